@@ -88,9 +88,10 @@ def sweep(
             progress(f"{done} of {of}: {result['model']} on {result['device']}, {result['budget'] or 'all RAM'}")
 
         results = sweeping.sweep(points, out, jobs=jobs, scheduler=scheduler, on_result=tell)
+    from poetc.reporting import sweep as page
+
     if html is not None:
         from poetc.files import write_text
-        from poetc.reporting import sweep as page
 
         write_text(html, page.html(results))
     rows = [
@@ -102,9 +103,10 @@ def sweep(
             _text.energy(r.get("energy_pj")),
             _text.percent(r.get("gap")),
             _text.size(r.get("peak_bytes")),
-            r.get("error", ""),
+            r.get("error") or page.importance_cell(r),
         )
         for r in results
     ]
-    header = ("model", "device", "budget", "status", "energy", "gap", "peak", "")
+    last = "importance" if any(r.get("importance") is not None for r in results) else ""
+    header = ("model", "device", "budget", "status", "energy", "gap", "peak", last)
     console.answer({"out": str(out), "results": results}, _text.table(header, rows) + f"\n\nwritten to  {out}")

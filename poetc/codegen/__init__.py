@@ -5,7 +5,7 @@ from poetc.codegen._bundle import ProgramBundle, lower_bundle
 from poetc.codegen._bundle_host import BundleValidation, validate_bundle
 from poetc.codegen._bundle_tables import switch_bytes
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
-from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured
+from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured, kernel_bytes
 from poetc.codegen._cores import Core
 from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._emit import Form, Part, emit, emit_models, identity_of, initial_state, shaped
@@ -107,6 +107,7 @@ __all__ = [
     "initial_state",
     "is_measured",
     "is_scaled",
+    "kernel_bytes",
     "limit_of",
     "looks_raw",
     "lower",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from poetc.codegen._boards import TARGETS, Board
@@ -197,6 +197,27 @@ class FirmwareSize:
         return self.stack_bytes + self.variables_bytes + self.arena_bytes
 
 
+def _reached(sections: Mapping[str, Section], names: Iterable[str]) -> set[str]:
+    """The sections that the linker keeps for these symbols and sections."""
+    places = {symbol: name for name, s in sections.items() for symbol in s.symbols}
+    waiting = sorted(names)
+    kept: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        name = places.get(name, name)
+        if name in sections and name not in kept:
+            kept.add(name)
+            waiting += sections[name].references
+    return kept
+
+
+def kernel_bytes(symbols: Iterable[str], board: Board, numerics: str = "portable") -> int:
+    """The code of these kernels on a board, with all that they call. The table must have its target."""
+    sections = _sections((board.target, numerics))
+    found = (sections[name] for name in _reached(sections, symbols))
+    return sum(s.size_bytes for s in found if s.kind == CODE)
+
+
 def firmware_size(
     main: Program,
     board: Board,
@@ -223,16 +244,8 @@ def firmware_size(
         for name, s in _sections((board.target, numerics)).items()
         if not name.startswith("ports/") or name.partition(":")[0] in ports
     }
-    places = {symbol: name for name, s in sections.items() for symbol in s.symbols}
     kernels = main.kernels
-    waiting = sorted(kernels | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
-    kept: set[str] = set()
-    while waiting:
-        name = waiting.pop()
-        name = places.get(name, name)
-        if name in sections and name not in kept:
-            kept.add(name)
-            waiting += sections[name].references
+    kept = _reached(sections, kernels | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
     total = dict.fromkeys((CODE, VARIABLES, INITIALISED), 0)
     for name in kept:
         total[sections[name].kind] += sections[name].size_bytes

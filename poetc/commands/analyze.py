@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from poetc import frontend, training
+from poetc.commands.pruned import pruned
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph, with_any_weights
 from poetc.devices import build_problem, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
 from poetc.events import Progress, silent
-from poetc.graph import Phase, Role, TrainingGraph
+from poetc.graph import Phase, Role
 from poetc.ops import bind, spec
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import keep_all_peak_bytes
-from poetc.scheduling.problem import Problem
 
 
 def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent) -> dict[str, Any]:
@@ -54,35 +53,9 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
         "keep_all_peak_bytes": peak,
         "min_budget_bytes": minimum.ram_bytes,
         "min_budget_bound_bytes": minimum.bound_bytes,
-        "pruned": _pruned(request, step, problem),
+        "pruned": pruned(request, step, problem),
         "notes": list(step.notes),
     }
-
-
-def _pruned(request: ModelRequest, step: TrainingGraph, problem: Problem) -> dict[str, Any] | None:
-    """The parts of training everything that the step `step` does without; None where all is trained."""
-    options = request.training
-    if options.train == "all" and not options.lora:
-        return None
-    everything = replace(request, training=replace(options, train="all", lora=(), lr_for=(), weight_decay_for=()))
-    whole = training_graph(with_any_weights(everything))[1]
-    full = build_problem(whole, load_profile(request.device), budget_bytes=0)
-    before, after = _work(whole), _work(step)
-    return {
-        "saved_bytes": saved_bytes(full) - saved_bytes(problem),
-        "keep_all_peak_bytes": keep_all_peak_bytes(full) - keep_all_peak_bytes(problem),
-        "macs": before[0] - after[0],
-        "time_ns": full.compute_once_ns - problem.compute_once_ns,
-        "operators": len(whole.operators) - len(step.operators),
-        "kernels": sorted(before[1] - after[1]),
-    }
-
-
-def _work(step: TrainingGraph) -> tuple[int, set[str]]:
-    """Multiply-accumulates, and the symbols of the kernels."""
-    bound = [(spec(op.kind), bind(op, step.tensors)) for op in step.operators]
-    macs = sum(kind.work(op).macs for kind, op in bound)
-    return macs, {kind.kernel(op).symbol for kind, op in bound if not kind.is_view}
 
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:

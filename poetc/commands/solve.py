@@ -12,6 +12,7 @@ from poetc import reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
 from poetc.commands.best_updates import best
+from poetc.commands.pruned import pruned
 from poetc.commands.requests import (
     LEAST_SHARE,
     SolveRequest,
@@ -87,6 +88,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
     progress("looking for the smallest budget")
     smallest = answer.smallest_ram.found.ram_bytes
     summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes, saved)
+    summary["pruned"] = None if step is None else pruned(request.model, step, answer.asked)
     artifact = Artifact(
         summary=summary,
         problem=solution.problem,

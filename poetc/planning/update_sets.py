@@ -79,15 +79,16 @@ class SetModel:
         cheapest: str = "",
         least_value: float = 0.0,
         without: Collection[Chosen] = (),
+        gap: float = 0.0,
         time_limit_s: float = 10.0,
         seed: int = 0,
     ) -> Found:
         """The set of the largest value within `limits`; with `cheapest`, that of the least amount of this resource.
 
         Sets have at least one option, and a value of at least `least_value`. Every set that holds all of one of
-        `without` is left out.
+        `without` is left out. `gap`: relative, at which the search may stop.
         """
-        return _Mip(self, limits, cheapest, least_value, without).solve(time_limit_s, seed)
+        return _Mip(self, limits, cheapest, least_value, without).solve(time_limit_s, gap, seed)
 
 
 class _Mip:
@@ -107,7 +108,8 @@ class _Mip:
             for option in options
         ]
         self.classes = self._classes()
-        self.y = [self.mip.column(self._cost(piece.amounts), 0.0, 1.0, integer=False) for _, piece in self.classes]
+        # Integers, though options would make them so: few of them decide the rest.
+        self.y = [self.mip.column(self._cost(piece.amounts), 0.0, 1.0) for _, piece in self.classes]
         self._link()
         self.mip.row(self.x, [1.0] * len(self.x), 1.0)
         groups: dict[str, list[int]] = {}
@@ -124,8 +126,8 @@ class _Mip:
         for chosen in without:
             self.mip.row([self.x[j] for j in sorted(chosen)], [1.0] * len(chosen), upper=len(chosen) - 1.0)
 
-    def solve(self, time_limit_s: float, seed: int) -> Found:
-        answer = self.mip.solve(time_limit_s=time_limit_s, seed=seed, gap=0.0)
+    def solve(self, time_limit_s: float, gap: float, seed: int) -> Found:
+        answer = self.mip.solve(time_limit_s=time_limit_s, seed=seed, gap=gap)
         chosen = None
         if answer.values is not None:
             chosen = frozenset(j for j, column in enumerate(self.x) if answer.values[column] > 0.5)
@@ -159,15 +161,14 @@ class _Mip:
 
     def _link(self) -> None:
         """An option needs its classes. A class that a smaller one implies needs no row of the option."""
-        sets = [who for who, _ in self.classes]
-        below: list[list[int]] = []
-        for k, who in enumerate(sets):  # ascending in size
-            smaller = [i for i in range(k) if sets[i] < who]
-            covered = [i for i in smaller if not any(sets[i] < sets[m] for m in smaller)]
-            below.append(covered)
-            for i in covered:
-                self.mip.row([self.y[i], self.y[k]], [1.0, -1.0], upper=0.0)
-            for j in sorted(who.difference(*(sets[i] for i in covered))):
+        sets = [sum(1 << j for j in who) for who, _ in self.classes]  # bit masks: there are many comparisons
+        for k, (who, _) in enumerate(self.classes):  # ascending in size
+            covered: list[int] = []  # the largest classes within this one
+            for i in reversed(range(k)):
+                if sets[i] & sets[k] == sets[i] and not any(sets[i] & sets[c] == sets[i] for c in covered):
+                    covered.append(i)
+                    self.mip.row([self.y[i], self.y[k]], [1.0, -1.0], upper=0.0)
+            for j in sorted(who.difference(*(self.classes[i][0] for i in covered))):
                 self.mip.row([self.x[j], self.y[k]], [1.0, -1.0], upper=0.0)
 
     def _limit(self, resource: str, limit: float) -> None:

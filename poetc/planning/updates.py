@@ -34,7 +34,10 @@ SHOWN = 10  # times, while updates are built alone
 ALONE = 4  # updates that are tried alone, where no set was found
 TRY_SHARE = 0.06  # of the time limit, for each set; the best one gets the rest
 MIP_SHARE = 0.1  # of the time limit, for each MILP
-CLOSE = 1e-6  # relative: more importance than that is worth another set
+PROOF_SHARE = 0.6  # of the time limit has to be left for another set at the bound
+GAP = 1e-4  # relative, of a MILP
+CLOSE = 2e-4  # of all importance: more than that is worth another set
+ROUNDING = 1e-6  # relative
 # A fusion takes these into the operator before them, in some sets and not in others: they count nothing.
 ABSORBED = {("Sgd", "update"), ("Add", "backward")}
 _SUFFIX = re.compile(r"(\.frozen)?(\.\d+)?$")  # of a layer beside its adapter; of a name that was in use
@@ -175,7 +178,11 @@ def _pieces(problem: Problem, resident: set[str]) -> dict[object, Piece]:
     least = Kernels().relax(problem)
     for op in least.operators:
         counts = 0.0 if (op.kind, op.phase) in ABSORBED else 1.0
-        amounts = {"time_ns": counts * op.time_ns, "energy_pj": counts * op.energy_pj}
+        energy_pj = min((op.energy_pj, *(other.energy_pj for other in op.elsewhere)))
+        amounts = {
+            "time_ns": 0.0 if problem.processors else counts * op.time_ns,  # processors run side by side
+            "energy_pj": counts * energy_pj,
+        }
         peaks: dict[str, float] = {}
         if problem.paging is Paging.NONE:
             there = {t for t in op.inputs if problem.tensors[t].name not in resident}
@@ -235,7 +242,7 @@ class _Search:
         self.model = set_model(self.reduction)
         self.limits = self._limits()
         self._exclude_singles()
-        if self.goal.least > self.model.most * (1 + CLOSE):
+        if self.goal.least > self.model.most * (1 + ROUNDING):
             raise UsageError(
                 f"--importance-at-least {self.goal.least:g}: all updates together have {self.model.most:.6g}"
             )
@@ -268,7 +275,8 @@ class _Search:
         needed = self.planner.inner.lower_bound_bytes(problem)
         if needed > problem.budget_bytes:
             return f"needs {needed:,} bytes of RAM"
-        if problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns:
+        one_by_one = not problem.processors
+        if one_by_one and problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns:
             return f"takes {format_ns(problem.compute_once_ns)}"
         if goal.energy_pj is not None and problem.compute_once_pj > goal.energy_pj:
             return f"takes {format_pj(problem.compute_once_pj)}"
@@ -311,7 +319,7 @@ class _Search:
         """The premise: the amounts of the model are no more than those of the set."""
         step = self.reduction.step(chosen)
         actual = {"time_ns": step.problem.compute_once_ns, "energy_pj": step.problem.compute_once_pj}
-        if any(self.model.amount(r, chosen) > amount * (1 + CLOSE) for r, amount in actual.items()):
+        if any(self.model.amount(r, chosen) > amount * (1 + ROUNDING) for r, amount in actual.items()):
             self.is_sound = False
 
     # --- sets ---------------------------------------------------------------------------------------------------------
@@ -328,6 +336,7 @@ class _Search:
             cheapest=self.cheapest,
             least_value=least_value,
             without=[*self.impossible, *(self.failed if known else ())],
+            gap=GAP,
             time_limit_s=MIP_SHARE * self.planner.options.time_limit_s,
             seed=self.planner.options.seed,
         )
@@ -373,10 +382,11 @@ class _Search:
     def _most_important(self) -> Solution:
         model = self.model
         bound, best = model.most, None
-        for _ in range(PROOFS):
+        for k in range(PROOFS):
             found = self._propose()
             bound = min(bound, found.bound)
-            if found.chosen is None or self.planner.left_s <= 0:
+            is_late = self.planner.left_s < PROOF_SHARE * self.planner.options.time_limit_s
+            if found.chosen is None or (k and is_late):
                 break
             if self._try(found.chosen) is not None:
                 best = found.chosen
@@ -395,7 +405,8 @@ class _Search:
         """Sets that need a smaller and smaller part of the limits until one fits; then parts between, by bisection."""
         high, parts = 1.0, list(PARTS)
         for _ in range(len(PARTS) + BETWEEN):
-            if not parts or self.planner.left_s < TRY_SHARE * self.planner.options.time_limit_s:
+            is_late = self.planner.left_s < TRY_SHARE * self.planner.options.time_limit_s
+            if not parts or (is_late and best is not None):
                 break
             part = parts.pop(0)
             least = 0.0 if best is None else self.model.value(best) + CLOSE * self.model.most

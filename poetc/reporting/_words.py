@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from poetc.devices.units import format_bytes, format_cost, format_ns, format_pj
@@ -14,6 +14,7 @@ from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
 from poetc.scheduling.schedule import DEFAULT_GAP, Status
 from poetc.scheduling.scope import Repetition
 
+KERNELS = 4  # named, of those that are not needed
 MODELLED = "Time and energy are modelled from the device profile, not measured."
 
 
@@ -179,3 +180,27 @@ def shorten(name: str, limit: int = 70) -> str:
         return name
     head = (limit - 1) // 2
     return f"{name[:head]}…{name[head + 1 - limit :]}"
+
+
+def pruned(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The parts that a step does without, beside one that trains all parameters; empty where all are trained."""
+    less = summary.get("pruned")
+    if not less:
+        return []
+
+    def signed(fewer: int, show: Callable[[int], str]) -> str:
+        return f"{'-' if fewer >= 0 else '+'}{show(abs(fewer))}"
+
+    kernels = [name.removeprefix("poetc_op_") for name in less["kernels"]]
+    more = f" and {len(kernels) - KERNELS} more" if len(kernels) > KERNELS else ""
+    rows = [
+        ("saved for backward", signed(less["saved_bytes"], format_bytes)),
+        ("keep-all peak", signed(less["keep_all_peak_bytes"], format_bytes)),
+        ("energy, computing once", signed(less["energy_pj"], format_pj)),
+        ("multiply-accumulates", signed(less["macs"], lambda n: f"{n:,}")),
+        ("operators", signed(less["operators"], lambda n: f"{n:,}")),
+        ("kernels not needed", f"{len(kernels)}: {', '.join(kernels[:KERNELS])}{more}" if kernels else "none"),
+    ]
+    if less.get("code_bytes") is not None:
+        rows.append(("code of kernels in flash", signed(less["code_bytes"], format_bytes)))
+    return rows

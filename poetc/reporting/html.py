@@ -121,6 +121,8 @@ def _arena_note(solved: Solved) -> str:
 def _changes(solved: Solved, facts: Facts) -> str:
     problem = solved.problem
     parts = []
+    if less := _words.pruned(solved.summary):
+        parts.append(_table("Less than a step that trains all parameters", ("", ""), less, kind="facts"))
     if facts.redone:
         rows: list[Sequence[Cell]] = [
             (

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from poetc.devices.units import format_bytes
 from poetc.planning.importance import Importance, update_text
 from poetc.reporting._words import shorten
 from poetc.training import Whole
 
-__all__ = ["html", "rows", "update_text"]
+__all__ = ["curve", "html", "rows", "update_text"]
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -104,3 +105,38 @@ def svg(importance: Importance) -> str:
 
 def _colour(names: Sequence[str], name: str) -> str:
     return _COLOURS[names.index(name) % len(_COLOURS)]
+
+
+def curve(points: Sequence[tuple[int, float, float, float]]) -> str:
+    """SVG: importance over budget as a share of that of all updates, with the bound on all sets dotted.
+
+    `points`: (budget in bytes, importance of the best set, bound, importance of all updates), by budget.
+    """
+    width, height, left, right, top, bottom = 700, 320, 70, 20, 24, 50
+    low, high = points[0][0], max(points[-1][0], points[0][0] + 1)
+
+    def at(budget: int, part: float) -> tuple[float, float]:
+        across = left + (budget - low) / (high - low) * (width - left - right)
+        return round(across, 1), round(height - bottom - part * (height - top - bottom), 1)
+
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" role="img" xmlns="http://www.w3.org/2000/svg" font-family="sans-serif"'
+        ' font-size="12"><title>Importance of the updates over the RAM budget</title>'
+    ]
+    for tenth in range(0, 11, 2):
+        _, up = at(low, tenth / 10)
+        parts.append(f'<line x1="{left}" y1="{up}" x2="{width - right}" y2="{up}" stroke="#eeeeee"/>')
+        parts.append(f'<text x="{left - 6}" y="{up + 4}" text-anchor="end">{tenth / 10:.0%}</text>')
+    for budget, *_ in points:
+        across, down = at(budget, 0)
+        parts.append(f'<text x="{across}" y="{down + 18}" text-anchor="middle">{format_bytes(budget)}</text>')
+    for column, style in ((2, 'stroke="#000000" stroke-dasharray="1 3"'), (1, 'stroke="#4e79a7" stroke-width="2"')):
+        places = [at(point[0], point[column] / (point[3] or 1.0)) for point in points]
+        line = " ".join(f"{x},{y}" for x, y in places)
+        parts.append(f'<polyline fill="none" {style} points="{line}"/>')
+        if column == 1:
+            parts += [f'<circle cx="{x}" cy="{y}" r="3.5" fill="#4e79a7"/>' for x, y in places]
+    parts.append(
+        f'<text x="{(left + width - right) / 2}" y="{height - 12}" text-anchor="middle">RAM budget</text></svg>'
+    )
+    return "".join(parts)

@@ -9,6 +9,7 @@ from typing import Any
 from poetc.devices.units import format_bytes, format_pj
 from poetc.planning.comparison import Comparison, Row
 from poetc.reporting.comparison import plot
+from poetc.reporting.importance import curve
 from poetc.scheduling import Objective
 
 _PAGE = """<!doctype html>
@@ -39,6 +40,11 @@ def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> s
     chart = ""
     if solved:
         chart = f'<div class="plot">{plot(_as_comparison(model, device, solved), has_legend=False)}</div>'
+    chosen = [r for r in solved if r.get("importance") is not None]
+    if chosen:
+        points = [(r["budget_bytes"], r["importance"], r["importance_bound"], r["importance_total"]) for r in chosen]
+        note = "Importance of the updates that are trained. The dotted line is a proven bound on all sets of updates."
+        chart += f'<p>{note}</p><div class="plot">{curve(points)}</div>'
     rows = [
         (
             str(r["budget"] or "all RAM"),
@@ -46,13 +52,26 @@ def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> s
             format_pj(r["energy_pj"]),
             f"{r['gap']:.2%}",
             format_bytes(r["peak_bytes"]),
+            importance_cell(r),
         )
         for r in solved
     ]
-    rows += [(str(r["budget"] or "all RAM"), r["status"], r["error"], "", "") for r in results if "energy_pj" not in r]
+    rows += [
+        (str(r["budget"] or "all RAM"), r["status"], r["error"], "", "", "") for r in results if "energy_pj" not in r
+    ]
     cells = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-    head = "".join(f"<th>{c}</th>" for c in ("budget", "status", "energy", "gap", "peak"))
+    head = "".join(
+        f"<th>{c}</th>" for c in ("budget", "status", "energy", "gap", "peak", "importance" if chosen else "")
+    )
     return f'{heading}{chart}<div class="table"><table><tr>{head}</tr>{cells}</table></div>'
+
+
+def importance_cell(result: Mapping[str, Any]) -> str:
+    """The share of all importance, and that which no set exceeds; "" where updates were not chosen."""
+    if result.get("importance") is None:
+        return ""
+    total = result["importance_total"] or 1.0
+    return f"{result['importance'] / total:.1%} (no set above {result['importance_bound'] / total:.1%})"
 
 
 def _as_comparison(model: str, device: str, solved: Sequence[Mapping[str, Any]]) -> Comparison:

@@ -23,6 +23,7 @@ def text(solved: Solved) -> str:
         _memory(solved),
         _cost(solved),
         "Proof\n" + _fill(_words.proof(solved)),
+        _pruned(solved),
         _redone(solved, facts),
         _moved(solved, facts),
         _relocated(solved, facts),
@@ -70,6 +71,11 @@ def _cost(solved: Solved) -> str:
     if trace.written_bytes:
         rows.append(("written", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)))
     return "One training step\n" + _table(rows) + "\n" + _fill(_words.MODELLED)
+
+
+def _pruned(solved: Solved) -> str:
+    rows = _words.pruned(solved.summary)
+    return "Less than a step that trains all parameters\n" + _table(rows) if rows else ""
 
 
 def _redone(solved: Solved, facts: Facts) -> str:

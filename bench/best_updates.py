@@ -1,0 +1,102 @@
+"""Ways to choose the trained parameters at one RAM budget: all, last layers, biases, and the best set of updates.
+
+    python bench/best_updates.py MODEL.onnx --data D.npz:x,y --validation D.npz:x,y --importance FILE [options]
+
+Prints a row a way: the importance of its updates, RAM, energy and accuracy after some epochs on this machine. `best at
+its energy` has the energy of the row before as its limit. `first` chooses the set for the RAM that keeping everything
+takes, as TinyEngine does, and is scheduled afterwards; `best` chooses both together. The rest of the options goes to
+`poetc solve`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from poetc.commands.requests import ModelRequest, load_model
+from poetc.planning.importance import Candidate, read_importance
+from poetc.training import TrainingOptions, Whole, select_updates
+
+
+def poetc(*words: object) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "poetc", *map(str, words), "--json"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1]}
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def importance_of(model: Path, file: Path, train: str, new_head: str) -> float:
+    """The share of all importance that `--train` has."""
+    graph = load_model(ModelRequest(source=model, batch=1, training=TrainingOptions(new_head=new_head)))
+    found = read_importance(file, graph)
+    updates = dict(select_updates(graph, train))
+    best: dict[str, float] = {}
+    value = 0.0
+    for c in found.candidates:
+        best[c.parameter] = max(best.get(c.parameter, 0.0), c.importance)
+        value += c.importance * _is_in(c, updates)
+    return value / sum(best.values())
+
+
+def _is_in(candidate: Candidate, updates: dict[str, Any]) -> bool:
+    update = updates.get(candidate.parameter)
+    return update is not None and candidate.update == (Whole() if isinstance(update, Whole) else update)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", type=Path)
+    for name in ("--data", "--validation", "--normalize", "--new-head"):
+        parser.add_argument(name, default="")
+    parser.add_argument("--importance", type=Path, required=True)
+    parser.add_argument("--ways", nargs="+", default=["all", "last:1", "last:3", "bias"])
+    parser.add_argument("--epochs", type=int, default=0)
+    parser.add_argument("--lr", default="0.01")
+    given, solving = parser.parse_known_args()
+    head = ["--new-head", given.new_head] if given.new_head else []
+    common = ["--batch", "1", *head, *solving]
+    print("| trained | importance | proven most | RAM, bytes | energy, mJ | bound, mJ | accuracy |")
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, way in enumerate(given.ways):
+            share = importance_of(given.model, given.importance, way, given.new_head)
+            out = Path(scratch) / f"{number}"
+            found = poetc("solve", given.model, *common, "--train", way, "-o", out)
+            row(given, way, found, share, None, out)
+            if "error" in found:
+                continue
+            limit = f"{found['energy_pj']}pJ"
+            best = ("--train", "best", "--importance", given.importance, "--max-energy", limit)
+            out = Path(scratch) / f"{number}.best"
+            found = poetc("solve", given.model, *common, *best, "-o", out)
+            total = found.get("importance_total") or 1.0
+            most = found.get("importance_bound", 0.0) / total
+            row(given, f"best at the energy of {way}", found, found.get("importance", 0.0) / total, most, out)
+
+
+def row(given: Any, name: str, found: dict[str, Any], share: float, most: float | None, solved: Path) -> None:
+    if "error" in found:
+        print(f"| {name} | {share:.1%} | | {found['error']} | | | |", flush=True)
+        return
+    accuracy = ""
+    if given.epochs:
+        data = ["--data", given.data, "--validation", given.validation, "--normalize", given.normalize]
+        trained = poetc("train", solved, *data, "--epochs", given.epochs, "-o", f"{solved}.onnx")
+        last = trained.get("epochs") or [{}]
+        accuracy = f"{last[-1]['validation_accuracy']:.1%}" if last[-1] else trained.get("error", "")
+    print(
+        f"| {name} | {share:.1%} | {'' if most is None else f'{most:.1%}'} | {found['ram_bytes']:,} |"
+        f" {found['energy_pj'] / 1e9:.1f} | {found['energy_bound_pj'] / 1e9:.1f} | {accuracy} |",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
