@@ -44,6 +44,14 @@ number becomes the ReLU that the exporter left out, and one up to 6 a ReLU6. An 
 {forms}
 """
 
+BLOCKED = """
+## Blocked channels
+
+`ORT_ENABLE_ALL` of onnxruntime writes convolutions for one processor (`com.microsoft.nchwc`): weights and channels in
+blocks of 8 or 16. They become plain convolutions, pools and upsamplings, without the zeros that fill up a block. Where
+the file fits both widths, the width is that of onnxruntime on this machine; a note of `analyze` says which.
+"""
+
 REFUSED = """
 ## Refused models
 
@@ -51,7 +59,6 @@ In one message that names every node, with exit code 3:
 
 - control flow: `If`, `Loop`, `Scan`, `SequenceMap`;
 - operators of other domains, such as `ai.onnx.preview.training`;
-- blocked channels (`com.microsoft.nchwc`), which onnxruntime's `ORT_ENABLE_ALL` writes for one processor;
 - operators that are not in the table above, unless their inputs are constants;
 - four or more spatial axes, and three of a transposed convolution;
 - sequences as inputs or outputs, sparse weights, strings and complex numbers;
@@ -93,7 +100,7 @@ def onnx_section() -> list[str]:
         becomes = ", ".join(f"`{k}`" for k in kinds) or "views, slices, or another name for the same tensor"
         lines.append(f"| `{name}` | {translation.__module__.rsplit('.', 1)[-1]} | {becomes} |")
     forms = "\n".join(f"- `{name}`" for name in sorted(FORMS.keys() - FLOAT_TOO))
-    return [*lines, *QUANTIZED.format(forms=forms).rstrip().splitlines(), *REFUSED.rstrip().splitlines()]
+    return [*lines, *QUANTIZED.format(forms=forms).rstrip().splitlines(), *(BLOCKED + REFUSED).rstrip().splitlines()]
 
 
 def page() -> str:

@@ -29,6 +29,7 @@ from poetc.frontend import (  # noqa: F401
     onnx_recurrent,
     onnx_resize,
 )
+from poetc.frontend._blocked import with_plain_channels
 from poetc.frontend._constants import fold_constants
 from poetc.frontend._exported import is_module_name, names_notes, restore
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
@@ -81,7 +82,7 @@ def load(
     sizes = Sizes(batch, dims or {}, shapes or {}, rows)
     model = read_model(path)
     try:
-        notes = with_floats(model, path.parent)
+        notes = [*with_plain_channels(model, path.parent), *with_floats(model, path.parent)]
         if new_head is not None:
             notes.insert(0, replace_head(model, new_head))
         graph = _import(model, path, sizes, random_weights)
@@ -124,11 +125,6 @@ class _Source:
         self.outputs = [o.name for o in graph.output if o.type.tensor_type.elem_type != onnx.TensorProto.STRING]
         self.notes += [f"output {o.name!r} is text: dropped" for o in graph.output if o.name not in self.outputs]
         self.nodes = _live_in_order(graph, self.outputs)
-        if blocked := sum(n.proto.domain == "com.microsoft.nchwc" for n in self.nodes):
-            raise UnsupportedModelError(
-                f"{blocked} nodes of com.microsoft.nchwc hold channels in blocks of one processor (ORT_ENABLE_ALL);"
-                " optimise the model with ORT_ENABLE_EXTENDED, which runs everywhere"
-            )
         self.opset = effective_opset(model, self.nodes, self.notes)
         read = {i for n in self.nodes for i in n.inputs if i} | set(self.outputs)
         initializer_names = [t.name for t in graph.initializer]

@@ -17,6 +17,7 @@ from google.protobuf.message import EncodeError  # type: ignore[import-untyped,u
 from onnx import helper, numpy_helper
 
 from poetc.errors import UnsupportedModelError, UsageError
+from poetc.frontend._blocked import with_plain_channels
 from poetc.frontend._exported import LeftOut, Parted, makers, restore
 from poetc.frontend._importer import our_dtype
 from poetc.frontend._load import absent_value
@@ -64,6 +65,8 @@ class _Writer:
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
         self.model = parse_model(source)
         self.notes: list[str] = []
+        if with_plain_channels(self.model, source.parent):
+            self.notes.append("the model's blocked channels (com.microsoft.nchwc) are plain channels in the new file")
         if is_quantized(self.model):
             self.model = inlined(self.model, source)
             with_floats(self.model, source.parent)

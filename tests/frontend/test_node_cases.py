@@ -41,7 +41,6 @@ REFUSED = {
     "reductions of nothing": r"of an empty tensor|has no elements",
     "a function of constants alone": r"there is nothing to train|(Range|EyeLike|ConstantOfShape) '.*: this"
     " operator",
-    "scales that are inputs": r"the scale that is computed from the model's inputs",
     "operator sets before 7": r"is too old",
 }
 
