@@ -52,6 +52,7 @@ from poetc.frontend._reading import (
     widened,
 )
 from poetc.frontend._rewriter import Rewriter
+from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._translations import DOMAINS, TRANSLATIONS
 from poetc.frontend.roles import assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Origin, Role, Tensor, TensorType
@@ -82,7 +83,7 @@ def load(
     sizes = Sizes(batch, dims or {}, shapes or {}, rows)
     model = read_model(path)
     try:
-        notes = [*with_plain_channels(model, path.parent), *with_floats(model, path.parent)]
+        notes = [*with_forward_part(model), *with_plain_channels(model, path.parent), *with_floats(model, path.parent)]
         if new_head is not None:
             notes.insert(0, replace_head(model, new_head))
         graph = _import(model, path, sizes, random_weights)

@@ -25,6 +25,7 @@ from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Unsupported
 from poetc.frontend._quantized_forms import is_quantized, with_floats
 from poetc.frontend._reading import inlined, is_external, parse_model, read_tensor, stored_tensors, tensor_dtype
+from poetc.frontend._training_step import with_forward_part
 from poetc.graph import Array, Graph, Origin, TensorType, materialize
 
 DATA_SUFFIX = ".data"
@@ -65,6 +66,7 @@ class _Writer:
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
         self.model = parse_model(source)
         self.notes: list[str] = []
+        self.notes += with_forward_part(self.model)
         if with_plain_channels(self.model, source.parent):
             self.notes.append("the model's blocked channels (com.microsoft.nchwc) are plain channels in the new file")
         if is_quantized(self.model):

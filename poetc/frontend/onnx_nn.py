@@ -286,12 +286,14 @@ def gemm(c: Importer, n: Node) -> str:
         "trans_b": bool(n.get_int("transB", 0)),
         "alpha": n.get_float("alpha", 1.0),
     }
-    if len(a.shape) != 2 or len(b.shape) != 2:
+    if len(a.shape) < 2 or len(b.shape) < 2:
         raise Malformed(f"multiplies {list(a.shape)} and {list(b.shape)}, not two matrices")
+    if len(a.shape) > 2 or len(b.shape) > 2:
+        c.note(f"{n.label} multiplies {list(a.shape)} and {list(b.shape)}, which ONNX excludes: read as a batch")
     beta = n.get_float("beta", 1.0)
     if bias is None or beta == 0.0:
         return c.emit1("MatMul", [a, b], attributes)
-    columns = b.shape[0] if attributes["trans_b"] else b.shape[1]
+    columns = b.shape[-2] if attributes["trans_b"] else b.shape[-1]
     scaled = c.affine(bias, beta)
     if bias.shape in ((columns,), (1, columns)) or (columns == 1 and bias.shape == ()):
         return c.emit1("MatMul", [a, b, c.reshape(scaled, [columns])], attributes)

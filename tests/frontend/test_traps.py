@@ -184,3 +184,25 @@ def test_a_softcap_that_is_not_positive_caps_nothing(tmp_path: Path, cap: float)
     node = make_node("Attention", ["q", "q", "q"], ["y"], softcap=cap)
     graph = load(save(make([node], {"q": (1, 1, 2, 3)}, ["y"], opset=23), tmp_path))
     assert "Tanh" not in kinds(graph)
+
+
+def test_a_file_with_a_training_step_is_its_forward_part(tmp_path: Path) -> None:
+    """Whose products are of three axes, and whose list of axes is one number."""
+    squeeze = make_node("Squeeze", ["h"], ["scores"])
+    squeeze.attribute.append(onnx.helper.make_attribute("axes", 1))
+    nodes = [
+        make_node("Gemm", ["x", "w", "b"], ["h"], alpha=0.5),
+        squeeze,
+        make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss", "log"]),
+        make_node("SoftmaxCrossEntropyLossGrad", ["log", "labels"], ["d"], domain="com.microsoft"),
+        make_node("SGD", ["b", "d"], ["b_updated"]),
+    ]
+    weights = {"w": normal(1, 4, 3), "b": normal(3)}
+    model = make(nodes, {"x": (2, 1, 4), "labels": (TensorProto.INT64, (2,))}, ["b_updated"], weights, opset=12)
+    graph = load(save(model, tmp_path))
+    x = normal(2, 1, 4)
+    expected = (0.5 * x @ weights["w"] + weights["b"])[:, 0]
+    np.testing.assert_allclose(evaluate(graph, {"x": x})["scores"], expected, rtol=1e-5)
+    assert graph.inputs == ("x",)
+    assert any("it updated b (--train takes names)" in n for n in graph.notes)
+    assert any("read as a batch" in n for n in graph.notes)
