@@ -15,6 +15,7 @@ from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
 
 LEAST_SHARE = 0.02  # of the time limit, for each of them at least
+PATIENCE = 4  # times its share of the time, on the clock: counted work is to end it, so that results repeat
 
 
 class Alternatives(Reduction[ChoiceT]):
@@ -54,7 +55,7 @@ class Alternatives(Reduction[ChoiceT]):
         """The cheapest verified schedule of all options, within one time limit.
 
         Each option that could be cheapest gets an equal share of the first round, and the best one the rest of the
-        time. One that costs more than the best schedule even when nothing is recomputed is not solved at all. Raises
+        time. One that saves no more than the asked gap even when nothing is recomputed is not solved at all. Raises
         the error of the most frugal of them if none has a schedule.
         """
         return _Comparison(self, problem, planner).solve()
@@ -75,7 +76,9 @@ class _Comparison:
         hopeless = self._hopeless()
         alone = len(self.fixed) - len(hopeless) == 1
         for left, (choice, fixed) in zip(range(len(self.fixed), 0, -1), self.fixed.items(), strict=True):
-            seconds = self.planner.left_s if alone else (first_stop - time.monotonic()) / left
+            seconds = self.planner.left_s
+            if not alone:
+                seconds = min(seconds, PATIENCE * (first_stop - time.monotonic()) / left)
             if choice in hopeless and (self.best is None or cost_of_computing_once(fixed) < self.best.cost):
                 reduction.record(choice, None, cost_of_computing_once(fixed), "does not fit")
             else:
@@ -86,7 +89,7 @@ class _Comparison:
             if choice not in self.fixed:
                 self.fixed[choice] = reduction.fix(self.problem, choice)
                 share = reduction.first_round / len(self.fixed)
-                self._try(choice, share * self.planner.left_s, share)
+                self._try(choice, min(1.0, PATIENCE * share) * self.planner.left_s, share)
         if len(self.fixed) > 1 and self.best.proof.status is Status.LIMIT and self.planner.left_s > 0:
             self.best = self._again(self.best)
         return self.best
@@ -105,7 +108,7 @@ class _Comparison:
     def _try(self, choice: Any, seconds: float, work_share: float) -> None:
         """Solve for `choice` unless it cannot be the cheapest."""
         reduction, options, once = self.reduction, self.planner.options, cost_of_computing_once(self.fixed[choice])
-        if self.best is not None and once >= self.best.cost:
+        if self.best is not None and once >= (1 - options.gap) * self.best.cost:
             reduction.record(choice, None, once, "cannot be cheaper")
             return
         self.planner.progress(reduction.option_words(choice))

@@ -127,7 +127,7 @@ class Saved(Alternatives[Encodings]):
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if not self.is_open(problem):
             return planner.inner.solve(problem)
-        if planner.solver != ENGINE:
+        if planner.solver != ENGINE or keep_all_peak_bytes(problem) <= problem.budget_bytes:
             return self.restore(problem, (), planner.inner.knowing(None).solve(problem))
         return self.cheapest(problem, planner)
 
