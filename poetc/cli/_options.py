@@ -293,7 +293,8 @@ training_options = stacked(
         type=click.Choice(SAVED),
         default=_DEFAULTS.saved,
         show_default=True,
-        help="Tensors saved for the backward pass; exact: encodings that change no bit, where RAM is short; off: none.",
+        help="Encodings of saved tensors where RAM is short: lossless (exact), lossy too (f16, bf16, int8), "
+        "as the budget asks for (auto), none (off).",
     ),
     click.option("--momentum", type=Number(), help="For momentum (default 0.9) and rmsprop (default 0: none)."),
     click.option("--beta1", type=Number(), help="For adam, adamw, nadam, lion. Default: 0.9."),

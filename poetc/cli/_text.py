@@ -159,6 +159,7 @@ def validate_text(result: Mapping[str, Any]) -> str:
             ("same bits as keep-all", "" if identical is None else ("yes" if identical else "NO")),
             ("peak, predicted", size(result.get("peak_predicted_bytes"))),
             ("peak, measured", size(result.get("peak_measured_bytes"))),
+            *((f"error by --saved, {e['name']}", f"{e['rel_error']:.2e}") for e in result.get("saved_errors", ())),
         )
     )
 

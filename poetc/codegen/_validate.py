@@ -59,6 +59,7 @@ class Validation:
     page_ins: int  # over all steps
     page_outs: int
     tensors: tuple[TensorError, ...]
+    saved_errors: tuple[TensorError, ...] = ()  # of gradients, by lossy encodings of saved tensors
 
     def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
         """The faults, one line each; empty if all is well. A NaN is never well."""
@@ -95,6 +96,7 @@ def validate(
     seed: int = 0,
     directory: Path | None = None,
     cc: str | None = None,
+    exact: Program | None = None,
 ) -> Validation:
     """Compile and run both programs (the same training graph under its schedule and under keep-all) and compare.
 
@@ -102,7 +104,8 @@ def validate(
     `bnmean.NAME`, `bnvar_onnx.NAME`; its inputs are then used for every step. Otherwise inputs are made up from
     `seed`, new ones for each step. Gradients of `zero_gradients` are zero without being computed. The first step is
     compared with the interpreter and the reference; loss, gradients
-    and state of all `steps` bit by bit with keep-all. Raises UsageError where the reference does not fit the program.
+    and state of all `steps` bit by bit with keep-all. `exact`: the step without lossy encodings of saved tensors, whose
+    gradients tell the error of those encodings. Raises UsageError where the reference does not fit the program.
     """
     batches = _batches(program, reference, zero_gradients, steps, seed)
     with scratch_directory("poetc-validate-") as scratch:
@@ -113,6 +116,7 @@ def validate(
             difference, loss, gradients, state = _run_both(model, other, batches)
             gradients |= unstored
             page_ins, page_outs = model.page_ins, model.page_outs
+        without = {} if exact is None else _gradients(exact, values, batches[0], scratch / "exact", cc)
     interpreter = Interpreter(program, values)
     interpreted_loss = interpreter.run(batches[0])
     by_interpreter = _gradient_errors(gradients, interpreter.probes)
@@ -138,7 +142,19 @@ def validate(
         page_ins=page_ins,
         page_outs=page_outs,
         tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),
+        saved_errors=tuple(_norm_error(name, gradients[name], without[name]) for name in sorted(without)),
     )
+
+
+def _gradients(
+    program: Program, values: Mapping[str, Value], batch: Mapping[str, Array], directory: Path, cc: str | None
+) -> dict[str, Array]:
+    """The gradients of a step of another program, compiled and run on this machine."""
+    library = compile_library([replace(program, name="exact")], values, directory, cc=cc)
+    with HostModel(library, [replace(program, name="exact")], values) as model:
+        unstored = _unstored_gradients(model, batch)
+        model.run(batch)
+        return {**model.probes, **unstored}
 
 
 def _statistics(keep_all: Program) -> set[str]:
@@ -254,6 +270,13 @@ def _error(name: str, quantity: str, found: Array, expected: Array, floor: float
     scale = max(_max_abs(expected), floor, float(np.finfo(np.float32).tiny))
     difference = _max_abs(np.asarray(found, np.float64) - np.asarray(expected, np.float64))
     return TensorError(name, quantity, difference / scale, _max_abs(expected))
+
+
+def _norm_error(name: str, found: Array, expected: Array) -> TensorError:
+    """The norm of the difference, as a share of the norm of the expected array."""
+    size = float(np.linalg.norm(np.asarray(expected, np.float64)))
+    difference = float(np.linalg.norm(np.asarray(found, np.float64) - np.asarray(expected, np.float64)))
+    return TensorError(name, "gradient", difference / max(size, float(np.finfo(np.float32).tiny)), _max_abs(expected))
 
 
 def _gradient_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:

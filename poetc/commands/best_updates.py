@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from poetc.commands.encodings import is_lossy
 from poetc.commands.requests import LEAST, ModelRequest, SolveRequest, limits, load_model, paging_of, training_graph
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.capacity import flash_needed_bytes
@@ -85,6 +86,7 @@ def choice_of(request: SolveRequest) -> Choice:
         ("--weight-decay-for", bool(training.weight_decay_for)),
         ("--micro-batches auto", training.micro_batches == "auto"),
         (f"--budget {LEAST}", request.budget == LEAST),
+        (f"--saved {training.saved}", is_lossy(training)),
     ):
         if given:
             raise UsageError(f"{option} and --train {BEST} exclude each other")

@@ -10,6 +10,7 @@ from typing import Any
 from poetc import codegen, reporting
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands.best_updates import settled
+from poetc.commands.encodings import require_exact
 from poetc.commands.programs import POINTER_BYTES, switches_of
 from poetc.commands.requests import SolveRequest, inference_model, limits, read_problem, require_offsets, require_time
 from poetc.commands.solve import summary_of
@@ -42,6 +43,7 @@ def bundle(
         raise UsageError(f"{request.model.source}: a bundle needs a model, not a problem alone")
     if request.model.training.micro_batches == "auto":
         raise UsageError("--micro-batches auto: the plans of a bundle have one number; give it")
+    require_exact(request.model, "the plans of a bundle share one step")
     if request.out is not None:
         check_out(request.out, force=request.force)
     progress("reading the model")

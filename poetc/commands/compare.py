@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from poetc.commands.encodings import require_exact
 from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
@@ -77,6 +78,7 @@ def _asked(request: CompareRequest) -> tuple[Problem, str]:
 def _problem(request: ModelRequest) -> Problem:
     source = request.source
     if source.suffix != ".json":
+        require_exact(request, "poetc compare compares schedules of one step")
         return build_problem(training_graph(request)[1], load_profile(request.device), budget_bytes=0)
     try:
         return problem_from_json(read_file(source), source=str(source))

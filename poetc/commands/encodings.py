@@ -5,18 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 from poetc import passes
+from poetc.commands.requests import ModelRequest
 from poetc.devices import DeviceProfile, build_problem
+from poetc.errors import UsageError
 from poetc.graph import TrainingGraph
+from poetc.ops.encoding import FORMATS
+from poetc.planning import Solution
 from poetc.planning.saved import Encodings, Offer, Tensor
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.scheduling.problem import Paging, Problem
+from poetc.training import TrainingOptions
 
+CODERS = ("SlopeBits", "PackNibbles", "UnpackNibbles", "Encode", "Decode")
 WORTH = 0.01  # of keep-all's peak: encodings that spare less altogether are not tried
+
+
+def require_exact(request: ModelRequest, reason: str) -> None:
+    """UsageError where lossy encodings are asked for, which a command cannot have for that reason."""
+    if is_lossy(request.training):
+        raise UsageError(f"--saved {request.training.saved}: {reason}; leave it out")
+
+
+def is_lossy(options: TrainingOptions) -> bool:
+    """Whether `--saved` allows encodings that change bits."""
+    return options.saved == "auto" or options.saved in FORMATS
+
+
+def formats_of_auto(options: TrainingOptions) -> tuple[str, ...]:
+    """The values of `--saved` that `auto` stands for, the exact one first."""
+    return ("exact",) if options.precision == "niti" else ("exact", "f16", "int8")
 
 
 def encodings_of(step: TrainingGraph) -> tuple[passes.Encoding, ...]:
     """The encodings that `--saved` allows for the step, in a fixed order."""
-    return () if step.options.get("saved", "exact") == "off" else passes.offered(step)
+    saved = str(step.options.get("saved", "exact"))
+    return () if saved == "off" else passes.offered(step, saved if saved in FORMATS else "")
 
 
 def offers_of(
@@ -29,8 +52,12 @@ def offers_of(
     spared_bytes = sum(e.saved_bytes - e.encoded_bytes for e in found)
     if spared_bytes < WORTH * keep_all_peak_bytes(problem):
         return ()
-    alone = tuple(i for i, e in enumerate(found) if e.is_alone)
-    proposals = tuple(dict.fromkeys(choice for choice in (alone, tuple(range(len(found)))) if choice))
+    lossy = [i for i, e in enumerate(found) if e.format in FORMATS]
+    lossless = [i for i in range(len(found)) if i not in lossy]
+    alone = [i for i in lossless if found[i].is_alone]
+    larger = sorted(lossy, key=lambda i: -found[i].saved_bytes)[: len(lossy) // 2]
+    tried = (alone, lossless, sorted(lossless + larger), lossless + lossy)
+    proposals = tuple(dict.fromkeys(tuple(choice) for choice in tried if choice))
 
     def build(choice: Encodings) -> Problem:
         return build_problem(made(step, choice), profile, budget_bytes=problem.budget_bytes, paging=paging)
@@ -46,17 +73,25 @@ def made(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:
     return passes.encoded(step, [found[i] for i in choice or ()])
 
 
-def summary_of(step: TrainingGraph | None, choice: Encodings | None) -> list[dict[str, Any]]:
-    """The encodings that were chosen, for `solve --json`. `step` is the one without them."""
+def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str, Any]]:
+    """The encodings that were chosen, for `solve --json`. `step` is the one without them.
+
+    `energy_pj`: of making the code, and of decoding it, once each.
+    """
     if step is None:
         return []
-    found = encodings_of(step)
+    found, choice = encodings_of(step), solution.choices.saved
+    by_name = {op.name: op.energy_pj for op in solution.problem.operators}
+    spent_pj: dict[str, int] = {}
+    for op in made(step, choice).operators if choice else ():
+        spent_pj |= {t: spent_pj.get(t, 0) + by_name[op.name] for t in (*op.inputs, *op.outputs) if op.kind in CODERS}
     return [
         {
             "tensor": e.tensor,
             "format": e.format,
             "saved_bytes": e.saved_bytes,
             "encoded_bytes": e.encoded_bytes,
+            "energy_pj": spent_pj[e.code],
         }
         for e in (found[i] for i in choice or ())
     ]

@@ -30,10 +30,21 @@ def keep_all_program(solved: Artifact) -> Program:
 
     It has no lossless encodings of saved tensors: they change no bit.
     """
-    graph, problem = graph_of(solved), solved.problem
-    exact = passes.without_encodings(graph)
-    if exact.operators != graph.operators and solved.profile is not None:
-        graph, problem = exact, build_problem(exact, solved.profile, budget_bytes=problem.budget_bytes)
+    return _kept(solved, passes.without_encodings(graph_of(solved)))
+
+
+def exact_program(solved: Artifact) -> Program | None:
+    """The same without lossy encodings either; None if there are none."""
+    graph = graph_of(solved)
+    lossless, exact = passes.without_encodings(graph), passes.without_encodings(graph, lossy=True)
+    return None if exact.operators == lossless.operators else _kept(solved, exact)
+
+
+def _kept(solved: Artifact, graph: TrainingGraph) -> Program:
+    """`graph`, the solved step or that step with fewer encodings, with every tensor kept."""
+    problem = solved.problem
+    if graph.operators != graph_of(solved).operators and solved.profile is not None:
+        problem = build_problem(graph, solved.profile, budget_bytes=problem.budget_bytes)
     problem = all_in_ram(problem)
     schedule = keep_all(problem)
     return codegen.lower(graph, problem, schedule, pack(problem, schedule))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,7 +68,21 @@ class _Answer:
 
 
 def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
-    """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`."""
+    """Solve and, if `request.out` is given, write the directory. Raises the errors of `poetc.errors`.
+
+    With `--saved auto`, saved tensors are encoded as little as the budget allows: without loss, in f16, or in int8.
+    """
+    if request.model.training.saved != "auto":
+        return _solve(request, progress)
+    formats = encodings.formats_of_auto(request.model.training)
+    for form in formats[:-1]:
+        with suppress(InfeasibleError, LimitError):
+            return _solve(with_saved(request, form), progress)
+        progress(f"nothing found with saved tensors as --saved {form}")
+    return _solve(with_saved(request, formats[-1]), progress)
+
+
+def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
     if request.out is not None:
         check_out(request.out, force=request.force)
@@ -77,7 +92,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
     answer = way(request, stop_at, progress)
     request = answer.request
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
-    saved = encodings.summary_of(answer.exact, solution.choices.saved)
+    saved = encodings.summary_of(answer.exact, solution)
     notes = reporting.choice_notes(answer.asked, solution, saved)
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
@@ -106,6 +121,11 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
         progress("writing the report")
         summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)
     return artifact
+
+
+def with_saved(request: SolveRequest, saved: str) -> SolveRequest:
+    """The request with another `--saved`."""
+    return replace(request, model=replace(request.model, training=replace(request.model.training, saved=saved)))
 
 
 def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
@@ -251,7 +271,7 @@ def solve_curve(
             continue
         started = time.perf_counter() - point.seconds
         asked = _encoded(offers, asked, point.solution)
-        saved = encodings.summary_of(step, point.solution.choices.saved)
+        saved = encodings.summary_of(step, point.solution)
         notes = reporting.choice_notes(asked, point.solution, saved)
         answers.append(summary_of(request, asked, point.solution, step, profile, smallest, started, notes, saved))
     return answers

@@ -9,7 +9,7 @@ from typing import Any
 
 from poetc import artifact, codegen
 from poetc.codegen import Validation
-from poetc.commands.programs import graph_of, keep_all_program, switches_of, training_program
+from poetc.commands.programs import exact_program, graph_of, keep_all_program, switches_of, training_program
 from poetc.errors import CheckFailed, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_arrays
@@ -40,7 +40,12 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
     progress("compiling and running")
     graph = graph_of(solved)
     result: Validation = codegen.validate(
-        training, kept, graph.values, reference=expected, zero_gradients=graph.zero_gradients
+        training,
+        kept,
+        graph.values,
+        reference=expected,
+        zero_gradients=graph.zero_gradients,
+        exact=exact_program(solved),
     )
     problems = result.problems()
     base_bytes = solved.problem.base_bytes

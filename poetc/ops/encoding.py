@@ -1,12 +1,14 @@
 """Encodings of tensors that the forward pass saves for the backward pass.
 
 Lossless ones give every gradient the same bits. A rectifier's gradient needs one bit an element: whether its slope is
-one. The place of a maximum in a window of at most 16 taps needs 4 bits.
+one. The place of a maximum in a window of at most 16 taps needs 4 bits. Lossy ones keep floats in 16 or 8 bits; they
+have the same bits on every target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -147,3 +149,125 @@ class UnpackNibbles(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_unpack_nibbles", Elements(op.outputs[0].elements))
+
+
+# --- lossy encodings of floats ----------------------------------------------------------------------------------------
+
+BLOCK = 128  # elements of int8 that share a scale
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Floats in fewer bits: so many bytes for so many elements, from the floats and back."""
+
+    size_bytes: Callable[[int], int]
+    encode: Callable[[Array], Array]  # [n] floats of 32 bits -> [size_bytes(n)] bytes
+    decode: Callable[[Array, int], Array]  # and back
+
+
+def _f16_bytes(x: Array) -> Array:
+    """To nearest, ties to even; a NaN keeps its upper bits and becomes quiet."""
+    half = x.astype("<f2").view("<u2")
+    return np.where(np.isnan(x), half | 0x200, half).astype("<u2").view(np.uint8)
+
+
+def _f16_floats(code: Array, count: int) -> Array:
+    word = code.view("<f2").astype(np.float32).view(np.uint32)
+    return np.where(word & 0x7FFFFFFF > 0x7F800000, word | 0x400000, word).astype(np.uint32).view(np.float32)
+
+
+def _bf16_bytes(x: Array) -> Array:
+    """To nearest, ties to even; a NaN keeps its upper bits and becomes quiet."""
+    word = x.view(np.uint32)
+    nearest = (word + np.uint32(0x7FFF) + (word >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(x), word >> np.uint32(16) | np.uint32(0x40), nearest).astype("<u2").view(np.uint8)
+
+
+def _int8_bytes(x: Array) -> Array:
+    """A block has the scale max |x| / 127; values are rounded to nearest, ties away from zero.
+
+    A block without a number above 1e-30 is zero. One with a NaN or an infinity becomes NaN.
+    """
+    blocks = np.pad(x, (0, -x.size % BLOCK)).reshape(-1, BLOCK)
+    largest = np.abs(blocks).max(axis=1, initial=0)
+    is_usual = (largest >= np.float32(1e-30)) & (largest < np.inf)
+    factor = np.where(is_usual, np.float32(127) / np.where(is_usual, largest, 1), 0).astype(np.float32)
+    scaled = np.where(is_usual[:, None], blocks, 0).astype(np.float32) * factor[:, None]
+    q = np.trunc(scaled + np.where(scaled < 0, np.float32(-0.5), np.float32(0.5))).astype(np.int8)
+    is_odd = ~(largest < np.inf)
+    scale = np.where(is_odd, np.float32(np.nan), np.where(is_usual, largest * np.float32(1 / 127), 0))
+    codes = np.pad(q.ravel()[: x.size].view(np.uint8), (0, -x.size % 4))
+    return np.concatenate([codes, scale.astype("<f4").view(np.uint8)])
+
+
+def _int8_floats(code: Array, count: int) -> Array:
+    blocks = -(-count // BLOCK)
+    scale = code[code.size - 4 * blocks :].view("<f4").astype(np.float32)
+    return code[:count].view(np.int8).astype(np.float32) * np.repeat(scale, BLOCK)[:count]
+
+
+FORMATS = {
+    "f16": Format(lambda n: 2 * n, _f16_bytes, _f16_floats),
+    "bf16": Format(
+        lambda n: 2 * n,
+        _bf16_bytes,
+        lambda code, n: (code.view("<u2").astype(np.uint32) << np.uint32(16)).view(np.float32),
+    ),
+    "int8": Format(lambda n: -(-n // 4) * 4 + 4 * -(-n // BLOCK), _int8_bytes, _int8_floats),
+}
+
+
+def format_of(op: Bound) -> Format:
+    """The format that an operator names. Raises ValueError where there is none of that name."""
+    name = op.get_str("format")
+    if name not in FORMATS:
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}, not {name!r}")
+    return FORMATS[name]
+
+
+@register
+class Encode(OpSpec):
+    kind = "Encode"
+    summary = f"Floats → bytes of `format`: f16, bf16, or int8 with a scale for each {BLOCK} elements"
+    cost_like = "Relu"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (x,) = op.inputs
+        if x.dtype is not DType.F32:
+            raise ValueError(f"Encode needs an f32 tensor, not {x}")
+        return (TensorType((format_of(op).size_bytes(x.elements),), DType.U8),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        with np.errstate(all="ignore"):
+            return (format_of(op).encode(np.ascontiguousarray(inputs[0], np.float32).ravel()),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=(4 if op.get_str("format") == "int8" else 2) * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel(f"poetc_op_encode_{op.get_str('format')}", Elements(op.inputs[0].elements))
+
+
+@register
+class Decode(OpSpec):
+    kind = "Decode"
+    summary = "The floats that Encode put into `format`, in `shape`"
+    cost_like = "Relu"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        result, (code,) = TensorType(op.get_ints("shape")), op.inputs
+        if code.dtype is not DType.U8 or code.elements != format_of(op).size_bytes(result.elements):
+            raise ValueError(f"Decode: {code} holds no {result} in {op.get_str('format')}")
+        return (result,)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        (result,) = op.outputs
+        with np.errstate(all="ignore"):
+            found = format_of(op).decode(np.ascontiguousarray(inputs[0]), result.elements)
+        return (found.astype(np.float32).reshape(result.shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=op.outputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel(f"poetc_op_decode_{op.get_str('format')}", Elements(op.outputs[0].elements))

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poetc.devices.units import format_bytes, format_cost
+from poetc.devices.units import format_bytes, format_cost, format_pj
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.solution import Solution, Tried
@@ -91,7 +91,10 @@ def _saved(saved: Sequence[Mapping[str, Any]]) -> str:
         return ""
     before, after = (sum(int(e[key]) for e in saved) for key in ("saved_bytes", "encoded_bytes"))
     tensors = "1 tensor" if len(saved) == 1 else f"{len(saved)} tensors"
-    return f"{tensors} saved for backward in {after:,} bytes instead of {before:,}, as RAM is short (the same results)"
+    lossy = sorted({str(e["format"]) for e in saved} - {"slope", "place"})
+    effect = f"with an error, in {lossy[0]}; poetc validate measures it" if lossy else "the same results"
+    spent = format_pj(sum(int(e["energy_pj"]) for e in saved))
+    return f"{tensors} saved for backward in {after:,} bytes instead of {before:,}, for {spent} a step ({effect})"
 
 
 def _state(solution: Solution) -> str:

@@ -7,6 +7,7 @@ from typing import Literal, cast
 
 from poetc.errors import UsageError, shortened
 from poetc.ops._integers import RESCALES, ROUNDINGS
+from poetc.ops.encoding import FORMATS
 from poetc.training._selection import Lora, parse_entry
 
 LOSSES = (
@@ -27,7 +28,7 @@ CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
 PRECISIONS = ("f32", "niti")
 NITI_WEIGHTS = ("model", "xavier")
-SAVED = ("exact", "off")
+SAVED = ("exact", "off", *FORMATS, "auto")
 _PURPOSES = {"act": "activation", "err": "error", "update": "update"}
 _LARGEST, _LARGEST_SEED = 2**31 - 1, 2**63 - 1
 _LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
@@ -118,7 +119,7 @@ class TrainingOptions:
     output_logits: bool = False  # the step also outputs the input of its loss
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
-    saved: str = "exact"  # saved tensors: lossless encodings where RAM is short; or "off": none at all
+    saved: str = "exact"  # saved tensors, where RAM is short: lossless encodings, or "f16", "bf16", "int8"; "off": none
     accumulate: int | None = None  # steps whose gradients are averaged before an update; None: each step updates
 
     def __post_init__(self) -> None:
@@ -220,6 +221,8 @@ class TrainingOptions:
             if given and not any(term.kind in losses for term in self.losses()):
                 raise UsageError(f"{option} does nothing for --loss {self.loss}, only for {losses[0]}")
 
+        if self.precision == "niti" and self.saved in FORMATS:
+            raise UsageError(f"--saved {self.saved}: --precision niti saves integers of 8 bits already; leave it out")
         self.roundings()
         for option, is_given in (
             ("--rounding", self.rounding),

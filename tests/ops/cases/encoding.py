@@ -16,6 +16,22 @@ def special(shape: tuple[int, ...]) -> Make:
     return make
 
 
+def ranges(shape: tuple[int, ...]) -> Make:
+    """Of every magnitude that 16 bits can hold, and of some that they cannot."""
+    return lambda random: (random.standard_normal(shape) * 2.0 ** random.integers(-30, 20, shape)).astype(np.float32)
+
+
+def in_int8(shape: tuple[int, ...]) -> Make:
+    """Bytes, and the scales of their blocks."""
+
+    def make(random: np.random.Generator) -> Any:
+        count = int(np.prod(shape))
+        scales = random.uniform(1e-3, 2, -(-count // 128)).astype(np.float32)
+        return np.concatenate([random.integers(0, 256, -(-count // 4) * 4).astype(np.uint8), scales.view(np.uint8)])
+
+    return make
+
+
 RECTIFIERS: list[dict[str, Any]] = [
     {"activation": "Relu"},
     {"activation": "LeakyRelu", "alpha": 0.25},
@@ -41,6 +57,18 @@ CASES = [
         for attributes in RECTIFIERS
         for shape in SHAPES
     ),
+    *(
+        Case("Encode", (make(shape),), {"format": form}, rtol=0, atol=0)
+        for form in ("f16", "bf16", "int8")
+        for make in (special, ranges)
+        for shape in SHAPES
+    ),
+    *(
+        Case("Decode", (integers((2 * int(np.prod(s)),), 0, 256, dtype=np.uint8),), {"format": form, "shape": s}, 0, 0)
+        for form in ("f16", "bf16")
+        for s in SHAPES
+    ),
+    *(Case("Decode", (in_int8(s),), {"format": "int8", "shape": s}, rtol=0, atol=0) for s in SHAPES),
     *(Case("PackNibbles", (integers(shape, 0, 16, dtype=np.uint8),)) for shape in SHAPES),
     *(
         Case("UnpackNibbles", (integers((-(-int(np.prod(s)) // 2),), 0, 256, dtype=np.uint8),), {"shape": s})

@@ -111,3 +111,198 @@ int poetc_op_unpack_nibbles(const poetc_call *call)
         x[i] = (uint8_t)(i % 2 ? packed[i / 2] >> 4 : packed[i / 2] & 15);
     return POETC_OK;
 }
+
+/* --- floats in fewer bits --- */
+
+#define BLOCK 128 /* elements of 8 bits that share a scale */
+#define SMALLEST 1e-30f
+
+static uint32_t bits_of(float x)
+{
+    uint32_t word;
+    __builtin_memcpy(&word, &x, sizeof word);
+    return word;
+}
+
+static float float_of(uint32_t word)
+{
+    float x;
+    __builtin_memcpy(&x, &word, sizeof x);
+    return x;
+}
+
+/* Arm's cores convert to and from 16 bits themselves, with the bits of the functions below. */
+#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) &&              \
+    (__ARM_FP & 6) == 6
+static uint16_t half_of(float x)
+{
+    float packed;
+    __asm__("vcvtb.f16.f32 %0, %1" : "=t"(packed) : "t"(x));
+    return (uint16_t)bits_of(packed);
+}
+
+static float float_of_half(uint16_t half)
+{
+    float x = float_of(half);
+    __asm__("vcvtb.f32.f16 %0, %0" : "+t"(x));
+    return x;
+}
+#elif defined(__GNUC__) && defined(__aarch64__)
+static uint16_t half_of(float x)
+{
+    const __fp16 half = (__fp16)x;
+    uint16_t word;
+    __builtin_memcpy(&word, &half, sizeof word);
+    return word;
+}
+
+static float float_of_half(uint16_t word)
+{
+    __fp16 half;
+    __builtin_memcpy(&half, &word, sizeof half);
+    return (float)half;
+}
+#else
+/* To nearest, ties to even. A NaN keeps its upper bits, and becomes quiet. */
+static uint16_t half_of(float x)
+{
+    const uint32_t word = bits_of(x), sign = word >> 16 & 0x8000u;
+    uint32_t size = word & 0x7fffffffu;
+    if (size > 0x7f800000u)
+        return (uint16_t)(sign | 0x7e00u | (size >> 13 & 0x1ffu));
+    if (size >= 0x477ff000u) /* rounds to infinity */
+        return (uint16_t)(sign | 0x7c00u);
+    if (size < 0x38800000u) { /* subnormal: adding a half rounds it in the last place of the sum */
+        const float sum = float_of(size) + 0.5f;
+        return (uint16_t)(sign | (bits_of(sum) - 0x3f000000u));
+    }
+    size += 0xfffu + (size >> 13 & 1u);
+    return (uint16_t)(sign | (size - 0x38000000u) >> 13);
+}
+
+static float float_of_half(uint16_t half)
+{
+    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, size = half & 0x7fffu;
+    if (size >= 0x7c00u)
+        return float_of(sign | 0x7f800000u | (size & 0x3ffu) << 13 | (size > 0x7c00u ? 0x400000u : 0u));
+    if (size >= 0x400u)
+        return float_of(sign | ((size << 13) + 0x38000000u));
+    return float_of(sign | bits_of((float)(int32_t)size * 0x1p-24f));
+}
+#endif
+
+/* x -> halves. */
+int poetc_op_encode_f16(const poetc_call *call);
+int poetc_op_encode_f16(const poetc_call *call)
+{
+    const float *x = poetc_in(call, 0);
+    uint16_t *code = poetc_out(call, 1);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    POETC_THREADED_OVER(poetc_op_encode_f16, call, call->ints[0]);
+    for (; i < count; i++)
+        code[i] = half_of(x[i]);
+    return POETC_OK;
+}
+
+/* halves -> x. */
+int poetc_op_decode_f16(const poetc_call *call);
+int poetc_op_decode_f16(const poetc_call *call)
+{
+    const uint16_t *code = poetc_in(call, 0);
+    float *x = poetc_out(call, 1);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    POETC_THREADED_OVER(poetc_op_decode_f16, call, call->ints[0]);
+    for (; i < count; i++)
+        x[i] = float_of_half(code[i]);
+    return POETC_OK;
+}
+
+/* x -> the upper halves of words: to nearest, ties to even. A NaN stays one. */
+int poetc_op_encode_bf16(const poetc_call *call);
+int poetc_op_encode_bf16(const poetc_call *call)
+{
+    const uint32_t *x = poetc_in(call, 0);
+    uint16_t *code = poetc_out(call, 1);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    POETC_THREADED_OVER(poetc_op_encode_bf16, call, call->ints[0]);
+    for (; i < count; i++) {
+        const uint32_t word = x[i], nearest = (word + 0x7fffu + (word >> 16 & 1u)) >> 16;
+        code[i] = (uint16_t)((word & 0x7fffffffu) > 0x7f800000u ? word >> 16 | 0x40u : nearest);
+    }
+    return POETC_OK;
+}
+
+/* the upper halves of words -> x. */
+int poetc_op_decode_bf16(const poetc_call *call);
+int poetc_op_decode_bf16(const poetc_call *call)
+{
+    const uint16_t *code = poetc_in(call, 0);
+    uint32_t *x = poetc_out(call, 1);
+    const int32_t count = POETC_END(call->share, call->ints[0], 16);
+    int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    POETC_THREADED_OVER(poetc_op_decode_bf16, call, call->ints[0]);
+    for (; i < count; i++)
+        x[i] = (uint32_t)code[i] << 16;
+    return POETC_OK;
+}
+
+/* x -> bytes, then from the next multiple of 4 on a scale for each block: its largest magnitude / 127. Values are
+ * rounded to nearest, ties away from zero. A block with a NaN or an infinity has the scale NaN. */
+int poetc_op_encode_int8(const poetc_call *call);
+int poetc_op_encode_int8(const poetc_call *call)
+{
+    const int32_t all = call->ints[0], count = POETC_END(call->share, all, BLOCK);
+    const float *x = poetc_in(call, 0);
+    int8_t *code = poetc_out(call, 1);
+    float *scale = (float *)(void *)(code + (all + 3) / 4 * 4);
+    int32_t first = POETC_BEGIN(call->share, all, BLOCK), i;
+    POETC_THREADED_OVER(poetc_op_encode_int8, call, all);
+    for (; first < count; first += BLOCK) {
+        const int32_t end = count - first < BLOCK ? count : first + BLOCK;
+        uint32_t largest = 0u;
+        float size, factor = 0.0f;
+        for (i = first; i < end; i++) {
+            const uint32_t word = bits_of(x[i]) & 0x7fffffffu;
+            largest = word > largest ? word : largest;
+        }
+        size = float_of(largest);
+        scale[first / BLOCK] = largest >= 0x7f800000u ? float_of(0x7fc00000u)
+                               : size >= SMALLEST     ? size * (1.0f / 127.0f)
+                                                      : 0.0f;
+        if (largest >= 0x7f800000u || size < SMALLEST) {
+            for (i = first; i < end; i++)
+                code[i] = 0;
+            continue;
+        }
+        factor = 127.0f / size;
+        for (i = first; i < end; i++) {
+            const float scaled = x[i] * factor;
+            code[i] = (int8_t)(int32_t)(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
+        }
+    }
+    for (i = all; i < (all + 3) / 4 * 4 && count == all; i++)
+        code[i] = 0;
+    return POETC_OK;
+}
+
+/* bytes, scales -> x. */
+int poetc_op_decode_int8(const poetc_call *call);
+int poetc_op_decode_int8(const poetc_call *call)
+{
+    const int32_t all = call->ints[0], count = POETC_END(call->share, all, BLOCK);
+    const int8_t *code = poetc_in(call, 0);
+    const float *scale = (const float *)(const void *)(code + (all + 3) / 4 * 4);
+    float *x = poetc_out(call, 1);
+    int32_t i = POETC_BEGIN(call->share, all, BLOCK);
+    POETC_THREADED_OVER(poetc_op_decode_int8, call, all);
+    while (i < count) {
+        const int32_t end = count - i < BLOCK ? count : i + BLOCK;
+        const float factor = scale[i / BLOCK];
+        for (; i < end; i++)
+            x[i] = (float)code[i] * factor;
+    }
+    return POETC_OK;
+}

@@ -1,0 +1,132 @@
+"""Encodings of saved tensors: smallest RAM, energy, and the accuracy of what is trained with them.
+
+    python bench/saved.py ram DEVICE BATCH SECONDS MODEL...   a table row a model: smallest RAM found by encoding
+    python bench/saved.py errors BATCH MODEL                  relative errors of gradients, all saved tensors encoded
+    python bench/saved.py accuracy NETWORK DATA.npz           arrays x [samples, h, w] of u8 and y; the last fifth tests
+
+NETWORK is one of demo/boards/networks.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import poetc
+from bench.integers import BATCH, EPOCHS, SEEDS, network
+from poetc import artifact, passes
+from poetc.commands.encodings import encodings_of, offers_of
+from poetc.commands.requests import ModelRequest, SolveRequest, read_problem, with_any_weights
+from poetc.commands.solve import solve
+from poetc.devices import build_problem
+from poetc.errors import PoetcError
+from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
+from poetc.scheduling.schedule import SolveOptions
+from poetc.training import TrainingOptions
+
+FORMATS = ("off", "exact", "f16", "int8")
+
+
+def smallest_ram(model: Path, device: str, batch: int, seconds: float, options: TrainingOptions) -> tuple[int, int]:
+    """Keep-all's peak, and the least RAM that is found, of the problem that probably needs the least."""
+    request = SolveRequest(
+        model=with_any_weights(ModelRequest(source=model, batch=batch, device=device, training=options)),
+        options=SolveOptions(time_limit_s=seconds),
+    )
+    _, step, profile, problem = read_problem(request)
+    found = request.planner(seconds, offers=offers_of(step, profile, problem, None)).search_ram(problem, seconds).found
+    return keep_all_peak_bytes(problem), found.ram_bytes or 0
+
+
+def ram(device: str, batch: int, seconds: float, models: list[Path]) -> None:
+    print(f"| {device}, batch {batch} | keep-all | " + " | ".join(FORMATS) + " | niti |")
+    for model in models:
+        least = 1 << 60
+        cells = []
+        for form in FORMATS:
+            peak, found = smallest_ram(model, device, batch, seconds, TrainingOptions(saved=form))
+            least = min(least, found)  # a schedule with fewer encodings is one for more
+            cells.append(least)
+        try:
+            niti = f"{smallest_ram(model, device, batch, seconds, TrainingOptions(precision='niti'))[1]:,}"
+        except PoetcError as error:
+            niti = str(error).splitlines()[0][:60]
+        row = " | ".join(f"{found:,}" for found in cells)
+        print(f"| {model.stem} | {peak:,} | {row} | {niti} |", flush=True)
+
+
+def forced(path: Path, batch: int, options: TrainingOptions, folder: Path) -> poetc.Solution:
+    """A solved directory in which every tensor that can be encoded is, and kept."""
+    request = ModelRequest(source=path, batch=batch, training=options)
+    solved = solve(SolveRequest(model=with_any_weights(request), options=SolveOptions(time_limit_s=5)))
+    assert solved.graph is not None and solved.profile is not None
+    step = passes.encoded(solved.graph, encodings_of(solved.graph))
+    problem = build_problem(step, solved.profile, budget_bytes=solved.problem.budget_bytes)
+    schedule = keep_all(problem)
+    made = replace(
+        solved,
+        graph=step,
+        problem=problem,
+        schedule=schedule,
+        plan=pack(problem, schedule),
+        inference_problem=None,
+        inference_schedule=None,
+        inference_plan=None,
+    )
+    artifact.write(made, folder, {}, force=True)
+    return poetc.open_solution(folder)
+
+
+def errors(batch: int, model: Path) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        for form in ("f16", "bf16", "int8"):
+            found = forced(model, batch, TrainingOptions(saved=form), Path(scratch) / form).validate()
+            sizes = sorted(e["rel_error"] for e in found["saved_errors"])
+            bits = found["bit_identical_to_keep_all"]
+            print(
+                f"{form}: median {np.median(sizes):.2e}, largest {sizes[-1]:.2e} of {len(sizes)}; bits {bits}",
+                flush=True,
+            )
+
+
+def accuracy(name: str, data: Path) -> None:
+    with np.load(data) as arrays, tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        x, y = arrays["x"][:, None].astype(np.float32) / arrays["x"].max(), arrays["y"].astype(np.int32)
+        order = np.random.default_rng(0).permutation(len(x))
+        cut = len(x) * 4 // 5 // BATCH * BATCH
+        for part, rows in (("train", order[:cut]), ("test", order[cut:])):
+            np.savez(folder / f"{part}.npz", x=x[rows], y=y[rows])
+        path = network(name, folder)
+        for form in ("off", "exact", "f16", "bf16", "int8"):
+            options = TrainingOptions(optimizer="momentum", learning_rate=0.02, saved=form)
+            forced(path, BATCH, options, folder / form)
+            found: list[float] = []
+            for seed in SEEDS:
+                result: Any = poetc.train(
+                    folder / form,
+                    data=f"{folder}/train.npz:x,y",
+                    validation=f"{folder}/test.npz:x,y",
+                    out=folder / f"out-{form}-{seed}.onnx",
+                    epochs=EPOCHS,
+                    schedule="cosine",
+                    seed=seed,
+                    force=True,
+                )
+                found.append(100 * result["epochs"][-1]["validation_accuracy"])
+            print(f"{form:6} {np.mean(found):6.2f}  ({', '.join(f'{a:.2f}' for a in found)})", flush=True)
+
+
+if __name__ == "__main__":
+    task, *rest = sys.argv[1:]
+    if task == "ram":
+        ram(rest[0], int(rest[1]), float(rest[2]), [Path(p) for p in rest[3:]])
+    elif task == "errors":
+        errors(int(rest[0]), Path(rest[1]))
+    else:
+        accuracy(rest[0], Path(rest[1]))

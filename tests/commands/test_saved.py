@@ -1,0 +1,91 @@
+"""Saved tensors in fewer bytes, from the ONNX file to the bits of the compiled C."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import poetc
+from poetc.commands import compare
+from poetc.commands.compare import CompareRequest
+from poetc.commands.requests import ModelRequest
+from poetc.errors import UsageError
+from poetc.training import TrainingOptions
+
+
+def network(path: Path, depth: int = 1) -> Path:
+    """Convolution and ReLU, `depth` times, max pooling, convolution, ReLU, dense layer."""
+    random = np.random.default_rng(2)
+    weights = []
+    nodes = []
+
+    def layer(kind: str, x: str, y: str, *shape: int, **attributes: object) -> None:
+        weight = random.normal(0, 0.3, shape).astype(np.float32)
+        weights.extend([numpy_helper.from_array(weight, f"w{len(weights) + 1}")] if shape else [])
+        nodes.append(helper.make_node(kind, [x, weights[-1].name] if shape else [x], [y], **attributes))
+
+    for i in range(depth):
+        layer("Conv", f"x{i}" if i else "x", f"a{i}", 8, 8 if i else 1, 3, 3, pads=[1, 1, 1, 1])
+        layer("Relu", f"a{i}", f"x{i + 1}")
+    layer("MaxPool", f"x{depth}", "b", kernel_shape=[2, 2], strides=[2, 2])
+    layer("Conv", "b", "c", 8, 8, 3, 3, pads=[1, 1, 1, 1])
+    layer("Relu", "c", "d")
+    layer("Flatten", "d", "e")
+    layer("MatMul", "e", "y", 288, 5)
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 1, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 5])],
+        weights,
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def solved(folder: Path, saved: str, budget: str, depth: int = 1) -> poetc.Solution:
+    path = network(folder / "network.onnx", depth)
+    model = poetc.load(path, training=TrainingOptions(saved=saved, optimizer="momentum"))
+    return model.solve(device="stm32f746", budget=budget, paging=False, gap=0.3, time_limit_s=30)
+
+
+def test_lossless_encodings_have_the_bits_of_keep_all_without_them(tmp_path: Path) -> None:
+    solution = solved(tmp_path, "exact", "80%")
+    assert {e["format"] for e in solution.summary["saved"]} == {"slope", "place"}
+    assert any("(the same results)" in note for note in solution.summary["notes"])
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"]
+    assert found["saved_errors"] == ()
+
+
+@pytest.mark.parametrize(("saved", "budget", "largest"), [("f16", "67%", 1e-3), ("int8", "70%", 2e-2)])
+def test_lossy_encodings_have_the_same_bits_under_each_schedule_and_their_error_is_told(
+    tmp_path: Path, saved: str, budget: str, largest: float
+) -> None:
+    solution = solved(tmp_path, saved, budget, depth=4)
+    assert {e["format"] for e in solution.summary["saved"]} >= {"slope", saved}
+    found = solution.validate()
+    assert found["bit_identical_to_keep_all"]
+    errors = {e["name"]: e["rel_error"] for e in found["saved_errors"]}
+    assert errors.keys() == {f"w{i}" for i in range(1, 7)}
+    assert 0 < max(errors.values()) < largest
+
+
+def test_auto_is_as_exact_as_the_budget_allows(tmp_path: Path) -> None:
+    roomy, tight = (solved(tmp_path, "auto", budget, depth=4) for budget in ("100%", "67%"))
+    assert roomy.summary["saved"] == []
+    assert "f16" in {e["format"] for e in tight.summary["saved"]}
+
+
+def test_what_cannot_have_encodings_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--saved f16: --precision niti saves integers of 8 bits already"):
+        TrainingOptions(saved="f16", precision="niti")
+    with pytest.raises(UsageError, match="--saved 'int4': choose from exact, off, f16, bf16, int8, auto"):
+        TrainingOptions(saved="int4")
+    request = ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="int8"))
+    with pytest.raises(UsageError, match="--saved int8: poetc compare compares schedules of one step"):
+        compare.run(CompareRequest(model=request, budgets=("60%",)))
