@@ -87,7 +87,8 @@ def row(given: Any, name: str, found: dict[str, Any], share: float, most: float 
         return
     accuracy = ""
     if given.epochs:
-        data = ["--data", given.data, "--validation", given.validation, "--normalize", given.normalize]
+        data = ["--data", given.data, "--validation", given.validation]
+        data += ["--normalize", given.normalize] if given.normalize else []
         trained = poetc("train", solved, *data, "--epochs", given.epochs, "-o", f"{solved}.onnx")
         last = trained.get("epochs") or [{}]
         accuracy = f"{last[-1]['validation_accuracy']:.1%}" if last[-1] else trained.get("error", "")

@@ -22,6 +22,27 @@ Examples:
 @click.argument("model", metavar="MODEL|DIR", type=_options.FILE)
 @click.option("--data", required=True, metavar="DATA", help="Data as poetc train takes them.")
 @click.option(
+    "--by",
+    type=click.Choice(["fisher", "accuracy"]),
+    default="fisher",
+    show_default=True,
+    help="Measure; fisher: squared gradients in one pass over the data; accuracy: its rise after a short training of "
+    "each update alone.",
+)
+@click.option("--validation", metavar="DATA", help="For --by accuracy: data on which the model is evaluated.")
+@click.option(
+    "--validation-split",
+    type=_options.Number(),
+    metavar="SHARE",
+    help="For --by accuracy: take this share of the data for validation.",
+)
+@click.option(
+    "--epochs", type=_options.Whole(1), default=1, show_default=True, metavar="N", help="For --by accuracy: epochs."
+)
+@click.option(
+    "-j", "--jobs", type=_options.Whole(1), metavar="N", help="For --by accuracy: processes. Default: one a core."
+)
+@click.option(
     "--shares",
     default="1/8:norm,1/4:norm,1/2:norm",
     show_default=True,
@@ -58,6 +79,11 @@ def importance(
     /,
     model: Path,
     data: str,
+    by: str,
+    validation: str | None,
+    validation_split: float | None,
+    epochs: int,
+    jobs: int | None,
     shares: str,
     ranks: str,
     samples: int | None,
@@ -76,9 +102,13 @@ def importance(
     Each weight, bias and norm is an update; so is a share of a weight's channels, and an adapter beside it. MODEL is an
     ONNX file, or a directory that `poetc solve` wrote. The number is the Fisher information: the sum of the squared
     gradients, from one pass over the data. `--train best --importance FILE` of `poetc solve` takes the best set.
+
+    With --by accuracy each update is trained alone. Results are kept in FILE.jsonl, and the same command goes on
+    where it was interrupted.
     """
     from poetc.cli import _text
     from poetc.commands import importance as command
+    from poetc.commands.importance_by_accuracy import Trials, by_accuracy
     from poetc.commands.requests import ModelRequest
     from poetc.planning.importance import write_importance
     from poetc.reporting import importance as page
@@ -99,7 +129,11 @@ def importance(
         samples=samples,
     )
     with console.progress("reading the model") as progress:
-        found = command.fisher(request, progress, console.note)
+        if by == "fisher":
+            found = command.fisher(request, progress, console.note)
+        else:
+            trials = Trials(validation=validation, validation_split=validation_split, epochs=epochs, jobs=jobs)
+            found = by_accuracy(request, trials, progress, console.note)
         write_importance(out, found)
         if html is not None:
             from poetc.files import write_text

@@ -27,7 +27,7 @@ from poetc.graph import Array, Graph, Role, materialize
 from poetc.loop import Loss, SessionEngine
 from poetc.planning.importance import Candidate, Importance, fingerprint, parse_update
 from poetc.scheduling.schedule import SolveOptions
-from poetc.training import Channels, TrainingOptions, Whole
+from poetc.training import Adapter, Channels, TrainingOptions, Update, Whole
 
 EVERY = 100  # batches, from one line of progress to the next
 KEEP_ALL_S = 2.0  # to solve a step that keeps everything
@@ -97,35 +97,64 @@ def fisher(request: ImportanceRequest, progress: Progress = silent, note: Progre
     model = replace(with_batch(request.model), device="host")
     model = replace(model, training=_own(model.training))
     graph = load_model(model)
-    trainable = training_graph(replace(model, training=replace(model.training, train="all")))[1]
     sums = _squares(request, model, "whole parameters", progress, note)
-    found: list[Candidate] = []
-    parameters = [n for n, t in graph.tensors.items() if t.role is Role.PARAMETER and n in trainable.updates]
+    of_adapters: dict[int, dict[str, Array]] = {}
     layers = training.layers_of(graph)
-    shares = [update for update in map(parse_update, request.shares) if isinstance(update, Channels)]
-    for name in parameters:
-        squares = sums.get(name)
-        if squares is None:
+    found: list[Candidate] = []
+    for name, update in updates_of(request, model, graph, note):
+        if isinstance(update, Adapter):
+            if update.rank not in of_adapters:
+                options = replace(model.training, lora=(str(update.rank),))
+                words = f"adapters of rank {update.rank}"
+                of_adapters[update.rank] = _squares(request, replace(model, training=options), words, progress, note)
+            squares = of_adapters[update.rank]
+            names = training.adapter_names(graph, [name])[name]
+            value = sum(float(squares[n].sum()) for n in names if n in squares)
+        elif name not in sums:
             continue
-        found.append(Candidate(name, Whole(), float(squares.sum())))
-        layer = layers.get(name)
-        if layer is None or layer.no_share:
-            continue
-        weight = materialize(graph.values[name], graph.tensors[name].type)
-        for share in shares:
-            if share.count(layer.inputs):
-                channels = training.chosen_channels(layer, share, weight)
-                found.append(Candidate(name, share, float(squares.take(channels, layer.axis).sum())))
-    for rank in request.ranks:
-        found += _adapters(request, model, graph, rank, progress, note)
-    order = {name: k for k, name in enumerate(parameters)}
+        elif isinstance(update, Channels):
+            weight = materialize(graph.values[name], graph.tensors[name].type)
+            channels = training.chosen_channels(layers[name], update, weight)
+            value = float(sums[name].take(channels, layers[name].axis).sum())
+        else:
+            value = float(sums[name].sum())
+        found.append(Candidate(name, update, value))
     return Importance(
-        candidates=tuple(sorted(found, key=lambda c: order.get(c.parameter, len(order)))),
+        candidates=tuple(found),
         name=model.source.name,
         model=fingerprint(graph),
         by="fisher",
         unit=UNITS["fisher"],
     )
+
+
+def updates_of(
+    request: ImportanceRequest, model: ModelRequest, graph: Graph, note: Progress = silent
+) -> list[tuple[str, Update]]:
+    """Every update that a parameter can have, in the order of the model's parameters."""
+    everything = replace(model, training=replace(model.training, train="all", lora=()))
+    trainable = training_graph(everything)[1].updates
+    shares = [update for update in map(parse_update, request.shares) if isinstance(update, Channels)]
+    adapters: dict[str, list[Update]] = {}
+    for rank in request.ranks:
+        try:
+            chosen = training.select_updates(graph, "all", (str(rank),)).adapters
+        except UsageError as error:
+            note(f"no adapters of rank {rank}: {error}")
+            continue
+        for weight, adapter in chosen.items():
+            adapters.setdefault(weight, []).append(adapter)
+    layers = training.layers_of(graph)
+    found: list[tuple[str, Update]] = []
+    for name, tensor in graph.tensors.items():
+        if tensor.role is not Role.PARAMETER or name not in trainable:
+            continue
+        found.append((name, Whole()))
+        layer = layers.get(name)
+        if layer is not None and not layer.no_share:
+            found += [(name, share) for share in shares if share.count(layer.inputs)]
+        found += [(name, adapter) for adapter in adapters.get(name, ())]
+    return found
 
 
 def _own(options: TrainingOptions) -> TrainingOptions:
@@ -150,24 +179,6 @@ def _own(options: TrainingOptions) -> TrainingOptions:
         micro_batches=1,
         accumulate=None,
     )
-
-
-def _adapters(
-    request: ImportanceRequest, model: ModelRequest, graph: Graph, rank: int, progress: Progress, note: Progress
-) -> list[Candidate]:
-    """The candidates of one rank; none where no weight takes it."""
-    options = replace(model.training, lora=(str(rank),))
-    try:
-        updates = training.select_updates(graph, "all", options.lora)
-    except UsageError as error:
-        note(f"no adapters of rank {rank}: {error}")
-        return []
-    sums = _squares(request, replace(model, training=options), f"adapters of rank {rank}", progress, note)
-    names = training.adapter_names(graph, updates.adapters)
-    return [
-        Candidate(weight, adapter, float(sum(sums[n].sum() for n in names[weight] if n in sums)))
-        for weight, adapter in updates.adapters.items()
-    ]
 
 
 def _squares(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from poetc.commands import importance_by_accuracy
 from poetc.commands.importance import ImportanceRequest, fisher
+from poetc.commands.importance_by_accuracy import Trials, by_accuracy
 from poetc.commands.requests import ModelRequest, load_model
 from poetc.planning.importance import read_importance, update_text, write_importance
-from poetc.training import TrainingOptions, Whole, build, chosen_channels, layers_of
+from poetc.training import Channels, TrainingOptions, Update, Whole, build, chosen_channels, layers_of
 from tests.cli.conftest import run
 from tests.commands.trained import DIGITS
 from tests.support.graphs import evaluate
@@ -69,6 +72,41 @@ def test_the_best_updates_are_solved_for_and_named(measured: Path) -> None:
     assert 0 < answer["importance"] <= answer["importance_bound"] <= answer["importance_total"]
     assert answer["ram_bytes"] <= 64_000
     assert answer["updates"]["names"] and answer["energy_pj"] <= 0.6 * 10.9e9
+
+
+@pytest.mark.long
+def test_by_accuracy_each_update_is_trained_alone_and_none_twice(
+    measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def some(*ignored: object) -> list[tuple[str, Update]]:
+        return [("18.weight", Whole()), ("18.weight", Channels(Fraction(1, 2), True)), ("18.bias", Whole())]
+
+    monkeypatch.setattr(importance_by_accuracy, "updates_of", some)
+    data = "demo/digits_new_writer.npz"
+    training = TrainingOptions(learning_rate=0.02)
+    request = ImportanceRequest(
+        model=ModelRequest(source=DIGITS, batch=16, training=training),
+        data=f"{DIGITS.parents[1] / data}:train_x,train_y",
+        out=measured / "trials.yaml",
+        normalize="0..255",
+    )
+    trials = Trials(validation=f"{DIGITS.parents[1] / data}:test_x,test_y", jobs=1)
+    said: list[str] = []
+    first = by_accuracy(request, trials, said.append)
+    assert [c.parameter for c in first.candidates] == ["18.weight", "18.weight", "18.bias"]
+    assert first.candidates[0].importance > first.candidates[2].importance and first.candidates[0].importance > 0.05
+    assert first.unit == "rise of the validation accuracy after 1 epochs"
+    assert said[-1] == "3 of 3 updates, about 0 ns left"
+    lines = (measured / "trials.yaml.jsonl").read_text().splitlines()
+    (measured / "trials.yaml.jsonl").write_text("\n".join(lines[:2]) + '\n{"key": "cut')
+    said.clear()
+    assert by_accuracy(request, trials, said.append) == first
+    assert [text for text in said if "left" in text] == ["3 of 3 updates, about 0 ns left"]
+
+
+def test_by_accuracy_needs_validation(tmp_path: Path) -> None:
+    ended = run("importance", DIGITS, "--data", "x.npz", "--by", "accuracy", "-o", tmp_path / "i.yaml")
+    assert ended.code == 2 and "--by accuracy: give --validation or --validation-split" in ended.err
 
 
 @pytest.mark.parametrize(
