@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--importance", type=Path, required=True)
     parser.add_argument("--ways", nargs="+", default=["all", "last:1", "last:3", "bias"])
     parser.add_argument("--epochs", type=int, default=0)
-    parser.add_argument("--lr", default="0.01")
+    parser.add_argument("--any-range", action="store_true")
     given, solving = parser.parse_known_args()
     head = ["--new-head", given.new_head] if given.new_head else []
     common = ["--batch", "1", *head, *solving]
@@ -89,6 +89,7 @@ def row(given: Any, name: str, found: dict[str, Any], share: float, most: float 
     if given.epochs:
         data = ["--data", given.data, "--validation", given.validation]
         data += ["--normalize", given.normalize] if given.normalize else []
+        data += ["--any-range"] * given.any_range
         trained = poetc("train", solved, *data, "--epochs", given.epochs, "-o", f"{solved}.onnx")
         last = trained.get("epochs") or [{}]
         accuracy = f"{last[-1]['validation_accuracy']:.1%}" if last[-1] else trained.get("error", "")
