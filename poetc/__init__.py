@@ -6,6 +6,9 @@
     solution.emit("src", target="cortex-m")
 
 The names below are loaded when they are first used, so that `import poetc` costs nothing.
+
+Two packages stand beside this folder: solvers/ is `poetc.solvers`, and profiles/ is `poetc.profiles`.
+docs/explanation/architecture.md names the rooms.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {"PoetcError": "poetc.errors", "TrainingOptions": "poetc.training"}
+_MODULES = {"PoetcError": "poetc.errors", "TrainingOptions": "poetc.training"}
 
 
 def __getattr__(name: str) -> Any:
@@ -37,7 +40,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(_HOMES.get(name, "poetc.api")), name)
+    value = getattr(importlib.import_module(_MODULES.get(name, "poetc.api")), name)
     globals()[name] = value
     return value
 

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from poetc import codegen
-from poetc.benchmark._measure import CODE_BYTES, Measurement, keep_all_program, paging_program, rows_of, step_of
+from poetc.benchmark._measure import CODE_BYTES, Measurement, paging_program, plain_program, rows_of, step_of
 from poetc.benchmark._networks import board_network
 from poetc.codegen.program import Program
 from poetc.devices import DeviceProfile, load_profile
@@ -67,7 +67,7 @@ def _program(profile: DeviceProfile) -> tuple[TrainingGraph, Program]:
 
 def _lowered(graph: Graph, profile: DeviceProfile) -> tuple[TrainingGraph, Program]:
     step = step_of(graph, "sgd")
-    return step, (paging_program if profile.default_store else keep_all_program)(step, profile)
+    return step, (paging_program if profile.default_store else plain_program)(step, profile)
 
 
 def _header(rows: list[Measurement], program: Program, step: TrainingGraph, clock_hz: int) -> str:

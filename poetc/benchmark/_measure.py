@@ -65,7 +65,7 @@ class Measurement:
     time_ns: int
 
 
-def keep_all_program(step: TrainingGraph, profile: DeviceProfile) -> Program:
+def plain_program(step: TrainingGraph, profile: DeviceProfile) -> Program:
     """A step with every tensor kept until its last use."""
     problem = build_problem(step, profile, budget_bytes=UNBOUNDED_BYTES)
     schedule = keep_all(problem)
@@ -169,7 +169,7 @@ def measure(
     for number, graph in enumerate(graphs):
         progress(graph.name)
         step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % NOT_FUSED != NOT_FUSED - 1)
-        program = (paging_program if number % HOST_PAGED == 0 else keep_all_program)(step, profile)
+        program = (paging_program if number % HOST_PAGED == 0 else plain_program)(step, profile)
         times = time_program(program, step.values, repeats=repeats, cflags=cflags)
         result += rows_of(graph.name, step, program, times.instruction_ns, profile)
     return result
@@ -188,7 +188,7 @@ def _measure_on_board(
     An instruction costs the same wherever its operands lie: bytes moved are left out.
     """
     step = step_of(graph, "sgd", fusion=fusion)
-    program = paging_program(step, profile) if paging else keep_all_program(step, profile)
+    program = paging_program(step, profile) if paging else plain_program(step, profile)
     image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
     if program.arena_bytes + profile.base_bytes > profile.ram_bytes or image_bytes > (
         profile.flash_bytes or image_bytes

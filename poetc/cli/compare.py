@@ -157,7 +157,7 @@ def compare(
         console.answer({"objective": unit, "switches": [asdict(row) for row in rows]}, _switches(rows, unit))
         return
     folder = out or named_after(model, ".compare")
-    command.check_out(folder, force=force)
+    command.check_folder(folder, force=force)
     with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
         result = command.run(request, on_cell)
     copies = command.write(result, folder, force=force)

@@ -20,8 +20,8 @@ from poetc.codegen._bundle import ProgramBundle
 from poetc.codegen._emit import emit, images
 from poetc.codegen._image import initial_pages
 from poetc.codegen._interpret import all_inputs, find_binding, fit_input
-from poetc.codegen._kept import kept_objects
 from poetc.codegen._module import Module, source
+from poetc.codegen._object_cache import kept_objects
 from poetc.codegen._state_file import model_identity, pack_state
 from poetc.codegen._toolchain import telling
 from poetc.codegen.program import Operand, Page, Program

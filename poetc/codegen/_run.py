@@ -19,8 +19,8 @@ from poetc.codegen._emit import emit
 from poetc.codegen._firmware import Memory, checkpoint_blocks, checkpoint_steps
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._interpret import all_inputs, fit_input
-from poetc.codegen._kept import kept_objects
 from poetc.codegen._lower import store_blocks
+from poetc.codegen._object_cache import kept_objects
 from poetc.codegen._stack import stack_bound
 from poetc.codegen._state_file import read_state
 from poetc.codegen._toolchain import (

@@ -90,7 +90,7 @@ KIND = Kind("comparison.json", "files of poetc compare")
 NAMES = ("comparison.csv", "comparison.md", "comparison.svg")
 
 
-def check_out(folder: Path, *, force: bool = False) -> None:
+def check_folder(folder: Path, *, force: bool = False) -> None:
     """Raises UsageError where `write` would, before anything is solved."""
     check_replaceable(folder, KIND, force=force, names=NAMES)
 

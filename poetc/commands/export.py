@@ -102,7 +102,7 @@ def export_arrays(
         packed["adapter_config"] = adapter.with_name(CONFIG), text
     if out is not None:
         progress("writing the model")
-        state = arrays or initial_state(solved)
+        state = arrays or initial_weights(solved)
         document |= export_onnx(solved, state, out, model=source, rounding=request.rounding, force=request.force)
     for kind, (path, data) in packed.items():
         with new_files(path, force=request.force) as staged:
@@ -111,7 +111,7 @@ def export_arrays(
     return document
 
 
-def initial_state(solved: Artifact) -> dict[str, Array]:
+def initial_weights(solved: Artifact) -> dict[str, Array]:
     """The weights that training starts from, by the graph's names: the untrained state for `export_onnx`."""
     graph = model_of(solved)
     return {n: materialize(graph.values[n], graph.tensors[n].type) for n in trained_names(solved)}

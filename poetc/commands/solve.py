@@ -32,8 +32,7 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
 from poetc.output_directory import digest
-from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes
-from poetc.planning import solve_curve as solve_points
+from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes, solve_curve
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.saved import Offer, Saved
@@ -248,7 +247,7 @@ def _problems_by_parts(
     return graphs, problems
 
 
-def solve_curve(
+def solve_budgets(
     request: SolveRequest, budgets: Sequence[str | None], progress: Progress = silent
 ) -> list[dict[str, Any] | PoetcError]:
     """A summary for each of `budgets`, or why there is none; work is shared between them (`poetc.planning.curve`).
@@ -261,7 +260,7 @@ def solve_curve(
     problems = [limits(replace(request, budget=budget), problem) for budget in budgets]
     offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
     planner = request.planner(request.options.time_limit_s, progress, offers=offers)
-    points = solve_points(problems[0], [p.budget_bytes for p in problems], planner)
+    points = solve_curve(problems[0], [p.budget_bytes for p in problems], planner)
     smallest = planner.search_ram(problems[0], LONGEST_SEARCH_S).found.ram_bytes
     answers: list[dict[str, Any] | PoetcError] = []
     for asked, point in zip(problems, points, strict=True):

@@ -27,7 +27,7 @@ from poetc.commands.locking import Options, request_of
 from poetc.commands.locking._file import canonical
 from poetc.commands.locking._lock import model_hash, options_of
 from poetc.commands.requests import SolveRequest
-from poetc.commands.solve import solve, solve_curve
+from poetc.commands.solve import solve, solve_budgets
 from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.files import read_file
@@ -94,7 +94,7 @@ def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
         return [run_point(points[0])]
     request = request_of(points[0].options, Path("/"))
     try:
-        answers = solve_curve(request, [point.options.budget for point in points])
+        answers = solve_budgets(request, [point.options.budget for point in points])
     except PoetcError:
         return [run_point(point) for point in points]  # Each names its fault.
     return [_result(point, answer) for point, answer in zip(points, answers, strict=True)]

@@ -10,12 +10,10 @@ from typing import Any, ClassVar
 
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.planner import ChoiceT, Planner, Reduction
+from poetc.planning.settings import ALTERNATIVES
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
-
-LEAST_SHARE = 0.02  # of the time limit, for each of them at least
-PATIENCE = 4  # times its share of the time, on the clock: counted work is to end it, so that results repeat
 
 
 class Alternatives(Reduction[ChoiceT]):
@@ -78,7 +76,7 @@ class _Comparison:
         for left, (choice, fixed) in zip(range(len(self.fixed), 0, -1), self.fixed.items(), strict=True):
             seconds = self.planner.left_s
             if not alone:
-                seconds = min(seconds, PATIENCE * (first_stop - time.monotonic()) / left)
+                seconds = min(seconds, ALTERNATIVES.patience * (first_stop - time.monotonic()) / left)
             if choice in hopeless and (self.best is None or cost_of_computing_once(fixed) < self.best.cost):
                 reduction.record(choice, None, cost_of_computing_once(fixed), "does not fit")
             else:
@@ -89,7 +87,7 @@ class _Comparison:
             if choice not in self.fixed:
                 self.fixed[choice] = reduction.fix(self.problem, choice)
                 share = reduction.first_round / len(self.fixed)
-                self._try(choice, min(1.0, PATIENCE * share) * self.planner.left_s, share)
+                self._try(choice, min(1.0, ALTERNATIVES.patience * share) * self.planner.left_s, share)
         if len(self.fixed) > 1 and self.best.proof.status is Status.LIMIT and self.planner.left_s > 0:
             self.best = self._again(self.best)
         return self.best
@@ -115,7 +113,7 @@ class _Comparison:
         try:
             found = self._solved(
                 choice,
-                time_limit_s=max(seconds, LEAST_SHARE * options.time_limit_s),
+                time_limit_s=max(seconds, ALTERNATIVES.least_share * options.time_limit_s),
                 work_limit_s=work_share * options.work_limit_s,
             )
         except (InfeasibleError, LimitError) as error:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from poetc.planning.settings import ARENA
 from poetc.scheduling import Completer, Schedule, pack, pack_with_moves, settled, verify
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan
-
-ATTEMPTS = 6  # to issue less ahead
 
 
 def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
@@ -49,7 +48,7 @@ def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at:
     if fits or problem.paging is not Paging.DMA:
         return schedule, plan
     actions, budget, packed = settled(problem, schedule.steps), problem.budget_bytes, plan
-    for _ in range(ATTEMPTS):
+    for _ in range(ARENA.attempts):
         budget -= ram_bytes(problem, packed) - problem.budget_bytes
         completion = Completer(replace(problem, budget_bytes=max(0, budget))).run(actions)
         late = problem.deadline_ns is not None and completion.time_ns > problem.deadline_ns

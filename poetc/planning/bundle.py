@@ -15,6 +15,7 @@ from poetc.planning.arena import ram_bytes
 from poetc.planning.kernels import Kernels
 from poetc.planning.order import Order
 from poetc.planning.planner import Planner
+from poetc.planning.settings import BUNDLE
 from poetc.planning.solution import Choices, Solution
 from poetc.scheduling import (
     PageIn,
@@ -31,7 +32,6 @@ from poetc.scheduling import (
 from poetc.scheduling.problem import Paging
 from poetc.scheduling.schedule import MemoryPlan, Schedule, first_executions
 
-ATTEMPTS = 6  # to pack a plan around the layout of the smallest, each for a schedule that needs less
 WISHES = (
     1.0,
     0.25,
@@ -84,7 +84,7 @@ def _following(
     options = replace(planner.options, fixed_order=True)
     inner = replace(planner, options=options, reductions=tuple(r for r in planner.reductions if isinstance(r, Kernels)))
     target = budget
-    for attempt in range(ATTEMPTS):
+    for attempt in range(BUNDLE.attempts):
         try:
             limit_s = planner.options.time_limit_s / (1 + attempt)
             solved = inner.part(limit_s).solve(replace(asked, budget_bytes=target))

@@ -13,13 +13,11 @@ from dataclasses import dataclass, replace
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner
+from poetc.planning.settings import CURVE
 from poetc.planning.solution import Solution, bound_holds, cost_of_computing_once
 from poetc.scheduling import Problem, ScheduleError, verify
 from poetc.scheduling.schedule import Schedule, Status
 from poetc.scheduling.scope import EVERYTHING
-
-CURVE_COST = 3.0  # time limit of a whole curve, in those of one solve
-AT_ONCE = 2.0  # a budget may take as long as so many of those that are left, since others need less
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +48,14 @@ def solve_curve(
     `known`: a solution that was found before.
     """
     order, options = visiting_order(sorted(set(budgets))), planner.options
-    work_share = min(1.0, AT_ONCE * CURVE_COST / max(1, len(order)))
+    work_share = min(1.0, CURVE.at_once * CURVE.cost / max(1, len(order)))
     curve = _Curve(problem, planner, work_share * options.work_limit_s)
     if known is not None:
         curve.found.append(_Found(known.problem.budget_bytes, known))
-    stop_at = time.monotonic() + options.time_limit_s * min(CURVE_COST, len(order))
+    stop_at = time.monotonic() + options.time_limit_s * min(CURVE.cost, len(order))
     for left, budget in zip(range(len(order), 0, -1), order, strict=True):
         planner.progress(f"{len(order) - left + 1} of {len(order)} budgets")
-        share = (stop_at - time.monotonic()) / left * min(AT_ONCE, left)
+        share = (stop_at - time.monotonic()) / left * min(CURVE.at_once, left)
         curve.visit(budget, min(options.time_limit_s, max(share, options.time_limit_s / 50)))
     return [curve.point(budget) for budget in budgets]
 

@@ -13,6 +13,7 @@ from poetc.events import Progress
 from poetc.graph import Graph, Phase, TrainingGraph
 from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
+from poetc.planning.settings import INFERENCE
 from poetc.scheduling import (
     Paging,
     Problem,
@@ -28,9 +29,6 @@ from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
 from poetc.training import evaluation as evaluation_of
 
 GAP, LIMIT_S = 0.02, 10.0
-LATE_SHARE = 0.05  # of the limit: a search that ends so near to it was ended by it
-LOOSE = 1.05  # keep-all that needs so much less than there is packs
-ATTEMPTS = 6  # to pack, each for a schedule that needs less
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +162,7 @@ def _within_budget(
 ) -> InferencePlan:
     own_bytes = _own_bytes(alone)
     above_bytes = problem.budget_bytes - problem.base_bytes - plan.state_bytes
-    if LOOSE * _above(alone) <= above_bytes:
+    if INFERENCE.loose * _above(alone) <= above_bytes:
         return InferencePlan()
     kept = pack(alone, keep_all(alone), enough_bytes=own_bytes + max(0, above_bytes), stop_at=stop_at)
     if kept.arena_bytes - own_bytes <= above_bytes:
@@ -176,7 +174,7 @@ def _within_budget(
         if found is None and (placed := _scheduled(choice, training, stop_at)) is not None:
             solved = replace(alone, operators=choice.operators, budget_bytes=problem.budget_bytes)
             found = InferencePlan(problem=solved, schedule=placed[0], plan=placed[1])
-    late = time.monotonic() >= stop_at - LATE_SHARE * limit_s
+    late = time.monotonic() >= stop_at - INFERENCE.late_share * limit_s
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
     if found is None:
         why = (
@@ -208,7 +206,7 @@ def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Sched
         if b.name not in own
     ]
     room = training.arena_bytes - sum(size for _, size in taken)
-    for attempt in range(ATTEMPTS):
+    for attempt in range(INFERENCE.attempts):
         limited = replace(alone, budget_bytes=alone.base_bytes + room)
         left_s = stop_at - time.monotonic()
         if left_s <= 0:

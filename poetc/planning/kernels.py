@@ -20,6 +20,7 @@ from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.order import Order
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
+from poetc.planning.settings import KERNEL
 from poetc.planning.smallest_ram import RamSearch, search_share_s
 from poetc.planning.solution import Solution, bound_holds, cost_of_computing_once
 from poetc.scheduling import (
@@ -34,11 +35,6 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Status, first_executions
 from poetc.scheduling.scope import ANY, EVERYTHING, Scope
-
-TIGHT = 1.1  # times the least that the fastest kernels need: smaller budgets have other kernels considered at once
-OPEN_SHARE, CHOSEN_SHARE = 0.45, 0.6  # of the time that is left: with kernels open, then for the choice
-FLOOR_SHARE = 0.1  # of the work limit, in seconds: the least that a solve gets
-ROOMS = 4  # of the room beside a schedule, so many parts are given back until it packs
 
 Kernel = tuple[int, ...]  # the number of each operator's kernel; 0 is the fastest
 ORDER = Order()
@@ -72,7 +68,7 @@ class Kernels(Reduction[Kernel]):
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Kernel]:
         """The choice of the solution, or the least workspace; then the fastest."""
-        yield least_workspace(problem) if found is None else choice_of(problem, found.problem)
+        yield least_workspace(problem) if found is None else kernels_of(problem, found.problem)
         yield (0,) * len(problem.operators)
 
     def fix(self, problem: Problem, choice: Kernel) -> Problem:
@@ -80,7 +76,7 @@ class Kernels(Reduction[Kernel]):
         return self._with(problem, (_with_kernel(op, n) for op, n in zip(problem.operators, choice, strict=True)))
 
     def chosen(self, problem: Problem, solved: Problem) -> Kernel:
-        return choice_of(problem, solved)
+        return kernels_of(problem, solved)
 
     def restore(self, problem: Problem, choice: Kernel, solution: Solution) -> Solution:
         """A bound of no more than computing once holds for any kernels."""
@@ -94,7 +90,7 @@ class Kernels(Reduction[Kernel]):
     def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
         """With the fastest kernels of `problem` that the schedule has room for."""
         found = _with_faster_kernels(problem, solution, stop_at)
-        return found.with_choice(found.proof.scope, kernels=choice_of(problem, found.problem))
+        return found.with_choice(found.proof.scope, kernels=kernels_of(problem, found.problem))
 
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         return inner.lower_bound_bytes(self.relax(problem))
@@ -112,14 +108,14 @@ class Kernels(Reduction[Kernel]):
         needed_bytes = inner.lower_bound_bytes(quick)
         least_bytes = planner.lower_bound_bytes(problem)
         late = problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns
-        if late or problem.budget_bytes > TIGHT * needed_bytes or needed_bytes == least_bytes:
+        if late or problem.budget_bytes > KERNEL.tight * needed_bytes or needed_bytes == least_bytes:
             try:
                 return self.restore(problem, own, inner.knowing(search.without_schedule(quick)).solve(quick))
             except (InfeasibleError, LimitError):
                 if late or least_bytes > problem.budget_bytes:
                     raise
             planner.progress("nothing found with the fastest kernels")
-            planner = planner.part(max(planner.left_s, FLOOR_SHARE * planner.options.work_limit_s))
+            planner = planner.part(max(planner.left_s, KERNEL.floor_share * planner.options.work_limit_s))
         return _OpenKernels(self, problem, planner, search).solve()
 
     def _with(self, problem: Problem, operators: Iterable[OperatorSpec]) -> Problem:
@@ -144,7 +140,7 @@ def with_least_workspace(problem: Problem) -> Problem:
     return KERNELS.fix(problem, least_workspace(problem))
 
 
-def choice_of(problem: Problem, solved: Problem) -> Kernel:
+def kernels_of(problem: Problem, solved: Problem) -> Kernel:
     """The kernels that the plain problem `solved` has: `Kernels.fix` backwards.
 
     Raises ScheduleError for numbers that no kernel of `problem` has.
@@ -178,7 +174,7 @@ class _OpenKernels:
         planner, problem = self.planner, self.problem
         limit_s = planner.options.time_limit_s
         planner.progress("kernels with less workspace")
-        first, error = self._solved(self.reduction.relax(problem), OPEN_SHARE * limit_s, math.inf, relaxed=True)
+        first, error = self._solved(self.reduction.relax(problem), KERNEL.open_share * limit_s, math.inf, relaxed=True)
         if isinstance(error, InfeasibleError):
             raise error
         if first is not None:
@@ -191,7 +187,7 @@ class _OpenKernels:
             if not any(choice) and planner.inner.lower_bound_bytes(fixed) > problem.budget_bytes:
                 continue
             cost = math.inf if best is None else best.cost
-            left_s = max(CHOSEN_SHARE * planner.left_s, FLOOR_SHARE * limit_s)
+            left_s = max(KERNEL.chosen_share * planner.left_s, KERNEL.floor_share * limit_s)
             found, failed = self._in_order(first, fixed, left_s, cost)
             error = error or _of_some_kernels(problem, failed)
             if found is not None:
@@ -285,8 +281,8 @@ def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -
         if isinstance(step, Compute):
             room[step.operator] = min(room[step.operator], solution.problem.budget_bytes - in_use_bytes)
     used = [op.workspace_bytes for op in solution.problem.operators]
-    for part in range(ROOMS, -1, -1):
-        sizes = [ws + max(0, free) * part // ROOMS for ws, free in zip(used, room, strict=True)]
+    for part in range(KERNEL.rooms, -1, -1):
+        sizes = [ws + max(0, free) * part // KERNEL.rooms for ws, free in zip(used, room, strict=True)]
         choice = tuple(_at_most(op, size) for op, size in zip(problem.operators, sizes, strict=True))
         plain = replace(solution.problem, operators=KERNELS.fix(problem, choice).operators)
         if plain.operators == solution.problem.operators:

@@ -13,7 +13,7 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.progress import BestSoFar
-from poetc.planning.smallest_ram import PACK_SHARE as SMALLEST_PACK_SHARE
+from poetc.planning.settings import PLAIN, SMALLEST_RAM
 from poetc.planning.smallest_ram import RamSearch, advice, details, next_step, search_share_s, within_limits
 from poetc.planning.solution import cost_of_computing_once
 from poetc.scheduling import Move
@@ -23,11 +23,6 @@ from poetc.scheduling.scope import Scope
 from poetc.solvers import EngineOptions, WarmStart
 
 ENGINE = solvers.ENGINE_NAME
-ATTEMPTS = 6  # to pack
-# Of the time limit: the first solve (HiGHS ends up to some seconds late); then packing, with time left to solve again.
-SOLVE_SHARE, PACK_SHARE = 0.88, 0.075
-TIGHT_SHARE = 0.5  # of the first solve where its first schedule does not pack
-RETRY_SHARE = 0.05  # with less time than that to solve again, short races do it, at most that much too late
 LEAST_RAM = "the schedule of least RAM"
 
 
@@ -55,7 +50,7 @@ class Means(Protocol):
     def stop_at(self) -> float: ...
 
 
-def solve(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPlan]:
+def solve_and_pack(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPlan]:
     """The cheapest schedule found whose packed arena fits the budget, within the time of `planner`.
 
     Where no offsets within the budget are found, tensors are moved while the step runs, which costs little. Where that
@@ -118,13 +113,13 @@ class _PlainSolve:
         problem, proof = self.problem, first.proof
         self._report(solvers.Event(stage="packing", objective=proof.objective, bound=proof.bound))
         # Where nothing has been found that packs by then, solving again comes next, which needs some of the time.
-        pack_until = time.monotonic() + PACK_SHARE * self.limit_s
-        if self.planner.solve_share == SOLVE_SHARE:
-            pack_until = max(pack_until, self.stop_at - 2 * PACK_SHARE * self.limit_s)
+        pack_until = time.monotonic() + PLAIN.pack_share * self.limit_s
+        if self.planner.solve_share == PLAIN.solve_share:
+            pack_until = max(pack_until, self.stop_at - 2 * PLAIN.pack_share * self.limit_s)
         solved, plan = packed(problem, first, pack_until, self.stop_at)
         order = first_executions(first.steps)  # the proof is about this order
         budget_bytes = problem.budget_bytes
-        for attempt in range(ATTEMPTS):
+        for attempt in range(PLAIN.attempts):
             excess = ram_bytes(problem, plan) - problem.budget_bytes
             if excess <= 0:
                 moves = [problem.tensors[s.tensor].size_bytes for s in solved.steps if isinstance(s, Move)]
@@ -135,8 +130,8 @@ class _PlainSolve:
                 return _relabelled(problem, solved, first), plan
             self.planner.best.drop(problem)
             remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
-            in_haste = remaining_s < RETRY_SHARE * self.limit_s
-            too_late = time.monotonic() >= self.stop_at + RETRY_SHARE * self.limit_s
+            in_haste = remaining_s < PLAIN.retry_share * self.limit_s
+            too_late = time.monotonic() >= self.stop_at + PLAIN.retry_share * self.limit_s
             if in_haste and (self.solver != ENGINE or too_late):
                 return None
             budget_bytes -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
@@ -145,7 +140,7 @@ class _PlainSolve:
             if found is None:
                 return None
             solved = found
-            pack_until = self.stop_at + RETRY_SHARE * self.limit_s if in_haste else self.stop_at
+            pack_until = self.stop_at + PLAIN.retry_share * self.limit_s if in_haste else self.stop_at
             solved, plan = packed(problem, solved, pack_until, pack_until)
         return None
 
@@ -182,7 +177,7 @@ class _PlainSolve:
             others.append((LEAST_RAM, smallest.schedule, smallest.plan))
         start = self.warm_start.start
         if start is not None:
-            pack_until = time.monotonic() + SMALLEST_PACK_SHARE * self.smallest_ram.least_s
+            pack_until = time.monotonic() + SMALLEST_RAM.pack_share * self.smallest_ram.least_s
             others.append(("what the search began with", *packed(problem, start, pack_until, pack_until)))
         fitting = [other for other in others if ram_bytes(problem, other[2]) <= problem.budget_bytes]
         if not fitting:

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from poetc import solvers
 from poetc.events import Progress, silent
 from poetc.planning import plain
-from poetc.planning.plain import SOLVE_SHARE
 from poetc.planning.progress import BestSoFar, progress_line
+from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import Choices, Solution
 from poetc.scheduling import Problem
@@ -45,7 +45,7 @@ class Planner:
     reductions: tuple[Reduction[Any], ...] = ()
     progress: Progress = silent
     smallest_ram: RamSearch | None = None
-    solve_share: float = SOLVE_SHARE
+    solve_share: float = PLAIN.solve_share
     best: BestSoFar = field(default_factory=BestSoFar)
     relaxed: bool = False
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
@@ -90,7 +90,7 @@ class Planner:
         """
         if self.reductions:
             return self.reductions[0].solve(problem, self)
-        schedule, plan = plain.solve(problem, self)
+        schedule, plan = plain.solve_and_pack(problem, self)
         return Solution(problem=problem, schedule=schedule, plan=plan)
 
     def lower_bound_bytes(self, problem: Problem) -> int:

@@ -6,10 +6,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from poetc.planning.settings import BUNDLE
 from poetc.planning.switching import Switching, step_time_ns
 from poetc.scheduling import Switch
-
-HALVINGS = 24  # of the longest wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ def within_flash(
         return list(switches)
     kept: list[Switch] = []
     low, high = 0.0, float(max(sum(_times(switching, i)) for i in range(len(switching.lines))))
-    for _ in range(HALVINGS):
+    for _ in range(BUNDLE.halvings):
         middle = (low + high) / 2
         sparse = _sparse(switching, switches, middle)
         if bytes_of(sparse) <= limit_bytes:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from poetc import solvers
 from poetc.devices import format_ns
 from poetc.planning.arena import pack_with_moves_in_time, ram_bytes
+from poetc.planning.settings import SMALLEST_RAM
 from poetc.scheduling import Problem, pack
 from poetc.scheduling.schedule import MemoryPlan, Schedule
 
-LONGEST_SEARCH_S, PACK_SHARE = 10.0, 0.4  # the search, at most; of it, for packing
-SEARCH_SHARE = 0.1  # of a time limit, at most
-ATTEMPTS = 6  # to pack into the live bytes, or as little more as possible
+LONGEST_SEARCH_S = 10.0  # of the search for the smallest RAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +74,20 @@ class _OtherKernels(RamSearch):
 
 def search_share_s(time_limit_s: float) -> float:
     """The part of a time limit that is set aside for the search for the least RAM, in seconds."""
-    return min(LONGEST_SEARCH_S, SEARCH_SHARE * time_limit_s)
+    return min(LONGEST_SEARCH_S, SMALLEST_RAM.share * time_limit_s)
 
 
 def find_smallest_ram(problem: Problem, time_limit_s: float) -> SmallestRam:
     """The least RAM of a plain problem, packing included."""
     stop_at = time.monotonic() + time_limit_s
-    found = solvers.min_budget(problem, time_limit_s=(1 - PACK_SHARE) * time_limit_s)
+    found = solvers.min_budget(problem, time_limit_s=(1 - SMALLEST_RAM.pack_share) * time_limit_s)
     if found.schedule is None:
         return SmallestRam(
             ram_bytes=None, bound_bytes=found.lower_bound_bytes, schedule=None, plan=None, tensors=found.tensors
         )
     schedule, plan = found.schedule, pack(problem, found.schedule, stop_at=stop_at)
     low, high = plan.max_live_bytes, plan.arena_bytes
-    for _ in range(ATTEMPTS):
+    for _ in range(SMALLEST_RAM.attempts):
         if low >= high:
             break
         capacity = low if low == plan.max_live_bytes else (low + high) // 2

@@ -18,8 +18,9 @@ from poetc.devices import format_bytes, format_ns
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.order import Order, OrderOf
-from poetc.planning.plain import ENGINE, SOLVE_SHARE, TIGHT_SHARE
+from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
+from poetc.planning.settings import PLAIN, STATE
 from poetc.planning.smallest_ram import RamSearch, search_share_s
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import (
@@ -35,17 +36,6 @@ from poetc.scheduling.scope import ANY, Scope
 
 State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
-# Of the time limit, counted in work: for an order; then the first search for a placement, before anything is solved.
-ORDER_SHARE, CHOICE_SHARE = 0.1, 0.2
-LOW_TRAFFIC_SAVES = 0.01  # of the cost with all state on the store: a little there is no sign that other orders profit
-MORE_SHARE = 0.1  # each search after that, before another placement is solved
-STOP_SHARE = 0.6  # of the time limit, on the clock: when that search stops on a slow machine; that for an order: half
-LOOSER = 4  # how often a placement gives way that leaves packing too little
-FLOOR_S, FLOOR_SHARE = 1.0, 0.1  # at least, for a schedule once state is placed: that much, or of the time limit
-SOLVES = 12  # at most, for other placements
-LEAST_SHARE = 0.05  # of the time limit has to be left for one more
-PACKED_INSTEAD = 6  # schedules for other placements, where the best does not pack
-WORTH_A_CHOICE = 0.1  # of the budget: less state than that stays in RAM if it can
 
 Placement = frozenset[int]  # the first versions of state tensors that live on the store
 ORDER = Order()
@@ -66,9 +56,8 @@ class StatePlacement(Reduction[Placement]):
         size = sum(problem.tensors[chain[0]].size_bytes for chain in movable_state(problem))
         if size == 0 or keep_all_peak_bytes(problem) <= problem.budget_bytes:
             return False
-        return (
-            size >= WORTH_A_CHOICE * problem.budget_bytes or solvers.lower_bound_bytes(problem) > problem.budget_bytes
-        )
+        budget_bytes = problem.budget_bytes
+        return size >= STATE.worth_a_choice * budget_bytes or solvers.lower_bound_bytes(problem) > budget_bytes
 
     def relax(self, problem: Problem) -> None:
         """No plain problem is a relaxation: `solvers.PlacementSearch` has a model with all placements in it."""
@@ -186,7 +175,7 @@ def _with(planner: Planner, problem: Problem, least_bytes: int | None = None) ->
 
 def _left_s(planner: Planner) -> float:
     """The rest of the time limit, whose whole the work limit was, or a little more."""
-    return max(planner.left_s, min(FLOOR_S, FLOOR_SHARE * planner.options.work_limit_s))
+    return max(planner.left_s, min(STATE.floor_s, STATE.floor_share * planner.options.work_limit_s))
 
 
 class _OpenPlacement:
@@ -210,13 +199,13 @@ class _OpenPlacement:
         planner.progress("choosing where state lives")
         self._at_once()
         if not self.options.fixed_order:
-            self.order = self._best_order(planner.started + STOP_SHARE * self.limit_s / 2)
+            self.order = self._best_order(planner.started + STATE.stop_share * self.limit_s / 2)
         ordered = ORDER.fix(problem, self.order)
         search = solvers.PlacementSearch(
-            ordered, self.options, planner.started + STOP_SHARE * self.limit_s, self._report
+            ordered, self.options, planner.started + STATE.stop_share * self.limit_s, self._report
         )
-        search.run(CHOICE_SHARE * self.options.work_limit_s, until_settled=True)
-        while search.least == math.inf and search.run(MORE_SHARE * self.options.work_limit_s):
+        search.run(STATE.choice_share * self.options.work_limit_s, until_settled=True)
+        while search.least == math.inf and search.run(STATE.more_share * self.options.work_limit_s):
             pass  # with a placement that nothing was found for the solve below would find nothing either
         packs = self._set_aside_too_tight(search, ordered)
         # A placement without a schedule so far may still be possible: the one that a relaxation suggests, all on the
@@ -227,7 +216,7 @@ class _OpenPlacement:
         errors: list[InfeasibleError | LimitError] = []
         for on in attempts:
             try:
-                solution = self._solved(search, ordered, on, SOLVE_SHARE if packs else TIGHT_SHARE)
+                solution = self._solved(search, ordered, on, PLAIN.solve_share if packs else PLAIN.tight_share)
             except (InfeasibleError, LimitError) as error:
                 errors.append(error)
                 planner.progress(f"nothing found with {len(on)} tensors of state on the store")
@@ -252,12 +241,12 @@ class _OpenPlacement:
     def _best_order(self, stop_at: float) -> OrderOf:
         """For the placement to come: an order good for all state on the store need not be for all of it in RAM."""
         problem, options = self.problem, self.options
-        work = solvers.Work(ORDER_SHARE * options.work_limit_s, stop_at)
+        work = solvers.Work(STATE.order_share * options.work_limit_s, stop_at)
         stored = everything_on_store(problem)
-        order = solvers.best_order(stored, options, work, LOW_TRAFFIC_SAVES)
+        order = solvers.best_order(stored, options, work, STATE.low_traffic_saves)
         if solvers.lower_bound_bytes(problem) > problem.budget_bytes:
             return order
-        in_ram = solvers.best_order(problem, options, solvers.Work(work.limit_s, stop_at), LOW_TRAFFIC_SAVES)
+        in_ram = solvers.best_order(problem, options, solvers.Work(work.limit_s, stop_at), STATE.low_traffic_saves)
         orders = list(dict.fromkeys((order, in_ram, None)))
         if len(orders) == 1:
             return order
@@ -269,7 +258,7 @@ class _OpenPlacement:
         True if the best schedule found packs, as far as is known.
         """
         excess = 0
-        for _ in range(LOOSER):
+        for _ in range(STATE.looser):
             on = search.best()
             placed, schedule = self.reduction.fix(ordered, on), search.schedule(on)
             if schedule is None:
@@ -306,9 +295,9 @@ class _OpenPlacement:
         Where the best schedule for `on` did not pack, a dearer one was taken.
         """
         known = search.known
-        pack_until = max(search.stop_at, time.monotonic() + LEAST_SHARE * self.limit_s)
+        pack_until = max(search.stop_at, time.monotonic() + STATE.least_share * self.limit_s)
         cheaper = [s for s in known if s != on and known[s] < solved.cost]
-        for other in sorted(cheaper, key=lambda s: (known[s], len(s), sorted(s)))[:PACKED_INSTEAD]:
+        for other in sorted(cheaper, key=lambda s: (known[s], len(s), sorted(s)))[: STATE.packed_instead]:
             schedule, problem = search.schedule(other), self.reduction.fix(ordered, other)
             if schedule is None:
                 continue
@@ -327,15 +316,15 @@ class _OpenPlacement:
         Second, whether the search ended by itself.
         """
         is_complete, options = True, self.options
-        for _ in range(SOLVES):
+        for _ in range(STATE.solves):
             other, more = None, True
             while other is None and more:
-                more = search.run(MORE_SHARE * options.work_limit_s)
+                more = search.run(STATE.more_share * options.work_limit_s)
                 other = search.untried()
             left_s = search.stop_at - time.monotonic()
             if other is None or search.done:
                 break
-            if left_s < LEAST_SHARE * self.limit_s:
+            if left_s < STATE.least_share * self.limit_s:
                 is_complete = False
                 break
             better = self.planner.part(left_s, fixed_order=True)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from poetc.planning.bundle import Bundle
+from poetc.planning.settings import BUNDLE
 from poetc.planning.solution import Solution
 from poetc.planning.transition import BUFFER, NEVER, Relocation, actions_for
 from poetc.scheduling import (
@@ -34,8 +35,6 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import first_executions
 
-BEHIND = 40  # joins behind the same operator
-TRIED = 3  # of them, the most promising, for which a transition is made
 ROUNDING = 1e-9  # of sums of fractions
 
 
@@ -215,7 +214,7 @@ class Switching:
     """All switches of a bundle. `behind`: the joins behind the same operator that are looked at, at most."""
 
     bundle: Bundle
-    behind: int = BEHIND
+    behind: int = BUNDLE.behind
     lines: list[_Line] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -239,7 +238,7 @@ class Switching:
         here = a.points[at]
         best: Switch | None = None
         joins = sorted(self._joins(here, b), key=lambda join: (join[0], -join[1]))
-        for least, join in joins[:TRIED]:
+        for least, join in joins[: BUNDLE.tried]:
             if best is not None and least >= best.rest:
                 break
             made = self._transition(a, b, here, b.points[join])

@@ -21,23 +21,13 @@ from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.planning.importance import Importance
 from poetc.planning.kernels import Kernels
 from poetc.planning.planner import Planner, Reduction
+from poetc.planning.settings import UPDATES
 from poetc.planning.solution import Solution, Worth, cost_of_computing_once
 from poetc.planning.update_sets import Chosen, Found, Option, Piece, SetModel
 from poetc.scheduling import Objective, Paging, Problem, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import Scope
 from poetc.training import Updates
 
-PROOFS, CHEAP = 8, 12  # sets at the bound that may prove not to fit; sets that are solved for by their least cost
-PARTS = 0.995, 0.98, 0.95, 0.9, 0.8, 0.65, 0.45, 0.2  # of the limits, for sets that are solved for
-BETWEEN = 4  # more of them, between one that fitted and one that did not
-SHOWN = 10  # times, while updates are built alone
-ALONE = 4  # updates that are tried alone, where no set was found
-TRY_SHARE = 0.06  # of the time limit, for each set; the best one gets the rest
-MIP_SHARE = 0.1  # of the time limit, for each MILP
-PROOF_SHARE = 0.6  # of the time limit has to be left for another set at the bound
-GAP = 1e-4  # relative, of a MILP
-CLOSE = 2e-4  # of all importance: more than that is worth another set
-ROUNDING = 1e-6  # relative
 # A fusion takes these into the operator before them, in some sets and not in others: they count nothing.
 ABSORBED = {("Sgd", "update"), ("Add", "backward")}
 _SUFFIX = re.compile(r"(\.frozen)?(\.\d+)?$")  # of a layer beside its adapter; of a name that was in use
@@ -236,13 +226,13 @@ class _Search:
     def solve(self) -> Solution:
         count = len(self.reduction.singles)
         for k, single in enumerate(self.reduction.singles):
-            if k % max(1, count // SHOWN) == 0:
+            if k % max(1, count // UPDATES.shown) == 0:
                 self.planner.progress(f"the needs of each update alone: {k} of {count}")
             self.reduction.step(single)
         self.model = set_model(self.reduction)
         self.limits = self._limits()
         self._exclude_singles()
-        if self.goal.least > self.model.most * (1 + ROUNDING):
+        if self.goal.least > self.model.most * (1 + UPDATES.rounding):
             raise UsageError(
                 f"--importance-at-least {self.goal.least:g}: all updates together have {self.model.most:.6g}"
             )
@@ -319,7 +309,7 @@ class _Search:
         """The premise: the amounts of the model are no more than those of the set."""
         step = self.reduction.step(chosen)
         actual = {"time_ns": step.problem.compute_once_ns, "energy_pj": step.problem.compute_once_pj}
-        if any(self.model.amount(r, chosen) > amount * (1 + ROUNDING) for r, amount in actual.items()):
+        if any(self.model.amount(r, chosen) > amount * (1 + UPDATES.rounding) for r, amount in actual.items()):
             self.is_sound = False
 
     # --- sets ---------------------------------------------------------------------------------------------------------
@@ -336,8 +326,8 @@ class _Search:
             cheapest=self.cheapest,
             least_value=least_value,
             without=[*self.impossible, *(self.failed if known else ())],
-            gap=GAP,
-            time_limit_s=MIP_SHARE * self.planner.options.time_limit_s,
+            gap=UPDATES.gap,
+            time_limit_s=UPDATES.mip_share * self.planner.options.time_limit_s,
             seed=self.planner.options.seed,
         )
 
@@ -356,7 +346,7 @@ class _Search:
         updates, options = self.reduction.importance.updates(chosen), self.planner.options
         value = self.model.value(chosen)
         self.planner.progress(f"{len(chosen)} updates, {self._share(value)} of all importance")
-        seconds = TRY_SHARE * options.time_limit_s if limit_s is None else limit_s
+        seconds = UPDATES.try_share * options.time_limit_s if limit_s is None else limit_s
         part = self.planner.inner.part(
             seconds, work_limit_s=options.work_limit_s * seconds / max(options.time_limit_s, 1e-9)
         )
@@ -382,10 +372,10 @@ class _Search:
     def _most_important(self) -> Solution:
         model = self.model
         bound, best = model.most, None
-        for k in range(PROOFS):
+        for k in range(UPDATES.proofs):
             found = self._propose()
             bound = min(bound, found.bound)
-            is_late = self.planner.left_s < PROOF_SHARE * self.planner.options.time_limit_s
+            is_late = self.planner.left_s < UPDATES.proof_share * self.planner.options.time_limit_s
             if found.chosen is None or (k and is_late):
                 break
             if self._try(found.chosen) is not None:
@@ -399,17 +389,17 @@ class _Search:
         return self._finished(best, bound if self.is_sound else model.most)
 
     def _reaches(self, chosen: Chosen, bound: float) -> bool:
-        return self.model.value(chosen) >= bound - CLOSE * self.model.most
+        return self.model.value(chosen) >= bound - UPDATES.close * self.model.most
 
     def _within_parts(self, best: Chosen | None, bound: float) -> Chosen | None:
         """Sets that need a smaller and smaller part of the limits until one fits; then parts between, by bisection."""
-        high, parts = 1.0, list(PARTS)
-        for _ in range(len(PARTS) + BETWEEN):
-            is_late = self.planner.left_s < TRY_SHARE * self.planner.options.time_limit_s
+        high, parts = 1.0, list(UPDATES.parts)
+        for _ in range(len(UPDATES.parts) + UPDATES.between):
+            is_late = self.planner.left_s < UPDATES.try_share * self.planner.options.time_limit_s
             if not parts or (is_late and best is not None):
                 break
             part = parts.pop(0)
-            least = 0.0 if best is None else self.model.value(best) + CLOSE * self.model.most
+            least = 0.0 if best is None else self.model.value(best) + UPDATES.close * self.model.most
             found = self._propose(part, least, known=True)
             if found.chosen is None:
                 break  # nothing better needs that little, nor less
@@ -423,7 +413,7 @@ class _Search:
         if best is None:
             singles = [s for s in self.reduction.singles if s not in self.impossible and s not in self.failed]
             singles.sort(key=lambda s: keep_all_peak_bytes(self.reduction.step(s).problem))
-            best = next((s for s in singles[:ALONE] if self._try(s) is not None), None)
+            best = next((s for s in singles[: UPDATES.alone] if self._try(s) is not None), None)
         return best
 
     def _finished(self, best: Chosen, bound: float) -> Solution:
@@ -445,7 +435,7 @@ class _Search:
         best: Chosen | None = None
         least_bound = math.inf  # of the sets that were solved, and all above them
         bound = 0.0
-        for _ in range(CHEAP):
+        for _ in range(UPDATES.cheap):
             found = self._propose(least_value=self.goal.least, known=True)
             bound = found.bound
             if best is not None and bound >= self.solved[best].cost:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from poetc.scheduling._transfers import hide_transfers, overlapped_ns, ram_bytes
+from poetc.scheduling._transfers import hide_transfers, overlapped_ns, ram_of_steps_bytes
 from poetc.scheduling.problem import OperatorSpec, Paging, Problem, Semantics
 from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Step
 
@@ -137,7 +137,7 @@ class Completer:
             result = hide_transfers(self._problem, result)
             return Completion(
                 result,
-                max(ram_bytes(self._problem, result), default=live) + fixed,
+                max(ram_of_steps_bytes(self._problem, result), default=live) + fixed,
                 energy,
                 overlapped_ns(self._problem, result),
             )

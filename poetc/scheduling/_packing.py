@@ -53,10 +53,12 @@ def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at
     buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
     enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
     _place(problem, lifetimes, places, step_count, enough, stop_at)
-    return plan_of(problem, schedule, lifetimes, places)
+    return memory_plan_of(problem, schedule, lifetimes, places)
 
 
-def plan_of(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], places: list[FixedPlace]) -> MemoryPlan:
+def memory_plan_of(
+    problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], places: list[FixedPlace]
+) -> MemoryPlan:
     """The plan of lifetimes that all have their offsets, with the page buffer on top."""
     if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
         top = _aligned(problem, _top(lifetimes))

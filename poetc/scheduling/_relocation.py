@@ -22,7 +22,7 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from poetc.scheduling._packing import FixedPlace, Lifetime, fixed_places_of, lifetimes_of, plan_of
+from poetc.scheduling._packing import FixedPlace, Lifetime, fixed_places_of, lifetimes_of, memory_plan_of
 from poetc.scheduling._placement import greedy_orders, hints_within
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Free, MemoryPlan, Move, PageIn, PageOut, Schedule, Status, Step
@@ -70,7 +70,7 @@ def pack_with_moves(
     lifetimes = lifetimes_of(problem, moved)
     for lifetime in lifetimes:
         lifetime.offset_bytes = best.offsets[_key(lifetime)] * problem.alignment_bytes
-    return moved, plan_of(problem, moved, lifetimes, fixed_places_of(problem, lifetimes, len(moved.steps)))
+    return moved, memory_plan_of(problem, moved, lifetimes, fixed_places_of(problem, lifetimes, len(moved.steps)))
 
 
 def with_steps(problem: Problem, schedule: Schedule, steps: tuple[Step, ...]) -> Schedule:

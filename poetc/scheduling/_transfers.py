@@ -67,7 +67,7 @@ def hide_transfers(problem: Problem, steps: tuple[Step, ...]) -> tuple[Step, ...
 
     Both go as far as RAM and the hiding of the transfers ask for. Where that is not faster, the steps are as they were.
     """
-    ram = ram_bytes(problem, steps)
+    ram = ram_of_steps_bytes(problem, steps)
     room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
     if max(ram, default=0) > room:
         return steps
@@ -95,7 +95,7 @@ def settled(problem: Problem, steps: Sequence[Step]) -> list[Compute | PageIn | 
     return [*actions, *waiting.values()]
 
 
-def ram_bytes(problem: Problem, steps: Sequence[Step]) -> list[int]:
+def ram_of_steps_bytes(problem: Problem, steps: Sequence[Step]) -> list[int]:
     """RAM during each step, without the fixed parts (base, page buffer)."""
     resident = {i: t.size_bytes for i, t in enumerate(problem.tensors) if t.initial == "ram"}
     live = sum(resident.values())
@@ -171,7 +171,7 @@ def _put_off(problem: Problem, steps: Sequence[Step], room: int) -> tuple[Step, 
     """Frees of a tensor that is still on its way out wait until it is through, or until RAM is needed."""
     clock, result = Clock(problem), list[Step]()
     waiting: dict[int, int] = {}  # tensor -> bytes
-    ram = ram_bytes(problem, steps)
+    ram = ram_of_steps_bytes(problem, steps)
     sizes = _freed_bytes(problem, steps)
 
     def emit(step: Step) -> None:

@@ -66,7 +66,7 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
     monkeypatch.setattr(mobilenet, "_BLOCKS", ((6, 24, 2, 2),))
     profile = load_profile("qemu-virt-a72")
     step = _measure.step_of(mobilenet.mobilenet_v2(1, 64, 0.5, 10), "sgd")
-    program = _measure.keep_all_program(step, profile)
+    program = _measure.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, "virt-a72", tmp_path), [sample_inputs(program, 0)])
     assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)

@@ -16,7 +16,7 @@ from onnx.helper import make_node as node
 
 from poetc import codegen
 from poetc.commands import programs
-from poetc.commands.export import ExportRequest, export, export_onnx, initial_state
+from poetc.commands.export import ExportRequest, export, export_onnx, initial_weights
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.weights import trained_names
 from poetc.errors import UnsupportedModelError, UsageError
@@ -111,7 +111,7 @@ def round_trip(model: onnx.ModelProto, folder: Path, **options: Any) -> tuple[on
     solved = solved_of(path)
     (folder / "state").mkdir()
     state, expected = trained(solved, folder / "state")
-    export_onnx(solved, initial_state(solved), folder / "untrained.onnx")
+    export_onnx(solved, initial_weights(solved), folder / "untrained.onnx")
     if not options:
         before, after = (answers(p, sample(solved)) for p in (path, folder / "untrained.onnx"))
         assert all(np.array_equal(before[n], after[n]) for n in before)
@@ -275,7 +275,7 @@ def test_batch_norms_in_training_mode_are_pointed_out(tmp_path: Path) -> None:
     names_ = ["scale", "bias", "mean", "var"]
     nodes = [node("BatchNormalization", ["x", *names_], ["h", "m", "v"], training_mode=1), node("Relu", ["h"], ["y"])]
     solved = solved_of(save(dense({n: np.full(6, 0.5, np.float32) for n in names_}, nodes), tmp_path))
-    document = export_onnx(solved, initial_state(solved), tmp_path / "out.onnx")
+    document = export_onnx(solved, initial_weights(solved), tmp_path / "out.onnx")
     assert document["notes"] == [
         "1 BatchNormalization nodes of the file take the statistics of the batch (training_mode), as infer does not:"
         " outputs differ"

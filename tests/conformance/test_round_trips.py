@@ -12,7 +12,7 @@ import pytest
 from bench.outside import open_batch
 from poetc import frontend, passes, training
 from poetc.artifact import Artifact
-from poetc.commands.export import export_onnx, initial_state
+from poetc.commands.export import export_onnx, initial_weights
 from poetc.graph import Role
 from poetc.training import TrainingOptions
 from tests.commands.trained import answers
@@ -58,7 +58,7 @@ def test_round_trip(path: Path, tmp_path: Path) -> None:
             inputs[info.name] = (random.standard_normal(shape) if is_float else random.integers(0, 2, shape)).astype(
                 dtype
             )
-    start = initial_state(solved)
+    start = initial_weights(solved)
     export_onnx(solved, start, tmp_path / "untrained.onnx")
     if not absent:
         before, after = answers(path, inputs), answers(tmp_path / "untrained.onnx", inputs)

@@ -18,8 +18,8 @@ from poetc.commands.locking import (
     Options,
     Report,
     check,
-    compare,
     entry_text,
+    findings_of,
     github,
     junit,
     read,
@@ -60,7 +60,7 @@ def changed(**changes: Any) -> Entry:
 
 
 def rules(now: Entry, locked: Entry = ENTRY, tolerance: float = 0.001) -> list[str]:
-    return [finding.rule for finding in compare(locked, now, tolerance)]
+    return [finding.rule for finding in findings_of(locked, now, tolerance)]
 
 
 def test_the_same_again_says_nothing() -> None:
@@ -107,8 +107,8 @@ def test_what_the_time_limit_stopped_fails_where_something_changed(what: str) ->
         now = msgspec.structs.replace(now, versions={"poetc": "0", what: "other"})
     else:
         now = msgspec.structs.replace(now, hashes=msgspec.structs.replace(ENTRY.hashes, **{what: "other"}))
-    assert [f.rule for f in compare(ENTRY, now) if f.fails] == ["worse", "proof"]
-    assert "the time limit stopped it" in compare(ENTRY, now)[0].message
+    assert [f.rule for f in findings_of(ENTRY, now) if f.fails] == ["worse", "proof"]
+    assert "the time limit stopped it" in findings_of(ENTRY, now)[0].message
 
 
 @pytest.mark.parametrize(
@@ -193,20 +193,20 @@ def test_a_changed_problem_names_the_version_that_changed_it() -> None:
         (versioned(code="b"), "poetc's code"),
         (versioned(poetc="1", code="b", highspy="1.15"), "highspy ? → 1.15, poetc 0 → 1"),
     ):
-        (finding,) = compare(ENTRY, msgspec.structs.replace(now, hashes=hashes))
+        (finding,) = findings_of(ENTRY, msgspec.structs.replace(now, hashes=hashes))
         assert finding.message == f"{what}: the same model, profile and options make another problem"
         assert not finding.fails
         model = msgspec.structs.replace(hashes, model="other")
-        (finding,) = compare(ENTRY, msgspec.structs.replace(now, hashes=model))
+        (finding,) = findings_of(ENTRY, msgspec.structs.replace(now, hashes=model))
         assert finding.message == f"changed since it was locked: model, {what}"
 
 
 def test_a_schedule_that_got_worse_for_the_same_problem_names_what_changed() -> None:
     worse = msgspec.structs.replace(versioned(code="b"), result=changed(objective=2_000_000, bound=2_000_000).result)
-    failing, said = compare(ENTRY, worse)
+    failing, said = findings_of(ENTRY, worse)
     assert failing.fails
     assert said.message == "the problem is the same; changed since: poetc's code"
-    assert compare(ENTRY, versioned(code="b")) == ()
+    assert findings_of(ENTRY, versioned(code="b")) == ()
 
 
 def test_options_that_came_later_are_no_change() -> None:
@@ -222,11 +222,11 @@ def test_options_that_came_later_are_no_change() -> None:
         old = msgspec.to_builtins(given)
         for later in ("state", "dma"):
             del old[later]
-            assert compare(with_options(given, hash_of(old)), now) == ()
+            assert findings_of(with_options(given, hash_of(old)), now) == ()
         edited = with_options(given, hash_of({**old, "seed": 3}))
-        assert [f.message for f in compare(edited, now)] == ["changed since it was locked: options"]
+        assert [f.message for f in findings_of(edited, now)] == ["changed since it was locked: options"]
     stored = msgspec.structs.replace(ENTRY.options, state="store")  # not what a file without `state` asked for
-    (finding,) = compare(with_options(stored, hash_of(old)), with_options(stored, hash_of(stored)))
+    (finding,) = findings_of(with_options(stored, hash_of(old)), with_options(stored, hash_of(stored)))
     assert finding.message == "changed since it was locked: options"
 
 
@@ -239,13 +239,13 @@ def test_counts_under_their_name_of_version_0_1_are_read(tmp_path: Path) -> None
 
 def test_what_changed_is_named_once() -> None:
     hashes = msgspec.structs.replace(ENTRY.hashes, profile="other", problem="other")
-    (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
+    (finding,) = findings_of(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes))
     assert finding.message == "changed since it was locked: profile"
     assert not finding.fails
     # The same code, given other time, may place state otherwise: that is another problem, and no change.
     hashes = msgspec.structs.replace(ENTRY.hashes, problem="other")
-    assert compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes)) == ()
-    (finding,) = compare(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes, versions={"poetc": "1"}))
+    assert findings_of(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes)) == ()
+    (finding,) = findings_of(ENTRY, msgspec.structs.replace(ENTRY, hashes=hashes, versions={"poetc": "1"}))
     assert "make another problem" in finding.message
 
 
@@ -309,7 +309,7 @@ def test_bad_tolerances(text: str) -> None:
 
 
 def report_of(*entries: Entry) -> Report:
-    comparisons = tuple(Comparison(ENTRY, e, compare(ENTRY, e), line=12) for e in entries)
+    comparisons = tuple(Comparison(ENTRY, e, findings_of(ENTRY, e), line=12) for e in entries)
     return Report("dir/poetc.lock", 0.001, comparisons)
 
 

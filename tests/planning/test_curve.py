@@ -41,8 +41,8 @@ def test_ends_first_then_middles() -> None:
 
 def test_every_point_is_the_optimum_of_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     solved: list[int] = []
-    real = plain.solve
-    monkeypatch.setattr(plain, "solve", lambda p, *more: (solved.append(p.budget_bytes), real(p, *more))[1])
+    real = plain.solve_and_pack
+    monkeypatch.setattr(plain, "solve_and_pack", lambda p, *more: (solved.append(p.budget_bytes), real(p, *more))[1])
     infeasible = packed_worse = 0
     for seed in range(8):
         problem = training_problem(Random(seed), 1, paging=seed % 2 == 0)

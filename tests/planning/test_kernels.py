@@ -11,7 +11,7 @@ import pytest
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import ram_bytes
-from poetc.planning.kernels import KERNELS, choice_of, fastest, with_least_workspace
+from poetc.planning.kernels import KERNELS, fastest, kernels_of, with_least_workspace
 from poetc.scheduling import (
     ANY,
     Problem,
@@ -83,7 +83,7 @@ def test_bounds_and_schedules_of_any_kernels() -> None:
         trace = verify(placed.problem, placed.schedule)
         verify_plan(placed.problem, placed.schedule, placed.plan)
         assert ram_bytes(placed.problem, placed.plan) <= problem.budget_bytes
-        chosen = choice_of(problem, placed.problem)
+        chosen = kernels_of(problem, placed.problem)
         cost = trace.energy_pj if problem.objective == "energy" else trace.time_ns
         own = costs[chosen]
         assert own is not None and own <= cost, seed
@@ -138,12 +138,12 @@ def test_numbers_that_no_variant_has_are_refused() -> None:
     problem = case(0)[0]
     chosen = tuple(len(op.low_workspace) for op in problem.operators)
     plain = KERNELS.fix(problem, chosen)
-    assert choice_of(problem, plain) == chosen
+    assert kernels_of(problem, plain) == chosen
     k = next(k for k, op in enumerate(problem.operators) if op.low_workspace)
     for change in ({"workspace_bytes": plain.operators[k].workspace_bytes + 16}, {"time_ns": 0}, {"energy_pj": 0}):
         operators = (*plain.operators[:k], replace(plain.operators[k], **change), *plain.operators[k + 1 :])
         with pytest.raises(ScheduleError, match="which no kernel of it has"):
-            choice_of(problem, replace(plain, operators=operators))
+            kernels_of(problem, replace(plain, operators=operators))
 
 
 def test_other_solvers_and_roomy_budgets_have_the_fastest_kernels() -> None:

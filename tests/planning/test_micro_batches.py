@@ -55,8 +55,8 @@ def test_keep_all_of_a_split_spares_the_search(monkeypatch: pytest.MonkeyPatch) 
     fits = replace(problem, budget_bytes=keep_all_peak_bytes(problem))
     tight = with_budget(dearer(training_problem(Random(2), 1), 2), 0.0)
     solved: list[Problem] = []
-    real = plain.solve
-    monkeypatch.setattr(plain, "solve", lambda p, *more: (solved.append(p), real(p, *more))[1])
+    real = plain.solve_and_pack
+    monkeypatch.setattr(plain, "solve_and_pack", lambda p, *more: (solved.append(p), real(p, *more))[1])
     assert fits.compute_once_pj < tight.compute_once_pj
     split = best_split([(1, tight), (2, fits)])
     assert (split.choices.micro_batches, solved) == (2, [fits])

@@ -12,6 +12,7 @@ import pytest
 from poetc.devices import format_bytes
 from poetc.errors import LimitError
 from poetc.planning import RamSearch, SmallestRam, arena, plain, planner, ram_bytes, smallest_ram
+from poetc.planning.settings import PLAIN
 from poetc.scheduling import (
     MemoryPlan,
     Problem,
@@ -104,7 +105,7 @@ def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pyte
         solve_plain(problem, "poetc", SolveOptions(time_limit_s=300), smallest_ram=RamSearch(problem, 0.1))
     assert [less for less, _, _ in solved] == [0, 64, 160, 288, 448, 640, 864]
     limits = [limit for _, limit, _ in solved]
-    assert limits[0] == plain.SOLVE_SHARE * 300
+    assert limits[0] == PLAIN.solve_share * 300
     assert all(0 < limit <= 0.5 * 300 for limit in limits[1:])
     assert [fixed for _, _, fixed in solved] == [False, *[True] * 6], "what was proven is about one order"
     assert bounds == [None, *[keep_all(problem).proof.bound] * 6], "a gap is from what is proven for the whole budget"
@@ -141,7 +142,7 @@ def test_little_is_tried_again_when_the_time_is_up(problem: Problem, monkeypatch
     schedule, _ = solve_plain(problem, "poetc", SolveOptions(time_limit_s=100))
     assert schedule.proof.method.startswith("the schedule of least RAM")
     assert len(limits) == 1 and len(until) >= 3, "what short races find is packed too"
-    late = plain.RETRY_SHARE * 100
+    late = PLAIN.retry_share * 100
     assert max(until[:-1]) <= 1100.0 + late
     assert clock.now <= 1100.0 + 1.5 + late + smallest_ram.search_share_s(100)
 
@@ -214,7 +215,7 @@ def test_when_the_time_is_up_short_races_find_what_packs(problem: Problem, monke
     replace_clock(monkeypatch, clock)
     monkeypatch.setattr("poetc.solvers.solve", solve)
     replace_packing(monkeypatch, packed)
-    monkeypatch.setattr(plain, "RETRY_SHARE", 1.0)
+    monkeypatch.setattr(plain, "PLAIN", replace(PLAIN, retry_share=1.0))
     schedule, plan = solve_plain(problem, "poetc", SolveOptions(time_limit_s=100))
     assert asked_bytes == [problem.budget_bytes], "there was no time to solve again"
     assert not schedule.proof.method.startswith("the schedule of least RAM")

@@ -382,7 +382,7 @@ def test_what_is_left_for_a_schedule_is_of_the_time_limit(monkeypatch: pytest.Mo
         limits.append(planner.options.time_limit_s)
         raise LimitError("found nothing")
 
-    monkeypatch.setattr("poetc.planning.plain.solve", impossible)
+    monkeypatch.setattr("poetc.planning.plain.solve_and_pack", impossible)
     monkeypatch.setattr(StatePlacement, "is_open", lambda self, problem: True)
     for limit_s in (1e-6, 60.0):
         clock = iter(range(0, 100_000, 100))  # no call comes in time

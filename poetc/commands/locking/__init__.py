@@ -1,6 +1,6 @@
 """Schedules under version control: a lock file that CI recomputes, and the difference of two schedules in words."""
 
-from poetc.commands.locking._check import Comparison, Finding, Report, check, compare, parse_tolerance
+from poetc.commands.locking._check import Comparison, Finding, Report, check, findings_of, parse_tolerance
 from poetc.commands.locking._check_reports import entry_text, github, junit, text
 from poetc.commands.locking._diff import Difference
 from poetc.commands.locking._diff_files import diff
@@ -17,9 +17,9 @@ __all__ = [
     "Report",
     "Result",
     "check",
-    "compare",
     "diff",
     "entry_text",
+    "findings_of",
     "github",
     "junit",
     "lock",

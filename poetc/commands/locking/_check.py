@@ -200,10 +200,10 @@ def _again(
         return None, (Finding("budget", f"no schedule was found any more: {error}", time_may_cure=True),)
     except (UsageError, UnsupportedModelError, OSError) as error:
         return None, (Finding("error", str(error)),)
-    return now, compare(entry, now, tolerance)
+    return now, findings_of(entry, now, tolerance)
 
 
-def compare(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Finding, ...]:
+def findings_of(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tuple[Finding, ...]:
     """The verdict on an entry. Costs are compared, schedules are not: ties cannot fail."""
     before, after = locked.result, now.result
     show = functools.partial(format_cost, Objective(locked.options.objective or Objective.ENERGY))

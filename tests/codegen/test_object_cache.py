@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import _kept
+from poetc.codegen import _object_cache
 
 MAKEFILE = """CFLAGS ?= -O1
 build/%.o: %.c
@@ -52,7 +52,7 @@ class Counting:
     def rebuilt(self, *variables: str) -> int:
         self.runs_file.write_text("")
         make = ["make", "-s", "-C", str(self.sources), *variables]
-        with _kept.kept_objects(self.sources, make, self.environment):
+        with _object_cache.kept_objects(self.sources, make, self.environment):
             subprocess.run([*make, "libmodel.so"], env=self.environment, check=True)
         return len(self.runs_file.read_text().splitlines())
 
@@ -120,7 +120,7 @@ def test_the_folder_is_bounded_and_loses_what_was_not_used(build: Counting, monk
     (first,) = build.place.iterdir()
     long_ago = time.time() - 1000
     os.utime(first, (long_ago, long_ago))
-    monkeypatch.setattr(_kept, "LIMIT_BYTES", int(first.stat().st_size * 1.5))
+    monkeypatch.setattr(_object_cache, "LIMIT_BYTES", int(first.stat().st_size * 1.5))
     assert build.runs("CFLAGS=-O2") == 1
     assert not first.exists()
     assert len(list(build.place.iterdir())) == 1
@@ -139,9 +139,9 @@ def test_nothing_is_kept_where_nothing_can_be_written_or_is_to_be(
 def test_the_folder_is_where_caches_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("POETC_CACHE", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert _kept.folder() == tmp_path / "poetc" / "objects"
+    assert _object_cache.folder() == tmp_path / "poetc" / "objects"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert _kept.folder() == tmp_path / "home" / ".cache" / "poetc" / "objects"
+    assert _object_cache.folder() == tmp_path / "home" / ".cache" / "poetc" / "objects"
     monkeypatch.setenv("POETC_CACHE", str(tmp_path / "mine"))
-    assert _kept.folder() == tmp_path / "mine" / "objects"
+    assert _object_cache.folder() == tmp_path / "mine" / "objects"

@@ -1,0 +1,134 @@
+"""The settings of planning: one frozen record a stage.
+
+Each field says its unit and its reason. Shares of work are of `work_limit_s`, which is the time limit unless given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlainSettings:
+    """Solving and packing a problem without choices (`plain`)."""
+
+    # Shares of the time limit. HiGHS ends up to some seconds late, and some time is left to solve again.
+    solve_share: float = 0.88  # the first solve
+    pack_share: float = 0.075  # packing
+    tight_share: float = 0.5  # of the first solve, where its first schedule does not pack
+    retry_share: float = 0.05  # with less time left than that, short races solve again, at most that much too late
+    attempts: int = 6  # to pack, each for a schedule that needs less
+
+
+@dataclass(frozen=True, slots=True)
+class StateSettings:
+    """The placement of state (`state`)."""
+
+    # Shares of the time limit, counted in work.
+    order_share: float = 0.1  # the search for an order
+    choice_share: float = 0.2  # the first search for a placement, before anything is solved
+    more_share: float = 0.1  # each search after that, before another placement is solved
+    least_share: float = 0.05  # the least that is left for one more placement
+    # Of the time limit, on the clock: the end of the search on a slow machine. Half of it ends that for an order.
+    stop_share: float = 0.6
+    floor_s: float = 1.0  # the least work for a schedule once state is placed, but no more than `floor_share`
+    floor_share: float = 0.1
+    low_traffic_saves: float = 0.01  # of the cost with all state on the store: less is no sign that other orders profit
+    worth_a_choice: float = 0.1  # of the budget: less state than that stays in RAM if it can
+    looser: int = 4  # how often a placement gives way that leaves packing too little
+    solves: int = 12  # for other placements, at most
+    packed_instead: int = 6  # schedules for other placements, where the best does not pack
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSettings:
+    """The choice of kernels (`kernels`)."""
+
+    tight: float = 1.1  # times the RAM of the fastest kernels: smaller budgets have others considered at once
+    open_share: float = 0.45  # of the time that is left, with kernels open
+    chosen_share: float = 0.6  # of the time that is left then, for the choice
+    floor_share: float = 0.1  # of the work limit: the least that a solve gets
+    rooms: int = 4  # of the room beside a schedule, so many parts are given back until it packs
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativesSettings:
+    """Options that are solved one after the other (`alternatives`)."""
+
+    least_share: float = 0.02  # of the time limit, for each of them at least
+    # Times its share of the time, on the clock: counted work is to end it, so that results repeat.
+    patience: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class UpdatesSettings:
+    """The choice of the updates that are trained (`updates`). Shares are of the time limit."""
+
+    proofs: int = 8  # sets at the bound that may prove not to fit
+    cheap: int = 12  # sets that are solved for by their least cost
+    between: int = 4  # more of them, between one that fitted and one that did not
+    shown: int = 10  # lines of progress while updates are built alone
+    alone: int = 4  # updates that are tried alone, where no set was found
+    try_share: float = 0.06  # for each set; the best one gets the rest
+    mip_share: float = 0.1  # for each MILP
+    proof_share: float = 0.6  # the least that is left for another set at the bound
+    gap: float = 1e-4  # relative, of a MILP
+    close: float = 2e-4  # of all importance: more than that is worth another set
+    rounding: float = 1e-6  # relative
+    # Parts of the limits, for sets that are solved for.
+    parts: tuple[float, ...] = (0.995, 0.98, 0.95, 0.9, 0.8, 0.65, 0.45, 0.2)
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSettings:
+    """The curve over budgets (`curve`)."""
+
+    cost: float = 3.0  # the time limit of a whole curve, in those of one solve
+    at_once: float = 2.0  # a budget may take as long as so many of those that are left, since others need less
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceSettings:
+    """The inference plan (`inference`)."""
+
+    late_share: float = 0.05  # of the limit: a search that ends so near to it was ended by it
+    loose: float = 1.05  # keep-all that needs so much less RAM than there is packs
+    attempts: int = 6  # to pack, each for a schedule that needs less
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestRamSettings:
+    """The search for the smallest RAM (`smallest_ram`)."""
+
+    share: float = 0.1  # of a time limit, at most
+    pack_share: float = 0.4  # of the search, for packing
+    attempts: int = 6  # to pack into the live bytes, or as little more as possible
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaSettings:
+    """Packing where transfers overlap compute (`arena`)."""
+
+    attempts: int = 6  # to issue fewer transfers ahead
+
+
+@dataclass(frozen=True, slots=True)
+class BundleSettings:
+    """Plans for several budgets and the switches between them (`bundle`, `safe_points`, `switching`)."""
+
+    attempts: int = 6  # to pack a plan around the layout of the smallest, each for a schedule that needs less
+    halvings: int = 24  # of the longest wait, to find the shortest that the flash pays for
+    behind: int = 40  # joins behind the same operator that are looked at, at most
+    tried: int = 3  # of them, the most promising, for which a transition is made
+
+
+PLAIN = PlainSettings()
+STATE = StateSettings()
+KERNEL = KernelSettings()
+ALTERNATIVES = AlternativesSettings()
+UPDATES = UpdatesSettings()
+CURVE = CurveSettings()
+INFERENCE = InferenceSettings()
+SMALLEST_RAM = SmallestRamSettings()
+ARENA = ArenaSettings()
+BUNDLE = BundleSettings()

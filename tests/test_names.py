@@ -1,0 +1,33 @@
+"""Names of functions along the way of a request: one name says which storey it is on."""
+
+from __future__ import annotations
+
+import ast
+from itertools import pairwise
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# From the top. `poetc solve` and every solver have the name `solve`, which is that of their interface.
+STOREYS = ("poetc/commands", "poetc/planning", "solvers", "poetc/scheduling")
+INTERFACE = {"solve"}
+
+
+def public_functions(folder: Path) -> set[str]:
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in folder.rglob("*.py"))
+    found = {node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return {name for name in found if not name.startswith("_")} - INTERFACE
+
+
+def test_no_function_has_the_name_of_another_in_a_neighbouring_storey() -> None:
+    names = {storey: public_functions(ROOT / storey) for storey in STOREYS}
+    assert all(len(found) > 20 for found in names.values())
+    shared = {(a, b): sorted(names[a] & names[b]) for a, b in [*pairwise(STOREYS), (STOREYS[1], STOREYS[3])]}
+    assert not any(shared.values()), shared
+
+
+def test_files_have_fewer_than_600_lines() -> None:
+    folders = ("poetc", "solvers", "tests", "bench", "demo", "scripts")
+    paths = [p for f in folders for p in (ROOT / f).rglob("*") if p.suffix in (".py", ".c", ".h")]
+    assert len(paths) > 500
+    lengths = {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8").count("\n") for p in paths}
+    assert not {name: length for name, length in lengths.items() if length >= 600}
