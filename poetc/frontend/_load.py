@@ -36,6 +36,7 @@ from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
 from poetc.frontend._input_shapes import Sizes, resolve
 from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Malformed, Node, Unsupported
+from poetc.frontend._node_order import live_in_order, refuse_duplicates
 from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
 from poetc.frontend._quantized_forms import with_floats
@@ -120,17 +121,17 @@ class _Source:
         self.seed = random_weights or 0
         if graph.sparse_initializer:
             raise UnsupportedModelError("sparse initializers; export the model with dense weights")
-        _refuse_duplicates([t.name for t in graph.initializer], "initializer")
+        refuse_duplicates([t.name for t in graph.initializer], "initializer")
         self.exported = restore(graph)
         self.notes += self.exported.notes
         self.outputs = [o.name for o in graph.output if o.type.tensor_type.elem_type != onnx.TensorProto.STRING]
         self.notes += [f"output {o.name!r} is text: dropped" for o in graph.output if o.name not in self.outputs]
-        self.nodes = _live_in_order(graph, self.outputs)
+        self.nodes = live_in_order(graph, self.outputs)
         self.opset = effective_opset(model, self.nodes, self.notes)
         read = {i for n in self.nodes for i in n.inputs if i} | set(self.outputs)
         initializer_names = [t.name for t in graph.initializer]
-        _refuse_duplicates([i.name for i in graph.input], "input")
-        _refuse_duplicates(self.outputs, "output")
+        refuse_duplicates([i.name for i in graph.input], "input")
+        refuse_duplicates(self.outputs, "output")
         known = set(initializer_names)
         self.inputs = [i for i in graph.input if i.name not in known and i.name in read]
         self._note_unused("input", [i.name for i in graph.input if i.name not in known and i.name not in read])
@@ -270,64 +271,6 @@ def _fill_roles(nodes: Sequence[Node]) -> dict[str, str]:
         elif n.op in ("LayerNormalization", "GroupNormalization", "InstanceNormalization", "RMSNormalization"):
             roles[n.inputs[1] if len(n.inputs) > 1 else ""] = "scale"
     return roles
-
-
-def _refuse_duplicates(names: Sequence[str], what: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise UsageError(f"two {what}s are named {name!r}")
-        seen.add(name)
-
-
-def _live_in_order(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[Node]:
-    """The nodes that the outputs need, in order. UsageError for cycles, missing and doubly made tensors."""
-    nodes = [Node(n) for n in graph.node]
-    given = {i.name for i in graph.input} | {t.name for t in graph.initializer}
-    maker: dict[str, int] = {}
-    for k, n in enumerate(nodes):
-        for o in n.outputs:
-            if o and (o in maker or o in given):
-                raise UsageError(f"tensor {o!r} is made twice, the second time by {n.label}")
-            if o:
-                maker[o] = k
-    for o in outputs:
-        if o not in maker and o not in given:
-            raise UsageError(f"nothing makes output {o!r}")
-    # Depth-first from the outputs, explicit stack: 0 unseen, 1 open, 2 done.
-    state, order = [0] * len(nodes), list[int]()
-    for root in (maker[o] for o in outputs if o in maker):
-        stack = [root]
-        while stack:
-            k = stack[-1]
-            if state[k] == 2:
-                stack.pop()
-                continue
-            pending = []
-            for i in nodes[k].inputs:
-                if not i or i in given:
-                    continue
-                if i not in maker:
-                    raise UsageError(f"{nodes[k].label} reads tensor {i!r}, which nothing makes")
-                if state[maker[i]] == 1:
-                    raise UsageError(f"the graph has a cycle through {nodes[maker[i]].label}")
-                if state[maker[i]] == 0:
-                    pending.append(maker[i])
-            if pending:
-                state[k] = 1
-                stack.append(pending[0])
-            else:
-                state[k] = 2
-                order.append(k)
-                stack.pop()
-    # The file's own order where it is a valid one, else ours: readers of reports expect the file's.
-    kept = sorted(order)
-    place = {k: p for p, k in enumerate(kept)}
-    valid = all(place[maker[i]] < place[k] for k in kept for i in nodes[k].inputs if i in maker)
-    read = {i for k in kept for i in nodes[k].inputs} | set(outputs)
-    for k in kept:
-        nodes[k].keep_outputs(read)
-    return [nodes[k] for k in (kept if valid else order)]
 
 
 def _made_by_operator(c: Importer, tensor: str) -> bool:

@@ -120,7 +120,7 @@ def test_the_least_ram_is_searched_once_and_always_does(tmp_path: Path, monkeypa
     assert found.summary["ram_bytes"] == found.summary["budget_bytes"] == searches[0].ram_bytes
     assert found.summary["energy_pj"] >= found.summary["energy_bound_pj"] == found.problem.compute_once_pj
     # With state placed, or none found to pack, too; but others' methods answer for themselves.
-    monkeypatch.setattr(plain, "solve", nothing)
+    monkeypatch.setattr(plain, "solve_and_pack", nothing)
     assert solve(request).plan == searches[0].plan
     with pytest.raises(LimitError, match="found no schedule"):
         solve(replace(request, solver="dtr"))
