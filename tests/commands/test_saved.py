@@ -62,6 +62,7 @@ def test_lossless_encodings_have_the_bits_of_keep_all_without_them(tmp_path: Pat
     assert found["saved_errors"] == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("saved", "budget", "largest"), [("f16", "67%", 1e-3), ("int8", "70%", 2e-2)])
 def test_lossy_encodings_have_the_same_bits_under_each_schedule_and_their_error_is_told(
     tmp_path: Path, saved: str, budget: str, largest: float
@@ -75,6 +76,7 @@ def test_lossy_encodings_have_the_same_bits_under_each_schedule_and_their_error_
     assert 0 < max(errors.values()) < largest
 
 
+@pytest.mark.long
 def test_auto_is_as_exact_as_the_budget_allows(tmp_path: Path) -> None:
     roomy, tight = (solved(tmp_path, "auto", budget, depth=4) for budget in ("100%", "67%"))
     assert roomy.summary["saved"] == []
