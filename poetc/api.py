@@ -160,6 +160,7 @@ def train(
         "gap": gap,
     }
     rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
+    rest |= {"processors": ""}
     options = {**loop, **limits, **rest, "fixed_order": False, **asdict(training), "model": str(path)}
     if resume:
         recorded_options(Path(out), options)
@@ -219,6 +220,7 @@ class _Solvable:
         objective: str | None = None,
         paging: bool = True,
         dma: bool = False,
+        processors: str = "",
         state: Literal["auto", "ram", "store"] = "auto",
         solver: str = "poetc",
         time_limit_s: float = 60.0,
@@ -232,11 +234,11 @@ class _Solvable:
 
         The budget is bytes, "256kB", "60%" (of the keep-all peak) or "least" (the smallest that is found, within
         `deadline`). By default it is the device's RAM. `max_written`: the most that a step may write to the store.
-        `state`: where weights and optimizer state live between steps. `objective` is by default a problem file's own,
-        and energy for a model. The search ends when it is proven that at most a fraction `gap` could be saved; 0 proves
-        to the end. `fixed_order` keeps the model's order of operators. `infer_batch`: rows of a prediction and of an
-        evaluation, by default those of a training batch. Raises InfeasibleError, which says the smallest budget that
-        works, and LimitError.
+        `processors`: names of those that work beside the main one, or "all". `state`: where weights and optimizer state
+        live between steps. `objective` is by default a problem file's own, and energy for a model. The search ends when
+        it is proven that at most a fraction `gap` could be saved; 0 proves to the end. `fixed_order` keeps the model's
+        order of operators. `infer_batch`: rows of a prediction and of an evaluation, by default those of a training
+        batch. Raises InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
             model=replace(self._model(device), infer_batch=infer_batch),
@@ -246,6 +248,7 @@ class _Solvable:
             objective=objective,
             paging=paging,
             dma=dma,
+            processors=processors,
             state=state,
             solver=solver,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order),

@@ -21,7 +21,8 @@ from poetc.solvers.poetc.placement.search import PlacementSearch
 from poetc.solvers.poetc.search.race import at_once
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
 from poetc.solvers.poetc.work import Work
-from poetc.solvers.registry import available, solve
+from poetc.solvers.processors import shortest_ns
+from poetc.solvers.registry import available, info, solve
 
 __all__ = [
     "ENGINE_NAME",
@@ -40,9 +41,11 @@ __all__ = [
     "available",
     "best_order",
     "cheapest_order",
+    "info",
     "lower_bound_bytes",
     "min_budget",
     "reordered",
     "restored",
+    "shortest_ns",
     "solve",
 ]

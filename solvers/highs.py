@@ -153,6 +153,10 @@ class Mip:
         nodes = int(info.mip_node_count) if is_mip else 0
         return Answer(bound, objective, values, optimal, infeasible, nodes)
 
+    def duals(self, *, time_limit_s: float) -> npt.NDArray[np.float64] | None:
+        """The duals of the rows of the LP; None if it was not solved to the end."""
+        return self._root(time_limit_s, 1, 0)[1]
+
     def _lp(self, left_out: npt.NDArray[np.bool_] | None = None) -> highspy.HighsLp:
         """The model for HiGHS, without some of the rows."""
         starts, index = np.array(self.starts, dtype=np.int32), np.array(self.index, dtype=np.int32)

@@ -20,6 +20,7 @@ class SolverInfo:
     energy: bool = False  # minimises the problem's objective, rather than a proxy
     deadline: bool = False  # obeys the deadline
     proof: bool = False  # gives a lower bound better than "every operator once"
+    processors: bool = False  # chooses among the processors of a problem
     notes: str = ""
 
 

@@ -57,6 +57,18 @@ def available() -> dict[str, SolverInfo]:
     return {name: module.INFO for name, module in _modules().items()}
 
 
+def info(solver: str) -> SolverInfo:
+    """The description of one solver. Raises UsageError."""
+    return _known(solver).INFO  # type: ignore[no-any-return]
+
+
+def _known(solver: str) -> ModuleType:
+    module = _module(solver)
+    if module is None:
+        raise UsageError(f"unknown solver {solver!r}; there are {', '.join(_modules())}")
+    return module
+
+
 def solve(
     problem: Problem, solver: str = ENGINE_NAME, options: SolveOptions | None = None, progress: Progress | None = None
 ) -> Schedule:
@@ -64,9 +76,6 @@ def solve(
 
     Raises UsageError (unknown solver), InfeasibleError, LimitError. A ScheduleError is a defect of the solver.
     """
-    module = _module(solver)
-    if module is None:
-        raise UsageError(f"unknown solver {solver!r}; there are {', '.join(_modules())}")
-    schedule: Schedule = module.solve(problem, options or SolveOptions(), progress)
+    schedule: Schedule = _known(solver).solve(problem, options or SolveOptions(), progress)
     verify(problem, schedule)
     return schedule

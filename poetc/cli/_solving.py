@@ -33,6 +33,13 @@ problem_options = _options.stacked(
         help="Transfers overlap compute, for a store whose profile says `mode: dma` and a port that does so.",
     ),
     click.option(
+        "--processors",
+        metavar="NAMES",
+        default="",
+        help="Processors that work beside the main one: names in the device's profile with commas between, or `all`. "
+        "Default: the main one alone.",
+    ),
+    click.option(
         "--max-written",
         metavar="SIZE",
         help="The most that one training step may write to the store, in whole blocks. Writing wears it out.",

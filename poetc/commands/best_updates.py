@@ -87,6 +87,7 @@ def choice_of(request: SolveRequest) -> Choice:
         ("--micro-batches auto", training.micro_batches == "auto"),
         (f"--budget {LEAST}", request.budget == LEAST),
         (f"--saved {training.saved}", is_lossy(training)),
+        ("--processors", bool(request.processors)),
     ):
         if given:
             raise UsageError(f"{option} and --train {BEST} exclude each other")

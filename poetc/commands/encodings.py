@@ -60,7 +60,10 @@ def offers_of(
     proposals = tuple(dict.fromkeys(tuple(choice) for choice in tried if choice))
 
     def build(choice: Encodings) -> Problem:
-        return build_problem(made(step, choice), profile, budget_bytes=problem.budget_bytes, paging=paging)
+        beside = [p.name for p in problem.processors[1:]]
+        return build_problem(
+            made(step, choice), profile, budget_bytes=problem.budget_bytes, paging=paging, processors=beside
+        )
 
     operators = passes.encoded(step, found).operators
     tensors = tuple(Tensor(e.tensor, frozenset(op.name for op in operators if e.code in op.inputs)) for e in found)

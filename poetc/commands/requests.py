@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import codegen, frontend, passes, training
+from poetc import codegen, frontend, passes, solvers, training
 from poetc.devices import (
     DeviceProfile,
     build_problem,
@@ -15,6 +15,7 @@ from poetc.devices import (
     format_ns,
     load_profile,
     parse_duration,
+    parse_processors,
     parse_size,
 )
 from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
@@ -59,6 +60,7 @@ class SolveRequest:
     deadline: str | None = None
     max_written: str | None = None  # to the store, in one step
     objective: str | None = None
+    processors: str = ""  # beside the main one; see `poetc.devices.parse_processors`
     paging: bool = True
     dma: bool = False  # transfers overlap compute, where the store can
     importance: Path | None = None  # of updates, for --train best
@@ -195,17 +197,21 @@ def read_problem(
             problem = problem_from_json(read_file(source), source=str(source))
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}") from error
+        if request.processors:
+            raise UsageError(f"--processors: {source} says itself which processors there are")
         if request.dma and problem.paging is not Paging.DMA:
             raise UsageError(f"--dma: {source} says itself how it pages: {problem.paging.value!r}")
         return None, None, None, problem
     profile = load_profile(request.model.device)
     graph, step = training_graph(request.model)
-    return (
-        graph,
-        step,
-        profile,
-        build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=paging_of(request, profile)),
-    )
+    return graph, step, profile, problem_of(request, step, profile)
+
+
+def problem_of(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile) -> Problem:
+    """The scheduling problem of a training step, with the processors and the paging that were asked for."""
+    processors = parse_processors(request.processors, profile)
+    paging = paging_of(request, profile)
+    return build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=paging, processors=processors)
 
 
 def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
@@ -274,13 +280,14 @@ def require_offsets(request: SolveRequest, problem: Problem, step: TrainingGraph
 
 def require_time(request: SolveRequest, problem: Problem) -> None:
     """InfeasibleError where every operator once takes longer than the deadline."""
-    deadline, once = problem.deadline_ns, problem.compute_once_ns
+    deadline, once = problem.deadline_ns, solvers.shortest_ns(problem)
     if deadline is not None and deadline < once:
         given = f"the deadline of {format_ns(deadline)}, which {request.model.source} says,"
         if request.deadline is not None:
             given = f"--deadline {request.deadline}"
         raise InfeasibleError(
-            f"{given} cannot be met: every operator once takes {format_ns(once)}; allow more than that"
+            f"{given} cannot be met: every operator once takes {format_ns(once)}"
+            f"{' at least' if problem.processors else ''}; allow more than that"
         )
 
 

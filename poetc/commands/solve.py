@@ -22,12 +22,13 @@ from poetc.commands.requests import (
     limits,
     load_model,
     paging_of,
+    problem_of,
     read_problem,
     require_offsets,
     require_time,
     training_graph,
 )
-from poetc.devices import DeviceProfile, build_problem, fit_notes, life_steps, load_profile
+from poetc.devices import DeviceProfile, fit_notes, life_steps, load_profile
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
@@ -233,7 +234,7 @@ def _problems_by_parts(
             if count == 1:
                 raise
             break  # this model cannot be split
-        problem = build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=paging_of(request, profile))
+        problem = problem_of(request, step, profile)
         if problems and len(problem.operators) > MOST_OPERATORS:
             break
         budget = request.budget if first is None else f"{first.budget_bytes}B"

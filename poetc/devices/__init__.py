@@ -5,6 +5,7 @@ from poetc.devices.capacity import fit_notes, flash_needed_bytes
 from poetc.devices.checking import check_profiles
 from poetc.devices.creating import NewProfile, create_profile
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
+from poetc.devices.processors import parse_processors
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
 from poetc.devices.units import (
     format_bytes,
@@ -39,6 +40,7 @@ __all__ = [
     "load_profile",
     "name_kernels",
     "parse_duration",
+    "parse_processors",
     "parse_size",
     "profile_to_dict",
     "profile_to_yaml",

@@ -8,6 +8,7 @@ from typing import Any
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.planner import Reduction
+from poetc.planning.processors import Processors
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.state import StatePlacement
 from poetc.planning.updates import BestUpdates
@@ -28,4 +29,4 @@ def reductions(
     chosen = () if updates is None else (updates,)
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
     saved = (Saved(offers),) if offers else ()
-    return (*chosen, *parts, *saved, Kernels(), StatePlacement(state))
+    return (*chosen, *parts, *saved, Processors(), Kernels(), StatePlacement(state))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poetc.devices.units import format_bytes, format_cost, format_pj
+from poetc.devices.units import format_bytes, format_cost, format_ns, format_pj
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.solution import Solution, Tried
-from poetc.scheduling import Problem, stored_state
+from poetc.scheduling import Compute, Problem, stored_state, verify
 from poetc.scheduling.scope import ANY, Repetition, Scope
 
 ALL_SCHEDULES: Final = "all schedules"
@@ -46,6 +47,8 @@ def scope_sentence(scope: Scope) -> str:
     parts = [_REPETITION[scope.repetition].format(order=order)]
     if scope.state is not None:
         parts.append("any placement of state" if scope.state is ANY else "this placement of state")
+    if scope.processors is not None:
+        parts.append("any processors" if scope.processors is ANY else "this placement on processors")
     if scope.kernels is ANY:
         parts.append("any kernels")
     elif scope.kernels is not None:
@@ -63,7 +66,7 @@ def choice_notes(asked: Problem, solution: Solution, saved: Sequence[Mapping[str
     `saved`: the encodings of saved tensors, as `--json` has them.
     """
     notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
-    found = (_updates(solution), _saved(saved), _state(solution), _kernels(asked, solution))
+    found = (_updates(solution), _saved(saved), _processors(solution), _state(solution), _kernels(asked, solution))
     return notes + [note for note in found if note]
 
 
@@ -95,6 +98,19 @@ def _saved(saved: Sequence[Mapping[str, Any]]) -> str:
     effect = f"with an error, in {lossy[0]}; poetc validate measures it" if lossy else "the same results"
     spent = format_pj(sum(int(e["energy_pj"]) for e in saved))
     return f"{tensors} saved for backward in {after:,} bytes instead of {before:,}, for {spent} a step ({effect})"
+
+
+def _processors(solution: Solution) -> str:
+    problem = solution.problem
+    if not problem.processors:
+        return ""
+    trace, steps = verify(problem, solution.schedule), solution.schedule.steps
+    counts = Counter(step.processor for step in steps if isinstance(step, Compute))
+    parts = [
+        f"{p.name} {counts[k]} operators, busy {format_ns(busy)}"
+        for k, (p, busy) in enumerate(zip(problem.processors, trace.busy_ns, strict=True))
+    ]
+    return f"processors: {'; '.join(parts)}; {trace.hand_overs} hand-overs in {format_ns(trace.time_ns)}"
 
 
 def _state(solution: Solution) -> str:

@@ -111,6 +111,7 @@ class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     state: AnyOption | frozenset[int] | None = None
     kernels: AnyOption | tuple[int, ...] | None = None
     saved: AnyOption | tuple[int, ...] | None = None
+    processors: AnyOption | tuple[int, ...] | None = None
 
 
 class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):

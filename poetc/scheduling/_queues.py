@@ -78,10 +78,12 @@ class Queues:
     def compute(self, step: Compute, position: int, duration_ns: int) -> int:
         """Execute `step`, at `position` in the schedule. The workspace that is in use meanwhile, its own included."""
         operator, own = self.problem.operators[step.operator], step.processor
+        if step.fence:
+            self._barrier = self._join([self._barrier, *self._done])
+            self.finish(position)
         waits = [self._written.get(t, self._start) for t in operator.inputs]
         waits += [self._used.get(t, self._start) for t, _ in step.in_place]
         waits += [m for q, m in enumerate(self._before_last) if q != own]
-        waits += self._done if step.fence else []
         begin = self._begin(own, waits, position)
         duration_ns += self._hand_over(step)
         self._end_flight(own, position)
@@ -131,7 +133,7 @@ class Queues:
         return in_use_bytes
 
     def finish(self, position: int) -> None:
-        """The schedule is over, and with it every flight."""
+        """All steps so far are over, and with them every flight."""
         for processor in range(len(self._done)):
             self._end_flight(processor, position)
 
@@ -167,7 +169,7 @@ class Queues:
         time_ns += sum(flushed_ps) // 1000
         self.hand_overs += 1
         self.hand_over_ns += time_ns
-        self.hand_over_pj += time_ns * processors[own].active_uw // 1000
+        self.hand_over_pj += -(-time_ns * processors[own].active_uw // 1000)
         return time_ns
 
     def _use(self, t: int, end: Moment) -> None:

@@ -66,6 +66,9 @@ def _check_processors(problem: Problem) -> None:
     if count == 1:
         raise _WrongError("$.processors", "there is one; leave it out, or name at least two")
     _check_unique((p.name for p in problem.processors), "processors")
+    for index, processor in enumerate(problem.processors):
+        if processor.idle_uw > processor.active_uw:
+            raise _WrongError(f"$.processors[{index}].idle_uw", f"{processor.idle_uw} is more than active_uw")
     for index, operator in enumerate(problem.operators):
         parts: list[tuple[str, OperatorSpec | Variant]] = [(f"$.operators[{index}]", operator)]
         parts += [(f"$.operators[{index}].low_workspace[{i}]", v) for i, v in enumerate(operator.low_workspace)]

@@ -15,8 +15,8 @@ from poetc.scheduling.scope import Scope
 class Compute:
     """Execute operator `operator` on processor `processor`.
 
-    `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes. A `fence` begins when
-    all steps before it are over; it has a meaning only where there are several processors.
+    `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes. All steps before
+    one with a `fence` are over when it, or a later one, begins. That has a meaning only for several processors.
     """
 
     operator: int

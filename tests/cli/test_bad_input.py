@@ -388,3 +388,13 @@ def test_control_characters_in_answers_are_escaped(capsys: pytest.CaptureFixture
 
 def test_a_model_without_a_name(poetc: Run) -> None:
     one_line(poetc("solve", ""), 2, "directory")
+
+
+def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> None:
+    common = ("solve", model, "--batch", "2", "--time-limit", "2", "--no-paging", "-o", out)
+    one_line(poetc(*common, "--device", "rp2350", "--processors", "core2"), 2, "--processors core2", "'core1'")
+    one_line(poetc(*common, "--device", "stm32f746", "--processors", "all"), 2, "has the main processor alone")
+    late = ("--device", "rp2350", "--processors", "all", "--deadline", "1ns")
+    one_line(poetc(*common, *late), 4, "--deadline 1ns", "cannot be met", "at least")
+    one_line(poetc(*common, *late[:4], "--solver", "melon"), 2, "melon: places operators on one processor alone")
+    assert not out.exists()

@@ -19,6 +19,7 @@ from poetc.scheduling.schedule import LARGEST_SEED
 VERSION = 1
 # Newest first: older files were hashed without them.
 LATER_OPTIONS = (
+    "processors",
     *("max_energy", "importance_at_least", "importance"),
     *("state", "dma", "fixed_order", "max_written"),
 )
@@ -41,6 +42,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     objective: str | None = "energy"  # None asks for the problem's own, but never in a lock file
     paging: bool = True
     dma: bool = False
+    processors: str = ""
     state: str = "auto"
     importance: str | None = None  # relative to the lock file
     importance_at_least: str | None = None

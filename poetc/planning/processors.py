@@ -1,0 +1,244 @@
+"""The processor of each operator, where a problem names several.
+
+A placement makes the problem plain: the processors then work one at a time, and the engine decides about recomputation
+and paging as always. Its steps are then made to run side by side. The bound is that of a relaxation in which an
+operator costs no more than a weighted share of each processor (`poetc.solvers.processors.bounds`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from poetc import solvers
+from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
+from poetc.planning.arena import ram_bytes
+from poetc.planning.plain import ENGINE
+from poetc.planning.planner import Planner, Reduction
+from poetc.planning.solution import Solution
+from poetc.scheduling import (
+    Compute,
+    Move,
+    Problem,
+    Schedule,
+    ScheduleError,
+    Step,
+    complete,
+    keep_all_actions,
+    pack,
+    verify_parts,
+    without_moves,
+)
+from poetc.scheduling.schedule import Proof, SolveOptions, Status
+from poetc.scheduling.scope import ANY, EVERYTHING, Scope
+from poetc.solvers.processors import (
+    Placement,
+    beside,
+    context_switches,
+    estimate,
+    heft,
+    improved,
+    one_after_another,
+    one_at_a_time,
+    placed,
+    relaxed,
+    side_by_side,
+)
+
+BOUND_SHARE = 0.35  # of the time, for the relaxation
+PLACEMENTS = 3  # that are solved for
+MIP_SHARE = 0.05
+TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
+TRY_S = 0.0003  # of work, an operator
+ATTEMPTS = 5  # to pack
+
+
+class Processors(Reduction[Placement]):
+    """Where each operator runs. Every option gives the same bits."""
+
+    name = "processors"
+
+    def is_open(self, problem: Problem) -> bool:
+        return bool(problem.processors)
+
+    def relax(self, problem: Problem) -> Problem | None:
+        return relaxed(problem).problem if problem.processors else problem
+
+    def frugal(self, problem: Problem) -> Problem:
+        """On the main processor: RAM does not depend on the processor, but for workspaces side by side."""
+        return self.usual(problem)
+
+    def usual(self, problem: Problem) -> Problem:
+        return self.fix(problem, (0,) * len(problem.operators))
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
+        """The best by simulation of everything once: rules, and moves of single operators."""
+        del found
+        yield from _ranked(problem, SolveOptions())
+
+    def fix(self, problem: Problem, choice: Placement) -> Problem:
+        return placed(problem, choice) if problem.processors else problem
+
+    def chosen(self, problem: Problem, solved: Problem) -> None:
+        """The schedule names the processors; problems do not."""
+
+    def restore(self, problem: Problem, choice: Placement, solution: Solution) -> Solution:
+        """`solution`, one processor at a time, with its processors named; its bound is for this placement alone."""
+        if not problem.processors:
+            return solution
+        return solution.with_choice(replace(solution.proof.scope, processors=choice), processors=choice)
+
+    def scope(self, solution: Solution) -> Scope:
+        return replace(solution.proof.scope, processors=ANY)
+
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        return inner.lower_bound_bytes(self.usual(problem))
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        if not problem.processors:
+            return planner.inner.solve(problem)
+        return _Side(self, problem, planner).solve()
+
+
+class _Side:
+    def __init__(self, reduction: Processors, problem: Problem, planner: Planner) -> None:
+        self.reduction, self.problem, self.planner = reduction, problem, planner
+        self.limit_s, self.relaxed = planner.options.time_limit_s, relaxed(problem)
+
+    def solve(self) -> Solution:
+        problem, planner = self.problem, self.planner
+        if planner.solver != ENGINE and solvers.info(planner.solver).processors:
+            schedule = solvers.solve(problem, planner.solver, planner.options)
+            found = self._packed(problem, schedule.steps, _placement(problem, schedule), schedule.proof)
+            if found is None:
+                raise LimitError(f"{planner.solver}: its schedule does not pack into {problem.budget_bytes} bytes")
+            return found
+        if planner.solver != ENGINE:
+            raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
+        proof = self._bound()
+        best: Solution | None = None
+        errors: list[InfeasibleError | LimitError] = []
+        choices = _ranked(problem, planner.options)[:PLACEMENTS]
+        for n, choice in enumerate(choices):
+            left_s = planner.left_s / (len(choices) - n)
+            try:
+                found = self._for_placement(choice, planner.inner.part(max(left_s, 0.02 * self.limit_s)))
+            except (InfeasibleError, LimitError) as error:
+                errors.append(error)
+                continue
+            if best is None or found.cost < best.cost:
+                best = found
+        if best is None:
+            raise errors[0]
+        return self._proven(best, proof)
+
+    def _bound(self) -> Proof:
+        """A bound for any placement; the relaxation may run out of time, which leaves the simple one."""
+        found, simple = self.relaxed, self._simple()
+        if found.problem is None:
+            return simple
+        self.planner.progress("a bound for any processors")
+        part = replace(self.planner.inner.part(BOUND_SHARE * self.limit_s), relaxed=True).knowing(None)
+        try:
+            proof = part.solve(found.problem).proof
+        except LimitError:
+            return simple
+        if proof.bound < found.least:
+            return simple
+        return replace(proof, method=f"{proof.method}, weighted shares of processors")
+
+    def _simple(self) -> Proof:
+        """The bound that holds for every schedule."""
+        least, method = self.relaxed.least, "work divided among processors, critical path"
+        return Proof(status=Status.LIMIT, objective=least, bound=least, scope=EVERYTHING, method=method)
+
+    def _for_placement(self, choice: Placement, part: Planner) -> Solution:
+        asked = self.reduction.fix(self.problem, choice)
+        if asked.deadline_ns is not None and asked.compute_once_ns > asked.deadline_ns:
+            asked = replace(asked, deadline_ns=None)  # side by side they may be in time
+        plain = part.knowing(None).solve(asked)
+        problem = self._with_choices(plain, part)
+        steps = plain.schedule.steps
+        if any(isinstance(s, Move) for s in steps):
+            steps = without_moves(plain.problem, plain.schedule).steps
+        found = self._packed(problem, steps, choice, plain.proof)
+        if found is None:
+            raise LimitError("the steps do not fit beside each other")
+        return replace(found, choices=replace(plain.choices, processors=choice))
+
+    def _with_choices(self, plain: Solution, part: Planner) -> Problem:
+        """The problem with processors, and every other choice as `plain` has it."""
+        problem = self.problem
+        for reduction in part.reductions:
+            choice = getattr(plain.choices, reduction.name)
+            if choice is not None:
+                problem = reduction.fix(problem, choice)
+        return problem
+
+    def _packed(self, problem: Problem, steps: tuple[Step, ...], choice: Placement, proof: Proof) -> Solution | None:
+        """The steps side by side, as far as they pack into the budget."""
+        budget = problem.budget_bytes
+        for attempt in range(ATTEMPTS):
+            tighter = replace(problem, budget_bytes=max(0, budget))
+            found = side_by_side(tighter, steps, choice) if attempt < ATTEMPTS - 1 else None
+            if found is None:
+                listed = one_after_another(steps, choice)
+                try:
+                    trace = verify_parts([(problem, listed)])
+                except ScheduleError:
+                    return None
+                if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
+                    return None
+                found = listed, trace
+            cost = problem.objective.cost(found[1].energy_pj, found[1].time_ns)
+            own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
+            schedule = Schedule(solver=self.planner.solver, steps=found[0], proof=own)
+            plan = pack(
+                problem,
+                schedule,
+                enough_bytes=problem.budget_bytes - problem.base_bytes,
+                stop_at=max(self.planner.stop_at, time.monotonic() + 1.0),
+            )
+            excess = ram_bytes(problem, plan) - problem.budget_bytes
+            if excess <= 0:
+                return Solution(problem=problem, schedule=schedule, plan=plan)
+            budget -= excess
+        return None
+
+    def _proven(self, best: Solution, proof: Proof) -> Solution:
+        found = best.proof.method.partition("; bound: ")[0]
+        if not replace(proof.scope, processors=ANY).choices_cover(best.scope):
+            proof = self._simple()  # that was about another order, or other kernels
+        bound = min(proof.bound, best.cost)
+        status = Status.LIMIT
+        if best.cost <= bound * (1 + solvers.ROUNDING):
+            status = Status.OPTIMAL
+        elif best.cost - bound <= self.planner.options.gap * best.cost:
+            status = Status.FEASIBLE
+        scope = replace(proof.scope, processors=ANY)
+        method = f"{found}; bound: {proof.method.rpartition('bound: ')[2]}"
+        stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)
+        return best.with_proof(stated)
+
+
+def _placement(problem: Problem, schedule: Schedule) -> Placement:
+    """The processor of each operator's last execution."""
+    found = {s.operator: s.processor for s in schedule.steps if isinstance(s, Compute)}
+    return tuple(found[k] for k in range(len(problem.operators)))
+
+
+def _ranked(problem: Problem, options: SolveOptions) -> list[Placement]:
+    """Placements, the best by simulation of everything once first: one near the best rule, then the rules."""
+    main = (0,) * len(problem.operators)
+    alone, _ = one_at_a_time(problem, MIP_SHARE * options.time_limit_s)
+    rules = list(dict.fromkeys((main, alone, heft(problem), context_switches(problem), beside(problem))))
+    plain = placed(problem, main)
+    steps = complete(plain, keep_all_actions(plain))
+
+    def cost(placement: Placement) -> tuple[int, int]:
+        return estimate(problem, steps, placement)
+
+    rules.sort(key=cost)
+    tries = int(TRIES_SHARE * options.work_limit_s / (TRY_S * len(problem.operators)))
+    return list(dict.fromkeys((improved(rules[0], problem, cost, tries), *rules)))

@@ -1,0 +1,36 @@
+"""Operators on several processors: where each runs, when, and the least that any choice costs.
+
+`placing` has the costs of a placement and proposes placements, `side_by_side` makes steps run at once, and `bounds`
+proves costs. All of it leaves recomputation and paging to solvers for one processor.
+"""
+
+from poetc.solvers.processors.bounds import Relaxed, relaxed, shortest_ns
+from poetc.solvers.processors.placing import (
+    Placement,
+    beside,
+    context_switches,
+    heft,
+    improved,
+    one_at_a_time,
+    placed,
+    runs_on,
+)
+from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side
+
+__all__ = [
+    "Placement",
+    "Relaxed",
+    "beside",
+    "context_switches",
+    "estimate",
+    "heft",
+    "improved",
+    "one_after_another",
+    "one_at_a_time",
+    "placed",
+    "relaxed",
+    "runs_on",
+    "scheduled",
+    "shortest_ns",
+    "side_by_side",
+]

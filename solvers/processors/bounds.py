@@ -1,0 +1,132 @@
+"""Lower bounds for several processors, whatever runs where and however much of it at once.
+
+The makespan is no less than any weighted mean of the processors' loads. Weights y add up to 1. An execution of operator
+v then adds at least min over p of y[p] * time[v, p] to that mean. So a problem for one processor with these
+numbers as costs is a relaxation: its bound counts recomputation, paging and RAM too. Energy adds the idle power of all
+processors times the makespan, less that of a processor while it works. The weights are the duals of a linear program
+that divides the work among the processors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from poetc.scheduling import OperatorSpec, Paging, Problem, Semantics, TensorSpec, Variant
+from poetc.solvers.highs import Mip
+from poetc.solvers.processors.placing import makers_of
+
+LP_LIMIT_S = 10.0
+GRAIN = 10**6  # weights are whole parts of it, so that bounds are computed in integers
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """`problem`: plain, no schedule of the problem with processors costs less than its own. `least`: neither than that.
+
+    `problem` is None where costs are not above those of an idle processor, so that nothing is known.
+    """
+
+    problem: Problem | None
+    least: int
+
+
+def critical_path_ns(problem: Problem) -> int:
+    """The longest chain of operators, each on its fastest processor."""
+    makers, ends = makers_of(problem), list[int]()
+    for operator in problem.operators:
+        begin = max((ends[makers[t]] for t in operator.inputs if makers[t] >= 0), default=0)
+        ends.append(begin + _fastest_ns(problem, operator))
+    return max(ends, default=0)
+
+
+def shortest_ns(problem: Problem) -> int:
+    """No schedule takes less time: the critical path, and the work divided among the processors."""
+    if not problem.processors:
+        return problem.compute_once_ns
+    weights = _weights(problem, by_time=True)
+    divided = sum(_weighted_ns(problem, o, weights) for o in problem.operators)
+    return max(critical_path_ns(problem), -(-divided // GRAIN))
+
+
+def relaxed(problem: Problem) -> Relaxed:
+    """The relaxation, and a bound from the energy by kind, or the time, and the critical path."""
+    weights = _weights(problem, by_time=problem.objective.cost(1, 0) == 0)
+    idle = [p.idle_uw for p in problem.processors]
+    total_uw = sum(idle)
+
+    def costs(part: OperatorSpec | Variant) -> tuple[int, int, int]:
+        """The least energy and time of an execution in the relaxation, and the least energy above idling."""
+        options = [(0, part.time_ns, part.energy_pj), *((e.processor, e.time_ns, e.energy_pj) for e in part.elsewhere)]
+        # In thousandths of picojoules, and GRAIN parts of nanoseconds.
+        above = [(p, t, 1000 * e - idle[p] * t) for p, t, e in options]
+        energy = min(a * GRAIN + total_uw * weights[p] * t for p, t, a in above) // (1000 * GRAIN)
+        return energy, min(weights[p] * t for p, t, _ in above) // GRAIN, min(a for _, _, a in above)
+
+    def plain(part: OperatorSpec) -> OperatorSpec:
+        energy_pj, time_ns, _ = costs(part)
+        variants = []
+        for v in part.low_workspace:
+            energy, time, _ = costs(v)
+            variants.append(replace(v, energy_pj=max(energy, energy_pj), time_ns=max(time, time_ns), elsewhere=()))
+        return replace(part, energy_pj=energy_pj, time_ns=time_ns, elsewhere=(), low_workspace=tuple(variants))
+
+    def transfer(energy_pj: int, time_ns: int) -> tuple[int, int]:
+        takes_time = problem.paging is Paging.SYNC and problem.semantics is not Semantics.POET
+        time_ns = time_ns if takes_time else 0
+        energy = (energy_pj * 1000 - idle[0] * time_ns) * GRAIN + total_uw * weights[0] * time_ns
+        return energy // (1000 * GRAIN), weights[0] * time_ns // GRAIN
+
+    tensors, least_transfer = list[TensorSpec](), 0
+    for tensor in problem.tensors:
+        out, back = transfer(tensor.page_out_pj, tensor.page_out_ns), transfer(tensor.page_in_pj, tensor.page_in_ns)
+        least_transfer = min(least_transfer, out[0], back[0])
+        lowest = replace(tensor, page_out_pj=out[0], page_in_pj=back[0], move_ns=None, move_pj=0)
+        if problem.paging is not Paging.DMA:
+            lowest = replace(lowest, page_out_ns=out[1], page_in_ns=back[1])
+        tensors.append(lowest)
+    above = sum(costs(o)[2] for o in problem.operators)
+    path_ns = critical_path_ns(problem)
+    least = problem.objective.cost(max(0, (above + total_uw * path_ns) // 1000), path_ns)
+    operators = tuple(plain(o) for o in problem.operators)
+    if least_transfer < 0 or any(o.energy_pj < 0 for o in operators):
+        return Relaxed(None, max(0, least))
+    plain_problem = replace(problem, operators=operators, tensors=tuple(tensors), processors=())
+    once = problem.objective.cost(plain_problem.compute_once_pj, plain_problem.compute_once_ns)
+    return Relaxed(plain_problem, max(least, once))
+
+
+def _fastest_ns(problem: Problem, operator: OperatorSpec) -> int:
+    return min(c[0] for p in range(len(problem.processors)) if (c := operator.cost_on(p)) is not None)
+
+
+def _weighted_ns(problem: Problem, operator: OperatorSpec, weights: list[int]) -> int:
+    return min(weights[p] * c[0] for p in range(len(weights)) if (c := operator.cost_on(p)) is not None)
+
+
+def _weights(problem: Problem, *, by_time: bool) -> list[int]:
+    """Parts of GRAIN, one a processor: the duals of the loads in the LP that divides the work."""
+    idle, count = [p.idle_uw for p in problem.processors], len(problem.processors)
+    unit_ns = max(1, problem.compute_once_ns)
+    total_w = sum(idle) / 1e6
+    lp = Mip()
+    makespan = lp.column(1.0 if by_time else total_w, upper=math.inf, integer=False)
+    loads: list[tuple[list[int], list[float]]] = [([], []) for _ in range(count)]
+    for operator in problem.operators:
+        columns = []
+        for p in range(count):
+            cost = operator.cost_on(p)
+            if cost is None:
+                continue
+            above_w = 0.0 if by_time else (1000 * cost[1] - idle[p] * cost[0]) / 1e6
+            columns.append(lp.column(above_w / unit_ns, integer=False))
+            loads[p][0].append(columns[-1])
+            loads[p][1].append(cost[0] / unit_ns)
+        lp.row(columns, [1.0] * len(columns), 1.0, 1.0)
+    rows = [lp.row([makespan, *columns], [1.0, *(-v for v in values)], 0.0) for columns, values in loads]
+    solved = lp.duals(time_limit_s=LP_LIMIT_S)
+    duals = [0.0 if solved is None else max(0.0, float(solved[row])) for row in rows]
+    total = sum(duals)
+    if not total:
+        return [GRAIN // count] * count
+    return [int(GRAIN * d / total) for d in duals]  # rounded down: together at most GRAIN, so that they are valid

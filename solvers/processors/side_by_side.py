@@ -1,0 +1,380 @@
+"""From steps one after another to steps side by side: list scheduling that counts memory.
+
+The steps of a schedule for one processor decide about keeping, recomputing and paging. Here they get processors and
+an order in which these seldom wait for each other. Frees come as late as RAM allows, so that no step waits for one. Of
+several such lists the checker's own simulation finds the cheapest that fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from poetc.scheduling import (
+    Compute,
+    Free,
+    PageIn,
+    PageOut,
+    Paging,
+    Problem,
+    Proof,
+    Schedule,
+    ScheduleError,
+    Scope,
+    Status,
+    Step,
+    Trace,
+    complete,
+    keep_all_actions,
+    verify_parts,
+)
+from poetc.solvers.interface import SolverInfo
+from poetc.solvers.processors.bounds import relaxed
+from poetc.solvers.processors.placing import Placement, placed
+
+# How far a step may overtake the first one that waits, and whether long chains of readers come first.
+RULES = ((1, False), (8, False), (32, False), (128, False), (32, True), (512, True))
+ROOMY_BYTES = 2**50
+Action = Compute | PageIn | PageOut
+
+
+def side_by_side(
+    problem: Problem, steps: Sequence[Step], placement: Placement
+) -> tuple[tuple[Step, ...], Trace] | None:
+    """The cheapest list found of the actions in `steps`, none of which is a Move; None if no list fits.
+
+    Deterministic; O(rules * steps * overtaken steps).
+    """
+    plain = replace(problem, deadline_ns=None)
+    best: tuple[tuple[int, int], tuple[Step, ...], Trace] | None = None
+    in_turn = one_after_another(steps, placement)
+    lists = [in_turn, *(_List(problem, steps, placement, *rule).run() for rule in RULES)]
+    for found in dict.fromkeys(s for s in lists if s is not None):
+        try:
+            trace = verify_parts([(plain, found)])
+        except ScheduleError:
+            continue  # its estimate of RAM was too low
+        late = 0 if problem.deadline_ns is None else max(0, trace.time_ns - problem.deadline_ns)
+        cost = late, problem.objective.cost(trace.energy_pj, trace.time_ns)
+        if best is None or cost < best[0]:
+            best = cost, found, trace
+    if best is None or best[0][0]:
+        return None
+    return best[1], best[2]
+
+
+def estimate(problem: Problem, steps: Sequence[Step], placement: Placement) -> tuple[int, int]:
+    """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
+    found = _List(replace(problem, budget_bytes=ROOMY_BYTES), steps, placement, 32, False)
+    found.run()
+    end_ns = max(*found.done, found.bus)
+    late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
+    power_uw = sum(p.idle_uw for p in problem.processors) * end_ns
+    energy_pj = 0
+    for k, operator in enumerate(problem.operators):
+        time_ns, own_pj = operator.cost_on(placement[k]) or (0, 0)
+        energy_pj += own_pj
+        power_uw -= problem.processors[placement[k]].idle_uw * time_ns
+    for own, time_ns in enumerate(found.hand_over_ns):
+        power_uw += (problem.processors[own].active_uw - problem.processors[own].idle_uw) * time_ns
+    return late, problem.objective.cost(energy_pj + power_uw // 1000, end_ns)
+
+
+def one_after_another(steps: Sequence[Step], placement: Placement) -> tuple[Step, ...]:
+    """The steps with their processors, and a fence where another processor goes on."""
+    result: list[Step] = []
+    before = 0
+    for step in steps:
+        if isinstance(step, Compute):
+            own = placement[step.operator]
+            step = replace(step, processor=own, fence=own != before)
+        if not isinstance(step, Free):
+            before = step.processor if isinstance(step, Compute) else 0
+        result.append(step)
+    return tuple(result)
+
+
+def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Schedule | None:
+    """A schedule that runs every operator once where `placement` says; None if that does not fit."""
+    plain = placed(problem, placement)
+    found = side_by_side(problem, complete(plain, keep_all_actions(plain)), placement)
+    if found is None:
+        return None
+    steps, trace = found
+    cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
+    proof = Proof(
+        status=Status.FEASIBLE,
+        objective=cost,
+        bound=min(cost, relaxed(problem).least),
+        scope=Scope(),
+        method="every operator once; bound: work divided among processors, critical path",
+    )
+    return Schedule(solver=info.name, steps=steps, proof=proof)
+
+
+@dataclass(slots=True)
+class _Stay:
+    """A residency: an action makes it, others read it, and one may take its bytes over."""
+
+    tensor: int
+    size_bytes: int
+    left: int = 0  # users that are not in the list yet
+    lasts: bool = False  # to the end
+    taken: bool = False  # another one takes its bytes over
+    written_ns: int = 0
+    used_ns: int = 0
+    processor: int = -1  # that computed it
+
+
+@dataclass(slots=True)
+class _Item:
+    action: Action
+    reads: list[int] = field(default_factory=list)  # stays
+    makes: list[int] = field(default_factory=list)
+    after: list[int] = field(default_factory=list)  # items that wait for it
+    waits: int = 0
+    rank_ns: int = 0
+    duration_ns: int = 0
+
+
+class _List:
+    def __init__(
+        self, problem: Problem, steps: Sequence[Step], placement: Placement, reach: int, by_rank: bool
+    ) -> None:
+        self.problem, self.placement, self.reach, self.by_rank = problem, placement, reach, by_rank
+        self.stays: list[_Stay] = []
+        self.items: list[_Item] = []
+        self._read(steps)
+        pages = any(not isinstance(i.action, Compute) for i in self.items)
+        self.room = problem.budget_bytes - problem.base_bytes - (problem.page_buffer_bytes if pages else 0)
+        count = len(problem.processors)
+        self.done, self.before_last, self.workspace = [0] * count, [0] * count, [0] * count
+        self.hand_over_ns = [0] * count
+        self.bus, self.barrier = 0, 0
+        self.live = sum(s.size_bytes for s in self.stays if s.written_ns < 0)
+        self.dead: list[int] = []  # stays that nobody needs any more
+        self.result: list[Step] = []
+
+    def _read(self, steps: Sequence[Step]) -> None:
+        """Items with their dependences. A tensor that is made again waits for all users of its copy before."""
+        current: dict[int, int] = {}
+        users: list[list[int]] = []
+        out: dict[int, int] = {}  # tensor -> its last page-out
+
+        def begin(t: int, k: int, size_bytes: int) -> int:
+            if t in current:
+                for user in users[current[t]]:
+                    edges.add((user, k))
+            self.stays.append(_Stay(t, size_bytes))
+            users.append([k] if k >= 0 else [])
+            current[t] = len(self.stays) - 1
+            return current[t]
+
+        edges: set[tuple[int, int]] = set()
+        makers: list[int] = []
+        for t, tensor in enumerate(self.problem.tensors):
+            if tensor.initial == "ram":
+                stay = begin(t, -1, tensor.size_bytes)
+                self.stays[stay].written_ns = -1  # there from the start
+                makers.append(-1)
+        for action in (s for s in steps if not isinstance(s, Free)):
+            assert isinstance(action, Compute | PageIn | PageOut)
+            k, item = len(self.items), _Item(action)
+            self.items.append(item)
+            reads: Iterable[int] = ()
+            if isinstance(action, Compute):
+                operator = self.problem.operators[action.operator]
+                cost = operator.cost_on(self.placement[action.operator])
+                item.duration_ns = 0 if cost is None else cost[0]
+                reads = dict.fromkeys(operator.inputs)
+            elif isinstance(action, PageOut):
+                item.duration_ns = self.problem.tensors[action.tensor].page_out_ns
+                reads, out[action.tensor] = (action.tensor,), k
+            else:
+                item.duration_ns = self.problem.tensors[action.tensor].page_in_ns
+                if action.tensor in out:
+                    edges.add((out[action.tensor], k))
+            for t in reads:
+                stay = current[t]
+                item.reads.append(stay)
+                self.stays[stay].left += 1
+                if makers[stay] >= 0:
+                    edges.add((makers[stay], k))
+            taken = {}
+            if isinstance(action, Compute):
+                for i, o in action.in_place:
+                    stay = current[i]
+                    edges |= {(user, k) for user in users[stay] if user >= 0}
+                    self.stays[stay].taken = True
+                    taken[o] = self.stays[stay].size_bytes
+            for stay in item.reads:
+                users[stay].append(k)
+            outputs = self.problem.operators[action.operator].outputs if isinstance(action, Compute) else ()
+            for t in (action.tensor,) if isinstance(action, PageIn) else outputs:
+                size = taken.get(t, self.problem.tensors[t].size_bytes)
+                item.makes.append(begin(t, k, size))
+                makers.append(k)
+        for t, stay in current.items():
+            self.stays[stay].lasts = self.problem.tensors[t].final == "ram" and not self.stays[stay].taken
+        for a, b in edges:
+            if a >= 0 and a != b:
+                self.items[a].after.append(b)
+                self.items[b].waits += 1
+        for item in reversed(self.items):
+            item.rank_ns = item.duration_ns + max((self.items[b].rank_ns for b in item.after), default=0)
+
+    def run(self) -> tuple[Step, ...] | None:
+        """The list; None where RAM does not suffice for this order."""
+        left = dict.fromkeys(range(len(self.items)))
+        self.dead = [s for s, stay in enumerate(self.stays) if stay.written_ns < 0 and self._is_dead(stay)]
+        for stay in self.stays:
+            stay.written_ns = max(0, stay.written_ns)
+        while left:
+            ready: list[int] = []
+            for k in left:
+                if len(ready) >= 64 or k >= next(iter(left)) + self.reach:
+                    break
+                if not self.items[k].waits:
+                    ready.append(k)
+            if not self._issue_best(ready) and not self._issue_alone(ready):
+                return None
+            for k in [k for k in ready if self.items[k].waits < 0]:
+                del left[k]
+        for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
+            self._free(s)
+        return tuple(self.result)
+
+    def _issue_best(self, ready: list[int]) -> bool:
+        """Put the item that can begin first into the list, with the frees that it needs room from."""
+        best: tuple[tuple[int, int], int, list[int]] | None = None
+        for k in ready:
+            found = self._begin(k)
+            if found is not None:
+                key = found[0], -self.items[k].rank_ns if self.by_rank else k
+                if best is None or key < best[0]:
+                    best = key, k, found[1]
+        if best is None:
+            return False
+        for s in best[2]:
+            self._free(s)
+        self._issue(best[1], fence=False)
+        return True
+
+    def _issue_alone(self, ready: list[int]) -> bool:
+        """The first item with all frees before it, and behind all that is in flight."""
+        for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
+            self._free(s)
+        k = ready[0]
+        if not isinstance(self.items[k].action, Compute):
+            if self._begin(k) is None:
+                return False
+            self._issue(k, fence=False)
+            return True
+        if self.live + self._new_bytes(k) + self._own_workspace(k) > self.room:
+            return False
+        self._issue(k, fence=True)
+        return True
+
+    def _begin(self, k: int) -> tuple[int, list[int]] | None:
+        """When an item would begin, and the frees that come right before it; None if it does not fit."""
+        item = self.items[k]
+        own = self._processor(item)
+        begin = max(self.done[own], self.barrier, *(self.stays[s].written_ns for s in item.reads), 0)
+        if isinstance(item.action, Compute):
+            taken = {i for i, _ in item.action.in_place}
+            begin = max(
+                begin,
+                *(self.stays[s].used_ns for s in item.reads if self.stays[s].tensor in taken),
+                *(ns for q, ns in enumerate(self.before_last) if q != own),
+                0,
+            )
+        needed = self.live + self._new_bytes(k) + self._own_workspace(k)
+        needed += sum(w for q, w in enumerate(self.workspace) if q != own)
+        frees = []
+        for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
+            stay = self.stays[s]
+            again = any(self.stays[m].tensor == stay.tensor for m in item.makes)
+            if stay.used_ns <= begin or needed > self.room or again:
+                frees.append(s)
+                needed -= stay.size_bytes
+                begin = max(begin, stay.used_ns)
+        return (begin, frees) if needed <= self.room else None
+
+    def _issue(self, k: int, *, fence: bool) -> None:
+        item = self.items[k]
+        action, own = item.action, self._processor(item)
+        begin = max([self.done[own], self.barrier, *(self.stays[s].written_ns for s in item.reads)])
+        if isinstance(action, Compute):
+            if fence:
+                self.barrier = begin = max(self.barrier, *self.done)
+                self.workspace = [0] * len(self.workspace)
+            taken = {i for i, _ in action.in_place}
+            begin = max(
+                begin,
+                *(self.stays[s].used_ns for s in item.reads if self.stays[s].tensor in taken),
+                *(ns for q, ns in enumerate(self.before_last) if q != own),
+                0,
+            )
+            extra_ns = self._hand_over_ns(item, own)
+            self.hand_over_ns[own] += extra_ns
+            end = begin + item.duration_ns + extra_ns
+            self.before_last[own], self.done[own] = self.done[own], end
+            self.workspace[own] = self._own_workspace(k)
+            self.result.append(replace(action, processor=own, fence=fence))
+        else:
+            if self.problem.paging is Paging.DMA:
+                self.bus = end = max(begin, self.bus) + item.duration_ns
+            else:
+                end = begin + item.duration_ns
+                self.before_last[0], self.done[0] = self.done[0], end
+            self.result.append(action)
+        self.live += self._new_bytes(k)
+        for s in item.reads:
+            stay = self.stays[s]
+            stay.left -= 1
+            stay.used_ns = max(stay.used_ns, end)
+            if not stay.left and self._is_dead(stay):
+                self.dead.append(s)
+        for s in item.makes:
+            stay = self.stays[s]
+            stay.written_ns = stay.used_ns = end
+            stay.processor = own if isinstance(action, Compute) else stay.processor
+            if self._is_dead(stay):
+                self.dead.append(s)
+        item.waits = -1  # done
+        for b in item.after:
+            self.items[b].waits -= 1
+
+    def _is_dead(self, stay: _Stay) -> bool:
+        return not stay.left and not stay.lasts and not stay.taken
+
+    def _free(self, s: int) -> None:
+        stay = self.stays[s]
+        self.result.append(Free(stay.tensor))
+        self.dead.remove(s)
+        self.live -= stay.size_bytes
+        self.barrier = max(self.barrier, stay.used_ns)
+
+    def _processor(self, item: _Item) -> int:
+        return self.placement[item.action.operator] if isinstance(item.action, Compute) else 0
+
+    def _own_workspace(self, k: int) -> int:
+        action = self.items[k].action
+        return self.problem.operators[action.operator].workspace_bytes if isinstance(action, Compute) else 0
+
+    def _new_bytes(self, k: int) -> int:
+        action = self.items[k].action
+        taken = {o for _, o in action.in_place} if isinstance(action, Compute) else set()
+        return sum(self.stays[s].size_bytes for s in self.items[k].makes if self.stays[s].tensor not in taken)
+
+    def _hand_over_ns(self, item: _Item, own: int) -> int:
+        processors, time_ns, flushed_ps = self.problem.processors, 0, 0
+        for s in item.reads:
+            maker = self.stays[s].processor
+            if maker not in (-1, own):
+                pair = processors[own], processors[maker]
+                time_ns = max(time_ns, *(p.hand_over_ns for p in pair))
+                flushed_ps += self.problem.tensors[self.stays[s].tensor].size_bytes * max(
+                    p.flush_ps_per_byte for p in pair
+                )
+        return time_ns + flushed_ps // 1000

@@ -1,0 +1,27 @@
+"""Mandheling: runs of operators go to the co-processor where that saves more than the switches cost.
+
+Source: Xu et al., MobiCom 2022. Its batch splitting and its prepared subgraphs concern the operators, not their places.
+"""
+
+from __future__ import annotations
+
+from poetc.scheduling import Problem, Schedule, SolveOptions
+from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.processors import context_switches
+from poetc.solvers.published._placed import solve_placed
+
+INFO = SolverInfo(
+    name="mandheling",
+    title="Profitable runs of operators on the co-processor, with few switches",
+    citation="D. Xu et al., Mandheling: Mixed-Precision On-Device DNN Training with DSP Offloading, MobiCom 2022",
+    energy=True,
+    deadline=True,
+    processors=True,
+    notes="Greedy, in the order of the step. Neither recomputes nor pages.",
+)
+
+
+def solve(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:
+    """Raises InfeasibleError where every operator once does not fit the budget or the deadline."""
+    del options, progress
+    return solve_placed(INFO, problem, context_switches)
