@@ -1,4 +1,4 @@
-"""`make bench-elastic`: a budget that changes in mid-step, under ours and the published rules.
+"""A budget that changes in mid-step, under ours and the published rules.
 
     python -m bench.elastic changes MODEL [--batch N] [--device D] --switch BEFORE:AFTER@SHARE% ...
     python -m bench.elastic trace NETWORK [--batch N] [--device D] --budgets SIZE,SIZE... [--steps N] [--seed N]
@@ -93,9 +93,10 @@ class Rule:
                     moved = None if switch is None else (switch.join, switch.time_ns)
                 if moved is not None:
                     switched += at > 0
-                    plan, (at, took) = target, moved
-                    now += took
-                    longest = max(longest, now - asked[0])
+                    now += moved[1]
+                    if target > plan:  # nobody waits for a larger one
+                        longest = max(longest, now - asked[0])
+                    plan, at = target, moved[0]
                     asked = None
                     continue
             now += self.times[plan][at]

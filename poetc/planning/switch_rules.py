@@ -53,7 +53,7 @@ class SwitchRow:
     `cost`: of the whole step, in the unit of the objective; `rest`: of its part behind the change. `redone`: the part
     of `rest` that brings the new plan to this place, as a share of running the new plan up to there.
     `least_redone`: no continuation in the order of the new plan has a smaller share. `status`: switched, kept (one
-    plan serves both budgets), or failed, where `reason` says why.
+    plan serves both budgets), stayed (a larger plan is taken with the next step), or failed, where `reason` says why.
     """
 
     rule: str
@@ -139,6 +139,8 @@ def _planned(rule: str, bundle: Bundle, position: int, change: Change, **joins: 
             redone=(rest - left) / done,
             least_redone=min(rest - left, switching.bound(source, target, at) - left) / done,
         )
+    if rule != "restart" and target < source:
+        return SwitchRow(rule=rule, change=change, status="stayed", seconds=0.0, cost=line.rest[0])
     why = "an update would run twice" if rule == "restart" else "no later point of the step has a switch"
     raise UsageError(f"{rule}: {why}")
 

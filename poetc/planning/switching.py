@@ -233,7 +233,7 @@ class Switching:
                 yield found
 
     def switch(self, source: int, target: int, at: int) -> Switch | None:
-        """The cheapest switch found; None where there is none."""
+        """The cheapest switch found; None where there is none, or where going over to a larger plan does not pay."""
         a, b = self.lines[source], self.lines[target]
         here = a.points[at]
         best: Switch | None = None
@@ -263,6 +263,8 @@ class Switching:
                 bound=min(rest, self.bound(source, target, at)),
                 time_ns=sum(step_time_ns(b.problem, s) for s in steps),
             )
+        if best is not None and target < source and best.rest >= a.rest[at]:
+            return None  # the rest of the step costs less in the smaller plan, and nobody waits for memory
         return best
 
     def _parts(
