@@ -1,5 +1,6 @@
 /* The runtime core: checks, the run loop, pages. See poetc.h. */
 #include "poetc.h"
+#include "poetc_bytes.h"
 #include "poetc_steps.h"
 
 #include <string.h>
@@ -150,14 +151,6 @@ uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes)
     return ~crc_of_bytes(crc, bytes, size_bytes);
 }
 
-static void put_u32(uint8_t *to, uint32_t value)
-{
-    to[0] = (uint8_t)value;
-    to[1] = (uint8_t)(value >> 8);
-    to[2] = (uint8_t)(value >> 16);
-    to[3] = (uint8_t)(value >> 24);
-}
-
 /* All of it but the checksum, which covers these 12 bytes and then the data. */
 static void make_head(uint8_t trailer[POETC_TRAILER], uint32_t page, uint32_t stamp, uint32_t size)
 {
@@ -178,12 +171,6 @@ uint32_t poetc_page_blocks(const poetc_program *program, uint32_t page)
 
     return program->pages[page].size_bytes / program->block_bytes +
            (rest + POETC_TRAILER > program->block_bytes ? 2u : 1u);
-}
-
-/* A driver's code, or POETC_EIO for a failure that it gave no negative code for. */
-static int driver_code(int code)
-{
-    return code > 0 ? POETC_EIO : code;
 }
 
 /* Full blocks go straight from the tensor; the rest of it and the trailer, at the end of the last block, through the

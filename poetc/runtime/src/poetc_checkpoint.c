@@ -7,25 +7,13 @@
  * that there is no third place that could be torn.
  */
 #include "poetc_checkpoint.h"
+#include "poetc_bytes.h"
 
 #include <string.h>
 
 static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '3'}; /* tells a checkpoint from a page */
 
 enum { SIZE_AT = 16, CRC_AT = 20 };
-
-static void put_u32(uint8_t *to, uint32_t value)
-{
-    to[0] = (uint8_t)value;
-    to[1] = (uint8_t)(value >> 8);
-    to[2] = (uint8_t)(value >> 16);
-    to[3] = (uint8_t)(value >> 24);
-}
-
-static uint32_t get_u32(const uint8_t *from)
-{
-    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
-}
 
 static int check(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
 {
@@ -34,11 +22,6 @@ static int check(const poetc_runtime *runtime, const poetc_checkpoint *checkpoin
     if (checkpoint->slots < 2u || checkpoint->buffer == NULL || store->page_out == NULL || store->page_in == NULL)
         return POETC_EINVAL;
     return POETC_OK;
-}
-
-static int driver_code(int code)
-{
-    return code > 0 ? POETC_EIO : code;
 }
 
 static int barrier(const poetc_store *store)

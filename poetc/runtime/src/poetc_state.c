@@ -1,5 +1,6 @@
 /* The trained state as one stream. See poetc_state.h. */
 #include "poetc_state.h"
+#include "poetc_bytes.h"
 
 #include <string.h>
 
@@ -20,14 +21,6 @@ static int put(void *context, const void *data, uint32_t size_bytes)
     to->crc = poetc_crc32(to->crc, data, size_bytes);
     to->size_bytes += size_bytes;
     return to->sink(to->context, data, size_bytes);
-}
-
-__attribute__((noinline)) static void put_u32(uint8_t *to, uint32_t value)
-{
-    to[0] = (uint8_t)value;
-    to[1] = (uint8_t)(value >> 8);
-    to[2] = (uint8_t)(value >> 16);
-    to[3] = (uint8_t)(value >> 24);
 }
 
 int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context)
@@ -59,11 +52,6 @@ int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_si
     put_u32(trailer + SIZE_AT, to.size_bytes);
     put_u32(trailer + CRC_AT, poetc_crc32(to.crc, trailer, CRC_AT));
     return sink(context, trailer, POETC_STATE_TRAILER);
-}
-
-static uint32_t get_u32(const uint8_t *from)
-{
-    return (uint32_t)from[0] | (uint32_t)from[1] << 8 | (uint32_t)from[2] << 16 | (uint32_t)from[3] << 24;
 }
 
 /* Bytes that a region takes in the stream. */
