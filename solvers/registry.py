@@ -11,6 +11,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import pkgutil
+from dataclasses import replace
 from types import ModuleType
 
 from poetc.errors import UsageError
@@ -35,10 +36,21 @@ def _modules() -> dict[str, ModuleType]:
                 if module is not None:
                     found.setdefault(file.name, module)
     for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
-        module = None if point.name in found else _if_solver(point.load())
+        module = None if point.name in found else _if_solver(_loaded(point))
         if module is not None:
             found[point.name] = module
     return dict(sorted(found.items()))
+
+
+def _loaded(point: importlib.metadata.EntryPoint) -> ModuleType:
+    try:
+        module: ModuleType = point.load()
+    except Exception as error:  # whatever a stranger's module does when it is imported
+        package = point.dist.name if point.dist is not None else "a package"
+        raise UsageError(
+            f"solver {point.name!r} of {package}: {point.value} cannot be imported: {error}; mend or uninstall it"
+        ) from error
+    return module
 
 
 def _module(name: str) -> ModuleType | None:
@@ -53,8 +65,8 @@ def _module(name: str) -> ModuleType | None:
 
 
 def available() -> dict[str, SolverInfo]:
-    """The descriptions of all solvers, sorted by name."""
-    return {name: module.INFO for name, module in _modules().items()}
+    """The descriptions of all solvers, sorted by name. An entry point's name goes before that in its module."""
+    return {name: replace(module.INFO, name=name) for name, module in _modules().items()}
 
 
 def info(solver: str) -> SolverInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.metadata
 import sys
 from pathlib import Path
 from random import Random
@@ -83,3 +84,26 @@ def test_a_file_dropped_into_a_folder_of_solvers_is_found(
         monkeypatch.undo()
         registry._modules.cache_clear()
         sys.modules.pop(f"{folder}.dropped_in", None)
+
+
+def entry_point(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a package with this entry point were installed."""
+    point = importlib.metadata.EntryPoint(name, value, registry.ENTRY_POINTS)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
+    registry._modules.cache_clear()
+
+
+def test_a_solver_of_another_package_has_the_name_of_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two names the one that --solver takes is listed; a module that cannot be imported is named in one line."""
+    try:
+        entry_point("mine", "poetc.solvers.published.keep_all", monkeypatch)
+        assert available()["mine"].name == "mine"
+        problem = training_problem(Random(0), 2)
+        problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+        assert solve(problem, "mine").steps == keep_all(problem).steps
+        entry_point("broken", "no_such_package", monkeypatch)
+        with pytest.raises(UsageError, match="solver 'broken' of a package: no_such_package cannot be imported"):
+            available()
+    finally:
+        monkeypatch.undo()
+        registry._modules.cache_clear()
