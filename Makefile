@@ -105,6 +105,11 @@ bench-memory: setup ## peak memory of whole processes that train, beside PyTorch
 	bench/setup_peers
 	$(BIN)/python bench/memory.py --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python $(BENCH_ARGS)
 
+.PHONY: bench-fleet
+bench-fleet: setup ## rounds of a fleet beside PyTorch clients, with an emulated board: docs/results/fleet.md
+	bench/setup_peers
+	$(BIN)/python -m bench.fleet --data $(MODELS)/data/mnist_t10k_first2500.npz --write $(BENCH_ARGS)
+
 .PHONY: bench-shapes
 bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone, in per cent of the core's peak
 	bench/setup_peers

@@ -32,6 +32,7 @@ HEADERS = (
             "poetc_data",
             "poetc_rate",
             "poetc_bundle",
+            "poetc_update",
         )
     ),
     PORTS / "device" / "poetc_port.h",

@@ -104,6 +104,11 @@ class _OptLevel(click.Choice[str]):
     is_flag=True,
     help="Write a Python package that needs numpy alone, for host and cortex-a. Copy SRC and import it.",
 )
+@click.option(
+    "--fleet",
+    is_flag=True,
+    help="Firmware that a gateway of a fleet drives over the board's serial line (see poetc.flower.gateway_app).",
+)
 @_options.force_option
 @_options.numerics_option
 @_options.checkpoint_option
@@ -127,6 +132,7 @@ def emit(
     numerics: Literal["portable", "fast"],
     checkpoint: int | None,
     package: bool,
+    fleet: bool,
     schedule: str | None,
     force: bool,
     as_json: bool,
@@ -171,6 +177,7 @@ def emit(
             share_arena=share_arena,
             opt_level=opt_level or "",
             sections=sections,
+            fleet=fleet,
         )
     for note in document["notes"]:
         console.note(note)

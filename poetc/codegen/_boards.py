@@ -58,6 +58,7 @@ class Board:
     code: Region | None = None
     ram: Region | None = None
     sources: tuple[str, ...] = ()  # files of runtime/ports besides the target's folders
+    serial: str = ""  # the driver of its serial line, a file of runtime/ports; "": none here
     trap: str = ""  # mpu | mmu | end | pages | ""
     memory_option: bool = False
     card: bool = False  # pages go to an SD card image; otherwise to a file
@@ -161,7 +162,13 @@ _AN547 = {
     "sources": _SEMIHOSTING,
     "trap": "mpu",
 }
-_MPS2 = {"code": Region(0, 4 * MIB), "ram": Region(0x20000000, 4 * MIB), "sources": _SEMIHOSTING, "trap": "mpu"}
+_MPS2 = {
+    "code": Region(0, 4 * MIB),
+    "ram": Region(0x20000000, 4 * MIB),
+    "sources": _SEMIHOSTING,
+    "serial": "drivers/cmsdk_uart.c",
+    "trap": "mpu",
+}
 
 BOARDS = {
     b.name: b
@@ -184,6 +191,7 @@ BOARDS = {
             code=Region(0, 256 * KIB),
             ram=Region(0x20000000, 64 * KIB),
             sources=("device/semihosting.c", "drivers/sd_spi.c", "drivers/pl022.c"),
+            serial="drivers/pl011_uart.c",
             trap="mpu",
             card=True,
             own_store=True,
@@ -203,6 +211,7 @@ BOARDS = {
             code=Region(0, 4 * MIB),
             ram=Region(0x20000000, 4 * MIB),
             sources=_SEMIHOSTING,
+            serial="drivers/cmsdk_uart.c",
         ),
         Board(
             name="mps2-an386",

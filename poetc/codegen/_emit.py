@@ -11,11 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from poetc.codegen._boards import Target, resolve
+from poetc.codegen._boards import BOARDS, Board, Target, resolve
 from poetc.codegen._bundle import ProgramBundle
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._cores import Core
-from poetc.codegen._firmware import NO_SECTIONS, Memory, Sections, checkpoint_steps, layout, linker_script, port_sources
+from poetc.codegen._firmware import (
+    FLEET_PROGRAM,
+    FRAME_BYTES,
+    NO_SECTIONS,
+    Memory,
+    Sections,
+    checkpoint_steps,
+    layout,
+    linker_script,
+    port_sources,
+)
 from poetc.codegen._image import constants_image, initial_pages, packed_state, state_image, store_image
 from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, generic_header, header, source
@@ -29,6 +39,7 @@ from poetc.errors import UsageError
 from poetc.graph import Value
 from poetc.output_directory import Kind, replacing
 from poetc.runtime import runtime_directory
+from poetc.runtime.layout import align
 from poetc.training.rates import Schedule
 
 KIND = Kind("poetc-emit.json", "emitted C")
@@ -133,10 +144,12 @@ def emit_models(
     package: bool = False,
     force: bool = False,
     copies: list[str] | None = None,
+    fleet: bool = False,
 ) -> Path:
     """As `emit`, of one model or several in a `form`. UsageError too where two models have a name in common.
 
-    Several models are a library that has the runtime and each kernel once.
+    Several models are a library that has the runtime and each kernel once. `fleet`: the program of the firmware is the
+    one that a gateway drives over a serial line.
     """
     chosen, its_board = resolve(target, board, numerics == "portable", device)
     chosen = shaped(chosen, form, len(parts), package)
@@ -148,8 +161,10 @@ def emit_models(
         _check_shared(module)
         _check_schedule(module, chosen)
     _check_form(modules, form, chosen)
+    if fleet:
+        _check_fleet(modules[0].programs[0], chosen, its_board)
     kind = KIND if bench is None else replace(KIND, option="--emit")
-    steps = checkpoint_steps(modules[0].programs[0], chosen, its_board, checkpoint)
+    steps = checkpoint_steps(modules[0].programs[0], chosen, its_board, 0 if fleet else checkpoint)
     models = [_emitted(m, p.values, form, chosen) for m, p in zip(modules, parts, strict=True)]
     check_names(models)
     contents = Contents(
@@ -163,7 +178,7 @@ def emit_models(
         shared_arena=form.shared_arena,
         checkpoint=steps,
         opt_level=form.opt_level,
-        port=port_sources(chosen, its_board, "train.c" if bench is None else "bench.c"),
+        port=port_sources(chosen, its_board, FLEET_PROGRAM if fleet else "train.c" if bench is None else "bench.c"),
         files={name: text.encode() for name, text in (bench or {}).items()},
     )
     contents = replace(contents, files={**contents.files, **_beside(contents, memory)})
@@ -225,6 +240,18 @@ def _check_form(modules: Sequence[Module], form: Form, target: Target) -> None:
         raise UsageError(
             f"--section store={form.sections.store}: no weights live on the store; solve with --state store"
         )
+
+
+def _check_fleet(program: Program, target: Target, board: Board | None) -> None:
+    """UsageError where no gateway can drive the firmware."""
+    if board is None or not board.serial or target.build != "firmware":
+        known = ", ".join(b.name for b in BOARDS.values() if b.serial)
+        raise UsageError(f"--fleet: there is a serial line for firmware of the boards {known}")
+    if any(page.slots > 1 for page in program.pages):
+        raise UsageError("--fleet: some state lives on the store, where no gateway reaches it; solve with --state ram")
+    free = program.arena_bytes - align(program.state_bytes)
+    if free < FRAME_BYTES:
+        raise UsageError(f"--fleet: the arena has {free} bytes besides the state; a gateway needs {FRAME_BYTES}")
 
 
 def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, bytes]]:

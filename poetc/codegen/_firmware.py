@@ -89,6 +89,8 @@ class Layout:
 
 
 CHECKPOINT_SLOTS = 2  # of train.c
+FLEET_PROGRAM = "fleet.c"
+FRAME_BYTES = 140  # the least that it needs for a frame
 
 
 def checkpoint_blocks(program: Program) -> int:
@@ -125,6 +127,8 @@ def port_sources(target: Target, board: Board | None, program: str = "train.c") 
     """
     root = runtime_directory() / "ports"
     named = board.sources if board is not None else ()
+    if board is not None and program == FLEET_PROGRAM:
+        named = (*named, board.serial)
     paths: set[Path] = set()
     for folder in target.ports:
         if folder == "loop" and program != "train.c":

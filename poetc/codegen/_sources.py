@@ -55,7 +55,10 @@ def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> list[s
     missing = sorted(set(symbols) - files.keys())
     if missing:
         raise ProgramError(f"the runtime has no kernel {', '.join(missing)}")
-    waiting = [root / "src" / f"poetc{part}.c" for part in ("", "_checkpoint", "_data", "_rate", "_session", "_state")]
+    waiting = [
+        root / "src" / f"poetc{part}.c"
+        for part in ("", "_checkpoint", "_data", "_rate", "_session", "_state", "_update")
+    ]
     waiting += [root / "src" / part for part in parts]
     waiting += [files[s] for s in symbols]
     found: set[Path] = set()

@@ -33,13 +33,15 @@ def emit(
     opt_level: str = "",
     sections: Sequence[str] = (),
     share_arena: bool = False,
+    fleet: bool = False,
 ) -> dict[str, Any]:
     """Write C for `target` (and `board`, for firmware) to `out`; returns its needs in bytes.
 
     `package`: as a Python package, its library built where the compiler is installed. `force`: files there that the
     user changed are replaced, and copies kept. Of several directories one library is made; the symbols of each begin
     with one of `names`. `layout`, `opt_level`, `sections` (as `arena=.axi_sram`) and `share_arena`: as `codegen.Form`
-    says. `target` None: this machine, or any core where only a library can be made.
+    says. `fleet`: firmware that a gateway drives. `target` None: this machine, or any core where only a library can be
+    made.
     """
     paths = [directories] if isinstance(directories, Path) else list(directories)
     if len(names) > len(paths):
@@ -79,6 +81,7 @@ def emit(
         schedule=rates,
         force=force,
         copies=copies,
+        fleet=fleet,
     )
     if package:
         progress("compiling")

@@ -3,15 +3,21 @@
 Nothing here needs Flower; `poetc.flower` turns its messages into calls of this package.
 """
 
+from poetc.fleet.board import Board
 from poetc.fleet.data import Data, Source, read_data
+from poetc.fleet.frames import BoardError
 from poetc.fleet.participant import Evaluated, Participant, Trained
+from poetc.fleet.update import Quantizer
 from poetc.fleet.weights import FleetModel, Weight
 
 __all__ = [
+    "Board",
+    "BoardError",
     "Data",
     "Evaluated",
     "FleetModel",
     "Participant",
+    "Quantizer",
     "Source",
     "Trained",
     "Weight",

@@ -14,7 +14,8 @@ from poetc.commands.weights import model_of
 from poetc.datasets import Slot, slots_of
 from poetc.errors import CheckFailed, UsageError
 from poetc.fleet.data import Data
-from poetc.fleet.weights import FleetModel
+from poetc.fleet.update import Quantizer
+from poetc.fleet.weights import FleetModel, Weight
 from poetc.graph import Array
 from poetc.loop import Loss, Meter, SessionEngine, default_metrics
 from poetc.runtime.session import Session
@@ -22,9 +23,8 @@ from poetc.runtime.session import Session
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """One round of a client: its weights by the names of the graph, and the mean loss of its steps."""
+    """One round of a client: the mean loss of its steps, and the number of its samples."""
 
-    state: Mapping[str, Array]
     loss: float
     samples: int
     steps: int
@@ -83,8 +83,7 @@ class Participant:
                 if not math.isfinite(loss):
                     raise CheckFailed(f"step {steps}: the loss is {loss}: lower the learning rate, or scale the inputs")
                 total += loss
-        found = self.session.state_dict([w.tensor for w in self.model.weights])
-        return Trained(state=found, loss=total / steps, samples=data.samples, steps=steps)
+        return Trained(loss=total / steps, samples=data.samples, steps=steps)
 
     def evaluate(self, state: Mapping[str, Array], data: Data) -> Evaluated:
         """Loss and accuracy of the validation samples, in inference mode."""
@@ -96,6 +95,19 @@ class Participant:
             meter.add(self._engine.evaluate(batch), batch, count / data.batches.rows)
         result = meter.result()
         return Evaluated(loss=result["loss"], accuracy=result.get("accuracy"), samples=data.evaluated_samples)
+
+    def state(self) -> dict[str, Array]:
+        """The weights that travel, as they are now, by the names of the graph."""
+        return self.session.state_dict([w.tensor for w in self.model.weights])
+
+    def masked(self, quantizer: Quantizer, weight: Weight, before: Array | None, terms: Array, first: int) -> Array:
+        """The words of one weight as it is now, less `before`, with the terms of a mask added: by the C, as integers.
+
+        `first`: the number of the weight's first element in the whole update.
+        """
+        (after,) = self.session.state_dict([weight.tensor]).values()
+        words = quantizer.words_in_c(self.session.library, after, before, first)
+        return quantizer.masked_in_c(self.session.library, words, terms).reshape(weight.shape)
 
     def measure_peak(self) -> int:
         """Bytes of the arena that a training step touches."""

@@ -23,6 +23,7 @@ from poetc.fleet import Evaluated, FleetModel, Trained
 from poetc.graph import Array
 
 FINGERPRINT = "poetc-fingerprint"  # of the model, in the config of a message
+CHANGE = "poetc-change"  # in the config of a message: send the change of the weights
 _OLDER = ("fitins", "evaluateins")
 
 
@@ -47,9 +48,9 @@ def received(model: FleetModel, message: Message) -> dict[str, Array]:
     return model.state({name: array.numpy() for name, array in record.items()}, fingerprint)
 
 
-def trained(model: FleetModel, message: Message, result: Trained) -> Message:
-    """The reply to a message that asked for training."""
-    arrays = model.arrays(result.state)
+def trained(model: FleetModel, message: Message, result: Trained, state: Mapping[str, Array]) -> Message:
+    """The reply to a message that asked for training, with the weights after it."""
+    arrays = model.arrays(state)
     if _older(message):
         fit = FitRes(
             Status(Code.OK, ""), ndarrays_to_parameters(list(arrays.values())), result.samples, {"loss": result.loss}
@@ -68,6 +69,11 @@ def evaluated(message: Message, result: Evaluated) -> Message:
         return Message(compat.evaluateres_to_recorddict(found), reply_to=message)
     metrics = MetricRecord({"eval_loss": result.loss, **accuracy, "num-examples": result.samples})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+
+def sends_change(message: Message) -> bool:
+    """Whether the server asks for the change of the weights in a round instead of the weights after it."""
+    return _config(message).get(CHANGE) is True
 
 
 def number(name: str, message: Message, context: Context) -> float | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from poetc import artifact
 from poetc.errors import PoetcError, UsageError, printable
-from poetc.fleet import Data, FleetModel, Participant, Source, read_data
-from poetc.flower import _messages
+from poetc.fleet import Data, FleetModel, Participant, Source, Trained, read_data
+from poetc.flower import _messages, _secagg
+from poetc.graph import Array
 from poetc.runtime.session import SessionError
 
 try:
@@ -63,17 +64,22 @@ def client_app(
             shuffle=shuffle,
         )
 
-    def train(participant: Participant, message: Message, context: Context) -> Message:
-        received = _messages.received(participant.model, message)
+    def fit(participant: Participant, message: Message, context: Context, received: Mapping[str, Array]) -> Trained:
         epochs = _messages.integer("local-epochs", 1, message, context)
-        trained = participant.fit(
+        return participant.fit(
             received,
             data_of(participant, context),
             epochs=epochs,
             first_epoch=1 + epochs * (max(1, _messages.integer("server-round", 1, message, context)) - 1),
             learning_rate=_messages.number("learning-rate", message, context),
         )
-        return _messages.trained(participant.model, message, trained)
+
+    def train(participant: Participant, message: Message, context: Context) -> Message:
+        if _secagg.is_stage(message):
+            return _secagg.answer(participant, message, context, fit, seed)
+        received = _messages.received(participant.model, message)
+        trained = fit(participant, message, context, received)
+        return _messages.trained(participant.model, message, trained, participant.state())
 
     def evaluate(participant: Participant, message: Message, context: Context) -> Message:
         received = _messages.received(participant.model, message)
@@ -106,6 +112,15 @@ def _given(data: Any, context: Context) -> Source:
     return found
 
 
+def in_one_line(where: str, message: Message, call: Callable[[], Message]) -> Message:
+    """The reply of `call`, or an error reply of one line where it fails by a fault that a user can mend."""
+    try:
+        return call()
+    except (PoetcError, SessionError, ValueError, OSError) as error:
+        text = str(error) if str(error).startswith(f"{where}: ") else f"{where}: {error}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, printable(text)), reply_to=message)
+
+
 class _Participants:
     """The participant of each directory, compiled when its first message comes; messages take turns."""
 
@@ -119,16 +134,15 @@ class _Participants:
 
         def handle(message: Message, context: Context) -> Message:
             path = Path(self._directory(context) if callable(self._directory) else self._directory)
-            try:
-                with self._lock:
-                    if path not in self._ready:
-                        self._ready[path] = Participant(artifact.read(path), threads=self._threads)
-                    return handler(self._ready[path], message, context)
-            except (PoetcError, SessionError, ValueError, OSError) as error:
-                code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-                return Message(Error(code, printable(f"{path}: {error}")), reply_to=message)
+            with self._lock:
+                return in_one_line(str(path), message, lambda: handler(self._participant(path), message, context))
 
         return handle
+
+    def _participant(self, path: Path) -> Participant:
+        if path not in self._ready:
+            self._ready[path] = Participant(artifact.read(path), threads=self._threads)
+        return self._ready[path]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._directory, self._threads)  # a simulation sends the app to other processes

@@ -344,6 +344,11 @@ class Session:
         return int(self._raw.runtime.page_outs)
 
     @property
+    def library(self) -> Library:
+        """The emitted library, for functions of the runtime that have no method here."""
+        return self._library
+
+    @property
     def programs(self) -> tuple[str, ...]:
         """The programs that can be called: of "train", "infer" and "evaluate"."""
         return tuple(self._entries)

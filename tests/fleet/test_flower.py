@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,23 @@ import numpy as np
 import onnx
 import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.client.mod import secaggplus_mod
+from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
+from flwr.compat.common.recorddict_compat import arrayrecord_to_parameters
+from flwr.server import LegacyContext, ServerConfig
+from flwr.server.strategy import FedAvg as OlderFedAvg
+from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp.strategy import FedAvg, Result
 
 from poetc.artifact import Artifact
 from poetc.errors import UsageError
 from poetc.fleet import Participant, read_data
-from poetc.flower import client_app, initial_arrays, train_config
+from poetc.flower import FedAvgOfChanges, client_app, gateway_app, initial_arrays, train_config
 from poetc.flower._messages import array_record
 from poetc.graph import Array
 from tests.commands.trained import DIGITS
+from tests.fleet.conftest import Firmware
+from tests.support.fleet_board import BOARD, running
 from tests.support.flower_grid import InProcessGrid
 
 CLIENTS = 3
@@ -66,7 +75,7 @@ def test_two_rounds_are_the_average_of_the_clients_own_training(digits: Artifact
                 participant.model.state(weights), data, epochs=2, first_epoch=2 * number - 1, learning_rate=0.02
             )
             samples += own.samples
-            for name, array in participant.model.arrays(own.state).items():
+            for name, array in participant.model.arrays(participant.state()).items():
                 total[name] += array * float(own.samples)
         weights = {n: np.asarray(a / samples, np.float32) for n, a in total.items()}
     participant.close()
@@ -134,3 +143,77 @@ def test_the_demonstration_trains_and_writes_its_model(
     before, after = (onnx.load(p).graph.initializer for p in (DIGITS, tmp_path / "fleet.onnx"))
     assert [t.name for t in before] == [t.name for t in after]
     assert all(a.raw_data != b.raw_data for a, b in zip(before, after, strict=True) if a.dims and a.data_type == 1)
+
+
+def older(directory: Path) -> dict[str, Any]:
+    """The arguments of a strategy of the older interface."""
+
+    def config(server_round: int) -> dict[str, Any]:
+        return {**train_config(directory), "server-round": server_round}
+
+    initial = ndarrays_to_parameters([array.numpy() for array in initial_arrays(directory).values()])
+    return {"initial_parameters": initial, "on_fit_config_fn": config, "fraction_evaluate": 0.0}
+
+
+def secure_rounds(
+    grid: InProcessGrid, directory: Path, strategy: Any, clip: float, rounds: int = 2, **options: Any
+) -> list[Array]:
+    """The weights after some rounds of Flower's SecAgg+ over the older interface of strategies."""
+    context = LegacyContext(Context(1, 0, {}, RecordDict(), {}), ServerConfig(num_rounds=rounds), strategy)
+    workflow = SecAggPlusWorkflow(3, 2, clipping_range=clip, **{"max_weight": 200, **options})
+    DefaultWorkflow(fit_workflow=workflow)(grid, context)
+    record = context.state.array_records["parameters"]
+    return parameters_to_ndarrays(arrayrecord_to_parameters(record, keep_input=True))
+
+
+def test_secure_aggregation_gives_the_average(digits_directory: Path) -> None:
+    """Whole weights and changes by poetc's C, and whole weights by Flower's own modifier."""
+    plain = start(grid_of(digits_directory), digits_directory)
+    expected = [array.numpy() for array in plain.arrays.values()]
+    received = {}
+    for name, kind, clip, mods, error in (
+        ("C, weights", OlderFedAvg, 8.0, [], 2e-4),
+        ("C, changes", FedAvgOfChanges, 0.5, [], 1.5e-5),
+        ("Flower, weights", OlderFedAvg, 8.0, [secaggplus_mod], 2e-4),
+    ):
+        grid = grid_of(digits_directory, mods=mods)
+        weights = secure_rounds(grid, digits_directory, kind(**older(digits_directory)), clip)
+        assert grid.errors == [], name
+        for array, wanted in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(array, wanted, atol=error, err_msg=name)
+        received[name] = grid.received_words
+    assert received["C, weights"] == received["C, changes"] < 0.52 * received["Flower, weights"]
+
+
+def test_faults_of_secure_aggregation_and_of_a_gateway_are_one_line(digits_directory: Path) -> None:
+    grid = grid_of(digits_directory)
+    secure_rounds(grid, digits_directory, OlderFedAvg(**older(digits_directory)), 8.0, rounds=1, max_weight=1)
+    assert len(grid.errors) >= CLIENTS
+    assert all("samples of at most 1" in text and "\n" not in text for text in grid.errors[:CLIENTS])
+    app = gateway_app(digits_directory, digits_directory, "unix:/nonexistent/line")
+    grid = InProcessGrid(dict.fromkeys(range(2), app))
+    start(grid, digits_directory, rounds=1)
+    assert len(grid.errors) == 2
+    assert all(text.startswith("unix:/nonexistent/line: ") and "\n" not in text for text in grid.errors)
+
+
+@pytest.mark.long
+def test_a_board_takes_part_as_any_client(firmware: Firmware, tmp_path: Path) -> None:
+    """Two clients of this machine, and a third that is a board or has its data here: the same bits, secure or not."""
+    directory, averages = firmware.directory, []
+    participant = Participant(firmware.solved)
+    data = read_data(part(2), participant.slots, normalize="0..255", shuffle=False)
+    participant.close()
+    for on_board in (False, True):
+        random.seed(1)  # Flower's order of the clients, and of their sum
+        with running(firmware.solved, firmware.emitted, BOARD, list(data.batches.epoch(1)), tmp_path) as line:
+            grid = grid_of(directory, shuffle=False)
+            if on_board:
+                grid.replace(102, gateway_app(directory, firmware.emitted, line, seed=1))
+            plain = start(grid, directory, rounds=1)
+            masked = secure_rounds(grid, directory, FedAvgOfChanges(**older(directory)), 0.5, rounds=1)
+            assert grid.errors == []
+            averages.append(
+                [array.numpy().tobytes() for array in (*plain.arrays.values(),)] + [a.tobytes() for a in masked]
+            )
+    assert averages[0] == averages[1]

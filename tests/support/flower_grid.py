@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context, Message, RecordDict
@@ -30,13 +32,18 @@ class InProcessGrid(Grid):
             for node in apps
         }
         self.sent_bytes = self.received_bytes = 0
+        self.received_words = 0  # bytes of SecAgg+'s masked vectors
         self.errors: list[str] = []
+
+    def replace(self, node: int, app: ClientApp) -> None:
+        """Another app for one node."""
+        self._apps[node] = app
 
     def set_run(self, run: Any) -> None: ...
 
     @property
     def run(self) -> Any:
-        return None
+        return SimpleNamespace(run_id=1)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -52,11 +59,13 @@ class InProcessGrid(Grid):
             node = message.metadata.dst_node_id
             name = message.metadata.__dict__["_message_id"] = f"message {len(self._replies)}"
             self.sent_bytes += _array_bytes(message)
-            reply = self._apps[node](message, self._contexts[node])
+            reply = self._apps[node](copy.deepcopy(message), self._contexts[node])
             if reply.has_error():
                 self.errors.append(str(reply.error.reason))
             else:
                 self.received_bytes += _array_bytes(reply)
+                record = reply.content.config_records.get("secaggplus_configs", {})
+                self.received_words += sum(map(len, record.get("masked_params", [])))  # type: ignore[arg-type]
             self._replies[name] = reply
             names.append(name)
         return names

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from poetc.codegen._boards import Board, Target
-from poetc.codegen._firmware import checkpoint_blocks
+from poetc.codegen._firmware import FLEET_PROGRAM, checkpoint_blocks
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._module import Module
 from poetc.codegen._state_file import TRAILER_BYTES, regions, state_in_ram_bytes, tensors
@@ -17,12 +17,13 @@ from poetc.runtime import runtime_state_bytes
 def readme(contents: Contents, how: Sequence[str]) -> str:
     """How the directory is built or added to a project; then data, store and programs of each model."""
     target, board, checkpoint = contents.target, contents.board, contents.checkpoint
+    in_fleet = f"port/{FLEET_PROGRAM}" in contents.port
     lines = [f"# {' and '.join(m.name or m.model for m in contents.modules)}", "", *how, *_replacing()]
     for model in contents.models:
         module = model.module
         parts = [
-            _data(module, target),
-            _result(module, target),
+            _data(module, target, in_fleet),
+            () if in_fleet else _result(module, target),
             _threads(target),
             _store(module, target, board, checkpoint),
             _programs(module, contents.arenas),
@@ -41,7 +42,7 @@ def _replacing() -> Iterator[str]:
     yield ""
 
 
-def _data(module: Module, target: Target) -> Iterator[str]:
+def _data(module: Module, target: Target, in_fleet: bool) -> Iterator[str]:
     main = module.programs[0]
     yield from ("## Data", "")
     yield "One record a training step. A record is, without gaps and little-endian,"
@@ -61,6 +62,10 @@ def _data(module: Module, target: Target) -> Iterator[str]:
         yield "evaluated. STATE_OUT then gets the state with the least validation loss. Inputs that look unscaled"
         yield "(beyond 16, and whole or of one sign) end it with exit code 1; `./train -r DATA` trains on them."
         yield "In Python:"
+    elif in_fleet:
+        yield ""
+        yield "The program reads them from `data.bin` (in the directory that the emulator or debugger runs in), all in"
+        yield "each epoch that a gateway asks for over the serial line (`poetc.flower.gateway_app`). In Python:"
     else:
         yield ""
         yield "The program reads them from `data.bin` (in the directory that it, or the emulator or debugger, runs in),"

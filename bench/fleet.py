@@ -1,0 +1,297 @@
+"""Rounds of Flower's example embedded-devices: ten clients of PyTorch, and nine of poetc with one emulated Cortex-M.
+
+Writes docs/results/fleet.md with `--write`. Needs `bench/setup_peers`, the extra `flower`, and scripts/setup-arm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc import artifact
+from poetc.artifact import Artifact
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
+from poetc.fleet import Data, Participant, read_data
+from poetc.scheduling import SolveOptions
+from poetc.training import TrainingOptions
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "results" / "fleet.md"
+CLIENTS, BATCH, STEPS, RATE = 10, 32, 6, 0.1
+BOARD, CLIENT_ON_BOARD = "mps2-an386", 9
+Arrays = Mapping[str, Any]
+
+ONE_CLIENT = """
+import json, resource, sys
+from pathlib import Path
+import numpy as np
+from poetc import artifact
+from poetc.fleet import Participant, read_data
+participant = Participant(artifact.read(Path(sys.argv[1])))
+arrays = np.load(sys.argv[2])
+data = read_data([arrays["x"], arrays["y"]], participant.slots)
+participant.fit({w.tensor: participant.model.initial[w.name] for w in participant.model.weights}, data)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def part(images: Any, labels: Any, client: int) -> tuple[list[Any], list[Any]]:
+    """Training and held-out samples of a client, scaled as the example does: (x / 255 - 0.5) / 0.5."""
+    x = ((images[client::CLIENTS].astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5))[:, None]
+    y = labels[client::CLIENTS].astype(np.int64)
+    count = BATCH * STEPS
+    return [x[:count], y[:count]], [x[count:], y[count:]]
+
+
+def solved(model: Path, out: Path, device: str, budget: str) -> Artifact:
+    training = TrainingOptions(optimizer="momentum", learning_rate=RATE)
+    request = SolveRequest(
+        model=ModelRequest(source=model, batch=BATCH, device=device, training=training),
+        budget=budget,
+        state="ram",
+        options=SolveOptions(time_limit_s=20.0, gap=0.05),
+    )
+    found = solve(request)
+    artifact.write(found, out, {})
+    return found
+
+
+class Peer:
+    """The process with the PyTorch clients."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        self._folder, self.peak_bytes = folder, 0
+        command = [str(python), str(ROOT / "bench" / "peer_fleet.py"), "train"]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def train(self, weights: Arrays, batches: list[Arrays]) -> dict[str, Any]:
+        source, target = self._folder / "peer_in.npz", self._folder / "peer_out.npz"
+        image, label = batches[0]
+        np.savez(source, **weights, x=np.stack([b[image] for b in batches]), y=np.stack([b[label] for b in batches]))
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(f"{source} {target} {RATE}\n")
+        self._process.stdin.flush()
+        self.peak_bytes = 1024 * int(self._process.stdout.readline())
+        with np.load(target) as arrays:
+            return dict(arrays)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def peer_app(peer: Peer, data: Data) -> Any:
+    """A Flower client of PyTorch that takes the same batches as the client of poetc with these data."""
+    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Any, context: Any) -> Any:
+        number = int(message.content["config"]["server-round"])
+        weights = {n: a.numpy() for n, a in message.content["arrays"].items()}
+        found = peer.train(weights, list(data.batches.epoch(number)))
+        metrics = MetricRecord({"train_loss": float(found.pop("loss")), "num-examples": data.samples})
+        arrays = ArrayRecord({n: Array(np.ascontiguousarray(found[n])) for n in weights})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def rounds(apps: Mapping[int, Any], start: Arrays, count: int, configs: Any) -> tuple[list[dict[str, Any]], Any]:
+    """The weights after each round of Flower's FedAvg, and the grid that counted bytes."""
+    from flwr.app import Array, ArrayRecord
+    from flwr.serverapp.strategy import FedAvg
+
+    from tests.support.flower_grid import InProcessGrid
+
+    after: list[dict[str, Any]] = []
+
+    def keep(number: int, arrays: Any) -> None:
+        if number:
+            after.append({n: a.numpy().astype(np.float32) for n, a in arrays.items()})
+
+    grid = InProcessGrid(apps)
+    FedAvg(fraction_evaluate=0.0).start(
+        grid=grid,
+        initial_arrays=ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in start.items()}),
+        num_rounds=count,
+        train_config=configs,
+        evaluate_fn=keep,
+    )
+    if grid.errors:
+        raise SystemExit(f"a client failed: {grid.errors[0]}")
+    return after, grid
+
+
+def accuracy(participant: Participant, weights: Arrays, held_out: list[Any]) -> float:
+    data = read_data(held_out, participant.slots, validation=held_out)
+    return participant.evaluate(participant.model.state(weights), data).accuracy or 0.0
+
+
+def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    from poetc.flower import client_app, gateway_app, train_config
+    from tests.support.fleet_board import built, running
+
+    model = folder / "net.onnx"
+    subprocess.run([options.python, ROOT / "bench" / "peer_fleet.py", "export", model], check=True, capture_output=True)
+    with np.load(options.data) as arrays:
+        parts = [part(arrays["x"], arrays["y"], client) for client in range(CLIENTS)]
+    held_out = [np.concatenate([p[1][i] for p in parts]) for i in range(2)]
+    say("solving")
+    host, board = folder / "host.poetc", folder / "board.poetc"
+    on_host, on_board = solved(model, host, "host", "70%"), solved(model, board, f"qemu-{BOARD}", "70%")
+    firmware = built(board, folder / "firmware", BOARD)
+    participant, found = Participant(on_host), {}
+    mine = [
+        read_data(own, participant.slots, seed=client, shuffle=client != CLIENT_ON_BOARD)
+        for client, (own, _) in enumerate(parts)
+    ]
+    start = participant.model.initial
+    with ExitStack() as stack:
+        say("PyTorch")
+        peer = Peer(options.python, folder)
+        stack.callback(peer.close)
+        of_torch, grid = rounds(
+            {c: peer_app(peer, mine[c]) for c in range(CLIENTS)}, start, options.rounds, train_config(host)
+        )
+        found["torch_bytes"] = grid.sent_bytes, grid.received_bytes
+        say("poetc, and a board")
+        (folder / "run").mkdir()
+        line = stack.enter_context(
+            running(on_board, firmware, BOARD, list(mine[CLIENT_ON_BOARD].batches.epoch(1)), folder / "run")
+        )
+        apps = {c: client_app(host, parts[c][0], seed=c) for c in range(CLIENTS)}
+        apps[CLIENT_ON_BOARD] = gateway_app(board, firmware, line)
+        of_poetc, grid = rounds(apps, start, options.rounds, train_config(host))
+        found["poetc_bytes"] = grid.sent_bytes, grid.received_bytes
+    found["error"] = [max(float(np.abs(a[n] - b[n]).max()) for n in a) for a, b in zip(of_torch, of_poetc, strict=True)]
+    found["moved"] = [max(float(np.abs(a[n] - start[n]).max()) for n in a) for a in of_torch]
+    found["accuracy"] = [
+        [accuracy(participant, weights, held_out) for weights in each] for each in (of_torch, of_poetc)
+    ]
+    found["elements"] = participant.model.elements
+    found["arena_bytes"], found["torch_peak_bytes"] = participant.measure_peak(), peer.peak_bytes
+    np.savez(folder / "one.npz", x=parts[0][0][0], y=parts[0][0][1])
+    command = [sys.executable, "-c", ONE_CLIENT, str(host), str(folder / "one.npz")]
+    found["poetc_peak_bytes"] = 1024 * int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    sizes = subprocess.run(
+        ["arm-none-eabi-size", firmware / "firmware.elf"], check=True, capture_output=True, text=True
+    ).stdout.split()
+    text, data, bss = (int(n) for n in sizes[6:9])
+    found["board_flash_bytes"], found["board_ram_bytes"] = text + data, data + bss
+    found["held_out"] = len(held_out[0])
+    return found
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+
+
+def page(found: dict[str, Any], options: argparse.Namespace) -> str:
+    count = len(found["error"])
+    each = CLIENTS * count
+    mib = 1 << 20
+    lines = [
+        "# A fleet with Flower",
+        "",
+        "The model and the settings of Flower's example *embedded-devices*: two convolutions and three linear layers"
+        f" with {found['elements']:,} weights,",
+        f"ten clients, momentum 0.9, learning rate {RATE}, batches of {BATCH}, one epoch a round, `FedAvg`. One run of"
+        f" `python -m bench.fleet`, {options.date}.",
+        "",
+        "The example takes Fashion-MNIST. Here the data are the first 2,500 test images of MNIST, every tenth for each"
+        f" client: {BATCH * STEPS} to train on,",
+        "the others held out. All ten clients train with PyTorch 2.13 on one side. On the other side nine train with"
+        " poetc's C, and one is an emulated Cortex-M4F",
+        f"(QEMU, {BOARD}) behind a serial gateway. Both sides take the same batches in the same order. Server and"
+        " clients run in one process.",
+        "",
+        "## Weights after each round",
+        "",
+        *table(
+            ["round", "largest difference of a weight", "largest change since the start", "accuracy, PyTorch", "poetc"],
+            [
+                [
+                    str(i + 1),
+                    f"{found['error'][i]:.1e}",
+                    f"{found['moved'][i]:.2f}",
+                    f"{found['accuracy'][0][i]:.1%}",
+                    f"{found['accuracy'][1][i]:.1%}",
+                ]
+                for i in range(count)
+            ],
+        ),
+        "",
+        f"The accuracy is that of the server's weights on the {found['held_out']} samples held out.",
+        "",
+        "## A client",
+        "",
+        *table(
+            ["client", "to the client, a round", "to the server, a round", "memory"],
+            [
+                [
+                    "PyTorch",
+                    f"{found['torch_bytes'][0] // each:,} B",
+                    f"{found['torch_bytes'][1] // each:,} B",
+                    f"{found['torch_peak_bytes'] / mib:.0f} MiB of the process",
+                ],
+                [
+                    "poetc in Python",
+                    f"{found['poetc_bytes'][0] // each:,} B",
+                    f"{found['poetc_bytes'][1] // each:,} B",
+                    f"{found['poetc_peak_bytes'] / mib:.0f} MiB of the process, {found['arena_bytes']:,} B of it arena",
+                ],
+                [
+                    "the board",
+                    f"{found['poetc_bytes'][0] // each:,} B",
+                    f"{found['poetc_bytes'][1] // each:,} B",
+                    f"{found['board_ram_bytes']:,} B of RAM, {found['board_flash_bytes']:,} B of flash",
+                ],
+            ],
+        ),
+        "",
+        "Bytes are those of the arrays in Flower's messages. The memory of a process is its largest resident set over a"
+        " round, Python and its libraries",
+        "included. RAM and flash of the board are those of the linked firmware: code, initial weights, arena, stack and"
+        " variables.",
+        "",
+        "[Train a fleet with Flower](../how-to/fleet.md) shows the use.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="an .npz with images x (uint8) and labels y of MNIST")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--python", type=Path, default=ROOT / "build" / "peers" / "torch" / "bin" / "python")
+    parser.add_argument("--write", action="store_true", help="write docs/results/fleet.md")
+    parser.add_argument("--date", default=f"{datetime.date.today():%d %B %Y}".lstrip("0"))
+    options = parser.parse_args()
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(prefix="poetc-fleet-") as folder:
+        found = measure(options, Path(folder), lambda text: print(text, file=sys.stderr))
+    print(json.dumps(found, indent=1))
+    if options.write:
+        PAGE.write_text(page(found, options))
+
+
+if __name__ == "__main__":
+    main()

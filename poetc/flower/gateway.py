@@ -1,0 +1,91 @@
+"""A gateway: the Flower client of a board that is at the other end of a serial line."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from poetc import artifact
+from poetc.errors import CheckFailed, UsageError
+from poetc.fleet import Board, BoardError, Trained
+from poetc.flower import _messages, _secagg
+from poetc.flower.app import in_one_line
+from poetc.graph import Array
+
+
+def gateway_app(
+    directory: str | Path,
+    emitted: str | Path,
+    line: str | Callable[[Context], str],
+    *,
+    seed: int = 0,
+    mods: Sequence[Any] = (),
+) -> ClientApp:
+    """A Flower client for a board with the firmware that `poetc emit --fleet` wrote to `emitted` from `directory`.
+
+    `line`: a serial device as /dev/ttyACM0, tcp:HOST:PORT or unix:PATH, or a function of Flower's context that returns
+    one. The board trains on data of its own and keeps them. The gateway gives it weights and takes its weights, or
+    under SecAgg+ its masked words. Settings are those of `client_app`. A board does not evaluate.
+    """
+    gateway = _Gateway(Path(directory), Path(emitted), line)
+
+    def fit(board: Board, message: Message, context: Context, received: Mapping[str, Array]) -> Trained:
+        return board.fit(
+            received,
+            epochs=_messages.integer("local-epochs", 1, message, context),
+            learning_rate=_messages.number("learning-rate", message, context),
+        )
+
+    def train(board: Board, message: Message, context: Context) -> Message:
+        if _secagg.is_stage(message):
+            return _secagg.answer(board, message, context, fit, seed)
+        trained = fit(board, message, context, _messages.received(board.model, message))
+        return _messages.trained(board.model, message, trained, board.state())
+
+    def evaluate(board: Board, message: Message, context: Context) -> Message:
+        raise UsageError("a board does not evaluate; let other clients do it")
+
+    app = ClientApp(mods=list(mods))
+    app.train()(gateway.handling(train))
+    app.evaluate()(gateway.handling(evaluate))
+    return app
+
+
+class _Gateway:
+    """The boards of a gateway by line, connected when the first message comes."""
+
+    def __init__(self, directory: Path, emitted: Path, line: str | Callable[[Context], str]) -> None:
+        self._directory, self._emitted, self._line = directory, emitted, line
+        self._boards: dict[str, Board] = {}
+        self._lock = threading.Lock()
+
+    def handling(self, handler: Callable[[Board, Message, Context], Message]) -> Callable[[Message, Context], Message]:
+        """The function that Flower calls. A line that failed is opened anew by the next message."""
+
+        def handle(message: Message, context: Context) -> Message:
+            line = self._line(context) if callable(self._line) else self._line
+            with self._lock:
+                return in_one_line(line, message, lambda: self._ask(line, handler, message, context))
+
+        return handle
+
+    def _ask(
+        self, line: str, handler: Callable[[Board, Message, Context], Message], message: Message, context: Context
+    ) -> Message:
+        if line not in self._boards:
+            self._boards[line] = Board(artifact.read(self._directory), self._emitted, line)
+        try:
+            return handler(self._boards[line], message, context)
+        except BoardError:  # it answers
+            raise
+        except (CheckFailed, OSError):
+            self._boards.pop(line).channel.close()
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._directory, self._emitted, self._line)
