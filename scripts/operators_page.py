@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 import poetc.frontend  # noqa: F401  its translations register themselves
+from poetc.frontend._control_flow import CONTROL_FLOW
 from poetc.frontend._quantized_forms import FLOAT_TOO, FORMS
 from poetc.frontend._translations import TRANSLATIONS
 from poetc.ops import OpSpec, registry
@@ -57,7 +58,7 @@ REFUSED = """
 
 In one message that names every node, with exit code 3:
 
-- control flow: `If`, `Loop`, `Scan`, `SequenceMap`;
+- `If`, `Loop` and `Scan` whose branch or number of steps depends on the inputs, and `SequenceMap`; others are unrolled;
 - operators of other domains, such as `ai.onnx.preview.training`;
 - operators that are not in the table above, unless their inputs are constants;
 - four or more spatial axes, and three of a transposed convolution;
@@ -91,7 +92,10 @@ def onnx_section() -> list[str]:
         "|---|---|---|",
     ]
     for name in ("Constant", "ConstantOfShape", "Shape", "Size"):
-        lines.append(f"| `{name}` | _load | a value |")
+        lines.append(f"| `{name}` | _values | a value |")
+    lines += [
+        f"| `{name}` | _control_flow | the operators of its body, step by step |" for name in sorted(CONTROL_FLOW)
+    ]
     for name, translation in sorted(TRANSLATIONS.items()):
         own = [name] if name in registry() else []
         kinds = sorted(

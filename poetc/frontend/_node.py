@@ -25,6 +25,9 @@ class Node:
         self.inputs = tuple(proto.input)
         self.outputs = tuple(proto.output)
         self._attributes = {a.name: a for a in proto.attribute}
+        captured = {i for a in proto.attribute for g in (a.g, *a.graphs) for i in outer_names(g)}
+        # Its inputs, and the tensors around it that its subgraphs read.
+        self.reads = (*self.inputs, *sorted(captured))
 
     @property
     def is_standard(self) -> bool:
@@ -94,9 +97,24 @@ class Node:
         attribute = self._get(name, onnx.AttributeProto.FLOATS, "a list of numbers")
         return None if attribute is None else tuple(attribute.floats)
 
+    def get_graph(self, name: str) -> onnx.GraphProto:
+        attribute = self._get(name, onnx.AttributeProto.GRAPH, "a graph")
+        if attribute is None:
+            raise Malformed(f"attribute {name!r} is missing")
+        return attribute.g
+
     def get_tensor(self, name: str) -> onnx.TensorProto | None:
         attribute = self._get(name, onnx.AttributeProto.TENSOR, "a tensor")
         return None if attribute is None else attribute.t
+
+
+def outer_names(graph: onnx.GraphProto) -> set[str]:
+    """The tensors around a subgraph that its nodes read."""
+    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    own |= {o for n in graph.node for o in n.output}
+    read = {i for n in graph.node for i in n.input} | {o.name for o in graph.output}
+    read |= {i for n in graph.node for a in n.attribute for g in (a.g, *a.graphs) for i in outer_names(g)}
+    return read - own - {""}
 
 
 # Kinds whose attributes may be infinite: a bound that stands for none, or padding that no maximum takes.

@@ -43,7 +43,7 @@ def live_in_order(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[Node]:
                 stack.pop()
                 continue
             pending = []
-            for i in nodes[k].inputs:
+            for i in nodes[k].reads:
                 if not i or i in given:
                     continue
                 if i not in maker:
@@ -62,8 +62,8 @@ def live_in_order(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[Node]:
     # The file's own order where it is a valid one, else ours: readers of reports expect the file's.
     kept = sorted(order)
     place = {k: p for p, k in enumerate(kept)}
-    valid = all(place[maker[i]] < place[k] for k in kept for i in nodes[k].inputs if i in maker)
-    read = {i for k in kept for i in nodes[k].inputs} | set(outputs)
+    valid = all(place[maker[i]] < place[k] for k in kept for i in nodes[k].reads if i in maker)
+    read = {i for k in kept for i in nodes[k].reads} | set(outputs)
     for k in kept:
         nodes[k].keep_outputs(read)
     return [nodes[k] for k in (kept if valid else order)]

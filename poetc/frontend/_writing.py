@@ -20,12 +20,12 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend._blocked import with_plain_channels
 from poetc.frontend._exported import LeftOut, Parted, makers, restore
 from poetc.frontend._importer import our_dtype
-from poetc.frontend._load import absent_value
 from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Unsupported
 from poetc.frontend._quantized_forms import is_quantized, with_floats
 from poetc.frontend._reading import inlined, is_external, parse_model, read_tensor, stored_tensors, tensor_dtype
 from poetc.frontend._training_step import with_forward_part
+from poetc.frontend._values import absent_value
 from poetc.graph import Array, Graph, Origin, TensorType, materialize
 
 DATA_SUFFIX = ".data"

@@ -1,0 +1,223 @@
+"""Loop and Scan unrolled, and the branch of an If: their bodies become nodes of the graph around them.
+
+The number of steps, and the branch, must not depend on the model's inputs. Nodes of a body that every step would repeat
+with the same operands are translated once, so that a weight stays one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from poetc.frontend import _folding
+from poetc.frontend._importer import Importer, Value
+from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
+from poetc.frontend._reading import is_float, read_tensor, widened
+from poetc.graph import Origin
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+_MOST_STEPS = 10_000
+_ENDLESS = 2**31 - 1
+
+Translate = Callable[[Node], None]
+
+
+def unrolled(c: Importer, n: Node, translate: Translate) -> list[Value]:
+    """The outputs of a Loop, Scan or If. `translate` takes a node of its body, with names that exist once."""
+    return {"If": _branch, "Loop": _loop, "Scan": _scan}[n.op](c, n, translate)
+
+
+class _Body:
+    """A subgraph whose nodes are translated again and again, under new names each time."""
+
+    def __init__(self, c: Importer, n: Node, graph: onnx.GraphProto, translate: Translate) -> None:
+        self.c, self.owner, self.graph, self.translate = c, n, graph, translate
+        self.label = n.proto.name or next((o for o in n.outputs if o), n.op)
+        self.inputs = [i.name for i in graph.input]
+        self.shared: dict[str, str] = {}  # names in the body → values that all steps have
+        for tensor in graph.initializer:
+            self.shared[tensor.name] = self._initializer(tensor)
+        own = {o for node in graph.node for o in node.output}
+        self.read = {i for node in graph.node for i in Node(node).reads} | {o.name for o in graph.output}
+        self.each: list[onnx.NodeProto] = []
+        for node in graph.node:
+            fixed = all(i in self.shared or (i not in own and i not in self.inputs) for i in Node(node).reads if i)
+            if fixed and node.op_type not in _folding.NOT_FOLDABLE and node.op_type not in CONTROL_FLOW:
+                self._translate([node], self.shared, "")
+            else:
+                self.each.append(node)
+
+    def _fresh(self, name: str) -> str:
+        found, number = name, 1
+        while found in self.c.values:
+            number += 1
+            found = f"{name}.{number}"
+        return found
+
+    def _initializer(self, tensor: onnx.TensorProto) -> str:
+        array = read_tensor(tensor, Path())
+        if array is None:
+            raise Unsupported("a weight of its body that is external data")
+        array, name = widened(array), self._fresh(tensor.name)
+        weight = is_float(array.dtype) and array.size > 1
+        origin = Origin(tensor.name, "initializer", array.dtype.name)
+        self.c.values[name] = Value(name, array.shape, array.dtype, array, weight=weight, given=True, origin=origin)
+        return name
+
+    def bind(self, value: Value, name: str) -> str:
+        """A name for a value that a step is given."""
+        name = self._fresh(name)
+        self.c.values[name] = value
+        return name
+
+    def first(self, names: Sequence[str]) -> list[str]:
+        """The states before the first step. Zeros are a place to start from, and no weight."""
+        values = [self.c.value(name) for name in names]
+        return [
+            self.bind(self.c.constant(self.c.array(v)), f"{self.label}.zeros")
+            if v.known and isinstance(v.array, np.ndarray) and not v.array.any()
+            else name
+            for name, v in zip(names, values, strict=True)
+        ]
+
+    def step(self, given: Sequence[str], suffix: str) -> list[str]:
+        """The names of the body's outputs when its inputs are these values."""
+        if len(given) != len(self.inputs):
+            raise Malformed(f"its body has {len(self.inputs)} inputs, not {len(given)}")
+        names = {**self.shared, **dict(zip(self.inputs, given, strict=True))}
+        self._translate(self.each, names, suffix)
+        return [names.get(o.name, o.name) for o in self.graph.output]
+
+    def _translate(self, nodes: Sequence[onnx.NodeProto], names: dict[str, str], suffix: str) -> None:
+        for node in nodes:
+            for o in node.output:
+                if o:
+                    names[o] = self._fresh(f"{o}{suffix}")
+            copy = Node(_renamed(node, names))
+            copy.keep_outputs({names[o] for o in node.output if o in self.read})
+            self.c.node, self.c.builder.source = copy, copy.proto.name or next((o for o in copy.outputs if o), "")
+            try:
+                self.translate(copy)
+            except Unsupported as reason:
+                raise Unsupported(f"{copy.label} in its body: {reason}") from None
+        self.c.node = self.owner
+        self.c.builder.source = self.label
+
+
+def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(i, i) for i in node.input]
+    copy.output[:] = [names.get(o, o) for o in node.output]
+    for a in copy.attribute:
+        for graph in (*([a.g] if a.HasField("g") else []), *a.graphs):
+            own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+            own |= {o for inner in graph.node for o in inner.output}
+            outer = {k: v for k, v in names.items() if k not in own}
+            for k, inner in enumerate(graph.node):
+                graph.node[k].CopyFrom(_renamed(inner, outer))
+            for o in graph.output:
+                o.name = outer.get(o.name, o.name)
+    return copy
+
+
+def _truth(c: Importer, value: Value, what: str) -> bool:
+    """A condition that does not depend on the model's inputs."""
+    if not value.known:
+        raise Unsupported(f"{what} that depends on the model's inputs")
+    return bool(c.array(value).reshape(-1)[0])
+
+
+def _branch(c: Importer, n: Node, translate: Translate) -> list[Value]:
+    taken = _truth(c, c.input(n, 0), "a branch")
+    body = _Body(c, n, n.get_graph("then_branch" if taken else "else_branch"), translate)
+    return [c.value(name) for name in body.step([], "")]
+
+
+def _loop(c: Importer, n: Node, translate: Translate) -> list[Value]:
+    most, going = c.optional(n, 0), c.optional(n, 1)
+    if most is not None and not most.known:
+        raise Unsupported("a number of steps that depends on the model's inputs")
+    steps = _ENDLESS if most is None else c.ints(most, "the number of steps")[0]
+    goes_on = going is None or _truth(c, going, "a condition")
+    body = _Body(c, n, n.get_graph("body"), translate)
+    if not all(n.inputs[2:]):
+        raise Malformed("a state has no first value")
+    states, collected, t = body.first(n.inputs[2:]), list[list[str]](), 0
+    while goes_on and t < steps:
+        number = body.bind(c.constant(np.array(t, np.int64)), f"{body.label}.step.{t}")
+        condition = body.bind(c.constant(np.array(True)), f"{body.label}.condition.{t}")
+        made = body.step([number, condition, *states], f".{t}")
+        states, parts = made[1 : 1 + len(states)], made[1 + len(states) :]
+        collected = [[*before, part] for before, part in zip(collected or [[] for _ in parts], parts, strict=True)]
+        t += 1
+        _check_steps(t)
+        goes_on = t == steps or _truth(c, c.value(made[0]), "a condition")
+    _say(c, n, t)
+    return [*(c.value(s) for s in states), *(_joined(c, parts, 0) for parts in collected)]
+
+
+def _scan(c: Importer, n: Node, translate: Translate) -> list[Value]:
+    count = n.get_int("num_scan_inputs")
+    if c.opset < 9 or not 0 < count <= len(n.inputs):
+        raise Unsupported("Scan of operator set 8, or without sequences")
+    sequences = [c.value(i) for i in n.inputs[-count:]]
+    given = n.get_ints("scan_input_axes") or (0,) * count
+    axes = [normalize_axis(a, len(x.shape)) for a, x in zip(given, sequences, strict=True)]
+    backwards = n.get_ints("scan_input_directions") or (0,) * count
+    lengths = {x.shape[a] for x, a in zip(sequences, axes, strict=True)}
+    if len(lengths) != 1:
+        raise Malformed(f"its sequences have lengths {sorted(lengths)}")
+    (length,) = lengths
+    body = _Body(c, n, n.get_graph("body"), translate)
+    states, collected = body.first(n.inputs[:-count]), list[list[str]]()
+    _check_steps(length)
+    for t in range(length):
+        rows = []
+        for x, axis, back in zip(sequences, axes, backwards, strict=True):
+            rows.append(body.bind(_row(c, x, axis, length - 1 - t if back else t), f"{body.label}.row.{t}"))
+        made = body.step([*states, *rows], f".{t}")
+        states, parts = made[: len(states)], made[len(states) :]
+        collected = [[*before, part] for before, part in zip(collected or [[] for _ in parts], parts, strict=True)]
+    _say(c, n, length)
+    out_axes = n.get_ints("scan_output_axes") or (0,) * len(collected)
+    turned = n.get_ints("scan_output_directions") or (0,) * len(collected)
+    found = zip(collected, out_axes, turned, strict=True)
+    return [
+        *(c.value(s) for s in states),
+        *(_joined(c, parts[::-1] if back else parts, axis) for parts, axis, back in found),
+    ]
+
+
+def _check_steps(steps: int) -> None:
+    if steps > _MOST_STEPS:
+        raise Unsupported(f"more than {_MOST_STEPS:,} steps")
+
+
+def _say(c: Importer, n: Node, steps: int) -> None:
+    c.note(f"{n.label} is unrolled into its {steps:,} steps")
+
+
+def _row(c: Importer, x: Value, axis: int, t: int) -> Value:
+    """x[t] along an axis, without that axis."""
+    if x.known and not x.weight:
+        return c.constant(np.asarray(c.array(x).take(t, axis)))
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    return Value(x.name, shape, x.dtype, tensor=c.reshape(c.axis_slice(x, axis, t, 1), shape))
+
+
+def _joined(c: Importer, names: Sequence[str], axis: int) -> Value:
+    """The results of all steps along a new axis."""
+    parts = [c.value(name) for name in names]
+    if any(p.shape != parts[0].shape for p in parts):
+        raise Malformed("its steps make results of different shapes")
+    axis = normalize_axis(axis, len(parts[0].shape) + 1)
+    if all(p.known and not p.weight for p in parts):
+        return c.constant(np.stack([c.array(p) for p in parts], axis))
+    shape = (*parts[0].shape[:axis], 1, *parts[0].shape[axis:])
+    rows = [c.reshape(p, shape) for p in parts]
+    made = rows[0] if len(rows) == 1 else c.emit1("Concat", rows, {"axis": axis})
+    return Value(names[0], c.shape(made), parts[0].dtype, tensor=made)

@@ -1,0 +1,134 @@
+"""Values that a file gives or leaves out: constants, shapes, stored integers, and seeded numbers for absent weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from poetc.errors import UnsupportedModelError
+from poetc.frontend._importer import Importer, Value
+from poetc.frontend._node import Malformed, Node, Unsupported
+from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float, read_tensor, widened
+from poetc.graph import Array, Fill, Origin
+
+
+def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
+    """Seeded numbers for a weight that the file does not carry, of the size that training expects there.
+
+    Depends on name, shape, role (scale | var | "") and seed alone. Matrices and filters: deviation 1 / sqrt(fan in).
+    """
+    if not is_float(dtype):
+        return Fill("zeros")
+    name = f"{seed}:{name}" if seed else name
+    if role == "var":
+        return Fill("uniform", 0.6, 1.4, name)
+    if role == "scale":
+        return Fill("uniform", 0.75, 1.25, name)
+    if len(shape) >= 2:
+        fan_in = math.prod(shape[1:]) if len(shape) > 2 else max(shape)
+        return Fill("normal", 1.0 / math.sqrt(max(fan_in, 1)), seed_name=name)
+    return Fill("normal", 0.05, seed_name=name)
+
+
+def absent_value(
+    model: onnx.ModelProto, name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], seed: int
+) -> Fill:
+    """The numbers that stand for an initializer of `model` whose external file is absent."""
+    roles = fill_roles([Node(n) for n in model.graph.node])
+    return fill_for(name, shape, dtype, roles.get(name, ""), seed)
+
+
+def fill_roles(nodes: Sequence[Node]) -> dict[str, str]:
+    roles = {}
+    for n in nodes:
+        if n.op == "BatchNormalization" and len(n.inputs) >= 5:
+            roles[n.inputs[1]], roles[n.inputs[4]] = "scale", "var"
+        elif n.op in ("LayerNormalization", "GroupNormalization", "InstanceNormalization", "RMSNormalization"):
+            roles[n.inputs[1] if len(n.inputs) > 1 else ""] = "scale"
+    return roles
+
+
+def constant(n: Node) -> Value:
+    name = n.outputs[0] if n.outputs else ""
+    array: Array
+    if (tensor := n.get_tensor("value")) is not None:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise Unsupported("a Constant with external data")
+        read = read_tensor(tensor, Path())
+        assert read is not None
+        array = widened(read)
+    elif n.has("value_float"):
+        array = np.array(n.get_float("value_float"), np.float32)
+    elif n.has("value_int"):
+        array = np.array(n.get_int("value_int"), np.int64)
+    elif (floats := n.get_floats("value_floats")) is not None:
+        array = np.array(floats, np.float32)
+    elif (ints := n.get_ints("value_ints")) is not None:
+        array = np.array(ints, np.int64)
+    else:
+        raise Unsupported("a Constant that is not a dense tensor of numbers")
+    is_number = is_float(array.dtype)
+    # All zeros or ones are initial states and scales of norms without any: exporters give parameters as initializers.
+    plain = is_number and bool((array == 0).all() or (array == 1).all())
+    origin = None if plain else Origin(name, "Constant", array.dtype.name)
+    weight = is_number and array.size > 1 and not plain
+    return Value(name, array.shape, array.dtype, array, weight=weight, given=not plain, origin=origin)
+
+
+def constant_of_shape(c: Importer, n: Node) -> Value:
+    """Stays a Fill: some files make all of their weights this way."""
+    shape = c.ints(c.input(n, 0), "the shape")
+    tensor = n.get_tensor("value")
+    array = np.zeros(1, np.float32) if tensor is None else read_tensor(tensor, Path())
+    if array is None or array.size != 1:
+        raise Malformed("attribute 'value' is not one number")
+    check_size(f"the output of {n.label}", shape, array.dtype.itemsize)
+    number = array.reshape(-1)[0]
+    if not is_float(array.dtype) or math.prod(shape) <= 4096:
+        if (size_bytes := math.prod(shape) * array.dtype.itemsize) > LARGEST_FOLDED_BYTES:
+            raise UnsupportedModelError(f"{n.label} makes a constant of {size_bytes:,} bytes: {list(shape)}")
+        held: Array | Fill = np.full(shape, number, array.dtype)
+    else:
+        held = Fill("constant", float(number))
+    # All zeros or ones are initial states and masks, any other number stands for weights.
+    weight = is_float(array.dtype) and math.prod(shape) > 1 and float(number) not in (0.0, 1.0)
+    origin = Origin(n.outputs[0], n.op, array.dtype.name) if weight else None
+    return Value(n.outputs[0], shape, array.dtype, held, weight=weight, given=weight, origin=origin)
+
+
+def shape_of(c: Importer, n: Node) -> Value:
+    value = c.input(n, 0)
+    if value.sequence:
+        raise Unsupported("the shape of a sequence")
+    if n.op == "Size":
+        return c.constant(np.array(value.elements, np.int64), n.outputs[0])
+    rank = len(value.shape)
+    start = n.get_int("start", 0)
+    end = n.get_int("end", rank)
+    return c.constant(np.array(value.shape[start:end], np.int64), n.outputs[0])
+
+
+def dequantized(c: Importer, n: Node) -> Value:
+    """Weights stored as integers become float parameters under the name of the stored tensor."""
+    stored = c.input(n, 0)
+    c.note("quantized weights (DequantizeLinear) become f32 parameters")
+    key = (stored.name, *(c.array(c.value(i)).tobytes() for i in n.inputs[1:] if i), n.get_int("axis", 1))
+    if key in c.dequantized:
+        return c.dequantized[key]  # One weight of several layers stays one.
+    again = any(stored.name == name for name, *_ in c.dequantized)
+    name = n.outputs[0] if again else stored.name
+    origin = Origin(stored.name, n.op, stored.dtype.name)
+    if isinstance(stored.array, Fill):
+        fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
+        made = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
+    else:
+        c.fold(n)
+        made = c.values.pop(n.outputs[0])
+        made = replace(made, name=name, weight=made.elements > 1, given=True, origin=origin)
+    c.dequantized[key] = made
+    return made

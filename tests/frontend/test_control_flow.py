@@ -1,0 +1,136 @@
+"""Loop and Scan with a known number of steps are unrolled, and an If whose condition is known is its branch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import make_node
+
+from poetc.errors import UnsupportedModelError, UsageError
+from poetc.frontend import load
+from poetc.graph import Graph
+from tests.frontend.support import evaluate, kinds, make, normal, parameters, save
+from tests.frontend.test_microsoft import session
+
+FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def assert_agrees(model: onnx.ModelProto, feeds: dict[str, np.ndarray], folder: Path) -> Graph:
+    """The imported graph, whose outputs are onnxruntime's."""
+    model.ir_version = 10
+    graph = load(save(model, folder))
+    expected = dict(zip((o.name for o in model.graph.output), session(model).run(None, feeds), strict=True))
+    for name, value in evaluate(graph, feeds).items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-4, atol=1e-5, err_msg=name)
+    return graph
+
+
+def body(
+    nodes: list[onnx.NodeProto], inputs: list[tuple[str, int]], outputs: list[tuple[str, int]], **weights: np.ndarray
+) -> onnx.GraphProto:
+    def info(pairs: list[tuple[str, int]]) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(name, dtype, None if dtype == FLOAT else ()) for name, dtype in pairs]
+
+    initializers = [numpy_helper.from_array(w, name) for name, w in weights.items()]
+    return helper.make_graph(nodes, "body", info(inputs), info(outputs), initializers)
+
+
+def cell() -> list[onnx.NodeProto]:
+    """h' = tanh(x w + h' u + b): w and u around the loop, b in its body, w turned by a node that every step shares."""
+    return [
+        make_node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        make_node("MatMul", ["row", "wt"], ["xw"]),
+        make_node("MatMul", ["h", "u"], ["hu"]),
+        make_node("Add", ["xw", "hu"], ["total"]),
+        make_node("Add", ["total", "b"], ["shifted"]),
+        make_node("Tanh", ["shifted"], ["new"]),
+    ]
+
+
+WEIGHTS = {"w": normal(4, 3), "u": normal(4, 4), "start": np.zeros((2, 4), np.float32)}
+
+
+@pytest.mark.parametrize("backwards", [0, 1])
+def test_scan(tmp_path: Path, backwards: int) -> None:
+    nodes = [*cell(), make_node("Mul", ["new", "new"], ["squared"])]
+    step = body(nodes, [("h", FLOAT), ("row", FLOAT)], [("new", FLOAT), ("squared", FLOAT)], b=normal(4))
+    scan = make_node(
+        "Scan", ["start", "x"], ["last", "all"], body=step, num_scan_inputs=1, scan_input_directions=[backwards],
+        scan_output_directions=[backwards],
+    )  # fmt: skip
+    model = make([scan], {"x": (5, 2, 3)}, ["last", "all"], WEIGHTS)
+    graph = assert_agrees(model, {"x": normal(5, 2, 3)}, tmp_path)
+    assert parameters(graph) == {"w", "u", "b"}
+    assert kinds(graph).count("Tanh") == 5
+    assert any("is unrolled into its 5 steps" in n for n in graph.notes)
+
+
+def test_loop_that_ends_by_its_condition(tmp_path: Path) -> None:
+    """As converters write a while loop: the step's number chooses the row, and is compared with the length."""
+    nodes = [
+        make_node("Gather", ["x", "t"], ["row"], axis=0),
+        *cell(),
+        make_node("Add", ["t", "one"], ["next"]),
+        make_node("Less", ["next", "three"], ["going"]),
+    ]
+    inputs = [("t", INT), ("condition", BOOL), ("h", FLOAT)]
+    step = body(nodes, inputs, [("going", BOOL), ("new", FLOAT), ("new", FLOAT)], b=normal(4))
+    loop = make_node("Loop", ["", "true", "start"], ["last", "all"], body=step)
+    constants = {"one": np.array(1), "three": np.array(3), "true": np.array(True)}
+    model = make([loop], {"x": (5, 2, 3)}, ["last", "all"], {**WEIGHTS, **constants})
+    graph = assert_agrees(model, {"x": normal(5, 2, 3)}, tmp_path)
+    assert kinds(graph).count("Tanh") == 3
+    assert parameters(graph) == {"w", "u", "b"}
+
+
+def test_loop_with_a_branch_in_its_body(tmp_path: Path) -> None:
+    yes = body([make_node("MatMul", ["h", "u"], ["r"])], [], [("r", FLOAT)])
+    no = body([make_node("Relu", ["h"], ["r"])], [], [("r", FLOAT)])
+    nodes = [
+        make_node("Less", ["t", "one"], ["first"]),
+        make_node("If", ["first"], ["new"], then_branch=yes, else_branch=no),
+        make_node("Identity", ["condition"], ["going"]),
+    ]
+    step = body(nodes, [("t", INT), ("condition", BOOL), ("h", FLOAT)], [("going", BOOL), ("new", FLOAT)])
+    loop = make_node("Loop", ["count", "", "x"], ["y"], body=step)
+    model = make([loop], {"x": (2, 4)}, ["y"], {"u": WEIGHTS["u"], "one": np.array(1), "count": np.array(2)})
+    assert kinds(assert_agrees(model, {"x": normal(2, 4)}, tmp_path)) == ["MatMul", "Relu"]
+
+
+def refused(case: str) -> onnx.NodeProto:
+    going: list[Any] = [make_node("Identity", ["condition"], ["going"])]
+    states = [("t", INT), ("condition", BOOL), ("h", FLOAT)]
+    if case == "steps":
+        nodes = [*going, make_node("Relu", ["h"], ["new"])]
+        return make_node("Loop", ["n", "", "x"], ["y"], body=body(nodes, states, [("going", BOOL), ("new", FLOAT)]))
+    if case == "condition":
+        nodes = [make_node("ReduceSum", ["h"], ["s"], keepdims=0), make_node("Less", ["s", "zero"], ["going"])]
+        nodes += [make_node("Relu", ["h"], ["new"])]
+        return make_node("Loop", ["count", "", "x"], ["y"], body=body(nodes, states, [("going", BOOL), ("new", FLOAT)]))
+    if case == "operator":
+        nodes = [*going, make_node("Det", ["h"], ["new"])]
+        return make_node("Loop", ["count", "", "x"], ["y"], body=body(nodes, states, [("going", BOOL), ("new", FLOAT)]))
+    branch = body([make_node("Relu", ["x"], ["r"])], [], [("r", FLOAT)])
+    return make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("steps", "Loop 'y': a number of steps that depends on the model's inputs"),
+        ("condition", "Loop 'y': a condition that depends on the model's inputs"),
+        ("operator", "Loop 'y': Det 'new.0' in its body: this operator"),
+        ("branch", "If 'y': a branch that depends on the model's inputs"),
+    ],
+)
+def test_refusals_name_the_node(tmp_path: Path, case: str, message: str) -> None:
+    inputs = {"x": (4, 4), "n": (INT, (1,)), "c": (BOOL, (1,))}
+    model = make([refused(case)], inputs, ["y"], {"count": np.array(2), "zero": np.array(0, np.float32)})
+    with pytest.raises((UnsupportedModelError, UsageError), match=message) as error:
+        load(save(model, tmp_path))
+    assert len(str(error.value).splitlines()) == 2
