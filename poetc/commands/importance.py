@@ -53,6 +53,10 @@ class ImportanceRequest:
     samples: int | None = None
 
     def __post_init__(self) -> None:
+        if self.model.training.precision != "f32":
+            raise UsageError("--precision: importance is measured in floats; leave it out")
+        if not self.out.absolute().parent.is_dir():
+            raise UsageError(f"{self.out}: there is no folder {self.out.parent}")
         for share in self.shares:
             if not isinstance(parse_update(share), Channels):
                 raise UsageError(f"--shares {share}: write shares of channels such as 1/8, or 1/8:norm")

@@ -104,7 +104,9 @@ def test_by_accuracy_each_update_is_trained_alone_and_none_twice(
     assert [text for text in said if "left" in text] == ["3 of 3 updates, about 0 ns left"]
 
 
-def test_by_accuracy_needs_validation(tmp_path: Path) -> None:
+def test_a_measurement_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
+    ended = run("importance", DIGITS, "--data", "x.npz", "-o", tmp_path / "absent" / "i.yaml")
+    assert ended.code == 2 and ": there is no folder " in ended.err
     ended = run("importance", DIGITS, "--data", "x.npz", "--by", "accuracy", "-o", tmp_path / "i.yaml")
     assert ended.code == 2 and "--by accuracy: give --validation or --validation-split" in ended.err
 
