@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.outside import open_batch
+from bench.zoo import open_batch
 
 COLUMNS = (
     "on", "model", "setting", "percent", "operators", "pages", "predicted", "measured", "error", "worst", "note",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from poetc.cli import main
@@ -85,3 +86,12 @@ def write_records(path: Path, archive: Any) -> None:
         for name in [*names, "target"]:
             array = archive[name]
             file.write(array.astype(np.float32 if array.dtype.kind == "f" else np.int32).tobytes())
+
+
+def open_batch(path: Path) -> int | None:
+    """Two rows where a file leaves the batch open, None where its batch is fixed."""
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    shapes = [info.type.tensor_type.shape for info in graph.input if info.name not in weights]
+    is_open = any(shape.dim and not shape.dim[0].HasField("dim_value") for shape in shapes)
+    return 2 if is_open else None

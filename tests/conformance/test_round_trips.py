@@ -9,14 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
-from bench.outside import open_batch
 from poetc import frontend, passes, training
 from poetc.artifact import Artifact
 from poetc.commands.export import export_onnx, initial_weights
 from poetc.graph import Role
 from poetc.training import TrainingOptions
 from tests.commands.trained import answers
-from tests.conformance.support import files
+from tests.conformance.support import files, open_batch
 from tests.frontend.support import evaluate
 
 pytestmark = pytest.mark.conformance

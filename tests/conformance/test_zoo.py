@@ -9,7 +9,6 @@ from typing import Any
 import onnx
 import pytest
 
-from bench.outside import open_batch
 from poetc.commands.analyze import analyze
 from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
@@ -20,7 +19,7 @@ from poetc.scheduling import keep_all_peak_bytes, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
-from tests.conformance.support import files
+from tests.conformance.support import files, open_batch
 from tests.support.planning import solve_plain
 
 pytestmark = pytest.mark.conformance
