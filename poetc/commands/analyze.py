@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from poetc import frontend, training
+from poetc.commands.encodings import offers_of
 from poetc.commands.pruned import pruned
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph, with_any_weights
 from poetc.devices import build_problem, load_profile
@@ -20,10 +21,12 @@ from poetc.scheduling import keep_all_peak_bytes
 def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent) -> dict[str, Any]:
     """The answer of `poetc analyze`: the model, its training step, how small its RAM can be (`search_s` of search)."""
     graph, step = training_graph(with_any_weights(request))
-    problem = build_problem(step, load_profile(request.device), budget_bytes=0)
+    profile = load_profile(request.device)
+    problem = build_problem(step, profile, budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
     progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
-    minimum = SolveRequest(model=request).planner(search_s).search_ram(problem, search_s).found
+    offers = offers_of(step, profile, problem, None)
+    minimum = SolveRequest(model=request).planner(search_s, offers=offers).search_ram(problem, search_s).found
     near_free = saved_near_free(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
