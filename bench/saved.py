@@ -2,9 +2,10 @@
 
     python bench/saved.py ram DEVICE BATCH SECONDS MODEL...   a table row a model: smallest RAM found by encoding
     python bench/saved.py errors BATCH MODEL                  relative errors of gradients, all saved tensors encoded
+    python bench/saved.py keep-all DEVICE BATCH MODEL...      keep-all's peak with every encoding made
     python bench/saved.py accuracy NETWORK DATA.npz           arrays x [samples, h, w] of u8 and y; the last fifth tests
 
-NETWORK is one of demo/boards/networks.py.
+NETWORK is one of demo/boards/networks.py, or an ONNX file. docs/results/saved.md has the tables.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ import poetc
 from bench.integers import BATCH, EPOCHS, SEEDS, network
 from poetc import artifact, passes
 from poetc.commands.encodings import encodings_of, offers_of
-from poetc.commands.requests import ModelRequest, SolveRequest, read_problem, with_any_weights
+from poetc.commands.requests import ModelRequest, SolveRequest, read_problem, training_graph, with_any_weights
 from poetc.commands.solve import solve
-from poetc.devices import build_problem
+from poetc.devices import build_problem, load_profile
 from poetc.errors import PoetcError
 from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
 from poetc.scheduling.schedule import SolveOptions
@@ -58,6 +59,25 @@ def ram(device: str, batch: int, seconds: float, models: list[Path]) -> None:
             niti = str(error).splitlines()[0][:60]
         row = " | ".join(f"{found:,}" for found in cells)
         print(f"| {model.stem} | {peak:,} | {row} | {niti} |", flush=True)
+
+
+def peaks(device: str, batch: int, models: list[Path]) -> None:
+    """Keep-all's peak with every encoding made, which no planner chose."""
+    print(f"| {device}, batch {batch} | " + " | ".join(FORMATS) + " | niti |")
+    profile = load_profile(device)
+    for model in models:
+        cells = []
+        for form in (*FORMATS, "niti"):
+            options = TrainingOptions(precision="niti") if form == "niti" else TrainingOptions(saved=form)
+            request = with_any_weights(ModelRequest(source=model, batch=batch, device=device, training=options))
+            try:
+                _, step = training_graph(request)
+            except PoetcError:
+                cells.append("-")
+                continue
+            step = passes.encoded(step, () if form == "niti" else encodings_of(step))
+            cells.append(f"{keep_all_peak_bytes(build_problem(step, profile, budget_bytes=1)):,}")
+        print(f"| {model.stem} | {' | '.join(cells)} |", flush=True)
 
 
 def forced(path: Path, batch: int, options: TrainingOptions, folder: Path) -> poetc.Solution:
@@ -102,8 +122,8 @@ def accuracy(name: str, data: Path) -> None:
         cut = len(x) * 4 // 5 // BATCH * BATCH
         for part, rows in (("train", order[:cut]), ("test", order[cut:])):
             np.savez(folder / f"{part}.npz", x=x[rows], y=y[rows])
-        path = network(name, folder)
-        for form in ("off", "exact", "f16", "bf16", "int8"):
+        path = Path(name) if name.endswith(".onnx") else network(name, folder)
+        for form in ("off", "f16", "int8"):
             options = TrainingOptions(optimizer="momentum", learning_rate=0.02, saved=form)
             forced(path, BATCH, options, folder / form)
             found: list[float] = []
@@ -126,6 +146,8 @@ if __name__ == "__main__":
     task, *rest = sys.argv[1:]
     if task == "ram":
         ram(rest[0], int(rest[1]), float(rest[2]), [Path(p) for p in rest[3:]])
+    elif task == "keep-all":
+        peaks(rest[0], int(rest[1]), [Path(p) for p in rest[2:]])
     elif task == "errors":
         errors(int(rest[0]), Path(rest[1]))
     else:
