@@ -142,9 +142,10 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
             recorded[name] = value
         elif recorded.get(name) != value:
             option = "--lr" if name == "learning_rate" else "--" + name.replace("_", "-")
+            begun = "without it" if recorded.get(name) is None else f"with {recorded[name]}"
             raise UsageError(
-                f"{option} {value}: the training of {out} was begun with {recorded.get(name)}; leave it out, or begin"
-                " anew without --resume"
+                f"{option} {value}: the training of {out} was begun {begun}; leave it out, or begin anew without"
+                " --resume"
             )
     return {name: tuple(value) if isinstance(value, list) else value for name, value in recorded.items()}
 
@@ -329,18 +330,27 @@ def _take_up(request: TrainRequest, store: CheckpointStore) -> Checkpoint | None
             raise UsageError(f"{request.out}: exists; write to another file with -o, or replace it with --force")
         if store.exists():
             raise UsageError(f"{directory}: an earlier training; go on with --resume, or begin anew with --force")
-    if directory.exists() and not (directory / RECORD).is_file():
+    if directory.exists() and not (directory / RECORD).is_file() and not _is_cut_short(directory):
         raise UsageError(f"{directory}: is in the way and no earlier training; choose another output with -o")
     return None
 
 
 def _begin(request: TrainRequest) -> None:
-    """Make the directory, in place of one that may go."""
+    """Make the directory, in place of one that may go. Its record goes last, so that it stays one that may go."""
     if request.directory.exists():
-        shutil.rmtree(request.directory)
-    request.directory.mkdir(parents=True)
+        for path in request.directory.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != RECORD:
+                path.unlink()
+    request.directory.mkdir(parents=True, exist_ok=True)
     record = {"options": dict(request.options), "model_sha256": _model_digest(request)}
     write_text(request.directory / RECORD, json.dumps(record, indent=1) + "\n")
+
+
+def _is_cut_short(directory: Path) -> bool:
+    """Whether a training was killed while it wrote its record, the first thing in its directory."""
+    return directory.is_dir() and all(path.name.startswith(f".{RECORD}.") for path in directory.iterdir())
 
 
 def _source(request: TrainRequest) -> Path:

@@ -327,6 +327,20 @@ def test_a_training_that_was_killed_many_times_ends_with_the_same_file(
     _resumed(small, tmp_path, trained, poetc, sorted(random.sample(range(60), 8)))
 
 
+def test_a_training_that_was_killed_before_its_first_file_begins_again(small: Path, tmp_path: Path, poetc: Run) -> None:
+    out = tmp_path / "out.onnx"
+    directory = out.with_name("out.onnx.train")
+    directory.mkdir()
+    (directory / ".run.json.abc").write_text("{")  # it got its name after it was written
+    ended = poetc("train", "--resume", "-o", out, "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert poetc("train", small, *_options(), "-o", out, "--quiet").code == 0
+    assert out.exists() and not list(directory.glob(".run.json*"))
+    (directory / "run.json").unlink()
+    ended = poetc("train", small, *_options(), "-o", out, "--force", "--quiet")
+    assert "is in the way and no earlier training" in ended.err
+
+
 def test_only_the_same_training_goes_on(
     small: Path, tmp_path: Path, trained: tuple[Path, Any, str], poetc: Run
 ) -> None:
@@ -340,6 +354,7 @@ def test_only_the_same_training_goes_on(
         ([other], "other.onnx is not the model that the training of"),
         (["--lr", "0.1"], "--lr 0.1: the training of"),
         (["--data", f"{DATA}:test_x,test_y"], "was begun with"),
+        (["--patience", "3"], "was begun without it; leave it out"),
     ):
         ended = poetc("train", *arguments, "--resume", "-o", out, "--quiet")
         assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
