@@ -110,6 +110,11 @@ bench-fleet: setup ## rounds of a fleet beside PyTorch clients, with an emulated
 	bench/setup_peers
 	$(BIN)/python -m bench.fleet --data $(MODELS)/data/mnist_t10k_first2500.npz --write $(BENCH_ARGS)
 
+.PHONY: bench-demos
+bench-demos: setup ## losses of onnxruntime's on-device demos beside PyTorch and onnxruntime-training: build/bench-demos/losses.csv
+	bench/setup_peers
+	$(BIN)/python -m bench.demos --torch build/peers/torch/bin/python --ort build/peers/ort/bin/python $(BENCH_ARGS)
+
 .PHONY: bench-shapes
 bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone, in per cent of the core's peak
 	bench/setup_peers

@@ -81,8 +81,43 @@ def memory(folder: Path, data: str, rows: int) -> None:
     print(peak_bytes(), before)
 
 
+def demo(folder: Path) -> None:
+    """Train a model of bench/demos.py with AdamW, and print the loss of every step."""
+    import json
+
+    import onnx
+    from onnxruntime.training import api, artifacts
+
+    model, task = onnx.load(folder / "model.onnx"), json.loads((folder / "task.json").read_text())
+    weights = [w.name for w in model.graph.initializer]
+    trained = [name for name in task["trained"] if name in weights]
+    artifacts.generate_artifacts(
+        model,
+        requires_grad=trained,
+        frozen_params=[w for w in weights if w not in trained],
+        loss=artifacts.LossType.CrossEntropyLoss,
+        optimizer=artifacts.OptimType.AdamW,
+        artifact_directory=str(folder),
+    )
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    state = api.CheckpointState.load_checkpoint(str(folder / "checkpoint"))
+    module = api.Module(str(folder / "training_model.onnx"), state, None, "cpu", options)
+    optimizer = api.Optimizer(str(folder / "optimizer_model.onnx"), module)
+    optimizer.set_learning_rate(task["rate"])
+    module.train()
+    batches = np.load(folder / "batches.npz")
+    for rows in zip(*(batches[name] for name in batches.files), strict=True):
+        loss = module(*rows)
+        optimizer.step()
+        module.lazy_reset_grad()
+        print("loss", float(loss if np.ndim(loss) == 0 else loss[0]), flush=True)
+
+
 def main() -> None:
-    if sys.argv[1] == "memory":
+    if sys.argv[1] == "demo":
+        demo(Path(sys.argv[2]))
+    elif sys.argv[1] == "memory":
         memory(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
     elif sys.argv[1] == "prepare":
         prepare(sys.argv[2], sys.argv[3])
