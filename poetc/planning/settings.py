@@ -66,6 +66,7 @@ class UpdatesSettings:
 
     proofs: int = 8  # sets at the bound that may prove not to fit
     cheap: int = 12  # sets that are solved for by their least cost
+    halvings: int = 7  # of the limits, for sets that fit with every tensor kept
     between: int = 4  # more of them, between one that fitted and one that did not
     shown: int = 10  # lines of progress while updates are built alone
     alone: int = 4  # updates that are tried alone, where no set was found

@@ -144,9 +144,7 @@ def set_model(reduction: BestUpdates) -> SetModel:
 
 
 def _resident(problem: Problem) -> dict[str, int]:
-    """Bytes that stay in RAM for the whole step, by the tensor at its start. None where tensors can be paged."""
-    if problem.paging is not Paging.NONE:
-        return {}
+    """Bytes that stay in RAM for the whole step, by the tensor at its start, where nothing is paged."""
     later = {pair.input: pair.output for op in problem.operators for pair in op.in_place if pair.required}
     found = {}
     for k, tensor in enumerate(problem.tensors):
@@ -173,12 +171,9 @@ def _pieces(problem: Problem, resident: set[str]) -> dict[object, Piece]:
             "time_ns": 0.0 if problem.processors else counts * op.time_ns,  # processors run side by side
             "energy_pj": counts * energy_pj,
         }
-        peaks: dict[str, float] = {}
-        if problem.paging is Paging.NONE:
-            there = {t for t in op.inputs if problem.tensors[t].name not in resident}
-            made = set(op.outputs) - {pair.output for pair in op.in_place}
-            size = op.workspace_bytes + sum(problem.tensors[t].size_bytes for t in there | made)
-            peaks["ram"] = float(size)
+        there = {t for t in op.inputs if problem.tensors[t].name not in resident}
+        made = set(op.outputs) - {pair.output for pair in op.in_place}
+        peaks = {"ram": float(op.workspace_bytes + sum(problem.tensors[t].size_bytes for t in there | made))}
         name = _SUFFIX.sub("", problem.tensors[op.outputs[0]].name)
         named.setdefault(name, []).append(Piece(amounts, peaks))
     found: dict[object, Piece] = {}
@@ -249,12 +244,16 @@ class _Search:
             least = min(self.reduction.step(single).flash_bytes for single in self.reduction.singles)
             limits["flash"] = float(max(0, goal.flash_bytes - least))
         if first.paging is Paging.NONE:
-            problems = [self.reduction.step(single).problem for single in self.reduction.singles]
-            resident = [_resident(p) for p in problems]
-            common = set.intersection(*(set(r) for r in resident))
-            fixed = first.base_bytes + sum(resident[0][name] for name in common)
-            limits["ram"] = float(max(0, first.budget_bytes - fixed))
+            limits |= self._ram_limit()
         return limits
+
+    def _ram_limit(self) -> dict[str, float]:
+        """The RAM beside the state of every set: a limit of all schedules that do not page."""
+        first = self._first
+        resident = [_resident(self.reduction.step(single).problem) for single in self.reduction.singles]
+        common = set.intersection(*(set(r) for r in resident))
+        fixed = first.base_bytes + sum(resident[0][name] for name in common)
+        return {"ram": float(max(0, first.budget_bytes - fixed))}
 
     # --- proofs -------------------------------------------------------------------------------------------------------
 
@@ -314,9 +313,14 @@ class _Search:
 
     # --- sets ---------------------------------------------------------------------------------------------------------
 
-    def _propose(self, share: float = 1.0, least_value: float = 0.0, *, known: bool = False) -> Found:
-        """The best set of the MILP within a share of the limits. `known`: without sets that failed as well."""
-        limits: dict[str, float] = dict(self.limits)
+    def _propose(
+        self, share: float = 1.0, least_value: float = 0.0, *, known: bool = False, kept: bool = False
+    ) -> Found:
+        """The best set of the MILP within a share of the limits.
+
+        `known`: without sets that failed as well. `kept`: within those of a schedule that does not page, too.
+        """
+        limits: dict[str, float] = {**self.limits, **(self._ram_limit() if kept else {})}
         if share < 1:
             size = sum(max(o.amounts["size"] for o in group) for group in self._groups())
             limits |= {"size": share * size}
@@ -391,8 +395,30 @@ class _Search:
     def _reaches(self, chosen: Chosen, bound: float) -> bool:
         return self.model.value(chosen) >= bound - UPDATES.close * self.model.most
 
+    def _kept(self, best: Chosen | None) -> Chosen | None:
+        """The best set that fits with every tensor kept, by bisection of the part of the limits.
+
+        Such a set has its schedule at once.
+        """
+        low, high = 0.0, 1.0
+        for _ in range(UPDATES.halvings):
+            part = (low + high) / 2
+            least = 0.0 if best is None else self.model.value(best) + UPDATES.close * self.model.most
+            chosen = self._propose(part, least, known=True, kept=True).chosen
+            if chosen is None:
+                low = part
+                continue
+            problem = self.reduction.step(chosen).problem
+            fits = keep_all_peak_bytes(problem) <= problem.budget_bytes and not self._reason(chosen)
+            if fits and self._try(chosen) is not None:
+                best, low = chosen, part
+            else:
+                high = part
+        return best
+
     def _within_parts(self, best: Chosen | None, bound: float) -> Chosen | None:
         """Sets that need a smaller and smaller part of the limits until one fits; then parts between, by bisection."""
+        best = self._kept(best)
         high, parts = 1.0, list(UPDATES.parts)
         for _ in range(len(UPDATES.parts) + UPDATES.between):
             is_late = self.planner.left_s < UPDATES.try_share * self.planner.options.time_limit_s
