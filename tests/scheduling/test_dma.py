@@ -197,6 +197,7 @@ def cost_of(problem: Problem) -> int | None:
     return trace.energy_pj
 
 
+@pytest.mark.long
 def test_bounds_hold_and_the_solver_meets_deadlines_that_synchronous_transfers_miss() -> None:
     better = 0
     for seed in (1, 3, 4, 6, 9, 10, 13):

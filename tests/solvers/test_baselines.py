@@ -115,6 +115,7 @@ def test_every_published_method_is_there_with_its_citation() -> None:
         json.dumps(dataclasses.asdict(infos[name]))
 
 
+@pytest.mark.long
 def test_problem_library() -> None:
     real, random = list(problems("real")), list(problems("random"))
     assert (len(real), len(random)) == (30, 200)
