@@ -24,7 +24,7 @@ Examples:
     "--state",
     type=_options.FILE,
     metavar="FILE",
-    help="The trained weights: trained.bin, a checkpoint of poetc train, .npz or .safetensors. Default: those that"
+    help="The trained weights: trained.bin, a checkpoint (also in store.bin), .npz or .safetensors. Default: those that"
     " training starts from.",
 )
 @click.option(

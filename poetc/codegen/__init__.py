@@ -40,6 +40,7 @@ from poetc.codegen._run import (
 )
 from poetc.codegen._scores import Scores, class_scores
 from poetc.codegen._state_file import read_listed_state, read_state, slot_blocks, state_identity
+from poetc.codegen._store_file import StoreLayout, is_trained, listed_layout, state_on_store, store_layout
 from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
@@ -82,6 +83,7 @@ __all__ = [
     "Sections",
     "StepError",
     "StepTimes",
+    "StoreLayout",
     "Target",
     "TensorError",
     "Validation",
@@ -107,8 +109,10 @@ __all__ = [
     "initial_state",
     "is_measured",
     "is_scaled",
+    "is_trained",
     "kernel_bytes",
     "limit_of",
+    "listed_layout",
     "looks_raw",
     "lower",
     "lower_bundle",
@@ -127,7 +131,9 @@ __all__ = [
     "slot_blocks",
     "state_digest",
     "state_identity",
+    "state_on_store",
     "store_blocks",
+    "store_layout",
     "switch_bytes",
     "time_program",
     "validate",

@@ -1,7 +1,8 @@
-"""Files of weights, read: a trained.bin, an .npz, a .safetensors file, or adapters of the package peft."""
+"""Files of weights, read: a trained.bin, checkpoints, an .npz, a .safetensors file, or adapters of the package peft."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from poetc import codegen
 from poetc.artifact import Artifact
+from poetc.codegen.program import Program
 from poetc.commands.adapter_files import read_adapter
 from poetc.commands.programs import graph_of, inference_programs, training_program
 from poetc.commands.weights import by_graph_name, model_of, read_safetensors
@@ -24,7 +26,8 @@ LARGEST_STATE_BYTES = 1 << 32
 def read_weights(solved: Artifact, path: Path, note: Progress = silent) -> dict[str, Array]:
     """The arrays of a trained.bin, a checkpoint, an .npz or a .safetensors file, checked, by the graph's names.
 
-    `note` is told which step a checkpoint holds.
+    A checkpoint is one of `poetc train`, or the newest whole one in the store.bin of an emitted program. `note` is told
+    its step.
     """
     try:
         if path.suffix == ".npz":
@@ -34,7 +37,7 @@ def read_weights(solved: Artifact, path: Path, note: Progress = silent) -> dict[
         elif is_checkpoint(path):
             arrays = _read_checkpoint(path, note)
         else:
-            arrays = read_trained(solved, path)
+            arrays = read_trained(solved, path, note)
     except FileNotFoundError:
         raise UsageError(f"{path}: does not exist") from None
     except IsADirectoryError:
@@ -52,16 +55,19 @@ def _read_checkpoint(path: Path, note: Progress) -> Mapping[str, Array]:
     return {**checkpoint.arrays["state"], **average}
 
 
-def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:
-    """All state in a trained.bin.
+def read_trained(solved: Artifact, path: Path, note: Progress = silent) -> dict[str, Array]:
+    """All state in a trained.bin, or in the newest checkpoint of a store.bin.
 
     `poetc-emit.json` beside it, if it is of the same emission, says where each tensor is; else it must be of this
     solution.
     """
     data = read_file(path, LARGEST_STATE_BYTES)
     manifest = _manifest_beside(path)
-    if manifest is not None and codegen.state_identity(data) == manifest.get("identity"):
-        return codegen.read_listed_state(data, manifest, str(path))
+    if not codegen.is_trained(data):
+        data = _from_store(solved, path, data, manifest, note)
+    state_of_manifest = {} if manifest is None else manifest["state"]
+    if codegen.state_identity(data) == state_of_manifest.get("identity"):
+        return codegen.read_listed_state(data, state_of_manifest, str(path))
     program = training_program(solved)
     state = codegen.read_state(data, program, str(path))
     if codegen.state_identity(data) not in identities(solved):
@@ -72,15 +78,40 @@ def read_trained(solved: Artifact, path: Path) -> dict[str, Array]:
     return state
 
 
+def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Mapping[str, Any] | None, note: Progress) -> bytes:
+    """The trained.bin that the store's newest whole checkpoint would make. `data` as they are where it is no store."""
+    layouts: list[codegen.StoreLayout] = []
+    with contextlib.suppress(KeyError, TypeError, ValueError):
+        layouts += [codegen.listed_layout(manifest)] if manifest is not None else []
+    training = training_program(solved)
+    for programs, identity in zip(_emitted(solved), identities(solved), strict=True):
+        blocks = max(codegen.store_blocks(program) for program in programs)
+        layouts.append(codegen.store_layout(training, identity, blocks))
+    found = codegen.state_on_store(data, layouts)
+    if found is not None:
+        note(f"{path}: the checkpoint of step {found[1]}")
+        return found[0]
+    if any(len(data) >= layout.end_bytes for layout in layouts):
+        raise UsageError(
+            f"{path}: neither a trained.bin nor a store with a whole checkpoint of this model; with the"
+            f" {codegen.MANIFEST} of the directory that trained it beside it, it can be read"
+        )
+    return data
+
+
 def identities(solved: Artifact) -> list[int]:
+    """Those of the programs that `poetc emit` writes, in the order of `_emitted`."""
+    values = {**model_of(solved).values, **graph_of(solved).values}
+    name = graph_of(solved).name.removesuffix(".onnx")
+    return [codegen.identity_of(name, programs, values) for programs in _emitted(solved)]
+
+
+def _emitted(solved: Artifact) -> list[list[Program]]:
     """Programs that `poetc emit` writes: all of them, and for firmware those that need no more RAM than training."""
     training = training_program(solved)
     whole = [training, *inference_programs(solved, training)]
     small = [p for p in whole if p.arena_bytes <= training.arena_bytes]
-    values = {**model_of(solved).values, **graph_of(solved).values}
-    name = graph_of(solved).name.removesuffix(".onnx")
-    sets = [whole] if len(small) == len(whole) else [whole, small]
-    return [codegen.identity_of(name, programs, values) for programs in sets]
+    return [whole] if len(small) == len(whole) else [whole, small]
 
 
 def _manifest_beside(path: Path) -> Mapping[str, Any] | None:
@@ -88,7 +119,7 @@ def _manifest_beside(path: Path) -> Mapping[str, Any] | None:
     if not beside.is_file():
         return None
     try:
-        state = json.loads(read_file(beside))["state"]
+        manifest = json.loads(read_file(beside))
+        return manifest if isinstance(manifest["state"], dict) else None
     except (OSError, UsageError, ValueError, KeyError, TypeError):
         return None
-    return state if isinstance(state, dict) else None

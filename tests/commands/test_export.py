@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node as node
 
 from poetc import codegen
+from poetc.artifact import Artifact
 from poetc.commands import programs
 from poetc.commands.export import ExportRequest, export, export_onnx, initial_weights
 from poetc.commands.reading_weights import read_weights
@@ -312,3 +315,56 @@ def test_what_does_not_fit_is_named_in_one_line(digits: Trained, tmp_path: Path)
     with pytest.raises(UsageError, match=r"broken\.bin: damaged"):
         export(where, ExportRequest(out=out, force=True), state=tmp_path / "broken.bin")
     assert out.read_text() == "mine"
+
+
+@dataclass(frozen=True)
+class WithCheckpoints:
+    """The folder of the host's program and its store.bin after three steps; trained.bin after each of them."""
+
+    solved: Artifact
+    folder: Path
+    states: list[Path]
+
+
+@pytest.fixture(scope="module")
+def with_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> WithCheckpoints:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    model = make([node("Gemm", ["x", "w"], ["y"])], {"x": (4, 6)}, ["y"], {"w": normal(6, 5)})
+    solved = solved_of(save(model, folder), optimizer="momentum")
+    main = programs.all_programs(solved)
+    name = programs.graph_of(solved).name.removesuffix(".onnx")
+    codegen.emit(main, programs.values_of(solved), model=name, target="host", out_dir=folder / "src")
+    subprocess.run(["make", "-s", "-C", folder / "src", "CFLAGS=-O1", "train"], check=True)
+    batches = [codegen.sample_inputs(main[0], step) for step in range(3)]
+    codegen.write_records(folder / "src" / "data.bin", main[0], batches)
+    states = [folder / "src" / f"trained{step}.bin" for step in (1, 2, 3)]
+    for step, state in enumerate(states, 1):
+        words = ["./train", "-c", "-r", "data.bin", str(step), state.name]
+        subprocess.run(words, cwd=folder / "src", capture_output=True, check=True)
+    return WithCheckpoints(solved, folder / "src", states)
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["with its manifest", "alone"])
+def test_a_checkpoint_of_the_c_program_is_exported(
+    with_checkpoints: WithCheckpoints, beside: bool, tmp_path: Path
+) -> None:
+    """The newest whole one of two slots, as the trained.bin of its step."""
+    solved, folder, states = with_checkpoints.solved, with_checkpoints.folder, with_checkpoints.states
+    store = tmp_path / "store.bin"
+    if beside:
+        shutil.copy(folder / codegen.MANIFEST, tmp_path)
+    data = bytearray((folder / "store.bin").read_bytes())
+    session = json.loads((folder / codegen.MANIFEST).read_text())["session"]
+    first = session["store_blocks"] * session["block_bytes"]  # two slots of the same size
+    for step in (3, 2):
+        store.write_bytes(data)
+        notes: list[str] = []
+        found = read_weights(solved, store, notes.append)
+        expected = read_weights(solved, states[step - 1])
+        assert notes == [f"{store}: the checkpoint of step {step}"]
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[name], expected[name]) for name in found)
+        data[first + (len(data) - first) // 2 * (step % 2)] ^= 1
+    store.write_bytes(data)
+    with pytest.raises(UsageError, match=r"store.bin: neither a trained.bin nor a store with a whole checkpoint"):
+        read_weights(solved, store)
