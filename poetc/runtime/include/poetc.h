@@ -7,6 +7,8 @@
 #ifndef POETC_H
 #define POETC_H
 
+#include "poetc_cold.h"
+
 #include <stddef.h>
 #include <stdint.h>
 

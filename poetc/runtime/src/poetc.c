@@ -28,8 +28,8 @@ static int check(const poetc_program *program, const poetc_config *config)
     return POETC_OK;
 }
 
-int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
-               const void *state_image)
+POETC_COLD int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
+                          const void *state_image)
 {
     const uint8_t *from = state_image;
     uint32_t i;
@@ -341,7 +341,7 @@ int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t versi
     return POETC_OK;
 }
 
-int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step)
+POETC_COLD int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step)
 {
     int result = POETC_OK;
     uint32_t i;

@@ -25,7 +25,7 @@ static int start(poetc_session *session)
     return poetc_init(&session->runtime, session->model->train.program, &session->config, session->model->state_image);
 }
 
-int poetc_session_init(poetc_session *session, const poetc_model *model, const poetc_config *config)
+POETC_COLD int poetc_session_init(poetc_session *session, const poetc_model *model, const poetc_config *config)
 {
     if (session == NULL || model == NULL || config == NULL)
         return POETC_EINVAL;
@@ -59,7 +59,7 @@ void *poetc_session_input(const poetc_session *session, const poetc_entry *entry
 }
 
 /* Copy the inputs to the arena, and look at them. */
-static int take(poetc_session *session, const poetc_entry *entry, const void *const *inputs)
+POETC_COLD static int take(poetc_session *session, const poetc_entry *entry, const void *const *inputs)
 {
     poetc_flaw flaw;
     uint32_t i;
@@ -86,7 +86,7 @@ static int run(poetc_session *session, float *loss)
     return POETC_OK;
 }
 
-int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss)
+POETC_COLD int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss)
 {
     const poetc_entry *entry = &session->model->train;
     const uint32_t steps = session->runtime.run_count, state_bytes = entry->program->state_bytes;
@@ -161,7 +161,7 @@ int poetc_session_set_learning_rate(poetc_session *session, float rate)
     return POETC_OK;
 }
 
-int poetc_session_save(poetc_session *session, poetc_sink sink, void *context)
+POETC_COLD int poetc_session_save(poetc_session *session, poetc_sink sink, void *context)
 {
     int err = use(session, &session->model->train);
 

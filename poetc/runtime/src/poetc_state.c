@@ -23,7 +23,7 @@ static int put(void *context, const void *data, uint32_t size_bytes)
     return to->sink(to->context, data, size_bytes);
 }
 
-int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context)
+POETC_COLD int poetc_state_write(poetc_runtime *runtime, const poetc_state *state, poetc_sink sink, void *context)
 {
     static const uint8_t zeros[POETC_ALIGN] = {0};
     uint8_t trailer[POETC_STATE_TRAILER];

@@ -126,7 +126,7 @@ static void log_hex(const char *label, uint32_t value)
 }
 
 /* On a fresh stack: the old one may have overflowed. */
-__attribute__((used)) static void report_fault(void)
+__attribute__((used)) POETC_COLD static void report_fault(void)
 {
 #if defined(__ARM_ARCH_6M__) || defined(__ARM_ARCH_8M_BASE__)
     log_hex("fault", 0);

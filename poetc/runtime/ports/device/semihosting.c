@@ -42,7 +42,7 @@ uint32_t poetc_port_clock(void)
     return (uint32_t)semihosting(SEMI_CLOCK, NULL);
 }
 
-int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks, uint32_t record_bytes)
+POETC_COLD int poetc_port_open(poetc_store *store, uint32_t block_bytes, uint32_t store_blocks, uint32_t record_bytes)
 {
     uintptr_t handle, size_bytes;
 
@@ -98,7 +98,7 @@ int poetc_port_rewind_validation(void)
 }
 #endif
 
-int poetc_port_result(const void *data, uint32_t size_bytes)
+POETC_COLD int poetc_port_result(const void *data, uint32_t size_bytes)
 {
     static intptr_t file;
     uintptr_t block = 0;

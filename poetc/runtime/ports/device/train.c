@@ -74,7 +74,7 @@ __attribute__((noinline)) int poetc_port_mark(void *context, const poetc_runtime
     return 0;
 }
 
-POETC_LOOP_COLD static void log_number(const char *label, uint32_t value)
+POETC_COLD static void log_number(const char *label, uint32_t value)
 {
     char text[11];
     unsigned i = sizeof text - 1u;
@@ -94,7 +94,7 @@ __attribute__((noinline)) static void log_code(const char *label, int code)
     log_number(code < 0 ? "-" : "", code < 0 ? 0u - (uint32_t)code : (uint32_t)code);
 }
 
-POETC_LOOP_COLD static void log_hex(const char *label, uint32_t value)
+POETC_COLD static void log_hex(const char *label, uint32_t value)
 {
     char text[9];
     unsigned i;
@@ -107,7 +107,7 @@ POETC_LOOP_COLD static void log_hex(const char *label, uint32_t value)
 }
 
 /* Six decimals of a number below 4000. */
-POETC_LOOP_COLD static void log_decimals(const char *label, float value)
+POETC_COLD static void log_decimals(const char *label, float value)
 {
     char text[8];
     uint32_t millionths = (uint32_t)(value * 1e6f), digit = 100000u;
@@ -184,7 +184,7 @@ void poetc_loop_has_other_data(const poetc_loop *loop)
 }
 #endif
 
-POETC_LOOP_COLD void poetc_loop_stepped(poetc_loop *loop, float loss)
+POETC_COLD void poetc_loop_stepped(poetc_loop *loop, float loss)
 {
     log_number("step ", loop->session.runtime.run_count);
     log_loss(" loss ", loss);
@@ -317,7 +317,7 @@ static int fail(const poetc_loop *loop, int err, uint32_t record_bytes)
     return POETC_PORT_FAILED;
 }
 
-POETC_LOOP_COLD int main(void)
+POETC_COLD int main(void)
 {
     poetc_config config = {0};
     poetc_loop loop = {0};

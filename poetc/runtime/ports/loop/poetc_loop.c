@@ -110,7 +110,7 @@ static int pass_over(poetc_loop *loop)
     return begin_data(loop);
 }
 
-POETC_LOOP_COLD int poetc_loop_resume(poetc_loop *loop)
+POETC_COLD int poetc_loop_resume(poetc_loop *loop)
 {
     poetc_session *session = &loop->session;
     int err = poetc_session_resume(session), got;
@@ -298,7 +298,7 @@ static int step_on(poetc_loop *loop, int is_first)
     return err;
 }
 
-POETC_LOOP_COLD int poetc_loop_train(poetc_loop *loop)
+POETC_COLD int poetc_loop_train(poetc_loop *loop)
 {
     const poetc_checkpoint *used = &loop->session.checkpoint;
     const uint32_t *run_count = &loop->session.runtime.run_count, first = *run_count;

@@ -30,13 +30,6 @@ enum {
 #endif
 };
 
-/* Of a function that runs once a step: it is made small, not fast. */
-#ifdef __GNUC__
-#define POETC_LOOP_COLD __attribute__((cold))
-#else
-#define POETC_LOOP_COLD
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
