@@ -33,6 +33,7 @@ HEADERS = (
             "poetc_rate",
             "poetc_bundle",
             "poetc_update",
+            "poetc_queues",
         )
     ),
     PORTS / "device" / "poetc_port.h",

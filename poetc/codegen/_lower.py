@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from poetc.codegen._check import ProgramError, check_program, operands, overlap
+from poetc.codegen._queues import queues_of
 from poetc.codegen.program import (
     Absence,
     Binding,
@@ -19,6 +20,7 @@ from poetc.codegen.program import (
     PageOut,
     PageSource,
     Program,
+    QueueStep,
     Space,
 )
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
@@ -413,7 +415,19 @@ class Lowering:
             absences=tuple(self._absences(instructions, state)),
         )
         self._check_capacity(program)
-        return replace(program, high_water_bytes=high_water(program))
+        program = replace(program, high_water_bytes=high_water(program))
+        return replace(program, queues=self._queues(program))
+
+    def _queues(self, program: Program) -> tuple[tuple[QueueStep, ...], ...]:
+        """None where one processor works alone, or state leaves RAM for a while, which a failed run brings back."""
+        steps = self.schedule.steps
+        if program.absences or not any(isinstance(s, Compute) and s.processor for s in steps):
+            return ()
+        processors = [0] * len(program.instructions)
+        for step, action in enumerate(steps):
+            if isinstance(action, Compute):
+                processors[self.starts[step]] = action.processor
+        return queues_of(program, processors, max(processors) + 1)
 
     def _page_buffer(self, arena_bytes: int) -> tuple[int, int]:
         """Offset of one block, and the arena's size with it: the plan's nameless allocation, or else on top."""

@@ -12,6 +12,7 @@ from poetc.codegen._cprint import comment, identifier, identifiers, integer, str
 from poetc.codegen._interpret import all_inputs
 from poetc.codegen._limits import Limit, limits, scales_itself
 from poetc.codegen._lower import store_blocks
+from poetc.codegen._queues import queue_tables
 from poetc.codegen._scores import class_scores
 from poetc.codegen._state_file import regions
 from poetc.codegen._step_tables import Pools, step_rows
@@ -92,7 +93,8 @@ class Module:
     @property
     def parts(self) -> tuple[str, ...]:
         """Files of the runtime's core that not every emission has."""
-        return () if self.bundle is None else ("poetc_bundle.c",)
+        queues = ("poetc_queues.c",) if any(p.queues for p in self.programs) else ()
+        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues)
 
     def constants_program(self) -> Program:
         """The one that has all the constants."""
@@ -125,9 +127,11 @@ def header(
         "",
         *(['#include "poetc_rate.h"'] if module.schedule is not None else []),
         *(['#include "poetc_bundle.h"'] if module.bundle is not None else []),
+        *(['#include "poetc_queues.h"'] if any(p.queues for p in module.programs) else []),
         '#include "poetc_session.h"',
         "",
         *_C_LINKAGE_BEGIN,
+        *(f"extern const poetc_queues {prefix}_{p.name}_queues;" for p in module.programs if p.queues),
         *(f"extern const poetc_program {prefix}_{p.name};" for p in module.programs),
     ]
     lines += [f"extern const uint8_t {prefix}_state[]; /* the initial state, for poetc_init */"] * bool(
@@ -393,7 +397,7 @@ def _program_source(prefix: str, program: Program) -> list[str]:
             for a in program.absences
         ]
         lines.append("};")
-    return [*lines, *_bindings(name, program), *_descriptor(prefix, program)]
+    return [*lines, *_bindings(name, program), *_descriptor(prefix, program), *queue_tables(prefix, program)]
 
 
 _DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8", DType.I8: "POETC_I8"}

@@ -119,6 +119,14 @@ class Absence:
     operand: Operand
 
 
+@dataclass(frozen=True, slots=True)
+class QueueStep:
+    """A step of one processor: an instruction, and by processor the number of its steps that must be over before."""
+
+    instruction: int
+    waits: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """All that a device does in a run, and the data that it starts from.
@@ -144,6 +152,7 @@ class Program:
     probes: Mapping[str, tuple[int, Operand]] = field(default_factory=dict)
     absences: tuple[Absence, ...] = ()
     high_water_bytes: int = 0
+    queues: tuple[tuple[QueueStep, ...], ...] = ()  # by processor, if several can execute it together
 
     @property
     def kernels(self) -> set[str]:

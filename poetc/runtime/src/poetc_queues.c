@@ -1,0 +1,111 @@
+/* See poetc_queues.h. */
+#include "poetc_queues.h"
+#include "poetc_steps.h"
+
+#include <string.h>
+
+int poetc_queues_init(poetc_team *team, poetc_runtime *runtime, const poetc_queues *queues)
+{
+    if (team == NULL || runtime == NULL || queues == NULL || runtime->program != queues->program)
+        return POETC_EINVAL;
+    if (queues->processor_count > POETC_PROCESSORS)
+        return POETC_EINVAL;
+    memset(team, 0, sizeof *team);
+    team->runtime = runtime;
+    team->queues = queues;
+    return POETC_OK;
+}
+
+static int has_failed(const poetc_team *team)
+{
+    uint32_t other;
+
+    for (other = 0; other < team->queues->processor_count; other++) {
+        if (POETC_FENCE_LOAD(&team->error[other].value) != 0)
+            return 1;
+    }
+    return 0;
+}
+
+/* Until the other processors are done with the steps that a row names. Counters go on from run to run and wrap around.
+ * Every processor has as many steps in every run, so that a target is the same sum everywhere. */
+static int wait_for(const poetc_team *team, uint32_t runs_before, const uint32_t *steps, uint32_t own)
+{
+    const uint32_t *counts = team->queues->counts;
+    uint32_t other;
+
+    for (other = 0; other < team->queues->processor_count; other++) {
+        const uint32_t target = runs_before * counts[other] + steps[other];
+
+        if (other == own || steps[other] == 0)
+            continue;
+        while ((int32_t)(POETC_FENCE_LOAD(&team->over[other].value) - target) < 0) {
+            if (has_failed(team))
+                return 0;
+            POETC_FENCE_PAUSE();
+        }
+    }
+    return !has_failed(team); /* the counter of a processor that failed says nothing */
+}
+
+/* The queue of one processor, in the run after `runs_before` complete ones. Its counter ends at the end of the queue,
+ * whether or not all of it was executed. */
+static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
+{
+    const poetc_queues *queues = team->queues;
+    const uint32_t width = queues->processor_count + 1u, count = queues->counts[own];
+    const uint32_t *row = queues->rows[own];
+    uint32_t i;
+
+    for (i = 0; i < count; i++, row += width) {
+        int err;
+
+        if (!wait_for(team, runs_before, row + 1, own))
+            break;
+        err = poetc_execute(team->runtime, &queues->program->steps[row[0]]);
+        if (err < 0) {
+            POETC_FENCE_STORE(&team->error[own].value, (uint32_t)err);
+            break;
+        }
+        POETC_FENCE_STORE(&team->over[own].value, runs_before * count + i + 1u);
+    }
+    team->begun[own] = runs_before + 1u;
+    POETC_FENCE_STORE(&team->over[own].value, (runs_before + 1u) * count);
+}
+
+uint32_t poetc_queues_serve(poetc_team *team, uint32_t processor, uint32_t generation)
+{
+    while (POETC_FENCE_LOAD(&team->generation.value) == generation)
+        POETC_FENCE_PAUSE();
+    execute(team, processor, generation);
+    return generation + 1u;
+}
+
+int poetc_queues_run(poetc_team *team)
+{
+    poetc_runtime *runtime = team->runtime;
+    const uint32_t runs_before = team->begun[0];
+    uint32_t other;
+
+    for (other = 0; other < team->queues->processor_count; other++)
+        POETC_FENCE_STORE(&team->error[other].value, 0u);
+    runtime->sequence++;
+    runtime->step = 0;
+    POETC_FENCE_STORE(&team->generation.value, runs_before + 1u);
+    execute(team, 0, runs_before);
+    for (other = 1; other < team->queues->processor_count; other++) {
+        const uint32_t target = (runs_before + 1u) * team->queues->counts[other];
+
+        while ((int32_t)(POETC_FENCE_LOAD(&team->over[other].value) - target) < 0)
+            POETC_FENCE_PAUSE();
+    }
+    for (other = 0; other < team->queues->processor_count; other++) {
+        const int32_t err = (int32_t)POETC_FENCE_LOAD(&team->error[other].value);
+
+        if (err != 0)
+            return err;
+    }
+    runtime->step = runtime->program->step_count;
+    runtime->run_count += runtime->program->updates_state;
+    return POETC_OK;
+}
