@@ -77,12 +77,12 @@ class Peer:
         command = [str(python), str(ROOT / "bench" / "peer_fleet.py"), "train"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def train(self, weights: Arrays, batches: list[Arrays]) -> dict[str, Any]:
+    def train(self, weights: Arrays, batches: list[Arrays], dtype: str = "float32") -> dict[str, Any]:
         source, target = self._folder / "peer_in.npz", self._folder / "peer_out.npz"
         image, label = batches[0]
         np.savez(source, **weights, x=np.stack([b[image] for b in batches]), y=np.stack([b[label] for b in batches]))
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{source} {target} {RATE}\n")
+        self._process.stdin.write(f"{source} {target} {RATE} {dtype}\n")
         self._process.stdin.flush()
         self.peak_bytes = 1024 * int(self._process.stdout.readline())
         with np.load(target) as arrays:
@@ -139,6 +139,17 @@ def rounds(apps: Mapping[int, Any], start: Arrays, count: int, configs: Any) -> 
     return after, grid
 
 
+def torch_round(peer: Peer, data: list[Data], weights: Arrays, number: int, dtype: str) -> dict[str, Any]:
+    """The average of the clients of PyTorch after round `number` from these weights; all have as many samples."""
+    found = [peer.train(weights, list(d.batches.epoch(number)), dtype) for d in data]
+    return {n: np.mean([f[n] for f in found], axis=0, dtype=np.float64).astype(dtype) for n in weights}
+
+
+def apart(a: Arrays, b: Arrays) -> float:
+    """The largest difference of a weight."""
+    return max(float(np.abs(a[n] - b[n]).max()) for n in a)
+
+
 def accuracy(participant: Participant, weights: Arrays, held_out: list[Any]) -> float:
     data = read_data(held_out, participant.slots, validation=held_out)
     return participant.evaluate(participant.model.state(weights), data).accuracy or 0.0
@@ -180,7 +191,16 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
         apps[CLIENT_ON_BOARD] = gateway_app(board, firmware, line)
         of_poetc, grid = rounds(apps, start, options.rounds, train_config(host))
         found["poetc_bytes"] = grid.sent_bytes, grid.received_bytes
-    found["error"] = [max(float(np.abs(a[n] - b[n]).max()) for n in a) for a, b in zip(of_torch, of_poetc, strict=True)]
+        say("PyTorch from the weights of poetc's rounds, and in 64 bits")
+        begins = [dict(start), *of_poetc[:-1]]
+        alone = [torch_round(peer, mine, begin, i + 1, "float32") for i, begin in enumerate(begins)]
+        exact = [{n: a.astype(np.float64) for n, a in start.items()}]
+        for number in range(1, options.rounds + 1):
+            exact.append(torch_round(peer, mine, exact[-1], number, "float64"))
+    found["one_round"] = [apart(a, b) for a, b in zip(alone, of_poetc, strict=True)]
+    found["error"] = [apart(a, b) for a, b in zip(of_torch, of_poetc, strict=True)]
+    found["torch_rounding"] = [apart(a, b) for a, b in zip(exact[1:], of_torch, strict=True)]
+    found["poetc_rounding"] = [apart(a, b) for a, b in zip(exact[1:], of_poetc, strict=True)]
     found["moved"] = [max(float(np.abs(a[n] - start[n]).max()) for n in a) for a in of_torch]
     found["accuracy"] = [
         [accuracy(participant, weights, held_out) for weights in each] for each in (of_torch, of_poetc)
@@ -210,10 +230,11 @@ def page(found: dict[str, Any], options: argparse.Namespace) -> str:
     lines = [
         "# A fleet with Flower",
         "",
-        "The model and the settings of Flower's example *embedded-devices*: two convolutions and three linear layers"
-        f" with {found['elements']:,} weights,",
-        f"ten clients, momentum 0.9, learning rate {RATE}, batches of {BATCH}, one epoch a round, `FedAvg`. One run of"
-        f" `python -m bench.fleet`, {options.date}.",
+        "The model and the settings are those of Flower's example *embedded-devices*. It has two convolutions, three"
+        f" linear layers and {found['elements']:,} weights.",
+        f"Ten clients train with momentum 0.9, learning rate {RATE}, batches of {BATCH} and one epoch a round; `FedAvg`"
+        " averages them.",
+        f"One run of `make bench-fleet`, {options.date}.",
         "",
         "The example takes Fashion-MNIST. Here the data are the first 2,500 test images of MNIST, every tenth for each"
         f" client: {BATCH * STEPS} to train on,",
@@ -225,20 +246,26 @@ def page(found: dict[str, Any], options: argparse.Namespace) -> str:
         "## Weights after each round",
         "",
         *table(
-            ["round", "largest difference of a weight", "largest change since the start", "accuracy, PyTorch", "poetc"],
+            ["round", "one round", "all rounds", "PyTorch from 64 bits", "poetc from 64 bits", "accuracy of both"],
             [
                 [
                     str(i + 1),
+                    f"{found['one_round'][i]:.1e}",
                     f"{found['error'][i]:.1e}",
-                    f"{found['moved'][i]:.2f}",
-                    f"{found['accuracy'][0][i]:.1%}",
-                    f"{found['accuracy'][1][i]:.1%}",
+                    f"{found['torch_rounding'][i]:.1e}",
+                    f"{found['poetc_rounding'][i]:.1e}",
+                    f"{found['accuracy'][0][i]:.1%}, {found['accuracy'][1][i]:.1%}",
                 ]
                 for i in range(count)
             ],
         ),
         "",
-        f"The accuracy is that of the server's weights on the {found['held_out']} samples held out.",
+        "All are the largest difference of any weight. *One round*: between both sides where both begin the round with"
+        " the same weights.",
+        "*All rounds*: between both sides since the first round, in which rounding errors grow. The next columns are"
+        " the distance of each side from",
+        f"PyTorch in 64 bits. The weights have moved by up to {found['moved'][-1]:.2f}. The accuracy is that on the"
+        f" {found['held_out']} samples held out.",
         "",
         "## A client",
         "",

@@ -1,8 +1,8 @@
 """PyTorch's side of bench/fleet.py, run by a Python that has torch.
 
 `peer_fleet.py export FILE` writes the model of Flower's example embedded-devices as ONNX. `peer_fleet.py train` reads
-lines "IN OUT RATE". IN is an .npz with weights by name, and batches `x` and `y`. It writes the trained weights and the
-loss to OUT, and answers with the peak of its memory in KiB.
+lines "IN OUT RATE DTYPE". IN is an .npz with weights by name, and batches `x` and `y`. It writes the trained weights
+and the loss to OUT, and answers with the peak of its memory in KiB.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Net(nn.Module):
         return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
 
 
-def train(given: dict[str, np.ndarray], rate: float) -> dict[str, np.ndarray]:
+def train(given: dict[str, np.ndarray], rate: float, dtype: torch.dtype) -> dict[str, np.ndarray]:
     """One pass over the batches with a new optimizer, as a client of the example does."""
-    net = Net()
+    net = Net().to(dtype)
     net.load_state_dict({n: torch.from_numpy(given[n]) for n in net.state_dict()})
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
@@ -40,7 +40,7 @@ def train(given: dict[str, np.ndarray], rate: float) -> dict[str, np.ndarray]:
     total = 0.0
     for x, y in zip(given["x"], given["y"], strict=True):
         optimizer.zero_grad()
-        loss = criterion(net(torch.from_numpy(x)), torch.from_numpy(y).long())
+        loss = criterion(net(torch.from_numpy(x).to(dtype)), torch.from_numpy(y).long())
         loss.backward()
         optimizer.step()
         total += loss.item()
@@ -54,10 +54,10 @@ def main() -> None:
         torch.onnx.export(Net().eval(), (torch.zeros(32, 1, 28, 28),), sys.argv[2], verbose=False)
         return
     for line in sys.stdin:
-        source, target, rate = line.split()
+        source, target, rate, dtype = line.split()
         with np.load(source) as arrays:
             given = dict(arrays)
-        np.savez(target, **train(given, float(rate)))
+        np.savez(target, **train(given, float(rate), getattr(torch, dtype)))
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 
 
