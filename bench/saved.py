@@ -1,16 +1,16 @@
 """Encodings of saved tensors: smallest RAM, energy, and the accuracy of what is trained with them.
 
-    python bench/saved.py ram DEVICE BATCH SECONDS MODEL...   a table row a model: smallest RAM found by encoding
-    python bench/saved.py errors BATCH MODEL                  relative errors of gradients, all saved tensors encoded
-    python bench/saved.py keep-all DEVICE BATCH MODEL...      keep-all's peak with every encoding made
-    python bench/saved.py accuracy NETWORK DATA.npz           arrays x [samples, h, w] of u8 and y; the last fifth tests
+    python -m bench.saved ram DEVICE BATCH SECONDS MODEL...   a table row a model: smallest RAM found by encoding
+    python -m bench.saved errors BATCH MODEL                  relative errors of gradients, all saved tensors encoded
+    python -m bench.saved keep-all DEVICE BATCH MODEL...      keep-all's peak with every encoding made
+    python -m bench.saved accuracy NETWORK DATA.npz           arrays x [samples, h, w] of u8 and y; the last fifth tests
 
 NETWORK is one of demo/boards/networks.py, or an ONNX file. docs/results/saved.md has the tables.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -142,13 +142,32 @@ def accuracy(name: str, data: Path) -> None:
             print(f"{form:6} {np.mean(found):6.2f}  ({', '.join(f'{a:.2f}' for a in found)})", flush=True)
 
 
-if __name__ == "__main__":
-    task, *rest = sys.argv[1:]
-    if task == "ram":
-        ram(rest[0], int(rest[1]), float(rest[2]), [Path(p) for p in rest[3:]])
-    elif task == "keep-all":
-        peaks(rest[0], int(rest[1]), [Path(p) for p in rest[2:]])
-    elif task == "errors":
-        errors(int(rest[0]), Path(rest[1]))
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    tasks = parser.add_subparsers(dest="task", required=True)
+    for name in ("ram", "keep-all"):
+        task = tasks.add_parser(name)
+        task.add_argument("device")
+        task.add_argument("batch", type=int)
+        if name == "ram":
+            task.add_argument("seconds", type=float)
+        task.add_argument("models", type=Path, nargs="+")
+    task = tasks.add_parser("errors")
+    task.add_argument("batch", type=int)
+    task.add_argument("model", type=Path)
+    task = tasks.add_parser("accuracy")
+    task.add_argument("network")
+    task.add_argument("data", type=Path)
+    asked = parser.parse_args()
+    if asked.task == "ram":
+        ram(asked.device, asked.batch, asked.seconds, asked.models)
+    elif asked.task == "keep-all":
+        peaks(asked.device, asked.batch, asked.models)
+    elif asked.task == "errors":
+        errors(asked.batch, asked.model)
     else:
-        accuracy(rest[0], Path(rest[1]))
+        accuracy(asked.network, asked.data)
+
+
+if __name__ == "__main__":
+    main()

@@ -45,7 +45,7 @@ class InferencePlan:
     note: str = ""
 
 
-def problem_of(inference: Graph, profile: DeviceProfile, training: Problem) -> Problem:
+def alone_problem(inference: Graph, profile: DeviceProfile, training: Problem) -> Problem:
     """The scheduling problem of the model, on the state that `training` leaves in RAM or on the store."""
     stored, kept = (
         {training.tensors[chain[0]].name for chain in chains(training)} for chains in (stored_state, state_chains)
@@ -70,14 +70,14 @@ def programs(
         infer = _keeping_all(inference, profile, problem, training, "infer")
         return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
     if found.problem is None or not _has_loss(found.problem):
-        alone = found.problem or _as_planned(problem_of(inference, profile, problem), found.plan)
+        alone = found.problem or _as_planned(alone_problem(inference, profile, problem), found.plan)
         infer = codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
         return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
     evaluate = codegen.lower_inference(
         evaluation, found.problem, found.schedule, found.plan, training, name="evaluate", around=True
     )
     infer = codegen.without_loss(evaluate)
-    alone = problem_of(inference, profile, problem)
+    alone = alone_problem(inference, profile, problem)
     if _above(alone) <= problem.budget_bytes - problem.base_bytes - training.state_bytes:
         kept = _keeping_all(inference, profile, problem, _sharing(training, evaluate), "infer")
         if problem.base_bytes + kept.arena_bytes <= problem.budget_bytes:
@@ -86,7 +86,7 @@ def programs(
 
 
 def _keeping_all(graph: Graph, profile: DeviceProfile, problem: Problem, layout: Program, name: str) -> Program:
-    alone = fastest(problem_of(graph, profile, problem))
+    alone = fastest(alone_problem(graph, profile, problem))
     schedule = keep_all(alone)
     return codegen.lower_inference(graph, alone, schedule, pack(alone, schedule), layout, name=name)
 
@@ -142,7 +142,7 @@ def within_budget(
     serves_both = (evaluation.inputs[:-1], evaluation.outputs[1:]) == (inference.inputs, inference.outputs)
     found = InferencePlan()
     for model in (evaluation, inference) if serves_both else (inference,):
-        alone = problem_of(model, profile, problem)
+        alone = alone_problem(model, profile, problem)
         stop_at = time.monotonic() + limit_s
         found = _within_budget(graph, alone, problem, schedule, plan, limit_s, stop_at, progress)
         if found.schedule is not None or not found.note:

@@ -71,7 +71,7 @@ def test_a_directory_of_before_has_a_plan_for_the_model_alone(tight: tuple[Path,
     """And no problem beside it: kernels are told by the workspaces in the plan."""
     solved = artifact.read(tight[0])
     assert solved.graph is not None and solved.inference is not None and solved.profile is not None
-    alone = inference.problem_of(solved.inference, solved.profile, solved.problem)
+    alone = inference.alone_problem(solved.inference, solved.profile, solved.problem)
     solution = solved.problem, solved.schedule, solved.plan
     found = inference._within_budget(solved.graph, alone, *solution, 20, time.monotonic() + 20, lambda text: None)
     assert found.problem is not None

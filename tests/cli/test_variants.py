@@ -14,7 +14,7 @@ from poetc import artifact
 from poetc.commands import programs, report
 from poetc.devices import build_problem, format_bytes, format_pj, load_profile
 from poetc.planning import Point, solve_curve
-from poetc.planning.kernels import choice_of, fastest
+from poetc.planning.kernels import fastest, kernels_of
 from poetc.reporting import budget_curve
 from poetc.scheduling import (
     DEFAULT_GAP,
@@ -50,7 +50,7 @@ def test_less_ram_than_the_fastest_kernels_need(least: tuple[Path, Ended], tmp_p
     solved = artifact.read(out).problem
     problem = asked(out)
     assert solved.budget_bytes < planner().lower_bound_bytes(fastest(problem))
-    chosen = choice_of(problem, solved)
+    chosen = kernels_of(problem, solved)
     assert ended.json["low_workspace_kernels"] == sum(n > 0 for n in chosen) > 0
     assert "in kernels with less workspace than the fastest, as RAM is short (the same results): " in ended.err
     assert ended.json["min_budget_bytes"] == solved.budget_bytes
@@ -64,7 +64,7 @@ def test_less_ram_than_the_fastest_kernels_need(least: tuple[Path, Ended], tmp_p
 def test_a_kernel_that_does_not_fit_is_refused(least: tuple[Path, Ended], tmp_path: Path) -> None:
     out, _ = least
     solved = artifact.read(out)
-    k = next(k for k, n in enumerate(choice_of(asked(out), solved.problem)) if n)
+    k = next(k for k, n in enumerate(kernels_of(asked(out), solved.problem)) if n)
     op = solved.problem.operators[k]
     size_bytes = op.workspace_bytes
     for changed, said in (
@@ -149,4 +149,4 @@ def test_a_problem_with_variants_is_solved_as_a_plain_one(tmp_path: Path, least:
     assert ended.code == 0, ended.err
     written = problem_from_json((tmp_path / "solved" / "problem.json").read_bytes())
     assert not any(op.low_workspace for op in written.operators)
-    choice_of(problem, written)
+    kernels_of(problem, written)

@@ -31,7 +31,7 @@ from poetc.scheduling import (
     settled,
     verify,
 )
-from poetc.scheduling._transfers import overlapped_ns, ram_bytes
+from poetc.scheduling._transfers import overlapped_ns, ram_of_steps_bytes
 from poetc.solvers import solve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
@@ -131,8 +131,8 @@ def test_both_simulations_agree_and_time_lies_between_its_bounds() -> None:
         trace = checked(problem, completion.steps)
         assert trace.time_ns == completion.time_ns == overlapped_ns(problem, completion.steps)
         assert trace.peak_bytes == completion.peak_bytes <= problem.budget_bytes
-        fixed = trace.peak_bytes - max(ram_bytes(problem, completion.steps))
-        assert trace.ram_bytes == tuple(fixed + r for r in ram_bytes(problem, completion.steps))
+        fixed = trace.peak_bytes - max(ram_of_steps_bytes(problem, completion.steps))
+        assert trace.ram_bytes == tuple(fixed + r for r in ram_of_steps_bytes(problem, completion.steps))
         assert trace.energy_pj == completion.energy_pj == plain.energy_pj
         compute = sum(problem.operators[s.operator].time_ns for s in completion.steps if isinstance(s, Compute))
         bus = [0, 0]
