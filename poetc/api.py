@@ -113,6 +113,7 @@ def train(
     ema: float | None = None,
     metrics: str | None = None,
     save_every: int | None = None,
+    elastic: bool = False,
     device: str | Path = "host",
     budget: Size | None = None,
     deadline: str | None = None,
@@ -150,6 +151,7 @@ def train(
         "ema": ema,
         "metrics": metrics,
         "save_every": save_every,
+        "elastic": elastic,
     }
     limits: dict[str, Any] = {
         "device": str(device),

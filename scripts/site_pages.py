@@ -38,6 +38,7 @@ HEADERS = (
     ),
     PORTS / "device" / "poetc_port.h",
     PORTS / "device" / "poetc_board.h",
+    PORTS / "pressure" / "poetc_pressure.h",
 )
 COMMENT = r"(/\*(?:(?!\*/)[\s\S])*\*/\n)?"
 

@@ -96,6 +96,11 @@ loop_options = _options.stacked(
         metavar="STEPS",
         help="Steps between checkpoints. Default: a minute, and after each epoch.",
     ),
+    click.option(
+        "--elastic",
+        is_flag=True,
+        help="Follow the memory that Linux leaves to this process. The model is a directory of `poetc bundle`.",
+    ),
 )
 
 
@@ -172,7 +177,7 @@ def _request(
         name: options.pop(name)
         for name in (
             *("data", "validation", "validation_split", "epochs", "normalize", "any_range", "augment", "seed"),
-            *("shuffle", "schedule", "patience", "ema", "metrics", "save_every"),
+            *("shuffle", "schedule", "patience", "ema", "metrics", "save_every", "elastic"),
         )
     }
     if model.is_dir():

@@ -178,7 +178,12 @@ def emit_models(
         shared_arena=form.shared_arena,
         checkpoint=steps,
         opt_level=form.opt_level,
-        port=port_sources(chosen, its_board, FLEET_PROGRAM if fleet else "train.c" if bench is None else "bench.c"),
+        port=port_sources(
+            chosen,
+            its_board,
+            FLEET_PROGRAM if fleet else "train.c" if bench is None else "bench.c",
+            bundle=any(p.bundle for p in parts),
+        ),
         files={name: text.encode() for name, text in (bench or {}).items()},
     )
     contents = replace(contents, files={**contents.files, **_beside(contents, memory)})

@@ -120,17 +120,19 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
     return asked
 
 
-def port_sources(target: Target, board: Board | None, program: str = "train.c") -> dict[str, Path]:
+def port_sources(
+    target: Target, board: Board | None, program: str = "train.c", *, bundle: bool = False
+) -> dict[str, Path]:
     """Name in the emitted directory of each file of the port: sources, and the headers beside them.
 
-    `program` is the one of the folder `device`.
+    `program` is the one of the folder `device`. `bundle`: a program of Linux can follow the memory that is left to it.
     """
     root = runtime_directory() / "ports"
     named = board.sources if board is not None else ()
     if board is not None and program == FLEET_PROGRAM:
         named = (*named, board.serial)
     paths: set[Path] = set()
-    for folder in target.ports:
+    for folder in (*target.ports, *(["pressure"] if bundle and "posix" in target.ports else [])):
         if folder == "loop" and program != "train.c":
             continue
         files = (root / folder).iterdir()

@@ -43,6 +43,7 @@ def _session(module: Module) -> dict[str, Any]:
     return {
         "library": "libmodel.so",
         "symbol": module.description,
+        "bundle": f"{module.prefix}_bundle" if module.bundle is not None else None,
         "arena_bytes": module.arena_bytes,
         "state_bytes": main.state_bytes,
         "block_bytes": main.block_bytes,

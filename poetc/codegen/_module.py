@@ -291,6 +291,8 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
         ("DESCRIPTION", f"(&{module.description})"),
         ("LOOP", f"(&{module.prefix}_loop)"),
     ]
+    if module.bundle is not None:
+        pairs.append(("BUNDLE", f"(&{prefix}_bundle)"))
     buffer, rate = spare_block(main), module.learning_rate()
     if buffer is not None:
         pairs.append(("BUFFER_OFFSET", f"{buffer}u"))

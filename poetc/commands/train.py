@@ -12,6 +12,7 @@ Beside its output lies everything that a training needs to go on:
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -60,13 +61,14 @@ from poetc.loop import (
 from poetc.output_directory import digest
 from poetc.reporting import Solved
 from poetc.reporting.training import page
+from poetc.runtime.session import Session, SessionError
 from poetc.training import CLIPPED, rates
 
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT = "run.json", "solved", "training.json"
 ADAPTER = Path("adapter") / "adapter_model.safetensors"  # peft's name
 PAGE = "report.html"
-MAY_CHANGE = ("epochs", "save_every")  # between the beginning of a training and its resumption
+MAY_CHANGE = ("epochs", "save_every", "elastic")  # between the beginning of a training and its resumption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +95,7 @@ class TrainRequest:
     ema: float | None = None
     metrics: str | None = None
     save_every: int | None = None
+    elastic: bool = False  # the plan of a bundle follows the memory that is left to this process
     resume: bool = False
     force: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -112,6 +115,13 @@ class TrainRequest:
     @property
     def directory(self) -> Path:
         return directory_of(self.out)
+
+
+def _follow_memory(session: Session) -> None:
+    try:
+        session.follow_memory(os.environ.get("POETC_CGROUP"))
+    except SessionError as error:
+        raise UsageError(f"--elastic: {error}") from None
 
 
 def _write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, note: Progress) -> None:
@@ -136,7 +146,7 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises UsageError where there is none, and for options in `given` that differ from them, but for those that may
     change.
     """
-    recorded = dict(_record(directory_of(out))["options"])
+    recorded = {"elastic": False, **_record(directory_of(out))["options"]}  # versions before 0.3 had no such option
     for name, value in json.loads(json.dumps(given)).items():
         if name in MAY_CHANGE or name == "model":
             recorded[name] = value
@@ -216,6 +226,8 @@ def train(
     schedule = rates.parse(request.schedule)
     store = CheckpointStore(request.directory)
     given = artifact.read(request.source) if isinstance(request.source, Path) else None
+    if request.elastic and not (given and given.others):
+        raise UsageError(f"--elastic: {request.out}: give a directory of poetc bundle, which has several plans")
     model = _source(request) if given is None else find_model(given, None)
     require_free([request.out], model, force=True)  # before hours of training, not after them
     checkpoint = _take_up(request, store)
@@ -251,7 +263,7 @@ def train(
     clipped: dict[str, int] = {}
     if outcome is None:
         progress("compiling for this machine")
-        with trainer(solved) as session:
+        with trainer(solved, elastic=request.elastic) as session:
             one_target = losses[0].target if len(losses) > 1 else None  # of several, that of the metrics
             engine = SessionEngine(session, codegen.class_scores(program, one_target))
             kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
@@ -269,6 +281,8 @@ def train(
                 identity=identity,
                 peak_bytes=engine.measure_peak(codegen.sample_inputs(program)),
             )
+            if request.elastic:
+                _follow_memory(session)
             if checkpoint is not None:
                 loop.restore(checkpoint)
             progress("training")

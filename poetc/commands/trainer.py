@@ -6,27 +6,36 @@ from pathlib import Path
 
 from poetc import codegen
 from poetc.artifact import Artifact
-from poetc.commands.programs import all_programs, graph_of, values_of
+from poetc.commands.programs import all_programs, graph_of, switches_of, values_of
 from poetc.files import scratch_directory
 from poetc.runtime.session import Session
 
 
 def trainer(
-    solved: Artifact, *, store: Path | None = None, undo: bool = False, threads: int = 0, cc: str | None = None
+    solved: Artifact,
+    *,
+    store: Path | None = None,
+    undo: bool = False,
+    threads: int = 0,
+    cc: str | None = None,
+    elastic: bool = False,
 ) -> Session:
     """Compile the programs of `solved` and start a session from their initial state; see `Session`.
 
-    `threads`: the most that kernels run in, 0: built without threads. `cc`: the compiler. Nothing of the build stays.
-    Raises UsageError where this machine has no compiler. Its trained.bin is that of `poetc emit --target host`.
+    `threads`: the most that kernels run in, 0: built without threads. `cc`: the compiler. `elastic`: with all plans of
+    a bundle, for `follow_memory`. Nothing of the build stays. Raises UsageError where this machine has no compiler. Its
+    trained.bin is that of `poetc emit --target host`.
     """
+    bundle = switches_of(solved)[0] if elastic else None
     with scratch_directory("poetc-trainer-") as scratch:
         library = codegen.compile_library(
-            all_programs(solved),
+            all_programs(solved, bundle),
             values_of(solved),
             scratch,
             model=graph_of(solved).name.removesuffix(".onnx"),
             cc=cc,
             cflags=codegen.TARGETS["host"].flags,
             threads=threads,
+            bundle=bundle,
         )
         return Session(library, library.with_name(codegen.MANIFEST), store, undo=undo)

@@ -108,6 +108,8 @@ class SessionStructure(ctypes.Structure):
         ("model", ctypes.c_void_p),
         ("checkpoint", _Checkpoint),
         ("backup", ctypes.c_void_p),
+        ("run", ctypes.c_void_p),
+        ("run_context", ctypes.c_void_p),
         ("flaw", _Flaw),
         ("is_lost", ctypes.c_uint8),
     ]

@@ -31,6 +31,7 @@ from .library import (
     ECORRUPT,
     EINVAL,
     EIO,
+    ENOENT,
     ENUMBER,
     NONE,
     SINK,
@@ -189,6 +190,7 @@ class Session:
         }
         self._train = self._entries["train"]
         self._hits = Hits()
+        self._pressure: Any = None
         self._last = self._train
         try:
             self._start(folder, store, undo)
@@ -276,6 +278,35 @@ class Session:
             found = int(self._hits.hits), int(self._hits.samples)
             self._hits.hits = self._hits.samples = 0
         return found
+
+    def follow_memory(self, group: PathLike | None = None) -> None:
+        """Let training steps of a bundle follow the memory that Linux leaves to this process; the bits are the same.
+
+        `group`: the directory of another control group (cgroup v2). The state is then the initial one: call it before
+        state is loaded. Hits count in steps of the first plan alone. SessionError where the model has one plan, or the
+        group tells nothing of memory.
+        """
+        with self._lock:
+            dll, symbol = self._library.dll, self._description.get("bundle")
+            if symbol is None:
+                raise SessionError("follow_memory: the model has one plan; `poetc bundle` makes several")
+            size_bytes = ctypes.c_uint32.from_address(self._library.address("poetc_pressure_bytes")).value
+            self._pressure = ctypes.create_string_buffer(size_bytes)
+            bundle = ctypes.c_void_p(self._library.address(symbol))
+            path = None if group is None else os.fsencode(group)
+            code = dll.poetc_pressure_begin(self._pressure, self._alive(), bundle, path)
+            if code == ENOENT:
+                raise SessionError(f"{group or 'the control group of this process'}: tells nothing of memory")
+            self._check(code, "follow_memory")
+
+    @property
+    def arena_in_use_bytes(self) -> int:
+        """The part of the arena that the plan of the next training step takes; more while others of its plans run."""
+        with self._lock:
+            self._alive()
+            if self._pressure is None:
+                return int(self._description["arena_bytes"])
+            return int(self._library.dll.poetc_arena_in_use(self._pressure))
 
     def evaluate(self, *inputs: Any) -> float:
         """The loss of a batch in inference mode, given as to `step`; no state changes."""

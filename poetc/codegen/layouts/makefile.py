@@ -59,7 +59,7 @@ def _how(contents: Contents, sources: Sequence[str]) -> list[str]:
 
 
 def _makefile(contents: Contents, sources: Sequence[str]) -> str:
-    target, checkpoint = contents.target, contents.checkpoint
+    target = contents.target
     objects = [f"build/{Path(s).with_suffix('.o').as_posix()}" for s in sources]
     program = ["build/main.o", "build/port/poetc_loop.o"] if "main.c" in sources else []  # not of the library
     library = [o for o in objects if o not in program]
@@ -78,7 +78,7 @@ def _makefile(contents: Contents, sources: Sequence[str]) -> str:
         + " -fPIC" * (target.build == "package"),
         f"CPPFLAGS += {_include_flags(sources)}",
         *_thread_options(target),
-        *_program_options(target, checkpoint),
+        *_program_options(contents),
         "",
         *_make_list("LIBRARY", library),
         "",
@@ -136,18 +136,20 @@ def _thread_options(target: Target) -> list[str]:
     ]
 
 
-def _program_options(target: Target, checkpoint: int) -> list[str]:
+def _program_options(contents: Contents) -> list[str]:
+    target, has_bundle = contents.target, any(module.bundle for module in contents.modules)
     if "device" not in target.ports:
         return []
     return [
         "# State is saved to the store after so many steps (0: never). All data are used EPOCHS times. GRADIENTS=1",
         "# logs a checksum of the gradients of each step. After a change: make clean.",
-        f"CHECKPOINT_STEPS ?= {checkpoint}",
+        f"CHECKPOINT_STEPS ?= {contents.checkpoint}",
         "EPOCHS ?= 1",
         "GRADIENTS ?=",
         "CPPFLAGS += -DPOETC_CHECKPOINT_STEPS=$(CHECKPOINT_STEPS) -DPOETC_EPOCHS=$(EPOCHS)"
         " $(if $(GRADIENTS),-DPOETC_LOG_GRADIENTS)",
         *([] if target.hosted else _VALIDATION_OPTION),
+        *(_ELASTIC_OPTION if target.hosted and has_bundle else []),
         *_range_option(target),
     ]
 
@@ -157,6 +159,13 @@ _VALIDATION_OPTION = (
     "# `evaluate` must be there. After a change: make clean.",
     "VALIDATION ?=",
     "CPPFLAGS += $(if $(VALIDATION),-DPOETC_VALIDATES)",
+)
+
+
+_ELASTIC_OPTION = (
+    "# ELASTIC=1: the plan follows the memory that is left to the process. After a change: make clean.",
+    "ELASTIC ?=",
+    "CPPFLAGS += $(if $(ELASTIC),-DPOETC_ELASTIC)",
 )
 
 

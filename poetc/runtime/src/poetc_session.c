@@ -75,7 +75,9 @@ POETC_COLD static int take(poetc_session *session, const poetc_entry *entry, con
 
 static int run(poetc_session *session, float *loss)
 {
-    int err = poetc_run(&session->runtime);
+    const int is_step = session->runtime.program == session->model->train.program;
+    int err = is_step && session->run != NULL ? session->run(session->run_context, &session->runtime)
+                                              : poetc_run(&session->runtime);
 
     if (err) {
         session->is_lost = poetc_recover(&session->runtime) != POETC_OK ? ON_STORE : 0;
@@ -135,11 +137,14 @@ const void *poetc_session_output(const poetc_session *session, uint32_t index)
 {
     const poetc_model *model = session->model;
     const poetc_program *program = session->runtime.program;
-    const poetc_entry *entry = program == model->train.program   ? &model->train
-                               : program == model->infer.program ? &model->infer
-                                                                 : &model->evaluate;
+    const poetc_entry *entry = program == model->train.program      ? &model->train
+                               : program == model->infer.program    ? &model->infer
+                               : program == model->evaluate.program ? &model->evaluate
+                                                                    : NULL;
 
-    return index < entry->output_count ? (const uint8_t *)session->config.arena + entry->outputs[index].offset : NULL;
+    return entry != NULL && index < entry->output_count
+               ? (const uint8_t *)session->config.arena + entry->outputs[index].offset
+               : NULL;
 }
 
 float poetc_session_learning_rate(const poetc_session *session)

@@ -16,10 +16,17 @@
  * POETC_CHECKPOINT_STEPS: after how many steps the state is saved to two slots of the store, in turn. Training goes on
  * from there when the board starts again. 0: never. POETC_LOG_GRADIENTS: a checksum of all gradients of the step is
  * logged with its loss. POETC_ANY_RANGE: on Linux, inputs are trained on that look as if nobody had scaled them.
+ * POETC_ELASTIC: on Linux, the plan of a bundle follows the memory that is left to this process. $POETC_CGROUP is the
+ * directory of another control group.
  */
 #include "model.h"
 #include "poetc_loop.h"
 #include "poetc_port.h"
+#ifdef POETC_ELASTIC
+#include "poetc_pressure.h"
+
+#include <stdlib.h>
+#endif
 
 #ifndef POETC_EPOCHS
 #define POETC_EPOCHS 1
@@ -267,6 +274,28 @@ void poetc_loop_warn(const char *text)
 }
 #endif
 
+#ifdef POETC_ELASTIC
+static poetc_pressure pressure;
+
+static void log_arena(void *context, uint32_t arena_bytes)
+{
+    (void)context;
+    log_number("arena ", arena_bytes);
+    log_number(" bytes in step ", pressure.elastic.runtime.run_count + 1u);
+    poetc_port_log("\n");
+}
+
+static int follow_memory(poetc_session *session)
+{
+    const int err = poetc_pressure_begin(&pressure, session, POETC_MODEL_BUNDLE, getenv("POETC_CGROUP"));
+
+    if (err)
+        poetc_port_log("the control group tells nothing of memory\n");
+    pressure.switched = log_arena;
+    return err;
+}
+#endif
+
 /* The value of a record that the model cannot take. */
 static void log_flaw(const poetc_loop *loop, int code)
 {
@@ -342,6 +371,10 @@ POETC_COLD int main(void)
     err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks, record_bytes);
     if (!err)
         err = poetc_session_init(session, model, &config);
+#ifdef POETC_ELASTIC
+    if (!err)
+        err = follow_memory(session);
+#endif
     loop.epochs = POETC_EPOCHS;
     loop.checkpoint_steps = POETC_CHECKPOINT_STEPS;
 #ifdef POETC_VALIDATES

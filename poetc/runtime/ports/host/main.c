@@ -1,6 +1,6 @@
 /* Trains on the data of a file, evaluates after every epoch, and keeps the best state.
  *
- *     train [-c] [-r] [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA [STEPS [STATE_OUT]]
+ *     train [-c] [-m] [-r] [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA [STEPS [STATE_OUT]]
  *
  * DATA: records, one a step, each the bytes of the inputs and of the target in the order of the header. Option -e: how
  * many times all of it is used, by default once. STEPS instead: so many steps, round and round. STATE_OUT: the file to
@@ -12,7 +12,8 @@
  * Option -c: after every step a checkpoint goes to store.bin, too. Training goes on from the newest one, if the file
  * has one; STEPS and EPOCHS count those before. Records that were used before it are passed over if DATA still begins
  * with them. Other data are new, are used from their first record, and have EPOCHS of their own. Option -r: inputs of
- * any range are trained on, also those that look as if nobody had scaled them.
+ * any range are trained on, also those that look as if nobody had scaled them. Option -m, of a bundle: the plan follows
+ * the memory that Linux leaves to this process, or to the control group whose directory is $POETC_CGROUP.
  *
  * Exit code 1, and a line on stderr that names file and record, where data have no whole records, a NaN, or an unknown
  * class. It is 1 as well where the first record looks unscaled, and where the loss is no number; 2 for a wrong call.
@@ -22,6 +23,9 @@
 #include "poetc_files.h"
 #include "poetc_host.h"
 #include "poetc_loop.h"
+#ifdef POETC_MODEL_BUNDLE
+#include "poetc_pressure.h"
+#endif
 
 #include <errno.h>
 #include <math.h>
@@ -93,7 +97,7 @@ typedef struct run {
     reader data, validation; /* the latter without a file: there is none */
     const char *state_out;
     long steps, epochs; /* one of them is 0 */
-    int saves, any_range, prints_epochs;
+    int saves, any_range, follows, prints_epochs;
     double loss_sum; /* of the epoch, */
     uint32_t losses; /* as far as it was run here */
 } run;
@@ -262,7 +266,8 @@ static int read_count(const char *text, long *count)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: train [-c] [-r] [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA [STEPS [STATE_OUT]]\n");
+    fprintf(stderr,
+            "usage: train [-c] [-m] [-r] [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA [STEPS [STATE_OUT]]\n");
     return 2;
 }
 
@@ -273,8 +278,9 @@ static int read_call(int argc, char **argv, const char **data, const char **vali
 
     *validation = NULL;
     for (; i < argc && argv[i][0] == '-'; i++) {
-        if (strcmp(argv[i], "-c") == 0 || strcmp(argv[i], "-r") == 0) {
+        if (strcmp(argv[i], "-c") == 0 || strcmp(argv[i], "-m") == 0 || strcmp(argv[i], "-r") == 0) {
             r.saves |= argv[i][1] == 'c';
+            r.follows |= argv[i][1] == 'm';
             r.any_range |= argv[i][1] == 'r';
             continue;
         }
@@ -307,6 +313,12 @@ static int read_call(int argc, char **argv, const char **data, const char **vali
         fprintf(stderr, "-v: the program evaluate was not emitted\n");
         return 2;
     }
+#ifndef POETC_MODEL_BUNDLE
+    if (r.follows) {
+        fprintf(stderr, "-m: this program has one plan; poetc bundle makes several\n");
+        return 2;
+    }
+#endif
     r.prints_epochs = r.epochs > 0 || *validation != NULL;
     if (r.steps == 0 && r.epochs == 0)
         r.epochs = 1;
@@ -344,6 +356,33 @@ static int train(void)
     return 0;
 }
 
+#ifdef POETC_MODEL_BUNDLE
+static poetc_pressure pressure;
+
+static void print_budget(void *context, uint32_t arena_bytes)
+{
+    (void)context;
+    printf("arena %lu bytes in step %lu\n", (unsigned long)arena_bytes,
+           (unsigned long)pressure.elastic.runtime.run_count + 1u);
+}
+
+static int follow_memory(void)
+{
+    const char *group = getenv("POETC_CGROUP");
+    const int err = poetc_pressure_begin(&pressure, &r.loop.session, POETC_MODEL_BUNDLE, group);
+
+    if (err)
+        return fail("-m: it tells nothing of memory", group != NULL ? group : "the control group of this process");
+    pressure.switched = print_budget;
+    return 0;
+}
+#else
+static int follow_memory(void)
+{
+    return 0;
+}
+#endif
+
 static int train_in(uint8_t *arena)
 {
     poetc_config config;
@@ -368,6 +407,8 @@ static int train_in(uint8_t *arena)
         return fail("cannot open", "store.bin");
     if (poetc_session_init(session, model, &config))
         return fail("cannot initialise", POETC_MODEL_NAME);
+    if (r.follows && follow_memory())
+        return 1;
     session->checkpoint.buffer = arena + POETC_MODEL_ARENA_BYTES;
     r.loop.steps = (uint32_t)r.steps;
     r.loop.epochs = (uint32_t)r.epochs;
