@@ -262,8 +262,8 @@ def page(found: dict[str, Any], options: argparse.Namespace) -> str:
         "",
         "All are the largest difference of any weight. *One round*: between both sides where both begin the round with"
         " the same weights.",
-        "*All rounds*: between both sides since the first round, in which rounding errors grow. The next columns are"
-        " the distance of each side from",
+        "*All rounds*: between both sides since the first round; the cause of their growth is open. The next columns"
+        " are the distance of each side from",
         f"PyTorch in 64 bits. The weights have moved by up to {found['moved'][-1]:.2f}. The accuracy is that on the"
         f" {found['held_out']} samples held out.",
         "",
