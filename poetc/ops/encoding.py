@@ -92,24 +92,25 @@ class SlopeGrad(_OfRectifier):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         bits, gy = inputs
         is_one = np.unpackbits(bits, count=gy.size, bitorder="little").reshape(gy.shape).astype(bool)
-        return (np.where(is_one, gy, self._low(op) * gy if self._low(op) else gy.dtype.type(0)),)
+        low = self._low(op)
+        return (np.where(is_one, gy, gy.dtype.type(0) if low is None else gy.dtype.type(low) * gy),)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=2 * op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        count = Elements(op.outputs[0].elements)
-        if self._low(op):
-            return Kernel("poetc_op_slope_grad_leaky", count, (self._low(op),))
-        return Kernel("poetc_op_slope_grad", count)
+        count, low = Elements(op.outputs[0].elements), self._low(op)
+        return (
+            Kernel("poetc_op_slope_grad", count) if low is None else Kernel("poetc_op_slope_grad_leaky", count, (low,))
+        )
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((1, 0),)
 
-    def _low(self, op: Bound) -> float:
-        """The other slope."""
+    def _low(self, op: Bound) -> float | None:
+        """The other slope, of 0 too: the product of that has a sign. None for a 0 without one."""
         rectifier = self.rectifier(op)
-        return rectifier.values(op)[0] if rectifier.kind == "LeakyRelu" else 0.0
+        return rectifier.values(op)[0] if rectifier.kind == "LeakyRelu" else None
 
 
 @register

@@ -156,9 +156,13 @@ class _Encoder(Indexed):
         return None
 
     def _slopes(self, tensor: str) -> list[Operator]:
-        """The gradients of rectifiers that read no more of `tensor` than slopes."""
+        """The gradients of one rectifier that read no more of `tensor` than slopes.
+
+        Below 0 a LeakyRelu saves its input, which several rectifiers may share: the first one's slopes count.
+        """
         kinds = [f"{kind}Grad" for kind in RECTIFIERS]
-        return [op for op in self._backward(tensor) if op.kind in kinds and op.inputs[0] == tensor != op.inputs[1]]
+        found = [op for op in self._backward(tensor) if op.kind in kinds and op.inputs[0] == tensor != op.inputs[1]]
+        return [op for op in found if (op.kind, op.attributes) == (found[0].kind, found[0].attributes)]
 
     def _reads_few_places(self, op: Operator, tensor: str) -> bool:
         if op.kind != "MaxPoolGrad" or op.inputs[0] != tensor:

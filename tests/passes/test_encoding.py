@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from poetc.graph import Graph, Role, TensorType, TrainingGraph
-from poetc.ops import Builder
+from poetc.ops import Builder, bind, spec
 from poetc.passes import check_graph, encoded, offered, run_standard, without_encodings
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
@@ -93,3 +93,28 @@ def test_micro_batches_encode_each_part() -> None:
     plain, small = (evaluate(graph, inputs, np.float32) for graph in (step, encoded(step, found)))
     for name in step.updates.values():
         np.testing.assert_array_equal(small[name], plain[name], err_msg=name)
+
+
+def test_rectifiers_that_share_a_saved_input_keep_slopes_of_their_own() -> None:
+    """Below 0 a LeakyRelu saves its input, which the gradients of two others read too."""
+    b = Builder()
+    x = b.add_tensor("x", TensorType((4, 64)), Role.INPUT)
+    value = np.random.default_rng(3).normal(0, 0.3, (64, 64)).astype(np.float32)
+    weight = b.add_tensor("w", TensorType((64, 64)), Role.PARAMETER, value)
+    h = b.emit1("MatMul", [x, weight], {"trans_a": False, "trans_b": True, "alpha": 1.0})
+    parts = [b.emit1("LeakyRelu", [h], {"alpha": alpha}) for alpha in (-0.5, -0.25, -0.5)]
+    y = b.emit1("Add", [b.emit1("Add", parts[:2]), parts[2]])
+    step = step_of(Graph("shared", b.tensors, tuple(b.operators), ("x",), (y,), b.values), optimizer="sgd")
+    (found,) = offered(step)
+    assert not found.is_alone
+    inputs = random_inputs(step)
+    plain, small = (evaluate(graph, inputs, np.float32) for graph in (step, encoded(step, [found])))
+    for name in step.updates.values():
+        np.testing.assert_array_equal(small[name], plain[name], err_msg=name)
+
+
+def test_a_slope_of_zero_keeps_the_sign_of_its_product() -> None:
+    step = step_of(pooled("LeakyRelu", alpha=0.0))
+    small = encoded(step, offered(step))
+    kernels = {spec(op.kind).kernel(bind(op, small.tensors)).symbol for op in small.operators if op.kind == "SlopeGrad"}
+    assert kernels == {"poetc_op_slope_grad_leaky"}
