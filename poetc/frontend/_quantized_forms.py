@@ -6,6 +6,7 @@ Their definitions: docs/Operators.md of onnx, docs/ContribOperators.md of onnxru
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,20 @@ def _name(n: Node, index: int) -> str:
 
 
 def _bind(f: Floats, n: Node, y: str, scale: int, zero: int) -> None:
-    """The node's output: y, quantised with these inputs."""
-    f.bind(y, n.outputs[0], f.quantization(_name(n, scale), _name(n, zero)))
+    """The node's output: y, quantised with these inputs.
+
+    Without a zero point `output_dtype` is the type of the integers, or the type is that of the first quantised input.
+    """
+    name = _name(n, zero)
+    if not name and n.get_int("output_dtype"):
+        none = np.zeros((), helper.tensor_dtype_to_np_dtype(n.get_int("output_dtype")))
+        name = f.add(none, f"{n.outputs[0]}.zero")
+    held = f.quantization(_name(n, scale), name)
+    if not name and n.op != "QuantizeLinear":
+        read = [f.quantized[i] for i in n.inputs if i in f.quantized]
+        bounds = (read[0].lowest, read[0].highest) if read else (None, None)
+        held = replace(held, lowest=bounds[0], highest=bounds[1])
+    f.bind(y, n.outputs[0], held)
 
 
 # --- between float and quantised tensors ---

@@ -195,6 +195,31 @@ def test_range_of_a_relu_that_the_exporter_left_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(evaluate(graph, {"x": x})["y"].reshape(2, 3), np.maximum(x @ weights["w"], 0), rtol=1e-5)
 
 
+SIGNED = {
+    "attribute": [make_node("QuantizeLinear", ["h", "s"], ["q"], output_dtype=TensorProto.INT8)],
+    "input": [
+        make_node("QuantizeLinear", ["h", "s", "none"], ["p"]),
+        make_node("QLinearAdd", ["p", "s", "", "p", "s", "", "s"], ["q"], domain="com.microsoft"),
+    ],
+}
+
+
+@pytest.mark.parametrize("form", SIGNED)
+def test_signed_integers_without_a_zero_point_are_no_relu(tmp_path: Path, form: str) -> None:
+    """The type of the integers is in an attribute, or that of an input."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["h"]),
+        *SIGNED[form],
+        make_node("DequantizeLinear", ["q", "s"], ["y"]),
+    ]
+    weights = {"w": normal(4, 3), "s": SCALE, "none": np.array(0, np.int8)}
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], weights, 21), tmp_path))
+    assert "Relu" not in kinds(graph)
+    x = normal(2, 4)
+    times = {"attribute": 1, "input": 2}[form]
+    np.testing.assert_allclose(evaluate(graph, {"x": x})["y"], times * (x @ weights["w"]), rtol=1e-5)
+
+
 def test_float_weights_behind_both_operators_stay_as_they_are(tmp_path: Path) -> None:
     """Training tools keep the float weight, and round it in the graph."""
     nodes = [
