@@ -42,7 +42,14 @@ def with_plain_channels(model: onnx.ModelProto, folder: Path) -> list[str]:
     del model.graph.node[:]
     model.graph.node.extend(plain)
     del model.graph.value_info[:]
-    return [f"{count} nodes held channels in blocks of {blocks.width} (com.microsoft.nchwc): plain channels here"]
+    note = f"{count} nodes held channels in blocks of {blocks.width} (com.microsoft.nchwc): plain channels here"
+    if len(blocks.fitting) > 1:
+        other = next(w for w in blocks.fitting if w != blocks.width)
+        note += (
+            f"; blocks of {other} fit too, and {blocks.width} is this machine's width: weights of another machine's"
+            " file may be out of order, so optimise it with ORT_ENABLE_EXTENDED"
+        )
+    return [note]
 
 
 class _Blocks:
@@ -60,6 +67,7 @@ class _Blocks:
         self.done: dict[str, tuple[int, int]] = {}  # weights without blocks, with their channels
         for n in self.nodes:
             self._look(n)
+        self.fitting = [w for w in _WIDTHS if self._fits(w)]
         self.width = self._width()
         self.filters = {n.inputs[1]: self._filter(n) for n in self.nodes if self._is_convolution(n)}
         self.channels = self._channels()
@@ -119,7 +127,7 @@ class _Blocks:
 
     def _width(self) -> int:
         """The width that fits the file; where several do, that of this machine."""
-        fitting = [w for w in _WIDTHS if self._fits(w)]
+        fitting = self.fitting
         if not fitting:
             raise UnsupportedModelError("channels in blocks of an unknown width (com.microsoft.nchwc)")
         return fitting[0] if len(fitting) == 1 else next(w for w in (_own_width(), *fitting) if w in fitting)

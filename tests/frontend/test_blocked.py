@@ -90,6 +90,20 @@ def test_channels_that_fill_up_a_block_are_left_out(tmp_path: Path) -> None:
     np.testing.assert_allclose(evaluate(graph, {"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("channels", "is_open"), [(32, True), (24, False)])
+def test_a_width_that_the_file_does_not_say_is_a_warning(tmp_path: Path, channels: int, is_open: bool) -> None:
+    """Of 32 channels blocks of 8 and of 16 look alike; 24 are three blocks of 8."""
+    nodes = [
+        make_node("ReorderInput", ["x"], ["b"], domain=BLOCKED),
+        make_node("Conv", ["b", "w"], ["c"], domain=BLOCKED, kernel_shape=[1, 1]),
+        make_node("ReorderOutput", ["c"], ["y"], domain=BLOCKED, channels=channels),
+    ]
+    model = make(nodes, {"x": (1, channels, 2, 2)}, ["y"], {"w": normal(channels, channels, 1, 1)})
+    model.opset_import.add(domain=BLOCKED, version=1)
+    (note,) = (n for n in load(save(model, tmp_path)).notes if BLOCKED in n)
+    assert ("may be out of order" in note) == is_open
+
+
 def test_refusals(tmp_path: Path) -> None:
     model = blocks_of(16)
     model.graph.node[1].op_type = "Deconv"
