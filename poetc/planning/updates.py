@@ -469,13 +469,14 @@ class _Search:
             if found.chosen is None or (best is not None and self.planner.left_s <= 0):
                 break
             solution = self._try(found.chosen)
+            once = cost_of_computing_once(self.reduction.step(found.chosen).problem)
             if solution is None:
                 if found.chosen in self.failed:
-                    once = cost_of_computing_once(self.reduction.step(found.chosen).problem)
                     least_bound = min(least_bound, once)
                 continue
             self.failed.append(found.chosen)  # solved: no larger one is cheaper
-            least_bound = min(least_bound, solution.proof.bound)
+            proof = solution.proof  # of some schedules alone it says nothing about other orders and other sets
+            least_bound = min(least_bound, proof.bound if proof.scope.is_everything else once)
             if best is None or solution.cost < self.solved[best].cost:
                 best = found.chosen
         if best is None:

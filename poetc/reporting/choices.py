@@ -84,8 +84,8 @@ def _updates(solution: Solution) -> str:
         bound = "which no set of updates exceeds"
     have = "update has" if len(names) == 1 else "updates have"
     return (
-        f"--train best: {len(names)} {have} {worth.value / worth.total:.1%} of all importance ({bound}):"
-        f" {', '.join(names[:NAMES])}{more}"
+        f"--train best: {len(names)} {have} {worth.value / worth.total:.1%} of all importance"
+        f" ({bound} without encodings of saved tensors): {', '.join(names[:NAMES])}{more}"
     )
 
 

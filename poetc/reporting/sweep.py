@@ -43,7 +43,10 @@ def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> s
     chosen = [r for r in solved if r.get("importance") is not None]
     if chosen:
         points = [(r["budget_bytes"], r["importance"], r["importance_bound"], r["importance_total"]) for r in chosen]
-        note = "Importance of the updates that are trained. The dotted line is a proven bound on all sets of updates."
+        note = (
+            "Importance of the updates that are trained. The dotted line is a proven bound on all sets of updates"
+            " without encodings of saved tensors."
+        )
         chart += f'<p>{note}</p><div class="plot">{curve(points)}</div>'
     rows = [
         (

@@ -72,6 +72,7 @@ def test_the_best_updates_are_solved_for_and_named(measured: Path) -> None:
     assert 0 < answer["importance"] <= answer["importance_bound"] <= answer["importance_total"]
     assert answer["ram_bytes"] <= 64_000
     assert answer["updates"]["names"] and answer["energy_pj"] <= 0.6 * 10.9e9
+    assert any("without encodings of saved tensors): " in note for note in answer["notes"])
 
 
 @pytest.mark.long

@@ -132,6 +132,19 @@ def test_the_cheapest_set_of_enough_importance() -> None:
         planner(tall).solve(best.step(frozenset((0,))).problem)
 
 
+def test_a_bound_of_one_order_bounds_no_other_schedule() -> None:
+    """A schedule that recomputes has a bound of its own order: of others, computing once is all that is proven."""
+    best = reduction(18_000, Goal(least=4.0))
+    options = replace(OPTIONS, time_limit_s=2.0)
+    found = Planner(options=options, reductions=reductions("ram", updates=best)).solve(
+        best.step(frozenset((0,))).problem
+    )
+    assert found.worth is not None and found.worth.cost_bound is not None and found.choices.updates is not None
+    once = best.build(found.choices.updates).problem.compute_once_pj
+    assert found.cost > once and not found.proof.scope.is_everything
+    assert found.worth.cost_bound <= once
+
+
 def test_a_budget_that_is_too_small_names_the_cheapest_update() -> None:
     best = reduction(2000)
     with pytest.raises(InfeasibleError, match=r"the cheapest is 'fc\.\S+ \S+': it needs [0-9,]+ bytes, and at least"):
