@@ -76,6 +76,8 @@ def _os_error(error: OSError) -> str:
     where = f"{path}: " if path else ""
     if error.errno == errno.ENOSPC:
         return f"{where}no space left on the disk; free some, or write elsewhere with -o"
+    if error.errno == errno.EFBIG:
+        return f"{where}a file grew beyond the limit of this system; raise it with ulimit -f, or write elsewhere"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{where}{(error.strerror or 'permission denied').lower()}; choose a place that you may use"
     return f"{where}{(error.strerror or str(error)).lower()}"

@@ -10,7 +10,7 @@ from poetc.codegen._cores import Core
 from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._emit import Form, Part, emit, emit_models, identity_of, initial_state, shaped
 from poetc.codegen._firmware import Memory, Sections
-from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library
+from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import (
     Limit,
@@ -121,6 +121,7 @@ __all__ = [
     "read_listed_state",
     "read_state",
     "rebuild",
+    "require_compiler",
     "require_toolchain",
     "require_usable",
     "require_values",

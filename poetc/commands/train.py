@@ -243,6 +243,7 @@ def train(
         note(f"{batches.source.where}: {batches.remark()}")
     identity = data.identity()
     if not request.resume:
+        codegen.require_compiler()  # before hours of solving, not after them
         _begin(request)
     if checkpoint is not None:
         _require_same_data(request, checkpoint, identity)

@@ -138,13 +138,16 @@ def parse_metrics(text: str, loss: Loss) -> tuple[str, ...]:
         of_classes = name in ("confusion", "perplexity") or _top(name)
         if of_classes and loss.class_axis is None:
             raise UsageError(f"--metrics {name}: the loss {loss.kind} of this model gives no classes to count")
+        if loss.class_axis is not None and (classes := loss.shape[loss.class_axis]) <= _top(name):
+            raise UsageError(f"--metrics {name}: is always 1 with {classes} classes; take a smaller one")
         if name in ("mse", "mae") and loss.class_axis is not None:
             raise UsageError(f"--metrics {name}: is for numbers, not for the classes of {loss.kind}")
     return names
 
 
 def _top(name: str) -> int:
-    return int(name[3:]) if name.startswith("top") and name[3:].isdigit() and int(name[3:]) else 0
+    """K of a name topK; 0 for any other name."""
+    return int(name[3:]) if name.startswith("top") and name[3:].isdecimal() and len(name) < 12 else 0
 
 
 @dataclass(slots=True)

@@ -58,6 +58,12 @@ def test_a_full_disk_is_named_with_the_path() -> None:
     assert message.startswith("/mnt/out/plan.json: no space left")
 
 
+def test_a_limit_of_file_sizes_is_named() -> None:
+    code, message = describe(OSError(errno.EFBIG, "File too large"))
+    assert (code, message.count("\n")) == (2, 0)
+    assert "ulimit -f" in message
+
+
 def test_several_lines_become_a_list() -> None:
     assert one_line("not supported:\n  Loop (node a)\n  If (node b)\n") == "not supported: Loop (node a); If (node b)"
 

@@ -267,6 +267,7 @@ def test_a_machine_without_a_compiler_is_told(
     ended = poetc("train", small, *_options(), "-o", tmp_path / "out.onnx", "--quiet")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert "install" in ended.err
+    assert not list(tmp_path.glob("out.onnx*"))  # it was told before the model was solved
 
 
 # --- going on ---------------------------------------------------------------------------------------------------------

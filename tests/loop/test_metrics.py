@@ -82,7 +82,7 @@ def test_several_losses_add_up_with_their_weights() -> None:
     assert meter.result()["loss"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["top", "top0", "f1", "mse"])
+@pytest.mark.parametrize("name", ["top", "top0", "top3", "top50", "top²", "f1", "mse"])
 def test_metrics_that_do_not_fit_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match=f"--metrics {name}"):
         parse_metrics(name, CLASSES)
