@@ -36,7 +36,7 @@ class Trace:
     peak_step: int  # the first step that reaches the peak
     energy_pj: int
     time_ns: int
-    stall_ns: int  # of it, the waits of the processor for transfers that overlap compute
+    stall_ns: int  # of it, the waits of the busiest processor, where transfers overlap compute
     executions: tuple[int, ...]  # of each operator
     recomputes: int  # executions beyond the first, all operators together
     page_ins: int
@@ -113,7 +113,7 @@ class _Replay:
         self.ram: list[int] = []
         self.residencies: list[tuple[int, int, int]] = []
         self.queues = Queues(problem)
-        self.energy_pj = self.work_ns = self.page_ins = self.page_outs = self.written_bytes = 0
+        self.energy_pj = self.page_ins = self.page_outs = self.written_bytes = 0
         self.moves = self.moved_bytes = self.move_pj = self.move_ns = 0
 
     def execute(self, step: Step) -> None:
@@ -166,7 +166,6 @@ class _Replay:
             self.enter(t, size[t])
         self.executions[index] += 1
         self.energy_pj += cost[1]
-        self.work_ns += cost[0]
 
     def check_in_place(self, index: int, in_place: tuple[tuple[int, int], ...]) -> None:
         op = self.problem.operators[index]
@@ -234,7 +233,6 @@ class _Replay:
         self.move_pj += tensor.move_pj
         self.move_ns += tensor.move_ns
         self.energy_pj += tensor.move_pj
-        self.work_ns += tensor.move_ns
 
     def finish(self) -> None:
         for count, op in zip(self.executions, self.problem.operators, strict=True):
@@ -283,7 +281,7 @@ class _Replay:
             peak_step=self.ram.index(peak),
             energy_pj=self.energy_pj + self.queues.hand_over_pj + self.queues.idle_pj,
             time_ns=time_ns,
-            stall_ns=time_ns - self.work_ns if self.problem.paging is Paging.DMA else 0,
+            stall_ns=time_ns - max(self.queues.busy_ns) if self.problem.paging is Paging.DMA else 0,
             executions=tuple(self.executions),
             recomputes=sum(self.executions) - len(self.executions),
             page_ins=self.page_ins,

@@ -82,6 +82,8 @@ def test_two_branches_side_by_side() -> None:
     hand_overs_pj = 15 * 3000 + 15 * 2000
     assert trace.idle_pj == (315 - 75) * 500
     assert trace.energy_pj == 3 * 200 + 180 + hand_overs_pj + trace.idle_pj
+    # The work of both adds up to more than the time, and nobody waits for the store.
+    assert replayed(replace(fork(), paging=Paging.DMA), steps).stall_ns == 0
 
 
 def test_workspace_of_a_step_in_flight_counts() -> None:
