@@ -51,7 +51,8 @@ def test_headers_of_the_runtime(header: Path, standard: str, tmp_path: Path) -> 
         subprocess.run(["g++", f"-std={standard}", *FLAGS, "-fsyntax-only", "-x", "c++", header], check=True)
         return
     symbols = check(header, tmp_path, standard)
-    assert symbols and not any(symbol.startswith("_Z") for symbol in symbols)
+    assert symbols or header.name == "poetc_cold.h"  # an attribute alone
+    assert not any(symbol.startswith("_Z") for symbol in symbols)
 
 
 def test_semihosting() -> None:
