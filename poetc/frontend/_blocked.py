@@ -220,10 +220,10 @@ class _Blocks:
         name = f"{n.outputs[0]}.scales"
         scales = np.array(attributes.pop("scales"), np.float32)
         self.graph.initializer.append(numpy_helper.from_array(scales, name))
-        mode = attributes.get("mode", b"nearest").decode()
+        mode = n.get_str("mode", "nearest")
         if self.opset < 11:
             return self._node(n, "Upsample", (n.inputs[0], name), mode=mode)
-        where = attributes.get("coordinate_transformation_mode", b"asymmetric").decode()
+        where = n.get_str("coordinate_transformation_mode", "asymmetric")
         given = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
         return self._node(n, "Resize", (n.inputs[0], "", name), **given)
 

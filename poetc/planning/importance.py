@@ -6,7 +6,6 @@ The numbers of a set of updates add up. `poetc importance` measures them; a user
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -26,7 +25,8 @@ from poetc.training import Adapter, Channels, Lora, Update, Updates, Whole, sele
 
 FORMAT = "poetc-importance-1"
 METHODS = ("fisher", "accuracy", "other")
-_SHARE = re.compile(r"(\d+)/(\d+)(:norm)?")
+_SHARE = re.compile(r"([0-9]{1,10})/([0-9]{1,10})(:norm)?")
+_LARGEST = 3.4028234e38  # of an importance, so that sums of all are finite
 _KEYS = frozenset(("format", "name", "model", "by", "unit", "seed", "candidates"))
 _CANDIDATE_KEYS = frozenset(("parameter", "update", "importance"))
 
@@ -156,8 +156,9 @@ def read_importance(path: Path, graph: Graph) -> Importance:
         if not isinstance(entry, dict) or entry.keys() != _CANDIDATE_KEYS:
             raise fail(where, f"candidate {k + 1}: has the keys parameter, update and importance, and no other")
         number = entry["importance"]
-        if not isinstance(number, int | float) or isinstance(number, bool) or not math.isfinite(number):
-            raise fail(where, f"candidate {k + 1}: importance is {shortened(number, 40)!r}, not a finite number")
+        if not isinstance(number, int | float) or isinstance(number, bool) or not abs(number) <= _LARGEST:
+            why = f"importance is {shortened(number, 40)!r}, not a number up to {_LARGEST:.2g}"
+            raise fail(where, f"candidate {k + 1}: {why}")
         try:
             candidate = Candidate(str(entry["parameter"]), parse_update(str(entry["update"])), float(number))
             _require_possible(graph, candidate)

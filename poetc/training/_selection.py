@@ -16,9 +16,10 @@ from poetc.ops import bind, spec, view_roots
 from poetc.training._layers import Layer, adapter_names, is_adapter, layers_of, module_of
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
-_SHARE = re.compile(r"(.+)@(\d+)/(\d+)(:norm)?")
+_SHARE = re.compile(r"(.+)@([0-9]+)/([0-9]+)(:norm)?")
 BEST = "best"  # as the value of --train: the updates are chosen with the schedule
 _LARGEST = 2**31 - 1
+_DIGITS = 10  # of the largest
 # Inputs of these kinds are biases, and these belong to norms.
 _BIASES = {"MatMul": (2,), "Conv": (2,), "ConvTranspose": (2,), "IntegerConv": (4,)}
 _NORMS = {"LayerNorm": (1, 2), "RmsNorm": (1,), "GroupNorm": (1, 2), "BatchNormApply": (3, 4)}
@@ -235,7 +236,7 @@ def _last_layers(graph: Graph, train: str, option: str) -> frozenset[str]:
 
 
 def _share(found: re.Match[str]) -> Channels:
-    above, below = int(found[2]), int(found[3])
+    above, below = (int(part) if len(part) <= _DIGITS else 0 for part in found.group(2, 3))
     if not 0 < above < below <= _LARGEST:
         raise UsageError(f"--train {shortened(found[0], 80)!r}: write PATTERN@1/4, with a share between 0 and 1")
     return Channels(Fraction(above, below), found[4] is not None)

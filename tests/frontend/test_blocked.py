@@ -110,6 +110,12 @@ def test_refusals(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedModelError, match=r"Deconv 'c': this operator; .*ORT_ENABLE_EXTENDED"):
         load(save(model, tmp_path))
     model = blocks_of(16)
+    node = make_node("Upsample", ["c"], ["u"], domain=BLOCKED, scales=[1, 1, 2, 2], mode=3)
+    model.graph.node.insert(2, node)
+    model.graph.node[3].input[0] = "u"
+    with pytest.raises(UsageError, match=r"nchwc is malformed: attribute 'mode' is not a string"):
+        load(save(model, tmp_path))
+    model = blocks_of(16)
     model.graph.initializer[0].dims[0] = 5
     with pytest.raises((UnsupportedModelError, UsageError)):
         load(save(model, tmp_path))

@@ -64,7 +64,15 @@ def test_an_update_has_a_text(update: Update) -> None:
         (HEAD + "candidates:\n- {parameter: a, update: whole}\n", ":3: candidate 1: has the keys"),
         (
             HEAD + "candidates:\n- {parameter: stem.weight, update: whole, importance: much}\n",
-            ":3: candidate 1: importance is 'much', not a finite number",
+            ":3: candidate 1: importance is 'much', not a number up to 3.4e",
+        ),
+        (
+            HEAD + "candidates:\n- {parameter: stem.weight, update: whole, importance: 1.7e+308}\n",
+            ":3: candidate 1: importance is '1.7e.308', not a number up to",
+        ),
+        (
+            HEAD + f"candidates:\n- {{parameter: stem.weight, update: {'1' * 5000}/2, importance: 1}}\n",
+            r":3: candidate 1: update '1+\.\.\. \(5,002 characters\)': write whole",
         ),
         (
             HEAD + "candidates:\n- {parameter: absent, update: whole, importance: 1}\n",

@@ -182,6 +182,7 @@ def test_updates_are_a_value_that_options_can_say() -> None:
         ("fc*&norm", "", "no parameter is in all of these sets"),
         ("fc.weight@5/4", "", "a share between 0 and 1"),
         ("fc.bias@1/4", "", "matches no weight"),
+        (f"fc.weight@{'1' * 5000}/2", "", "write PATTERN@1/4, with a share between 0 and 1"),
         ("stem.weight@1/4", "", "has 2 input channels"),
     ],
 )
