@@ -22,6 +22,8 @@ from poetc.graph import Array
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
+STACK_ARM64_BYTES = 4608  # the stack that the profile qemu-virt-a72 sets aside
+
 ROOT = Path(__file__).resolve().parents[2]
 
 QUICK_BOARDS = ("mps2-an386", "aarch64")  # which `make test` runs; tests of others are long
@@ -75,8 +77,12 @@ class Solved:
             return run_host(model, self.batches(steps))
 
     def on_board(self, board: str, directory: Path, steps: int, gradients: bool = False) -> Run:
+        memory = self.memory
+        if codegen.BOARDS[board].target == "cortex-a-bare":  # frames of 64-bit code are larger than the plan's
+            stack_bytes = max(STACK_ARM64_BYTES, memory.stack_bytes)
+            memory = codegen.Memory(memory.budget_bytes + stack_bytes - memory.stack_bytes, stack_bytes)
         firmware = codegen.build_firmware(
-            self.program, self.values, board, directory, memory=self.memory, gradients=gradients
+            self.program, self.values, board, directory, memory=memory, gradients=gradients
         )
         return codegen.execute(firmware, self.batches(steps))
 

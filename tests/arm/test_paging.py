@@ -12,12 +12,11 @@ from poetc.codegen import BoardStopped, Firmware, Memory
 from poetc.codegen.program import PageOut
 from poetc.errors import CheckFailed
 from poetc.graph import Array
-from tests.arm.conftest import Bits, Solve, Solved, run_host
+from tests.arm.conftest import STACK_ARM64_BYTES, Bits, Solve, Solved, run_host
 from tests.codegen.models import state_paged_actions, training_case
 
 CARDS = ["lm3s6965evb", "raspi3b"]
 EIO, ECORRUPT = -5, -84
-STACK_ARM64_BYTES = 4096  # what the profile qemu-virt-a72 sets aside
 
 
 @pytest.fixture(scope="module")
