@@ -73,7 +73,7 @@ def test_a_directory_of_before_has_a_plan_for_the_model_alone(tight: tuple[Path,
     assert solved.graph is not None and solved.inference is not None and solved.profile is not None
     alone = inference.alone_problem(solved.inference, solved.profile, solved.problem)
     solution = solved.problem, solved.schedule, solved.plan
-    found = inference._within_budget(solved.graph, alone, *solution, 20, time.monotonic() + 20, lambda text: None)
+    found = inference._within_budget(solved.graph, alone, *solution, 60, time.monotonic() + 60, lambda text: None)
     assert found.problem is not None
     training = programs.training_program(solved)
     now = replace(solved, inference_problem=found.problem, inference_schedule=found.schedule, inference_plan=found.plan)
