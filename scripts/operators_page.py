@@ -86,8 +86,6 @@ def onnx_section() -> list[str]:
     lines += [
         "evaluated at import, whatever they are.",
         "",
-        *QUANTIZED,
-        "",
         "| ONNX | file | becomes |",
         "|---|---|---|",
     ]

@@ -62,6 +62,7 @@ def test_the_laboratory_lists_its_pages() -> None:
 def test_the_page_of_operators_is_what_the_registry_says() -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "operators_page.py"))
     assert (DOCS / "reference" / "operators.md").read_text() == script["page"](), "run `make pages`"
+    assert not any(len(line) == 1 for line in script["page"]().splitlines()), "a text was taken for a list of lines"
 
 
 def test_the_pages_of_commands_and_of_c_are_current() -> None:
