@@ -102,11 +102,12 @@ def check_onnx(out: Path) -> None:
         return
     import onnxruntime
 
-    data = np.load(DATA, allow_pickle=False)
+    with np.load(DATA, allow_pickle=False) as archive:
+        images, labels = archive["test_x"], archive["test_y"]
     session = onnxruntime.InferenceSession(str(out), providers=["CPUExecutionProvider"])
-    pixels = data["test_x"].astype(np.float32) / np.float32(255)
+    pixels = images.astype(np.float32) / np.float32(255)
     (logits,) = session.run(None, {session.get_inputs()[0].name: pixels[:, None]})
-    accuracy = float((np.asarray(logits).argmax(axis=1) == data["test_y"]).mean())
+    accuracy = float((np.asarray(logits).argmax(axis=1) == labels).mean())
     show((("onnxruntime's accuracy", f"{accuracy:.1%}"),))
 
 

@@ -38,7 +38,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_fisher_information_is_that_of_gradients_in_numpy(measured: Path) -> None:
-    data = np.load(measured / "data.npz")
+    with np.load(measured / "data.npz") as archive:
+        data = {name: archive[name] for name in ("x", "y")}
     graph = load_model(ModelRequest(source=DIGITS, batch=1))
     found = {
         (c.parameter, update_text(c.update)): c for c in read_importance(measured / "importance.yaml", graph).candidates

@@ -53,7 +53,8 @@ def test_the_evaluation_reads_the_given_weights_alone(participant: Participant) 
     before = participant.evaluate(begin, data)
     participant.fit(begin, data, learning_rate=0.03)
     after = participant.evaluate(participant.state(), data)
-    assert before.samples == len(np.load(DATA)["test_x"])
+    with np.load(DATA) as arrays:
+        assert before.samples == len(arrays["test_x"])
     assert after.loss < before.loss and (after.accuracy or 0) > (before.accuracy or 0)
     assert participant.evaluate(begin, data) == before
 
