@@ -153,12 +153,12 @@ def proof(solved: Solved) -> str:
             return f"Proven infeasible: {scope[0].lower()}{scope[1:]} fits."
         case Status.FEASIBLE | Status.LIMIT:
             stopped = "The search stopped at its time limit. " if p.status is Status.LIMIT else ""
-            saving = f"so at most {percent(p.gap())} of it could be saved"
+            saving = f"so at most {at_most(p.gap())} of it could be saved"
             if p.status is Status.FEASIBLE and (why := ended(p.gap(), solved.summary.get("asked_gap"))):
                 stopped = f"The search {why}. "
             result = f"{stopped}{least}; this one needs {cost(solved, p.objective)}, {saving}."
             if p.objective > compute_once(solved):
-                extra = percent(p.overhead_gap(compute_once(solved)))
+                extra = at_most(p.overhead_gap(compute_once(solved)))
                 result += f" Of the part above computing once, at most {extra} could be saved."
     if not everything:
         result += " A schedule outside this class is not excluded from needing less."

@@ -49,9 +49,16 @@ def in_navigation(items: list[dict[str, Any]]) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    chapters = (DOCS / name for name in ("tutorials", "how-to", "reference", "explanation", "results"))
-    pages = {page.relative_to(DOCS).as_posix() for chapter in chapters for page in chapter.rglob("*.md")}
-    assert set(in_navigation(site["nav"])) == {"index.md", *pages}
+    pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.parent.name != "lab"}
+    assert set(in_navigation(site["nav"])) == pages - {"DESIGN.md"}  # which the home page links
+
+
+def test_the_home_page_links_every_page_and_names_every_command() -> None:
+    home = (DOCS / "index.md").read_text()
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    assert set(in_navigation(site["nav"])) - {"index.md"} <= set(re.findall(r"\]\(([\w/-]+\.md)\)", home))
+    rows = "".join(re.findall(r"^\| (`.*?) \|", home, re.MULTILINE))
+    assert set(re.findall(r"`([\w-]+)`", rows)) == set(cli.commands)
 
 
 def test_the_laboratory_lists_its_pages() -> None:

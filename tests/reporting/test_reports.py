@@ -308,6 +308,9 @@ def test_claims_are_no_wider_than_their_proof() -> None:
     )
     assert "stopped at its time limit" in proof_words(limit)
     objective = solved.schedule.proof.objective
+    third = replace(limit.schedule.proof, bound=math.ceil(objective * 2 / 3))
+    words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=third)))
+    assert "at most 33.4 % of it could be saved" in words, "rounded up"
     best = replace(solved.schedule.proof, status=Status.OPTIMAL, bound=objective, scope=Scope())
     words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=best)))
     assert words.startswith("Proven optimal. No schedule that fits this budget")
