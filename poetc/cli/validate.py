@@ -29,7 +29,7 @@ Example:
     "--switch",
     type=_options.Whole(1, word="all"),
     metavar="all|N",
-    help="Of a bundle, also take all switches, or N of them drawn at random: bits and peaks are compared.",
+    help="Of a bundle, also take all switches and make 10,000 random requests, or N of each. Compares bits, peaks.",
 )
 @click.option("--timing", is_flag=True, help="Also time every operator here, beside the profile's prediction.")
 @_options.output_options

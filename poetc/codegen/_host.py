@@ -28,7 +28,7 @@ from poetc.codegen.program import Operand, Page, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
-from poetc.runtime.library import Config, Library, Runtime, aligned, touched_bytes
+from poetc.runtime.library import Config, Library, Runtime, aligned, callbacks, touched_bytes
 
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3
@@ -226,7 +226,8 @@ class HostModel:
         for binding in all_inputs(self.program):
             self._view(binding.operand)[...] = fit_input(binding, inputs)
         start_ns = time.thread_time_ns()
-        code = self._dll.poetc_run(ctypes.byref(self._runtime))
+        with callbacks():
+            code = self._dll.poetc_run(ctypes.byref(self._runtime))
         self.run_ns = time.thread_time_ns() - start_ns
         if not (self._before == _GUARD).all() or not (self._after == _GUARD).all():
             raise CheckFailed("the emitted C wrote outside its arena")

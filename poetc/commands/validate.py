@@ -59,7 +59,10 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
 
 
 def validate_switches(directory: Path, most: int | None = None, progress: Progress = silent) -> Checked:
-    """Take every switch of a bundle on this machine, or `most` of them, and compare bits and peaks."""
+    """Take every switch of a bundle on this machine, and make 10,000 random requests; compare bits and peaks.
+
+    `most`: the most switches that are taken, and as many requests.
+    """
     solved = artifact.read(directory)
     if not solved.others:
         raise UsageError(f"{directory}: not a bundle, there are no switches in it; run poetc bundle")
@@ -67,7 +70,10 @@ def validate_switches(directory: Path, most: int | None = None, progress: Progre
     bundle = switches_of(solved)[0]
     progress("compiling and running")
     result = codegen.validate_bundle(
-        bundle, graph_of(solved).values, most=len(bundle.switches) if most is None else most
+        bundle,
+        graph_of(solved).values,
+        most=most,
+        requests=codegen.REQUESTS if most is None else min(most, codegen.REQUESTS),
     )
     problems = result.failures[:SHOWN]
     if len(result.failures) > SHOWN:

@@ -115,8 +115,8 @@ def advice(problem: Problem, smallest: SmallestRam) -> str:
     """The smallest budget that works, the next step, and the tensors at the peak."""
     if smallest.ram_bytes is None:
         return "the deadline is too short even with unlimited RAM: allow a longer --deadline"
-    text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (nothing below {smallest.bound_bytes} can)"
-    text += f"; {next_step(problem)}"
+    text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (no schedule of this training step, with"
+    text += f" these options, needs less than {smallest.bound_bytes}); {next_step(problem)}"
     if smallest.tensors:
         text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
     return text

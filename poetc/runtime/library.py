@@ -5,8 +5,12 @@ Like session.py beside it, this file needs numpy alone and is copied into packag
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union
 
@@ -117,6 +121,33 @@ class SessionStructure(ctypes.Structure):
 
 SINK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 SOURCE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32)
+
+
+_CALLING = threading.RLock()
+
+
+@contextlib.contextmanager
+def callbacks() -> Iterator[None]:
+    """Around a call of C that calls Python: an exception in there, such as Ctrl-C's, is raised once C has returned.
+
+    ctypes alone prints it and goes on.
+    """
+    raised: list[BaseException] = []
+
+    def keep(found: Any) -> None:
+        if found.exc_value is not None and "ctypes callback" in (found.err_msg or ""):
+            raised.append(found.exc_value)
+        else:
+            before(found)
+
+    with _CALLING:
+        before, sys.unraisablehook = sys.unraisablehook, keep
+        try:
+            yield
+        finally:
+            sys.unraisablehook = before
+    if raised:
+        raise raised[0]
 
 
 class Library:

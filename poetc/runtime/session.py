@@ -45,6 +45,7 @@ from .library import (
     SessionError,
     SessionStructure,
     aligned,
+    callbacks,
     touched_bytes,
 )
 
@@ -494,7 +495,7 @@ class Session:
             data.extend((ctypes.c_char * size_bytes).from_address(piece))
             return 0
 
-        with self._lock:
+        with self._lock, callbacks():
             code = self._library.dll.poetc_session_save(self._alive(), SINK(take), None)
         self._check(code, "the state cannot be read")
         return bytes(data)
@@ -505,7 +506,7 @@ class Session:
             return 0
 
         size = ctypes.c_uint32(len(data))
-        with self._lock:
+        with self._lock, callbacks():
             code = self._library.dll.poetc_session_load(self._alive(), size, SOURCE(give), None)
         self._check_state(code, "the state")
 

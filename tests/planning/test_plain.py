@@ -77,8 +77,8 @@ def test_one_smallest_budget_is_named(
         solve_plain(asked, "poetc", SolveOptions(), smallest_ram=minimum)
     said = "the smallest budget with a schedule is 400 bytes; raise --budget"
     if found_bytes == 200:
-        said = "the smallest budget known to work is 200 bytes (nothing below 50 can); raise --budget; at its peak: a"
-        said += " (7)"
+        said = "the smallest budget known to work is 200 bytes (no schedule of this training step, with these options,"
+        said += " needs less than 50); raise --budget; at its peak: a (7)"
     assert str(raised.value) == f"found no schedule for 100 bytes; {said}"
     assert raised.value.details["min_budget_bytes"] == min(found_bytes or 400, 400)
 
