@@ -24,6 +24,7 @@ TARGETS = (
     "generic-m23",
     "generic-m33",
     "generic-m85",
+    "generic-r52",
     "generic-a7",
     "generic-a55",
     "generic-a76",
@@ -143,10 +144,10 @@ def emit(
 
     Several DIR make one library, which has the runtime and each kernel once. --layout fits it into a firmware project.
 
-    For cortex-m0 to cortex-m55, generic-m* and cortex-a-bare that is a firmware project, linked for the budget. For
-    cortex-m and c99 (any core: make CC=... AR=... CFLAGS=...) it is a library; for host, cortex-a and generic-a*
-    (Linux) a program. SRC holds the step table, the initial weights, the kernels that are used, the runtime and a
-    Makefile.
+    For cortex-m0 to cortex-m55, generic-m*, generic-r52 and cortex-a-bare that is a firmware project, linked for the
+    budget. For cortex-m and c99 (any core: make CC=... AR=... CFLAGS=...) it is a library; for host, cortex-a and
+    generic-a* (Linux) a program. SRC holds the step table, the initial weights, the kernels that are used, the runtime
+    and a Makefile.
 
     With --package, SRC is a Python package instead: libmodel.so (built if its compiler is here), and a session on numpy
     arrays. The session trains, evaluates, predicts, saves and loads. The machine that imports it needs no poetc.

@@ -115,6 +115,14 @@ TARGETS = {
             core=Core("cortex-a53", "double", "neon"),
         ),
         Target(
+            name="generic-r52",
+            cross_compile="arm-none-eabi-",
+            flags=f"{_M} -mcpu=cortex-r52 -mfpu=neon-fp-armv8 -mfloat-abi=hard -mno-unaligned-access",
+            ports=("device", "cortex-r", "loop"),
+            board="virt-r52",
+            core=Core("cortex-r52", "double", "neon"),
+        ),
+        Target(
             name="cortex-m",
             cross_compile="arm-none-eabi-",
             flags=f"-Os -mthumb {_M4F.flags()}",  # for want of a device
@@ -257,6 +265,17 @@ BOARDS = {
             target="cortex-a-bare",
             qemu=(*_SYSTEM_ARM64, "virt", "-cpu", "cortex-a72"),
             # The device tree takes the first MiB; code and RAM follow each other.
+            code=Region(0x40100000, 64 * MIB),
+            ram=Region(0x40100000, 1024 * MIB),
+            sources=_SEMIHOSTING,
+            trap="end",
+            memory_option=True,
+        ),
+        Board(
+            name="virt-r52",
+            title="QEMU's virt machine with a core that runs the code of a Cortex-R52",
+            target="generic-r52",
+            qemu=(*_SYSTEM_ARM, "virt", "-nic", "none", "-cpu", "max"),
             code=Region(0x40100000, 64 * MIB),
             ram=Region(0x40100000, 1024 * MIB),
             sources=_SEMIHOSTING,

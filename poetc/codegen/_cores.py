@@ -51,6 +51,8 @@ class Core:
             if int(application[1]) <= LAST_32_BIT_APPLICATION_CORE:
                 return frozenset({"a32"})
             return frozenset({"a64"} if int(application[1]) in _V8_0_A else {"a64", "v8.2-a"})
+        if self.name == "cortex-r52":
+            return frozenset({"r32"})
         found = _MICROCONTROLLERS.get(self.name, frozenset())
         if not found:
             return found

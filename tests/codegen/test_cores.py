@@ -120,4 +120,4 @@ def test_profiles_have_a_target_that_runs_on_them(name: str) -> None:
 
 
 def test_names_of_cores_are_those_of_the_compiler() -> None:
-    assert all(re.fullmatch(r"cortex-[am]\d+\w*", t.core.name) for t in TARGETS.values() if t.core is not None)
+    assert all(re.fullmatch(r"cortex-[amr]\d+\w*", t.core.name) for t in TARGETS.values() if t.core is not None)

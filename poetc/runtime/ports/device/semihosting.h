@@ -29,7 +29,11 @@ static inline intptr_t semihosting(intptr_t operation, const void *block)
 #else
     register intptr_t result __asm__("r0") = operation;
     register const void *arguments __asm__("r1") = block;
+#if defined(__ARM_ARCH_8R__) && defined(__thumb__)
+    __asm__ volatile("hlt #0x3c" : "+r"(result) : "r"(arguments) : "memory");
+#else
     __asm__ volatile("bkpt 0xab" : "+r"(result) : "r"(arguments) : "memory");
+#endif
 #endif
     return result;
 }
