@@ -39,5 +39,7 @@ def main(grid: Grid, context: Context) -> None:
         train_config=train_config(directory),
         evaluate_config=train_config(directory),
     )
+    if not result.arrays:
+        raise SystemExit("no client has trained: the lines above have the reason of each")
     weights = {name: array.numpy() for name, array in result.arrays.items()}
     poetc.open_solution(directory).export(weights, str(context.run_config["out"]), force=True)

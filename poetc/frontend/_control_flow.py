@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,10 +52,11 @@ class _Body:
                 self.each.append(node)
 
     def _fresh(self, name: str) -> str:
-        found, number = name, 1
+        found, number = name, self.c.copies.get(name, 1)
         while found in self.c.values:
             number += 1
             found = f"{name}.{number}"
+        self.c.copies[name] = number
         return found
 
     def _initializer(self, tensor: onnx.TensorProto) -> str:
@@ -128,7 +130,13 @@ def _truth(c: Importer, value: Value, what: str) -> bool:
     """A condition that does not depend on the model's inputs."""
     if not value.known:
         raise Unsupported(f"{what} that depends on the model's inputs")
-    return bool(c.array(value).reshape(-1)[0])
+    return bool(_one(c.array(value).reshape(-1), what))
+
+
+def _one(values: Sequence[Any], what: str) -> Any:
+    if len(values) != 1:
+        raise Malformed(f"{what} of {len(values)} elements, not of one")
+    return values[0]
 
 
 def _branch(c: Importer, n: Node, translate: Translate) -> list[Value]:
@@ -141,9 +149,12 @@ def _loop(c: Importer, n: Node, translate: Translate) -> list[Value]:
     most, going = c.optional(n, 0), c.optional(n, 1)
     if most is not None and not most.known:
         raise Unsupported("a number of steps that depends on the model's inputs")
-    steps = _ENDLESS if most is None else c.ints(most, "the number of steps")[0]
+    steps = _ENDLESS if most is None else int(_one(c.ints(most, "the number of steps"), "a number of steps"))
     goes_on = going is None or _truth(c, going, "a condition")
-    body = _Body(c, n, n.get_graph("body"), translate)
+    graph = n.get_graph("body")
+    if goes_on and steps > _MOST_STEPS and not _depends_on_step(graph):
+        _check_steps(steps)  # every step would find the same condition
+    body = _Body(c, n, graph, translate)
     if not all(n.inputs[2:]):
         raise Malformed("a state has no first value")
     states, collected, t = body.first(n.inputs[2:]), list[list[str]](), 0
@@ -158,6 +169,21 @@ def _loop(c: Importer, n: Node, translate: Translate) -> list[Value]:
         goes_on = t == steps or _truth(c, c.value(made[0]), "a condition")
     _say(c, n, t)
     return [*(c.value(s) for s in states), *(_joined(c, parts, 0) for parts in collected)]
+
+
+def _depends_on_step(body: onnx.GraphProto) -> bool:
+    """Whether a Loop's condition may differ from step to step: it reads the step's number or a state."""
+    made_by = {o: node for node in body.node for o in node.output}
+    changing = {i.name for i in body.input} - {body.input[1].name} if len(body.input) > 1 else set()
+    waiting, seen = [body.output[0].name] if body.output else [], set[str]()
+    while waiting:
+        name = waiting.pop()
+        if name in changing:
+            return True
+        if name in made_by and name not in seen:
+            seen.add(name)
+            waiting += Node(made_by[name]).reads
+    return False
 
 
 def _scan(c: Importer, n: Node, translate: Translate) -> list[Value]:

@@ -106,6 +106,7 @@ class Importer:
         self.trained = trained  # values that the file says are parameters
         self.builder = Builder()
         self.values: dict[str, Value] = {}
+        self.copies: dict[str, int] = {}  # of a name that bodies of loops make again: the last number
         self.notes: list[str] = []
         self.node = Node(onnx.NodeProto())
         self.dequantized: dict[tuple[object, ...], Value] = {}  # weights that the file holds as integers
