@@ -72,9 +72,9 @@ def solved(model: Path, out: Path, device: str, budget: str) -> Artifact:
 class Peer:
     """The process with the PyTorch clients."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
-        self._folder, self.peak_bytes = folder, 0
-        command = [str(python), str(ROOT / "bench" / "peer_fleet.py"), "train"]
+    def __init__(self, python: Path, folder: Path, job: str = "train") -> None:
+        self._folder, self.peak_bytes, self.gap = folder, 0, 0.0
+        command = [str(python), str(ROOT / "bench" / "peer_fleet.py"), job]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def train(self, weights: Arrays, batches: list[Arrays], dtype: str = "float32") -> dict[str, Any]:
@@ -86,7 +86,9 @@ class Peer:
         self._process.stdin.flush()
         self.peak_bytes = 1024 * int(self._process.stdout.readline())
         with np.load(target) as arrays:
-            return dict(arrays)
+            found = dict(arrays)
+        self.gap = float(found.pop("gap"))
+        return found
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -142,7 +144,52 @@ def rounds(apps: Mapping[int, Any], start: Arrays, count: int, configs: Any) -> 
 def torch_round(peer: Peer, data: list[Data], weights: Arrays, number: int, dtype: str) -> dict[str, Any]:
     """The average of the clients of PyTorch after round `number` from these weights; all have as many samples."""
     found = [peer.train(weights, list(d.batches.epoch(number)), dtype) for d in data]
-    return {n: np.mean([f[n] for f in found], axis=0, dtype=np.float64).astype(dtype) for n in weights}
+    kind = "float64" if dtype == "float64" else "float32"
+    return {n: np.mean([f[n] for f in found], axis=0, dtype=np.float64).astype(kind) for n in weights}
+
+
+def torch_rounds(peer: Peer, data: list[Data], start: Arrays, count: int, dtype: str) -> list[dict[str, Any]]:
+    """The weights after each round of PyTorch's clients."""
+    after = [{n: a.astype("float64" if dtype == "float64" else "float32") for n, a in start.items()}]
+    for number in range(1, count + 1):
+        after.append(torch_round(peer, data, after[-1], number, dtype))
+    return after[1:]
+
+
+def choices(
+    peer: Peer, participant: Participant, data: list[Data], begins: list[dict[str, Any]]
+) -> list[tuple[float, float]]:
+    """For each round of each client that is no board: PyTorch's least gap, and the difference from PyTorch after it."""
+    found = []
+    for number, begin in enumerate(begins, 1):
+        for client, own in enumerate(data):
+            if client == CLIENT_ON_BOARD:
+                continue
+            batches = list(own.batches.epoch(number))
+            expected = peer.train({n: a.astype(np.float64) for n, a in begin.items()}, batches, "float64")
+            participant.fit(participant.model.state(begin), own, first_epoch=number)
+            found.append((peer.gap, apart(participant.model.arrays(participant.state()), expected)))
+    return found
+
+
+def smooth(options: argparse.Namespace, folder: Path, parts: list[Any], start: Arrays) -> list[float]:
+    """The difference after each round where the network has tanh and average pools: no choices in it."""
+    from poetc.flower import client_app, train_config
+
+    folder.mkdir()
+    model, out = folder / "net.onnx", folder / "net.poetc"
+    command = [options.python, ROOT / "bench" / "peer_fleet.py", "export-smooth", model]
+    subprocess.run(command, check=True, capture_output=True)
+    participant = Participant(solved(model, out, "host", "70%"))
+    mine = [read_data(own, participant.slots, seed=c) for c, (own, _) in enumerate(parts)]
+    peer = Peer(options.python, folder, "train-smooth")
+    try:
+        of_torch = torch_rounds(peer, mine, start, options.rounds, "float32")
+    finally:
+        peer.close()
+    apps = {c: client_app(out, parts[c][0], seed=c) for c in range(CLIENTS)}
+    of_poetc, _ = rounds(apps, start, options.rounds, train_config(out))
+    return [apart(a, b) for a, b in zip(of_torch, of_poetc, strict=True)]
 
 
 def apart(a: Arrays, b: Arrays) -> float:
@@ -194,13 +241,18 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
         say("PyTorch from the weights of poetc's rounds, and in 64 bits")
         begins = [dict(start), *of_poetc[:-1]]
         alone = [torch_round(peer, mine, begin, i + 1, "float32") for i, begin in enumerate(begins)]
-        exact = [{n: a.astype(np.float64) for n, a in start.items()}]
-        for number in range(1, options.rounds + 1):
-            exact.append(torch_round(peer, mine, exact[-1], number, "float64"))
+        exact = torch_rounds(peer, mine, start, options.rounds, "float64")
+        plain = torch_rounds(peer, mine, start, options.rounds, "plain")
+        choice = choices(peer, participant, mine, begins)
+    say("without choices")
+    found["smooth"] = smooth(options, folder / "smooth", parts, start)
+    near = sorted(choice)
+    found["gaps"] = near
+    found["torch_plain"] = [apart(a, b) for a, b in zip(plain, of_torch, strict=True)]
     found["one_round"] = [apart(a, b) for a, b in zip(alone, of_poetc, strict=True)]
     found["error"] = [apart(a, b) for a, b in zip(of_torch, of_poetc, strict=True)]
-    found["torch_rounding"] = [apart(a, b) for a, b in zip(exact[1:], of_torch, strict=True)]
-    found["poetc_rounding"] = [apart(a, b) for a, b in zip(exact[1:], of_poetc, strict=True)]
+    found["torch_rounding"] = [apart(a, b) for a, b in zip(exact, of_torch, strict=True)]
+    found["poetc_rounding"] = [apart(a, b) for a, b in zip(exact, of_poetc, strict=True)]
     found["moved"] = [max(float(np.abs(a[n] - start[n]).max()) for n in a) for a in of_torch]
     found["accuracy"] = [
         [accuracy(participant, weights, held_out) for weights in each] for each in (of_torch, of_poetc)
@@ -246,7 +298,16 @@ def page(found: dict[str, Any], options: argparse.Namespace) -> str:
         "## Weights after each round",
         "",
         *table(
-            ["round", "one round", "all rounds", "PyTorch from 64 bits", "poetc from 64 bits", "accuracy of both"],
+            [
+                "round",
+                "one round",
+                "all rounds",
+                "PyTorch from 64 bits",
+                "poetc from 64 bits",
+                "PyTorch without oneDNN",
+                "without choices",
+                "accuracy of both",
+            ],
             [
                 [
                     str(i + 1),
@@ -254,6 +315,8 @@ def page(found: dict[str, Any], options: argparse.Namespace) -> str:
                     f"{found['error'][i]:.1e}",
                     f"{found['torch_rounding'][i]:.1e}",
                     f"{found['poetc_rounding'][i]:.1e}",
+                    f"{found['torch_plain'][i]:.1e}",
+                    f"{found['smooth'][i]:.1e}",
                     f"{found['accuracy'][0][i]:.1%}, {found['accuracy'][1][i]:.1%}",
                 ]
                 for i in range(count)
@@ -262,10 +325,31 @@ def page(found: dict[str, Any], options: argparse.Namespace) -> str:
         "",
         "All are the largest difference of any weight. *One round*: between both sides where both begin the round with"
         " the same weights.",
-        "*All rounds*: between both sides since the first round; the cause of their growth is open. The next columns"
-        " are the distance of each side from",
-        f"PyTorch in 64 bits. The weights have moved by up to {found['moved'][-1]:.2f}. The accuracy is that on the"
+        "*All rounds*: between both sides since the first round. The next columns are the distance of each side from"
+        " PyTorch in 64 bits, and",
+        "that of PyTorch from itself without oneDNN, over all rounds. *Without choices*: all rounds of the same network"
+        " with tanh and average pools.",
+        f"The weights have moved by up to {found['moved'][-1]:.2f}. The accuracy is that on the"
         f" {found['held_out']} samples held out.",
+        "",
+        "## Where they part",
+        "",
+        "A ReLU and a max pool choose. Where two candidates are closer than the rounding of 32 bits, two programs"
+        " choose differently, and the gradient",
+        "jumps. The table has every round of the nine clients on this machine, from the same weights. It is sorted by"
+        " the least gap between two candidates",
+        "in PyTorch in 64 bits. A client whose gaps are all larger than the rounding has PyTorch's weights.",
+        "",
+        *table(
+            ["least gap", "client rounds", "up to 1e-6 from PyTorch in 64 bits", "largest difference"],
+            [
+                [name, str(len(of)), str(sum(d <= 1e-6 for d in of)), f"{max(of):.1e}" if of else "-"]
+                for name, of in (
+                    ("below 1e-7", [d for g, d in found["gaps"] if g < 1e-7]),
+                    ("1e-7 and more", [d for g, d in found["gaps"] if g >= 1e-7]),
+                )
+            ],
+        ),
         "",
         "## A client",
         "",

@@ -1,8 +1,10 @@
 """PyTorch's side of bench/fleet.py, run by a Python that has torch.
 
-`peer_fleet.py export FILE` writes the model of Flower's example embedded-devices as ONNX. `peer_fleet.py train` reads
-lines "IN OUT RATE DTYPE". IN is an .npz with weights by name, and batches `x` and `y`. It writes the trained weights
-and the loss to OUT, and answers with the peak of its memory in KiB.
+`peer_fleet.py export FILE` writes the model of Flower's example embedded-devices as ONNX, and `export-smooth FILE` the
+same with tanh and average pools. `train` and `train-smooth` read lines "IN OUT RATE DTYPE". IN is an .npz with weights
+by name, and batches `x` and `y`. DTYPE is float64, float32, or plain: float32 without oneDNN. They write the trained
+weights, the loss and the least `gap` to OUT, and answer with the peak of memory in KiB. The gap is the least difference
+at which a ReLU or a max pool changed its choice in some step.
 """
 
 from __future__ import annotations
@@ -18,21 +20,38 @@ from torch import nn
 class Net(nn.Module):
     """Two convolutions and three linear layers, for images of 28 x 28."""
 
-    def __init__(self) -> None:
+    def __init__(self, smooth: bool = False) -> None:
         super().__init__()
+        self.smooth, self.gaps = smooth, list[float]()
         self.conv1, self.conv2 = nn.Conv2d(1, 6, 5), nn.Conv2d(6, 16, 5)
-        self.pool = nn.MaxPool2d(2)
+        self.act, self.pool = (torch.tanh, nn.AvgPool2d(2)) if smooth else (self.relu, nn.MaxPool2d(2))
         self.fc1, self.fc2, self.fc3 = nn.Linear(256, 120), nn.Linear(120, 84), nn.Linear(84, 10)
 
+    def relu(self, x: torch.Tensor) -> torch.Tensor:
+        self._keep(x.detach().abs())
+        return torch.relu(x)
+
+    def max_pool(self, x: torch.Tensor) -> torch.Tensor:
+        """The pool; of windows that let something through, the difference of the largest two."""
+        parts = x.detach().unfold(2, 2, 2).unfold(3, 2, 2).flatten(-2)
+        first, second = parts.topk(2).values.unbind(-1)
+        self._keep((first - second)[first > 0])
+        return self.pool(x)
+
+    def _keep(self, gaps: torch.Tensor) -> None:
+        if gaps.dtype == torch.float64:  # equal operands make equal gradients
+            self.gaps.append(float(gaps[gaps > 1e-14].min()))
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.pool(torch.relu(self.conv1(x)))
-        x = self.pool(torch.relu(self.conv2(x))).flatten(1)
-        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
+        pool = self.pool if self.smooth else self.max_pool
+        x = pool(self.act(self.conv1(x)))
+        x = pool(self.act(self.conv2(x))).flatten(1)
+        return self.fc3(self.act(self.fc2(self.act(self.fc1(x)))))
 
 
-def train(given: dict[str, np.ndarray], rate: float, dtype: torch.dtype) -> dict[str, np.ndarray]:
+def train(given: dict[str, np.ndarray], rate: float, dtype: torch.dtype, smooth: bool) -> dict[str, np.ndarray]:
     """One pass over the batches with a new optimizer, as a client of the example does."""
-    net = Net().to(dtype)
+    net = Net(smooth).to(dtype)
     net.load_state_dict({n: torch.from_numpy(given[n]) for n in net.state_dict()})
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
@@ -44,20 +63,25 @@ def train(given: dict[str, np.ndarray], rate: float, dtype: torch.dtype) -> dict
         loss.backward()
         optimizer.step()
         total += loss.item()
-    return {"loss": np.float64(total / len(given["x"])), **{n: t.numpy() for n, t in net.state_dict().items()}}
+    found = {"loss": np.float64(total / len(given["x"])), "gap": np.float64(min(net.gaps, default=np.inf))}
+    return {**found, **{n: t.numpy() for n, t in net.state_dict().items()}}
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    if sys.argv[1] == "export":
+    job, smooth = sys.argv[1].partition("-")[::2]
+    if job == "export":
         torch.manual_seed(0)
-        torch.onnx.export(Net().eval(), (torch.zeros(32, 1, 28, 28),), sys.argv[2], verbose=False)
+        torch.onnx.export(Net(bool(smooth)).eval(), (torch.zeros(32, 1, 28, 28),), sys.argv[2], verbose=False)
         return
     for line in sys.stdin:
         source, target, rate, dtype = line.split()
         with np.load(source) as arrays:
             given = dict(arrays)
-        np.savez(target, **train(given, float(rate), getattr(torch, dtype)))
+        plain = dtype == "plain"
+        with torch.backends.mkldnn.flags(enabled=not plain):
+            found = train(given, float(rate), torch.float32 if plain else getattr(torch, dtype), bool(smooth))
+        np.savez(target, **found)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
 
 

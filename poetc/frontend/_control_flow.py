@@ -130,7 +130,7 @@ def _truth(c: Importer, value: Value, what: str) -> bool:
     """A condition that does not depend on the model's inputs."""
     if not value.known:
         raise Unsupported(f"{what} that depends on the model's inputs")
-    return bool(_one(c.array(value).reshape(-1), what))
+    return bool(_one(c.array(value).reshape(-1).tolist(), what))
 
 
 def _one(values: Sequence[Any], what: str) -> Any:
