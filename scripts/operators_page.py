@@ -39,6 +39,7 @@ QUANTIZED = """
 A quantized model (QDQ, QOperator, dynamic) trains as the float model that it stands for. Weights become f32
 parameters. Activations are no longer rounded to integers. A `QuantizeLinear` whose integers stand for no negative
 number becomes the ReLU that the exporter left out, and one up to 6 a ReLU6. An exported model is a float model too.
+With `--precision qas` a QDQ model [trains as it is](../how-to/train-quantised-models.md).
 
 `_quantized_forms` has the float form of these operators, of the default domain or of `com.microsoft`:
 

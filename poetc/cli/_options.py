@@ -265,13 +265,14 @@ training_options = stacked(
         type=click.Choice(PRECISIONS),
         default=_DEFAULTS.precision,
         show_default=True,
-        help="Numbers of a training step; f32: floats; niti: weights, activations and errors of 8 bits, sums of 32.",
+        help="Numbers of a training step; f32: floats; niti: integers of 8 bits; qas: a QDQ model as it is.",
     ),
     click.option(
         "--rounding",
         default=_DEFAULTS.rounding,
         metavar="act=HOW,err=HOW,update=HOW",
-        help="For --precision niti: rounding of activations, errors and updates, each nearest or stochastic. Default: "
+        help="For --precision niti: rounding of activations, errors and updates, each nearest or stochastic; "
+        "for qas: of updates. Default: "
         "nearest for the first two, stochastic for updates.",
     ),
     click.option(

@@ -371,7 +371,8 @@ class Lowering:
             if self.roots[gradient] in readers:
                 index, operand = readers[self.roots[gradient]]
                 whole, made = self.graph.tensors[parameter].type, self.graph.tensors[gradient].type
-                type = whole if whole.elements == made.elements else made  # of a weight that is trained in part
+                is_whole = whole.elements == made.elements  # else a weight is trained in part
+                type = TensorType(whole.shape, made.dtype) if is_whole else made
                 probes[parameter] = index, replace(operand, type=type)
         return probes
 

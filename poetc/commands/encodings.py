@@ -33,7 +33,7 @@ def is_lossy(options: TrainingOptions) -> bool:
 
 def formats_of_auto(options: TrainingOptions) -> tuple[str, ...]:
     """The values of `--saved` that `auto` stands for, the exact one first."""
-    return ("exact",) if options.precision == "niti" else ("exact", "f16", "int8")
+    return ("exact", "f16", "int8") if options.precision == "f32" else ("exact",)
 
 
 def encodings_of(step: TrainingGraph) -> tuple[passes.Encoding, ...]:

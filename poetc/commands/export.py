@@ -141,13 +141,16 @@ def export_onnx(
     original = frontend.load(source, **given)
     updates, options = _adapters_of(solved, original), training_options(solved)
     is_integer = options.precision != "f32"
-    lowered = training.integer_model(original, options) if is_integer else training.with_adapters(original, updates)
+    lowered = training.in_precision(original, options) if is_integer else training.with_adapters(original, updates)
     names = matching(graph, lowered)
     if names is None:
         raise UsageError(f"{source}: not the model that was solved: its graph is another one; give that with --model")
     trained = by_graph_name(solved, state, "the trained state")
-    if is_integer:
+    if options.precision == "qas":
+        trained = training.file_values(original, lowered, {names[n]: a for n, a in trained.items() if n in names})
+    elif is_integer:
         trained = training.float_values(original, trained, training.exponents_of(graph))
+    if is_integer:
         graph, names = original, {name: name for name in original.tensors}
     wanted = replace(graph, values={**graph.values, **{n: a for n, a in trained.items() if n in graph.values}})
     if updates.adapters:
@@ -163,6 +166,7 @@ def export_onnx(
             rounding=rounding,
             random_weights=given["random_weights"],
             new_head=given["new_head"],
+            quantized=given["quantized"],
         )
         rounded = {n: written.values[m] for n, m in names.items() if m in written.values}
         _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, given)
@@ -215,14 +219,20 @@ def imported_with(solved: Artifact) -> dict[str, Any]:
     A directory of before has no record: the batch of the inputs.
     """
     recorded = solved.summary.get("source") or {}
+    quantized = training_options(solved).precision == "qas"
     if recorded:
         head = new_head(recorded.get("new_head", ""), recorded.get("output", ""), recorded.get("head_seed", 0))
         sizes = frontend.Sizes.parse(None, recorded.get("dim", ()), recorded.get("shape", ()))
         read = {"rows": recorded.get("batch"), "dims": sizes.dims, "shapes": sizes.shapes}
-        return {**read, "random_weights": recorded.get("random_weights"), "new_head": head}
+        return {**read, "random_weights": recorded.get("random_weights"), "new_head": head, "quantized": quantized}
     graph = model_of(solved)
     shapes = [graph.tensors[i].shape for i in graph.inputs]
-    return {"rows": shapes[0][0] if shapes and shapes[0] else None, "random_weights": None, "new_head": None}
+    return {
+        "rows": shapes[0][0] if shapes and shapes[0] else None,
+        "random_weights": None,
+        "new_head": None,
+        "quantized": quantized,
+    }
 
 
 def find_model(solved: Artifact, given: Path | None, directory: Path | None = None) -> Path:
@@ -262,7 +272,7 @@ def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> N
 
 def _require_same(wanted: Graph, staged: Path, source: Path, given: Mapping[str, Any]) -> None:
     """UnsupportedModelError where the new file, imported again, is not the model that was trained."""
-    found = frontend.load(staged, **{k: given[k] for k in ("rows", "dims", "shapes") if k in given})
+    found = frontend.load(staged, **{k: given[k] for k in ("rows", "dims", "shapes", "quantized") if k in given})
     others = differing(wanted, found)
     if others is None and not _computes_alike(wanted, found):
         raise UnsupportedModelError(

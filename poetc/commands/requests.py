@@ -136,9 +136,10 @@ def load_model(request: ModelRequest) -> Graph:
         rows=sizes.rows,
         random_weights=options.random_weights,
         new_head=head,
+        quantized=options.precision == "qas",
     )
     graph = adapted(graph, options.train, options.lora)
-    return graph if options.precision == "f32" else training.integer_model(graph, options)
+    return training.in_precision(graph, options)
 
 
 def adapted(graph: Graph, train: str, lora: Sequence[str]) -> Graph:

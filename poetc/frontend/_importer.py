@@ -97,10 +97,12 @@ class Importer:
         seed: int = 0,
         trained: frozenset[str] = frozenset(),
         file_bytes: int = 0,
+        quantized: bool = False,
     ) -> None:
         self.opset = opset
         # Numbers computed at import: those of quantized weights, and some more.
         self.room_bytes = LARGEST_FOLDED_BYTES + 8 * file_bytes
+        self.quantized = quantized  # activations stay integers
         self.seed = seed  # of the numbers that stand for absent weights
         self.rebatch = rebatch
         self.trained = trained  # values that the file says are parameters

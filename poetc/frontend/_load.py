@@ -40,7 +40,7 @@ from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._node_order import live_in_order, refuse_duplicates
 from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
-from poetc.frontend._quantized_forms import with_floats
+from poetc.frontend._quantized_forms import require_qdq, with_floats
 from poetc.frontend._reading import (
     check_size,
     element_dtype,
@@ -72,11 +72,13 @@ def load(
     rows: int | None = None,
     random_weights: int | None = None,
     new_head: NewHead | None = None,
+    quantized: bool = False,
 ) -> Graph:
     """The graph of an ONNX model, with `batch` in place of the leading dimension of its inputs, and with `new_head`.
 
     `dims` gives lengths to symbolic dimensions by name, `shapes` whole shapes to inputs. `rows` takes the place of the
     batch, whichever of the others fixed it.
+    `quantized`: a QDQ model keeps its QuantizeLinear and DequantizeLinear; else it becomes a float model.
     `random_weights` is the seed of the numbers that stand for weights whose external file is absent. UsageError: such
     weights without a seed; the file cannot be read, breaks the ONNX rules, or leaves a length open.
     UnsupportedModelError: lists every node that cannot be trained.
@@ -85,10 +87,14 @@ def load(
     sizes = Sizes(batch, dims or {}, shapes or {}, rows)
     model = read_model(path)
     try:
-        notes = [*with_forward_part(model), *with_plain_channels(model, path.parent), *with_floats(model, path.parent)]
+        notes = [*with_forward_part(model), *with_plain_channels(model, path.parent)]
+        if quantized:
+            require_qdq(model)
+        else:
+            notes += with_floats(model, path.parent)
         if new_head is not None:
             notes.insert(0, replace_head(model, new_head))
-        graph = _import(model, path, sizes, random_weights)
+        graph = _import(model, path, sizes, random_weights, quantized)
         return replace(graph, notes=(*notes, *graph.notes))
     except PoetcError as error:
         raise type(error)(f"{path}: {_printable(str(error))}") from None
@@ -101,8 +107,8 @@ def _printable(text: str) -> str:
     return "".join(x if x.isprintable() or x == "\n" else repr(x)[1:-1] for x in text)
 
 
-def _import(model: onnx.ModelProto, path: Path, sizes: Sizes, random_weights: int | None) -> Graph:
-    source = _Source(model, path, random_weights)
+def _import(model: onnx.ModelProto, path: Path, sizes: Sizes, random_weights: int | None, quantized: bool) -> Graph:
+    source = _Source(model, path, random_weights, quantized)
     shapes = resolve(source.inputs, sizes)
     if shapes.old_batch is None or shapes.new_batch is None:
         return source.build(shapes.shapes, None)[0]
@@ -115,8 +121,9 @@ def _import(model: onnx.ModelProto, path: Path, sizes: Sizes, random_weights: in
 class _Source:
     """The decoded file: initializers, live nodes in order, notes. Independent of the batch."""
 
-    def __init__(self, model: onnx.ModelProto, path: Path, random_weights: int | None) -> None:
+    def __init__(self, model: onnx.ModelProto, path: Path, random_weights: int | None, quantized: bool) -> None:
         graph = model.graph
+        self.quantized = quantized
         self.notes: list[str] = []
         self.name = path.name
         self.seed = random_weights or 0
@@ -186,7 +193,7 @@ class _Source:
     ) -> tuple[Graph, dict[str, tuple[int, ...]]]:
         """The graph for these input shapes, and the shape of every ONNX value in it."""
         file_bytes = sum(v.elements * v.dtype.itemsize for v in self.initializers)
-        c = Importer(self.opset, rebatch, self.seed, self.exported.parameters, file_bytes)
+        c = Importer(self.opset, rebatch, self.seed, self.exported.parameters, file_bytes, self.quantized)
         c.notes.extend(self.notes)
         for info in self.inputs:
             dtype = element_dtype(info.type.tensor_type.elem_type, f"input {info.name!r}")
@@ -391,6 +398,7 @@ _NUMPY: dict[DType, np.dtype[np.generic]] = {
     DType.F32: np.dtype(np.float32),
     DType.I32: np.dtype(np.int64),
     DType.U8: np.dtype(np.bool_),
+    DType.I8: np.dtype(np.int8),
 }
 
 

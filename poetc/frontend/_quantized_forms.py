@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from poetc.errors import UnsupportedModelError
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._quantized import DOMAINS, FLOAT_TOO, FORMS, STANDARD, Floats, Quantization, form
 from poetc.graph import Array
@@ -413,3 +414,16 @@ def with_floats(model: onnx.ModelProto, folder: Path) -> list[str]:
     `model` has no functions, `folder` has its external data. UnsupportedModelError names a node that has no float form.
     """
     return Floats(model, folder).run() if is_quantized(model) else []
+
+
+def require_qdq(model: onnx.ModelProto) -> None:
+    """UnsupportedModelError unless all that is quantised stands between QuantizeLinear and DequantizeLinear."""
+    pair = {"QuantizeLinear", "DequantizeLinear"}
+    nodes = [Node(n) for n in model.graph.node if n.domain in DOMAINS]
+    if other := next((n for n in nodes if n.op in FORMS.keys() - FLOAT_TOO - pair), None):
+        raise UnsupportedModelError(f"{other.label} is of another form than QDQ; {_WAY_TO_QDQ}")
+    if not any(n.op == "QuantizeLinear" for n in nodes):
+        raise UnsupportedModelError(f"no QuantizeLinear in the model; {_WAY_TO_QDQ}, or use --precision niti or f32")
+
+
+_WAY_TO_QDQ = "--precision qas wants QDQ: onnxruntime.quantization.quantize_static with QuantFormat.QDQ makes it"

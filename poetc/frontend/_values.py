@@ -116,13 +116,17 @@ def shape_of(c: Importer, n: Node) -> Value:
 def dequantized(c: Importer, n: Node) -> Value:
     """Weights stored as integers become float parameters under the name of the stored tensor."""
     stored = c.input(n, 0)
-    c.note("quantized weights (DequantizeLinear) become f32 parameters")
+    if not c.quantized:
+        c.note("quantized weights (DequantizeLinear) become f32 parameters")
     key = (stored.name, *(c.array(c.value(i)).tobytes() for i in n.inputs[1:] if i), n.get_int("axis", 1))
     if key in c.dequantized:
         return c.dequantized[key]  # One weight of several layers stays one.
     again = any(stored.name == name for name, *_ in c.dequantized)
     name = n.outputs[0] if again else stored.name
     origin = Origin(stored.name, n.op, stored.dtype.name)
+    if c.quantized:
+        scale = c.array(c.value(n.inputs[1]), "the scale").astype(np.float32).reshape(-1)
+        origin = replace(origin, scale=tuple(float(s) for s in scale))
     if isinstance(stored.array, Fill):
         fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
         made = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)

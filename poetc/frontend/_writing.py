@@ -50,26 +50,35 @@ def write_back(
     rounding: bool = False,
     random_weights: int | None = None,
     new_head: NewHead | None = None,
+    quantized: bool = False,
 ) -> Written:
     """Write the model `source`, which was imported as `graph`, to `out`, with `changed` as values of weights.
 
     External data go to one file beside `out`, whose name is `out`'s with DATA_SUFFIX. UnsupportedModelError names
-    weights whose new numbers the file cannot hold: in a narrower type and not `rounding`.
+    weights whose new numbers the file cannot hold: in a narrower type and not `rounding`. `quantized`: a QDQ model
+    stays one, and its integers take the numbers.
     """
-    return _Writer(source, graph, rounding, random_weights, new_head).write(changed, out)
+    return _Writer(source, graph, rounding, random_weights, new_head, quantized).write(changed, out)
 
 
 class _Writer:
     def __init__(
-        self, source: Path, graph: Graph, rounding: bool, random_weights: int | None, new_head: NewHead | None
+        self,
+        source: Path,
+        graph: Graph,
+        rounding: bool,
+        random_weights: int | None,
+        new_head: NewHead | None,
+        quantized: bool,
     ) -> None:
+        self.quantized = quantized
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
         self.model = parse_model(source)
         self.notes: list[str] = []
         self.notes += with_forward_part(self.model)
         if with_plain_channels(self.model, source.parent):
             self.notes.append("the model's blocked channels (com.microsoft.nchwc) are plain channels in the new file")
-        if is_quantized(self.model):
+        if not quantized and is_quantized(self.model):
             self.model = inlined(self.model, source)
             with_floats(self.model, source.parent)
             self.notes.append("the model's quantised activations are float numbers in the new file")
@@ -152,7 +161,9 @@ class _Writer:
     def _put(self, name: str, array: Array) -> None:
         origin = self.graph.origins[name]
         initializers = {t.name: t for t in self.model.graph.initializer}
-        if origin.holder == "DequantizeLinear":
+        if origin.holder == "DequantizeLinear" and self.quantized:
+            self.written[name] = self._set_integers(initializers[origin.tensor], array)
+        elif origin.holder == "DequantizeLinear":
             self._set_dequantized(name, origin.tensor, array)
         elif origin.holder == "initializer" and origin.tensor in initializers:
             self.written[name] = self._set(name, initializers[origin.tensor], array)
@@ -196,6 +207,34 @@ class _Writer:
         del node.attribute[:]
         del node.input[:]
         node.attribute.append(helper.make_attribute("value", stored))
+
+    def _set_integers(self, tensor: onnx.TensorProto, array: Array) -> Array:
+        """The integers that stand for the numbers, clipped to their type; returns the numbers of these integers."""
+        node = next(n for n in self.model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == tensor.name)
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+
+        def along(name: str) -> Array:
+            found = self._number(name)
+            if found.size == 1:
+                return found.reshape(())
+            return found.reshape([-1 if k == axis % array.ndim else 1 for k in range(array.ndim)])
+
+        scale = along(node.input[1]).astype(np.float32)
+        zero = along(node.input[2]).astype(np.int64) if len(node.input) > 2 else np.zeros((), np.int64)
+        dtype = tensor_dtype(tensor)
+        limits: Any = np.iinfo(dtype.name)
+        whole = np.rint(array.astype(np.float64) / scale.astype(np.float64)).astype(np.int64) + zero
+        stored = np.clip(whole, limits.min, limits.max)
+        _fill(tensor, stored.astype(dtype).reshape(tuple(tensor.dims)))
+        return np.asarray((stored - zero).astype(np.float32) * scale, np.float32)
+
+    def _number(self, name: str) -> Array:
+        """The numbers of an initializer, or of a Constant."""
+        tensors = {t.name: t for t in self.model.graph.initializer}
+        held = tensors.get(name) or next(a.t for a in self.makers[name].attribute if a.HasField("t"))
+        found = read_tensor(held, self.source.parent)
+        assert found is not None
+        return found
 
     def _set_dequantized(self, name: str, stored: str, array: Array) -> None:
         """Integers cannot hold trained numbers: float ones take the place of the nodes that dequantise them."""

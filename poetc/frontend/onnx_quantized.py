@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from poetc.frontend._importer import Importer, Value
-from poetc.frontend._node import Malformed, Node, normalize_axis
+from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
 from poetc.frontend._translations import onnx_operator
-from poetc.graph import DType
+from poetc.graph import Attribute, DType
 
 
 @onnx_operator("DequantizeLinear")
@@ -17,10 +17,32 @@ def dequantize(c: Importer, n: Node) -> str:
     Stored weights never come here.
     """
     q, zero = c.input(n, 0), c.optional(n, 2)
+    if q.tensor and c.type(q.tensor).dtype is DType.I8:
+        return c.emit1("DequantizeLinear", [q], _codes(c, n))
     x = c.tensor(q) if q.is_float else c.emit1("Cast", [q], {"to": DType.F32.value})
     if zero is not None and c.array(zero, "the zero point").any():
         x = c.emit1("Sub", [x, _along(c, n, q, zero)])
     return c.emit1("Mul", [x, _along(c, n, q, c.input(n, 1))])
+
+
+@onnx_operator("QuantizeLinear")
+def quantize(c: Importer, n: Node) -> str:
+    """Codes of an activation, in a model that stays quantised; u8 becomes i8 by another zero."""
+    return c.emit1("QuantizeLinear", [c.input(n, 0)], _codes(c, n))
+
+
+def _codes(c: Importer, n: Node) -> dict[str, Attribute]:
+    """The scale and the zero point of a node, as i8."""
+    scale, given = c.array(c.input(n, 1), "the scale"), c.optional(n, 2)
+    zero = np.zeros((), np.uint8) if given is None else c.array(given, "the zero point")
+    if scale.size != 1 or zero.size != 1:
+        raise Unsupported("a scale for each channel of an activation (give it one)")
+    if zero.dtype not in (np.int8, np.uint8):
+        raise Unsupported(f"activations of {zero.dtype} (quantise them to 8 bits)")
+    if not 0 < float(scale.reshape(())) < np.inf:
+        raise Malformed("the scale is not above 0")
+    first = int(zero.reshape(())) - (128 if zero.dtype == np.uint8 else 0)
+    return {"scale": float(np.float32(scale.reshape(()))), "zero": first}
 
 
 def _along(c: Importer, n: Node, q: Value, given: Value) -> Value:

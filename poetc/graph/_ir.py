@@ -141,6 +141,7 @@ class Origin:
     left_out: bool = False  # the file has none: all of it was zero
     copies: tuple[tuple[str, str], ...] = ()  # initializers with the same numbers: (name, transposed | repeated)
     module: str = ""  # the PyTorch module that holds it, where the tensor's name does not say so
+    scale: tuple[float, ...] = ()  # of integers behind DequantizeLinear, in a graph that is to stay quantised
 
 
 @dataclass(frozen=True, slots=True)

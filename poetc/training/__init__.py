@@ -6,7 +6,6 @@ from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
 from poetc.training._evaluation import evaluation
 from poetc.training._integer_model import exponents_of, float_values, integer_model
-from poetc.training._integer_step import CLIPPED
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._options import (
@@ -18,8 +17,10 @@ from poetc.training._options import (
     SAVED,
     TrainingOptions,
 )
-from poetc.training._precision import build
+from poetc.training._precision import build, in_precision
+from poetc.training._qas_model import file_values
 from poetc.training._selection import BEST, Lora, select_parameters, select_updates
+from poetc.training._state import CLIPPED
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
 __all__ = [
@@ -47,7 +48,9 @@ __all__ = [
     "divisors",
     "evaluation",
     "exponents_of",
+    "file_values",
     "float_values",
+    "in_precision",
     "integer_model",
     "is_adapter",
     "layers_of",

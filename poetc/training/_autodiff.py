@@ -9,6 +9,8 @@ from poetc.graph import DType, Operator, Role
 from poetc.ops import Builder, bind, spec
 from poetc.ops.movement import slice_steps
 
+_REAL = (DType.F32, DType.I8)  # codes of 8 bits stand for real numbers
+
 
 def depends_on(operators: Iterable[Operator], sources: Iterable[str]) -> set[str]:
     """Tensors whose value depends on any of `sources` (themselves included), operators in topological order."""
@@ -59,7 +61,7 @@ def differentiate(
 
     def step(op: Operator) -> None:
         b.source = op.source
-        needed = [t in active and t in useful and b.type(t).dtype is DType.F32 for t in op.inputs]
+        needed = [t in active and t in useful and (t in wanted or b.type(t).dtype in _REAL) for t in op.inputs]
         if any(needed):
             grads = [gradients.get(t) for t in op.outputs]
             if needed[1:2] == [True] and saved and op.outputs[0] in saved:

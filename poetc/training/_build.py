@@ -17,7 +17,7 @@ from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._channels import Part, declare_parts, part_of
 from poetc.training._loss import METRIC, LossPlan, emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
-from poetc.training._optimizer import STEP_COUNTING, Optimizer
+from poetc.training._optimizer import STEP_COUNTING, Optimizer, coded_parameters
 from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_parameters, select_updates, trained_parameters, values_by_pattern
 from poetc.training._state import emit_update
@@ -67,7 +67,8 @@ class _Step:
         notes = [*whole.notes, *(plan.note for plan in plans)]
         step = _step_counter(b, whole, options, self.updates, notes)
         parts = declare_parts(b, whole, self.wanted)
-        optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step, parts)
+        codes = coded_parameters(whole)
+        optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step, parts, codes)
         if self.count > 1 and (kind := next((plan.kind for plan in plans if plan.kind in METRIC.values()), "")):
             raise UsageError(f"--micro-batches {self.count}: --loss {kind.lower()} compares all rows of a batch")
         targets = _targets(b, plans)
@@ -317,6 +318,7 @@ def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: d
     if sites and not options.dropout:
         notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
     optimizer_counts = options.optimizer in STEP_COUNTING and not options.accumulate  # else it counts updates itself
+    optimizer_counts = optimizer_counts or options.precision == "qas"  # which draws numbers for each step
     if not optimizer_counts and not drops:
         return ""
     before = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))

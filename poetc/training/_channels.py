@@ -13,7 +13,7 @@ import numpy as np
 
 from poetc.graph import Array, Attribute, DType, Graph, Operator, Role, TensorType, materialize
 from poetc.ops import Builder
-from poetc.training._layers import Layer, layers_of
+from poetc.training._layers import PRODUCTS, Layer, layers_of
 from poetc.training._state import emit_update
 from poetc.training._updates import Channels, Updates
 
@@ -33,7 +33,7 @@ class Part:
 
     def of_input(self, b: Builder, op: Operator, name: str) -> str:
         """Emit the copy of the channels of the input of `op`, one of the weight's operators."""
-        axis = 1 if op.kind == "Conv" else len(b.type(op.inputs[0]).shape) - 1
+        axis = len(b.type(op.inputs[0]).shape) - 1 if op.kind == "MatMul" else 1
         return self._take(b, op.inputs[0], axis, name)
 
     def of_weight(self, b: Builder) -> str:
@@ -59,11 +59,11 @@ def declare_parts(b: Builder, graph: Graph, updates: Updates) -> dict[str, Part]
     layers = layers_of(graph) if updates.channels else {}
     found = {}
     for name, share in updates.channels.items():
-        layer, shape = layers[name], graph.tensors[name].shape
+        layer, shape, dtype = layers[name], graph.tensors[name].shape, graph.tensors[name].dtype
         channels = chosen_channels(layer, share, materialize(graph.values[name], graph.tensors[name].type))
         array = np.array(channels, np.int32)
         indices = b.add_tensor(b.fresh(f"{name}.channels"), TensorType(array.shape, DType.I32), Role.CONSTANT, array)
-        type = TensorType(tuple(len(channels) if k == layer.axis else n for k, n in enumerate(shape)))
+        type = TensorType(tuple(len(channels) if k == layer.axis else n for k, n in enumerate(shape)), dtype)
         like = b.add_tensor(b.fresh(f"{name}.part"), type, Role.CONSTANT)
         found[name] = Part(layer, channels, type, indices, like)
     return found
@@ -80,4 +80,4 @@ def chosen_channels(layer: Layer, share: Channels, weight: Array) -> tuple[int, 
 
 def part_of(parts: Mapping[str, Part], op: Operator) -> Part | None:
     """The part of the weight that `op` multiplies by, if it is trained in part."""
-    return parts.get(op.inputs[1]) if op.kind in ("MatMul", "Conv") else None
+    return parts.get(op.inputs[1]) if op.kind in PRODUCTS else None

@@ -13,9 +13,8 @@ from poetc.training._integer_model import SCALE, IntegerBuilder
 from poetc.training._loss import plan_losses
 from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_updates, trained_parameters
-from poetc.training._state import emit_update
+from poetc.training._state import CLIPPED, emit_update
 
-CLIPPED = ":clipped"  # suffix of the states that count clipped values
 TOLERATED = 1000  # one clipped value in so many makes no history look anew
 _COUNT = TensorType((1,), DType.I32)
 

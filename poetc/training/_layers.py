@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from poetc.graph import Graph, Operator, Role
 from poetc.ops import view_roots
 
+PRODUCTS = ("MatMul", "Conv", "QLinearConv")  # of (input, weight, ...)
 _ADAPTER = re.compile(r"(.*\.)?lora_[AB](\.[^.]+)?(\.weight)?")
 
 
@@ -64,11 +65,11 @@ def adapter_names(graph: Graph, weights: Iterable[str]) -> dict[str, tuple[str, 
 
 
 def layers_of(graph: Graph) -> dict[str, Layer]:
-    """Every parameter that a MatMul or Conv multiplies by, in the order of the operators; no factor of an adapter."""
+    """Every parameter that a product multiplies by, in the order of the operators; no factor of an adapter."""
     roots = view_roots(graph)
     uses: dict[str, list[Operator]] = {}
     for op in graph.operators:
-        if op.kind in ("MatMul", "Conv"):
+        if op.kind in PRODUCTS:
             for tensor in op.inputs[:2]:
                 root = roots[tensor]
                 if graph.tensors[root].role is Role.PARAMETER and not is_adapter(root):

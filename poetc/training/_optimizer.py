@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from poetc.graph import Attribute, DType, Fill, Phase, Role, TensorType
+from poetc.graph import Attribute, DType, Fill, Graph, Phase, Role, TensorType
 from poetc.ops import Builder
 from poetc.ops.accumulation import GATED
 from poetc.training._channels import Part
 from poetc.training._clipping import Clipper
 from poetc.training._options import TrainingOptions
-from poetc.training._state import emit_update
+from poetc.training._state import CLIPPED, emit_update
 
 STEP_COUNTING = ("adam", "adamw", "nadam")  # their updates read the number of the step
 _SCALAR = TensorType((1,))
 _COUNT = TensorType((1,), DType.I32)
+
+
+@dataclass(frozen=True, slots=True)
+class CodedParameter:
+    """A parameter of integers: the tensor of its scales, and for a bias that of its layer's input besides."""
+
+    scales: str
+    input_scale: float | None = None
+
+
+def coded_parameters(graph: Graph) -> dict[str, CodedParameter]:
+    """The weights and biases of a quantised model (`poetc.training._qas_model`)."""
+    found: dict[str, CodedParameter] = {}
+    for op in graph.operators:
+        if op.kind == "QLinearConv":
+            found[op.inputs[1]] = CodedParameter(op.inputs[2])
+            if len(op.inputs) > 3:
+                found[op.inputs[3]] = CodedParameter(op.inputs[2], float(str(op.attributes["x_scale"])))
+    return found
 
 
 class Optimizer:
@@ -24,7 +45,7 @@ class Optimizer:
 
     `rates` and `decays` hold the factor of the learning rate, and the weight decay, of each parameter. `updates` gets
     the last version of each state tensor by its name. Weights in `parts` are moved in part: their gradient and state
-    have the part's type.
+    have the part's type. Parameters in `codes` are integers of a quantised model.
     """
 
     def __init__(
@@ -36,9 +57,10 @@ class Optimizer:
         updates: dict[str, str],
         step: str,
         parts: Mapping[str, Part],
+        codes: Mapping[str, CodedParameter],
     ) -> None:
         self._b, self._options, self._updates, self._step = b, options, updates, step
-        self._factors, self._decays, self._parts = rates, decays, parts
+        self._factors, self._decays, self._parts, self._codes = rates, decays, parts, codes
         self._rates: dict[float, str] = {}  # factor of the learning rate -> the rate
         rate = np.array([options.learning_rate], np.float32)
         self.learning_rate = b.add_tensor(b.fresh("learning_rate"), _SCALAR, Role.OPTIMIZER_STATE, rate)
@@ -68,6 +90,9 @@ class Optimizer:
         self._b.phase = phase
 
     def _update(self, parameter: str, gradient: str) -> None:
+        if parameter in self._codes:
+            self._update_codes(parameter, gradient, self._codes[parameter])
+            return
         kind, suffixes, attributes = self._rule()
         states = [self._state(parameter, suffix) for suffix in suffixes]
         scalars = [self._rate(self._factors[parameter])]
@@ -87,6 +112,28 @@ class Optimizer:
             moved = self._moved(kind, [copy, *states, gradient, *scalars], attributes, 1 + len(states))
             del self._updates[copy]
             self._updates[parameter] = part.put_back(self._b, moved[0])
+
+    def _update_codes(self, parameter: str, gradient: str, codes: CodedParameter) -> None:
+        """An update of integers by the gradient of the real numbers that they stand for."""
+        b, rate, part = self._b, self._rate(self._factors[parameter]), self._parts.get(parameter)
+        if codes.input_scale is not None:
+            of_bias: dict[str, Attribute] = {"x_scale": codes.input_scale}
+            self._moved("QLinearBiasSgd", [parameter, gradient, codes.scales, rate], of_bias)
+            return
+        word = hashlib.sha256(f"{self._options.dropout_seed}:{parameter}:update".encode()).digest()[:4]
+        attributes: dict[str, Attribute] = {
+            "rounding": self._options.roundings()["update"],
+            "seed": int.from_bytes(word, "little", signed=True),
+        }
+        count = self._new_state(f"{parameter}{CLIPPED}", Fill("zeros"), _COUNT)
+        rest = [count, gradient, codes.scales, rate, self._step]
+        if part is None:
+            self._moved("QLinearSgd", [parameter, *rest], attributes, 2)
+            return
+        copy = part.of_weight(b)
+        moved = self._moved("QLinearSgd", [copy, *rest], attributes, 2)
+        del self._updates[copy]
+        self._updates[parameter] = part.put_back(b, moved[0])
 
     def _moved(
         self, kind: str, inputs: Sequence[str], attributes: Mapping[str, Attribute], count: int = 1

@@ -26,7 +26,7 @@ LOSSES = (
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
-PRECISIONS = ("f32", "niti")
+PRECISIONS = ("f32", "niti", "qas")
 NITI_WEIGHTS = ("model", "xavier")
 SAVED = ("exact", "off", *FORMATS, "auto")
 _PURPOSES = {"act": "activation", "err": "error", "update": "update"}
@@ -78,8 +78,8 @@ class TrainingOptions:
     loss: str = "auto"  # or of several outputs: "OUTPUT=KIND*WEIGHT,..."
     optimizer: str = "sgd"
     learning_rate: float = _OWN
-    precision: str = "f32"  # or "niti": integers of 8 bits (`poetc.ops._integers`)
-    rounding: str = ""  # niti: of activations, errors and updates, "act=nearest,err=nearest,update=stochastic"
+    precision: str = "f32"  # or "niti": integers of 8 bits (`poetc.ops._integers`); "qas": a QDQ model as it is
+    rounding: str = ""  # niti, qas: of activations, errors and updates, "act=nearest,err=nearest,update=stochastic"
     rescale: str = "every"  # niti: sums are scanned in every step, or once in an "interval" that adapts
     niti_weights: str = "model"  # niti: of the float model, or "xavier": new ones as NITI draws them
     momentum: float = _OWN
@@ -221,11 +221,16 @@ class TrainingOptions:
             if given and not any(term.kind in losses for term in self.losses()):
                 raise UsageError(f"{option} does nothing for --loss {self.loss}, only for {losses[0]}")
 
-        if self.precision == "niti" and self.saved in FORMATS:
-            raise UsageError(f"--saved {self.saved}: --precision niti saves integers of 8 bits already; leave it out")
-        self.roundings()
+        if self.precision != "f32" and self.saved in FORMATS:
+            raise UsageError(
+                f"--saved {self.saved}: --precision {self.precision} saves integers of 8 bits already; leave it out"
+            )
+        roundings = self.roundings()
+        if self.precision == "f32" and self.rounding:
+            raise UsageError("--rounding does nothing for --precision f32, only for niti and qas")
+        if self.precision == "qas" and "stochastic" in (roundings["activation"], roundings["error"]):
+            raise UsageError("--rounding: --precision qas rounds activations to nearest, and its errors are floats")
         for option, is_given in (
-            ("--rounding", self.rounding),
             ("--niti-weights", self.niti_weights != "model"),
             ("--rescale", self.rescale != "every"),
         ):

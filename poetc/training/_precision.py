@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from poetc.graph import Graph, TrainingGraph
-from poetc.training import _build, _integer_step
+from poetc.training import _build, _integer_model, _integer_step, _qas_model
 from poetc.training._options import TrainingOptions
+
+
+def in_precision(graph: Graph, options: TrainingOptions) -> Graph:
+    """The float model in the numbers that are trained; for qas the model that was loaded as a quantised one."""
+    if options.precision == "qas":
+        return _qas_model.quantized_model(graph, options)
+    return _integer_model.integer_model(graph, options) if options.precision == "niti" else graph
 
 
 def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
     """The whole training step of `graph`. Raises UsageError where the options do not fit the model.
 
-    In integers `graph` is the result of `integer_model`. With `options.micro_batches` above 1, `part` is the model at
+    `graph` is the result of `in_precision`. With `options.micro_batches` above 1, `part` is the model at
     that part of the batch.
     """
     if options.precision == "niti":

@@ -21,7 +21,7 @@ BEST = "best"  # as the value of --train: the updates are chosen with the schedu
 _LARGEST = 2**31 - 1
 _DIGITS = 10  # of the largest
 # Inputs of these kinds are biases, and these belong to norms.
-_BIASES = {"MatMul": (2,), "Conv": (2,), "ConvTranspose": (2,), "IntegerConv": (4,)}
+_BIASES = {"MatMul": (2,), "Conv": (2,), "ConvTranspose": (2,), "IntegerConv": (4,), "QLinearConv": (3,)}
 _NORMS = {"LayerNorm": (1, 2), "RmsNorm": (1,), "GroupNorm": (1, 2), "BatchNormApply": (3, 4)}
 _NORM_BIASES = {"LayerNorm": (2,), "GroupNorm": (2,), "BatchNormApply": (4,)}
 _BIAS_NAME = re.compile(r"(.*[._])?bias")

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from poetc.graph import Attribute
 from poetc.ops import Builder, spec
 
+CLIPPED = ":clipped"  # suffix of the states that count clipped values
+
 
 def emit_update(b: Builder, kind: str, inputs: Sequence[str], attributes: Mapping[str, Attribute]) -> tuple[str, ...]:
     """Emit an operator that makes the next version of state: outputs are named NAME@K, with the role of NAME."""

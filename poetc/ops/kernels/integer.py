@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from poetc.ops.kernels.convolution_shape import Convolution
@@ -69,7 +69,7 @@ def product_of(
 
 def product_kernels(symbol: str, product: IntegerProduct) -> tuple[Kernel, ...]:
     """The fastest kernel, and those with less and less workspace: fewer columns, sums made twice, fewer rows."""
-    return tuple(_worth(Kernel(symbol, p, (), p.workspace_bytes) for p in _candidates(product)))
+    return tuple(worth_offering(Kernel(symbol, p, (), p.workspace_bytes) for p in _candidates(product)))
 
 
 def _candidates(p: IntegerProduct) -> Iterator[IntegerProduct]:
@@ -81,7 +81,8 @@ def _candidates(p: IntegerProduct) -> Iterator[IntegerProduct]:
     yield replace(narrow, rows_at_once=ROWS, holds_sums=False)
 
 
-def _worth(kernels: Iterator[Kernel]) -> Iterator[Kernel]:
+def worth_offering(kernels: Iterable[Kernel]) -> Iterator[Kernel]:
+    """Those kernels, the fastest first, that save enough workspace over the one before."""
     least, number = 0, 0
     for kernel in kernels:
         if number and WORTH * kernel.workspace_bytes > (WORTH - 1) * least:

@@ -4,6 +4,7 @@
  * each behind the other. Their terms are filled up with zeros to a multiple of 16. Order of sums: sums of 32 bits are
  * exact, so that their order changes nothing. */
 #include "int8/poetc_int8_sums.h"
+#include "int8/poetc_linear.h"
 
 /* ints: IntegerProduct of poetc/ops/kernels/integer.py. */
 typedef struct {
@@ -16,9 +17,19 @@ typedef struct {
 
 #define UNIT 16 /* terms */
 
+/* The parameters of QLinearConv besides (poetc/ops/qlinear_layers.py). */
+typedef struct {
+    int32_t zero_x, zero, low, high;
+    const float *scales; /* of the weights of each output */
+    float scale_x, scale;
+} requantization;
+
 /* The operands of a call, and the use of its sums. */
 typedef struct task {
     product p;
+    const requantization *requantized;
+    const int32_t *starts;        /* of the sums of each output */
+    int32_t pad;                  /* around the image */
     const int8_t *x, *y, *weight; /* the image, its outputs or their error, the weights */
     const int8_t *bias;
     int32_t bias_shift;
@@ -59,7 +70,7 @@ static void start_sums(const task *t, int32_t group, int32_t columns, int32_t *s
 {
     int32_t i, j;
     for (i = 0; i < t->p.rows; i++) {
-        int32_t start = 0;
+        int32_t start = t->starts ? t->starts[group * t->p.rows + i] : 0;
         if (t->bias) {
             const int32_t b = t->bias[group * t->p.rows + i], shift = t->bias_shift;
             uint32_t m = poetc_magnitude(b);
@@ -84,8 +95,12 @@ static void store(const task *t, int32_t group, int32_t column, int32_t columns,
         int32_t image = column / t->plane, pixel = column % t->plane;
         const size_t place = (size_t)image * (size_t)t->planes + (size_t)(group * rows + i);
         int8_t *to = t->result + place * (size_t)t->plane;
+        const requantization *r = t->requantized;
+        const float factor = r ? r->scale_x * r->scales[group * rows + i] / r->scale : 0.0f;
         for (j = 0; j < columns; j++) {
-            to[pixel] = poetc_rounded(sums[(size_t)i * (size_t)step + (size_t)j], rounding);
+            const int32_t sum = sums[(size_t)i * (size_t)step + (size_t)j];
+            to[pixel] =
+                r ? poetc_requantized((float)sum * factor, r->zero, r->low, r->high) : poetc_rounded(sum, rounding);
             if (++pixel == t->plane) {
                 pixel = 0;
                 to += (size_t)t->planes * (size_t)t->plane;
@@ -243,6 +258,16 @@ static void weights_of_channels(const task *t, int32_t group, int32_t row, int32
     }
 }
 
+static void pads(int16_t *to, int32_t count, int32_t pad)
+{
+    if (!pad) {
+        zeros(to, count);
+        return;
+    }
+    for (; count > 0; count--)
+        *to++ = (int16_t)pad;
+}
+
 /* Columns are the windows of pixels of the output. */
 static void windows_of_pixels(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
                               int16_t *to)
@@ -271,7 +296,7 @@ static void windows_of_pixels(const task *t, int32_t group, int32_t column, int3
                 if (h >= 0 && h < p->height && w >= 0 && w < p->width)
                     gather(x + h * p->width + w, plane, inputs, next);
                 else
-                    zeros(next, inputs);
+                    pads(next, inputs, t->pad);
             }
         }
         clear_rest(to, terms, depth);
@@ -480,4 +505,38 @@ int poetc_op_int8_bias_grad(const poetc_call *call)
     for (c = 0; c < p.channels; c++)
         g[c] = poetc_rounded(sums[c], &rounding);
     return poetc_scale(poetc_out(call, 3), 0, rounding.clipped, bits, rounding.shift);
+}
+
+/* x, w, scale of each output, (b) -> y. ints: product, then zero of x, zero, low, high. floats: scale of x, scale. Pads
+ * hold the zero of x, and a sum starts from the bias without that zero's share. */
+int poetc_op_int8_qlinear_conv(const poetc_call *call);
+int poetc_op_int8_qlinear_conv(const poetc_call *call)
+{
+    const product p = describe(call);
+    const int32_t *more = call->ints + sizeof p / sizeof(int32_t), *bias = poetc_in(call, 3);
+    const unsigned y = p.has_bias ? 4 : 3;
+    int32_t *starts = poetc_out(call, y + 1), i, k;
+    const int8_t *w = poetc_in(call, 1);
+    requantization r = {more[0], more[1], more[2], more[3], poetc_in(call, 2), call->floats[0], call->floats[1]};
+    poetc_rounding unused = {0, 0, POETC_INT8_MOST, 0};
+    task t = {0};
+    for (i = 0; i < p.outputs; i++) {
+        int32_t sum = 0;
+        for (k = 0; k < p.terms; k++)
+            sum += *w++;
+        starts[i] = (p.has_bias ? bias[i] : 0) - r.zero_x * sum;
+    }
+    t.p = p;
+    t.requantized = &r;
+    t.starts = starts;
+    t.pad = r.zero_x;
+    t.x = poetc_in(call, 0);
+    t.weight = poetc_in(call, 1);
+    t.pack_rows = weights_of_outputs;
+    t.pack_columns = windows_of_pixels;
+    t.result = poetc_out(call, y);
+    t.plane = p.output_height * p.output_width;
+    t.planes = p.outputs;
+    make_sums(&t, starts + p.outputs, 0, &unused);
+    return POETC_OK;
 }

@@ -1,0 +1,200 @@
+"""Layers of QDQ models on codes of 8 bits: convolution, dense (a convolution of 1 x 1 images), and pools.
+
+Sums have 32 bits and are exact. Their factor x_scale · w_scale / scale is made in floats, as onnxruntime's QLinearConv
+makes it. Gradients are those of the float layer on the real numbers of the codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.ops._affine import (
+    bounds_of,
+    check_codes,
+    check_scales,
+    codes_of,
+    requantized,
+)
+from poetc.ops._bound import Bound
+from poetc.ops._builder import Builder
+from poetc.ops._convolutions import convolve, geometry_of, group_of, output_shape, shape_of
+from poetc.ops._pools import average_parameters, divisors_of, grad_attributes, windows_of
+from poetc.ops._pools import output_shape as pooled_shape
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._windows import Windows
+from poetc.ops.integer_pool import IntegerMaxPool
+from poetc.ops.kernels import Kernel, rows
+from poetc.ops.kernels.integer import COLUMNS, ROWS, IntegerProduct, product_of, worth_offering
+from poetc.ops.qlinear import masked
+
+MOST_TERMS = 32_000  # of a sum: with a bias of 2^30 it fits in 32 bits
+MOST_BIAS = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class _Requantized(IntegerProduct):
+    """Its sums start from the bias and the zero point's share, one number an output."""
+
+    zero_x: int
+    zero: int
+    low: int
+    high: int
+
+    @property
+    def workspace_bytes(self) -> int:
+        sums = self.rows * self.columns_at_once
+        packed = 2 * self.terms_at_once * (self.rows_at_once + self.columns_at_once)
+        return 4 * (sums + self.groups * self.rows) + packed
+
+    @property
+    def passes(self) -> int:
+        return 1
+
+
+@register
+class QLinearConv(OpSpec):
+    kind = "QLinearConv"
+    summary = "Conv on codes from (x, w, scale[O], optional b of i32) → y; x_scale, x_zero, scale, zero, low, high"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        x, w, scales = op.inputs[:3]
+        check_codes("x", x)
+        check_codes("w", w)
+        bias = op.inputs[3] if len(op.inputs) > 3 else None
+        shape = output_shape(op, x, w, bias)
+        check_scales(scales, w)
+        if bias is not None and bias.dtype is not DType.I32:
+            raise ValueError(f"the bias is of {bias.dtype}, not of i32")
+        if w.elements // w.shape[0] > MOST_TERMS:
+            raise ValueError(f"a sum has {w.elements // w.shape[0]:,} products, more than {MOST_TERMS:,}")
+        codes_of(op, "x_")
+        codes_of(op)
+        bounds_of(op)
+        return (TensorType(shape, DType.I8),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, w, scales = inputs[:3]
+        given, codes = codes_of(op, "x_"), codes_of(op)
+        centred = x.astype(np.float64) - given.zero
+        sums = convolve(Windows.of(op, w.shape[2:]), centred, w.astype(np.float64), group_of(op)).astype(np.int64)
+        if len(inputs) > 3:
+            sums += inputs[3].astype(np.int64).reshape(1, -1, 1, 1)
+        factor = np.float32(given.scale) * scales.astype(np.float32) / np.float32(codes.scale)
+        v = sums.astype(np.float32) * factor.reshape(1, -1, 1, 1)
+        return (requantized(v, codes.zero, *bounds_of(op)),)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        result: list[str | None] = [None] * len(op.inputs)
+        if grads[0] is None:
+            return result
+        (x, w, scales), gy = op.inputs[:3], masked(b, op, grads[0])
+        geometry = geometry_of(op)
+        if needed[0]:
+            real = b.emit1("DequantizeChannels", [w, scales], hint=f"{w}.real")
+            attributes: dict[str, Attribute] = {**geometry, "input_size": b.type(x).shape[2:]}
+            result[0] = b.emit1("ConvGradInput", [gy, real], attributes, hint=f"{x}.grad")
+        if needed[1]:
+            codes: dict[str, Attribute] = {"scale": op.attributes["x_scale"], "zero": op.attributes["x_zero"]}
+            real = b.emit1("DequantizeLinear", [x], codes, hint=f"{x}.real")
+            attributes = {**geometry, "kernel": b.type(w).shape[2:]}
+            result[1] = b.emit1("ConvGradWeight", [real, gy], attributes, hint=f"{w}.grad")
+        if len(op.inputs) > 3 and needed[3]:
+            hint = f"{op.inputs[3]}.grad"
+            result[3] = b.emit1("ReduceSum", [gy], {"axes": (0, 2, 3), "keepdims": False}, hint=hint)
+        return result
+
+    def work(self, op: Bound) -> Work:
+        y, w = op.outputs[0], op.inputs[1]
+        return Work(macs=y.elements * (w.elements // w.shape[0]), flops=5 * y.elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return self.kernels(op)[0]
+
+    def kernels(self, op: Bound) -> tuple[Kernel, ...]:
+        (x, w), y = op.inputs[:2], op.outputs[0]
+        given, codes = codes_of(op, "x_"), codes_of(op)
+        shape = shape_of(Windows.of(op, w.shape[2:]), group_of(op), x, y, len(op.inputs) > 3)
+        sizes = (shape.outputs // shape.group, shape.batch * shape.pixels, w.elements // w.shape[0])
+        plain = product_of(shape, sizes, is_long=False, is_stochastic=False, adapts=False)
+        numbers = {field.name: getattr(plain, field.name) for field in fields(plain)}
+        numbers |= {"holds_sums": False, "zero_x": given.zero, "zero": codes.zero}
+        low, high = bounds_of(op)
+        whole = _Requantized(**numbers, low=low, high=high)
+        floats = (given.scale, codes.scale)
+        candidates: Iterator[_Requantized] = iter(
+            (whole, replace(whole, columns_at_once=COLUMNS), replace(whole, columns_at_once=COLUMNS, rows_at_once=ROWS))
+        )
+        return tuple(
+            worth_offering(Kernel("poetc_op_int8_qlinear_conv", p, floats, p.workspace_bytes) for p in candidates)
+        )
+
+
+@register
+class QLinearMaxPool(IntegerMaxPool):
+    kind = "QLinearMaxPool"
+    summary = "MaxPool of codes → y, where (tap of the maximum); scale and zero stay"
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None]
+        inputs = [op.outputs[1], grads[0]]
+        return [b.emit1("MaxPoolGrad", inputs, grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")]
+
+
+@dataclass(frozen=True, slots=True)
+class _CodedAverage(rows.AveragePool):
+    zero_x: int
+    zero: int
+    low: int
+    high: int
+
+
+@register
+class QLinearAveragePool(OpSpec):
+    kind = "QLinearAveragePool"
+    summary = "AveragePool of codes; kernel, strides, pads, dilations, x_scale, x_zero, scale, zero, low, high"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        check_codes("x", op.inputs[0])
+        codes_of(op, "x_")
+        codes_of(op)
+        bounds_of(op)
+        if windows_of(op).taps >= 2**22:
+            raise ValueError(f"a window has {windows_of(op).taps:,} taps")
+        return (TensorType(pooled_shape(op), DType.I8),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        (x,), given, codes = inputs, codes_of(op, "x_"), codes_of(op)
+        *_, oh, ow = pooled_shape(op)
+        sums = windows_of(op).view(x.astype(np.int64) - given.zero, (oh, ow)).sum(axis=(2, 3))
+        mean = sums.astype(np.float32) * np.float32(given.scale)
+        mean = mean / divisors_of(op, x.shape[2:], (oh, ow), np.float32)
+        return (requantized(mean / np.float32(codes.scale), codes.zero, *bounds_of(op)),)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        if grads[0] is None or not needed[0]:
+            return [None]
+        known = ("kernel", "strides", "pads", "dilations", "ceil_mode", "count_include_pad", "input_size")
+        attributes = {n: v for n, v in grad_attributes(b, op).items() if n in known}
+        return [b.emit1("AveragePoolGrad", [masked(b, op, grads[0])], attributes, hint=f"{op.inputs[0]}.grad")]
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=op.outputs[0].elements * (windows_of(op).taps + 6))
+
+    def kernel(self, op: Bound) -> Kernel:
+        given, codes = codes_of(op, "x_"), codes_of(op)
+        found = average_parameters(op, op.inputs[0], op.outputs[0])
+        low, high = bounds_of(op)
+        parameters = _CodedAverage(found.windows, found.counted, given.zero, codes.zero, low, high)
+        return Kernel("poetc_op_int8_qlinear_average_pool", parameters, (codes.scale, given.scale))

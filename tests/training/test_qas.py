@@ -1,0 +1,197 @@
+"""QDQ models that are trained as they are: bits of onnxruntime forward, and QAS's rule written out for the update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import poetc
+from poetc.errors import PoetcError, UnsupportedModelError, UsageError
+from poetc.frontend import load
+from poetc.graph import Array, Graph
+from poetc.passes import check_graph, run_standard
+from poetc.training import TrainingOptions, build, in_precision
+from tests.support import qdq
+from tests.support.graphs import evaluate
+
+QAS = TrainingOptions(precision="qas", learning_rate=0.1)
+
+
+def model_of(path: Path, options: TrainingOptions = QAS) -> Graph:
+    return in_precision(load(path, quantized=True), options)
+
+
+def codes_of_onnxruntime(path: Path, x: Array, *, fused: bool) -> dict[str, Any]:
+    """Every quantised activation, from 0 for u8."""
+    ort = pytest.importorskip("onnxruntime")
+    model = onnx.load(path)
+    names = [n.output[0] for n in model.graph.node if n.op_type == "QuantizeLinear"]
+    is_u8 = any(t.data_type == TensorProto.UINT8 for t in model.graph.initializer)
+    type = TensorProto.UINT8 if is_u8 else TensorProto.INT8
+    model.graph.output.extend([helper.make_tensor_value_info(n, type, None) for n in names])
+    options = ort.SessionOptions()
+    levels = ort.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if fused else levels.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found = dict(zip(names, session.run(names, {"x": x}), strict=True))
+    return {n: q.astype(np.int32) - (128 if is_u8 else 0) for n, q in found.items()}
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["apart", "fused"])
+@pytest.mark.parametrize(("activation", "per_channel"), [("QUInt8", True), ("QInt8", False)])
+def test_codes_equal_those_of_onnxruntime(tmp_path: Path, activation: str, per_channel: bool, fused: bool) -> None:
+    path = qdq.quantised(tmp_path, activation, per_channel)
+    x = qdq.images(9)
+    mine = evaluate(model_of(path), {"x": x}, np.float32)
+    compared = 0
+    for name, codes in codes_of_onnxruntime(path, x, fused=fused).items():
+        if name in mine and mine[name].dtype == np.int8:
+            np.testing.assert_array_equal(mine[name], codes, err_msg=name)
+            compared += 1
+    assert compared == 7
+
+
+def trained(path: Path, options: TrainingOptions, steps: int = 1) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
+    """The graph on codes, the values of the last step, and the state after it."""
+    model = model_of(path, options)
+    step = run_standard(build(model, options))
+    check_graph(step)
+    state: dict[str, Array] = {}
+    values: dict[str, Array] = {}
+    for k in range(steps):
+        target = np.arange(4, dtype=np.int32) % qdq.CLASSES
+        values = evaluate(step, {"x": qdq.images(k % 2), "target": target, **state}, np.float32)
+        state = {name: values[new] for name, new in step.updates.items()}
+    return step, values, state
+
+
+def test_an_update_is_that_of_qas(tmp_path: Path) -> None:
+    """w -= lr · (g · s) / s² on codes, rounded to nearest: the last layer, written out."""
+    options = TrainingOptions(precision="qas", learning_rate=2.0, rounding="update=nearest")
+    step, values, state = trained(qdq.quantised(tmp_path), options)
+    last = next(op for op in step.operators if op.kind == "QLinearConv" and op.inputs[1] == "w4_quantized")
+    x_scale, x_zero = float(str(last.attributes["x_scale"])), int(str(last.attributes["x_zero"]))
+    x = (values[last.inputs[0]].astype(np.float64).reshape(4, 8) - x_zero) * x_scale
+    logits = values["h_DequantizeLinear_Output"].astype(np.float64)
+    p = np.exp(logits - logits.max(1, keepdims=True))
+    error = (p / p.sum(1, keepdims=True) - np.eye(qdq.CLASSES)[np.arange(4)]) / 4
+    s = values[last.inputs[2]].astype(np.float64).reshape(-1, 1)
+    before = step.values["w4_quantized"]
+    assert isinstance(before, np.ndarray)
+    gradient_of_codes = error.T @ x * s
+    expected = np.clip(np.rint(before.reshape(5, 8) - 2.0 * gradient_of_codes / s**2), -128, 127)
+    assert np.abs(expected - before.reshape(5, 8)).max() > 3
+    np.testing.assert_array_equal(state["w4_quantized"].reshape(5, 8), expected)
+    bias_unit = x_scale * s.ravel()
+    b = step.values["b4_quantized"]
+    assert isinstance(b, np.ndarray)
+    moved = b - 2.0 * (error.sum(0) * bias_unit) / bias_unit**2
+    np.testing.assert_allclose(state["b4_quantized"], moved, atol=1)
+
+
+def test_gradients_are_near_those_of_the_float_model(tmp_path: Path) -> None:
+    path = qdq.quantised(tmp_path)
+    step, values, _ = trained(path, QAS)
+    model = load(tmp_path / "float.onnx")
+    floats = run_standard(build(model, TrainingOptions(fusion=False)))
+    exact = evaluate(floats, {"x": qdq.images(0), "target": np.arange(4, dtype=np.int32) % qdq.CLASSES})
+    for name in ("w1", "w2", "w3", "w4", "b1", "b3"):
+        mine, theirs = values[step.gradients[f"{name}_quantized"]].ravel(), exact[floats.gradients[name]].ravel()
+        assert mine @ theirs > 0.97 * np.linalg.norm(mine) * np.linalg.norm(theirs), name
+
+
+@pytest.mark.parametrize("rounding", ["", "update=nearest"])
+def test_the_loss_falls(tmp_path: Path, rounding: str) -> None:
+    path = qdq.quantised(tmp_path)
+    options = TrainingOptions(precision="qas", learning_rate=0.2, rounding=rounding)
+    losses = [trained(path, options, n)[1]["loss"] for n in (2, 16)]
+    assert losses[1] < 0.5 * losses[0]
+
+
+def test_a_share_of_the_channels_moves_alone(tmp_path: Path) -> None:
+    options = TrainingOptions(precision="qas", learning_rate=2.0, train="w3_quantized@1/2,bias")
+    step, _, state = trained(qdq.quantised(tmp_path), options)
+    before, after = step.values["w3_quantized"], state["w3_quantized"]
+    assert isinstance(before, np.ndarray)
+    assert (after[:, :4] != before[:, :4]).any()
+    np.testing.assert_array_equal(after[:, 4:], before[:, 4:])
+    assert "w1_quantized" not in state and "b1_quantized" in state
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{}, {"micro_batches": 2}, {"train": "last:2,w1_quantized@1/3"}], ids=str)
+def test_schedules_have_the_bits_of_keep_all(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = qdq.quantised(tmp_path)
+    model = poetc.load(path, training=TrainingOptions(precision="qas", **options))
+    model.solve(device="qemu-mps2-an386", budget="90%", time_limit_s=2).validate()
+
+
+@pytest.mark.long
+def test_an_exported_file_is_the_trained_model(tmp_path: Path) -> None:
+    path = qdq.quantised(tmp_path)
+    x, target = qdq.images(3), np.arange(4, dtype=np.int32) % qdq.CLASSES
+    model = poetc.load(path, training=TrainingOptions(precision="qas", learning_rate=2.0))
+    solution = model.solve(device="qemu-mps2-an386", budget="100%", time_limit_s=2)
+    with solution.trainer() as session:
+        for _ in range(3):
+            session.step(x, target)
+        state = session.state_dict()
+    solution.export(state, tmp_path / "trained.onnx")
+    again = model_of(tmp_path / "trained.onnx")
+    for name in ("w1_quantized", "w4_quantized", "b2_quantized"):
+        np.testing.assert_array_equal(again.values[name], state[name])  # type: ignore[arg-type]
+    assert [n.op_type for n in onnx.load(tmp_path / "trained.onnx").graph.node] == [
+        n.op_type for n in onnx.load(path).graph.node
+    ]
+
+
+def refused(path: Path, **options: Any) -> str:
+    with pytest.raises(PoetcError) as error:
+        model_of(path, TrainingOptions(precision="qas", **options))
+    return str(error.value)
+
+
+def test_other_models_are_refused_with_a_way_out(tmp_path: Path) -> None:
+    operators = qdq.quantised(tmp_path, form="QOperator")
+    assert "QuantFormat.QDQ" in refused(operators)
+    assert "--precision niti" in refused(tmp_path / "float.onnx")
+    model = onnx.load(qdq.quantised(tmp_path))
+    nodes = model.graph.node
+    softmax = next(n for n in nodes if n.op_type == "Softmax")
+    gemm = next(n for n in nodes if n.op_type == "Gemm")
+    softmax.input[0] = gemm.output[0]
+    onnx.save(model, tmp_path / "open.onnx")
+    message = refused(tmp_path / "open.onnx")
+    assert "'MatMul node" not in message
+    assert "is not followed by QuantizeLinear" in message and "quantise its result too" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "adam"}, "--optimizer"),
+        ({"weight_decay": 0.1}, "--weight-decay"),
+        ({"lora": ("2",)}, "--lora"),
+        ({"rounding": "act=stochastic"}, "rounds activations to nearest"),
+        ({"saved": "f16"}, "8 bits already"),
+        ({"rescale": "interval"}, "only for niti"),
+    ],
+)
+def test_options_without_a_form(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        model_of(qdq.quantised(tmp_path), TrainingOptions(precision="qas", **options))
+
+
+def test_codes_around_another_zero_are_refused(tmp_path: Path) -> None:
+    model = onnx.load(qdq.quantised(tmp_path, per_channel=False))
+    for tensor in model.graph.initializer:
+        if tensor.name == "w3_zero_point":
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.array(-100, np.int8), tensor.name))
+    onnx.save(model, tmp_path / "other.onnx")
+    with pytest.raises(UnsupportedModelError, match="quantise weights as QInt8, around 0"):
+        model_of(tmp_path / "other.onnx")
