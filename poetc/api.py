@@ -117,6 +117,9 @@ def train(
     device: str | Path = "host",
     budget: Size | None = None,
     deadline: str | None = None,
+    importance: str | Path | None = None,
+    importance_at_least: str | None = None,
+    max_energy: str | None = None,
     time_limit_s: float = 60.0,
     gap: float = DEFAULT_GAP,
     resume: bool = False,
@@ -162,7 +165,8 @@ def train(
         "gap": gap,
     }
     rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
-    rest |= {"processors": ""}
+    chosen = _updates(importance, importance_at_least, max_energy)
+    rest |= {"processors": "", **chosen, "importance": None if importance is None else str(importance)}
     options = {**loop, **limits, **rest, "fixed_order": False, **asdict(training), "model": str(path)}
     if resume:
         recorded_options(Path(out), options)
@@ -172,12 +176,19 @@ def train(
             model=ModelRequest(source=path, batch=limits["batch"], device=str(device), training=training),
             budget=limits["budget"],
             deadline=deadline,
+            **chosen,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap),
         )
     request = TrainRequest(source=source, out=Path(out), resume=resume, force=force, options=options, **loop)
     document = train_on_data(request, _Watcher(on_epoch), progress, note)
     assert document is not None  # nothing asks it to stop
     return document
+
+
+def _updates(importance: str | Path | None, at_least: str | None, max_energy: str | None) -> dict[str, Any]:
+    """The fields of a `SolveRequest` for `--train best`."""
+    path = None if importance is None else Path(importance)
+    return {"importance": path, "importance_at_least": at_least, "max_energy": max_energy}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +230,9 @@ class _Solvable:
         budget: Size | None = None,
         deadline: str | None = None,
         max_written: Size | None = None,
+        importance: str | Path | None = None,
+        importance_at_least: str | None = None,
+        max_energy: str | None = None,
         objective: str | None = None,
         paging: bool = True,
         dma: bool = False,
@@ -236,6 +250,7 @@ class _Solvable:
 
         The budget is bytes, "256kB", "60%" (of the keep-all peak) or "least" (the smallest that is found, within
         `deadline`). By default it is the device's RAM. `max_written`: the most that a step may write to the store.
+        `importance`, `importance_at_least` and `max_energy` are for a model with the training option `train="best"`.
         `processors`: names of those that work beside the main one, or "all". `state`: where weights and optimizer state
         live between steps. `objective` is by default a problem file's own, and energy for a model. The search ends when
         it is proven that at most a fraction `gap` could be saved; 0 proves to the end. `fixed_order` keeps the model's
@@ -247,6 +262,7 @@ class _Solvable:
             budget=str(budget) if budget is not None else None,
             deadline=deadline,
             max_written=None if max_written is None else str(max_written),
+            **_updates(importance, importance_at_least, max_energy),
             objective=objective,
             paging=paging,
             dma=dma,
@@ -288,6 +304,9 @@ class Model(_Solvable):
         budgets: Sequence[Size] = (),
         points: int | None = None,
         switch_flash: Size | None = None,
+        importance: str | Path | None = None,
+        importance_at_least: str | None = None,
+        max_energy: str | None = None,
         paging: bool = True,
         state: Literal["auto", "ram", "store"] = "auto",
         time_limit_s: float = 60.0,
@@ -303,6 +322,7 @@ class Model(_Solvable):
         """
         request = SolveRequest(
             model=self._model(device),
+            **_updates(importance, importance_at_least, max_energy),
             paging=paging,
             state=state,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed),

@@ -83,6 +83,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     help="Place of weights and optimizer state between steps, the same for every solver. auto: RAM where that can "
     "fit the budget, else the store. `poetc solve` places them one by one, and may need less.",
 )
+@_options.importance_options
 @_options.batch_option
 @_options.training_options
 @click.option(
@@ -114,6 +115,9 @@ def compare(
     objective: str | None,
     paging: bool,
     state: str,
+    importance: str | None,
+    importance_at_least: str | None,
+    max_energy: str | None,
     batch: int | None,
     time_limit: float,
     gap: float,
@@ -146,6 +150,9 @@ def compare(
         objective=objective,
         paging=paging,
         state=state,
+        importance=None if importance is None else Path(importance),
+        importance_at_least=importance_at_least,
+        max_energy=max_energy,
         options=SolveOptions(time_limit_s=time_limit, gap=gap),
     )
     if switches:
@@ -159,7 +166,7 @@ def compare(
     folder = out or named_after(model, ".compare")
     command.check_folder(folder, force=force)
     with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
-        result = command.run(request, on_cell)
+        result = command.run(request, on_cell, console.note)
     copies = command.write(result, folder, force=force)
     console.copies(copies, folder)
     answer = {**document(result), "out": str(folder), "copies": copies}

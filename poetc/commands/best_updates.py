@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from poetc.commands.encodings import is_lossy
-from poetc.commands.requests import LEAST, ModelRequest, SolveRequest, limits, load_model, paging_of, training_graph
+from poetc.commands.encodings import is_lossy, offers_of
+from poetc.commands.requests import (
+    LEAST,
+    ModelRequest,
+    SolveRequest,
+    limits,
+    paging_of,
+    prepared,
+    read_model,
+    training_graph,
+)
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.capacity import flash_needed_bytes
 from poetc.devices.units import parse_energy
-from poetc.errors import UsageError, shortened
+from poetc.errors import PoetcError, UsageError, shortened
 from poetc.events import Progress, silent
-from poetc.graph import TrainingGraph
+from poetc.graph import Graph, Role, TrainingGraph
 from poetc.planning import BestUpdates, Goal, Solution, Step
-from poetc.planning.importance import read_importance
+from poetc.planning.importance import Importance, read_importance
+from poetc.reporting import updates_note
 from poetc.scheduling import Problem
-from poetc.training import BEST, Updates
+from poetc.training import BEST, Updates, Whole
 
 _PERCENT = re.compile(r"([0-9.]+)\s*%")
+_REMEDY_S = 1.0  # of search for the RAM of one way out
+
+
+class Reader:
+    """`load_model` for the training steps of many sets of updates: it reads the file of the model once."""
+
+    def __init__(self) -> None:
+        self._read: dict[int | None, Graph] = {}  # by the rows of the batch
+
+    def __call__(self, request: ModelRequest) -> Graph:
+        if request.rows not in self._read:
+            self._read[request.rows] = read_model(request)
+        return prepared(self._read[request.rows], request.training)
 
 
 @dataclass(slots=True)
@@ -30,6 +53,8 @@ class Choice:
     request: SolveRequest
     profile: DeviceProfile
     everything: Problem
+    load: Reader
+    notes: list[str] = field(default_factory=list)
 
     def request_of(self, updates: Updates) -> SolveRequest:
         """The request with these updates in place of `--train best`."""
@@ -39,20 +64,69 @@ class Choice:
 
     def step(self, updates: Updates) -> tuple[TrainingGraph, Problem]:
         """The training step with these updates, and its problem at the limits of the request."""
-        graph = training_graph(self.request_of(updates).model)[1]
+        return self._step(self.request_of(updates))
+
+    def _step(self, request: SolveRequest) -> tuple[TrainingGraph, Problem]:
+        graph = training_graph(request.model, self.load)[1]
         problem = build_problem(
-            graph, self.profile, budget_bytes=self.profile.ram_bytes, paging=paging_of(self.request, self.profile)
+            graph, self.profile, budget_bytes=self.profile.ram_bytes, paging=paging_of(request, self.profile)
         )
         everything = self.everything
-        given = replace(self.request_of(updates), budget=f"{everything.budget_bytes}B", deadline=None)
+        given = replace(request, budget=f"{everything.budget_bytes}B", deadline=None)
         at_limits = limits(given, problem)
         return graph, replace(at_limits, deadline_ns=everything.deadline_ns)
 
+    def remedy(self, updates: Updates, ram_bytes: int) -> str:
+        """The ways in which an update that needs too much RAM would fit; "" where none is found."""
+        asked = self.request_of(updates)
+        train = asked.model.training.train
+        training = asked.model.training
+        ways = (
+            [(f"--train {shortened(train, 80)!r} with encodings of saved tensors", training)]
+            if not training.lora
+            else []
+        )
+        if training.precision == "f32":
+            ways.append(("--precision niti", replace(training, precision="niti")))
+        found = []
+        for words, options in ways:
+            needed = self._ram_bytes(replace(asked, model=replace(asked.model, training=options)))
+            if needed is not None and needed <= self.everything.budget_bytes and needed < ram_bytes:
+                found.append(f"{words} needs {needed:,} bytes")
+        return ", ".join(found)
+
+    def _ram_bytes(self, request: SolveRequest) -> int | None:
+        """The least RAM that a short search finds, with encodings of saved tensors; None where it cannot be trained."""
+        try:
+            graph, problem = self._step(request)
+        except PoetcError:
+            return None
+        offers = offers_of(graph, self.profile, problem, paging_of(request, self.profile))
+        return request.planner(_REMEDY_S, offers=offers).search_ram(problem, _REMEDY_S).found.ram_bytes
+
+    def importance(self) -> Importance:
+        """The candidates that the request can train. UsageError for a file that does not fit the model, or has none."""
+        assert self.request.importance is not None
+        model = with_updates(self.request.model, "all", ())
+        options = replace(model.training, precision="f32", rounding="", niti_weights="model", rescale="every")
+        found = read_importance(self.request.importance, self.load(replace(model, training=options)))
+        if model.training.precision == "f32":
+            return found
+        graph = self.load(model)
+        trained = {name for name, tensor in graph.tensors.items() if tensor.role is Role.PARAMETER}
+        able = tuple(c for c in found.candidates if isinstance(c.update, Whole) and c.parameter in trained)
+        if not any(c.importance > 0 for c in able):
+            raise UsageError(
+                f"{self.request.importance}: --precision {model.training.precision} trains whole weights and biases,"
+                " and no update of the file is one with an importance above 0"
+            )
+        if left := len(found.candidates) - len(able):
+            self.notes.append(f"{left} of {len(found.candidates)} updates have no integer form, and were left out")
+        return replace(found, candidates=able)
+
     def reduction(self) -> BestUpdates:
         """The choice as a reduction. Raises UsageError for a file of importance that does not fit the model."""
-        request = self.request
-        assert request.importance is not None
-        importance = read_importance(request.importance, load_model(with_updates(request.model, "all", ())))
+        request, importance = self.request, self.importance()
         total = sum(
             max(c.importance for c in importance.candidates if c.parameter == name)
             for name in {c.parameter for c in importance.candidates if c.importance > 0}
@@ -69,7 +143,7 @@ class Choice:
             if request.max_energy is None
             else parse_energy(request.max_energy, of=self.everything.compute_once_pj, option="--max-energy"),
         )
-        reduction = BestUpdates(importance, build, goal)
+        reduction = BestUpdates(importance, build, goal, self.remedy)
         if flash_bytes is not None:
             least = min(reduction.step(single).flash_bytes for single in reduction.singles)
             if least <= flash_bytes:  # otherwise no set fits the flash, which is a note and no refusal
@@ -92,10 +166,11 @@ def choice_of(request: SolveRequest) -> Choice:
         if given:
             raise UsageError(f"{option} and --train {BEST} exclude each other")
     profile = load_profile(request.model.device)
-    graph = training_graph(with_updates(request.model, "all", ()))[1]
+    load = Reader()
+    graph = training_graph(with_updates(request.model, "all", ()), load)[1]
     problem = build_problem(graph, profile, budget_bytes=profile.ram_bytes, paging=paging_of(request, profile))
     everything = limits(replace(request, model=with_updates(request.model, "all", ()), **_NO_CHOICE), problem)
-    return Choice(request, profile, everything)
+    return Choice(request, profile, everything, load)
 
 
 _NO_CHOICE: dict[str, Any] = {"importance": None, "importance_at_least": None, "max_energy": None}
@@ -113,19 +188,33 @@ def best(request: SolveRequest, time_limit_s: float, progress: Progress = silent
     return choice, planner.solve(choice.everything)
 
 
-def settled(request: SolveRequest, budgets: Sequence[str] = (), progress: Progress = silent) -> SolveRequest:
-    """`request` with the best updates by name, for commands that solve several times; itself without `--train best`.
+class Settled(NamedTuple):
+    """A request with the best updates by name and limits as numbers; `notes` say which updates, and their bound."""
 
-    Of `budgets` the smallest counts, since one set of updates has to fit all of them.
+    request: SolveRequest
+    budgets: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def settled(request: SolveRequest, budgets: Sequence[str] = (), progress: Progress = silent) -> Settled:
+    """The answer for commands that solve several times. Without `--train best` everything is as it was.
+
+    Shares among the limits are those of training everything. Of `budgets` the smallest counts, as one set of updates
+    has to fit all of them.
     """
     if not request.is_best:
-        return request
-    if budgets:
-        sizes = {text: choice_of(replace(request, budget=text)).everything.budget_bytes for text in budgets}
-        request = replace(request, budget=min(budgets, key=sizes.__getitem__))
+        return Settled(request, tuple(budgets))
+    sizes = [choice_of(replace(request, budget=text)).everything.budget_bytes for text in budgets]
+    if sizes:
+        request = replace(request, budget=f"{min(sizes)}B")
     choice, solution = best(request, request.options.time_limit_s, progress)
     assert solution.choices.updates is not None
-    return choice.request_of(solution.choices.updates)
+    everything = choice.everything
+    deadline = None if everything.deadline_ns is None else f"{everything.deadline_ns}ns"
+    chosen = replace(
+        choice.request_of(solution.choices.updates), budget=f"{everything.budget_bytes}B", deadline=deadline
+    )
+    return Settled(chosen, tuple(f"{size}B" for size in sizes), (*choice.notes, updates_note(solution)))
 
 
 def _least(text: str | None, total: float) -> float:

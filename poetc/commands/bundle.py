@@ -47,7 +47,7 @@ def bundle(
     if request.out is not None:
         check_out(request.out, force=request.force)
     progress("reading the model")
-    request = settled(request, budgets, progress)
+    request, budgets, chosen = settled(request, budgets, progress)
     whole, step, profile, problem = read_problem(request)
     assert whole is not None and step is not None and profile is not None
     graph = inference_model(request.model, whole)
@@ -70,7 +70,7 @@ def bundle(
         for size in sizes
         if size not in served
     ]
-    notes += [*reporting.choice_notes(first, largest), *([predicted.note] if predicted.note else [])]
+    notes += [*chosen, *reporting.choice_notes(first, largest), *([predicted.note] if predicted.note else [])]
     summary = summary_of(request, first, largest, step, profile, ram_bytes(*plans[-1][::2]), started, notes)
     artifact = Artifact(
         summary=summary,

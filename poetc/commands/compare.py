@@ -8,17 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from poetc.commands.best_updates import settled
 from poetc.commands.encodings import require_exact
-from poetc.commands.requests import ModelRequest, training_graph
+from poetc.commands.requests import ModelRequest, SolveRequest, training_graph
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
-from poetc.events import Progress
+from poetc.events import Progress, silent
 from poetc.files import read_file
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.planning.comparison import Comparison, OnCell, compare
 from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
 from poetc.reporting.comparison import document, markdown, plot, table_csv
 from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes, problem_from_json
+from poetc.training import BEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +34,20 @@ class CompareRequest:
     objective: str | None = None  # the name of an `Objective`; None: the problem's own, energy for a model
     paging: bool = True
     state: str = "auto"  # where state lives: the same for all solvers; see `StatePlacement.alike`
+    importance: Path | None = None  # these three for --train best, as `SolveRequest` has them
+    importance_at_least: str | None = None
+    max_energy: str | None = None
     options: SolveOptions = dataclasses.field(default_factory=lambda: SolveOptions(time_limit_s=20.0))
 
 
-def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
-    """Read the model (or a Problem in JSON) and compare. Raises the errors of `poetc.errors` for a wrong request."""
+def run(request: CompareRequest, on_cell: OnCell | None = None, note: Progress = silent) -> Comparison:
+    """Read the model (or a Problem in JSON) and compare. Raises the errors of `poetc.errors` for a wrong request.
+
+    With `--train best` all solvers have the same step: the set of updates that is best for the smallest budget.
+    """
+    request, notes = _settled(request)
+    for text in notes:
+        note(text)
     problem, state = _asked(request)
     peak = keep_all_peak_bytes(problem)
     if not request.budgets:
@@ -47,6 +58,8 @@ def run(request: CompareRequest, on_cell: OnCell | None = None) -> Comparison:
 
 def run_switches(request: CompareRequest, changes: Sequence[str], progress: Progress) -> list[SwitchRow]:
     """The rules for a budget that changes in mid-step, a row each. `changes`: as in 512kB:384kB@50%."""
+    if request.model.training.train == BEST:
+        raise UsageError(f"--switch and --train {BEST} exclude each other; name the updates that poetc solve chooses")
     problem, state = _asked(request)
     peak = keep_all_peak_bytes(problem)
     asked = tuple(_change(text, peak) for text in changes)
@@ -61,6 +74,23 @@ def _change(text: str, peak_bytes: int) -> Change:
     if before == after:
         raise UsageError(f"--switch {text}: the two budgets are the same")
     return Change(before_bytes=before, after_bytes=after, share=float(found[3]) / 100)
+
+
+def _settled(request: CompareRequest) -> tuple[CompareRequest, tuple[str, ...]]:
+    """The request with the updates by name and limits as numbers; itself without `--train best`."""
+    whole = SolveRequest(
+        model=request.model,
+        deadline=request.deadline,
+        objective=request.objective,
+        paging=request.paging,
+        state=request.state,
+        importance=request.importance,
+        importance_at_least=request.importance_at_least,
+        max_energy=request.max_energy,
+        options=request.options,
+    )
+    asked, budgets, notes = settled(whole, request.budgets)
+    return replace(request, model=asked.model, budgets=budgets, deadline=asked.deadline), notes
 
 
 def _asked(request: CompareRequest) -> tuple[Problem, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -124,11 +124,16 @@ class SolveRequest:
 
 
 def load_model(request: ModelRequest) -> Graph:
-    """The forward pass, as the file has it: with the adapters that are trained, or in integers."""
+    """The forward pass: with the adapters that are trained, or in integers."""
+    return prepared(read_model(request), request.training)
+
+
+def read_model(request: ModelRequest) -> Graph:
+    """The forward pass as the file has it, in floats."""
     options = request.training
     head = new_head(options.new_head, options.output, options.head_seed)
     sizes = frontend.Sizes.parse(request.batch, options.dim, options.shape, request.rows)
-    graph = frontend.load(
+    return frontend.load(
         request.source,
         batch=sizes.batch,
         dims=sizes.dims,
@@ -138,6 +143,10 @@ def load_model(request: ModelRequest) -> Graph:
         new_head=head,
         quantized=options.precision == "qas",
     )
+
+
+def prepared(graph: Graph, options: TrainingOptions) -> Graph:
+    """A model as its file has it, with the adapters that are trained, or in integers."""
     graph = adapted(graph, options.train, options.lora)
     return training.in_precision(graph, options)
 
@@ -172,14 +181,16 @@ def with_any_weights(request: ModelRequest) -> ModelRequest:
     return replace(request, training=replace(request.training, random_weights=seed))
 
 
-def training_graph(request: ModelRequest) -> tuple[Graph, TrainingGraph]:
-    """The model, and its whole training step."""
-    graph = load_model(request)
+def training_graph(
+    request: ModelRequest, load: Callable[[ModelRequest], Graph] = load_model
+) -> tuple[Graph, TrainingGraph]:
+    """The model, and its whole training step. `load`: `load_model`, or one that reads no file twice."""
+    graph = load(request)
     count, part = request.training.micro_batches, None
     if count != "auto" and count > 1:
         rows = training.micro_batch_of(graph, count)
         try:
-            part = load_model(replace(request, rows=rows))
+            part = load(replace(request, rows=rows))
         except (UnsupportedModelError, UsageError) as error:  # it was read at the whole batch
             raise UsageError(
                 f"--micro-batches {count}: {request.source} cannot be read at a part of its batch, {rows} samples; use"

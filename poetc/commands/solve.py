@@ -65,6 +65,7 @@ class _Answer:
     step: TrainingGraph | None
     profile: DeviceProfile | None
     exact: TrainingGraph | None = None  # the step without encodings of saved tensors
+    notes: tuple[str, ...] = ()
 
 
 def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
@@ -93,7 +94,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     request = answer.request
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
     saved = encodings.summary_of(answer.exact, solution)
-    notes = reporting.choice_notes(answer.asked, solution, saved)
+    notes = [*answer.notes, *reporting.choice_notes(answer.asked, solution, saved)]
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
         limit_s = max(answer.search_s, min(inference.LIMIT_S, stop_at - time.monotonic()))
@@ -212,6 +213,7 @@ def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _A
         graph=inference_model(chosen.model, load_model(chosen.model)),
         step=step,
         profile=choice.profile,
+        notes=tuple(choice.notes),
     )
 
 

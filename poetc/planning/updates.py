@@ -54,14 +54,23 @@ class Goal:
 
 
 class BestUpdates(Reduction[Updates]):
-    """Sets of the candidates of `importance`. `build` makes the training step of a set, with the limits of all."""
+    """Sets of the candidates of `importance`. `build` makes the training step of a set, with the limits of all.
+
+    `remedy` says which options let a set fit that needs so many bytes of RAM; "" where none does.
+    """
 
     name = "updates"
 
-    def __init__(self, importance: Importance, build: Callable[[Updates], Step], goal: Goal | None = None) -> None:
+    def __init__(
+        self,
+        importance: Importance,
+        build: Callable[[Updates], Step],
+        goal: Goal | None = None,
+        remedy: Callable[[Updates, int], str] = lambda updates, ram_bytes: "",
+    ) -> None:
         worth = tuple(c for c in importance.candidates if c.importance > 0)
         self.importance = replace(importance, candidates=worth)
-        self.build, self.goal = build, goal or Goal()
+        self.build, self.goal, self.remedy = build, goal or Goal(), remedy
         self._built: dict[Chosen, Step] = {}
 
     def step(self, chosen: Chosen) -> Step:
@@ -281,26 +290,44 @@ class _Search:
             raise self._nothing_fits("no update is within these limits")
 
     def _nothing_fits(self, why: str) -> InfeasibleError:
-        """With the cheapest update, and the RAM, the time and the energy that it needs."""
+        """With the cheapest update, which is the nearest to the limits, its needs, and the options with which it fits.
 
-        def needs(single: Chosen) -> tuple[int, int]:
-            problem = self.reduction.step(single).problem
-            return self.planner.inner.lower_bound_bytes(problem), problem.compute_once_pj
+        Of two that are as near, it is the one of less RAM, then of less energy.
+        """
+        flash_bytes = self.goal.flash_bytes
+
+        def needs(single: Chosen) -> tuple[float, ...]:
+            step = self.reduction.step(single)
+            ram, once = self.planner.inner.lower_bound_bytes(step.problem), step.problem
+            pairs = (
+                (ram, once.budget_bytes),
+                (once.compute_once_ns, once.deadline_ns),
+                (once.compute_once_pj, self.goal.energy_pj),
+                (step.flash_bytes, flash_bytes),
+            )
+            worst = max(need / limit for need, limit in pairs if limit)
+            return max(1.0, worst), ram, once.compute_once_pj
 
         best = min(self.reduction.singles, key=needs)
         (k,) = best
-        problem = self.reduction.step(best).problem
+        step, candidate = self.reduction.step(best), self.reduction.importance.candidates[k]
+        problem = step.problem
         smallest = self.planner.inner.search_ram(problem, 1.0).found
-        ram = smallest.ram_bytes or needs(best)[0]
+        ram = smallest.ram_bytes or int(needs(best)[1])
         limit = f"{problem.budget_bytes:,} bytes"
         if problem.deadline_ns is not None:
             limit += f" within {format_ns(problem.deadline_ns)}"
         if self.goal.energy_pj is not None:
             limit += f" for {format_pj(self.goal.energy_pj)}"
-        label = self.reduction.importance.candidates[k].label
-        costs = f"{format_ns(problem.compute_once_ns)} and {format_pj(problem.compute_once_pj)}"
+        costs = [format_ns(problem.compute_once_ns), format_pj(problem.compute_once_pj)]
+        if flash_bytes is not None and step.flash_bytes > flash_bytes:
+            costs.append(f"{format_bytes(step.flash_bytes)} of flash instead of {format_bytes(flash_bytes)}")
+        remedy = (
+            self.reduction.remedy(self.reduction.importance.updates(best), ram) if ram > problem.budget_bytes else ""
+        )
         return InfeasibleError(
-            f"--train best: {why}, {limit}; the cheapest is {label!r}: it needs {ram:,} bytes, and at least {costs}",
+            f"--train best: {why}, {limit}; the cheapest is {candidate.label!r}: it needs {ram:,} bytes, and at least"
+            f" {' and '.join(costs)}{f'; {remedy}' if remedy else ''}",
             details={"budget_bytes": problem.budget_bytes, "min_budget_bytes": smallest.ram_bytes},
         )
 

@@ -6,7 +6,7 @@ from poetc.artifact import Artifact
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import of_keep_all, recomputed, recomputed_of, shorten, written
 from poetc.reporting._words import status as status_words
-from poetc.reporting.choices import choice_notes, scope_sentence
+from poetc.reporting.choices import choice_notes, scope_sentence, updates_note
 from poetc.reporting.html import html
 from poetc.reporting.text import text
 from poetc.reporting.timeline import memory_timeline
@@ -24,6 +24,7 @@ __all__ = [
     "shorten",
     "status_words",
     "text",
+    "updates_note",
     "written",
 ]
 

@@ -66,11 +66,12 @@ def choice_notes(asked: Problem, solution: Solution, saved: Sequence[Mapping[str
     `saved`: the encodings of saved tensors, as `--json` has them.
     """
     notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
-    found = (_updates(solution), _saved(saved), _processors(solution), _state(solution), _kernels(asked, solution))
+    found = (updates_note(solution), _saved(saved), _processors(solution), _state(solution), _kernels(asked, solution))
     return notes + [note for note in found if note]
 
 
-def _updates(solution: Solution) -> str:
+def updates_note(solution: Solution) -> str:
+    """The updates that `--train best` chose, and the bound on all sets; "" where nothing was chosen."""
     worth, updates = solution.worth, solution.choices.updates
     if worth is None or updates is None:
         return ""

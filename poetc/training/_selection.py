@@ -162,8 +162,8 @@ def _named(graph: Graph, term: str, option: str) -> frozenset[str]:
     matched = _matching(parameters, term)
     if not matched and term == BEST:
         raise UsageError(
-            f"{option} {BEST}: the updates are chosen for a budget, by solve, train, sweep, lock or bundle with"
-            " --importance FILE; give them by name here"
+            f"{option} {BEST}: the updates are chosen for a budget, by solve, train, sweep, compare, lock or bundle"
+            " with --importance FILE; give them by name here"
         )
     if not matched:
         raise UsageError(

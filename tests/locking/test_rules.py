@@ -100,7 +100,17 @@ def test_a_gap_that_was_there_when_it_was_locked_is_no_loss() -> None:
     assert rules(changed(status="feasible", bound=890_000), locked) == ["proof"]
 
 
-@pytest.mark.parametrize("what", ["model", "profile", "options", "code", "highspy"])
+def test_importance_is_the_goal_where_updates_are_chosen() -> None:
+    locked = changed(importance=10.0, importance_bound=10.0)
+    assert rules(locked, locked) == []
+    assert rules(changed(importance=9.0, importance_bound=9.0, objective=900_000), locked) == ["worse"]
+    assert rules(changed(importance=11.0, importance_bound=11.0, objective=1_100_000), locked) == ["better", "proof"]
+    assert rules(changed(importance=10.0, importance_bound=12.0), locked) == ["proof"]
+    least = msgspec.structs.replace(locked, options=Options(model="a", device="host", importance_at_least="80%"))
+    assert rules(changed(importance=9.0, importance_bound=12.0), least) == []
+
+
+@pytest.mark.parametrize("what", ["model", "profile", "importance", "options", "code", "highspy"])
 def test_what_the_time_limit_stopped_fails_where_something_changed(what: str) -> None:
     now = changed(status="limit", objective=1_100_000, bound=999_000)
     if what in ("code", "highspy"):

@@ -217,7 +217,8 @@ def findings_of(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tupl
             )
         )
     hashes = locked.hashes
-    changed = [what for what in ("model", "profile") if getattr(hashes, what) != getattr(now.hashes, what)]
+    files = ("model", "profile", "importance")
+    changed = [what for what in files if getattr(hashes, what) != getattr(now.hashes, what)]
     if hashes.options != now.hashes.options and not is_hash_of(hashes.options, now.options):
         changed.append("options")
     versions = _version_words(locked.versions, now.versions)
@@ -234,7 +235,19 @@ def findings_of(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tupl
             return Finding("time", f"{message}{limit}, and nothing changed since it was locked", time_may_cure=True)
         return Finding(rule, message + limit, time_may_cure=reachable)
 
+    gain = 0.0  # of importance, where it is the goal: then costs are those of other updates
+    if before.importance and after.importance is not None and locked.options.importance_at_least is None:
+        gain = after.importance / before.importance - 1
+        if after.importance_gap > before.importance_gap + tolerance:
+            gaps = f"gap {before.importance_gap:.3%} before, {after.importance_gap:.3%} now"
+            findings.append(failing("proof", f"the set of updates is proven less tightly: {gaps}"))
+    if gain < -tolerance:
+        findings.append(failing("worse", f"the importance of the updates is {-gain:.2%} less"))
+    elif gain > tolerance:
+        findings.append(Finding("better", f"the importance of the updates is {gain:.2%} more; lock it again"))
+
     ratio = after.objective / before.objective - 1 if before.objective else float(after.objective > 0)
+    ratio = ratio if abs(gain) <= tolerance else 0.0
     costs = f"{show(before.objective)} before, {show(after.objective)} now"
     if ratio > tolerance:
         findings.append(failing("worse", f"{locked.options.objective} is {ratio:.2%} more: {costs}"))

@@ -62,7 +62,8 @@ class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Each is an SHA-256.
 
     They cover the model's file, the whole profile with all that it inherits, the options, and the problem. The problem
-    is the one that all of them make, with budget and deadline. `entry` covers all of the entry but its name, so that an
+    is the one that all of them make, with budget and deadline. `importance` is that of its file, where updates are
+    chosen. `entry` covers all of the entry but its name, so that an
     edited entry is told from a recorded one; it is "" in older files.
     """
 
@@ -71,6 +72,7 @@ class Hashes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     options: str
     problem: str
     entry: str = ""
+    importance: str = ""
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,11 +94,19 @@ class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     page_ins: int
     moves: int = 0
     low_workspace_kernels: int = 0
+    importance: float | None = None  # of the updates, where they were chosen, and the proven bound on all sets
+    importance_bound: float | None = None
 
     @property
     def gap(self) -> float:
         """(objective - bound) / objective."""
         return max(0.0, (self.objective - self.bound) / self.objective) if self.objective > 0 else 0.0
+
+    @property
+    def importance_gap(self) -> float:
+        """(bound - importance) / importance; 0 where updates were not chosen."""
+        value, bound = self.importance or 0.0, self.importance_bound or 0.0
+        return max(0.0, (bound - value) / value) if value > 0 else 0.0
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

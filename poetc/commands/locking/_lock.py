@@ -159,6 +159,7 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
             profile=_profile_hash(request),
             options=hash_of(options),
             problem=hashlib.sha256(problem_to_json(problem)).hexdigest(),
+            importance=_importance_hash(request),
         ),
         result=Result(
             status=proof.status.value,
@@ -171,6 +172,7 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
                 for key in (
                     *("energy_pj", "time_ns", "budget_bytes", "peak_bytes", "arena_bytes", "ram_bytes"),
                     *("recomputes", "page_outs", "page_ins", "moves", "low_workspace_kernels"),
+                    *("importance", "importance_bound"),
                 )
             },
         ),
@@ -182,8 +184,9 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
 def is_unchanged(entry: Entry, folder: Path) -> bool:
     """Whether solving `entry` again would be the same computation on the same input.
 
-    These must be unchanged: the model's file with its external data, the profile, the options, poetc's code, the
-    libraries and the kind of machine. The entry must be as it was recorded. False where that cannot be told.
+    These must be unchanged: the model's file with its external data, the file of importance, the profile, the options,
+    poetc's code, the libraries and the kind of machine. The entry must be as it was recorded. False where that cannot
+    be told.
     """
     try:
         request = request_of(entry.options, folder)
@@ -194,6 +197,7 @@ def is_unchanged(entry: Entry, folder: Path) -> bool:
             and hashes.options == hash_of(entry.options)
             and hashes.model == model_hash(request.model.source)
             and hashes.profile == _profile_hash(request)
+            and hashes.importance == _importance_hash(request)
         )
     except (PoetcError, OSError):
         return False  # which solving says better
@@ -215,6 +219,10 @@ def _profile_hash(request: SolveRequest) -> str:
     """A problem file brings its own costs."""
     source, device = request.model.source, request.model.device
     return hash_of({} if source.suffix == ".json" else profile_to_dict(load_profile(device)))
+
+
+def _importance_hash(request: SolveRequest) -> str:
+    return "" if request.importance is None else _digest(request.importance).hex()
 
 
 def _versions() -> dict[str, str]:
