@@ -3,9 +3,10 @@
     python bench/best_updates.py MODEL.onnx --data D.npz:x,y --validation D.npz:x,y --importance FILE [options]
 
 Prints a row a way: the importance of its updates, RAM, energy and accuracy after some epochs on this machine. `best at
-its energy` has the energy of the row before as its limit. `first` chooses the set for the RAM that keeping everything
-takes, as TinyEngine does, and is scheduled afterwards; `best` chooses both together. The rest of the options goes to
-`poetc solve`.
+its energy` chooses updates and schedule together, with the energy of the row before as its limit. `first` has the same
+limits, but chooses before it schedules, as TinyEngine does: an update adds its own RAM to that of the cheapest one,
+with every tensor kept. A way that does not fit has the smallest RAM that is known to work. The rest of the options goes
+to `poetc solve`.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import click
+
+from poetc.cli import _solving
+from poetc.commands.best_updates import choice_of
 from poetc.commands.requests import ModelRequest, load_model
 from poetc.planning.importance import Candidate, read_importance
+from poetc.planning.updates import set_model
+from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, Whole, select_updates
 
 
@@ -44,6 +51,31 @@ def importance_of(model: Path, file: Path, train: str, new_head: str) -> float:
         best[c.parameter] = max(best.get(c.parameter, 0.0), c.importance)
         value += c.importance * _is_in(c, updates)
     return value / sum(best.values())
+
+
+def chosen_first(given: Any, limit: str, solving: list[str]) -> str:
+    """The set of the most importance whose RAM of keeping everything, update by update, fits the budget, as --train."""
+    taken: dict[str, Any] = {}
+
+    @click.command()
+    @_solving.solve_options
+    def read(**options: Any) -> None:
+        taken.update(options)
+
+    best = ["--train", "best", "--importance", str(given.importance), "--max-energy", limit]
+    head = ["--new-head", given.new_head] if given.new_head else []
+    read.main(["--batch", "1", *head, *best, *solving], standalone_mode=False)
+    choice = choice_of(_solving.solve_request(given.model, taken))
+    reduction = choice.reduction()
+    model = set_model(reduction)
+    budget_bytes = choice.everything.budget_bytes
+    problems = [reduction.step(single).problem for single in reduction.singles]
+    room = budget_bytes - min(keep_all_peak_bytes(problem) for problem in problems)
+    if room < 0:
+        return ""
+    energy_pj = float(limit.removesuffix("pJ"))
+    found = model.solve({"size": float(room), "energy_pj": energy_pj}, gap=1e-4, time_limit_s=30.0)
+    return "" if found.chosen is None else reduction.importance.updates(found.chosen).options()[0]
 
 
 def _is_in(candidate: Candidate, updates: dict[str, Any]) -> bool:
@@ -79,6 +111,17 @@ def main() -> None:
             total = found.get("importance_total") or 1.0
             most = found.get("importance_bound", 0.0) / total
             row(given, f"best at the energy of {way}", found, found.get("importance", 0.0) / total, most, out)
+            out = Path(scratch) / f"{number}.first"
+            text = chosen_first(given, limit, solving)
+            share = importance_of(given.model, given.importance, text, given.new_head) if text else 0.0
+            found = {"error": "none fits with every tensor kept"}
+            if text:
+                found = poetc("solve", given.model, *common, "--train", text, "-o", out)
+            row(given, f"first, at the energy of {way}", found, share, None, out)
+        out = Path(scratch) / "best"
+        found = poetc("solve", given.model, *common, "--train", "best", "--importance", given.importance, "-o", out)
+        total = found.get("importance_total") or 1.0
+        row(given, "best", found, found.get("importance", 0.0) / total, found.get("importance_bound", 0.0) / total, out)
 
 
 def row(given: Any, name: str, found: dict[str, Any], share: float, most: float | None, solved: Path) -> None:

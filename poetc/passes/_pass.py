@@ -22,11 +22,14 @@ class Pass:
 def run_passes(graph: TrainingGraph, passes: Sequence[Pass]) -> TrainingGraph:
     """Apply `passes` in order. A failure names the pass and the ones before it."""
     done: list[str] = []
+    checked: Callable[[Graph], None] | None = None  # by the pass before, of the same graph
     for step in passes:
         try:
-            step.requires(graph)
+            if step.requires is not checked:
+                step.requires(graph)
             graph = step.run(graph)
             step.ensures(graph)
+            checked = step.ensures
         except GraphError as error:
             before = f" after {', '.join(done)}" if done else ""
             raise GraphError(f"pass {step.name}{before}: {error}") from error

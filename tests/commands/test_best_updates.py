@@ -35,6 +35,7 @@ def few(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_a_bundle_has_the_updates_for_its_smallest_budget_and_shares_are_of_training_everything(
     few: Path, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_all_solvers_of_a_comparison_have_the_same_updates(few: Path, tmp_path: 
     assert ended.code == 2 and "--switch and --train best exclude each other" in ended.err
 
 
+@pytest.mark.long
 def test_the_page_of_a_sweep_draws_importance_over_budget(few: Path, tmp_path: Path) -> None:
     best = ("--train", "best", "--importance", few, "--no-paging")
     page = tmp_path / "page.html"

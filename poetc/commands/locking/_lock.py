@@ -184,7 +184,7 @@ def _entry(name: str, options: Options, solved: Artifact, folder: Path) -> Entry
 def is_unchanged(entry: Entry, folder: Path) -> bool:
     """Whether solving `entry` again would be the same computation on the same input.
 
-    These must be unchanged: the model's file with its external data, the file of importance, the profile, the options,
+    The input: the files of the model, of its external data and of importance, the profile and the options. The rest:
     poetc's code, the libraries and the kind of machine. The entry must be as it was recorded. False where that cannot
     be told.
     """

@@ -7,6 +7,8 @@ are measured together.
 
 from __future__ import annotations
 
+import functools
+
 from poetc.devices.loops import (  # noqa: F401
     _convolution,
     _convolution_packed,
@@ -34,6 +36,13 @@ def group_of(kernel: Kernel) -> str:
 
 def loops_of(kernel: Kernel, machine: Machine) -> Loops | None:
     """Counts by "group.name", zeros left out; None for a kernel that nothing is known of."""
+    counted = _counted(kernel, machine)
+    return None if counted is None else dict(counted)
+
+
+@functools.lru_cache(maxsize=4096)
+def _counted(kernel: Kernel, machine: Machine) -> Loops | None:
+    """Kept, since networks repeat their layers, and choices among training steps their operators."""
     count = COUNTS.get(kernel.symbol)
     return None if count is None else {name: n for name, n in sorted(count(kernel, machine).items()) if n}
 
