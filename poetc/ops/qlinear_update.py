@@ -14,11 +14,15 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import DType, TensorType
-from poetc.ops._affine import HIGHEST, LOWEST, by_channel, check_codes, check_scales, codes_of
+from poetc.ops._affine import HIGHEST, LOWEST, by_channel, check_codes, check_scales, codes_of, real
 from poetc.ops._bound import Bound
+from poetc.ops._convolutions import group_of, weight_shape
 from poetc.ops._integers import rounding_of
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register, spec
+from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.convolution_shape import Convolution
+from poetc.ops.kernels.kernel import Parameters
 from poetc.ops.qlinear import Channels
 from poetc.ops.qlinear_layers import MOST_BIAS
 from poetc.ops.random import philox
@@ -110,3 +114,58 @@ class QLinearBiasSgd(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_qlinear_bias_sgd", Channels(op.inputs[0].elements, 1), (op.get_float("x_scale"),))
+
+
+COLUMNS, PART = 4, 64  # of a product at once: runtime/kernels, int8_linear_sgd.c
+
+
+@dataclass(frozen=True, slots=True)
+class _LayerMoved(Parameters):
+    convolution: Convolution
+    zero_x: int
+    is_stochastic: bool
+    seed: int
+
+
+@register
+class QLinearConvSgd(OpSpec):
+    """Its gradient is never stored, and the codes of x are read as they are."""
+
+    kind = "QLinearConvSgd"
+    summary = "QLinearSgd on ConvGradWeight(x, gy) from (w, count, codes x, gy, scale[O], lr, step); their attributes"
+    recomputable = False
+    must_alias = ((0, 0), (1, 1))
+    cost_like = "ConvGradWeight"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        w, count, x, gy = op.inputs[:4]
+        check_codes("x", x)
+        codes_of(op, "x_")
+        shape = weight_shape(op, x, gy)
+        if shape != w.shape:
+            raise ValueError(f"w has shape {w.shape}, its gradient {shape}")
+        update = (w, count, TensorType(w.shape), *op.inputs[4:])
+        return spec("QLinearSgd").infer(Bound(op.attributes, update))
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, count, x, gy, *rest = inputs
+        given = (TensorType(op.inputs[2].shape), op.inputs[3])
+        gradient = Bound(op.attributes, given, (TensorType(op.inputs[0].shape),))
+        (g,) = spec("ConvGradWeight").evaluate(gradient, [real(x, codes_of(op, "x_")), gy])
+        return spec("QLinearSgd").evaluate(op, [w, count, g, *rest])
+
+    def work(self, op: Bound) -> Work:
+        w, _, _, gy = op.inputs[:4]
+        return Work(macs=gy.elements * (w.elements // w.shape[0]), flops=30 * w.elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        x, gy = op.inputs[2:4]
+        (n, c, h, width), (_, o, oh, ow), windows = x.shape, gy.shape, Windows.of(op, op.get_ints("kernel"))
+        (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = (
+            windows.kernel, windows.strides, windows.pads, windows.dilations,
+        )  # fmt: skip
+        group, codes = group_of(op), codes_of(op, "x_")
+        shape = Convolution(n, c, h, width, o, oh, ow, kh, kw, sh, sw, top, left, dh, dw, group, 0)
+        parameters = _LayerMoved(shape, codes.zero, rounding_of(op) == "stochastic", op.get_int("seed"))
+        workspace_bytes = 4 * COLUMNS * (PART + o // group)
+        return Kernel("poetc_op_qlinear_conv_sgd", parameters, (codes.scale,), workspace_bytes)

@@ -380,7 +380,7 @@ def _finish(
         notes=tuple(notes),
         loss=outputs[0],
         target=target,
-        gradients=dict(sorted(gradients.items())),
+        gradients={n: g for n, g in sorted(gradients.items()) if g in tensors},  # others are never stored
         zero_gradients=tuple(sorted(zero_gradients)),
         updates=dict(sorted(updates.items())),
         options={name: value for name, value in sorted(asdict(options).items()) if value not in (None, ())},

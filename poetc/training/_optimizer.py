@@ -126,14 +126,29 @@ class Optimizer:
             "seed": int.from_bytes(word, "little", signed=True),
         }
         count = self._new_state(f"{parameter}{CLIPPED}", Fill("zeros"), _COUNT)
-        rest = [count, gradient, codes.scales, rate, self._step]
+        kind, made_of, more = self._update_of_gradient(gradient)
+        attributes |= more
+        rest = [count, *made_of, codes.scales, rate, self._step]
         if part is None:
-            self._moved("QLinearSgd", [parameter, *rest], attributes, 2)
+            self._moved(kind, [parameter, *rest], attributes, 2)
             return
         copy = part.of_weight(b)
-        moved = self._moved("QLinearSgd", [copy, *rest], attributes, 2)
+        moved = self._moved(kind, [copy, *rest], attributes, 2)
         del self._updates[copy]
         self._updates[parameter] = part.put_back(b, moved[0])
+
+    def _update_of_gradient(self, gradient: str) -> tuple[str, list[str], dict[str, Attribute]]:
+        """The kind that moves codes, its inputs in place of the gradient, and the attributes of making that.
+
+        A gradient that comes straight from a layer's codes is made by the update itself.
+        """
+        makers = {t: op for op in self._b.operators for t in op.outputs}
+        product = makers[gradient]
+        values = makers.get(product.inputs[0]) if product.kind == "ConvGradWeight" else None
+        if values is None or values.kind != "DequantizeLinear" or not self._options.fusion:
+            return "QLinearSgd", [gradient], {}
+        codes = {f"x_{name}": values.attributes[name] for name in ("scale", "zero")}
+        return "QLinearConvSgd", [values.inputs[0], product.inputs[1]], {**product.attributes, **codes}
 
     def _moved(
         self, kind: str, inputs: Sequence[str], attributes: Mapping[str, Attribute], count: int = 1

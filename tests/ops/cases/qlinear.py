@@ -41,11 +41,23 @@ def pools() -> list[Case]:
     return found
 
 
+def layer_updates() -> list[Case]:
+    """Sums of whole numbers, so that their order changes no bit."""
+    found = []
+    for k, (x, w, y, geometry) in enumerate(CONVOLUTIONS):
+        attributes = {**geometry, **codes(2.0**-9, (-128, 0, 5)[k % 3], "x_"), "kernel": w[2:], "seed": 3}
+        gy = np.random.default_rng(k).integers(-3, 4, y).astype(np.float32)
+        tensors = (values(*w), COUNT, values(*x), gy, uniform((w[0],), 0.001, 0.1), RATE, STEP)
+        found.append(Case("QLinearConvSgd", tensors, {**attributes, "rounding": ROUNDINGS[k % 2]}))
+    return found
+
+
 HALVES = np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e9, -1e9, 0.49999997, 126.5, 127.49], np.float32)
 
 CASES = [
     *convolutions(),
     *pools(),
+    *layer_updates(),
     Case("QuantizeLinear", (HALVES,), codes(1, 0), note="halves"),
     Case("QuantizeLinear", (HALVES,), {**codes(1, -128), "low": -100, "high": 6}, note="clipped"),
     Case("QuantizeLinear", (uniform((7, 50), -3, 2),), codes(0.013, 17)),

@@ -3,8 +3,7 @@
  *
  * Layout: dense arrays. Weights have their output channels first, and one scale for each.
  * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
-#include "int8/poetc_linear.h"
-#include "operators/poetc_philox.h"
+#include "int8/poetc_linear_sgd.h"
 
 #define MOST_BIAS 1073741824 /* 2^30 */
 
@@ -161,14 +160,6 @@ int poetc_op_int8_qlinear_average_pool(const poetc_call *call)
 
 /* --- updates ------------------------------------------------------------------------------------------------------ */
 
-/* A code between its neighbours; up with the probability of its fraction, of which a word has 24 random bits. */
-static int32_t drawn(float v, uint32_t word)
-{
-    int32_t low = (int32_t)v;
-    low -= (float)low > v;
-    return low + ((float)(word >> 8) * 5.9604644775390625e-8f < v - (float)low);
-}
-
 /* w, count, g, scale of each output, lr, step -> w, count. ints: elements, those of an output, whether rounding is
  * stochastic, seed. */
 int poetc_op_qlinear_sgd(const poetc_call *call);
@@ -178,29 +169,18 @@ int poetc_op_qlinear_sgd(const poetc_call *call)
     const int32_t *count = poetc_in(call, 1), *step = poetc_in(call, 5);
     const float *g = poetc_in(call, 2), *scale = poetc_in(call, 3), *rate = poetc_in(call, 4);
     int8_t *q = poetc_out(call, 6);
-    int32_t *total = poetc_out(call, 7);
-    const int32_t elements = call->ints[0], length = call->ints[1], is_stochastic = call->ints[2];
-    const uint32_t key = (uint32_t)call->ints[3];
-    int32_t clipped = *count, i, next = 0;
-    uint32_t left = 0u, right = 0u;
+    int32_t *total = poetc_out(call, 7), i, next = 0;
+    const int32_t elements = call->ints[0], length = call->ints[1];
+    poetc_moving moving = poetc_moving_of(call->ints[2], (uint32_t)call->ints[3], (uint32_t)*step, *count);
     float factor = 0.0f;
     for (i = 0; i < elements; i++) {
-        float moved, kept;
         if (i == next) {
             factor = *rate / *scale++;
             next += length;
         }
-        moved = (float)w[i] - g[i] * factor;
-        kept = poetc_clipped(moved, -128.0f, 127.0f);
-        if (kept != moved && clipped < INT32_MAX)
-            clipped++;
-        if (is_stochastic && i % 2 == 0) {
-            left = (uint32_t)i / 2u, right = (uint32_t)*step;
-            poetc_philox(&left, &right, key);
-        }
-        q[i] = (int8_t)(is_stochastic ? drawn(kept, i % 2 ? right : left) : poetc_nearest(kept));
+        q[i] = poetc_moved(&moving, w[i], g[i] * factor, i);
     }
-    *total = clipped;
+    *total = moving.clipped;
     return POETC_OK;
 }
 

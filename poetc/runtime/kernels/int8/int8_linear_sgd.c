@@ -1,0 +1,131 @@
+/* The update of a convolution's codes, whose gradient is never stored (poetc/ops/qlinear_update.py).
+ *
+ * Layout: images are [N, C, H, W] of int8_t, gradients floats, weights [O, C / group, kh, kw] of int8_t.
+ * Order of sums: a sum is made of parts of PART terms, pixels in their order; the parts are added in sequence. */
+#include "int8/poetc_linear_sgd.h"
+
+#define PART 64
+#define COLUMNS 4
+
+/* ints: QLinearConvSgd of poetc/ops/qlinear_update.py. */
+typedef struct {
+    int32_t batch, channels, height, width, outputs, output_height, output_width;
+    int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+    int32_t group, has_bias;
+    int32_t zero_x, is_stochastic, seed;
+} layer;
+
+static int32_t at_most(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* `terms` pixels of the image under a tap, from output pixel `term` of the batch on; zeros outside the image. */
+static void pack(const layer *p, const int8_t *x, int32_t channel, int32_t tap, int32_t term, int32_t terms, float *to)
+{
+    const int32_t down = tap / p->kernel_w * p->dilation_h - p->pad_top;
+    const int32_t right = tap % p->kernel_w * p->dilation_w - p->pad_left;
+    const int32_t pixels = p->output_height * p->output_width;
+    const size_t plane = (size_t)p->height * (size_t)p->width;
+    int32_t n = term / pixels, oh = term % pixels / p->output_width, ow = term % p->output_width;
+    while (terms > 0) { /* a row of the output */
+        const int32_t part = at_most(terms, p->output_width - ow), h = oh * p->stride_h + down;
+        const int8_t *from = x + ((size_t)n * (size_t)p->channels + (size_t)channel) * plane;
+        const int is_inside = h >= 0 && h < p->height;
+        int32_t w = ow * p->stride_w + right, i;
+        if (is_inside)
+            from += (size_t)h * (size_t)p->width;
+        for (i = 0; i < part; i++, w += p->stride_w)
+            *to++ = is_inside && w >= 0 && w < p->width ? (float)(from[w] - p->zero_x) : 0.0f;
+        terms -= part, ow = 0;
+        if (++oh == p->output_height)
+            oh = 0, n++;
+    }
+}
+
+/* sums[0..7] += two rows of gradients times four packed columns. */
+static void two_rows(const float *a, const float *b, const float *columns, int32_t terms, float *sums)
+{
+    float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f, t0 = 0.0f, t1 = 0.0f, t2 = 0.0f, t3 = 0.0f;
+    int32_t k;
+    for (k = 0; k < terms; k++, columns++) {
+        const float x = a[k], y = b[k], c0 = columns[0], c1 = columns[PART], c2 = columns[2 * PART],
+                    c3 = columns[3 * PART];
+        POETC_MULTIPLY_ADD(s0, x, c0);
+        POETC_MULTIPLY_ADD(s1, x, c1);
+        POETC_MULTIPLY_ADD(s2, x, c2);
+        POETC_MULTIPLY_ADD(s3, x, c3);
+        POETC_MULTIPLY_ADD(t0, y, c0);
+        POETC_MULTIPLY_ADD(t1, y, c1);
+        POETC_MULTIPLY_ADD(t2, y, c2);
+        POETC_MULTIPLY_ADD(t3, y, c3);
+    }
+    sums[0] += s0, sums[1] += s1, sums[2] += s2, sums[3] += s3;
+    sums[4] += t0, sums[5] += t1, sums[6] += t2, sums[7] += t3;
+}
+
+static void one_row(const float *a, const float *columns, int32_t terms, float *sums)
+{
+    float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
+    int32_t k;
+    for (k = 0; k < terms; k++, columns++) {
+        const float x = a[k];
+        POETC_MULTIPLY_ADD(s0, x, columns[0]);
+        POETC_MULTIPLY_ADD(s1, x, columns[PART]);
+        POETC_MULTIPLY_ADD(s2, x, columns[2 * PART]);
+        POETC_MULTIPLY_ADD(s3, x, columns[3 * PART]);
+    }
+    sums[0] += s0, sums[1] += s1, sums[2] += s2, sums[3] += s3;
+}
+
+/* w, count, x, gy, scale of each output, lr, step -> w, count. floats: scale of x. Workspace: four packed columns, and
+ * the sums of all outputs of a group. */
+int poetc_op_qlinear_conv_sgd(const poetc_call *call);
+int poetc_op_qlinear_conv_sgd(const poetc_call *call)
+{
+    const int32_t *count = poetc_in(call, 1), *step = poetc_in(call, 6);
+    const int8_t *x = poetc_in(call, 2);
+    const float *gy = poetc_in(call, 3), *scales = poetc_in(call, 4), *rate = poetc_in(call, 5);
+    int8_t *w = poetc_out(call, 7); /* in place */
+    int32_t *total = poetc_out(call, 8);
+    float *packed = poetc_out(call, 9), *sums = packed + COLUMNS * PART;
+    layer p;
+    poetc_moving moving;
+    int32_t group, column, term, o, j;
+    __builtin_memcpy(&p, call->ints, sizeof p);
+    moving = poetc_moving_of(p.is_stochastic, (uint32_t)p.seed, (uint32_t)*step, *count);
+    {
+        const int32_t taps = p.kernel_h * p.kernel_w, inputs = p.channels / p.group, rows = p.outputs / p.group;
+        const int32_t columns = inputs * taps, pixels = p.output_height * p.output_width, terms = p.batch * pixels;
+        for (group = 0; group < p.group; group++)
+            for (column = 0; column < columns; column += COLUMNS) {
+                const int32_t some = at_most(COLUMNS, columns - column);
+                __builtin_memset(sums, 0, (size_t)rows * COLUMNS * sizeof *sums);
+                __builtin_memset(packed, 0, COLUMNS * PART * sizeof *packed);
+                for (term = 0; term < terms;) {
+                    const int32_t n = term / pixels, pixel = term % pixels;
+                    const int32_t part = at_most(PART, pixels - pixel); /* of one image */
+                    const float *g = gy + ((size_t)n * (size_t)p.outputs + (size_t)(group * rows)) * (size_t)pixels;
+                    for (j = 0; j < some; j++)
+                        pack(&p, x, group * inputs + (column + j) / taps, (column + j) % taps, term, part,
+                             packed + j * PART);
+                    g += pixel;
+                    for (o = 0; o + 1 < rows; o += 2, g += 2 * (size_t)pixels)
+                        two_rows(g, g + pixels, packed, part, sums + (size_t)o * COLUMNS);
+                    if (o < rows)
+                        one_row(g, packed, part, sums + (size_t)o * COLUMNS);
+                    term += part;
+                }
+                for (o = 0; o < rows; o++) {
+                    const float factor = *rate / scales[group * rows + o];
+                    for (j = 0; j < some; j++) {
+                        const int32_t place = (group * rows + o) * columns + column + j;
+                        const float gradient = sums[o * COLUMNS + j] * call->floats[0];
+                        w[place] = poetc_moved(&moving, w[place], gradient * factor, place);
+                    }
+                }
+            }
+    }
+    *total = moving.clipped;
+    return POETC_OK;
+}
