@@ -156,7 +156,12 @@ sizes: setup-test setup-arm ## measure the code of the runtime anew, for predict
 	$(BIN)/pytest -q -n $(JOBS) tests/arm/test_sizes.py --update-golden
 
 .PHONY: fuzz
-fuzz: setup-test ## 100,000 damaged and distorted models through the importer (CASES=...)
+fuzz: setup-test ## every parser under a coverage-guided fuzzer, 10 minutes each (SECONDS_EACH=... TARGETS="lock store")
+	@scripts/setup-fuzz
+	$(BIN)/python -m tests.fuzz $(TARGETS) --seconds $(or $(SECONDS_EACH),600) --jobs $(JOBS)
+
+.PHONY: fuzz-models
+fuzz-models: setup-test ## 100,000 damaged and distorted models through the importer (CASES=...)
 	$(BIN)/python -m bench.fuzz --cases $(or $(CASES),100000) --jobs $(JOBS)
 
 .PHONY: random-networks

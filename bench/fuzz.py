@@ -1,5 +1,7 @@
-"""`make fuzz`: feed the importer damaged and distorted models. A case may be refused or read; it may not end in a
-traceback, take over 10 s or 2 GB, or be read as another function than ONNX says.
+"""`make fuzz-models`: feed the importer damaged and distorted models.
+
+A case may be refused or read; it may not end in a traceback, take over 10 s or 2 GB, or be read as another function
+than ONNX says.
 
     python -m bench.fuzz [--cases N] [--first NUMBER] [--jobs N]
 

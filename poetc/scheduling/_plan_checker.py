@@ -25,6 +25,7 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
     `schedule` must be one that `verify` accepts.
     """
     failures: list[str] = []
+    _check_numbers(problem, plan)
     steps, sizes = schedule.steps, [t.size_bytes for t in problem.tensors]
     of_tensor = {entry: a for a in plan.allocations for entry in a.tensors}
     of_workspace = {(a.operator, a.start): a for a in plan.allocations if a.operator is not None}
@@ -110,3 +111,12 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
         failures.append(f"the highest allocation ends at {top}, arena_bytes is {plan.arena_bytes}")
     if failures:
         raise PlanError(failures)
+
+
+def _check_numbers(problem: Problem, plan: MemoryPlan) -> None:
+    """PlanError where an allocation names a tensor or an operator that the problem does not have."""
+    for k, a in enumerate(plan.allocations):
+        if not all(0 <= t < len(problem.tensors) for t, _ in a.tensors):
+            raise PlanError([f"allocation {k} is of a tensor that the problem does not have"])
+        if a.operator is not None and not 0 <= a.operator < len(problem.operators):
+            raise PlanError([f"allocation {k} is of an operator that the problem does not have"])

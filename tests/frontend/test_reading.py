@@ -339,7 +339,7 @@ def test_scalars_stay_scalars(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_distorted_models_are_refused_or_mean_what_onnx_says(tmp_path: Path, first: int) -> None:
-    """A slice of `make fuzz`."""
+    """A slice of `make fuzz-models`."""
     ends = {fuzzing.examine(fuzzing.make_case(number), tmp_path) for number in range(first, first + 100)}
     assert ends == {"refused", "read", "agrees"}
 

@@ -170,7 +170,7 @@ def read(path: Path) -> LockFile:
         lock = msgspec.convert(document, LockFile)
     except msgspec.ValidationError as error:
         raise UsageError(f"{path}: not a lock file of this version: {error}") from None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON: {error}") from None
     if lock.version != VERSION:
         raise UsageError(f"{path}: a lock file of version {lock.version}; this poetc reads {VERSION}")

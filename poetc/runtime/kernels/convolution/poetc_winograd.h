@@ -48,27 +48,26 @@ static inline int32_t most(int32_t a, int32_t b)
 
 /* LANES x LANES floats: rows become columns. Patterns are those of single instructions. */
 #if LANES == 16 || LANES == 8
-typedef int32_t lane_numbers __attribute__((vector_size(4 * LANES)));
 #if LANES == 16
-#define SINGLES_LOW (lane_numbers){0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29}
-#define SINGLES_HIGH (lane_numbers){2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31}
-#define PAIRS_LOW (lane_numbers){0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29}
-#define PAIRS_HIGH (lane_numbers){2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31}
-#define QUARTERS_EVEN (lane_numbers){0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27}
-#define QUARTERS_ODD (lane_numbers){4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31}
+#define SINGLES_LOW 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29
+#define SINGLES_HIGH 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31
+#define PAIRS_LOW 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29
+#define PAIRS_HIGH 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31
+#define QUARTERS_EVEN 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27
+#define QUARTERS_ODD 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31
 #else
-#define SINGLES_LOW (lane_numbers){0, 8, 1, 9, 4, 12, 5, 13}
-#define SINGLES_HIGH (lane_numbers){2, 10, 3, 11, 6, 14, 7, 15}
-#define PAIRS_LOW (lane_numbers){0, 1, 8, 9, 4, 5, 12, 13}
-#define PAIRS_HIGH (lane_numbers){2, 3, 10, 11, 6, 7, 14, 15}
-#define QUARTERS_EVEN (lane_numbers){0, 1, 2, 3, 8, 9, 10, 11}
-#define QUARTERS_ODD (lane_numbers){4, 5, 6, 7, 12, 13, 14, 15}
+#define SINGLES_LOW 0, 8, 1, 9, 4, 12, 5, 13
+#define SINGLES_HIGH 2, 10, 3, 11, 6, 14, 7, 15
+#define PAIRS_LOW 0, 1, 8, 9, 4, 5, 12, 13
+#define PAIRS_HIGH 2, 3, 10, 11, 6, 7, 14, 15
+#define QUARTERS_EVEN 0, 1, 2, 3, 8, 9, 10, 11
+#define QUARTERS_ODD 4, 5, 6, 7, 12, 13, 14, 15
 #endif
 /* v[i] and v[j] become the combinations that the two patterns take of them. */
 #define EXCHANGE(i, j, first, second)                                                                                  \
     do {                                                                                                               \
         const poetc_vector a = v[i], b = v[j];                                                                         \
-        v[i] = __builtin_shuffle(a, b, first), v[j] = __builtin_shuffle(a, b, second);                                 \
+        v[i] = POETC_SHUFFLE(a, b, first), v[j] = POETC_SHUFFLE(a, b, second);                                 \
     } while (0)
 #define SWAP(i, j)                                                                                                     \
     do {                                                                                                               \

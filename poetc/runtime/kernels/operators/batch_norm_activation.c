@@ -102,18 +102,17 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
     }
 
 #if POETC_LANES == 16
+#define LOW_QUARTERS 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23
+#define HIGH_QUARTERS 8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31
+#define LOW_HALF 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23
+#define HIGH_HALF 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31
 /* Rows of 4 x 4 quarters of vectors become columns. */
 POETC_INLINE void turn_quarters(poetc_vector *v)
 {
-    typedef int32_t numbers __attribute__((vector_size(64)));
-    const numbers low = {0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23};
-    const numbers high = {8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31};
-    const numbers first = {0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23};
-    const numbers second = {8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31};
-    const poetc_vector a = __builtin_shuffle(v[0], v[1], low), b = __builtin_shuffle(v[2], v[3], low);
-    const poetc_vector c = __builtin_shuffle(v[0], v[1], high), d = __builtin_shuffle(v[2], v[3], high);
-    v[0] = __builtin_shuffle(a, b, first), v[1] = __builtin_shuffle(a, b, second);
-    v[2] = __builtin_shuffle(c, d, first), v[3] = __builtin_shuffle(c, d, second);
+    const poetc_vector a = POETC_SHUFFLE(v[0], v[1], LOW_QUARTERS), b = POETC_SHUFFLE(v[2], v[3], LOW_QUARTERS);
+    const poetc_vector c = POETC_SHUFFLE(v[0], v[1], HIGH_QUARTERS), d = POETC_SHUFFLE(v[2], v[3], HIGH_QUARTERS);
+    v[0] = POETC_SHUFFLE(a, b, LOW_HALF), v[1] = POETC_SHUFFLE(a, b, HIGH_HALF);
+    v[2] = POETC_SHUFFLE(c, d, LOW_HALF), v[3] = POETC_SHUFFLE(c, d, HIGH_HALF);
 }
 
 #define MASKED(lanes, v) ((poetc_vector)_mm512_maskz_mov_ps(lanes, (__m512)(v)))

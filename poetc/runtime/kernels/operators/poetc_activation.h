@@ -44,7 +44,7 @@ POETC_INLINE poetc_vector poetc_clampv(poetc_vector x, float low, float high)
 
 /* p = min, max */
 #define POETC_CLIP(x, p) poetc_clamp(x, (p)[0], (p)[1])
-#define POETC_CLIP_GRAD(s, g, p) (((s) > (p)[0]) & ((s) < (p)[1]) ? (g) : 0.0f)
+#define POETC_CLIP_GRAD(s, g, p) ((((s) > (p)[0]) & ((s) < (p)[1])) ? (g) : 0.0f)
 
 #define POETC_HARD_SWISH(x, p) ((x) * poetc_clamp((x) / 6.0f + 0.5f, 0.0f, 1.0f))
 #define POETC_HARD_SWISH_GRAD(s, g, p) \

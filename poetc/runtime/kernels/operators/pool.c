@@ -88,12 +88,11 @@ static void max_of_four(const float *upper, const float *lower, int32_t count, f
 #if POETC_LANES > 1 && defined(__SSE2__) /* left to itself GCC makes branches of it */
     typedef int32_t mask __attribute__((vector_size(16)));
     typedef uint8_t bytes __attribute__((vector_size(4)));
-    const mask even = {0, 2, 4, 6}, odd = {1, 3, 5, 7};
     for (; i + 4 <= count; i += 4) {
         const poetc_f4 u0 = poetc_f4_load(upper + 2 * i), u1 = poetc_f4_load(upper + 2 * i + 4);
         const poetc_f4 l0 = poetc_f4_load(lower + 2 * i), l1 = poetc_f4_load(lower + 2 * i + 4);
-        const poetc_f4 a = __builtin_shuffle(u0, u1, even), b = __builtin_shuffle(u0, u1, odd);
-        const poetc_f4 c = __builtin_shuffle(l0, l1, even), d = __builtin_shuffle(l0, l1, odd);
+        const poetc_f4 a = POETC_SHUFFLE(u0, u1, 0, 2, 4, 6), b = POETC_SHUFFLE(u0, u1, 1, 3, 5, 7);
+        const poetc_f4 c = POETC_SHUFFLE(l0, l1, 0, 2, 4, 6), d = POETC_SHUFFLE(l0, l1, 1, 3, 5, 7);
         const mask second = TAKES(b, a), fourth = TAKES(d, c);
         const poetc_f4 up = SELECT(second, b, a), low = SELECT(fourth, d, c);
         const mask below = TAKES(low, up);

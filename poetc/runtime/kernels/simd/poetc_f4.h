@@ -35,22 +35,20 @@ typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may
 /* a0 b0 a1 b1 and a2 b2 a3 b3 */
 static inline void poetc_f4_interleave(poetc_f4 *a, poetc_f4 *b)
 {
-    typedef int32_t lanes __attribute__((vector_size(16)));
-    const poetc_f4 low = __builtin_shuffle(*a, *b, (lanes){0, 4, 1, 5});
-    *b = __builtin_shuffle(*a, *b, (lanes){2, 6, 3, 7});
+    const poetc_f4 low = POETC_SHUFFLE(*a, *b, 0, 4, 1, 5);
+    *b = POETC_SHUFFLE(*a, *b, 2, 6, 3, 7);
     *a = low;
 }
 
 /* Rows become columns. */
 static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
 {
-    typedef int32_t lanes __attribute__((vector_size(16)));
-    poetc_f4 ab = __builtin_shuffle(*a, *b, (lanes){0, 4, 1, 5}), cd = __builtin_shuffle(*c, *d, (lanes){0, 4, 1, 5});
-    poetc_f4 ef = __builtin_shuffle(*a, *b, (lanes){2, 6, 3, 7}), gh = __builtin_shuffle(*c, *d, (lanes){2, 6, 3, 7});
-    *a = __builtin_shuffle(ab, cd, (lanes){0, 1, 4, 5});
-    *b = __builtin_shuffle(ab, cd, (lanes){2, 3, 6, 7});
-    *c = __builtin_shuffle(ef, gh, (lanes){0, 1, 4, 5});
-    *d = __builtin_shuffle(ef, gh, (lanes){2, 3, 6, 7});
+    poetc_f4 ab = POETC_SHUFFLE(*a, *b, 0, 4, 1, 5), cd = POETC_SHUFFLE(*c, *d, 0, 4, 1, 5);
+    poetc_f4 ef = POETC_SHUFFLE(*a, *b, 2, 6, 3, 7), gh = POETC_SHUFFLE(*c, *d, 2, 6, 3, 7);
+    *a = POETC_SHUFFLE(ab, cd, 0, 1, 4, 5);
+    *b = POETC_SHUFFLE(ab, cd, 2, 3, 6, 7);
+    *c = POETC_SHUFFLE(ef, gh, 0, 1, 4, 5);
+    *d = POETC_SHUFFLE(ef, gh, 2, 3, 6, 7);
 }
 
 #else

@@ -35,6 +35,15 @@ typedef float poetc_vector_unaligned __attribute__((vector_size(4 * POETC_LANES)
 #define poetc_vector_load(p) ((poetc_vector) * (const poetc_vector_unaligned *)(p))
 #define poetc_vector_store(p, v) ((void)(*(poetc_vector_unaligned *)(p) = (v)))
 
+/* Lanes of two vectors of one type, by constant numbers. The lanes of the second are numbered after those of the first.
+ */
+#if defined(__clang__)
+#define POETC_SHUFFLE(u, v, ...) __builtin_shufflevector(u, v, __VA_ARGS__)
+#else
+#define POETC_SHUFFLE(u, v, ...) \
+    __builtin_shuffle(u, v, (int32_t __attribute__((vector_size(sizeof(u))))){__VA_ARGS__})
+#endif
+
 /* The next vector, past which the pointer moves. POETC_KEEP: the pointer stays whole, for loads at constant distances
  * from it. GCC would keep many addresses instead, for which Helium's cores have no registers. */
 #if defined(POETC_HELIUM)

@@ -1,0 +1,1 @@
+"""Fuzz targets, a parser each: `python -m tests.fuzz`, or `make fuzz`."""
