@@ -14,7 +14,7 @@ import pkgutil
 from dataclasses import replace
 from types import ModuleType
 
-from poetc.errors import UsageError
+from poetc.errors import UnsupportedProblemError, UsageError
 from poetc.scheduling import Problem, Schedule, SolveOptions, verify
 from poetc.solvers.interface import ENGINE_NAME, Progress, SolverInfo
 
@@ -88,6 +88,11 @@ def solve(
 
     Raises UsageError (unknown solver), InfeasibleError, LimitError. A ScheduleError is a defect of the solver.
     """
+    if problem.banks:
+        names = ", ".join(b.name for b in problem.banks)
+        raise UnsupportedProblemError(
+            f"{problem.name} has several banks of RAM ({names}): only poetc solve takes those"
+        )
     schedule: Schedule = _known(solver).solve(problem, options or SolveOptions(), progress)
     verify(problem, schedule)
     return schedule

@@ -79,8 +79,8 @@ solve_options = _options.stacked(
         "--budget",
         metavar="SIZE",
         help="All RAM that training may use: 256MB (10^6), 256MiB, 60% of the keep-all peak, or `least`. `least` is "
-        "the smallest budget that is found; with a deadline of 1.04x it costs hardly any time. Default: the "
-        "device's RAM.",
+        "the smallest budget that is found; with a deadline of 1.04x it costs hardly any time. Or a budget for "
+        "each bank of RAM: axi=400kB,dtcm=100kB. Default: the device's RAM.",
     ),
     problem_options,
 )

@@ -104,6 +104,10 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("budget", share(summary["budget_bytes"], keep_all)),
             ("peak", share(summary["peak_bytes"], keep_all)),
             ("packed arena", size(summary["arena_bytes"])),
+            *(
+                (f"bank {b['name']}", f"{size(b['peak_bytes'])} of {size(b['budget_bytes'])}")
+                for b in summary.get("banks", ())
+            ),
             ("keep-all peak", size(keep_all)),
             ("smallest budget found", size(summary["min_budget_bytes"])),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),

@@ -117,6 +117,9 @@ def _check_bounds(program: Program) -> None:
         if operand.offset_bytes < 0 or end > limits[operand.space]:
             limit = limits[operand.space]
             raise ProgramError(f"{operand.tensor}: ends at {end}, outside the {operand.space} of {limit} bytes")
+        outside = not any(b.offset_bytes <= operand.offset_bytes and end <= b.end for b in program.banks)
+        if program.banks and outside and operand.space is Space.ARENA and operand.type.size_bytes:
+            raise ProgramError(f"{operand.tensor}: lies at {operand.offset_bytes}, in no bank of RAM, or in two")
     if max(limits.values()) >= OFFSET_LIMIT:
         raise ProgramError(f"{program.name}: more than 4 GiB of arena or constants")
     for binding in program.state:

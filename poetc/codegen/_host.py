@@ -300,16 +300,23 @@ class HostModel:
 
         Two runs from two fillings: a byte that is written cannot equal both. Leaves the model reset.
         """
-        touched = 0
+        return self._touched(inputs, [self.arena])[0]
+
+    def measure_banks(self, inputs: Mapping[str, Array]) -> tuple[int, ...]:
+        """The same in each part of an arena that is spread over banks of RAM, from where the part begins."""
+        return self._touched(inputs, [self.arena[b.offset_bytes : b.end] for b in self.program.banks])
+
+    def _touched(self, inputs: Mapping[str, Array], parts: Sequence[Array]) -> tuple[int, ...]:
+        touched = [0] * len(parts)
         program = self.program
         for pattern in (0x55, 0xAA):
             self.reset(pattern)
             if program is not self.program:
                 self.select(program)
             self.run(inputs)
-            touched = max(touched, touched_bytes(self.arena, pattern))
+            touched = [max(t, touched_bytes(p, pattern)) for t, p in zip(touched, parts, strict=True)]
         self.reset()
-        return touched
+        return tuple(touched)
 
 
 def build_host(

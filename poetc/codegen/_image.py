@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import struct
 import zlib
 from collections.abc import Mapping
@@ -36,9 +37,16 @@ def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
 
 def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
     """The same without the gaps between the regions of the state, as `poetc_init` copies it."""
-    image = state_image(program, values)
-    parts = (r for r in regions(program) if r.page is None)
-    return b"".join(image[r.arena_offset_bytes : r.arena_offset_bytes + r.size_bytes] for r in parts)
+    parts = [r for r in regions(program) if r.page is None]
+    starts = [r.arena_offset_bytes for r in parts]
+    image = bytearray(sum(r.size_bytes for r in parts))
+    for binding in program.state:
+        data, at = _bytes(binding.name, values[binding.name], binding.operand.type), binding.operand.offset_bytes
+        if data:
+            region = parts[bisect.bisect_right(starts, at) - 1]
+            begin = region.offset_bytes + at - region.arena_offset_bytes
+            image[begin : begin + len(data)] = data
+    return bytes(image)
 
 
 def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:

@@ -12,6 +12,7 @@ import numpy as np
 
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._image import constants_image, initial_pages, state_image
+from poetc.codegen._state_file import regions
 from poetc.codegen.program import Binding, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
 from poetc.errors import UsageError
 from poetc.graph import Array, Value
@@ -52,6 +53,7 @@ class Interpreter:
         self.program = program
         self.arena = np.full(program.arena_bytes, POISON, np.uint8)
         self.arena[: program.state_bytes] = np.frombuffer(state_image(program, values), np.uint8)
+        self._regions = [r for r in regions(program) if r.page is None]
         self.flash = np.frombuffer(constants_image(program, values), np.uint8)
         self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
         self.high_water_bytes = program.state_bytes  # end of the highest byte written so far
@@ -72,7 +74,7 @@ class Interpreter:
         For inference, it returns the first element of the first output.
         """
         self._sequence += 1
-        self.arena[self.program.state_bytes :] = POISON
+        self._spoil()
         for binding in all_inputs(self.program):
             self._write(binding.operand, fit_input(binding, inputs))
         with np.errstate(all="ignore"):
@@ -102,6 +104,18 @@ class Interpreter:
 
     def output(self, name: str) -> Array:
         return self._read(find_binding(self.program.outputs, name).operand).copy()
+
+    def _spoil(self) -> None:
+        """Nothing but the state stays from run to run."""
+        if not self.program.banks:
+            self.arena[self.program.state_bytes :] = POISON
+            return
+        kept = [
+            (r.arena_offset_bytes, self.arena[r.arena_offset_bytes :][: r.size_bytes].copy()) for r in self._regions
+        ]
+        self.arena[...] = POISON
+        for offset, data in kept:
+            self.arena[offset : offset + data.size] = data
 
     # --- bytes --------------------------------------------------------------------------------------------------------
 

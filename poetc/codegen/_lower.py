@@ -6,10 +6,12 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from poetc.codegen._banks import bank_peaks, in_window
 from poetc.codegen._check import ProgramError, check_program, operands, overlap
 from poetc.codegen._queues import queues_of
 from poetc.codegen.program import (
     Absence,
+    BankRange,
     Binding,
     Call,
     Instruction,
@@ -41,15 +43,18 @@ def lower(
     name: str | None = None,
     layout: Program | None = None,
     around: bool = False,
+    starts: Mapping[str, int] | None = None,
 ) -> Program:
     """The program that runs `schedule` in the places that `plan` gives.
 
     `problem` was built from `graph` (same names). `layout` is another program of the same model, whose state and
     constants this one shares at the same offsets. Everything else is moved above its state, unless `plan` was made
-    `around` it (`pack_around`). The name defaults to "train" for a TrainingGraph and "infer" for another. Raises
+    `around` it (`pack_around`). `starts`: the addresses of the arena's parts, where the problem has banks; on this
+    machine they adjoin. The name defaults to "train" for a TrainingGraph and "infer" for another. Raises
     ProgramError if they do not fit together.
     """
-    program = Lowering(graph, problem, schedule, plan, layout, around).program(
+    plan, banks = in_window(problem, schedule, plan, starts)
+    program = Lowering(graph, problem, schedule, plan, layout, around, banks=banks).program(
         name or ("train" if isinstance(graph, TrainingGraph) else "infer")
     )
     check_program(program)
@@ -112,6 +117,7 @@ class Lowering:
     layout: Program | None
     around: bool  # the plan's offsets are those of `layout`
     beside: Lowering | None = None  # another plan of the same step, lowered before: constants and pages are shared
+    banks: tuple[BankRange, ...] = ()
     starts: list[int] = field(default_factory=list)  # for each step of the schedule, the instructions before it
     stays: dict[str, list[_Stay]] = field(init=False)
     workspaces: dict[int, list[Allocation]] = field(init=False)
@@ -414,6 +420,7 @@ class Lowering:
             page_buffer_offset=buffer_offset,
             probes=self._probes(instructions) if training else {},
             absences=tuple(self._absences(instructions, state)),
+            banks=self.layout.banks if self.layout is not None else self.banks,
         )
         self._check_capacity(program)
         program = replace(program, high_water_bytes=high_water(program))
@@ -509,6 +516,11 @@ def _written(instruction: Instruction) -> list[Operand]:
 def store_blocks(program: Program) -> int:
     """Blocks of the store that the pages occupy, from block 0."""
     return max((p.first_block + p.block_count * p.slots for p in program.pages), default=0)
+
+
+def bank_high_water(program: Program) -> tuple[int, ...]:
+    """`high_water` within each part of the arena, from where the part begins."""
+    return bank_peaks(program, operands(program))
 
 
 def high_water(program: Program) -> int:

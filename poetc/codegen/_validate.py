@@ -13,6 +13,7 @@ from poetc.codegen._emit import share_layout
 from poetc.codegen._host import HostModel, compile_library
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import require_usable
+from poetc.codegen._lower import bank_high_water
 from poetc.codegen.program import Call, Program
 from poetc.errors import UsageError
 from poetc.files import scratch_directory
@@ -40,9 +41,21 @@ class TensorError:
     max_abs: float  # Maximum of the expected values.
 
 
+@dataclass(frozen=True, slots=True)
+class BankPeak:
+    """The peak in a bank of RAM, from where its part of the arena begins."""
+
+    name: str
+    predicted_bytes: int
+    measured_bytes: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """`against`: the base of the errors, "reference" or "interpreter". Sizes are of the arena, in bytes."""
+    """`against`: the base of the errors, "reference" or "interpreter". Sizes are of the arena, in bytes.
+
+    Where the arena is spread over banks of RAM, its peaks are sums over `banks`.
+    """
 
     against: str
     steps: int
@@ -59,6 +72,7 @@ class Validation:
     page_ins: int  # over all steps
     page_outs: int
     tensors: tuple[TensorError, ...]
+    banks: tuple[BankPeak, ...] = ()
     saved_errors: tuple[TensorError, ...] = ()  # of gradients, by lossy encodings of saved tensors
 
     def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
@@ -83,11 +97,19 @@ class Validation:
                 self.peak_measured_bytes == self.peak_predicted_bytes,
                 f"measured peak {self.peak_measured_bytes} bytes, predicted {self.peak_predicted_bytes}",
             ),
+            *(
+                (
+                    b.measured_bytes == b.predicted_bytes,
+                    f"measured peak in {b.name} {b.measured_bytes} bytes, predicted {b.predicted_bytes}",
+                )
+                for b in self.banks
+            ),
         )
         return tuple(text for holds, text in checks if not holds)
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        document = asdict(self)
+        return document if self.banks else {k: v for k, v in document.items() if k != "banks"}
 
 
 def validate(
@@ -117,6 +139,7 @@ def validate(
         model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, cc)
         with model, other:
             measured = model.measure_high_water(batches[0])
+            in_banks = model.measure_banks(batches[0]) if program.banks else ()
             unstored = _unstored_gradients(model, batches[0])
             difference, loss, gradients, state = _run_both(model, other, batches)
             gradients |= unstored
@@ -126,6 +149,10 @@ def validate(
     interpreted_loss = interpreter.run(batches[0])
     by_interpreter = _gradient_errors(gradients, interpreter.probes)
     statistics = {n: interpreter.state(n) for n in state if n in _statistics(keep_all)}
+    banks = tuple(
+        BankPeak(b.name, predicted, found)
+        for b, predicted, found in zip(program.banks, bank_high_water(program), in_banks, strict=True)
+    )
     expected_loss, tensors = interpreted_loss, [*by_interpreter, *_statistic_errors(state, statistics)]
     if reference is not None:
         expected_loss = float(np.asarray(reference["loss"]))
@@ -142,8 +169,9 @@ def validate(
         interpreter_max_grad_rel_error=_worst(by_interpreter, "gradient"),
         bit_identical_to_keep_all=not difference,
         first_difference=difference,
-        peak_predicted_bytes=program.high_water_bytes,
-        peak_measured_bytes=measured,
+        peak_predicted_bytes=sum(b.predicted_bytes for b in banks) if banks else program.high_water_bytes,
+        peak_measured_bytes=sum(b.measured_bytes for b in banks) if banks else measured,
+        banks=banks,
         page_ins=page_ins,
         page_outs=page_outs,
         tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),

@@ -120,6 +120,19 @@ class Absence:
 
 
 @dataclass(frozen=True, slots=True)
+class BankRange:
+    """The part of an arena that lies in one bank of RAM: nothing lies across two of them, or between."""
+
+    name: str
+    offset_bytes: int
+    size_bytes: int
+
+    @property
+    def end(self) -> int:
+        return self.offset_bytes + self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStep:
     """A step of one processor: an instruction, and by processor the number of its steps that must be over before."""
 
@@ -134,6 +147,9 @@ class Program:
     `state` is initialised once from the image and persists. `probes` says after how many instructions a gradient can be
     read whole at an operand; later steps may overwrite it. `high_water_bytes` is the end of the highest byte of the
     arena that anything occupies, sizes not rounded up. A measurement must find it.
+
+    `banks`: the parts of the arena, in ascending order, where it is spread over banks of RAM. Offsets are distances
+    from the first one. `state_bytes` then ends in the last one.
     """
 
     name: str
@@ -153,6 +169,7 @@ class Program:
     absences: tuple[Absence, ...] = ()
     high_water_bytes: int = 0
     queues: tuple[tuple[QueueStep, ...], ...] = ()  # by processor, if several can execute it together
+    banks: tuple[BankRange, ...] = ()
 
     @property
     def kernels(self) -> set[str]:

@@ -18,7 +18,7 @@ from poetc.commands.requests import (
     read_model,
     training_graph,
 )
-from poetc.devices import DeviceProfile, build_problem, load_profile
+from poetc.devices import DeviceProfile, build_problem, load_profile, names_banks
 from poetc.devices.capacity import flash_needed_bytes
 from poetc.devices.units import parse_energy
 from poetc.errors import PoetcError, UsageError, shortened
@@ -162,6 +162,7 @@ def choice_of(request: SolveRequest) -> Choice:
         (f"--budget {LEAST}", request.budget == LEAST),
         (f"--saved {training.saved}", is_lossy(training)),
         ("--processors", bool(request.processors)),
+        (f"--budget {request.budget}", names_banks(request.budget)),
     ):
         if given:
             raise UsageError(f"{option} and --train {BEST} exclude each other")

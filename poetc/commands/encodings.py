@@ -62,7 +62,12 @@ def offers_of(
     def build(choice: Encodings) -> Problem:
         beside = [p.name for p in problem.processors[1:]]
         return build_problem(
-            made(step, choice), profile, budget_bytes=problem.budget_bytes, paging=paging, processors=beside
+            made(step, choice),
+            profile,
+            budget_bytes=problem.budget_bytes,
+            paging=paging,
+            processors=beside,
+            banks=problem.banks,
         )
 
     operators = passes.encoded(step, found).operators

@@ -45,7 +45,7 @@ def _kept(solved: Artifact, graph: TrainingGraph) -> Program:
     problem = solved.problem
     if graph.operators != graph_of(solved).operators and solved.profile is not None:
         problem = build_problem(graph, solved.profile, budget_bytes=problem.budget_bytes)
-    problem = all_in_ram(problem)
+    problem = replace(all_in_ram(problem), banks=())
     schedule = keep_all(problem)
     return codegen.lower(graph, problem, schedule, pack(problem, schedule))
 

@@ -14,9 +14,12 @@ from poetc.devices import (
     format_bytes,
     format_ns,
     load_profile,
+    names_banks,
+    parse_banks,
     parse_duration,
     parse_processors,
     parse_size,
+    with_bank_budgets,
 )
 from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
@@ -222,8 +225,13 @@ def read_problem(
 def problem_of(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile) -> Problem:
     """The scheduling problem of a training step, with the processors and the paging that were asked for."""
     processors = parse_processors(request.processors, profile)
+    banks = parse_banks(request.budget, profile)
+    if banks and processors:
+        raise UsageError(f"--budget {request.budget} and --processors exclude each other: banks are for one processor")
     paging = paging_of(request, profile)
-    return build_problem(step, profile, budget_bytes=profile.ram_bytes, paging=paging, processors=processors)
+    return build_problem(
+        step, profile, budget_bytes=profile.ram_bytes, paging=paging, processors=processors, banks=banks
+    )
 
 
 def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
@@ -253,7 +261,13 @@ def limits(request: SolveRequest, problem: Problem) -> Problem:
 def limited(request: SolveRequest, problem: Problem, offers: Sequence[Offer] = ()) -> tuple[Problem, RamSearch | None]:
     """The same, and where the budget is LEAST the search that found it."""
     budget = problem.budget_bytes
-    if request.budget is not None and request.budget != LEAST:
+    if names_banks(request.budget) and request.is_problem:
+        problem = with_bank_budgets(problem, request.budget or "")
+        budget = problem.budget_bytes
+    elif problem.banks and request.budget is not None and not names_banks(request.budget):
+        names = ", ".join(b.name for b in problem.banks)
+        raise UsageError(f"--budget {request.budget}: {problem.name} has banks; give them budgets by name: {names}")
+    elif request.budget is not None and request.budget != LEAST and not problem.banks:
         budget = parse_size(request.budget, of=keep_all_peak_bytes(problem), option="--budget", or_word=LEAST)
     if budget <= 0 and request.budget != LEAST:
         raise UsageError("no RAM budget: pass --budget, for example 256MB, or 60% (of the keep-all peak)")

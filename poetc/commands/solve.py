@@ -39,7 +39,7 @@ from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
-from poetc.scheduling import Objective, keep_all_peak_bytes, stored_state, verify
+from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import PageOut, Schedule
 
@@ -316,6 +316,7 @@ def summary_of(
         "peak_bytes": trace.peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": needed_bytes,
+        **_banks(problem, trace, plan),
         "keep_all_peak_bytes": keep_all_peak_bytes(asked),
         "min_budget_bytes": needed_bytes if min_budget_bytes is None else min(min_budget_bytes, needed_bytes),
         "recomputes": trace.recomputes,
@@ -349,6 +350,17 @@ def summary_of(
         ],
         "out": str(request.out) if request.out is not None else None,
     }
+
+
+def _banks(problem: Problem, trace: Trace, plan: MemoryPlan) -> dict[str, Any]:
+    """The use of each bank of RAM; nothing where the problem names none."""
+    if not problem.banks:
+        return {}
+    rows = [
+        {"name": b.name, "budget_bytes": b.budget_bytes, "peak_bytes": peak, "arena_bytes": use.arena_bytes}
+        for b, peak, use in zip(problem.banks, trace.bank_peaks, plan.banks, strict=True)
+    ]
+    return {"banks": rows, "bank_pj": trace.bank_pj, "bank_ns": trace.bank_ns}
 
 
 def _source(request: SolveRequest) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """Devices: profiles with provenance, the cost model, and Graph → Problem. See docs/how-to/add-a-device.md."""
 
+from poetc.devices.banks import names_banks, parse_banks, ram_banks, with_bank_budgets
 from poetc.devices.building import build_problem, is_flash_resident, name_kernels
 from poetc.devices.capacity import fit_notes, flash_needed_bytes
 from poetc.devices.checking import check_profiles
@@ -39,9 +40,13 @@ __all__ = [
     "list_profiles",
     "load_profile",
     "name_kernels",
+    "names_banks",
+    "parse_banks",
     "parse_duration",
     "parse_processors",
     "parse_size",
     "profile_to_dict",
     "profile_to_yaml",
+    "ram_banks",
+    "with_bank_budgets",
 ]

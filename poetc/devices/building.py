@@ -17,7 +17,17 @@ from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
 from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
 from poetc.scheduling.objective import Objective
-from poetc.scheduling.problem import Elsewhere, InPlace, OperatorSpec, Paging, Place, Problem, TensorSpec, Variant
+from poetc.scheduling.problem import (
+    BankSpec,
+    Elsewhere,
+    InPlace,
+    OperatorSpec,
+    Paging,
+    Place,
+    Problem,
+    TensorSpec,
+    Variant,
+)
 
 
 def build_problem(
@@ -32,6 +42,7 @@ def build_problem(
     stored: Collection[str] = (),
     in_ram: Collection[str] = (),
     processors: Sequence[str] = (),
+    banks: Sequence[BankSpec] = (),
 ) -> Problem:
     """The scheduling problem of `graph` on the device.
 
@@ -40,7 +51,8 @@ def build_problem(
     transfers if the profile has a store; `store` chooses one by name. State begins and ends a step in RAM
     (`scheduling.on_store` moves it). A tensor in `stored` is given on the store and read there, such as weights for
     inference that training keeps there. One in `in_ram` is in RAM and not in flash. `processors`: names of those that
-    work beside the main one. Raises UsageError where profile and options do not fit.
+    work beside the main one. `banks`: of RAM, with their budgets, which count instead of `budget_bytes`. Raises
+    UsageError where profile and options do not fit.
     """
     chosen = _choose_store(profile, store)
     if paging is None:
@@ -66,7 +78,7 @@ def build_problem(
         name=graph.name,
         operators=operators,
         tensors=tensors,
-        budget_bytes=budget_bytes,
+        budget_bytes=sum(b.budget_bytes for b in banks) if banks else budget_bytes,
         deadline_ns=deadline_ns,
         objective=objective,
         paging=paging,
@@ -77,6 +89,7 @@ def build_problem(
         alignment_bytes=ALIGNMENT_BYTES,
         device=profile.name,
         processors=(main_processor(profile), *(o.spec for o in others)) if others else (),
+        banks=tuple(banks),
     )
 
 

@@ -42,12 +42,20 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Bank(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One physical memory. For linker scripts and people; the cost model works on the totals in `Memory`."""
+    """One physical memory. A budget by bank places tensors in it; without one the cost model knows `Memory` alone.
+
+    The costs of a byte are those beyond the memory in which the costs of `compute` were found; none: nothing.
+    """
 
     kind: Literal["ram", "flash"]
     size_bytes: Quantity
     address: int | None = None
     read_bytes_per_s: Quantity | None = None
+    read_ns_per_byte: Quantity | None = None
+    write_ns_per_byte: Quantity | None = None
+    read_pj_per_byte: Quantity | None = None  # apart from the power of the processor in that time
+    write_pj_per_byte: Quantity | None = None
+    section: str = ""  # of the linker, for the part of an arena that lies there
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

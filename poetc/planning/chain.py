@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from poetc.planning.banks import Banks
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.planner import Reduction
@@ -29,4 +30,4 @@ def reductions(
     chosen = () if updates is None else (updates,)
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
     saved = (Saved(offers),) if offers else ()
-    return (*chosen, *parts, *saved, Processors(), Kernels(), StatePlacement(state))
+    return (*chosen, *parts, *saved, Banks(), Processors(), Kernels(), StatePlacement(state))

@@ -17,7 +17,7 @@ class Choices:
     `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state`: the tensors of state that
     live on the store between steps. `micro_batches`: the number of parts of the batch. `updates`: the trained part of
     each parameter. `saved`: the numbers of the encodings of saved tensors.
-    `processors`: the processor of each operator.
+    `processors`: the processor of each operator. `banks`: the bank in which each tensor arrives in RAM.
     """
 
     kernels: tuple[int, ...] | None = None
@@ -26,6 +26,7 @@ class Choices:
     updates: Updates | None = None
     saved: tuple[int, ...] | None = None
     processors: tuple[int, ...] | None = None
+    banks: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from poetc.devices.units import format_bytes, format_cost, format_ns, format_pj
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.solution import Solution, Tried
-from poetc.scheduling import Compute, Problem, stored_state, verify
+from poetc.scheduling import Compute, Move, Problem, stored_state, verify
 from poetc.scheduling.scope import ANY, Repetition, Scope
 
 ALL_SCHEDULES: Final = "all schedules"
@@ -49,6 +49,8 @@ def scope_sentence(scope: Scope) -> str:
         parts.append("any placement of state" if scope.state is ANY else "this placement of state")
     if scope.processors is not None:
         parts.append("any processors" if scope.processors is ANY else "this placement on processors")
+    if scope.banks is not None:
+        parts.append("any banks of RAM" if scope.banks is ANY else "these banks of RAM")
     if scope.kernels is ANY:
         parts.append("any kernels")
     elif scope.kernels is not None:
@@ -66,7 +68,14 @@ def choice_notes(asked: Problem, solution: Solution, saved: Sequence[Mapping[str
     `saved`: the encodings of saved tensors, as `--json` has them.
     """
     notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
-    found = (updates_note(solution), _saved(saved), _processors(solution), _state(solution), _kernels(asked, solution))
+    found = (
+        updates_note(solution),
+        _saved(saved),
+        _banks(solution),
+        _processors(solution),
+        _state(solution),
+        _kernels(asked, solution),
+    )
     return notes + [note for note in found if note]
 
 
@@ -99,6 +108,23 @@ def _saved(saved: Sequence[Mapping[str, Any]]) -> str:
     effect = f"with an error, in {lossy[0]}; poetc validate measures it" if lossy else "the same results"
     spent = format_pj(sum(int(e["energy_pj"]) for e in saved))
     return f"{tensors} saved for backward in {after:,} bytes instead of {before:,}, for {spent} a step ({effect})"
+
+
+def _banks(solution: Solution) -> str:
+    problem = solution.problem
+    if not problem.banks:
+        return ""
+    trace = verify(problem, solution.schedule)
+    parts = [
+        f"{bank.name} {format_bytes(peak)} of {format_bytes(bank.budget_bytes)}"
+        for bank, peak in zip(problem.banks, trace.bank_peaks, strict=True)
+    ]
+    copies = sum(isinstance(s, Move) and s.bank is not None for s in solution.schedule.steps)
+    copied = f"; {copies} copies between banks" if copies else ""
+    return (
+        f"banks of RAM: {', '.join(parts)}{copied}; their reads and writes cost {format_pj(trace.bank_pj)}"
+        f" and {format_ns(trace.bank_ns)} more than in the cheapest memory"
+    )
 
 
 def _processors(solution: Solution) -> str:

@@ -3,7 +3,8 @@
 docs/reference/formats.md describes their files.
 """
 
-from poetc.scheduling._checker import ScheduleError, Trace, verify, verify_parts
+from poetc.scheduling._banks import arrival_banks
+from poetc.scheduling._checker import ScheduleError, Trace, trace_of, verify, verify_parts
 from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
 from poetc.scheduling._json import (
     plan_from_json,
@@ -15,7 +16,7 @@ from poetc.scheduling._json import (
     schedule_to_json,
 )
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
-from poetc.scheduling._packing import pack, pack_around
+from poetc.scheduling._packing import Lifetime, lifetimes_of, pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._queues import workspace_ends
 from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
@@ -24,6 +25,7 @@ from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.objective import Objective
 from poetc.scheduling.problem import (
+    BankSpec,
     Elsewhere,
     InPlace,
     OperatorSpec,
@@ -38,6 +40,7 @@ from poetc.scheduling.problem import (
 from poetc.scheduling.schedule import (
     DEFAULT_GAP,
     Allocation,
+    BankUse,
     Compute,
     Free,
     MemoryPlan,
@@ -60,12 +63,15 @@ __all__ = [
     "EVERYTHING",
     "Action",
     "Allocation",
+    "BankSpec",
+    "BankUse",
     "Completer",
     "Completion",
     "Compute",
     "Elsewhere",
     "Free",
     "InPlace",
+    "Lifetime",
     "MemoryPlan",
     "Move",
     "Objective",
@@ -93,6 +99,7 @@ __all__ = [
     "Transition",
     "Variant",
     "all_in_ram",
+    "arrival_banks",
     "buffer_offset",
     "choose_pairs",
     "complete",
@@ -100,6 +107,7 @@ __all__ = [
     "keep_all",
     "keep_all_actions",
     "keep_all_peak_bytes",
+    "lifetimes_of",
     "movable_state",
     "on_store",
     "pack",
@@ -115,6 +123,7 @@ __all__ = [
     "settled",
     "state_chains",
     "stored_state",
+    "trace_of",
     "validate_problem",
     "verify",
     "verify_parts",

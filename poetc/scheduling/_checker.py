@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from poetc.errors import CheckFailed
+from poetc.scheduling._banks import Access, access_cost, operator_access
 from poetc.scheduling._queues import Queues
+from poetc.scheduling._state import state_chains
 from poetc.scheduling.problem import Paging, Problem, Semantics
 from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule, Step
 
@@ -52,6 +54,9 @@ class Trace:
     hand_overs: int  # steps that read tensors of another processor
     hand_over_ns: int  # by which they took longer
     idle_pj: int  # of the processors while they wait; 0 where the problem names none
+    bank_peaks: tuple[int, ...] = ()  # by bank, the most bytes in use, base and page buffer included
+    bank_ns: int = 0  # the time that banks add, and the energy
+    bank_pj: int = 0
 
     def resident_at(self, step: int) -> tuple[int, ...]:
         """The tensors in RAM during a step, sorted; those that the step reads and makes included."""
@@ -60,11 +65,7 @@ class Trace:
 
 def verify(problem: Problem, schedule: Schedule) -> Trace:
     """Replay `schedule`; ScheduleError if anything is not as `problem` demands or as the schedule's proof claims."""
-    replay = _Replay(problem, any(isinstance(s, PageIn | PageOut) for s in schedule.steps))
-    for step in schedule.steps:
-        replay.execute(step)
-    replay.finish()
-    trace = replay.trace()
+    trace = trace_of(problem, schedule)
     cost, unit = problem.objective.cost(trace.energy_pj, trace.time_ns), problem.objective.unit
     if schedule.proof.objective != cost:
         raise ScheduleError(
@@ -77,6 +78,16 @@ def verify(problem: Problem, schedule: Schedule) -> Trace:
     if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
         raise ScheduleError(None, f"takes {trace.time_ns} ns, the deadline is {problem.deadline_ns}")
     return trace
+
+
+def trace_of(problem: Problem, schedule: Schedule) -> Trace:
+    """`verify` without a look at the deadline and the claims of the proof."""
+    _check_banks(problem, schedule)
+    replay = _Replay(problem, any(isinstance(s, PageIn | PageOut) for s in schedule.steps), schedule)
+    for step in schedule.steps:
+        replay.execute(step)
+    replay.finish()
+    return replay.trace()
 
 
 def verify_parts(parts: Sequence[tuple[Problem, Sequence[Step]]]) -> Trace:
@@ -96,8 +107,21 @@ def verify_parts(parts: Sequence[tuple[Problem, Sequence[Step]]]) -> Trace:
     return replay.trace()
 
 
+def _check_banks(problem: Problem, schedule: Schedule) -> None:
+    """ScheduleError unless `schedule` names a bank for each tensor and each workspace, where the problem has banks."""
+    for kind, banks, count in (
+        ("banks", schedule.banks, len(problem.tensors)),
+        ("workspace_banks", schedule.workspace_banks, len(problem.operators)),
+    ):
+        if len(banks) != (count if problem.banks else 0):
+            raise ScheduleError(None, f"{kind} has {len(banks)} entries, it must have {count if problem.banks else 0}")
+        wrong = next((b for b in banks if not 0 <= b < len(problem.banks)), None)
+        if wrong is not None:
+            raise ScheduleError(None, f"{kind} names bank {wrong}, there are {len(problem.banks)}")
+
+
 class _Replay:
-    def __init__(self, problem: Problem, pages: bool) -> None:
+    def __init__(self, problem: Problem, pages: bool, banked: Schedule | None = None) -> None:
         self.problem, self.tensors = problem, problem.tensors
         self.fixed_bytes = problem.base_bytes + (problem.page_buffer_bytes if pages else 0)
         # In POET's MILP a transfer costs energy but no time.
@@ -115,6 +139,14 @@ class _Replay:
         self.queues = Queues(problem)
         self.energy_pj = self.page_ins = self.page_outs = self.written_bytes = 0
         self.moves = self.moved_bytes = self.move_pj = self.move_ns = 0
+        self.bank_ns = self.bank_pj = 0
+        self.banks, self.workspace_banks = (banked.banks, banked.workspace_banks) if banked else ((), ())
+        self.bank = {t: self.banks[t] for t in self.resident} if self.banks else {}  # of the tensors in RAM
+        self.bank_peaks = [0] * len(problem.banks)
+        self.bank_bytes = [0] * len(problem.banks)
+        for t, b in self.bank.items():
+            self.bank_bytes[b] += self.resident[t]
+        self.first_bank = dict(self.bank)
 
     def execute(self, step: Step) -> None:
         match step:
@@ -122,14 +154,15 @@ class _Replay:
                 self.compute(step)
             case Free(tensor):
                 self.need_resident(tensor, "frees")
+                self.count_banks({})
                 self.count_ram(self.queues.free(tensor, len(self.ram)))
                 self.leave(tensor, len(self.ram))
             case PageOut(tensor):
                 self.page_out(tensor)
             case PageIn(tensor):
                 self.page_in(tensor)
-            case Move(tensor):
-                self.move(tensor)
+            case Move(tensor, bank):
+                self.move(tensor, bank)
 
     def compute(self, step: Compute) -> None:
         index, in_place = step.operator, step.in_place
@@ -157,7 +190,18 @@ class _Replay:
         taken_over = {o: i for i, o in in_place}
         size = {t: self.resident[taken_over[t]] if t in taken_over else self.tensors[t].size_bytes for t in op.outputs}
         new_bytes = sum(size[t] for t in op.outputs if t not in taken_over)
-        self.count_ram(new_bytes + self.queues.compute(step, len(self.ram), cost[0]), op.name)
+        extra_ns = 0
+        if self.banks:
+            new = {t: self.bank[taken_over[t]] if t in taken_over else self.banks[t] for t in op.outputs}
+            workspace_bank = self.workspace_banks[index]
+            extra_ns = self.spend(operator_access(self.problem, index, self.bank | new, workspace_bank))
+            more = {workspace_bank: op.workspace_bytes}
+            for t in op.outputs:
+                if t not in taken_over:
+                    more[new[t]] = more.get(new[t], 0) + size[t]
+            self.count_banks(more, op.name)
+            self.bank |= new
+        self.count_ram(new_bytes + self.queues.compute(step, len(self.ram), cost[0] + extra_ns), op.name)
         kept = {o for o, i in taken_over.items() if i in self.unmoved} & self.state
         for t in taken_over.values():
             self.leave(t, len(self.ram))
@@ -200,7 +244,11 @@ class _Replay:
         limit = self.problem.write_limit_bytes
         if limit is not None and self.written_bytes > limit:
             self.refuse(f"{self.written_bytes} bytes would be written to the store, the limit is {limit}", tensor.name)
-        self.queues.transfer(t, tensor.page_out_ns if self.page_time else 0, len(self.ram), out=True)
+        extra_ns = 0
+        if self.banks:
+            extra_ns = self.spend([(self.problem.banks[self.bank[t]], tensor.size_bytes, 0)])
+            self.count_banks({})
+        self.queues.transfer(t, (tensor.page_out_ns if self.page_time else 0) + extra_ns, len(self.ram), out=True)
         self.count_ram(self.queues.in_flight_bytes, tensor.name)
         self.page_outs += 1
         self.energy_pj += tensor.page_out_pj
@@ -212,13 +260,18 @@ class _Replay:
         tensor = self.tensors[t]
         if t in self.resident:
             self.refuse(f"pages in {tensor.name!r}, which is in RAM already", tensor.name)
-        self.queues.transfer(t, tensor.page_in_ns if self.page_time else 0, len(self.ram), out=False)
+        extra_ns = 0
+        if self.banks:
+            self.bank[t] = self.banks[t]
+            extra_ns = self.spend([(self.problem.banks[self.bank[t]], 0, tensor.size_bytes)])
+            self.count_banks({self.bank[t]: tensor.size_bytes}, tensor.name)
+        self.queues.transfer(t, (tensor.page_in_ns if self.page_time else 0) + extra_ns, len(self.ram), out=False)
         self.count_ram(self.queues.in_flight_bytes + tensor.size_bytes, tensor.name)
         self.enter(t, tensor.size_bytes)
         self.page_ins += 1
         self.energy_pj += tensor.page_in_pj
 
-    def move(self, t: int) -> None:
+    def move(self, t: int, bank: int | None) -> None:
         self.need_resident(t, "moves")
         tensor = self.tensors[t]
         if tensor.move_ns is None:
@@ -227,7 +280,23 @@ class _Replay:
             self.refuse(f"moves {tensor.name!r}, which is state in its fixed place", tensor.name)
         if not self.ram:
             self.refuse(f"moves {tensor.name!r} before anything is done", tensor.name)
-        self.count_ram(self.queues.move(t, tensor.move_ns, len(self.ram)), tensor.name)
+        if bank is not None and not 0 <= bank < len(self.problem.banks):
+            self.refuse(f"moves {tensor.name!r} to bank {bank}, which does not exist", tensor.name)
+        extra_ns = copied_bytes = 0
+        if self.banks:
+            old, new = self.bank[t], self.bank[t] if bank is None else bank
+            size = tensor.size_bytes
+            extra_ns = self.spend([(self.problem.banks[old], size, 0), (self.problem.banks[new], 0, size)])
+            if bank == old:
+                name = self.problem.banks[old].name
+                self.refuse(f"moves {tensor.name!r} to bank {name!r}, where it is already", tensor.name)
+            copied_bytes = size if new != old else 0  # both copies are there during the step
+            self.count_banks({new: copied_bytes}, tensor.name)
+            self.bank_bytes[old] -= self.resident[t]
+            self.bank_bytes[new] += self.resident[t]
+            self.bank[t] = new
+        moved = self.queues.move(t, tensor.move_ns + extra_ns, len(self.ram))
+        self.count_ram(moved + copied_bytes, tensor.name)
         self.moves += 1
         self.moved_bytes += tensor.size_bytes
         self.move_pj += tensor.move_pj
@@ -242,6 +311,10 @@ class _Replay:
             if (tensor.final == "ram" and t not in self.resident) or (tensor.final == "store" and t not in self.store):
                 where = "in RAM" if tensor.final == "ram" else "on the store"
                 raise ScheduleError(None, f"ends without {tensor.name!r} {where}", (tensor.name,))
+        for chain in state_chains(self.problem) if self.banks else ():
+            if self.bank[chain[-1]] != self.first_bank[chain[0]]:
+                name = self.tensors[chain[0]].name
+                raise ScheduleError(None, f"state {name!r} ends in another bank than it began in", (name,))
         for t in sorted(self.resident):
             self.leave(t, len(self.ram))
 
@@ -260,12 +333,38 @@ class _Replay:
             reason = f"needs {used} bytes of RAM, the budget is {budget}; the largest tensors there: {found or 'none'}"
             raise ScheduleError(step, reason, (*names, *(self.tensors[t].name for t in largest)))
 
+    def spend(self, accesses: list[Access]) -> int:
+        """Count the energy of accesses to banks, and return their time in ns."""
+        time_ns, energy_pj = access_cost(accesses)
+        self.bank_ns += time_ns
+        self.bank_pj += energy_pj
+        self.energy_pj += energy_pj
+        return time_ns
+
+    def count_banks(self, more_bytes: dict[int, int], *names: str) -> None:
+        """Refuse the step if a bank does not hold its tensors, with `more_bytes` besides."""
+        for b, bank in enumerate(self.problem.banks):
+            used = (self.fixed_bytes if b == 0 else 0) + self.bank_bytes[b] + more_bytes.get(b, 0)
+            self.bank_peaks[b] = max(self.bank_peaks[b], used)
+            if used > bank.budget_bytes:
+                there = [t for t in self.resident if self.bank[t] == b]
+                largest = sorted(there, key=lambda t: (-self.resident[t], t))[:5]
+                found = ", ".join(f"{self.tensors[t].name} ({self.resident[t]})" for t in largest) or "none"
+                reason = (
+                    f"bank {bank.name!r} needs {used} bytes, its budget is {bank.budget_bytes}; the largest there: "
+                )
+                self.refuse(reason + found, *names)
+
     def enter(self, t: int, size_bytes: int) -> None:
         self.resident[t] = size_bytes
         self.resident_bytes += size_bytes
+        if self.banks:
+            self.bank_bytes[self.bank[t]] += size_bytes
         self.since[t] = len(self.ram) - 1
 
     def leave(self, t: int, end: int) -> None:
+        if self.banks:
+            self.bank_bytes[self.bank[t]] -= self.resident[t]
         self.resident_bytes -= self.resident.pop(t)
         self.unmoved.discard(t)
         self.residencies.append((t, self.since.pop(t), end))
@@ -297,6 +396,9 @@ class _Replay:
             hand_overs=self.queues.hand_overs,
             hand_over_ns=self.queues.hand_over_ns,
             idle_pj=self.queues.idle_pj,
+            bank_peaks=tuple(self.bank_peaks),
+            bank_ns=self.bank_ns,
+            bank_pj=self.bank_pj,
         )
 
 

@@ -40,7 +40,7 @@ OLD_VARIANTS_KEY = "leaner"  # of version 0.1, for `low_workspace`
 
 def problem_to_json(problem: Problem) -> bytes:
     operators = [_operator_to_json(op) for op in problem.operators]
-    return _write(PROBLEM_FORMAT, _given(_fields_of(problem) | {"operators": operators}, "processors"))
+    return _write(PROBLEM_FORMAT, _given(_fields_of(problem) | {"operators": operators}, "processors", "banks"))
 
 
 def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:
@@ -53,7 +53,7 @@ def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:
 def schedule_to_json(schedule: Schedule, schedule_class: str = "") -> bytes:
     """`schedule_class`: the scope of the proof as a sentence, for people who read the file."""
     members = {"steps": [_step_to_json(s) for s in schedule.steps], "proof": _proof_to_json(schedule, schedule_class)}
-    return _write(SCHEDULE_FORMAT, _fields_of(schedule) | members)
+    return _write(SCHEDULE_FORMAT, _given(_fields_of(schedule) | members, "banks", "workspace_banks"))
 
 
 def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
@@ -61,11 +61,18 @@ def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
     document = _read(data, _ScheduleDocument, SCHEDULE_FORMAT, source)
     steps = tuple(_step_from_json(s, f"{source}: $.steps[{i}]") for i, s in enumerate(document.steps))
     proof = _proof_from_json(document.proof, steps)
-    return Schedule(solver=document.solver, steps=steps, proof=proof, log=document.log)
+    return Schedule(
+        solver=document.solver,
+        steps=steps,
+        proof=proof,
+        log=document.log,
+        banks=document.banks,
+        workspace_banks=document.workspace_banks,
+    )
 
 
 def plan_to_json(plan: MemoryPlan) -> bytes:
-    return _write(PLAN_FORMAT, _fields_of(plan))
+    return _write(PLAN_FORMAT, _given(_fields_of(plan), "banks"))
 
 
 def plan_from_json(data: bytes | str, source: str = "plan") -> MemoryPlan:
@@ -93,7 +100,10 @@ def problem_schema() -> dict[str, Any]:
 
 
 class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One of the five kinds, with its operator or tensor; `in_place`, `processor` and `fence` only with `compute`."""
+    """One of the five kinds, with its operator or tensor; `in_place`, `processor` and `fence` only with `compute`.
+
+    `bank` only with `move`.
+    """
 
     compute: int | None = None
     in_place: tuple[tuple[int, int], ...] = ()
@@ -103,6 +113,7 @@ class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     page_out: int | None = None
     page_in: int | None = None
     move: int | None = None
+    bank: int | None = None
 
 
 class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -112,6 +123,7 @@ class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     kernels: AnyOption | tuple[int, ...] | None = None
     saved: AnyOption | tuple[int, ...] | None = None
     processors: AnyOption | tuple[int, ...] | None = None
+    banks: AnyOption | tuple[int, ...] | None = None
 
 
 class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -128,6 +140,8 @@ class _ScheduleDocument(msgspec.Struct, forbid_unknown_fields=True):
     steps: tuple[_StepDocument, ...]
     proof: _ProofDocument
     log: tuple[str, ...] = ()
+    banks: tuple[int, ...] = ()
+    workspace_banks: tuple[int, ...] = ()
 
 
 def _proof_to_json(schedule: Schedule, schedule_class: str) -> _ProofDocument:
@@ -177,22 +191,24 @@ def _step_to_json(step: Step) -> _StepDocument:
             return _StepDocument(page_out=tensor)
         case PageIn(tensor):
             return _StepDocument(page_in=tensor)
-        case Move(tensor):
-            return _StepDocument(move=tensor)
+        case Move(tensor, bank):
+            return _StepDocument(move=tensor, bank=bank)
 
 
 def _step_from_json(step: _StepDocument, where: str) -> Step:
     kinds: dict[str, type[Free | PageOut | PageIn | Move]]
     kinds = {"free": Free, "page_out": PageOut, "page_in": PageIn, "move": Move}
+    if step.move is not None and step.bank is not None and step == _StepDocument(move=step.move, bank=step.bank):
+        return Move(step.move, step.bank)
     given = {name: tensor for name in kinds if (tensor := getattr(step, name)) is not None}
-    if step.compute is not None and not given:
+    if step.compute is not None and not given and step.bank is None:
         return Compute(step.compute, step.in_place, step.processor, step.fence)
     if step.compute is None and len(given) == 1 and step == _StepDocument(**given):
         ((name, tensor),) = given.items()
         return kinds[name](tensor)
     raise UsageError(
         f"{where}: a step has exactly one of compute (with in_place, processor, fence or not), free, page_out, page_in,"
-        " move"
+        " move (with bank or not)"
     )
 
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from poetc.scheduling._banks import arrival_banks
 from poetc.scheduling._placement import SEARCH_PLACEMENTS, fit, max_live, place
 from poetc.scheduling._queues import workspace_ends
 from poetc.scheduling._state import state_chains
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
+from poetc.scheduling.schedule import Allocation, BankUse, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
 
 # Placements to find places in one piece; then, as often as it says, for places with less and less room between.
 ONE_PIECE_PLACEMENTS, STATE_BISECTIONS, STATE_PLACEMENTS = 40_000, 6, 12_000
@@ -45,15 +46,48 @@ def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at
 
     `max_live_bytes` is the peak that `verify` finds without base_bytes; `arena_bytes` equals it or lies close above.
     The search ends at an arena of `enough_bytes`, if that is at most CLOSE x max-live, and at the latest when
-    `time.monotonic()` is `stop_at`.
+    `time.monotonic()` is `stop_at`. Where the problem names banks, each of them is packed apart: as low as is needed
+    for its budget.
     """
     step_count = len(schedule.steps)
     lifetimes = lifetimes_of(problem, schedule)
+    if problem.banks:
+        return _pack_banks(problem, schedule, lifetimes, stop_at)
     places = fixed_places_of(problem, lifetimes, step_count)
     buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
     enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
     _place(problem, lifetimes, places, step_count, enough, stop_at)
     return memory_plan_of(problem, schedule, lifetimes, places)
+
+
+def _pack_banks(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], stop_at: float) -> MemoryPlan:
+    step_count, arrivals = len(schedule.steps), arrival_banks(problem, schedule)
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+
+    def bank_of(a: Lifetime) -> int:
+        return schedule.workspace_banks[a.operator] if a.operator is not None else arrivals[a.tensors[0]]
+
+    places = fixed_places_of(problem, lifetimes, step_count)
+    uses: list[BankUse] = []
+    packed: list[Lifetime] = []
+    for b, bank in enumerate(problem.banks):
+        own = [a for a in lifetimes if bank_of(a) == b]
+        fixed = [p for p in places if bank_of(p[0]) == b]
+        buffer_bytes = problem.page_buffer_bytes if pages and b == 0 else 0
+        enough = bank.budget_bytes - buffer_bytes - (problem.base_bytes if b == 0 else 0)
+        if own:
+            _place(problem, own, fixed, step_count, min(enough, int(CLOSE * _max_live(own))), stop_at)
+        if buffer_bytes:
+            own.append(Lifetime(buffer_bytes, 0, step_count, offset_bytes=_aligned(problem, _top(own))))
+        uses.append(BankUse(arena_bytes=_top(own), state_bytes=_state_bytes(problem, fixed)))
+        packed += own
+    return MemoryPlan(
+        allocations=_sorted(packed),
+        arena_bytes=sum(u.arena_bytes for u in uses),
+        max_live_bytes=_max_live(packed),
+        state_bytes=sum(u.state_bytes for u in uses),
+        banks=tuple(uses),
+    )
 
 
 def memory_plan_of(
@@ -282,8 +316,8 @@ def lifetimes_of(problem: Problem, schedule: Schedule) -> list[Lifetime]:
                 current.pop(t).end = index + 1
             case PageIn(t):
                 begin(t, index)
-            case Move(t):
-                current[t].end = index
+            case Move(t, bank):
+                current[t].end = index + (bank is not None)  # both copies are there while it goes to another bank
                 begin(t, index)
             case Compute(operator, in_place):
                 spec = problem.operators[operator]

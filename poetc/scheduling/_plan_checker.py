@@ -6,6 +6,7 @@ It knows nothing of how a plan was made.
 from __future__ import annotations
 
 from poetc.errors import CheckFailed
+from poetc.scheduling._banks import arrival_banks
 from poetc.scheduling._queues import workspace_ends
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Allocation, Compute, Free, MemoryPlan, Move, PageIn, PageOut, Schedule
@@ -30,6 +31,18 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
     of_tensor = {entry: a for a in plan.allocations for entry in a.tensors}
     of_workspace = {(a.operator, a.start): a for a in plan.allocations if a.operator is not None}
     served: set[Allocation] = set()
+    arrivals = arrival_banks(problem, schedule) if problem.banks else {}
+    if len(plan.banks) != len(problem.banks):
+        raise PlanError([f"the plan has {len(plan.banks)} banks, the problem has {len(problem.banks)}"])
+
+    def bank(a: Allocation) -> int:
+        """Its bank, 0 where there are none."""
+        if not problem.banks or (not a.tensors and a.operator is None):
+            return 0
+        if a.operator is not None:
+            return schedule.workspace_banks[a.operator]
+        return arrivals.get(a.tensors[0], -1)
+
     ends = workspace_ends(problem, steps) if problem.processors else {}
 
     def name(a: Allocation) -> str:
@@ -60,9 +73,9 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
             a is not None
             and t in fixed
             and problem.tensors[t].final == "ram"
-            and fixed[t] + sizes[t] > plan.state_bytes
+            and fixed[t] + sizes[t] > (state_bytes := (plan.banks[bank(a)] if plan.banks else plan).state_bytes)
         ):
-            failures.append(f"state {problem.tensors[t].name} lies beyond state_bytes ({plan.state_bytes})")
+            failures.append(f"state {problem.tensors[t].name} lies beyond state_bytes ({state_bytes})")
 
     for index, step in enumerate(steps):
         match step:
@@ -70,8 +83,8 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
                 leave(t, index + 1)
             case PageIn(t):
                 since[t] = index
-            case Move(t):  # from the old place to the new one, which may overlap it and nothing else
-                leave(t, index)
+            case Move(t, to):  # from the old place to the new one, which may overlap it in the same bank
+                leave(t, index + (to is not None))
                 since[t] = index
             case Compute(k, in_place):
                 for i, o in in_place:
@@ -100,13 +113,26 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
     for a in sorted((a for a in plan.allocations if a.size_bytes), key=lambda a: a.start):
         active = [b for b in active if b.end > a.start]
         for b in active:
-            if a.offset_bytes < b.offset_bytes + b.size_bytes and b.offset_bytes < a.offset_bytes + a.size_bytes:
+            if (
+                bank(a) == bank(b)
+                and a.offset_bytes < b.offset_bytes + b.size_bytes
+                and b.offset_bytes < a.offset_bytes + a.size_bytes
+            ):
                 failures.append(f"{name(a)} and {name(b)} overlap")
         active.append(a)
         most = max(most, sum(b.size_bytes for b in active))
     if most != plan.max_live_bytes:
         failures.append(f"at most {most} bytes are live at once, max_live_bytes is {plan.max_live_bytes}")
-    top = max((a.offset_bytes + a.size_bytes for a in plan.allocations), default=0)
+    tops = [0] * max(1, len(problem.banks))
+    for a in plan.allocations:
+        tops[bank(a)] = max(tops[bank(a)], a.offset_bytes + a.size_bytes)
+    for index, (spec, use) in enumerate(zip(problem.banks, plan.banks, strict=True)):
+        if tops[index] != use.arena_bytes:
+            failures.append(f"bank {spec.name}: ends at {tops[index]}, arena_bytes is {use.arena_bytes}")
+        needed = use.arena_bytes + (problem.base_bytes if index == 0 else 0)
+        if needed > spec.budget_bytes:
+            failures.append(f"bank {spec.name}: needs {needed} bytes, more than its budget")
+    top = sum(tops)
     if top != plan.arena_bytes:
         failures.append(f"the highest allocation ends at {top}, arena_bytes is {plan.arena_bytes}")
     if failures:

@@ -6,7 +6,16 @@ from collections.abc import Iterable
 from dataclasses import fields
 
 from poetc.errors import UsageError
-from poetc.scheduling.problem import Elsewhere, OperatorSpec, Paging, Problem, ProcessorSpec, TensorSpec, Variant
+from poetc.scheduling.problem import (
+    BankSpec,
+    Elsewhere,
+    OperatorSpec,
+    Paging,
+    Problem,
+    ProcessorSpec,
+    TensorSpec,
+    Variant,
+)
 
 MAX_BYTES = 2**48  # keeps every sum of sizes within 64 bits
 MAX_COST = 2**62  # in nanoseconds or picojoules: nine months, a kilowatt-hour
@@ -17,6 +26,7 @@ def validate_problem(problem: Problem, source: str = "problem") -> None:
     try:
         _check_numbers(problem)
         _check_processors(problem)
+        _check_banks(problem)
         _check_tensors(problem)
         for index, operator in enumerate(problem.operators):
             _check_operator(problem, operator, f"$.operators[{index}]")
@@ -31,7 +41,8 @@ class _WrongError(Exception):
 
 
 def _check_numbers(problem: Problem) -> None:
-    parts: list[tuple[Problem | TensorSpec | OperatorSpec | ProcessorSpec, str]] = [(problem, "$")]
+    parts: list[tuple[Part, str]] = [(problem, "$")]
+    parts += [(b, f"$.banks[{i}]") for i, b in enumerate(problem.banks)]
     parts += [(p, f"$.processors[{i}]") for i, p in enumerate(problem.processors)]
     parts += [(t, f"$.tensors[{i}]") for i, t in enumerate(problem.tensors)]
     parts += [(o, f"$.operators[{i}]") for i, o in enumerate(problem.operators)]
@@ -46,7 +57,7 @@ def _check_numbers(problem: Problem) -> None:
         raise _WrongError("$.operators", "there must be at least one operator")
 
 
-Part = Problem | TensorSpec | OperatorSpec | ProcessorSpec | Variant | Elsewhere
+Part = Problem | TensorSpec | OperatorSpec | ProcessorSpec | BankSpec | Variant | Elsewhere
 
 
 def _check_integers(part: Part, path: str) -> None:
@@ -83,6 +94,17 @@ def _check_processors(problem: Problem) -> None:
                 before = cost.processor
             if {c.processor for c in part.elsewhere} != {c.processor for c in operator.elsewhere}:
                 raise _WrongError(f"{path}.elsewhere", "other processors than those of the operator's first kernel")
+
+
+def _check_banks(problem: Problem) -> None:
+    if not problem.banks:
+        return
+    _check_unique((b.name for b in problem.banks), "banks")
+    if problem.processors:
+        raise _WrongError("$.banks", "tensors are placed in banks for one processor alone; leave $.processors out")
+    total = sum(b.budget_bytes for b in problem.banks)
+    if total != problem.budget_bytes:
+        raise _WrongError("$.budget_bytes", f"{problem.budget_bytes} is not the sum of the banks' budgets, {total}")
 
 
 def _check_tensors(problem: Problem) -> None:

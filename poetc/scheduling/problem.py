@@ -77,6 +77,22 @@ class ProcessorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BankSpec:
+    """A memory for tensors. Costs are those beyond a tensor in the cheapest memory, for each byte read or written.
+
+    Every execution of an operator reads each input once, and writes each output once. It does both with its workspace.
+    """
+
+    name: str
+    budget_bytes: int
+    address: int = 0  # of its first byte: the parts of an arena are in this order
+    read_ps_per_byte: int = 0  # picoseconds
+    write_ps_per_byte: int = 0
+    read_fj_per_byte: int = 0  # femtojoules
+    write_fj_per_byte: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
     """The costs of an operator's kernel on processor `processor`, which is not the first one."""
 
@@ -142,6 +158,10 @@ class Problem:
 
     `processors`: none, or at least two that run side by side. docs/explanation/processors.md says how long a schedule
     takes then, and which RAM it needs. Its energy has the idle power of each processor besides.
+
+    `banks`: none, or the memories that RAM consists of; `budget_bytes` is the sum of their budgets. A schedule then
+    says in which bank each tensor and each workspace lies. The budget of each bank holds at every step. `base_bytes`
+    and the page buffer are in the first bank.
     """
 
     name: str
@@ -160,6 +180,7 @@ class Problem:
     semantics: Semantics = Semantics.EXACT
     device: str = ""
     processors: tuple[ProcessorSpec, ...] = ()
+    banks: tuple[BankSpec, ...] = ()
 
     @property
     def compute_once_pj(self) -> int:

@@ -48,9 +48,13 @@ class PageIn:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Copy a resident tensor to another place in RAM, which may overlap its old one; the old place is free then."""
+    """Copy a resident tensor to another place in RAM, which may overlap its old one; the old place is free then.
+
+    `bank`: the bank of the new place; None where that is the bank of the old one.
+    """
 
     tensor: int
+    bank: int | None = None
 
 
 Step = Compute | Free | PageOut | PageIn | Move
@@ -85,10 +89,17 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
+    """`banks`: by tensor, the bank in which it arrives in RAM. An output made in place is in the bank of its input.
+
+    `workspace_banks`: by operator. Both are empty where the problem names no banks.
+    """
+
     solver: str
     steps: tuple[Step, ...]
     proof: Proof
     log: tuple[str, ...] = field(default=())  # how the solve went, one line an event (no clock times: deterministic)
+    banks: tuple[int, ...] = ()
+    workspace_banks: tuple[int, ...] = ()
 
 
 LARGEST_SEED = 2**31 - 1  # the largest that HiGHS takes
@@ -146,13 +157,25 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BankUse:
+    """The part of an arena that lies in one bank, with the state at its bottom."""
+
+    arena_bytes: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
     """Offsets for everything that lives in the arena.
 
     State comes first, at offset 0, where it stays from step to step.
+
+    `banks`: none, or the parts of the arena by bank. Offsets are then within the bank, which the schedule names, and
+    `arena_bytes` and `state_bytes` are sums over the banks.
     """
 
     allocations: tuple[Allocation, ...]
     arena_bytes: int  # end of the highest allocation
     max_live_bytes: int  # lower bound on any arena for this schedule
     state_bytes: int  # the part at the bottom that persists
+    banks: tuple[BankUse, ...] = ()

@@ -390,6 +390,16 @@ def test_a_model_without_a_name(poetc: Run) -> None:
     one_line(poetc("solve", ""), 2, "directory")
 
 
+def test_banks_that_there_are_not(poetc: Run, model: Path, out: Path) -> None:
+    common = ("solve", str(model), "--batch", "4", "--device", "stm32h743", "-o", str(out), "--budget")
+    one_line(poetc(*common, "axo=1kB"), 2, "--budget axo=1kB", "no RAM bank 'axo'; did you mean 'axi'?")
+    one_line(poetc(*common, "flash=1kB"), 2, "no RAM bank 'flash'; it has: dtcm, axi, d2, d3")
+    one_line(poetc(*common, "axi=600kB"), 2, "--budget axi=600kB: the bank has 524,288 bytes; give it that or less")
+    one_line(poetc(*common, "axi=1kB,axi=2kB"), 2, "bank 'axi' has a budget already")
+    one_line(poetc(*common, "axi=1kB,9"), 2, "give each bank a size")
+    one_line(poetc(*common, "dtcm=3kB,d3=3kB"), 4, "fit in no bank: the largest budget is that of dtcm")
+
+
 def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> None:
     common = ("solve", model, "--batch", "2", "--time-limit", "2", "--no-paging", "-o", out)
     one_line(poetc(*common, "--device", "rp2350", "--processors", "core2"), 2, "--processors core2", "'core1'")

@@ -18,7 +18,15 @@ def test_options_have_names_and_every_choice_has_a_usual_one() -> None:
     updates = BestUpdates(importance, lambda updates: Step(problem))
     offer = Offer(exact=problem, build=lambda choice: problem, tensors=(), proposals=())
     chain = reductions("auto", {1: problem, 2: problem}, updates, [offer])
-    assert [choice.name for choice in chain] == ["updates", "micro_batches", "saved", "processors", "kernels", "state"]
+    assert [choice.name for choice in chain] == [
+        "updates",
+        "micro_batches",
+        "saved",
+        "banks",
+        "processors",
+        "kernels",
+        "state",
+    ]
     assert {choice.name for choice in chain} == {f.name for f in fields(Choices)}
     for choice in chain:
         problem = choice.usual(problem)

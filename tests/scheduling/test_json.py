@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from poetc.errors import UsageError
 from poetc.scheduling import (
     Completer,
+    Compute,
+    Move,
     Proof,
     Schedule,
     Scope,
@@ -29,6 +31,7 @@ from poetc.scheduling import (
     schedule_from_json,
     schedule_to_json,
     validate_problem,
+    verify_plan,
 )
 from tests.support.problems import random_actions, random_dag, training_problem
 
@@ -296,3 +299,28 @@ def test_schema_says_what_reading_demands() -> None:
     assert definitions["Problem"]["properties"]["deadline_ns"]["anyOf"][0] == {"type": "integer", "minimum": 0}
     assert definitions["Problem"]["properties"]["alignment_bytes"]["minimum"] == 1
     assert "format" in definitions["Problem"]["properties"]
+
+
+def test_banks_come_back() -> None:
+    """And are absent from what is written where there are none."""
+    plain = problem_from_json(json.dumps(document()))
+    assert b'"banks"' not in problem_to_json(plain)
+    with_banks = document()
+    with_banks["banks"] = [
+        {"name": "near", "budget_bytes": 400},
+        {"name": "far", "budget_bytes": 600, "address": 64, "read_ps_per_byte": 5, "write_fj_per_byte": 7},
+    ]
+    problem = problem_from_json(json.dumps(with_banks))
+    assert problem_from_json(problem_to_json(problem)) == problem
+    proof = Proof(status=Status.LIMIT, objective=2, bound=1, scope=Scope(banks=(0, 0, 1, 0)), method="none")
+    steps = (Compute(0), Move(2, 0), Compute(1, ((1, 3),)))
+    schedule = Schedule(solver="test", steps=steps, proof=proof, banks=(0, 0, 1, 0), workspace_banks=(0, 1))
+    text = schedule_to_json(schedule)
+    assert schedule_from_json(text) == schedule and b'{"bank":0,"move":2}' in text
+    plan = pack(problem, schedule)
+    assert [use.arena_bytes for use in plan.banks] == [64, 32]
+    assert plan_from_json(plan_to_json(plan)) == plan
+    verify_plan(problem, schedule, plan)
+    with_banks["budget_bytes"] = 999
+    with pytest.raises(UsageError, match=r"\$.budget_bytes: 999 is not the sum of the banks' budgets, 1000"):
+        problem_from_json(json.dumps(with_banks))

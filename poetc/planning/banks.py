@@ -1,0 +1,232 @@
+"""The bank of each tensor, where a problem names several memories.
+
+The relaxation is a problem with one RAM of all budgets. An operator costs more in it: the least that its own operands
+cause in the banks. Its bound holds for any banks. Its schedule, and schedules for less RAM, are given banks at the
+least cost (`poetc.solvers.banks.placing`), with copies between banks. The cheapest one that packs is the answer: more
+recomputation in the cheap banks, or more use of the dear ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from poetc import solvers
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.arena import ram_bytes
+from poetc.planning.planner import Planner, Reduction
+from poetc.planning.settings import BANK
+from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.scheduling import (
+    MemoryPlan,
+    Move,
+    Problem,
+    Schedule,
+    ScheduleError,
+    pack,
+    trace_of,
+    verify_parts,
+    without_moves,
+)
+from poetc.scheduling.schedule import Proof, Status
+from poetc.scheduling.scope import ANY, EVERYTHING, Scope
+from poetc.solvers.banks import Placed, place, relaxed, unplaceable
+
+ONCE = "every operator once"
+BankChoice = tuple[int, ...]  # the bank in which each tensor arrives
+
+
+class Banks(Reduction[BankChoice]):
+    """Where each tensor lies. Every option gives the same bits."""
+
+    name = "banks"
+
+    def is_open(self, problem: Problem) -> bool:
+        return bool(problem.banks)
+
+    def relax(self, problem: Problem) -> Problem:
+        return relaxed(problem)
+
+    def frugal(self, problem: Problem) -> Problem:
+        """RAM does not depend on the banks, but for tensors that straddle none."""
+        return relaxed(problem)
+
+    def usual(self, problem: Problem) -> Problem:
+        return relaxed(problem)
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[BankChoice]:
+        """Banks are chosen for a schedule, not before it."""
+        del problem, found
+        yield from ()
+
+    def fix(self, problem: Problem, choice: BankChoice) -> Problem:
+        del choice
+        return relaxed(problem)
+
+    def chosen(self, problem: Problem, solved: Problem) -> None:
+        """The schedule names the banks; problems do not."""
+
+    def restore(self, problem: Problem, choice: BankChoice, solution: Solution) -> Solution:
+        if not problem.banks:
+            return solution
+        return solution.with_choice(replace(solution.proof.scope, banks=choice), banks=choice)
+
+    def scope(self, solution: Solution) -> Scope:
+        return replace(solution.proof.scope, banks=ANY)
+
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        return inner.lower_bound_bytes(relaxed(problem))
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        if not problem.banks:
+            return planner.inner.solve(problem)
+        return _InBanks(problem, planner).solve()
+
+
+class _InBanks:
+    def __init__(self, problem: Problem, planner: Planner) -> None:
+        self.problem, self.planner, self.relaxed = problem, planner, relaxed(problem)
+        self.limit_s = planner.options.time_limit_s
+        self.best: Solution | None = None
+
+    def solve(self) -> Solution:
+        problem = self.problem
+        too_large = unplaceable(problem)
+        if too_large is not None:
+            name, size_bytes = too_large
+            largest = max(problem.banks, key=lambda b: b.budget_bytes)
+            raise InfeasibleError(
+                f"{name} has {size_bytes:,} bytes, which fit in no bank: the largest budget is that of"
+                f" {largest.name}, {largest.budget_bytes:,} bytes; give a bank more, or train with a smaller batch"
+            )
+        first = self._for_ram(problem.budget_bytes, BANK.first_share * self.limit_s)
+        assert first is not None
+        self._take(first)
+        for budget_bytes in self._budgets(first):
+            left_s = self.planner.left_s
+            if left_s <= 0.02 * self.limit_s:
+                break
+            found = self._for_ram(budget_bytes, min(left_s, BANK.first_share * self.limit_s / 2), required=False)
+            if found is not None:
+                self._take(found)
+        budget_bytes = first.problem.base_bytes + first.plan.arena_bytes
+        for _ in range(BANK.tightenings):
+            if self.best is not None:
+                break
+            budget_bytes = int(budget_bytes * BANK.tighter)
+            found = self._for_ram(budget_bytes, 0.05 * self.limit_s, required=False)
+            if found is not None:
+                self._take(found)
+        if self.best is None:
+            sizes = ", ".join(f"{b.name}={b.budget_bytes}" for b in problem.banks)
+            raise LimitError(
+                f"a schedule fits the {problem.budget_bytes:,} bytes of all banks, but its tensors were not found a"
+                f" place in {sizes}; give one bank more"
+            )
+        return self._proven(self.best, first.proof)
+
+    def _budgets(self, first: Solution) -> list[int]:
+        """Less RAM than the first schedule takes, down to that of the cheapest banks."""
+        problem = self.problem
+        price = [
+            b.read_fj_per_byte + b.write_fj_per_byte + b.read_ps_per_byte + b.write_ps_per_byte for b in problem.banks
+        ]
+        least = sum(b.budget_bytes for b, p in zip(problem.banks, price, strict=True) if p == min(price))
+        if min(price) == max(price):
+            return []
+        most = ram_bytes(first.problem, first.plan)
+        sizes = (least + int(share * (most - least)) for share in BANK.between)
+        return [size for size in dict.fromkeys(sizes) if problem.base_bytes < size < most]
+
+    def _for_ram(self, budget_bytes: int, limit_s: float, *, required: bool = True) -> Solution | None:
+        """A schedule of the relaxation for so much RAM in one piece; None where there is none, if not `required`."""
+        part = replace(self.planner.inner.part(limit_s), relaxed=True)
+        if not required:
+            part = part.knowing(None)
+            self.planner.progress(f"solving for {budget_bytes:,} bytes in all banks")
+        try:
+            return part.solve(replace(self.relaxed, budget_bytes=budget_bytes))
+        except (InfeasibleError, LimitError):
+            if required:
+                raise
+            return None
+
+    def _take(self, plain: Solution) -> None:
+        """Keep `plain` with banks, if it packs and is the cheapest so far."""
+        problem, schedule = self._with_choices(plain), plain.schedule
+        if any(isinstance(s, Move) for s in schedule.steps):
+            schedule = without_moves(plain.problem, schedule)
+        pages = problem.page_buffer_bytes if verify_parts([(plain.problem, schedule.steps)]).page_ins else 0
+        for copies in (True, False):
+            rooms = [
+                b.budget_bytes - (problem.base_bytes + pages if k == 0 else 0) for k, b in enumerate(problem.banks)
+            ]
+            for _ in range(BANK.attempts):
+                placed = place(problem, schedule, rooms, time_limit_s=BANK.place_share * self.limit_s, copies=copies)
+                if placed is None:
+                    break
+                found, plan = self._packed(problem, schedule, placed, plain.proof)
+                if found is None or plan is None:
+                    break
+                if self.best is not None and found.proof.objective >= self.best.cost:
+                    return
+                excess = [
+                    use.arena_bytes + (problem.base_bytes if k == 0 else 0) - bank.budget_bytes
+                    for k, (use, bank) in enumerate(zip(plan.banks, problem.banks, strict=True))
+                ]
+                if max(excess) <= 0:
+                    choices = replace(plain.choices, banks=placed.banks)
+                    self.best = Solution(problem=problem, schedule=found, plan=plan, choices=choices)
+                    return
+                rooms = [room - max(0, over) for room, over in zip(rooms, excess, strict=True)]
+                if min(rooms) < 0:
+                    break
+
+    def _packed(
+        self, problem: Problem, schedule: Schedule, placed: Placed, proof: Proof
+    ) -> tuple[Schedule | None, MemoryPlan | None]:
+        """The schedule in its banks, with its own cost; None where it is too late or does not fit."""
+        found = replace(
+            schedule,
+            solver=self.planner.solver,
+            steps=placed.steps,
+            banks=placed.banks,
+            workspace_banks=placed.workspace_banks,
+            proof=replace(proof, objective=0, bound=0),
+        )
+        try:
+            trace = trace_of(problem, found)
+        except ScheduleError:
+            return None, None
+        if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
+            return None, None
+        cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
+        own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
+        found = replace(found, proof=own)
+        stop_at = max(self.planner.stop_at, time.monotonic() + 1.0)
+        return found, pack(problem, found, stop_at=stop_at)
+
+    def _with_choices(self, plain: Solution) -> Problem:
+        """The problem with banks, and every other choice as `plain` has it."""
+        problem = self.problem
+        for reduction in self.planner.inner.reductions:
+            choice = getattr(plain.choices, reduction.name)
+            if choice is not None:
+                problem = reduction.fix(problem, choice)
+        return problem
+
+    def _proven(self, best: Solution, proof: Proof) -> Solution:
+        """`best` with the bound of the relaxation for all RAM."""
+        bound, scope, method = min(proof.bound, best.cost), replace(proof.scope, banks=ANY), proof.method
+        if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
+            bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), EVERYTHING, ONCE
+        status = Status.LIMIT
+        if best.cost <= bound * (1 + solvers.ROUNDING):
+            status = Status.OPTIMAL
+        elif best.cost - bound <= self.planner.options.gap * best.cost:
+            status = Status.FEASIBLE
+        found = best.proof.method.partition("; bound: ")[0]
+        method = f"{found}, placed in banks; bound: {method.rpartition('bound: ')[2]}, cheapest banks first"
+        stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)
+        return best.with_proof(stated)

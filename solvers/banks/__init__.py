@@ -1,0 +1,10 @@
+"""Tensors in several banks of RAM: where each lies, and the least that any choice costs.
+
+`placing` chooses banks for the tensors of a schedule, and `bounds` proves costs. Recomputation and paging are left to
+solvers for one RAM.
+"""
+
+from poetc.solvers.banks.bounds import relaxed
+from poetc.solvers.banks.placing import Placed, place, unplaceable
+
+__all__ = ["Placed", "place", "relaxed", "unplaceable"]

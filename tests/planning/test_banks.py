@@ -1,0 +1,118 @@
+"""Tensors in several banks of RAM, beside the cheapest of all schedules by brute force."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from poetc import solvers
+from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
+from poetc.planning import Planner, Solution
+from poetc.planning.chain import reductions
+from poetc.scheduling import Problem, ScheduleError, keep_all, trace_of, verify, verify_plan
+from poetc.scheduling.schedule import SolveOptions
+from poetc.solvers.banks import place
+from tests.support.banks import banked, cheapest
+
+
+def solved(problem: Problem) -> Solution:
+    return Planner(options=SolveOptions(time_limit_s=2.0, work_limit_s=0.5), reductions=reductions()).solve(problem)
+
+
+def agree(seeds: range, operators: int, banks: int) -> tuple[int, int]:
+    """Problems that were solved, and those of them that were solved to optimality."""
+    found = optimal = 0
+    for seed in seeds:
+        problem = banked(Random(seed), operators, banks)
+        least = cheapest(problem)
+        try:
+            solution = solved(problem)
+        except InfeasibleError:
+            assert least is None, f"seed {seed}"
+            continue
+        except LimitError:
+            continue
+        assert least is not None, f"seed {seed}"
+        verify(solution.problem, solution.schedule)
+        verify_plan(solution.problem, solution.schedule, solution.plan)
+        assert solution.proof.bound <= least <= solution.cost, f"seed {seed}"
+        assert solution.choices.banks == solution.schedule.banks
+        assert all(
+            use.arena_bytes + (problem.base_bytes if b == 0 else 0) <= problem.banks[b].budget_bytes
+            for b, use in enumerate(solution.plan.banks)
+        )
+        found += 1
+        optimal += solution.cost == least
+    return found, optimal
+
+
+def test_agrees_with_brute_force() -> None:
+    found, optimal = agree(range(6), 3, 2)
+    assert found >= 4 and optimal >= found - 1
+
+
+@pytest.mark.long
+def test_agrees_with_brute_force_on_larger_problems() -> None:
+    found, optimal = agree(range(100, 160), 4, 2)
+    assert found >= 15 and optimal >= 0.7 * found
+
+
+def test_placement_of_a_schedule_is_the_cheapest() -> None:
+    """Beside every way to put whole tensors and workspaces into two banks."""
+    compared = 0
+    for seed in range(40):
+        problem = banked(Random(seed), 3)
+        plain = replace(problem, banks=(), budget_bytes=2**40)
+        schedule = keep_all(plain)
+        rooms = [b.budget_bytes - (problem.base_bytes if k == 0 else 0) for k, b in enumerate(problem.banks)]
+        found = place(problem, schedule, rooms, time_limit_s=5.0, copies=False)
+        tensors, operators = range(len(problem.tensors)), range(len(problem.operators))
+        least = None
+        for choice in itertools.product((0, 1), repeat=len(tensors) + len(operators)):
+            trial = replace(schedule, banks=choice[: len(tensors)], workspace_banks=choice[len(tensors) :])
+            try:
+                cost = trace_of(problem, trial).energy_pj
+            except ScheduleError:
+                continue
+            least = cost if least is None else min(least, cost)
+        assert (found is None) == (least is None), f"seed {seed}"
+        if found is not None and least is not None:
+            chosen = replace(schedule, steps=found.steps, banks=found.banks, workspace_banks=found.workspace_banks)
+            cost, rounding = trace_of(problem, chosen).energy_pj, len(schedule.steps)
+            assert least <= cost <= least + rounding, f"seed {seed}"
+            assert found.bound <= least - plain.compute_once_pj
+            compared += 1
+        if compared == 4:
+            return
+    raise AssertionError("too few problems")
+
+
+def test_solvers_refuse_banks() -> None:
+    with pytest.raises(UnsupportedProblemError, match=r"several banks of RAM \(bank0, bank1\)"):
+        solvers.solve(banked(Random(0), 2), "poetc")
+
+
+def test_a_tensor_that_fits_in_no_bank() -> None:
+    problem = banked(Random(0), 3)
+    largest = max(t.size_bytes for t in problem.tensors)
+    small = tuple(replace(b, budget_bytes=largest - 16) for b in problem.banks)
+    with pytest.raises(InfeasibleError, match="which fit in no bank: the largest budget is that of bank0"):
+        solved(replace(problem, base_bytes=0, banks=small, budget_bytes=2 * (largest - 16)))
+
+
+def test_checker_counts_each_bank() -> None:
+    problem = next(p for seed in itertools.count() if (p := banked(Random(seed), 3)) and cheapest(p) is not None)
+    schedule = solved(problem).schedule
+    verify(problem, schedule)
+    with pytest.raises(ScheduleError, match="banks has 0 entries"):
+        verify(problem, replace(schedule, banks=()))
+    with pytest.raises(ScheduleError, match="workspace_banks names bank 7"):
+        verify(problem, replace(schedule, workspace_banks=(7,) * len(problem.operators)))
+    peaks = trace_of(problem, schedule).bank_peaks
+    full = max(range(2), key=lambda b: peaks[b])
+    banks = tuple(replace(b, budget_bytes=peaks[full] - 16) if k == full else b for k, b in enumerate(problem.banks))
+    with pytest.raises(ScheduleError, match=f"bank 'bank{full}' needs {peaks[full]} bytes"):
+        verify(replace(problem, banks=banks), schedule)

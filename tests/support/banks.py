@@ -1,0 +1,127 @@
+"""Banks of RAM by brute force: the cheapest of all schedules of a small problem, with any bank for anything."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+from poetc.scheduling import BankSpec, Problem, keep_all_peak_bytes
+from tests.support.problems import random_dag
+
+State = tuple[tuple[int, ...], int]  # by tensor its bank, -1: not in RAM; the operators that were executed, as bits
+
+
+def banked(random: Random, operators: int, banks: int = 2) -> Problem:
+    """A random problem whose banks have about the bytes of keep-all together. The first bank is the cheapest."""
+    problem = random_dag(random, operators)
+    peak = keep_all_peak_bytes(problem)
+    total = max(64, int(peak * random.uniform(0.7, 1.3)))
+    shares = [random.uniform(0.3, 1.0) for _ in range(banks)]
+    specs = tuple(
+        BankSpec(
+            name=f"bank{b}",
+            budget_bytes=int(total * share / sum(shares)) // 16 * 16,
+            address=random.randint(0, 3),
+            read_fj_per_byte=b * random.randint(0, 90),
+            write_fj_per_byte=b * random.randint(0, 90),
+            read_ps_per_byte=b * random.randint(0, 40),
+            write_ps_per_byte=b * random.randint(0, 40),
+        )
+        for b, share in enumerate(shares)
+    )
+    return replace(problem, banks=specs, budget_bytes=sum(s.budget_bytes for s in specs))
+
+
+def cheapest(problem: Problem) -> int | None:
+    """The least energy of a schedule, in pJ; None if nothing fits. Without paging. Live bytes count, not packing."""
+    tensors, count = problem.tensors, len(problem.banks)
+    state = {t for t, tensor in enumerate(tensors) if tensor.initial == "ram"}
+    for o in problem.operators:
+        state |= {p.output for p in o.in_place if p.required and p.input in state}
+    queue: list[tuple[int, State]] = []
+    best: dict[State, int] = {}
+
+    def push(cost: int, at: State) -> None:
+        if cost < best.get(at, cost + 1):
+            best[at] = cost
+            heapq.heappush(queue, (cost, at))
+
+    initial = [t for t, tensor in enumerate(tensors) if tensor.initial == "ram"]
+    for choice in itertools.product(range(count), repeat=len(initial)):
+        place = [-1] * len(tensors)
+        for t, b in zip(initial, choice, strict=True):
+            place[t] = b
+        push(0, (tuple(place), 0))
+    everything = (1 << len(problem.operators)) - 1
+    final = [t for t, tensor in enumerate(tensors) if tensor.final == "ram"]
+    while queue:
+        cost, at = heapq.heappop(queue)
+        if cost > best[at]:
+            continue
+        place, done = at
+        if done == everything and all(place[t] >= 0 for t in final):
+            return cost
+        for more, after in _steps(problem, at, state):
+            push(cost + more, after)
+    return None
+
+
+def _steps(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int, State]]:
+    place, done = at
+    sizes = [t.size_bytes for t in problem.tensors]
+    used = [problem.base_bytes if b == 0 else 0 for b in range(len(problem.banks))]
+    for t, b in enumerate(place):
+        if b >= 0:
+            used[b] += sizes[t]
+    rooms = [bank.budget_bytes - u for bank, u in zip(problem.banks, used, strict=True)]
+    if min(rooms) < 0:
+        return
+    for t, b in enumerate(place):
+        if b < 0:
+            continue
+        yield 0, (_with(place, {t: -1}), done)
+        move_ns = problem.tensors[t].move_ns
+        for to, bank in enumerate(problem.banks):
+            if to != b and t not in state and move_ns is not None and rooms[to] >= sizes[t]:
+                fj = (problem.banks[b].read_fj_per_byte + bank.write_fj_per_byte) * sizes[t]
+                yield problem.tensors[t].move_pj - (-fj // 1000), (_with(place, {t: to}), done)
+    for k, op in enumerate(problem.operators):
+        if any(place[t] < 0 for t in op.inputs) or any(place[t] >= 0 for t in op.outputs):
+            continue
+        if (done >> k & 1) and not op.recomputable:
+            continue
+        required = {p.output: p.input for p in op.in_place if p.required}
+        optional = [p for p in op.in_place if not p.required]
+        for chosen in itertools.product((False, True), repeat=len(optional)):
+            pairs = dict(required)
+            added = [p for p, take in zip(optional, chosen, strict=True) if take]
+            if len({p.output for p in added} | set(pairs)) < len(added) + len(pairs):
+                continue
+            pairs |= {p.output: p.input for p in added}
+            if len(set(pairs.values())) < len(pairs):
+                continue
+            if any(sizes[o] != sizes[i] for o, i in pairs.items()):
+                continue  # it would keep the larger size
+            free = [t for t in op.outputs if t not in pairs]
+            for banks in itertools.product(range(len(problem.banks)), repeat=len(free) + 1):
+                *own, workspace = banks
+                placed = dict(zip(free, own, strict=True)) | {o: place[i] for o, i in pairs.items()}
+                need = [0] * len(problem.banks)
+                for t, b in zip(free, own, strict=True):
+                    need[b] += sizes[t]
+                need[workspace] += op.workspace_bytes
+                if any(n > room for n, room in zip(need, rooms, strict=True)):
+                    continue
+                fj = sum(problem.banks[place[t]].read_fj_per_byte * sizes[t] for t in set(op.inputs))
+                fj += sum(problem.banks[b].write_fj_per_byte * sizes[t] for t, b in placed.items())
+                w = problem.banks[workspace]
+                fj += (w.read_fj_per_byte + w.write_fj_per_byte) * op.workspace_bytes
+                after = _with(place, dict.fromkeys(pairs.values(), -1) | placed)
+                yield op.energy_pj - (-fj // 1000), (after, done | 1 << k)
+
+
+def _with(place: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:
+    return tuple(changes.get(t, b) for t, b in enumerate(place))
