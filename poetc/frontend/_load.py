@@ -53,6 +53,7 @@ from poetc.frontend._reading import (
     widened,
 )
 from poetc.frontend._rewriter import Rewriter
+from poetc.frontend._traced_batch import batch_of, merging, other_batches
 from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._translations import DOMAINS, TRANSLATIONS
 from poetc.frontend._values import constant, constant_of_shape, dequantized, fill_for, fill_roles, shape_of
@@ -111,11 +112,54 @@ def _import(model: onnx.ModelProto, path: Path, sizes: Sizes, random_weights: in
     source = _Source(model, path, random_weights, quantized)
     shapes = resolve(source.inputs, sizes)
     if shapes.old_batch is None or shapes.new_batch is None:
-        return source.build(shapes.shapes, None)[0]
+        return _at_symbolic_batch(source, shapes.shapes)
     _, file_shapes = source.build(shapes.file_shapes, None)
     graph, _ = source.build(shapes.shapes, Rebatch(shapes.old_batch, shapes.new_batch, file_shapes))
     note = f"the file fixes batch {shapes.old_batch}; imported at {shapes.new_batch}"
     return replace(graph, notes=(*graph.notes, note))
+
+
+def _at_symbolic_batch(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
+    """The graph at this batch, whether or not constants hold that of the export."""
+    found = batch_of(source.inputs, shapes)
+    if found is None:
+        return source.build(shapes, None)[0]
+    names, batch = found
+    try:
+        graph, values = source.build(shapes, None)
+    except UsageError:
+        mended = _at_traced_batch(source, shapes, names, batch)
+        if mended is None:
+            raise
+        return mended
+    merged = merging(source.nodes, source.initializers, values, batch)
+    if merged is None:
+        return graph
+    mended = _at_traced_batch(source, shapes, names, batch)
+    if mended is not None and _has_batch(mended, batch) and not _has_batch(graph, batch):
+        return mended
+    node, target = merged
+    note = f"{node.label} moves the batch of {batch} into another axis: its shape is the constant {list(target)}"
+    return replace(graph, notes=(*graph.notes, note))
+
+
+def _has_batch(graph: Graph, batch: int) -> bool:
+    return all(graph.tensors[o].shape[:1] == (batch,) for o in graph.outputs)
+
+
+def _at_traced_batch(
+    source: _Source, shapes: Mapping[str, tuple[int, ...]], names: Sequence[str], batch: int
+) -> Graph | None:
+    """The graph of a file whose constants hold the batch of its export. None: they do not. `names`: of the inputs."""
+    for old in other_batches(source.nodes, source.initializers, batch):
+        try:
+            _, before = source.build({n: (old, *s[1:]) if n in names else s for n, s in shapes.items()}, None)
+            graph, _ = source.build(shapes, Rebatch(old, batch, before))
+        except PoetcError:
+            continue
+        note = f"the batch is symbolic, but constants of Reshape hold batch {old}; imported at {batch}"
+        return replace(graph, notes=(*graph.notes, note))
+    return None
 
 
 class _Source:

@@ -19,7 +19,7 @@ from poetc.errors import UsageError
 from poetc.frontend import Sizes, load
 from poetc.scheduling import SolveOptions
 from poetc.training import TrainingOptions
-from tests.frontend.support import make, normal, save
+from tests.frontend.support import evaluate, make, normal, save
 
 
 @pytest.fixture
@@ -110,3 +110,36 @@ def test_a_solved_directory_keeps_them(path: Path) -> None:
     solved = solve(SolveRequest(model=request, options=SolveOptions(time_limit_s=1)))
     again = load(path, **{k: v for k, v in imported_with(solved).items() if k != "new_head"})
     assert [again.tensors[i].shape for i in again.inputs] == [(1, 3, 4), (1, 3), (1, 3, 4)]
+
+
+def with_reshape(folder: Path, target: list[int], weight: tuple[int, int]) -> Path:
+    """y = Reshape(Relu(x w), target) v: x [batch, 3, 4] with a symbolic batch, and the target a constant."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]),
+        make_node("Relu", ["a"], ["r"]),
+        make_node("Reshape", ["r", "target"], ["flat"], name="flatten"),
+        make_node("MatMul", ["flat", "v"], ["y"]),
+    ]
+    weights = {"w": normal(4, 4), "v": normal(*weight), "target": np.array(target)}
+    return save(make(nodes, {"x": ("batch", 3, 4)}, ["y"], weights), folder)
+
+
+@pytest.mark.parametrize(("target", "old"), [([1, -1], 1), ([1, 12], 1), ([8, 12], 8), ([8, -1], 8)])
+def test_a_constant_with_the_batch_of_the_export_is_mended(tmp_path: Path, target: list[int], old: int) -> None:
+    path = with_reshape(tmp_path, target, (12, 5))
+    graph = load(path, batch=4)
+    assert any(f"constants of Reshape hold batch {old}; imported at 4" in note for note in graph.notes)
+    right = load(with_reshape(tmp_path, [-1, 12], (12, 5)), batch=4)
+    x = {"x": normal(4, 3, 4)}
+    np.testing.assert_array_equal(evaluate(graph, x)["y"], evaluate(right, x)["y"])
+
+
+def test_a_constant_that_merges_samples_is_mended_where_the_outputs_show_it(tmp_path: Path) -> None:
+    graph = load(with_reshape(tmp_path, [1, -1, 4], (4, 5)), batch=2)
+    assert graph.tensors[graph.outputs[0]].shape == (2, 3, 5)
+    assert any("hold batch 1; imported at 2" in note for note in graph.notes)
+
+
+def test_constants_that_fit_no_batch_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"Reshape 'flatten': \[4, 3, 4\] does not fit into shape \[5, 7\]$"):
+        load(with_reshape(tmp_path, [5, 7], (7, 5)), batch=4)
