@@ -12,6 +12,7 @@ import argparse
 import importlib.util
 import tempfile
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,18 @@ RUNS: dict[str, tuple[TrainingOptions, str]] = {
 }
 
 
-def network(name: str, folder: Path) -> Path:
-    """The ONNX file of a network of demo/boards/networks.py."""
+def networks() -> ModuleType:
+    """The module demo/boards/networks.py."""
     spec = importlib.util.spec_from_file_location("networks", ROOT / "demo" / "boards" / "networks.py")
     assert spec is not None and spec.loader is not None
-    networks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(networks)
-    path: Path = networks.write(name, folder / f"{name}.onnx")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def network(name: str, folder: Path) -> Path:
+    """The ONNX file of one of its networks."""
+    path: Path = networks().write(name, folder / f"{name}.onnx")
     return path
 
 

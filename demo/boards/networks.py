@@ -21,9 +21,9 @@ CLASSES = 10
 class Network:
     """Adds one layer after another; `at` is the name of the last tensor, `channels` and `side` its shape."""
 
-    def __init__(self, name: str, side: int) -> None:
-        self.name, self.side, self.channels, self.at = name, side, 1, "image"
-        self.input_side = side
+    def __init__(self, name: str, side: int, channels: int = 1) -> None:
+        self.name, self.side, self.channels, self.at = name, side, channels, "image"
+        self.input_shape = channels, side, side
         self._random = np.random.default_rng(1)
         self._nodes: list[onnx.NodeProto] = []
         self._weights: list[onnx.TensorProto] = []
@@ -97,11 +97,10 @@ class Network:
 
     def model(self) -> onnx.ModelProto:
         self._nodes[-1].output[0] = "logits"
-        side = self.input_side
         graph = helper.make_graph(
             self._nodes,
             self.name,
-            [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", 1, side, side])],
+            [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["batch", *self.input_shape])],
             [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", CLASSES])],
             self._weights,
         )

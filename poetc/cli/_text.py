@@ -160,6 +160,7 @@ def validate_text(result: Mapping[str, Any]) -> str:
         (
             ("loss, relative error", error("loss_rel_error")),
             ("gradients, largest error", error("max_grad_rel_error")),
+            ("processors", str(result["processors"]) if result.get("processors", 1) > 1 else ""),
             ("same bits as keep-all", "" if identical is None else ("yes" if identical else "NO")),
             ("peak, predicted", size(result.get("peak_predicted_bytes"))),
             ("peak, measured", size(result.get("peak_measured_bytes"))),
@@ -310,6 +311,7 @@ def run_text(document: Mapping[str, Any]) -> str:
     lines = fields(
         (
             ("on", f"{document['on']}  ({document['target']}, {document['numerics']} numerics)"),
+            ("processors", count("processors") if document["processors"] > 1 else ""),
             ("steps", count("steps")),
             ("loss", f"{document['loss']:.6f}  (first {document['losses'][0]:.6f})"),
             ("peak, measured", f"{measured:,} B"),
@@ -324,6 +326,8 @@ def run_text(document: Mapping[str, Any]) -> str:
             ("flash", _beside(document, "flash")),
             ("RAM as linked", _beside(document, "ram")),
             ("instructions", count("instructions") + _error(document)),
+            ("by processor", ", ".join(f"{n:,}" for n in document.get("queue_instructions") or ())),
+            ("from begin to end", count("longest_instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
             ("written a step", size(document["store_written_bytes"] or None)),
             ("written a checkpoint", size(document.get("checkpoint_written_bytes") or None)),

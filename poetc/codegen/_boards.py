@@ -59,6 +59,7 @@ class Board:
     ram: Region | None = None
     sources: tuple[str, ...] = ()  # files of runtime/ports besides the target's folders
     serial: str = ""  # the driver of its serial line, a file of runtime/ports; "": none here
+    processors: str = ""  # the port of its other processors, a file of runtime/ports; "": it has one
     trap: str = ""  # mpu | mmu | end | pages | ""
     memory_option: bool = False
     card: bool = False  # pages go to an SD card image; otherwise to a file
@@ -163,6 +164,8 @@ _AN505 = {
     "sources": _SEMIHOSTING,
     "trap": "mpu",
 }
+# The first processor of QEMU's AN521 has neither FPU nor DSP instructions unless it is asked for.
+_FPU = ("-global", "sse-200.CPU0_FPU=on", "-global", "sse-200.CPU0_DSP=on")
 _AN547 = {
     "qemu": (*_SYSTEM_ARM, "mps3-an547"),
     "code": Region(0, 512 * KIB),
@@ -252,6 +255,13 @@ BOARDS = {
             title="MPS2 with a Cortex-M33",
             target="generic-m33",
             **_AN505,  # type: ignore[arg-type]
+        ),
+        Board(
+            name="mps2-an521",
+            title="MPS2 with two Cortex-M33",
+            target="generic-m33",
+            processors="processors/sse200.c",
+            **{**_AN505, "qemu": (*_SYSTEM_ARM, "mps2-an521", *_FPU, "-accel", "tcg,thread=single")},  # type: ignore[arg-type]
         ),
         Board(
             name="mps2-an505-m23",

@@ -42,6 +42,7 @@ from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 from poetc.training.rates import Schedule
 
+PROCESSORS = runtime_directory() / "ports" / "processors"
 KIND = Kind("poetc-emit.json", "emitted C")
 
 
@@ -169,7 +170,7 @@ def emit_models(
     check_names(models)
     contents = Contents(
         models=tuple(models),
-        runtime=_runtime(modules),
+        runtime=_runtime(modules, chosen),
         target=chosen,
         board=its_board,
         numerics=numerics,
@@ -183,6 +184,7 @@ def emit_models(
             its_board,
             FLEET_PROGRAM if fleet else "train.c" if bench is None else "bench.c",
             bundle=any(p.bundle for p in parts),
+            queues=any(m.queues for m in modules) and not fleet and bench is None,
         ),
         files={name: text.encode() for name, text in (bench or {}).items()},
     )
@@ -301,10 +303,13 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
     return Emitted(module, identity, files, {module.image(name): data for name, data in found.items()})
 
 
-def _runtime(modules: Sequence[Module]) -> dict[str, Path]:
+def _runtime(modules: Sequence[Module], target: Target) -> dict[str, Path]:
     symbols = {symbol for module in modules for symbol in module.symbols}
     parts = {part for module in modules for part in module.parts}
-    return {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(symbols, sorted(parts))}
+    files = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(symbols, sorted(parts))}
+    if target.build == "library" and any(module.queues for module in modules):
+        files |= {f"runtime/processors/{name}": PROCESSORS / name for name in ("poetc_processors.h", "rp2.c")}
+    return files
 
 
 def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
@@ -318,7 +323,8 @@ def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
         files["model.h"] = generic_header(model.module, model.identity, contents.sections.arena).encode()
     if target.build == "firmware" and board is not None:
         image_bytes = sum(len(data) for name, data in contents.images.items() if name.endswith(".bin"))
-        plan = layout(board, memory, model.module.arena_bytes, image_bytes)
+        processors = 2 if contents.has_processors else 1
+        plan = layout(board, memory, model.module.arena_bytes, image_bytes, processors)
         files["link.ld"] = linker_script(plan, contents.sections).encode()
     return files
 

@@ -80,8 +80,9 @@ class Layout:
     board: Board
     code: Region
     ram: Region
-    stack_bytes: int
+    stack_bytes: int  # of each processor
     arena_bytes: int
+    processors: int = 1
 
     @property
     def arena_origin(self) -> int:
@@ -121,16 +122,21 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
 
 
 def port_sources(
-    target: Target, board: Board | None, program: str = "train.c", *, bundle: bool = False
+    target: Target, board: Board | None, program: str = "train.c", *, bundle: bool = False, queues: bool = False
 ) -> dict[str, Path]:
     """Name in the emitted directory of each file of the port: sources, and the headers beside them.
 
     `program` is the one of the folder `device`. `bundle`: a program of Linux can follow the memory that is left to it.
+    `queues`: several processors work, where the system or the board has them.
     """
     root = runtime_directory() / "ports"
     named = board.sources if board is not None else ()
     if board is not None and program == FLEET_PROGRAM:
         named = (*named, board.serial)
+    if queues and "posix" in target.ports:
+        named = (*named, "processors/threads.c")
+    elif queues and board is not None and board.processors:
+        named = (*named, board.processors)
     paths: set[Path] = set()
     for folder in (*target.ports, *(["pressure"] if bundle and "posix" in target.ports else [])):
         if folder == "loop" and program != "train.c":
@@ -154,7 +160,7 @@ def _headers_of(path: Path) -> Iterator[Path]:
             yield path.parent / name
 
 
-def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: int) -> Layout:
+def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: int, processors: int = 1) -> Layout:
     """The memory map for an arena and `image_bytes` of constants, tables and initial state.
 
     Without `memory`, the program may use the board's whole RAM, and the stack gets the bytes that the runtime needs.
@@ -180,7 +186,7 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
         ram = Region(ram.end - size, size)
     else:
         ram = Region(ram.origin, size)
-    return Layout(board, code, ram, stack, arena)
+    return Layout(board, code, ram, stack, arena, processors)
 
 
 def linker_script(plan: Layout, sections: Sections) -> str:
@@ -195,8 +201,10 @@ def _script(plan: Layout, sections: Sections) -> Iterator[str]:
     own = [name for name in (sections.constants, sections.store) if name and not name.startswith((".text", ".rodata"))]
     in_code = "".join(f"\n    {name} : {{ *({name}) }} > code" for name in dict.fromkeys(own))
     arena = sections.arena or ".bss.poetc_arena"
+    stacks = plan.processors * plan.stack_bytes
+    second = f"\n        . = . + {plan.stack_bytes};\n        poetc_second_stack_top = .;" * (plan.processors > 1)
     message = (
-        f"the arena of {plan.arena_bytes} bytes does not fit: with the stack of {plan.stack_bytes} and variables it"
+        f"the arena of {plan.arena_bytes} bytes does not fit: with the stack of {stacks} and variables it"
         f" needs more than the {ram.size_bytes} bytes of RAM"
     )
     yield f"/* {plan.board.title}: RAM {ram.size_bytes} bytes, arena {plan.arena_bytes}. Made by poetc. */"
@@ -228,7 +236,7 @@ SECTIONS
     {{
         poetc_stack = .;
         . = . + {plan.stack_bytes};
-        poetc_stack_top = .;
+        poetc_stack_top = .;{second}
     }} > ram
     .data : {{ poetc_data = .; *(.data*) *(.got*) . = ALIGN(8); poetc_data_end = .; }} > ram AT > code
     poetc_data_load = LOADADDR(.data);
@@ -237,7 +245,7 @@ SECTIONS
     .bss poetc_data_end (NOLOAD) : {{ poetc_bss = .; *(.bss*) *(COMMON) . = ALIGN(8); poetc_bss_end = .; }} > ram
     /DISCARD/ : {{ *(.eh_frame*) *(.note*) }}
 }}
-ASSERT({plan.arena_bytes} + {plan.stack_bytes} + (poetc_bss_end - poetc_data) <= LENGTH(ram),
+ASSERT({plan.arena_bytes} + {stacks} + (poetc_bss_end - poetc_data) <= LENGTH(ram),
        "{message}")
 """
 

@@ -28,7 +28,7 @@ from poetc.codegen.program import Operand, Page, Program
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
-from poetc.runtime.library import Config, Library, Runtime, aligned, callbacks, touched_bytes
+from poetc.runtime.library import Config, Library, Processors, Runtime, aligned, callbacks, touched_bytes
 
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3
@@ -97,7 +97,7 @@ def compile_library(
 
 
 class HostModel:
-    """Emitted programs in this process; the first runs until `select`.
+    """Emitted programs in this process; the first runs until `select`, on as many threads as it has queues.
 
     The store is a file, unless `store` gives two functions.
     """
@@ -113,7 +113,7 @@ class HostModel:
     ) -> None:
         self.program = programs[0]
         self._programs = tuple(programs)
-        self.run_ns = 0  # processor time of the last run
+        self.run_ns = 0  # processor time of the last run in the calling thread
         self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
         self._library = Library(library)
         self._dll = self._library.dll
@@ -129,7 +129,10 @@ class HostModel:
         self._store = store
         self._temporary = tempfile.TemporaryDirectory(prefix="poetc-store-")
         self._keep: list[object] = []  # callbacks must outlive the calls
+        self._processors: Processors | None = None
         self.reset()
+        if module.queues is not None:
+            self._processors = Processors(self._library, self._runtime, module.queues)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -174,6 +177,8 @@ class HostModel:
         self._config.observer = ctypes.cast(observer, ctypes.c_void_p).value
 
     def close(self) -> None:
+        if self._processors is not None:
+            self._processors.end()
         self._close_store()
         self._temporary.cleanup()
 
@@ -227,7 +232,10 @@ class HostModel:
             self._view(binding.operand)[...] = fit_input(binding, inputs)
         start_ns = time.thread_time_ns()
         with callbacks():
-            code = self._dll.poetc_run(ctypes.byref(self._runtime))
+            if self._processors is None:
+                code = self._dll.poetc_run(ctypes.byref(self._runtime))
+            else:
+                code = self._dll.poetc_processors_run(self._processors.memory, ctypes.byref(self._runtime))
         self.run_ns = time.thread_time_ns() - start_ns
         if not (self._before == _GUARD).all() or not (self._after == _GUARD).all():
             raise CheckFailed("the emitted C wrote outside its arena")

@@ -44,6 +44,7 @@ def _session(module: Module) -> dict[str, Any]:
         "library": "libmodel.so",
         "symbol": module.description,
         "bundle": f"{module.prefix}_bundle" if module.bundle is not None else None,
+        "queues": module.queues,
         "arena_bytes": module.arena_bytes,
         "state_bytes": main.state_bytes,
         "block_bytes": main.block_bytes,

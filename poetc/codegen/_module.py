@@ -72,6 +72,12 @@ class Module:
         return f"{self.prefix}_model"
 
     @property
+    def queues(self) -> str | None:
+        """The symbol of the queues by which several processors execute the main program; None where one does."""
+        main = self.programs[0]
+        return f"{self.prefix}_{main.name}_queues" if main.queues and self.bundle is None else None
+
+    @property
     def flash_bytes(self) -> int:
         return max(p.flash_bytes for p in self.programs)
 
@@ -291,6 +297,8 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
         ("DESCRIPTION", f"(&{module.description})"),
         ("LOOP", f"(&{module.prefix}_loop)"),
     ]
+    if module.queues is not None:
+        pairs.append(("QUEUES", f"(&{module.queues})"))
     if module.bundle is not None:
         pairs.append(("BUNDLE", f"(&{prefix}_bundle)"))
     buffer, rate = spare_block(main), module.learning_rate()

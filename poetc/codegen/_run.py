@@ -86,6 +86,11 @@ class Firmware:
         return bool(self.program.pages) or self.checkpoint_steps > 0
 
     @property
+    def has_processors(self) -> bool:
+        """Whether several processors execute the program."""
+        return bool(self.program.queues) and (TARGETS[self.board.target].hosted or bool(self.board.processors))
+
+    @property
     def path(self) -> Path:
         return self.directory / "src" / ("train" if TARGETS[self.board.target].hosted else "firmware.elf")
 
@@ -115,6 +120,10 @@ class Run:
     operating system's. `resumed_step`: the losses are of the steps after it. `gradients_crc`: a checksum of all
     gradients of each step, if they were asked for. `step_instructions`: of each of the program's instructions, in the
     first step.
+
+    With several processors, `instructions` are the sum of theirs, and `queue_instructions` those of each.
+    `longest_instructions` are those from the beginning to the end of all steps. Waiting for others counts there, and
+    the fences do not.
     """
 
     losses: tuple[float, ...]
@@ -130,6 +139,8 @@ class Run:
     step_ends: tuple[int, ...] = ()
     gradients_crc: tuple[int, ...] = ()
     step_instructions: tuple[int, ...] = ()
+    queue_instructions: tuple[int, ...] = ()
+    longest_instructions: int = 0
 
     @property
     def state_sha256(self) -> str:
@@ -250,8 +261,10 @@ def execute(
     if log.resumed + len(losses) != len(batches):
         raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
     done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
-    measured, marks = _read_counts(counts)
+    measured, marks, works = _read_counts(counts)
     steps = len(program.instructions)
+    if firmware.has_processors:
+        marks = _in_order(program, works)
     return Run(
         losses=tuple(losses),
         arena_bytes=measured["arena"],
@@ -266,6 +279,8 @@ def execute(
         step_ends=tuple(marks[steps :: steps + 1]),
         gradients_crc=tuple(log.gradients),
         step_instructions=tuple(after - before for before, after in pairwise(marks[: steps + 1])),
+        queue_instructions=_of_queues(program, marks) if firmware.has_processors else (),
+        longest_instructions=_longest(program, marks) if firmware.has_processors else 0,
     )
 
 
@@ -286,12 +301,20 @@ def _arena_address(firmware: Firmware) -> int:
     return symbols["poetc_arena"]
 
 
+_FENCES = ("execute", "poetc_queues_run", "poetc_queues_serve")  # the callers of poetc_execute in poetc_queues.c
+
+
 def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None) -> list[str]:
     """The words that start QEMU in `run_directory`; the plugin that measures writes to `counts`, or cuts the power."""
     board, symbols = firmware.board, firmware.elf.symbols
     arena = _arena_address(firmware)
     plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
     plugin.append(f"arena={arena:x}-{arena + firmware.program.arena_bytes:x}")
+    if firmware.has_processors:
+        plugin.append(f"work={symbols['poetc_execute'] & ~1:x}")
+        for name, size in firmware.elf.extents.items():
+            if name.split(".")[0] in _FENCES:
+                plugin.append(f"rest={symbols[name] & ~1:x}-{(symbols[name] & ~1) + size:x}")
     if "poetc_stack" in symbols:
         plugin.append(f"stack={symbols['poetc_stack']:x}-{symbols['poetc_stack_top']:x}")
     plugin.append(f"out={counts}")
@@ -383,16 +406,66 @@ def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _read_counts(path: Path) -> tuple[dict[str, int], list[int]]:
+def _read_counts(path: Path) -> tuple[dict[str, int], list[int], list[list[int]]]:
+    """Numbers by name, marks, and by processor its instructions at the beginning of each step and at the end."""
     values: dict[str, int] = {}
     marks: list[int] = []
+    works: dict[int, list[int]] = {}
     for line in path.read_text().splitlines():
-        key, value = line.split()
+        key, *numbers = line.split()
         if key == "mark":
-            marks.append(int(value))
+            marks.append(int(numbers[0]))
+        elif key in ("work", "processor"):
+            works.setdefault(int(numbers[0]), []).append(int(numbers[1]))
         else:
-            values[key] = int(value)
-    return values, marks
+            values[key] = int(numbers[0])
+    return values, marks, [works[n] for n in sorted(works)]
+
+
+def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:
+    """Marks as a single processor would make them that executes the steps in the order of the list."""
+    busy = [queue for queue in program.queues if queue]
+    if len(works) != len(busy):
+        raise CheckFailed(f"{len(works)} of {len(busy)} processors were at work")
+    marks, total = list[int](), 0
+    for run in range(len(works[0]) // len(busy[0])):
+        taken = {}
+        for queue, begins in zip(busy, works, strict=True):
+            for at, step in enumerate(queue, run * len(queue)):
+                taken[step.instruction] = begins[at + 1] - begins[at]
+        for index in range(len(program.instructions)):
+            marks.append(total)
+            total += taken[index]
+        marks.append(total)
+    return marks
+
+
+def _of_queues(program: Program, marks: Sequence[int]) -> tuple[int, ...]:
+    """Instructions by processor, over all runs."""
+    taken = _taken(program, marks)
+    return tuple(sum(run[step.instruction] for run in taken for step in queue) for queue in program.queues)
+
+
+def _longest(program: Program, marks: Sequence[int]) -> int:
+    """Instructions from the beginning to the end of all runs, as the fences order the steps."""
+    total = 0
+    for taken in _taken(program, marks):
+        ends: dict[int, int] = {}
+        before = {step.instruction: last.instruction for queue in program.queues for last, step in pairwise(queue)}
+        waits = {step.instruction: step.waits for queue in program.queues for step in queue}
+        for index, own in enumerate(taken):  # whatever a step waits for comes earlier in the list
+            others = [program.queues[q][n - 1].instruction for q, n in enumerate(waits[index]) if n]
+            begin = max((ends[i] for i in (*others, *([before[index]] if index in before else []))), default=0)
+            ends[index] = begin + own
+        total += max(ends.values(), default=0)
+    return total
+
+
+def _taken(program: Program, marks: Sequence[int]) -> list[list[int]]:
+    """By run, the instructions of each step."""
+    steps = len(program.instructions)
+    runs = [marks[start : start + steps + 1] for start in range(0, len(marks), steps + 1)]
+    return [[after - before for before, after in pairwise(run)] for run in runs]
 
 
 def _inside(marks: Sequence[int], steps: int) -> int:

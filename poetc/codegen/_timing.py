@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -116,7 +116,11 @@ def time_program(
     cc: str | None = None,
     cflags: str = "-O2",
 ) -> StepTimes:
-    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions."""
+    """Compile `program` for this machine, train on made-up inputs and take the times of its instructions.
+
+    On one processor, one instruction after another.
+    """
+    program = replace(program, queues=())
     with scratch_directory("poetc-timing-") as scratch:
         directory = scratch
         library = compile_library([program], values, directory, cc=cc, cflags=cflags)

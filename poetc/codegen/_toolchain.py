@@ -72,12 +72,13 @@ def telling(lines: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Elf:
-    """Addresses of the symbols, and the sizes that `size` prints."""
+    """Addresses of the symbols, the sizes that `size` prints, and those of functions and objects in bytes."""
 
     symbols: dict[str, int]
     text_bytes: int
     data_bytes: int
     bss_bytes: int
+    extents: dict[str, int]
 
     @property
     def flash_bytes(self) -> int:
@@ -86,13 +87,15 @@ class Elf:
 
 
 def read_elf(path: Path, prefix: str) -> Elf:
-    symbols = {}
-    for line in command([f"{prefix}nm", path], "cannot read the program").splitlines():
+    symbols, extents = {}, {}
+    for line in command([f"{prefix}nm", "-S", path], "cannot read the program").splitlines():
         parts = line.split()
-        if len(parts) == 3:
-            symbols[parts[2]] = int(parts[0], 16)
+        if len(parts) in (3, 4):
+            symbols[parts[-1]] = int(parts[0], 16)
+        if len(parts) == 4:
+            extents[parts[3]] = int(parts[1], 16)
     sizes = command([f"{prefix}size", path], "cannot read the program").splitlines()[1].split()
-    return Elf(symbols, int(sizes[0]), int(sizes[1]), int(sizes[2]))
+    return Elf(symbols, int(sizes[0]), int(sizes[1]), int(sizes[2]), extents)
 
 
 def build_counter(directory: Path) -> Path:

@@ -52,6 +52,7 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
     document = {
         **result.to_json(),
         "passed": not problems,
+        "processors": max(1, len(training.queues)),
         "peak_predicted_bytes": base_bytes + result.peak_predicted_bytes,
         "peak_measured_bytes": base_bytes + result.peak_measured_bytes,
     }

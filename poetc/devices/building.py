@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import Features, features_of
-from poetc.devices.processors import OtherProcessor, main_processor
+from poetc.devices.processors import OtherProcessor, main_processor, team_bytes
 from poetc.devices.profile import DeviceProfile, Store
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
@@ -72,6 +72,10 @@ def build_problem(
         _operator(op, graph, storages, costs, others, fetched.get(op.name, Fetched()), zero_factors(op, shares))
         for op in storages.operators
     )
+    for other in others:
+        if not any(cost.processor == other.number for op in operators for cost in op.elsewhere):
+            known = f"it runs no operator of {graph.name}, only {other.abilities}"
+            raise UsageError(f"--processors {other.spec.name}: {known}; leave it out")
     page_store = None if paging is Paging.NONE else chosen
     tensors = tuple(_tensor(name, storages, costs, page_store) for name in storages.names)
     return Problem(
@@ -82,7 +86,7 @@ def build_problem(
         deadline_ns=deadline_ns,
         objective=objective,
         paging=paging,
-        base_bytes=profile.base_bytes,
+        base_bytes=profile.base_bytes + team_bytes(profile, len(others)),
         dma_full_duplex=page_store is not None and page_store.full_duplex,
         page_buffer_bytes=0 if page_store is None else int(page_store.block_bytes.value),
         store_capacity_bytes=None if page_store is None else int(page_store.capacity_bytes.value),

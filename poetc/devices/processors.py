@@ -13,6 +13,9 @@ from poetc.scheduling.problem import Elsewhere, ProcessorSpec
 
 ALL = "all"
 
+# sizeof(poetc_processors), rounded up; tests compare them with the compiler's.
+MICROCONTROLLER_TEAM_BYTES, TEAM_BYTES = 128, 2048
+
 
 def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
     """The value of --processors: names of those beside the main one. "main" and "" are none, "all" is every one."""
@@ -50,6 +53,12 @@ class OtherProcessor:
             flush_ps_per_byte=0 if flush is None else round(1e12 / flush.value),
         )
 
+    @property
+    def abilities(self) -> str:
+        """The operators that it can run, in words."""
+        named = (("kinds", self._kinds), ("precisions", self._precisions))
+        return " and ".join(f"{what} {', '.join(sorted(names))}" for what, names in named if names) or "all"
+
     def cost(self, features: Features) -> Elsewhere | None:
         """Of an operator with these features; None where this processor does not run it."""
         kind = features.cost_class.partition("/")[0]
@@ -59,6 +68,12 @@ class OtherProcessor:
             return None
         cost = self.costs.operator(features)
         return Elsewhere(processor=self.number, time_ns=cost.time_ns, energy_pj=cost.energy_pj)
+
+
+def team_bytes(profile: DeviceProfile, others: int) -> int:
+    """RAM that `others` processors beside the main one need in any schedule: a stack each, and the fences."""
+    fences = MICROCONTROLLER_TEAM_BYTES if profile.cpu.core.startswith("cortex-m") else TEAM_BYTES
+    return others * int(profile.memory.stack_bytes.value) + fences if others else 0
 
 
 def main_processor(profile: DeviceProfile) -> ProcessorSpec:

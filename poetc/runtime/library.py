@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Union
@@ -188,6 +189,28 @@ class Library:
     def close_store(self, store: Store) -> int:
         """A code; nothing to do where no store is open."""
         return int(self.dll.poetc_host_close(ctypes.byref(store))) if store.context else 0
+
+
+class Processors:
+    """The threads that execute the queues of a library's main program; a runtime of it must outlive them.
+
+    SessionError where they do not start.
+    """
+
+    def __init__(self, library: Library, runtime: Runtime, queues: str) -> None:
+        self._dll = library.dll
+        size_bytes = ctypes.c_uint32.from_address(library.address("poetc_processors_bytes")).value
+        self.memory = ctypes.create_string_buffer(size_bytes)
+        self.run = ctypes.cast(self._dll.poetc_processors_run, ctypes.c_void_p).value
+        address = ctypes.c_void_p(library.address(queues))
+        code = self._dll.poetc_processors_begin(self.memory, ctypes.byref(runtime), address)
+        if code:
+            raise SessionError(f"{library.path}: its processors do not start: {library.text(code)}", code)
+        self._end = weakref.finalize(self, self._dll.poetc_processors_end, self.memory)
+
+    def end(self) -> None:
+        """Stop the threads; a second call does nothing."""
+        self._end()
 
 
 def aligned(size_bytes: int, guard_bytes: int = 0) -> tuple[Array, int]:

@@ -41,6 +41,7 @@ from .library import (
     Hits,
     Library,
     PathLike,
+    Processors,
     Scores,
     SessionError,
     SessionStructure,
@@ -159,7 +160,8 @@ class Session:
     `undo`: a step that fails leaves the state before it, for a copy of the state a step.
 
     Arrays are copied once, to the arena; contiguous arrays of the model's types cost nothing else. Integers of other
-    types are taken if the numbers fit, floats are rounded to 32 bits. ValueError names the input that has a wrong
+    types are taken if the numbers fit, floats are rounded to 32 bits. A schedule for several processors has a thread
+    each, which sleeps between two steps. ValueError names the input that has a wrong
     shape, type, NaN, or class. SessionError has the runtime's sentence. The interpreter's lock is free during a step,
     and threads may share a session: calls wait for each other.
     """
@@ -192,6 +194,7 @@ class Session:
         self._train = self._entries["train"]
         self._hits = Hits()
         self._pressure: Any = None
+        self._processors: Processors | None = None
         self._last = self._train
         try:
             self._start(folder, store, undo)
@@ -225,6 +228,11 @@ class Session:
         code = dll.poetc_session_init(self._pointer, model, ctypes.byref(config))
         self._require_same(self._raw.checkpoint.identity == self.manifest["state"]["identity"])
         self._check(code, "the session cannot start")
+        queues = self._description.get("queues")
+        if queues is not None:
+            self._processors = Processors(self._library, self._raw.runtime, queues)
+            self._raw.run = self._processors.run
+            self._raw.run_context = ctypes.addressof(self._processors.memory)
         if undo:
             self._backup = np.empty(max(1, self._description["state_bytes"]), np.uint8)
             self._raw.backup = self._backup.ctypes.data
@@ -523,6 +531,8 @@ class Session:
         """Close the store. The session cannot be used any more; a second call does nothing."""
         with self._lock:
             self._pointer = ctypes.c_void_p(None)
+            if self._processors is not None:
+                self._processors.end()
             code = self._library.close_store(self._raw.config.store) if hasattr(self, "_library") else 0
             if self._temporary is not None:
                 self._temporary.cleanup()

@@ -404,6 +404,7 @@ def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> No
     common = ("solve", model, "--batch", "2", "--time-limit", "2", "--no-paging", "-o", out)
     one_line(poetc(*common, "--device", "rp2350", "--processors", "core2"), 2, "--processors core2", "'core1'")
     one_line(poetc(*common, "--device", "stm32f746", "--processors", "all"), 2, "has the main processor alone")
+    one_line(poetc(*common, "--device", "phone-dsp", "--processors", "dsp"), 2, "dsp: it runs no operator", "i8")
     late = ("--device", "rp2350", "--processors", "all", "--deadline", "1ns")
     one_line(poetc(*common, *late), 4, "--deadline 1ns", "cannot be met", "at least")
     one_line(poetc(*common, *late[:4], "--solver", "melon"), 2, "melon: places operators on one processor alone")

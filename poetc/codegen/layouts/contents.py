@@ -61,6 +61,11 @@ class Contents:
         return [model.module for model in self.models]
 
     @property
+    def has_processors(self) -> bool:
+        """Whether its program runs on several processors."""
+        return "port/poetc_processors.h" in self.port
+
+    @property
     def title(self) -> str:
         return " and ".join(_plain(m.name or m.model) for m in self.modules)
 
@@ -94,7 +99,8 @@ class Contents:
 
     def compiler_flags(self) -> str:
         """Without those of the core."""
-        return f"-std=c99 {WARNINGS} {self.numerics_flag}"
+        several = " -DPOETC_QUEUES" + " -pthread" * self.target.hosted if self.has_processors else ""
+        return f"-std=c99 {WARNINGS} {self.numerics_flag}{several}"
 
     @property
     def numerics_flag(self) -> str:

@@ -64,6 +64,7 @@ def _makefile(contents: Contents, sources: Sequence[str]) -> str:
     program = ["build/main.o", "build/port/poetc_loop.o"] if "main.c" in sources else []  # not of the library
     library = [o for o in objects if o not in program]
     goal = GOALS[target.build]
+    threads = "-pthread" if contents.has_processors else "$(if $(THREADS),-pthread)"
     lines = [
         f"# `make` builds {goal}. CC, CROSS_COMPILE, CFLAGS (optimisation and processor) and LDFLAGS may be given.",
         f"CROSS_COMPILE ?= {target.cross_compile}".rstrip(),
@@ -88,14 +89,14 @@ def _makefile(contents: Contents, sources: Sequence[str]) -> str:
     if target.build == "program":
         lines += [
             f"train: {' '.join([*program, '$(LIBRARY)'])}",
-            "\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
+            f"\t$(CC) $(CFLAGS) -Wl,--gc-sections -o $@ $^ $(LDFLAGS) {threads}",
             "",
             "# The same code as a shared library: build it with CFLAGS='-O2 -fPIC'.",
         ]
     if target.hosted:
         lines += [
             "libmodel.so: $(LIBRARY)",
-            "\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS) $(if $(THREADS),-pthread)",
+            f"\t$(CC) $(CFLAGS) -shared -o $@ $^ $(LDFLAGS) {threads}",
             "",
         ]
     if target.build == "firmware":

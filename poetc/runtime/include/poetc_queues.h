@@ -12,12 +12,23 @@
 
 #include "poetc.h"
 
+#ifndef POETC_FENCE_PAUSE /* between two looks at a counter: a yield, or a wait for an event */
+#if defined(__unix__) && __STDC_HOSTED__
+#include <sched.h>
+#define POETC_FENCE_PAUSE() ((void)sched_yield())
+#elif defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' /* the cores' events reach each other */
+#define POETC_FENCE_PAUSE() __asm__ volatile("wfe" : : : "memory")
+#define POETC_FENCE_SIGNAL() __asm__ volatile("dsb\n sev" : : : "memory")
+#else
+#define POETC_FENCE_PAUSE() ((void)0)
+#endif
+#endif
+#ifndef POETC_FENCE_SIGNAL
+#define POETC_FENCE_SIGNAL() ((void)0) /* after a counter was written: ends a pause */
+#endif
 #ifndef POETC_FENCE_LOAD
 #define POETC_FENCE_LOAD(counter) __atomic_load_n((counter), __ATOMIC_ACQUIRE)
 #define POETC_FENCE_STORE(counter, value) __atomic_store_n((counter), (value), __ATOMIC_RELEASE)
-#endif
-#ifndef POETC_FENCE_PAUSE
-#define POETC_FENCE_PAUSE() ((void)0) /* between two looks at a counter: a yield, or a wait for an event */
 #endif
 
 #ifdef __cplusplus
@@ -25,6 +36,9 @@ extern "C" {
 #endif
 
 #define POETC_PROCESSORS 8 /* the most that work together */
+
+/* Of a counter: a line of a cache, where pointers have 64 bits. */
+#define POETC_FENCE_WORDS (sizeof(void *) > 4 ? 16 : 1)
 
 /* The queues of a program: const, lives in flash. */
 typedef struct poetc_queues {
@@ -35,10 +49,9 @@ typedef struct poetc_queues {
     const uint32_t *const *rows;
 } poetc_queues;
 
-/* A counter that one processor writes, on a cache line of its own. */
+/* A counter that one processor writes: the first of these words. */
 typedef struct poetc_fence {
-    uint32_t value;
-    uint32_t padding[15];
+    uint32_t words[POETC_FENCE_WORDS];
 } poetc_fence;
 
 /* The processors that execute a program together. The main one sets it up with poetc_queues_init. */
@@ -59,7 +72,8 @@ int poetc_queues_init(poetc_team *team, poetc_runtime *runtime, const poetc_queu
  * the number of runs to wait for next time; begin with 0. */
 uint32_t poetc_queues_serve(poetc_team *team, uint32_t processor, uint32_t generation);
 
-/* On the first processor: run the program once, as poetc_run does, while the others serve. The observer is not called.
+/* On the first processor: run the program once, as poetc_run does, while the others serve. Each processor calls the
+ * observer before its steps: all that the step reads is there then. So the observer may be called by several at once.
  * On an error every processor stops at its next step, and the first error by processor is returned. */
 int poetc_queues_run(poetc_team *team);
 

@@ -56,6 +56,12 @@ static float float_at(const uint8_t *from, uint32_t index)
     return value;
 }
 
+#ifdef POETC_QUEUES /* the steps of several processors may be counted at once */
+#define ADD(counter, value) ((void)__atomic_add_fetch(&(counter), (value), __ATOMIC_RELAXED))
+#else
+#define ADD(counter, value) ((void)((counter) += (value)))
+#endif
+
 int poetc_count_hits(void *context, const poetc_runtime *runtime, uint32_t index)
 {
     poetc_hits *hits = context;
@@ -76,8 +82,8 @@ int poetc_count_hits(void *context, const poetc_runtime *runtime, uint32_t index
             for (c = 1; c < at->classes; c++)
                 if (float_at(arena + at->scores, row + c * after) > float_at(arena + at->scores, row + best * after))
                     best = c;
-            hits->hits += best == (uint32_t)label;
-            hits->samples++;
+            ADD(hits->hits, best == (uint32_t)label);
+            ADD(hits->samples, 1u);
         }
     }
     return 0;

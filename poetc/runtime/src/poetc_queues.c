@@ -16,12 +16,25 @@ int poetc_queues_init(poetc_team *team, poetc_runtime *runtime, const poetc_queu
     return POETC_OK;
 }
 
+static void store(poetc_fence *fence, uint32_t value)
+{
+    POETC_FENCE_STORE(&fence->words[0], value);
+    POETC_FENCE_SIGNAL();
+}
+
+static int observe(poetc_runtime *runtime, uint32_t index)
+{
+    const poetc_config *config = runtime->config;
+
+    return config->observer != NULL ? config->observer(config->observer_context, runtime, index) : POETC_OK;
+}
+
 static int has_failed(const poetc_team *team)
 {
     uint32_t other;
 
     for (other = 0; other < team->queues->processor_count; other++) {
-        if (POETC_FENCE_LOAD(&team->error[other].value) != 0)
+        if (POETC_FENCE_LOAD(&team->error[other].words[0]) != 0)
             return 1;
     }
     return 0;
@@ -39,7 +52,7 @@ static int wait_for(const poetc_team *team, uint32_t runs_before, const uint32_t
 
         if (other == own || steps[other] == 0)
             continue;
-        while ((int32_t)(POETC_FENCE_LOAD(&team->over[other].value) - target) < 0) {
+        while ((int32_t)(POETC_FENCE_LOAD(&team->over[other].words[0]) - target) < 0) {
             if (has_failed(team))
                 return 0;
             POETC_FENCE_PAUSE();
@@ -62,20 +75,22 @@ static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
 
         if (!wait_for(team, runs_before, row + 1, own))
             break;
-        err = poetc_execute(team->runtime, &queues->program->steps[row[0]]);
+        err = observe(team->runtime, row[0]);
+        if (err >= 0)
+            err = poetc_execute(team->runtime, &queues->program->steps[row[0]]);
         if (err < 0) {
-            POETC_FENCE_STORE(&team->error[own].value, (uint32_t)err);
+            store(&team->error[own], (uint32_t)err);
             break;
         }
-        POETC_FENCE_STORE(&team->over[own].value, runs_before * count + i + 1u);
+        store(&team->over[own], runs_before * count + i + 1u);
     }
     team->begun[own] = runs_before + 1u;
-    POETC_FENCE_STORE(&team->over[own].value, (runs_before + 1u) * count);
+    store(&team->over[own], (runs_before + 1u) * count);
 }
 
 uint32_t poetc_queues_serve(poetc_team *team, uint32_t processor, uint32_t generation)
 {
-    while (POETC_FENCE_LOAD(&team->generation.value) == generation)
+    while (POETC_FENCE_LOAD(&team->generation.words[0]) == generation)
         POETC_FENCE_PAUSE();
     execute(team, processor, generation);
     return generation + 1u;
@@ -86,26 +101,30 @@ int poetc_queues_run(poetc_team *team)
     poetc_runtime *runtime = team->runtime;
     const uint32_t runs_before = team->begun[0];
     uint32_t other;
+    int result;
 
     for (other = 0; other < team->queues->processor_count; other++)
-        POETC_FENCE_STORE(&team->error[other].value, 0u);
+        POETC_FENCE_STORE(&team->error[other].words[0], 0u);
     runtime->sequence++;
     runtime->step = 0;
-    POETC_FENCE_STORE(&team->generation.value, runs_before + 1u);
+    store(&team->generation, runs_before + 1u);
     execute(team, 0, runs_before);
     for (other = 1; other < team->queues->processor_count; other++) {
         const uint32_t target = (runs_before + 1u) * team->queues->counts[other];
 
-        while ((int32_t)(POETC_FENCE_LOAD(&team->over[other].value) - target) < 0)
+        while ((int32_t)(POETC_FENCE_LOAD(&team->over[other].words[0]) - target) < 0)
             POETC_FENCE_PAUSE();
     }
     for (other = 0; other < team->queues->processor_count; other++) {
-        const int32_t err = (int32_t)POETC_FENCE_LOAD(&team->error[other].value);
+        const int32_t err = (int32_t)POETC_FENCE_LOAD(&team->error[other].words[0]);
 
         if (err != 0)
             return err;
     }
     runtime->step = runtime->program->step_count;
+    result = observe(runtime, runtime->step);
+    if (result < 0)
+        return result;
     runtime->run_count += runtime->program->updates_state;
     return POETC_OK;
 }

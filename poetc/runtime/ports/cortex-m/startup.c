@@ -95,15 +95,30 @@ static void protect(void)
 
 #endif
 
+static void enable_fpu(void)
+{
+#if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
+    CPACR |= 0xfu << 20;
+    __asm__ volatile("dsb\n isb" : : : "memory");
+#endif
+}
+
+#ifdef POETC_QUEUES
+/* Each processor has an FPU and a protection unit of its own. */
+void poetc_prepare_processor(void)
+{
+    enable_fpu();
+    protect();
+    __asm__ volatile("dsb\n isb" : : : "memory");
+}
+#endif
+
 void poetc_reset(void)
 {
     const uint8_t *from = poetc_data_load;
     uint8_t *to;
 
-#if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)
-    CPACR |= 0xfu << 20;
-    __asm__ volatile("dsb\n isb" : : : "memory");
-#endif
+    enable_fpu();
     for (to = poetc_data; to < poetc_data_end; to++)
         *to = *from++;
     for (to = poetc_bss; to < poetc_bss_end; to++)

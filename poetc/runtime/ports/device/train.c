@@ -22,6 +22,9 @@
 #include "model.h"
 #include "poetc_loop.h"
 #include "poetc_port.h"
+#ifdef POETC_QUEUES
+#include "poetc_processors.h"
+#endif
 #ifdef POETC_ELASTIC
 #include "poetc_pressure.h"
 
@@ -62,6 +65,11 @@ static const struct {
     uint32_t step, offset, size_bytes;
 } gradients[] = POETC_MODEL_GRADIENTS;
 static uint32_t gradients_crc; /* a sum, since schedules may make them in another order */
+#ifdef POETC_QUEUES
+#define ADD(counter, value) ((void)__atomic_add_fetch(&(counter), (value), __ATOMIC_RELAXED))
+#else
+#define ADD(counter, value) ((void)((counter) += (value)))
+#endif
 #endif
 
 /* Marks the border between two steps of the program for whatever counts instructions from outside: breakpoint, trace or
@@ -73,7 +81,7 @@ __attribute__((noinline)) int poetc_port_mark(void *context, const poetc_runtime
 
     for (i = 0; i < sizeof gradients / sizeof gradients[0]; i++)
         if (gradients[i].step == index)
-            gradients_crc += poetc_crc32(i, poetc_arena + gradients[i].offset, gradients[i].size_bytes);
+            ADD(gradients_crc, poetc_crc32(i, poetc_arena + gradients[i].offset, gradients[i].size_bytes));
 #endif
     (void)context;
     (void)marked;
@@ -296,6 +304,21 @@ static int follow_memory(poetc_session *session)
 }
 #endif
 
+/* The steps of training run on all processors that the schedule has. */
+static int use_processors(poetc_session *session)
+{
+#ifdef POETC_QUEUES
+    static poetc_processors processors;
+
+    session->run = poetc_processors_run;
+    session->run_context = &processors;
+    return poetc_processors_begin(&processors, &session->runtime, POETC_MODEL_QUEUES);
+#else
+    (void)session;
+    return POETC_OK;
+#endif
+}
+
 /* The value of a record that the model cannot take. */
 static void log_flaw(const poetc_loop *loop, int code)
 {
@@ -371,6 +394,8 @@ POETC_COLD int main(void)
     err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks, record_bytes);
     if (!err)
         err = poetc_session_init(session, model, &config);
+    if (!err)
+        err = use_processors(session);
 #ifdef POETC_ELASTIC
     if (!err)
         err = follow_memory(session);

@@ -26,6 +26,9 @@
 #ifdef POETC_MODEL_BUNDLE
 #include "poetc_pressure.h"
 #endif
+#ifdef POETC_QUEUES
+#include "poetc_processors.h"
+#endif
 
 #include <errno.h>
 #include <math.h>
@@ -383,6 +386,21 @@ static int follow_memory(void)
 }
 #endif
 
+/* The steps of training run on all processors that the schedule has. */
+static int use_processors(poetc_session *session)
+{
+#ifdef POETC_QUEUES
+    static poetc_processors processors;
+
+    session->run = poetc_processors_run;
+    session->run_context = &processors;
+    return poetc_processors_begin(&processors, &session->runtime, POETC_MODEL_QUEUES);
+#else
+    (void)session;
+    return POETC_OK;
+#endif
+}
+
 static int train_in(uint8_t *arena)
 {
     poetc_config config;
@@ -405,7 +423,7 @@ static int train_in(uint8_t *arena)
     if ((POETC_MODEL_STORE_BLOCKS > 0 || r.saves) &&
         poetc_host_open(&config.store, "store.bin", POETC_MODEL_BLOCK_BYTES))
         return fail("cannot open", "store.bin");
-    if (poetc_session_init(session, model, &config))
+    if (poetc_session_init(session, model, &config) || use_processors(session))
         return fail("cannot initialise", POETC_MODEL_NAME);
     if (r.follows && follow_memory())
         return 1;

@@ -1,11 +1,16 @@
 /* A plugin of QEMU (interface version 1, QEMU 5 to 8) that measures a run from outside the program:
  *
- *     -plugin counter.so,mark=ADDRESS,arena=LOW-HIGH,stack=LOW-HIGH,out=FILE[,cut=N]        (hexadecimal, half open)
+ *     -plugin counter.so,mark=ADDRESS,arena=LOW-HIGH,stack=LOW-HIGH,out=FILE[,cut=N][,work=ADDRESS,rest=LOW-HIGH...]
  *
+ * Numbers are hexadecimal, ranges half open.
  * The file of `out` gets "instructions N", "arena N" and "stack N". The arena's number is the end of its highest byte
  * that was read or written, from LOW. The stack's goes from HIGH down to its lowest such byte. There is one line "mark
  * N" with the instructions so far each time the instruction at `mark` is reached. With `cut`, the power fails after N
  * instructions (at the next access to memory). The emulator ends there and then, with status 86.
+ *
+ * With `work`, several processors are counted, each from the function at this address until it is back in a range of
+ * `rest`. So waiting does not count. There is one line "work PROCESSOR N" each time the function begins, N being the
+ * processor's instructions so far. At the end there is one line "processor PROCESSOR N".
  *
  * The interface is declared here, so that no header of QEMU's is needed.
  */
@@ -40,43 +45,91 @@ extern void qemu_plugin_register_vcpu_insn_exec_inline(struct qemu_plugin_insn *
                                                        void *counter, uint64_t value);
 extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *instruction, memory_callback callback, int flags,
                                              int access, void *data);
+extern void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *block, instruction_callback callback, int flags,
+                                                 void *data);
+extern uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *block);
 extern unsigned qemu_plugin_mem_size_shift(memory_info info);
 
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT int qemu_plugin_version = 1;
 
-static uint64_t instructions, mark, arena_low, arena_high, arena_top, stack_low, stack_high, stack_bottom = UINT64_MAX;
+enum { PROCESSORS = 16, RESTS = 16 };
+enum { ELSEWHERE, AT_WORK, AT_REST }; /* a block's place; its instructions times 4 come on top */
+
+typedef struct numbers {
+    uint64_t *all;
+    size_t count, room;
+} numbers;
+
+/* Each written by the thread of one processor. */
+static struct {
+    uint64_t arena_top, stack_bottom, instructions;
+    int works;
+    numbers begins;
+} processors[PROCESSORS];
+
+static uint64_t instructions, mark, arena_low, arena_high, stack_low, stack_high;
+static uint64_t work, rest_low[RESTS], rest_high[RESTS];
+static size_t rest_count;
 static uint64_t cut = UINT64_MAX;
 static const char *out_path;
-static uint64_t *marks;
-static size_t mark_count, mark_room;
+static numbers marks;
+
+static void add(numbers *numbers, uint64_t number)
+{
+    if (numbers->count == numbers->room) {
+        numbers->room = 2 * numbers->room + 1024;
+        numbers->all = realloc(numbers->all, numbers->room * sizeof *numbers->all);
+        if (numbers->all == NULL)
+            abort();
+    }
+    numbers->all[numbers->count++] = number;
+}
 
 static void on_mark(unsigned cpu, void *data)
 {
     (void)cpu;
     (void)data;
-    if (mark_count == mark_room) {
-        mark_room = 2 * mark_room + 1024;
-        marks = realloc(marks, mark_room * sizeof *marks);
-        if (marks == NULL)
-            abort();
+    add(&marks, instructions);
+}
+
+static void on_part(unsigned cpu, void *data)
+{
+    const uintptr_t told = (uintptr_t)data;
+
+    cpu %= PROCESSORS;
+    if ((told & 3u) == AT_WORK)
+        add(&processors[cpu].begins, processors[cpu].instructions);
+    if ((told & 3u) != ELSEWHERE)
+        processors[cpu].works = (told & 3u) == AT_WORK;
+    if (processors[cpu].works)
+        processors[cpu].instructions += told >> 2;
+}
+
+static int place_of(uint64_t address)
+{
+    size_t i;
+
+    for (i = 0; i < rest_count; i++) {
+        if (address >= rest_low[i] && address < rest_high[i])
+            return AT_REST;
     }
-    marks[mark_count++] = instructions;
+    return address == work ? AT_WORK : ELSEWHERE;
 }
 
 static void on_memory(unsigned cpu, memory_info info, uint64_t address, void *data)
 {
     uint64_t end = address + (UINT64_C(1) << qemu_plugin_mem_size_shift(info));
 
-    (void)cpu;
     (void)data;
     if (instructions >= cut)
         _exit(POWER_CUT);
-    if (address >= arena_low && address < arena_high && end > arena_top)
-        arena_top = end;
-    if (address >= stack_low && address < stack_high && address < stack_bottom)
-        stack_bottom = address;
+    cpu %= PROCESSORS;
+    if (address >= arena_low && address < arena_high && end > processors[cpu].arena_top)
+        processors[cpu].arena_top = end;
+    if (address >= stack_low && address < stack_high && address < processors[cpu].stack_bottom)
+        processors[cpu].stack_bottom = address;
 }
 
 static void on_block(plugin_id id, struct qemu_plugin_tb *block)
@@ -84,6 +137,12 @@ static void on_block(plugin_id id, struct qemu_plugin_tb *block)
     size_t i;
 
     (void)id;
+    if (work != 0) {
+        const uintptr_t place = (uintptr_t)place_of(qemu_plugin_tb_vaddr(block));
+
+        qemu_plugin_register_vcpu_tb_exec_cb(block, on_part, NO_REGISTERS,
+                                             (void *)(qemu_plugin_tb_n_insns(block) << 2 | place));
+    }
     for (i = 0; i < qemu_plugin_tb_n_insns(block); i++) {
         struct qemu_plugin_insn *instruction = qemu_plugin_tb_get_insn(block, i);
 
@@ -97,17 +156,28 @@ static void on_block(plugin_id id, struct qemu_plugin_tb *block)
 static void at_exit(plugin_id id, void *data)
 {
     FILE *out = fopen(out_path, "w");
-    size_t i;
+    uint64_t arena_top = 0, stack_bottom = UINT64_MAX;
+    size_t i, cpu;
 
     (void)id;
     (void)data;
     if (out == NULL)
         return;
+    for (cpu = 0; cpu < PROCESSORS; cpu++) {
+        arena_top = processors[cpu].arena_top > arena_top ? processors[cpu].arena_top : arena_top;
+        stack_bottom = processors[cpu].stack_bottom < stack_bottom ? processors[cpu].stack_bottom : stack_bottom;
+    }
     fprintf(out, "instructions %" PRIu64 "\n", instructions);
     fprintf(out, "arena %" PRIu64 "\n", arena_top > arena_low ? arena_top - arena_low : 0);
     fprintf(out, "stack %" PRIu64 "\n", stack_bottom < stack_high ? stack_high - stack_bottom : 0);
-    for (i = 0; i < mark_count; i++)
-        fprintf(out, "mark %" PRIu64 "\n", marks[i]);
+    for (i = 0; i < marks.count && work == 0; i++)
+        fprintf(out, "mark %" PRIu64 "\n", marks.all[i]);
+    for (cpu = 0; cpu < PROCESSORS && work != 0; cpu++) {
+        for (i = 0; i < processors[cpu].begins.count; i++)
+            fprintf(out, "work %u %" PRIu64 "\n", (unsigned)cpu, processors[cpu].begins.all[i]);
+        if (processors[cpu].begins.count > 0)
+            fprintf(out, "processor %u %" PRIu64 "\n", (unsigned)cpu, processors[cpu].instructions);
+    }
     fclose(out);
 }
 
@@ -124,6 +194,8 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int a
     int i;
 
     (void)info;
+    for (i = 0; i < PROCESSORS; i++)
+        processors[i].stack_bottom = UINT64_MAX;
     for (i = 0; i < argc; i++) {
         const char *value = strchr(argv[i], '=');
 
@@ -134,7 +206,12 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int a
             out_path = strdup(value);
         else if (strncmp(argv[i], "mark=", 5) == 0)
             mark = strtoull(value, NULL, 16);
-        else if (strncmp(argv[i], "cut=", 4) == 0)
+        else if (strncmp(argv[i], "work=", 5) == 0)
+            work = strtoull(value, NULL, 16);
+        else if (strncmp(argv[i], "rest=", 5) == 0 && rest_count < RESTS) {
+            range(value, &rest_low[rest_count], &rest_high[rest_count]);
+            rest_count++;
+        } else if (strncmp(argv[i], "cut=", 4) == 0)
             cut = strtoull(value, NULL, 16);
         else if (strncmp(argv[i], "arena=", 6) == 0)
             range(value, &arena_low, &arena_high);
