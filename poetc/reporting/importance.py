@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from html import escape
 
@@ -16,17 +17,18 @@ _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Importance of updates</title>
 <style>body{{font-family:sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}}
-table{{border-collapse:collapse}} .table{{overflow-x:auto}}
-svg{{display:block;width:100%;height:auto}} h2{{overflow-wrap:anywhere}}
+table{{border-collapse:collapse}} .plot,.table{{overflow-x:auto}}
+.plot svg{{display:block;width:100%;min-width:44rem;height:auto}} h2{{overflow-wrap:anywhere}}
 th,td{{padding:.1rem .7rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}}
 th:first-child,td:first-child{{text-align:left;max-width:22rem;overflow:hidden;text-overflow:ellipsis}}</style></head>
 <body><h1>Importance of updates</h1>
 <p>{name}. Method: {by}. Unit: {unit}. The numbers of a set of updates add up; one update of a parameter counts.</p>
-{chart}
+<div class="plot">{chart}</div>
 <div class="table"><table><tr>{head}</tr>{body}</table></div></body></html>
 """
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#9c755f", "#edc948", "#76b7b2")
 _ROW, _LABEL, _WIDTH = 14, 300, 900  # of the plot
+_APART = 70  # of the labels of budgets, at least
 
 
 def columns(importance: Importance) -> list[str]:
@@ -112,7 +114,7 @@ def curve(points: Sequence[tuple[int, float, float, float]]) -> str:
 
     `points`: (budget in bytes, importance of the best set, bound, importance of all updates), by budget.
     """
-    width, height, left, right, top, bottom = 700, 320, 70, 20, 24, 50
+    width, height, left, right, top, bottom = 700, 320, 70, 44, 24, 50
     low, high = points[0][0], max(points[-1][0], points[0][0] + 1)
 
     def at(budget: int, part: float) -> tuple[float, float]:
@@ -127,8 +129,12 @@ def curve(points: Sequence[tuple[int, float, float, float]]) -> str:
         _, up = at(low, tenth / 10)
         parts.append(f'<line x1="{left}" y1="{up}" x2="{width - right}" y2="{up}" stroke="#eeeeee"/>')
         parts.append(f'<text x="{left - 6}" y="{up + 4}" text-anchor="end">{tenth / 10:.0%}</text>')
-    for budget, *_ in points:
+    labelled = math.inf
+    for budget, *_ in reversed(points):
         across, down = at(budget, 0)
+        if labelled - across < _APART:
+            continue
+        labelled = across
         parts.append(f'<text x="{across}" y="{down + 18}" text-anchor="middle">{format_bytes(budget)}</text>')
     for column, style in ((2, 'stroke="#000000" stroke-dasharray="1 3"'), (1, 'stroke="#4e79a7" stroke-width="2"')):
         places = [at(point[0], point[column] / (point[3] or 1.0)) for point in points]

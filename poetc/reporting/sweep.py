@@ -1,4 +1,7 @@
-"""A sweep as one page: cost over budget with its proven bound, a plot for each model on each device."""
+"""A sweep as one page: cost over budget with its proven bound, a plot for each model on each device.
+
+Where updates are chosen, each budget has another training step: then the plot is of importance.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,15 @@ table{{border-collapse:collapse}}
 .plot,.table{{overflow-x:auto}} h2{{overflow-wrap:anywhere}}
 .plot svg{{display:block;width:100%;min-width:34rem;height:auto}}
 th,td{{padding:.2rem .8rem;text-align:left;border-bottom:1px solid #ddd;white-space:nowrap}}</style></head>
-<body><h1>Energy over RAM budget</h1>
-<p>Time and energy are modelled from the device profile, not measured. The dotted line is a proven lower bound.</p>
+<body><h1>{title} over RAM budget</h1>
+<p>Time and energy are modelled from the device profile, not measured. {line}</p>
 {sections}</body></html>
 """
+
+_IMPORTANCE = (
+    "The plot shows the importance of the updates that are trained. The dotted line is a proven bound on all sets of"
+    " updates without encodings of saved tensors."
+)
 
 
 def html(results: Sequence[Mapping[str, Any]]) -> str:
@@ -31,23 +39,24 @@ def html(results: Sequence[Mapping[str, Any]]) -> str:
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault((result["model"], result["device"]), []).append(result)
-    return _PAGE.format(sections="".join(_section(*name, rows) for name, rows in groups.items()))
+    chosen = any(r.get("importance") is not None for r in results)
+    return _PAGE.format(
+        title="Importance" if chosen else "Energy",
+        line=(_IMPORTANCE if chosen else "The dotted line is a proven lower bound."),
+        sections="".join(_section(*name, rows) for name, rows in groups.items()),
+    )
 
 
 def _section(model: str, device: str, results: Sequence[Mapping[str, Any]]) -> str:
     solved = sorted((r for r in results if "energy_pj" in r), key=lambda r: r["budget_bytes"])
     heading = f"<h2>{escape(model)} on {escape(device)}</h2>"
     chart = ""
-    if solved:
-        chart = f'<div class="plot">{plot(_as_comparison(model, device, solved), has_legend=False)}</div>'
     chosen = [r for r in solved if r.get("importance") is not None]
     if chosen:
         points = [(r["budget_bytes"], r["importance"], r["importance_bound"], r["importance_total"]) for r in chosen]
-        note = (
-            "Importance of the updates that are trained. The dotted line is a proven bound on all sets of updates"
-            " without encodings of saved tensors."
-        )
-        chart += f'<p>{note}</p><div class="plot">{curve(points)}</div>'
+        chart = f'<div class="plot">{curve(points)}</div>'
+    elif solved:
+        chart = f'<div class="plot">{plot(_as_comparison(model, device, solved), has_legend=False)}</div>'
     rows = [
         (
             str(r["budget"] or "all RAM"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import poetc
 from poetc.commands.best_updates import choice_of, settled
 from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.reporting import sweep
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions
 from tests.cli.conftest import run
@@ -94,6 +96,20 @@ def test_the_page_of_a_sweep_draws_importance_over_budget(few: Path, tmp_path: P
     text = page.read_text()
     assert "<title>Importance of the updates over the RAM budget</title>" in text
     assert text.count('r="3.5" fill="#4e79a7"') == 2 and "no set above" in text
+
+
+def test_a_page_with_chosen_updates_has_no_plot_of_energy_and_its_labels_keep_apart() -> None:
+    """Each budget has another training step, so that energies over budgets are those of different steps."""
+    head = {"model": "m", "device": "d", "status": "optimal", "energy_pj": 1, "gap": 0.0, "peak_bytes": 1}
+    rows = [
+        head | {"budget": f"{n}B", "budget_bytes": n, "importance": 1.0, "importance_bound": 2.0, "importance_total": 4}
+        for n in (1000, 99_000, 100_000)
+    ]
+    text = sweep.html(rows)
+    assert "<h1>Importance over RAM budget</h1>" in text and text.count("<svg") == 1
+    found = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="middle">([0-9.,]+ k?B)', text)
+    assert [label for _, label in found] == ["100.0 kB", "1,000 B"]
+    assert all(35 <= float(x) <= 700 - 35 for x, _ in found)
 
 
 def test_in_integers_the_best_whole_weights_and_biases_are_trained(few: Path, tmp_path: Path) -> None:

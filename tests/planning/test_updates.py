@@ -35,7 +35,13 @@ CANDIDATES = (
 )
 
 
-def reduction(budget_bytes: int, goal: Goal | None = None, *, deadline_ns: int | None = None) -> BestUpdates:
+def reduction(
+    budget_bytes: int,
+    goal: Goal | None = None,
+    *,
+    deadline_ns: int | None = None,
+    candidates: tuple[Candidate, ...] = CANDIDATES,
+) -> BestUpdates:
     """All sets of updates of a small network, without a store."""
     graph = small_cnn(channels=8)
 
@@ -46,7 +52,7 @@ def reduction(budget_bytes: int, goal: Goal | None = None, *, deadline_ns: int |
         problem = build_problem(whole, PROFILE, budget_bytes=budget_bytes, paging=Paging.NONE)
         return Step(replace(problem, deadline_ns=deadline_ns), flash_needed_bytes(whole, PROFILE))
 
-    return BestUpdates(Importance(candidates=CANDIDATES), step, goal)
+    return BestUpdates(Importance(candidates=candidates), step, goal)
 
 
 def every_set(best: BestUpdates) -> Iterator[Chosen]:
@@ -109,6 +115,37 @@ def test_the_best_set_is_that_of_an_exhaustive_search(share: float, energy: floa
     assert found.worth.value == pytest.approx(fits)
     assert found.worth.bound >= fits
     assert verify(found.problem, found.schedule).peak_bytes <= budget
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0.5, 0.75])
+def test_where_ram_is_tight_the_best_set_is_that_of_all_sets_solved_alone(share: float) -> None:
+    """Most sets do not fit with every tensor kept. Each is solved to the end; some have neither schedule nor proof."""
+    few = tuple(CANDIDATES[k] for k in (0, 2, 3, 5, 7))
+    wide = reduction(1 << 20, candidates=few)
+    sets = list(every_set(wide))
+    budget = int(share * max(keep_all_peak_bytes(wide.step(chosen).problem) for chosen in sets))
+    best = reduction(budget, candidates=few)
+    found = planner(best).solve(best.step(frozenset((0,))).problem)
+    exact = replace(OPTIONS, time_limit_s=5.0, gap=0.0)
+    fits, impossible = set(), set()
+    for chosen in sets:
+        try:
+            solution = Planner(options=exact, reductions=reductions("ram")).solve(best.step(chosen).problem)
+        except InfeasibleError:
+            impossible.add(chosen)
+        except LimitError:
+            continue
+        else:
+            assert verify(solution.problem, solution.schedule).peak_bytes <= budget
+            fits.add(chosen)
+    most = max(value(best, chosen) for chosen in fits)
+    assert found.worth is not None and found.choices.updates is not None
+    assert most <= found.worth.value + 1e-9 and found.worth.value <= found.worth.bound
+    names = dict(found.choices.updates)
+    assert frozenset(k for k, c in enumerate(few) if names.get(c.parameter) == c.update) not in impossible
+    if fits | impossible == set(sets):
+        assert found.worth.value == pytest.approx(most)
 
 
 def test_where_everything_fits_everything_is_trained_and_that_is_proven() -> None:
