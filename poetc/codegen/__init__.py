@@ -9,7 +9,7 @@ from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured, k
 from poetc.codegen._cores import Core
 from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._emit import Form, Part, emit, emit_models, identity_of, initial_state, shaped
-from poetc.codegen._firmware import Memory, Sections
+from poetc.codegen._firmware import Memory, Sections, bank_starts
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import (
@@ -22,7 +22,7 @@ from poetc.codegen._limits import (
     require_values,
     scales_itself,
 )
-from poetc.codegen._lower import high_water, lower, lower_inference, store_blocks, without_loss
+from poetc.codegen._lower import bank_high_water, high_water, lower, lower_inference, store_blocks, without_loss
 from poetc.codegen._run import (
     BoardFault,
     BoardStopped,
@@ -89,6 +89,8 @@ __all__ = [
     "TensorError",
     "Validation",
     "all_inputs",
+    "bank_high_water",
+    "bank_starts",
     "board_like",
     "build_firmware",
     "build_host",

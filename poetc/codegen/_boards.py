@@ -62,6 +62,7 @@ class Board:
     processors: str = ""  # the port of its other processors, a file of runtime/ports; "": it has one
     trap: str = ""  # mpu | mmu | end | pages | ""
     memory_option: bool = False
+    banks: tuple[tuple[str, Region], ...] = ()  # other memories that an arena may be spread over, by name
     card: bool = False  # pages go to an SD card image; otherwise to a file
     own_store: bool = False  # of the board, not the debugger's: checkpoints are on unless they are switched off
     cross_compile: str = ""  # where it differs from the target's
@@ -170,12 +171,14 @@ _AN547 = {
     "qemu": (*_SYSTEM_ARM, "mps3-an547"),
     "code": Region(0, 512 * KIB),
     "ram": Region(0x21000000, 4 * MIB),
+    "banks": (("dtcm", Region(0x20000000, 512 * KIB)),),
     "sources": _SEMIHOSTING,
     "trap": "mpu",
 }
 _MPS2 = {
     "code": Region(0, 4 * MIB),
     "ram": Region(0x20000000, 4 * MIB),
+    "banks": (("psram", Region(0x21000000, 16 * MIB)),),
     "sources": _SEMIHOSTING,
     "serial": "drivers/cmsdk_uart.c",
     "trap": "mpu",

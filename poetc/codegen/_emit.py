@@ -22,7 +22,7 @@ from poetc.codegen._firmware import (
     Memory,
     Sections,
     checkpoint_steps,
-    layout,
+    layout_of,
     linker_script,
     port_sources,
 )
@@ -154,6 +154,8 @@ def emit_models(
     """
     chosen, its_board = resolve(target, board, numerics == "portable", device)
     chosen = shaped(chosen, form, len(parts), package)
+    if parts[0].programs[0].arena_address is not None:
+        chosen = replace(chosen, flags=f"{chosen.flags} -DPOETC_BANK")
     if chosen.build != "firmware" and checkpoint is None:
         checkpoint = 0 if chosen.build == "library" else None
     named = LAYOUTS[form.layout].named or len(parts) > 1
@@ -324,7 +326,8 @@ def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
     if target.build == "firmware" and board is not None:
         image_bytes = sum(len(data) for name, data in contents.images.items() if name.endswith(".bin"))
         processors = 2 if contents.has_processors else 1
-        plan = layout(board, memory, model.module.arena_bytes, image_bytes, processors)
+        main = model.module.programs[0]
+        plan = layout_of(board, memory, main, model.module.arena_bytes, image_bytes, processors)
         files["link.ld"] = linker_script(plan, contents.sections).encode()
     return files
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from poetc.codegen._boards import KIB, TARGETS, Board, Region, Target
+from poetc.codegen._boards import BOARDS, KIB, TARGETS, Board, Region, Target
 from poetc.codegen._module import spare_block
 from poetc.codegen._state_file import slot_blocks
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
 from poetc.runtime import STACK_BYTES, runtime_directory
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
+from poetc.scheduling import MemoryPlan, Problem
 
 PROTECTION_BYTES = 32  # granularity of a memory protection unit
 MMU_PAGE_BYTES = 4 * KIB
@@ -83,6 +84,8 @@ class Layout:
     stack_bytes: int  # of each processor
     arena_bytes: int
     processors: int = 1
+    arena_address: int | None = None  # of an arena in two banks; `arena_bytes` are those of its part in `ram`
+    bank: Region | None = None  # the other bank, as far as it may be accessed
 
     @property
     def arena_origin(self) -> int:
@@ -189,6 +192,77 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
     return Layout(board, code, ram, stack, arena, processors)
 
 
+MAIN_BANK = "ram"  # of a board: it has the stack and variables
+
+
+def bank_starts(board: Board | None, problem: Problem, plan: MemoryPlan, memory: Memory) -> dict[str, int]:
+    """The address of the arena's part in each bank of a board.
+
+    The part in the other bank ends where a region of the protection unit does. UsageError where the board has no such
+    banks.
+    """
+    known = dict(board.banks) if board is not None else {}
+    others = list(range(1, len(problem.banks)))
+    if (
+        board is None
+        or len(others) > 1
+        or problem.banks[0].name != MAIN_BANK
+        or problem.banks[-1].name
+        not in (
+            MAIN_BANK,
+            *known,
+        )
+    ):
+        names = ", ".join(b.name for b in problem.banks)
+        fit = sorted(f"{name} ({MAIN_BANK}, {b.banks[0][0]})" for name, b in BOARDS.items() if b.banks)
+        raise UsageError(
+            f"solved for the banks {names}: firmware is written for one or two banks of these boards: {', '.join(fit)}"
+        )
+    arena_bytes = align(plan.banks[0].arena_bytes)
+    starts = {MAIN_BANK: layout(board, _in_grains(memory), arena_bytes, 0).arena_origin}
+    for b in others:
+        bank, size = known[problem.banks[b].name], align(plan.banks[b].arena_bytes)
+        starts[problem.banks[b].name] = bank.origin + _region_bytes(size) - size
+    return starts
+
+
+def _in_grains(memory: Memory) -> Memory:
+    """A budget that five regions of the protection unit end at: the last one is for the other bank."""
+    grain_bytes = PROTECTION_BYTES if memory.budget_bytes <= 512 * KIB else 256
+    return replace(memory, budget_bytes=memory.budget_bytes // grain_bytes * grain_bytes)
+
+
+def _region_bytes(size_bytes: int) -> int:
+    """The least that one region of a protection unit allows of a bank: some eighths of a power of two."""
+    whole = max(256, 1 << (size_bytes - 1).bit_length()) if size_bytes else 0
+    return align(size_bytes, whole // 8) if whole else 0
+
+
+def layout_of(
+    board: Board, memory: Memory | None, program: Program, arena_bytes: int, image_bytes: int, processors: int = 1
+) -> Layout:
+    """`layout` for an arena of `arena_bytes`, which `program` may have in two banks."""
+    if program.arena_address is None or memory is None:
+        return layout(board, memory, arena_bytes, image_bytes, processors)
+    parts = {b.name: b for b in program.banks}
+    main = layout(board, _in_grains(memory), 0, image_bytes)
+    first = program.arena_address
+    used = main.ram.end - first - parts[MAIN_BANK].offset_bytes if MAIN_BANK in parts else 0
+    region = None
+    for name, bank in board.banks:
+        if name in parts:
+            size = bank_size(program, name)
+            region = Region(bank.origin, first + parts[name].offset_bytes + size - bank.origin)
+    return replace(main, arena_bytes=used, arena_address=first, bank=region)
+
+
+def bank_size(program: Program, name: str) -> int:
+    """The bytes of the arena's part in a bank."""
+    last = program.banks[-1]
+    part = next(b for b in program.banks if b.name == name)
+    return align(program.arena_bytes - last.offset_bytes) if part is last else part.size_bytes
+
+
 def linker_script(plan: Layout, sections: Sections) -> str:
     """For GNU ld. An arena that does not fit fails here, with the number of bytes that are missing."""
     return "\n".join(_script(plan, sections))
@@ -203,6 +277,15 @@ def _script(plan: Layout, sections: Sections) -> Iterator[str]:
     arena = sections.arena or ".bss.poetc_arena"
     stacks = plan.processors * plan.stack_bytes
     second = f"\n        . = . + {plan.stack_bytes};\n        poetc_second_stack_top = .;" * (plan.processors > 1)
+    place = (
+        f"{'.arena' if not sections.arena else arena} {plan.arena_origin:#010x} (NOLOAD) : {{ *({arena}) }} > ram"
+        if plan.arena_address is None
+        else f"poetc_arena = {plan.arena_address:#010x};"
+    )
+    if plan.bank is not None:
+        place += f"\n    poetc_bank = {plan.bank.origin:#010x};\n    poetc_bank_end = {plan.bank.end:#010x};"
+    elif plan.arena_address is not None:
+        place += "\n    poetc_bank = 0;\n    poetc_bank_end = 0;"
     message = (
         f"the arena of {plan.arena_bytes} bytes does not fit: with the stack of {stacks} and variables it"
         f" needs more than the {ram.size_bytes} bytes of RAM"
@@ -241,7 +324,7 @@ SECTIONS
     .data : {{ poetc_data = .; *(.data*) *(.got*) . = ALIGN(8); poetc_data_end = .; }} > ram AT > code
     poetc_data_load = LOADADDR(.data);
     poetc_code_used = LOADADDR(.data) + SIZEOF(.data);
-    {".arena" if not sections.arena else arena} {plan.arena_origin:#010x} (NOLOAD) : {{ *({arena}) }} > ram
+    {place}
     .bss poetc_data_end (NOLOAD) : {{ poetc_bss = .; *(.bss*) *(COMMON) . = ALIGN(8); poetc_bss_end = .; }} > ram
     /DISCARD/ : {{ *(.eh_frame*) *(.note*) }}
 }}

@@ -57,6 +57,8 @@ def lower(
     program = Lowering(graph, problem, schedule, plan, layout, around, banks=banks).program(
         name or ("train" if isinstance(graph, TrainingGraph) else "infer")
     )
+    if starts is not None and banks:
+        program = replace(program, arena_address=starts[banks[0].name])
     check_program(program)
     return program
 

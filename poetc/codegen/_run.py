@@ -16,7 +16,7 @@ import numpy as np
 
 from poetc.codegen._boards import BOARDS, TARGETS, Board
 from poetc.codegen._emit import emit
-from poetc.codegen._firmware import Memory, checkpoint_blocks, checkpoint_steps
+from poetc.codegen._firmware import Memory, bank_size, checkpoint_blocks, checkpoint_steps
 from poetc.codegen._image import page_blocks, store_image
 from poetc.codegen._interpret import all_inputs, fit_input
 from poetc.codegen._lower import store_blocks
@@ -141,6 +141,7 @@ class Run:
     step_instructions: tuple[int, ...] = ()
     queue_instructions: tuple[int, ...] = ()
     longest_instructions: int = 0
+    bank_bytes: tuple[int, ...] = ()  # by part of an arena in banks; `arena_bytes` is the sum
 
     @property
     def state_sha256(self) -> str:
@@ -267,7 +268,8 @@ def execute(
         marks = _in_order(program, works)
     return Run(
         losses=tuple(losses),
-        arena_bytes=measured["arena"],
+        arena_bytes=measured["arena"] + measured.get("bank", 0),
+        bank_bytes=tuple(measured[name] for name in ("bank", "arena") if name in measured) if program.banks else (),
         stack_bytes=measured["stack"] if "poetc_stack" in firmware.elf.symbols else None,
         instructions=_inside(marks, len(program.instructions)),
         total_instructions=measured["instructions"],
@@ -309,7 +311,13 @@ def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None
     board, symbols = firmware.board, firmware.elf.symbols
     arena = _arena_address(firmware)
     plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
-    plugin.append(f"arena={arena:x}-{arena + firmware.program.arena_bytes:x}")
+    if firmware.program.banks:
+        names = ("arena", "bank")  # the highest part, and the one below it
+        for name, part in zip(names, reversed(firmware.program.banks), strict=False):
+            first = arena + part.offset_bytes
+            plugin.append(f"{name}={first:x}-{first + bank_size(firmware.program, part.name):x}")
+    else:
+        plugin.append(f"arena={arena:x}-{arena + firmware.program.arena_bytes:x}")
     if firmware.has_processors:
         plugin.append(f"work={symbols['poetc_execute'] & ~1:x}")
         for name, size in firmware.elf.extents.items():

@@ -149,7 +149,8 @@ class Program:
     arena that anything occupies, sizes not rounded up. A measurement must find it.
 
     `banks`: the parts of the arena, in ascending order, where it is spread over banks of RAM. Offsets are distances
-    from the first one. `state_bytes` then ends in the last one.
+    from the first one. `state_bytes` then ends in the last one. `arena_address`: of the first one, where the program is
+    for the memory map of a board.
     """
 
     name: str
@@ -170,6 +171,7 @@ class Program:
     high_water_bytes: int = 0
     queues: tuple[tuple[QueueStep, ...], ...] = ()  # by processor, if several can execute it together
     banks: tuple[BankRange, ...] = ()
+    arena_address: int | None = None
 
     @property
     def kernels(self) -> set[str]:

@@ -61,7 +61,9 @@ def emit(
             notes += codegen.check_device(target, board, core, one.problem.device, chosen.build)
     progress("lowering")
     all_names = [*names, *[""] * (len(solved) - len(names))]
-    parts = [_part(one, name, chosen) for one, name in zip(solved, all_names, strict=True)]
+    for one in solved:
+        _require_banks(one, chosen, its_board, fleet)
+    parts = [_part(one, name, chosen, its_board) for one, name in zip(solved, all_names, strict=True)]
     size = None
     if chosen.build == "firmware" and not opt_level:
         size = _firmware_size(parts[0].programs[0], its_board, numerics, memory_of(solved[0]), checkpoint)
@@ -119,9 +121,19 @@ def emit(
     }
 
 
-def _part(solved: Artifact, name: str, target: codegen.Target) -> codegen.Part:
+def _require_banks(solved: Artifact, target: codegen.Target, board: codegen.Board | None, fleet: bool) -> None:
+    """UsageError where the arena would have to be in one piece, and was solved for banks of RAM."""
+    if not solved.problem.banks:
+        return
+    if target.build != "firmware" or fleet:
+        codegen.bank_starts(None, solved.problem, solved.plan, memory_of(solved))
+    if board is not None:
+        codegen.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
+
+
+def _part(solved: Artifact, name: str, target: codegen.Target, board: codegen.Board | None) -> codegen.Part:
     bundle = switches_of(solved)[0] if solved.others else None
-    programs = all_programs(solved, bundle)
+    programs = all_programs(solved, bundle, board)
     if target.build == "firmware":
         # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
         programs = [p for p in programs if p.arena_bytes <= programs[0].arena_bytes]
@@ -164,7 +176,7 @@ def _firmware_size(
     checkpoint: int | None,
 ) -> codegen.FirmwareSize | None:
     """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
-    if board is None or board.code is None or not codegen.is_measured(board.target):
+    if board is None or board.code is None or not codegen.is_measured(board.target) or program.banks:
         return None
     size = codegen.firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
     require_room(program, board, size)

@@ -20,9 +20,15 @@ from poetc.scheduling import Switch, all_in_ram, keep_all, pack
 SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
 
 
-def training_program(solved: Artifact) -> Program:
-    """The training step under the schedule that was solved."""
-    return codegen.lower(graph_of(solved), solved.problem, solved.schedule, solved.plan)
+def training_program(solved: Artifact, board: codegen.Board | None = None) -> Program:
+    """The training step under the schedule that was solved.
+
+    Where RAM consists of banks, its parts adjoin, or they are where `board` has its memories.
+    """
+    starts = None
+    if solved.problem.banks and board is not None:
+        starts = codegen.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
+    return codegen.lower(graph_of(solved), solved.problem, solved.schedule, solved.plan, starts=starts)
 
 
 def keep_all_program(solved: Artifact) -> Program:
@@ -68,9 +74,11 @@ def inference_program(solved: Artifact, training: Program) -> Program | None:
     return next(iter(inference_programs(solved, training)), None)
 
 
-def all_programs(solved: Artifact, bundle: ProgramBundle | None = None) -> list[Program]:
+def all_programs(
+    solved: Artifact, bundle: ProgramBundle | None = None, board: codegen.Board | None = None
+) -> list[Program]:
     """The training step, or the plans of a bundle for it, then the programs that predict and evaluate."""
-    training = (training_program(solved),) if bundle is None else bundle.programs
+    training = (training_program(solved, board),) if bundle is None else bundle.programs
     return [*training, *inference_programs(solved, training[0])]
 
 
@@ -116,7 +124,9 @@ def memory_of(solved: Artifact) -> codegen.Memory:
     """The RAM that firmware is linked for: the budget that was solved for, and in it the profile's stack."""
     if solved.profile is None:
         raise UsageError("solved without a device profile: its stack is not known; run poetc solve again")
-    return codegen.Memory(solved.problem.budget_bytes, int(solved.profile.memory.stack_bytes.value))
+    problem = solved.problem
+    budget_bytes = problem.banks[0].budget_bytes if problem.banks else problem.budget_bytes
+    return codegen.Memory(budget_bytes, int(solved.profile.memory.stack_bytes.value))
 
 
 def predicted_sizes(solved: Artifact) -> dict[str, Any]:
@@ -127,7 +137,7 @@ def predicted_sizes(solved: Artifact) -> dict[str, Any]:
     """
     profile = solved.profile
     board = None if profile is None else codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
-    if board is None or solved.graph is None:
+    if board is None or solved.graph is None or solved.problem.banks:
         return {"firmware_board": None, **dict.fromkeys(SIZE_KEYS)}
     size = codegen.firmware_size(training_program(solved), board, memory=memory_of(solved))
     values = (size.flash_bytes, size.code_bytes, size.tables_bytes, size.image_bytes, size.ram_bytes)

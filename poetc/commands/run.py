@@ -68,7 +68,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
         codegen.require_toolchain(BOARDS[board])
     solved = artifact.read(request.directory)
     progress("lowering")
-    program = programs.training_program(solved)
+    program = programs.training_program(solved, None if board is None else BOARDS[board])
     batches = read_batches(program, request.data, request.steps, note, any_range=request.any_range)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
@@ -177,7 +177,7 @@ def _predicted_size(
     solved: Artifact, program: Program, request: RunRequest, board: codegen.Board
 ) -> codegen.FirmwareSize | None:
     """As it is known before anything is compiled, to stand beside that of the program. None: it is no firmware."""
-    if board.code is None or not codegen.is_measured(board.target):
+    if board.code is None or not codegen.is_measured(board.target) or program.banks:
         return None
     memory = programs.memory_of(solved)
     return codegen.firmware_size(
@@ -234,7 +234,8 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
         "loss": run.losses[-1],
         "losses": list(run.losses),
         "peak_measured_bytes": base + run.arena_bytes,
-        "peak_predicted_bytes": base + program.high_water_bytes,
+        "peak_predicted_bytes": base
+        + (sum(codegen.bank_high_water(program)) if program.banks else program.high_water_bytes),
         "budget_bytes": solved.problem.budget_bytes,
         "arena_bytes": program.arena_bytes,
         "instructions": run.instructions,

@@ -17,6 +17,10 @@
 extern uint8_t poetc_stack_top[], poetc_data[], poetc_data_end[], poetc_bss[], poetc_bss_end[];
 extern const uint8_t poetc_data_load[], poetc_code[], poetc_code_end[], poetc_ram[], poetc_ram_end[];
 
+#ifdef POETC_BANK
+extern const uint8_t poetc_bank[], poetc_bank_end[]; /* the other memory of the arena; both 0: there is none */
+#endif
+
 int main(void);
 void poetc_reset(void);
 void poetc_fault(void);
@@ -44,6 +48,10 @@ static void protect(void)
     allow(0, (uintptr_t)poetc_code, (uintptr_t)poetc_code_end, READ_ONLY, 0);
     allow(1, (uintptr_t)poetc_ram, (uintptr_t)poetc_ram_end, READ_WRITE | NEVER_EXECUTE, 0);
     allow(2, 0x40000000u, 0x60000000u, READ_WRITE | NEVER_EXECUTE, 1);
+#ifdef POETC_BANK
+    if (poetc_bank_end != poetc_bank)
+        allow(3, (uintptr_t)poetc_bank, (uintptr_t)poetc_bank_end, READ_WRITE | NEVER_EXECUTE, 0);
+#endif
     MPU_CTRL = 1;
 }
 
@@ -73,6 +81,16 @@ static void protect(void)
         log2++;
     allow(0, 0x00000000u, 29, 0xff, READ_ONLY); /* code */
     allow(1, 0x40000000u, 29, 0xff, DEVICE);
+#ifdef POETC_BANK
+    if (poetc_bank_end != poetc_bank) { /* some eighths of one region */
+        const uint32_t size = (uint32_t)(poetc_bank_end - poetc_bank);
+        uint32_t bank_log2 = 8;
+
+        while ((1u << bank_log2) < size)
+            bank_log2++;
+        allow(7, (uintptr_t)poetc_bank, bank_log2, (1u << (size >> (bank_log2 - 3u))) - 1u, READ_WRITE);
+    }
+#endif
     for (; left >= 32u && region < 8u; region++) {
         uint32_t eighth = 1u << (log2 - 3u), count = left / eighth;
         uint32_t skipped = (uint32_t)(base & ((1u << log2) - 1u)) / eighth;

@@ -70,6 +70,7 @@ static struct {
 } processors[PROCESSORS];
 
 static uint64_t instructions, mark, arena_low, arena_high, stack_low, stack_high;
+static uint64_t bank_low, bank_high, bank_top; /* of a part of the arena in another memory: one processor */
 static uint64_t work, rest_low[RESTS], rest_high[RESTS];
 static size_t rest_count;
 static uint64_t cut = UINT64_MAX;
@@ -128,6 +129,8 @@ static void on_memory(unsigned cpu, memory_info info, uint64_t address, void *da
     cpu %= PROCESSORS;
     if (address >= arena_low && address < arena_high && end > processors[cpu].arena_top)
         processors[cpu].arena_top = end;
+    if (address >= bank_low && address < bank_high && end > bank_top)
+        bank_top = end;
     if (address >= stack_low && address < stack_high && address < processors[cpu].stack_bottom)
         processors[cpu].stack_bottom = address;
 }
@@ -169,6 +172,8 @@ static void at_exit(plugin_id id, void *data)
     }
     fprintf(out, "instructions %" PRIu64 "\n", instructions);
     fprintf(out, "arena %" PRIu64 "\n", arena_top > arena_low ? arena_top - arena_low : 0);
+    if (bank_high > bank_low)
+        fprintf(out, "bank %" PRIu64 "\n", bank_top > bank_low ? bank_top - bank_low : 0);
     fprintf(out, "stack %" PRIu64 "\n", stack_bottom < stack_high ? stack_high - stack_bottom : 0);
     for (i = 0; i < marks.count && work == 0; i++)
         fprintf(out, "mark %" PRIu64 "\n", marks.all[i]);
@@ -215,6 +220,8 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int a
             cut = strtoull(value, NULL, 16);
         else if (strncmp(argv[i], "arena=", 6) == 0)
             range(value, &arena_low, &arena_high);
+        else if (strncmp(argv[i], "bank=", 5) == 0)
+            range(value, &bank_low, &bank_high);
         else if (strncmp(argv[i], "stack=", 6) == 0)
             range(value, &stack_low, &stack_high);
         else
