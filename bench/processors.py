@@ -21,7 +21,7 @@ from poetc.errors import PoetcError
 from poetc.training import TrainingOptions
 
 HERE = Path(__file__).resolve().parent
-DEMO, TRAINING, KERNELS = "demo/boards", "peer_training.py", "peer_torch.py"
+DEMO, TRAINING = "demo/boards", "peer_training.py"
 NETWORKS = {  # source and batch
     "mlp": (DEMO, 8),
     "lenet": (DEMO, 8),
@@ -47,15 +47,14 @@ PHONE_RULES = {
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
 
 
-def model_file(torch: str, name: str, source: str, folder: Path, batch: int = 0) -> Path:
-    """The ONNX file of a network; `batch`: where the source needs it."""
+def model_file(torch: str, name: str, source: str, folder: Path) -> Path:
+    """The ONNX file of a network."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.onnx"
     if source == DEMO:
         return network(name, folder)
     if not path.exists():
-        batches = [str(batch)] if source == KERNELS else []
-        words = [torch, str(HERE / source), "export", name, *batches, str(path)]
+        words = [torch, str(HERE / source), "export", name, str(path)]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
     return path
 
