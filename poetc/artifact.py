@@ -50,7 +50,8 @@ class Artifact:
 
     `graph` and `inference` are None when it was solved from a Problem alone; `inference_problem`, `inference_schedule`
     and `inference_plan`, see `poetc.planning.inference`, where keep-all is the model's. `others` are the plans of a
-    bundle for smaller budgets, the largest first.
+    bundle for smaller budgets, the largest first. `other_graphs`: their training steps, where the plans have other
+    numbers of micro-batches; else empty.
     """
 
     summary: Mapping[str, Any]
@@ -63,6 +64,7 @@ class Artifact:
     inference_schedule: Schedule | None = None
     inference_plan: MemoryPlan | None = None
     others: tuple[tuple[Problem, Schedule, MemoryPlan], ...] = ()
+    other_graphs: tuple[TrainingGraph, ...] = ()
     profile: DeviceProfile | None = None
 
     @property
@@ -103,9 +105,12 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: b
         if artifact.inference_schedule is not None and artifact.inference_plan is not None:
             (staging / "inference_schedule.json").write_bytes(schedule_to_json(artifact.inference_schedule))
             (staging / "inference_plan.json").write_bytes(plan_to_json(artifact.inference_plan))
-        if artifact.others:
-            (staging / BUNDLE).write_text(_dump({"plans": [_plan_document(*plan) for plan in artifact.others]}))
         arrays: dict[str, Array] = {}
+        if artifact.others:
+            plans = [_plan_document(*plan) for plan in artifact.others]
+            for document, own in zip(plans, artifact.other_graphs, strict=False):
+                document["graph"] = graph_to_json(own, arrays)
+            (staging / BUNDLE).write_text(_dump({"plans": plans}))
         for name, graph in (("graph.json", artifact.graph), ("inference.json", artifact.inference)):
             if graph is not None:
                 (staging / name).write_text(_dump(graph_to_json(graph, arrays)))
@@ -141,6 +146,7 @@ def read(directory: Path) -> Artifact:
             inference_problem = problem_from_json(read_file(path), source=str(path))
         path = directory / "problem.json"
         problem = problem_from_json(read_file(path), source=str(path))
+        others = _read_others(directory / BUNDLE, graph, arrays) if BUNDLE in summary.get("files", {}) else []
         return Artifact(
             summary=summary,
             problem=problem if graph is None else name_kernels(problem, graph),
@@ -153,7 +159,8 @@ def read(directory: Path) -> Artifact:
             inference_problem=inference_problem,
             inference_schedule=inference_schedule,
             inference_plan=inference_plan,
-            others=_read_others(directory / BUNDLE, graph) if BUNDLE in summary.get("files", {}) else (),
+            others=tuple(plan for plan, _ in others),
+            other_graphs=tuple(of_plan for _, of_plan in others if of_plan is not None),
             profile=load_profile(directory / "device.yaml") if (directory / "device.yaml").exists() else None,
         )
     except FileNotFoundError as error:
@@ -167,15 +174,22 @@ def _plan_document(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> di
     return {name: json.loads(text) for name, text in parts.items()}
 
 
-def _read_others(path: Path, graph: TrainingGraph | None) -> tuple[tuple[Problem, Schedule, MemoryPlan], ...]:
+def _read_others(
+    path: Path, graph: TrainingGraph | None, arrays: dict[str, Array]
+) -> list[tuple[tuple[Problem, Schedule, MemoryPlan], TrainingGraph | None]]:
+    """The plans, and the graph of each that has one of its own."""
     found = []
     for document in json.loads(read_file(path))["plans"]:
         parts = {name: json.dumps(document[name]).encode() for name in ("problem", "schedule", "plan")}
         problem = problem_from_json(parts["problem"], source=str(path))
         schedule = schedule_from_json(parts["schedule"], source=str(path))
         plan = plan_from_json(parts["plan"], source=str(path))
-        found.append((problem if graph is None else name_kernels(problem, graph), schedule, plan))
-    return tuple(found)
+        own = graph_from_json(document["graph"], arrays) if "graph" in document else None
+        if own is not None and not isinstance(own, TrainingGraph):
+            raise ValueError(f"{path.name}: not a training graph")
+        of_plan = own or graph
+        found.append(((problem if of_plan is None else name_kernels(problem, of_plan), schedule, plan), own))
+    return found
 
 
 def _read_summary(directory: Path) -> dict[str, Any]:

@@ -175,6 +175,7 @@ def switches_text(result: Mapping[str, Any]) -> str:
         (
             ("switches", f"{result['switches']:,} between {result['plans']} plans"),
             ("taken", f"{result['tried']:,}, and {result['requests']:,} random requests"),
+            ("ways of adding up the batch", str(result["histories"]) if result["histories"] > 1 else ""),
             ("same bits, peaks as predicted", "yes" if result["passed"] else "NO"),
         )
     )
@@ -186,8 +187,16 @@ def bundle_text(summary: Mapping[str, Any]) -> str:
 
     document = summary["bundle"]
     unit = energy if summary["objective"] == "energy" else duration
+    split = len({p["micro_batches"] for p in document["plans"]}) > 1
     plans = [
-        (str(k), size(p["budget_bytes"]), size(p["ram_bytes"]), unit(p["cost"]), percent(p["gap"]))
+        (
+            str(k),
+            size(p["budget_bytes"]),
+            *((str(p["micro_batches"]),) if split else ()),
+            size(p["ram_bytes"]),
+            unit(p["cost"]),
+            percent(p["gap"]),
+        )
         for k, p in enumerate(document["plans"])
     ]
     switches = [
@@ -203,7 +212,7 @@ def bundle_text(summary: Mapping[str, Any]) -> str:
     ]
     header = ("switch", "safe points", "longest wait", "extra, mean", "most", "most to save")
     lines = [
-        table(("plan", "budget", "RAM", summary["objective"], "gap"), plans),
+        table(("plan", "budget", *(("micro-batches",) if split else ()), "RAM", summary["objective"], "gap"), plans),
         "",
         table(header, switches),
         "",

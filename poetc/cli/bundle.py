@@ -15,6 +15,7 @@ Examples:
   poetc bundle model.onnx --batch 16 -d stm32f746 --budgets 320kB,256kB,192kB
   poetc bundle model.onnx -d rpi4 --budgets 100%,75%,50% -o model.bundle
   poetc bundle model.onnx -d stm32h743 --points 6 --switch-flash 64kB
+  poetc bundle model.onnx --batch 16 --budgets 100%,50%,30% --micro-batches auto
   poetc validate model.bundle --switch all
   poetc emit model.bundle --target host -o src
 """
@@ -59,6 +60,9 @@ def bundle(
 
     All plans share one state. A training step gives the same bits, whichever plans it goes through. The C that `poetc
     emit` writes changes plans when `poetc_request_budget` is called, at the next safe point.
+
+    With --micro-batches auto each plan has the number of parts that costs least. A step goes on in smaller parts when
+    the budget falls. Then bits depend on the parts that ran. A batch whose statistics count is not split.
 
     `poetc validate DIR --switch all` takes every switch on this machine. The time limit is that of one plan.
     """

@@ -3,6 +3,7 @@
 from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
 from poetc.codegen._bundle import ProgramBundle, lower_bundle
 from poetc.codegen._bundle_host import REQUESTS, BundleValidation, validate_bundle
+from poetc.codegen._bundle_reference import History
 from poetc.codegen._bundle_tables import switch_bytes
 from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured, kernel_bytes
@@ -69,6 +70,7 @@ __all__ = [
     "Firmware",
     "FirmwareSize",
     "Form",
+    "History",
     "HostModel",
     "Interpreter",
     "Layout",

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._lower import Lowering, absences_of, high_water
-from poetc.codegen.program import Absence, Instruction, Program
+from poetc.codegen.program import Absence, Call, Instruction, Move, Program
 from poetc.graph import TrainingGraph
 from poetc.runtime.layout import align
 from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule, Switch, buffer_offset
+from poetc.training import share_of
 
 Plan = tuple[Problem, Schedule, MemoryPlan]
 
@@ -35,22 +36,39 @@ class ProgramSwitch:
 class ProgramBundle:
     """`programs`: a plan each, the largest arena first. `switches` are sorted by source, target and place.
 
-    `kept`: for each switch its number among those that it was lowered from.
+    `kept`: for each switch its number among those that it was lowered from. `parts`: for each plan the first one that
+    runs the batch in the same micro-batches.
     """
 
     programs: tuple[Program, ...]
     switches: tuple[ProgramSwitch, ...]
     kept: tuple[int, ...] = ()
+    parts: tuple[int, ...] = ()
+
+    def goes_to_other_parts(self, switch: ProgramSwitch) -> bool:
+        return bool(self.parts) and self.parts[switch.source] != self.parts[switch.target]
+
+    def share(self, plan: int, join: int) -> str:
+        """The share of the batch over which the rest of a plan reads sums; "" if it reads none."""
+        made = set[str]()
+        for i in self.programs[plan].instructions[join:]:
+            operands = i.inputs if isinstance(i, Call) else (i.source,) if isinstance(i, Move) else (i.operand,)
+            for operand in operands:
+                if share_of(operand.tensor) and operand.tensor not in made:
+                    return share_of(operand.tensor)
+            made |= {o.tensor for o in (i.outputs if isinstance(i, Call) else (i.operand,))}
+        return ""
 
     def switched(self, switch: ProgramSwitch) -> Program:
         """The program that a device executes in a run that takes `switch`."""
         return _spliced(self.programs[switch.source], self.programs[switch.target], switch)
 
 
-def lower_bundle(graph: TrainingGraph, plans: Sequence[Plan], switches: Sequence[Switch]) -> ProgramBundle:
+def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switches: Sequence[Switch]) -> ProgramBundle:
     """Programs that share state, inputs, constants and pages, and the switches between them, each one checked.
 
-    `plans`: the largest budget first, over the layout of the last. The first program is named "train", the others
+    `plans`: the largest budget first, over the layout of the last. `graphs`: the training step of each, which are the
+    same but for the number of micro-batches. The first program is named "train", the others
     "train_1" and so on. A switch that the independent check of programs refuses is left out. Raises ProgramError where
     the plans do not fit together.
     """
@@ -58,10 +76,10 @@ def lower_bundle(graph: TrainingGraph, plans: Sequence[Plan], switches: Sequence
     found: dict[int, tuple[Lowering, Program]] = {}
     for index in reversed(range(len(plans))):
         beside = lowerings[-1] if lowerings else None
-        lowering = Lowering(graph, *plans[index], None, True, beside)
+        lowering = Lowering(graphs[index], *plans[index], None, True, beside)
         found[index] = lowering, lowering.program("train" if index == 0 else f"train_{index}")
         lowerings.append(lowering)
-    transitions = [_lowered(graph, plans[s.target], s, lowerings[-1]) for s in switches]
+    transitions = [_lowered(graphs[s.target], plans[s.target], s, lowerings[-1]) for s in switches]
     last = lowerings[-1]
     flash, offset = tuple(last.flash.values()), buffer_offset(plans[-1][2])
     programs: list[Program] = []
@@ -90,7 +108,8 @@ def lower_bundle(graph: TrainingGraph, plans: Sequence[Plan], switches: Sequence
         if checked is not None:
             kept[lowered.source, lowered.target, lowered.at] = number, checked
     numbers, found_switches = zip(*(kept[key] for key in sorted(kept)), strict=True) if kept else ((), ())
-    return ProgramBundle(programs=tuple(programs), switches=tuple(found_switches), kept=tuple(numbers))
+    parts = tuple(next(k for k, other in enumerate(graphs) if other is graph) for graph in graphs)
+    return ProgramBundle(programs=tuple(programs), switches=tuple(found_switches), kept=tuple(numbers), parts=parts)
 
 
 def _lowered(graph: TrainingGraph, target: Plan, switch: Switch, beside: Lowering) -> tuple[Instruction, ...]:

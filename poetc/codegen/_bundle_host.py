@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from poetc.codegen._bundle import ProgramBundle, ProgramSwitch
+from poetc.codegen._bundle_reference import Found, History, Reference, References, after, history_of
 from poetc.codegen._host import HostModel, StepError, compile_library
 from poetc.codegen._interpret import all_inputs, fit_input, sample_inputs
 from poetc.codegen.program import Call, Instruction, Move, Operand, PageOut, Program, Space
@@ -45,13 +47,16 @@ class _Elastic(ctypes.Structure):
 class BundleValidation:
     """`switches`: those of the bundle; `tried`: those that were run. `requests`: random ones, in consecutive runs.
 
-    `failures`: one line each. Bits are compared with the first plan's, peaks with the predicted ones.
+    `failures`: one line each. Bits are compared with the first plan's, peaks with the predicted ones. Where the plans
+    have several numbers of micro-batches, bits are those of a step that keeps every tensor and adds up the same parts.
+    `histories`: the ways of adding up the batch that were compared.
     """
 
     plans: int
     switches: int
     tried: int
     requests: int
+    histories: int
     failures: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -71,6 +76,8 @@ class BundleModel(HostModel):
     def start(self, plan: int, pattern: int = 0) -> None:
         """Anew from the initial values, with one of the plans."""
         self.reset(pattern)
+        if self.program.pages and self.program.page_buffer_offset is not None:  # initial pages went through it
+            self.arena[self.program.page_buffer_offset :][: self.program.block_bytes] = pattern
         self._observer = _OBSERVER(self._stepped)
         self._switched = _SWITCHED(lambda _, arena_bytes: self.on_switch(arena_bytes) if self.on_switch else None)
         self._config.observer = ctypes.cast(self._observer, ctypes.c_void_p).value
@@ -130,32 +137,49 @@ def validate_bundle(
     requests: int = REQUESTS,
     seed: int = 0,
     directory: Path | None = None,
+    reference: Reference | None = None,
 ) -> BundleValidation:
-    """Take every switch, or `most` of them drawn by `seed`; then runs with random requests at random steps."""
+    """Take every switch, or `most` of them drawn by `seed`; then runs with random requests at random steps.
+
+    `reference`: the program that adds up the batch as a history says. Without it bits are compared with those of the
+    first plan; that is for plans of one number of micro-batches.
+    """
     rng = random.Random(seed)
     every = most is None or len(bundle.switches) <= most
     chosen = list(bundle.switches) if every else rng.sample(bundle.switches, most or 0)
     failures: list[str] = []
     with scratch_directory("poetc-bundle-") as scratch:
         library = compile_library(bundle.programs, values, directory or scratch, bundle=bundle)
-        with BundleModel(library, bundle, values) as model:
+        with BundleModel(library, bundle, values) as model, contextlib.ExitStack() as stack:
+            references = None if reference is None else References(reference, directory or scratch)
+            if references is not None:
+                stack.callback(references.close)
             batch = sample_inputs(bundle.programs[0], seed)
-            expected: tuple[float, dict[str, bytes]] | None = None
+            known: dict[History, Found] = {}
             for plan in range(len(bundle.programs)):
                 model.on_step = model.on_switch = None
                 model.start(plan)
                 found = model.step(batch), model.bits()
-                expected = expected or found
-                failures += [f"plan {plan}: {text}" for text in _differences(expected, found)]
-            assert expected is not None
+                history: History = ((bundle.parts[plan], ""),)
+                if history not in known:
+                    known[history] = found if references is None else references.step(history, batch)
+                failures += [f"plan {plan}: {text}" for text in _differences(known[history], found)]
             for switch in chosen:
-                failures += _take(model, bundle, switch, batch, expected)
-            failures += _random_requests(model, bundle, requests, rng)
+                history = history_of(bundle, switch.source, switch.target, switch.join)
+                if history not in known:
+                    assert references is not None
+                    known[history] = references.step(history, batch)
+                failures += _take(model, bundle, switch, batch, known[history])
+            if references is not None:
+                for history in known:
+                    failures += references.differences(history, batch)
+            failures += _random_requests(model, bundle, requests, rng, references)
     return BundleValidation(
         plans=len(bundle.programs),
         switches=len(bundle.switches),
         tried=len(chosen),
         requests=requests,
+        histories=len(known),
         failures=tuple(failures),
     )
 
@@ -210,30 +234,49 @@ def _take(
     return [f"{name}: {text}" for text in dict.fromkeys(failures)]
 
 
-def _random_requests(model: BundleModel, bundle: ProgramBundle, requests: int, rng: random.Random) -> list[str]:
+def _random_requests(
+    model: BundleModel,
+    bundle: ProgramBundle,
+    requests: int,
+    rng: random.Random,
+    references: References | None,
+) -> list[str]:
     """Several a step at random, in consecutive steps beside the first plan; all state is compared after each step."""
     plans = bundle.programs
     chance = 3 / max(len(p.instructions) for p in plans)
-    asked = 0
+    asked, ran = 0, 0
+    history: History = ()
 
-    def ask(_plan: int, _step: int) -> None:
-        nonlocal asked
+    def ask(plan: int, step: int) -> None:
+        nonlocal asked, ran, history
+        part = bundle.parts[plan]
+        if step == 0:
+            history = ((part, ""),)
+        elif plan != ran and part != bundle.parts[ran]:
+            history = after(history, part, bundle.share(plan, step))
+        ran = plan
         if rng.random() < chance:
             model.request(rng.choice(plans).arena_bytes)
             asked += 1
 
-    steps: list[tuple[float, dict[str, bytes]]] = []
+    steps: list[Found] = []
+    histories: list[History] = []
     model.on_switch = None
     model.start(0)
     model.on_step = ask
     while asked < requests:
         steps.append((model.step(sample_inputs(plans[0], len(steps))), model.bits()))
+        histories.append(history)
     went = model.switch_count
     model.on_step = None
     model.start(0)
     model.unobserved()
     for index, found in enumerate(steps):
-        expected = model.step(sample_inputs(plans[0], index)), model.bits()
+        inputs = sample_inputs(plans[0], index)
+        if references is None:
+            expected = model.step(inputs), model.bits()
+        else:
+            expected = references.step(histories[index], inputs, steps[index - 1][1] if index else None)
         for text in _differences(expected, found):
             return [f"random requests, step {index + 1}: {text}"]
     return [] if went or requests < FEW or not bundle.switches else ["random requests: no switch was taken"]

@@ -7,16 +7,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from poetc import codegen, reporting
+from poetc import codegen, reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands.best_updates import settled
 from poetc.commands.encodings import require_exact
 from poetc.commands.programs import POINTER_BYTES, switches_of
-from poetc.commands.requests import SolveRequest, inference_model, limits, read_problem, require_offsets, require_time
-from poetc.commands.solve import summary_of
-from poetc.devices import parse_size
-from poetc.errors import UsageError
+from poetc.commands.requests import (
+    SolveRequest,
+    inference_model,
+    limits,
+    load_model,
+    problem_of,
+    read_problem,
+    require_offsets,
+    require_time,
+    training_graph,
+)
+from poetc.commands.solve import MOST_OPERATORS, summary_of
+from poetc.devices import load_profile, parse_size
+from poetc.errors import PoetcError, UsageError
 from poetc.events import Progress, silent
+from poetc.graph import TrainingGraph
 from poetc.planning import Solution, inference, ram_bytes, solve_bundle
 from poetc.planning.safe_points import waits
 from poetc.planning.smallest_ram import search_share_s
@@ -41,8 +52,10 @@ def bundle(
     started = time.perf_counter()
     if request.is_problem:
         raise UsageError(f"{request.model.source}: a bundle needs a model, not a problem alone")
-    if request.model.training.micro_batches == "auto":
-        raise UsageError("--micro-batches auto: the plans of a bundle have one number; give it")
+    split = request.model.training.micro_batches == "auto"
+    if split:
+        one = replace(request.model.training, micro_batches=1)
+        request = replace(request, model=replace(request.model, training=one))
     require_exact(request.model, "the plans of a bundle share one step")
     if request.out is not None:
         check_out(request.out, force=request.force)
@@ -57,10 +70,13 @@ def bundle(
     flash_bytes = None if switch_flash is None else parse_size(switch_flash, option="--switch-flash")
     planner = request.planner(request.options.time_limit_s, progress)
     sizes = _budgets(request, problem, budgets, points)
-    found = solve_bundle(problem, sizes, planner)
+    graphs, problems, split_notes = _by_parts(request, step, problem, min(sizes)) if split else ({}, {}, [])
+    found = solve_bundle(problem, sizes, planner, problems)
+    steps = [graphs[s.choices.micro_batches or 1] if graphs else step for s in found.solutions]
+    step = steps[0]
     plans = [(s.problem, s.schedule, s.plan) for s in found.solutions]
     predicted = inference.within_budget(
-        step, graph, profile, *plans[-1], min(inference.LIMIT_S, request.options.time_limit_s), progress
+        steps[-1], graph, profile, *plans[-1], min(inference.LIMIT_S, request.options.time_limit_s), progress
     )
     largest = found.solutions[0]
     first = replace(problem, budget_bytes=largest.problem.budget_bytes)
@@ -70,6 +86,7 @@ def bundle(
         for size in sizes
         if size not in served
     ]
+    notes += split_notes
     notes += [*chosen, *reporting.choice_notes(first, largest), *([predicted.note] if predicted.note else [])]
     summary = summary_of(request, first, largest, step, profile, ram_bytes(*plans[-1][::2]), started, notes)
     artifact = Artifact(
@@ -83,13 +100,14 @@ def bundle(
         inference_schedule=predicted.schedule,
         inference_plan=predicted.plan,
         others=tuple(plans[1:]),
+        other_graphs=tuple(steps[1:]) if len(problems) > 1 else (),
         profile=profile,
     )
     progress("looking for switches")
     summary["bundle"] = {"switch_flash_bytes": flash_bytes}
     lowered, switches, switching = switches_of(artifact)
     summary["bundle"] |= {
-        "plans": [_plan(s) for s in found.solutions],
+        "plans": [_plan(s, own.options["micro_batches"]) for s, own in zip(found.solutions, steps, strict=True)],
         "switches": [asdict(w) for w in waits(switching, switches)],
         "switch_bytes": codegen.switch_bytes(lowered, POINTER_BYTES),
     }
@@ -97,6 +115,43 @@ def bundle(
         progress("writing the report")
         summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)
     return artifact
+
+
+def _by_parts(
+    request: SolveRequest, whole: TrainingGraph, problem: Problem, least_bytes: int
+) -> tuple[dict[int, TrainingGraph], dict[int, Problem], list[str]]:
+    """The training step and its problem by number of micro-batches, and why there are no more.
+
+    Numbers end with the first that keeps every tensor in `least_bytes`.
+    """
+    model = load_model(request.model)
+    if training.takes_batch_statistics(model, request.model.training):
+        note = "the batch is not split: its statistics (batch norm, losses of pairs) would not be those of the whole"
+        return {1: whole}, {1: problem}, [f"{note}; --batch-norm frozen has none"]
+    profile = load_profile(request.model.device)
+    graphs: dict[int, TrainingGraph] = {}
+    for count in training.divisors(training.batch_of(model) or 1):
+        options = replace(request.model.training, micro_batches=count)
+        try:
+            step = training_graph(replace(request.model, training=options), names_sums=True)[1]
+        except PoetcError:
+            break  # this model cannot be split
+        if graphs and len(step.operators) > MOST_OPERATORS:
+            break
+        graphs[count] = step
+        if keep_all_peak_bytes(limits(request, problem_of(request, step, profile))) <= least_bytes:
+            break
+    if len(graphs) < 2:
+        return {1: whole}, {1: problem}, ["the batch is not split: this model can't be"]
+    graphs = training.with_own_names(graphs)
+    problems = {
+        count: replace(
+            limits(replace(request, budget=f"{problem.budget_bytes}B"), problem_of(request, step, profile)),
+            deadline_ns=problem.deadline_ns,
+        )
+        for count, step in graphs.items()
+    }
+    return graphs, problems, []
 
 
 def _budgets(request: SolveRequest, problem: Problem, budgets: Sequence[str], points: int | None) -> list[int]:
@@ -118,12 +173,13 @@ def _budgets(request: SolveRequest, problem: Problem, budgets: Sequence[str], po
     return distinct
 
 
-def _plan(solution: Solution) -> dict[str, Any]:
+def _plan(solution: Solution, micro_batches: object) -> dict[str, Any]:
     proof = solution.proof
     return {
         "budget_bytes": solution.problem.budget_bytes,
         "ram_bytes": ram_bytes(solution.problem, solution.plan),
         "arena_bytes": solution.plan.arena_bytes,
+        "micro_batches": micro_batches,
         "cost": proof.objective,
         "bound": proof.bound,
         "gap": proof.gap(),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from poetc import codegen, passes
+from poetc import codegen, passes, training
 from poetc.artifact import Artifact
 from poetc.codegen import ProgramBundle
 from poetc.codegen.program import Program
@@ -37,6 +37,15 @@ def keep_all_program(solved: Artifact) -> Program:
     It has no lossless encodings of saved tensors: they change no bit.
     """
     return _kept(solved, passes.without_encodings(graph_of(solved)))
+
+
+def program_of_history(solved: Artifact, history: codegen.History) -> tuple[Program, dict[str, Value]]:
+    """The training step of a bundle that keeps every tensor, and adds up the batch as `history` says; its values."""
+    graphs = graphs_of(solved)
+    step = graphs[history[0][0]]
+    for plan, share in history[1:]:
+        step = training.continued(step, graphs[plan], share)
+    return _kept(solved, step), dict(step.values)
 
 
 def exact_program(solved: Artifact) -> Program | None:
@@ -92,7 +101,7 @@ def switches_of(solved: Artifact) -> tuple[ProgramBundle, list[Switch], Switchin
     switching = Switching(found)
     count = len(plans)
     switches = [s for i in range(count) for j in range(count) if i != j for s in switching.switches(i, j)]
-    lowered = codegen.lower_bundle(graph_of(solved), plans, switches)
+    lowered = codegen.lower_bundle(graphs_of(solved), plans, switches)
     switches = [switches[k] for k in lowered.kept]
     limit_bytes = solved.summary["bundle"]["switch_flash_bytes"]
     if limit_bytes is None:
@@ -111,7 +120,15 @@ def values_of(solved: Artifact) -> dict[str, Value]:
 
     Inference may read constants that training dropped.
     """
-    return {**(solved.inference.values if solved.inference else {}), **graph_of(solved).values}
+    found = dict(solved.inference.values if solved.inference else {})
+    for graph in graphs_of(solved):
+        found |= graph.values
+    return found
+
+
+def graphs_of(solved: Artifact) -> list[TrainingGraph]:
+    """The training step of each plan of a bundle; of the one plan, if it is no bundle."""
+    return [graph_of(solved), *(solved.other_graphs or len(solved.others) * [graph_of(solved)])]
 
 
 def graph_of(solved: Artifact) -> TrainingGraph:

@@ -185,9 +185,12 @@ def with_any_weights(request: ModelRequest) -> ModelRequest:
 
 
 def training_graph(
-    request: ModelRequest, load: Callable[[ModelRequest], Graph] = load_model
+    request: ModelRequest, load: Callable[[ModelRequest], Graph] = load_model, *, names_sums: bool = False
 ) -> tuple[Graph, TrainingGraph]:
-    """The model, and its whole training step. `load`: `load_model`, or one that reads no file twice."""
+    """The model, and its whole training step.
+
+    `load`: `load_model`, or one that reads no file twice. `names_sums`: see `training.build`.
+    """
     graph = load(request)
     count, part = request.training.micro_batches, None
     if count != "auto" and count > 1:
@@ -199,7 +202,7 @@ def training_graph(
                 f"--micro-batches {count}: {request.source} cannot be read at a part of its batch, {rows} samples; use"
                 " --micro-batches 1, or export it with a dynamic batch"
             ) from error
-    return graph, passes.run_standard(training.build(graph, request.training, part))
+    return graph, passes.run_standard(training.build(graph, request.training, part, names_sums=names_sums))
 
 
 def read_problem(

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from poetc import artifact, codegen
 from poetc.codegen import Validation
-from poetc.commands.programs import exact_program, graph_of, keep_all_program, switches_of, training_program
+from poetc.commands.programs import (
+    exact_program,
+    graph_of,
+    keep_all_program,
+    program_of_history,
+    switches_of,
+    training_program,
+    values_of,
+)
 from poetc.errors import CheckFailed, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_arrays
@@ -72,9 +81,10 @@ def validate_switches(directory: Path, most: int | None = None, progress: Progre
     progress("compiling and running")
     result = codegen.validate_bundle(
         bundle,
-        graph_of(solved).values,
+        values_of(solved),
         most=most,
         requests=codegen.REQUESTS if most is None else min(most, codegen.REQUESTS),
+        reference=partial(program_of_history, solved) if solved.other_graphs else None,
     )
     problems = result.failures[:SHOWN]
     if len(result.failures) > SHOWN:

@@ -3,16 +3,19 @@
 All plans execute the operators first in the same order, so that a run can go over from one plan to another in mid-step
 (`poetc.planning.switching`). The plan of the smallest budget is made first. It chooses the order, the place of state
 between steps, and the offsets of state, inputs and page buffer. The others follow it.
+
+Where the number of micro-batches is open, plans may have different ones. Those of one number have one order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.arena import ram_bytes
 from poetc.planning.kernels import Kernels
+from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.order import Order
 from poetc.planning.planner import Planner
 from poetc.planning.settings import BUNDLE
@@ -51,37 +54,55 @@ class Bundle:
         return self.solutions[-1]
 
 
-def solve_bundle(problem: Problem, budgets_bytes: Sequence[int], planner: Planner) -> Bundle:
+def solve_bundle(
+    problem: Problem, budgets_bytes: Sequence[int], planner: Planner, by_parts: Mapping[int, Problem] | None = None
+) -> Bundle:
     """A plan for each budget, the time of `planner` for each of them.
 
     A budget for which nothing cheaper is found than for the next smaller one has no plan of its own.
 
-    `problem` has its choices open. Raises the errors of `Planner.solve` for the smallest budget, whose plan the
+    `problem` has its choices open. `by_parts`: the problems by number of micro-batches, if that is open. Tensors of one
+    name are one quantity in all of them. Raises the errors of `Planner.solve` for the smallest budget, whose plan the
     others follow.
     """
     budgets = sorted(set(budgets_bytes), reverse=True)
     limit_s = planner.options.time_limit_s
     planner.progress(f"the plan for {budgets[-1]} bytes")
-    smallest = planner.part(limit_s).solve(replace(problem, budget_bytes=budgets[-1]))
+    first = planner.part(limit_s)
+    if by_parts:
+        parts = MicroBatches({count: replace(p, budget_bytes=budgets[-1]) for count, p in by_parts.items()})
+        first = replace(first, reductions=(parts, *first.reductions))
+    smallest = first.solve(replace(problem, budget_bytes=budgets[-1]))
     found = [smallest]
     for budget in reversed(budgets[:-1]):
         planner.progress(f"the plan for {budget} bytes")
-        following = _following(problem, budget, smallest, found[-1], planner.part(limit_s))
-        if following is not None:
-            found.append(following)
+        of_budget: list[Solution] = []
+        for count, own in by_parts.items() if by_parts else [(None, problem)]:
+            leader = next((s for s in found if s.choices.micro_batches == count), None)
+            part = planner.part(limit_s / len(by_parts or (None,)))
+            following = _following(own, budget, smallest, found[-1], leader, part)
+            if following is not None:
+                choices = replace(following.choices, micro_batches=count)
+                of_budget.append(replace(following, choices=choices))
+        if of_budget:
+            found.append(min(of_budget, key=lambda s: s.cost))
     return Bundle(solutions=tuple(reversed(found)))
 
 
 def _following(
-    problem: Problem, budget: int, smallest: Solution, previous: Solution, planner: Planner
+    problem: Problem, budget: int, smallest: Solution, previous: Solution, leader: Solution | None, planner: Planner
 ) -> Solution | None:
-    """The plan for a larger budget; None where none is found that is cheaper than the `previous`, smaller one."""
-    order = first_executions(smallest.schedule.steps)
-    placed = on_store(problem, smallest.choices.state or ())
+    """The plan for a larger budget; None where none is found that is cheaper than the `previous`, smaller one.
+
+    `leader`: a plan of the same problem, whose order it has.
+    """
+    order = None if leader is None else first_executions(leader.schedule.steps)
+    state = frozenset(same_tensors(smallest.problem, problem, smallest.choices.state or ()).values())
+    placed = on_store(problem, state)
     # Without transfers in the smallest plan there is no page buffer in the layout that the plans share.
     paging = placed.paging if _pages(smallest.schedule) else Paging.NONE
     asked = ORDER.fix(replace(placed, budget_bytes=budget, paging=paging), order)
-    options = replace(planner.options, fixed_order=True)
+    options = replace(planner.options, fixed_order=planner.options.fixed_order or order is not None)
     inner = replace(planner, options=options, reductions=tuple(r for r in planner.reductions if isinstance(r, Kernels)))
     target = budget
     for attempt in range(BUNDLE.attempts):
@@ -100,10 +121,18 @@ def _following(
                 break
             verify(own, schedule)
             verify_plan(own, schedule, plan)
-            choices = Choices(kernels=solution.choices.kernels, state=smallest.choices.state)
+            choices = Choices(kernels=solution.choices.kernels, state=None if smallest.choices.state is None else state)
             return replace(solution, problem=own, schedule=schedule, plan=plan, choices=choices)
         target -= excess * (2 + attempt) // 2
     return None
+
+
+def same_tensors(a: Problem, b: Problem, tensors: Iterable[int]) -> dict[int, int]:
+    """Of those `tensors` of `a` that `b` has too: the numbers in both. The two are one step, but for micro-batches."""
+    if a.tensors == b.tensors:
+        return {t: t for t in tensors}
+    numbers = {tensor.name: t for t, tensor in enumerate(b.tensors)}
+    return {t: numbers[a.tensors[t].name] for t in tensors if a.tensors[t].name in numbers}
 
 
 def _packed_alike(problem: Problem, schedule: Schedule, smallest: Solution) -> MemoryPlan:
@@ -111,9 +140,11 @@ def _packed_alike(problem: Problem, schedule: Schedule, smallest: Solution) -> M
 
     A tensor with one place in both plans need not move in a switch.
     """
-    places = places_at_start(smallest)
-    state = {chain[0]: places[chain[0]] for chain in state_chains(smallest.problem)}
-    wishes = {t: a.offset_bytes for a in smallest.plan.allocations for t, _ in a.tensors}
+    numbers = same_tensors(smallest.problem, problem, range(len(smallest.problem.tensors)))
+    places = {numbers[t]: offset for t, offset in places_at_start(smallest).items() if t in numbers}
+    state = {chain[0]: places[chain[0]] for chain in state_chains(problem)}
+    allocated = ((t, a.offset_bytes) for a in smallest.plan.allocations for t, _ in a.tensors)
+    wishes = {numbers[t]: offset for t, offset in allocated if t in numbers}
     by_size = sorted(wishes, key=lambda t: -problem.tensors[t].size_bytes)
     for share in WISHES:
         plan = pack_around(

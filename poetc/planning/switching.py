@@ -4,6 +4,9 @@ A switch is a schedule: a prefix of A, a transition, a suffix of B. The transiti
 until RAM holds the tensors that B has there. B may be joined behind A, where its repeated operators cost less than the
 transition saves. An update never runs twice. Melon joins at the same operator (MobiSys 2022, `computeAdaptively`):
 that is one of the joins compared here. The independent checker replays each switch.
+
+A plan of other micro-batches is joined where the same rows are done. The rest of the step needs the sums
+over them, and no other tensor. Sage accumulates so in parts (MobiSys 2022).
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from poetc.planning.bundle import Bundle
+from poetc.planning.bundle import Bundle, same_tensors
 from poetc.planning.settings import BUNDLE
 from poetc.planning.solution import Solution
 from poetc.planning.transition import BUFFER, NEVER, Relocation, actions_for
@@ -30,10 +34,12 @@ from poetc.scheduling import (
     Switch,
     Transition,
     buffer_offset,
+    joined,
     state_chains,
     verify_parts,
 )
 from poetc.scheduling.schedule import first_executions
+from poetc.training import is_partial_sum
 
 ROUNDING = 1e-9  # of sums of fractions
 
@@ -117,6 +123,31 @@ class _Line:
                     needed.add(t)
             found.append(frozenset(needed))
         return found[::-1]
+
+    @cached_property
+    def starts_of_parts(self) -> list[_Point]:
+        """The points with sums over parts of the batch, or nothing yet, and nothing else that an operator has made."""
+        given = {t for t, tensor in enumerate(self.problem.tensors) if tensor.initial}
+        sums = {t for t, tensor in enumerate(self.problem.tensors) if is_partial_sum(tensor.name)}
+        found = []
+        for point in self.points[:-1]:
+            made = point.resident.keys() - given
+            if (made or not point.step) and made <= sums and not self.has_updated(point):
+                found.append(point)
+        return found
+
+    @cached_property
+    def _later(self) -> frozenset[int]:
+        """All versions of state but the first."""
+        return frozenset(t for chain in state_chains(self.problem) for t in chain[1:])
+
+    def has_updated(self, point: _Point) -> bool:
+        """Whether a tensor of state is a later version than that at the beginning of the step."""
+        return not self._later.isdisjoint(point.resident) or not self._later.isdisjoint(point.stored)
+
+    def rest_once(self, step: int) -> int:
+        """The cost of computing each operator once that has not run before a step."""
+        return sum(step_cost(self.problem, Compute(k)) for k in self.order[self.points[step].begun :])
 
     def first_behind(self, begun: int) -> int:
         """The first point at which `begun` operators have been executed."""
@@ -216,9 +247,16 @@ class Switching:
     bundle: Bundle
     behind: int = BUNDLE.behind
     lines: list[_Line] = field(init=False)
+    parts: list[int] = field(init=False)  # of each line the first line that runs the batch in the same parts
 
     def __post_init__(self) -> None:
         self.lines = [_Line(s) for s in self.bundle.solutions]
+        tensors = [line.problem.tensors for line in self.lines]
+        self.parts = [tensors.index(own) for own in tensors]
+
+    def other_parts(self, source: int, target: int) -> bool:
+        """Whether two plans run the batch in other micro-batches."""
+        return self.parts[source] != self.parts[target]
 
     def points(self, source: int) -> list[int]:
         """The steps before which a run of a plan may be stopped: after the frees that follow a step."""
@@ -236,6 +274,8 @@ class Switching:
         """The cheapest switch found; None where there is none, or where going over to a larger plan does not pay."""
         a, b = self.lines[source], self.lines[target]
         here = a.points[at]
+        if self.other_parts(source, target):
+            return self._other_parts(source, target, at)
         best: Switch | None = None
         joins = sorted(self._joins(here, b), key=lambda join: (join[0], -join[1]))
         for least, join in joins[: BUNDLE.tried]:
@@ -307,8 +347,39 @@ class Switching:
         if buffer is not None:
             memory[BUFFER] = buffer, b.problem.page_buffer_bytes
         capacity = max(a.solution.plan.arena_bytes, b.solution.plan.arena_bytes)
-        in_place = {t for t, (offset, _) in here.resident.items() if a.homes.get(t) == offset}
+        in_place = {t for t, (offset, _) in here.resident.items() if b.homes.get(t) == offset}
         return Relocation(b.problem, capacity, memory, there.resident, frozenset(in_place)).run(actions)
+
+    def _other_parts(self, source: int, target: int, at: int) -> Switch | None:
+        """The cheapest switch to a plan of other micro-batches. Parts that are done are not run again."""
+        a, b = self.lines[source], self.lines[target]
+        here = _renumbered(a, b, a.points[at])
+        if a.has_updated(a.points[at]):
+            return None
+        for there in sorted(b.starts_of_parts, key=lambda point: b.rest[point.step]):
+            made = self._transition(a, b, here, there)
+            if made is None:
+                continue
+            steps, join = made.steps, there.step
+            try:
+                verify_parts(joined(a.problem, a.steps[:at], a.points[at].resident, b.problem, steps, b.steps[join:]))
+            except ScheduleError:
+                continue
+            rest = sum(step_cost(b.problem, s) for s in steps) + b.rest[join]
+            if target < source and rest >= a.rest[at]:
+                return None
+            return Switch(
+                source=source,
+                target=target,
+                at=at,
+                join=join,
+                transition=made,
+                stored=here.stored,
+                rest=rest,
+                bound=min(rest, b.rest_once(join)),
+                time_ns=sum(step_time_ns(b.problem, s) for s in steps),
+            )
+        return None
 
     def bound(self, source: int, target: int, at: int) -> int:
         """Nothing that goes on from a point of `source` within the budget of `target` costs less.
@@ -318,6 +389,8 @@ class Switching:
         set of tensors that leaves room for the operator.
         """
         here, b = self.lines[source].points[at], self.lines[target]
+        if self.other_parts(source, target):
+            return 0
         once = sum(step_cost(b.problem, Compute(k)) for k in b.order[here.begun :])
         missing = (t for t in b.needed[here.begun] if t not in here.resident)
         now = _floor(sum(b.return_cost(t, here.stored) for t in missing))
@@ -327,6 +400,14 @@ class Switching:
 def _floor(cost: float) -> int:
     """0 for an impossible return: it is left to the search to find that out."""
     return 0 if cost == NEVER else math.floor(cost * (1 - ROUNDING))
+
+
+def _renumbered(a: _Line, b: _Line, point: _Point) -> _Point:
+    """A point of `a` in the numbers of `b`: the tensors that both have, and none of the operators."""
+    numbers = same_tensors(a.problem, b.problem, {*point.resident, *point.stored})
+    resident = {numbers[t]: place for t, place in point.resident.items() if t in numbers}
+    stored = frozenset(numbers[t] for t in point.stored if t in numbers)
+    return replace(point, resident=resident, stored=stored, begun=0)
 
 
 def _unstored(here: _Point, b: _Line, join: int) -> frozenset[int]:

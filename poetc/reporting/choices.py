@@ -67,7 +67,7 @@ def choice_notes(asked: Problem, solution: Solution, saved: Sequence[Mapping[str
 
     `saved`: the encodings of saved tensors, as `--json` has them.
     """
-    notes = [_tried(solution.tried, asked)] if solution.choices.micro_batches is not None else []
+    notes = [_tried(solution.tried, asked)] if solution.tried else []
     found = (
         updates_note(solution),
         _saved(saved),

@@ -6,6 +6,7 @@ docs/reference/formats.md describes their files.
 from poetc.scheduling._banks import arrival_banks
 from poetc.scheduling._checker import ScheduleError, Trace, trace_of, verify, verify_parts
 from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
+from poetc.scheduling._joined import joined
 from poetc.scheduling._json import (
     plan_from_json,
     plan_to_json,
@@ -104,6 +105,7 @@ __all__ = [
     "choose_pairs",
     "complete",
     "first_executions",
+    "joined",
     "keep_all",
     "keep_all_actions",
     "keep_all_peak_bytes",

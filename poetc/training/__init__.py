@@ -20,6 +20,7 @@ from poetc.training._options import (
 from poetc.training._precision import build, in_precision
 from poetc.training._qas_model import file_values
 from poetc.training._selection import BEST, Lora, select_parameters, select_updates
+from poetc.training._splits import continued, is_partial_sum, share_of, with_own_names
 from poetc.training._state import CLIPPED
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
@@ -45,6 +46,7 @@ __all__ = [
     "batch_of",
     "build",
     "chosen_channels",
+    "continued",
     "divisors",
     "evaluation",
     "exponents_of",
@@ -53,12 +55,15 @@ __all__ = [
     "in_precision",
     "integer_model",
     "is_adapter",
+    "is_partial_sum",
     "layers_of",
     "merged",
     "micro_batch_of",
     "module_of",
     "select_parameters",
     "select_updates",
+    "share_of",
     "takes_batch_statistics",
     "with_adapters",
+    "with_own_names",
 ]

@@ -20,14 +20,18 @@ from poetc.training._micro import Weights, apart_from, check_state, cut_of, rena
 from poetc.training._optimizer import STEP_COUNTING, Optimizer, coded_parameters
 from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_parameters, select_updates, trained_parameters, values_by_pattern
+from poetc.training._splits import partial_sum, with_names
 from poetc.training._state import emit_update
 
 
-def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
+def build(
+    graph: Graph, options: TrainingOptions, part: Graph | None = None, *, names_sums: bool = False
+) -> TrainingGraph:
     """The whole training step of `graph`. Raises UsageError where the options do not fit the model.
 
     With `options.micro_batches` above 1, `part` is the model at that part of the batch. Its forward and backward pass
     follow one another for each part of the inputs. Gradients are added up in that order, and the last part updates.
+    `names_sums`: sums over the first rows have the names of `partial_sum`.
     """
     count = options.micro_batches
     if count == "auto":
@@ -37,7 +41,9 @@ def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> 
             raise UsageError(f"--micro-batches {count}: needs the model at a part of the batch")
         check_state(graph, part, count)
         part = apart_from(graph, part)
-    return _Step(graph, part if count > 1 and part is not None else graph, options, count).build()
+    step = _Step(graph, part if count > 1 and part is not None else graph, options, count)
+    found = step.build()
+    return with_names(found, step.sums) if names_sums else found
 
 
 class _Step:
@@ -58,6 +64,7 @@ class _Step:
         self.b = Builder()
         self.updates: dict[str, str] = {}
         self.gradients: dict[str, str] = {}  # of the parts so far
+        self.sums: dict[str, str] = {}  # tensor -> partial_sum, but for that of all parts
 
     def build(self) -> TrainingGraph:
         b, whole, options = self.b, self.whole, self.options
@@ -125,11 +132,15 @@ class _Step:
                 losses.append(b.emit1("Add", [losses.pop(), losses.pop()], hint="loss.sum"))
             b.phase = Phase.BACKWARD
             last = index == self.count - 1
+            if not last:
+                self.sums[losses[0]] = partial_sum("loss", index + 1, self.count)
 
-            def complete(parameter: str, gradient: str, last: bool = last) -> None:
+            def complete(parameter: str, gradient: str, last: bool = last, done: int = index + 1) -> None:
                 if parameter in self.gradients:
                     gradient = b.emit1("Add", [self.gradients[parameter], gradient], hint=f"{parameter}.grad.sum")
                 self.gradients[parameter] = gradient
+                if not last:
+                    self.sums.setdefault(gradient, partial_sum(f"{parameter}.grad", done, self.count))
                 if last:
                     optimizer.update(parameter, gradient)
 

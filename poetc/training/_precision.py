@@ -14,12 +14,14 @@ def in_precision(graph: Graph, options: TrainingOptions) -> Graph:
     return _integer_model.integer_model(graph, options) if options.precision == "niti" else graph
 
 
-def build(graph: Graph, options: TrainingOptions, part: Graph | None = None) -> TrainingGraph:
+def build(
+    graph: Graph, options: TrainingOptions, part: Graph | None = None, *, names_sums: bool = False
+) -> TrainingGraph:
     """The whole training step of `graph`. Raises UsageError where the options do not fit the model.
 
-    `graph` is the result of `in_precision`. With `options.micro_batches` above 1, `part` is the model at
-    that part of the batch.
+    `graph` is the result of `in_precision`. With `options.micro_batches` above 1, `part` is the model at that part of
+    the batch. `names_sums`: sums over the first rows have names that say so.
     """
     if options.precision == "niti":
         return _integer_step.build_integer(graph, options)
-    return _build.build(graph, options, part)
+    return _build.build(graph, options, part, names_sums=names_sums)

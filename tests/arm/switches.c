@@ -1,4 +1,5 @@
-/* Takes every switch of a bundle on a board. The memory that a switch gives back is fenced off at that moment.
+/* Takes every switch of a bundle on a board. The memory that a switch gives back is fenced off at that moment: by the
+ * MPU to 32 bytes or 1/8 of a region, by the MMU to a page.
  *
  * switches.h: TAKES, one (plan, plan that is asked for, step) for each switch, and GIVEN_BACK, bytes that are in use
  * and fenced off all the same. The log has the bits of an undisturbed
@@ -10,12 +11,6 @@
 #include "switches.h"
 
 #include <string.h>
-
-#define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
-#define MPU_CTRL REGISTER(0xe000ed94u)
-#define MPU_RNR REGISTER(0xe000ed98u)
-#define MPU_RBAR REGISTER(0xe000ed9cu)
-#define MPU_RASR REGISTER(0xe000eda0u)
 
 uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(32), section(".bss.poetc_arena")));
 extern const uint8_t poetc_ram[], poetc_ram_end[]; /* of the linker script */
@@ -35,6 +30,43 @@ static void log_hex(const char *label, uint32_t value)
     poetc_port_log(label);
     poetc_port_log(text);
 }
+
+#ifdef __aarch64__
+enum { ENTRIES = 512, PAGE_BYTES = 4096, TABLES = 4 };
+enum { BLOCK = 1, TABLE_OR_PAGE = 3, DEVICE = 1 << 2, SHARED = 3 << 8, ACCESSED = 1 << 10 };
+
+static uint64_t gibibytes[ENTRIES] __attribute__((aligned(4096)));
+static uint64_t blocks[ENTRIES] __attribute__((aligned(4096)));
+static uint64_t pages[TABLES * ENTRIES] __attribute__((aligned(4096))); /* of 2 MiB each */
+
+/* No page of RAM behind `end` can be accessed. The first GiB is of peripherals, the second one has code and RAM. */
+static void guard(uintptr_t end)
+{
+    const uint64_t flags = SHARED | ACCESSED;
+    const uintptr_t base = (uintptr_t)1 << 30;
+    uint64_t system;
+    uintptr_t i;
+
+    POETC_PORT_ASSERT((uintptr_t)poetc_ram_end <= base + sizeof pages / sizeof pages[0] * PAGE_BYTES);
+    gibibytes[0] = flags | DEVICE | BLOCK;
+    gibibytes[1] = (uintptr_t)blocks | TABLE_OR_PAGE;
+    for (i = 0; i < TABLES; i++)
+        blocks[i] = (uintptr_t)(pages + i * ENTRIES) | TABLE_OR_PAGE;
+    for (i = 0; i < TABLES * ENTRIES; i++)
+        pages[i] = base + i * PAGE_BYTES < end ? (base + i * PAGE_BYTES) | flags | TABLE_OR_PAGE : 0u;
+    __asm__ volatile("msr mair_el1, %0" : : "r"((uint64_t)0x0044));
+    __asm__ volatile("msr tcr_el1, %0" : : "r"((uint64_t)(32u | 1u << 23))); /* 32 bits of address, one table */
+    __asm__ volatile("msr ttbr0_el1, %0" : : "r"((uint64_t)(uintptr_t)gibibytes));
+    __asm__ volatile("dsb sy\n isb\n tlbi vmalle1\n dsb sy\n isb" : : : "memory");
+    __asm__ volatile("mrs %0, sctlr_el1" : "=r"(system));
+    __asm__ volatile("msr sctlr_el1, %0\n isb" : : "r"(system | 1u) : "memory");
+}
+#else
+#define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
+#define MPU_CTRL REGISTER(0xe000ed94u)
+#define MPU_RNR REGISTER(0xe000ed98u)
+#define MPU_RBAR REGISTER(0xe000ed9cu)
+#define MPU_RASR REGISTER(0xe000eda0u)
 
 /* Nothing but code, peripherals and RAM up to `end` can be accessed. The start-up code does so for the whole budget. */
 static void guard(uintptr_t end)
@@ -62,6 +94,7 @@ static void guard(uintptr_t end)
     MPU_CTRL = 1;
     __asm__ volatile("dsb\n isb" : : : "memory");
 }
+#endif
 
 static void given_back(void *context, uint32_t arena_bytes)
 {

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+import poetc
 from poetc import codegen
 from poetc.codegen._bundle_host import BundleModel
 from poetc.codegen._host import compile_library
 from poetc.codegen._interpret import sample_inputs
 from poetc.codegen.program import Move
+from poetc.commands.validate import validate_switches
+from tests.cli.conftest import MODEL
 from tests.planning.test_bundle import solved
 
 pytestmark = pytest.mark.long
@@ -49,3 +52,22 @@ def test_requests_are_refused_below_the_smallest_plan(tmp_path: Path) -> None:
         assert model.request(2**31) == 0
         model.step(sample_inputs(bundle.programs[0], 0))
         assert model.plan == 0
+
+
+def test_a_bundle_of_several_micro_batches_has_the_bits_of_the_parts_that_ran(tmp_path: Path) -> None:
+    """Plans of other numbers of micro-batches, as Sage accumulates: written, read, and every way of adding up."""
+    model = poetc.load(MODEL, batch=8, training=poetc.TrainingOptions(micro_batches="auto", batch_norm="frozen"))
+    solution = model.bundle(device="stm32f746", budgets=("100%", "50%", "30%"), gap=0.1, time_limit_s=4)
+    counts = [plan["micro_batches"] for plan in solution.summary["bundle"]["plans"]]
+    assert len(set(counts)) > 1
+    solution.save(tmp_path / "parts.bundle")
+    found = validate_switches(tmp_path / "parts.bundle", 10)
+    assert found.problems == ()
+    assert found.document["histories"] > 1
+
+
+def test_batch_statistics_are_not_split() -> None:
+    model = poetc.load(MODEL, batch=8, training=poetc.TrainingOptions(micro_batches="auto"))
+    solution = model.bundle(device="stm32f746", budgets=("100%", "70%"), gap=0.1, time_limit_s=3)
+    assert {plan["micro_batches"] for plan in solution.summary["bundle"]["plans"]} == {1}
+    assert any("the batch is not split" in note for note in solution.summary["notes"])

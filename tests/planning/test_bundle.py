@@ -46,7 +46,7 @@ def solved() -> tuple[TrainingGraph, Switching, list[Switch], ProgramBundle]:
     switching = Switching(solve_bundle(problem, [peak, int(0.62 * peak)], request.planner(20)))
     switches = [s for pair in ((0, 1), (1, 0)) for s in switching.switches(*pair)]
     plans = [(s.problem, s.schedule, s.plan) for s in switching.bundle.solutions]
-    return step, switching, switches, lower_bundle(step, plans, switches)
+    return step, switching, switches, lower_bundle([step] * len(plans), plans, switches)
 
 
 def test_plans_share_order_state_and_inputs() -> None:

@@ -1,0 +1,74 @@
+"""Two steps of one model, with other micro-batches, as parts of one run: tensors of one name are one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from poetc.scheduling.problem import OperatorSpec, Problem
+from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Step
+
+
+def joined(
+    a: Problem,
+    before: Sequence[Step],
+    resident: Collection[int],
+    b: Problem,
+    transition: Sequence[Step],
+    after: Sequence[Step],
+) -> tuple[tuple[Problem, Sequence[Step]], ...]:
+    """The parts for `verify_parts`: `before` of `a`, then `transition` and `after` in the numbers of `b`.
+
+    The problems have the operators of both that run. `resident`: the tensors of `a` in RAM after `before`. Those that
+    `b` does not have are freed then. `transition` may use as much RAM as the larger budget.
+    """
+    numbers = {tensor.name: t for t, tensor in enumerate(b.tensors)}
+    tensors = list(b.tensors)
+    for tensor in a.tensors:
+        if tensor.name not in numbers:
+            numbers[tensor.name] = len(tensors)
+            tensors.append(replace(tensor, final=""))
+    own = [numbers[tensor.name] for tensor in a.tensors]
+    operators: list[OperatorSpec] = []
+    of_a = _operators(a, before, own, operators)
+    of_b = _operators(b, (*transition, *after), range(len(b.tensors)), operators)
+    larger = max(a.budget_bytes, b.budget_bytes)
+    whole = replace(b, tensors=tuple(tensors), operators=tuple(operators))
+    first = tuple(_renumbered(step, own, of_a) for step in before)
+    dropped = (Free(own[t]) for t in sorted(resident) if own[t] >= len(b.tensors))
+    same = range(len(b.tensors))
+    return (
+        (replace(whole, budget_bytes=a.budget_bytes), first),
+        (replace(whole, budget_bytes=larger), (*dropped, *(_renumbered(step, same, of_b) for step in transition))),
+        (whole, tuple(_renumbered(step, same, of_b) for step in after)),
+    )
+
+
+def _operators(
+    problem: Problem, steps: Sequence[Step], tensors: Sequence[int], operators: list[OperatorSpec]
+) -> dict[int, int]:
+    """The operators that run are added to `operators`; their places there."""
+    found: dict[int, int] = {}
+    for step in steps:
+        if isinstance(step, Compute) and step.operator not in found:
+            op = problem.operators[step.operator]
+            found[step.operator] = len(operators)
+            pairs = (replace(p, input=tensors[p.input], output=tensors[p.output]) for p in op.in_place)
+            operators.append(
+                replace(
+                    op,
+                    inputs=tuple(tensors[t] for t in op.inputs),
+                    outputs=tuple(tensors[t] for t in op.outputs),
+                    in_place=tuple(pairs),
+                )
+            )
+    return found
+
+
+def _renumbered(step: Step, tensors: Sequence[int], operators: Mapping[int, int]) -> Step:
+    match step:
+        case Compute(operator, in_place):
+            pairs = tuple((tensors[i], tensors[o]) for i, o in in_place)
+            return replace(step, operator=operators[operator], in_place=pairs)
+        case Free(tensor) | PageIn(tensor) | PageOut(tensor) | Move(tensor):
+            return replace(step, tensor=tensors[tensor])
