@@ -1,5 +1,6 @@
 """Measures the kernels, and fits a device profile to the measurements."""
 
+from poetc.benchmark._cycle_profile import cycles_document, cycles_text, fit_cycles
 from poetc.benchmark._firmware import emit_bench
 from poetc.benchmark._measure import Measurement, bench, measure, read_csv, write_csv
 from poetc.benchmark._networks import networks
@@ -24,8 +25,11 @@ __all__ = [
     "bench",
     "compare_times",
     "cross_validate",
+    "cycles_document",
+    "cycles_text",
     "emit_bench",
     "fit",
+    "fit_cycles",
     "fit_document",
     "fit_text",
     "least",

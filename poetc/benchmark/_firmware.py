@@ -14,24 +14,28 @@ from poetc.devices import DeviceProfile, load_profile
 from poetc.errors import UsageError
 from poetc.graph import DType, Graph, TrainingGraph
 
+LINUX = "aarch64"  # the port of programs for Linux with 64 bits
+LINUX_BYTES = 1 << 20  # of the tensors of such a program, whatever RAM there is
 SPARE_BYTES = 8 << 10  # of RAM, for the times and the port's variables
 
 
 def emit_bench(device: str, out: Path, *, board: str | None = None, force: bool = False) -> tuple[list[str], int]:
-    """Write firmware for `device` to `out`.
+    """Write firmware for `device` to `out`, or a program where it runs Linux with 64 bits.
 
     Returns the copies that `force` made there (see `codegen.emit`), and how many steps it measures. `board` is one of
     codegen.BOARDS whose start-up and memory map are taken, by default the one that stands for the device. Raises
     UsageError.
     """
     profile = load_profile(device)
+    core = codegen.Core(profile.cpu.core, profile.cpu.fpu, profile.cpu.simd)
     like = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
-    name = board or (like.name if like is not None else None)
-    if name is None or name not in codegen.BOARDS or codegen.BOARDS[name].ram is None:
+    on_linux = board is None and like is None and "a64" in core.features
+    name = board or (like.name if like is not None else LINUX if on_linux else None)
+    if name is None or name not in codegen.BOARDS or (codegen.BOARDS[name].ram is None and not on_linux):
         raise UsageError(
             f"no firmware can be made for {profile.name} ({profile.cpu.core}); --board names a board's port"
         )
-    step, program = _program(profile)
+    step, program = _program(profile, LINUX_BYTES if on_linux else profile.ram_bytes)
     rows = rows_of("sweep", step, program, [0] * len(program.instructions), profile)
     copies: list[str] = []
     target = codegen.TARGETS[codegen.BOARDS[name].target]
@@ -42,18 +46,21 @@ def emit_bench(device: str, out: Path, *, board: str | None = None, force: bool 
         target=target.name,
         out_dir=out,
         board=None if board is None and target.board == name else name,
-        device=codegen.Core(profile.cpu.core, profile.cpu.fpu, profile.cpu.simd),
+        device=core,
         checkpoint=0,
-        bench={"bench_rows.h": _header(rows, program, step, int(profile.cpu.clock_hz.value))},
+        bench={
+            "bench_rows.h": _header(rows, program, step, int(profile.cpu.clock_hz.value)),
+            **({"data.bin": ""} if on_linux else {}),  # which the port opens
+        },
         force=force,
         copies=copies,
     )
     return copies, len(rows)
 
 
-def _program(profile: DeviceProfile) -> tuple[TrainingGraph, Program]:
-    """As many parts of the sweep as fit the device, with some tensors paged if it has a store."""
-    most_bytes, total = profile.ram_bytes, 0
+def _program(profile: DeviceProfile, room_bytes: int) -> tuple[TrainingGraph, Program]:
+    """As many parts of the sweep as fit `room_bytes` of the device, with some tensors paged if it has a store."""
+    most_bytes, total = room_bytes, 0
     while most_bytes != total:  # the last time for one part alone
         graph, total = board_network(most_bytes)
         step, program = _lowered(graph, profile)

@@ -15,6 +15,7 @@ import yaml
 
 from poetc.benchmark._measure import PAGE_CLASSES, Measurement
 from poetc.devices import DeviceProfile, load_profile
+from poetc.devices.modelled import is_modelled
 from poetc.errors import UsageError
 from poetc.files import write_text
 from poetc.graph import Array
@@ -221,11 +222,13 @@ def write_profile(
                 table[loop] = float(f"{ns:.5g}")
     document: dict[str, Any] = {
         "title": title,
-        "inherits": _reference(base, path),
+        "inherits": reference(base, path),
         "sources": {"bench": {"kind": "measured", "text": source}},
     }
     if not store_only:
         for group, inherited in parent.compute.loop_ns.items():  # nothing of another machine's
+            if is_modelled(inherited):
+                continue
             known = loops.get(group)
             loops[group] = None if known is None else {**dict.fromkeys(inherited.keys() - known.keys()), **known}
         measured = {group: {"call": 0.0} if table == {} else table for group, table in loops.items()}
@@ -266,7 +269,7 @@ def _require_kin(fitted: Fit, parent: DeviceProfile) -> None:
         )
 
 
-def _reference(base: DeviceProfile | str, path: Path) -> str:
+def reference(base: DeviceProfile | str, path: Path) -> str:
     """A profile's name, or its path relative to the file that inherits it."""
     name = base if isinstance(base, str) else base.name
     if "/" not in name and not name.endswith((".yaml", ".yml")):

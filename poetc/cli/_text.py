@@ -92,7 +92,7 @@ def share(part: int | None, whole: int | None) -> str:
 
 def solve_text(summary: Mapping[str, Any]) -> str:
     """The totals of a solve."""
-    from poetc.reporting import recomputed_of, status_words
+    from poetc.reporting import band_rows, guesses, recomputed_of, status_words
 
     keep_all = summary["keep_all_peak_bytes"]
     limit = summary["deadline_ns"]
@@ -121,6 +121,8 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("micro-batches", str(summary["micro_batches"]) if summary["micro_batches"] != 1 else ""),
             ("written", _written(summary)),
             ("flash", _flash(summary)),
+            ("rests on guesses", guesses(summary)),
+            *((f"if {label}", text) for label, text in band_rows(summary)),
             ("written to", str(summary["out"] or "")),
         )
     )

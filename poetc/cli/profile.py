@@ -238,7 +238,7 @@ def bench(
 
 
 @profile.command(epilog="Example:\n\n  poetc profile fit host.csv --like host --title 'My computer' -o my-host.yaml")
-@click.argument("files", metavar="FILE.csv...", nargs=-1, required=True, type=_options.FILE)
+@click.argument("files", metavar="[FILE.csv...]", nargs=-1, type=_options.FILE)
 @click.option(
     "--like",
     "inherits",
@@ -249,6 +249,11 @@ def bench(
     help="Profile for everything that was not measured.",
 )
 @click.option("--title", default="", help="Title of the profile, one line.")
+@click.option(
+    "--cycles",
+    is_flag=True,
+    help="Without measurements: cycles of the kernels' loops on the core of --like, by llvm-mca.",
+)
 @click.option("--store-only", is_flag=True, help="Fit only the store's numbers; the kernels' are those of --like.")
 @click.option(
     "-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml", help="File of the profile."
@@ -258,6 +263,7 @@ def fit(
     files: tuple[Path, ...],
     inherits: str,
     title: str,
+    cycles: bool,
     store_only: bool,
     out: Path,
     as_json: bool,
@@ -266,12 +272,24 @@ def fit(
 ) -> None:
     """Fit a profile to measurements: the time of a pass of each kernel's loops, by non-negative least squares.
 
+    With --cycles there is nothing to measure: a model of the core's pipeline gives the times, each with its band.
+
     Of several files the least times count. The error reported is cross-validated: of measurements in networks
     that the fit did not see.
     """
     from poetc import benchmark
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    if cycles:
+        if files or store_only:
+            raise click.UsageError("--cycles needs no measurements: it takes neither FILE.csv nor --store-only")
+        with console.progress(f"modelling the core of {inherits}") as progress:
+            _, classes, source = benchmark.fit_cycles(inherits, out, title=title, progress=progress)
+        document = {"out": str(out), "model": source, **benchmark.cycles_document(classes)}
+        console.answer(document, f"{benchmark.cycles_text(classes)}\n\nmodelled by  {source}\nwritten to   {out}")
+        return
+    if not files:
+        raise click.UsageError("name the files of measurements, or --cycles")
     rows = benchmark.least(benchmark.read_csv(file) for file in files)
     fitted = benchmark.fit(rows)
     source = f"poetc profile bench, {len(rows)} measurements: {', '.join(file.name for file in files)}"

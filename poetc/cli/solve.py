@@ -22,6 +22,12 @@ Examples:
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
 @_options.infer_batch_option
+@click.option(
+    "--band",
+    is_flag=True,
+    help="Price the schedule where the profile's numbers are at the ends of their bands, and solve there too. "
+    "Takes up to the time limit once more.",
+)
 @_options.output_directory_option("Directory of the answer. Default: MODEL.poetc/ in this directory.")
 @_options.force_option
 @_options.output_options

@@ -72,6 +72,7 @@ class SolveRequest:
     state: str = "auto"  # where state lives between steps: "ram", "store"; see `poetc.planning.state`
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
+    band: bool = False  # the result is priced at the ends of the profile's bands, too
     out: Path | None = None
     force: bool = False  # files in `out` that the user changed are replaced, and copies kept
 
@@ -80,6 +81,8 @@ class SolveRequest:
             raise UsageError(f"--time-limit {self.options.time_limit_s:g}: must be a number of seconds above 0")
         if self.objective not in (None, *Objective):
             raise UsageError(f"--objective {self.objective!r}: there are {' and '.join(Objective)}")
+        if self.band and self.is_problem:
+            raise UsageError(f"--band needs a model: {self.model.source} has prices and no device profile")
         if self.is_best and self.importance is None:
             raise UsageError(f"--train {BEST} needs --importance FILE, which poetc importance writes")
         for option, given in (

@@ -12,6 +12,7 @@ from typing import Any
 from poetc import reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
+from poetc.commands.band import band_of
 from poetc.commands.best_updates import best
 from poetc.commands.pruned import pruned
 from poetc.commands.requests import (
@@ -29,6 +30,7 @@ from poetc.commands.requests import (
     training_graph,
 )
 from poetc.devices import DeviceProfile, fit_notes, life_steps, load_profile
+from poetc.devices.guesses import guessed_numbers
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
@@ -41,7 +43,7 @@ from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import PageOut, Schedule
+from poetc.scheduling.schedule import PageIn, PageOut, Schedule
 
 MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
 YEAR_NS = 365 * 24 * 3600 * 10**9
@@ -118,6 +120,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         profile=profile,
     )
     summary |= programs.predicted_sizes(artifact)
+    if request.band:
+        summary["band"] = band_of(artifact, request, progress)
     if request.out is not None:
         progress("writing the report")
         summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)
@@ -335,6 +339,7 @@ def summary_of(
         "store_written_bytes": trace.written_bytes,
         "store_write_limit_bytes": problem.write_limit_bytes,
         **_wear(problem, schedule, profile, trace.time_ns),
+        "guesses": guesses_of(problem, schedule, profile, trace),
         "operators": len(problem.operators),
         "solver": schedule.solver,
         "solve_seconds": round(time.perf_counter() - started, 3),
@@ -396,6 +401,39 @@ def _worth(solution: Solution) -> dict[str, Any]:
         "importance_bound": worth.bound,
         "importance_total": worth.total,
         "cost_bound": worth.cost_bound,
+    }
+
+
+def guesses_of(
+    problem: Problem, schedule: Schedule, profile: DeviceProfile | None, trace: Trace
+) -> dict[str, Any] | None:
+    """The shares of the energy and of the time of a step that rest on guesses of the profile, and those numbers.
+
+    None for a Problem, which has no profile.
+    """
+    if profile is None:
+        return None
+    guessed = guessed_numbers(profile)
+    out, back = (
+        Counter(step.tensor for step in schedule.steps if isinstance(step, kind)) for kind in (PageOut, PageIn)
+    )
+    tensors = problem.tensors
+    page_pj = sum(n * tensors[t].page_out_pj for t, n in out.items())
+    page_pj += sum(n * tensors[t].page_in_pj for t, n in back.items())
+    page_ns = sum(n * tensors[t].page_out_ns for t, n in out.items())
+    page_ns = min(page_ns + sum(n * tensors[t].page_in_ns for t, n in back.items()), trace.time_ns)
+    pj = (trace.energy_pj - page_pj) * bool(guessed.compute_energy) + page_pj * bool(guessed.page_energy)
+    ns = (trace.time_ns - page_ns) * bool(guessed.compute_time) + page_ns * bool(guessed.page_time)
+    names = (
+        guessed.compute_time,
+        guessed.compute_energy,
+        *((guessed.page_time, guessed.page_energy) if page_pj else ()),
+    )
+    return {
+        "energy": pj / trace.energy_pj if trace.energy_pj else 0.0,
+        "time": ns / trace.time_ns if trace.time_ns else 0.0,
+        "numbers": list(dict.fromkeys(name for part in names for name in part)),
+        "energy_is_time_times_a_guess": guessed.only_power,
     }
 
 

@@ -15,6 +15,8 @@ from poetc.errors import CheckFailed, UsageError
 from poetc.ops import registry
 
 _LANES = {"none": 1, "dsp": 1, "neon": 4, "helium": 4, "sse": 4, "avx2": 8, "avx512": 16}  # of float32
+_LEAST_CYCLES, _MOST_CYCLES = 0.1, 20.0  # an instruction
+_WIDEST = 30  # high end of a band over its low end
 _CYCLES_BELIEVABLE = 1000  # a multiply-accumulate, in software even
 
 
@@ -69,6 +71,7 @@ def implausible(profile: DeviceProfile) -> Iterator[str]:
         yield f"'compute.contraction_mac_per_s' means {cycles:.4g} cycles a multiply-accumulate: is the unit right?"
     if compute.memory_bytes_per_s.value > 64 * clock:
         yield "'compute.memory_bytes_per_s' is more than a cache line a cycle"
+    yield from _bands(profile)
     banks = [b for b in profile.memory.banks.values() if b.kind == "ram"]
     if banks and profile.ram_bytes > sum(b.size_bytes.value for b in banks):
         yield "'memory.ram_bytes' is more than its banks have together"
@@ -77,6 +80,31 @@ def implausible(profile: DeviceProfile) -> Iterator[str]:
             yield f"'stores.{name}.block_bytes' is more than its capacity"
         if int(store.block_bytes.value) % 16:
             yield f"'stores.{name}.block_bytes' must be a multiple of 16"
+
+
+def _bands(profile: DeviceProfile) -> Iterator[str]:
+    """Numbers of a model without a band, bands that say nothing, and cycles that no core takes."""
+    for at, value in _quantities(profile_to_dict(profile), ()):
+        low, high = value.get("low"), value.get("high")
+        if at[:2] == ("compute", "loop_ns"):
+            continue  # made of the cycles
+        name = ".".join(at)
+        if at[:2] == ("compute", "cycles"):
+            if low is None:
+                yield f"{name!r} has no band: give 'low' and 'high'"
+            if at[2] == "per_instruction" and not _LEAST_CYCLES <= value["value"] <= _MOST_CYCLES:
+                yield f"{name!r}: {value['value']} cycles an instruction, not {_LEAST_CYCLES} to {_MOST_CYCLES}"
+        if low and high > _WIDEST * low:
+            yield f"the band of {name!r}, {low} to {high}, is wider than a factor of {_WIDEST}"
+
+
+def _quantities(value: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
+    if isinstance(value, dict):
+        if isinstance(value.get("source"), dict) and "value" in value:
+            yield at, value
+        else:
+            for key, item in value.items():
+                yield from _quantities(item, (*at, key))
 
 
 def count_sources(profile: DeviceProfile) -> dict[str, int]:

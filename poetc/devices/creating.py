@@ -65,6 +65,8 @@ def _document(new: NewProfile, base: DeviceProfile) -> dict[str, Any]:
     if new.ram_bytes is not None and base.memory.banks:
         document["memory"]["banks"] = dict.fromkeys(base.memory.banks)  # the base's memory map is not this board's
     put("compute", contraction_mac_per_s=new.mac_per_s)
+    if base.compute.cycles is not None and (new.mac_per_s is not None or new.core not in (None, base.cpu.core)):
+        document.setdefault("compute", {})["cycles"] = None  # they are of the base's core, and count before rates
     put("power", active_w=new.active_w, idle_w=new.idle_w)
     if new.clock_hz is not None and new.clock_hz != base.cpu.clock_hz.value:
         ratio = new.clock_hz / base.cpu.clock_hz.value

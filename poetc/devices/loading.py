@@ -20,6 +20,7 @@ import msgspec
 import yaml
 
 from poetc.devices._yaml import KeyPath, read
+from poetc.devices.modelled import is_modelled, with_modelled_loops
 from poetc.devices.profile import MAIN, DeviceProfile, Processor, Quantity, Source
 from poetc.errors import UsageError, printable
 
@@ -42,6 +43,12 @@ def load_profile(name_or_path: str | Path) -> DeviceProfile:
     _require(merged, DeviceProfile, (), origins)
     profile = msgspec.convert(merged, DeviceProfile)
     _check_whole(profile, origins)
+    if profile.compute.cycles is not None:
+        where = _where(("compute", "cycles"), origins)
+        counted = profile.compute.cycles.counted
+        if path.resolve() == _find(counted).resolve():
+            raise UsageError(f"{where}: 'compute.cycles.counted' names this profile itself")
+        profile = with_modelled_loops(profile, load_profile(counted), where)
     return profile
 
 
@@ -49,7 +56,20 @@ def profile_to_dict(profile: DeviceProfile) -> dict[str, Any]:
     """The whole profile, inheritance resolved, as plain values: for artifacts and hashes."""
     result = msgspec.to_builtins(profile, order="sorted")
     assert isinstance(result, dict)
-    return result if profile.processors else {k: v for k, v in result.items() if k != "processors"}
+    if profile.compute.cycles is None:
+        del result["compute"]["cycles"]
+    if not profile.processors:
+        del result["processors"]
+    return dict(_without_absent_bands(result))
+
+
+def _without_absent_bands(value: Any) -> Any:
+    """As it was before numbers had bands, so that hashes of other profiles stay."""
+    if not isinstance(value, dict):
+        return value
+    if _is_quantity(value) and value.get("low") is None:
+        return {k: v for k, v in value.items() if k not in ("low", "high")}
+    return {k: _without_absent_bands(v) for k, v in value.items()}
 
 
 def profile_to_yaml(profile: DeviceProfile) -> str:
@@ -63,10 +83,14 @@ def profile_to_yaml(profile: DeviceProfile) -> str:
             source = value["source"]
             key = (source["kind"], source["text"], source["url"])
             result = {"value": value["value"], "source": names.setdefault(key, f"{source['kind']}-{len(names) + 1}")}
-            return result | ({"note": value["note"]} if value["note"] else {})
+            bands = {end: value[end] for end in ("low", "high") if value[end] is not None}
+            return result | bands | ({"note": value["note"]} if value["note"] else {})
         return {k: compact(v) for k, v in value.items() if v is not None and v not in ({}, [])}
 
     document = compact(msgspec.to_builtins(profile))
+    if profile.compute.cycles is not None:  # the loops that follow from it are made when the file is read
+        modelled = {g for g, loops in profile.compute.loop_ns.items() if is_modelled(loops)}
+        document["compute"]["loop_ns"] = {g: v for g, v in document["compute"]["loop_ns"].items() if g not in modelled}
     del document["name"]
     sources = {name: {"kind": k, "text": t} | ({"url": u} if u else {}) for (k, t, u), name in names.items()}
     head = {key: document.pop(key) for key in ("title", "description") if key in document}
@@ -258,7 +282,7 @@ class _File:
         name = ".".join(at)
         value, note = raw, ""
         if isinstance(raw, dict):
-            self._known_keys(raw, ("value", "source", "note"), at)
+            self._known_keys(raw, ("value", "source", "note", "low", "high"), at)
             source, value, note = self._source_of(raw, at, source), raw.get("value"), raw.get("note", "")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(at, f"{name!r} must be a number, not {_shown(value)}")
@@ -276,7 +300,27 @@ class _File:
             if value != int(value):
                 raise self.error(at, f"{name!r} must be a whole number, not {value}")
             value = int(value)
-        return {"value": value, "source": self.sources[source], "note": note}
+        band = self._band(raw, value, at) if isinstance(raw, dict) else {}
+        return {"value": value, "source": self.sources[source], "note": note, **band}
+
+    def _band(self, raw: Mapping[str, Any], value: float, at: KeyPath) -> dict[str, Any]:
+        """`low` and `high` around the value, or neither."""
+        band = {end: raw[end] for end in ("low", "high") if raw.get(end) is not None}
+        if not band:
+            return {}
+        name = ".".join(at)
+        for end, number in band.items():
+            if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+                raise self.error(at, f"the {end} end of {name!r} must be a number, not {_shown(number)}")
+        if len(band) < 2:
+            raise self.error(at, f"the band of {name!r} has two ends: give both 'low' and 'high'")
+        if not 0 <= band["low"] <= value <= band["high"]:
+            raise self.error(
+                at, f"the band of {name!r}, {band['low']} to {band['high']}, does not hold its value {value}"
+            )
+        if band["low"] == 0 and at[-1].endswith(_POSITIVE):
+            raise self.error(at, f"the low end of {name!r} must be greater than zero")
+        return band
 
 
 def _shown(value: Any) -> str:

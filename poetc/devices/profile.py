@@ -14,11 +14,15 @@ from poetc.devices.units import format_bytes
 
 MAIN = "main"  # the name of the processor that the profile's own sections describe
 
-SourceKind = Literal["measured", "datasheet", "published", "derived", "estimated"]
+SourceKind = Literal["measured", "datasheet", "published", "modelled", "derived", "estimated"]
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a number comes from. `derived`: computed from other numbers, the text says how; `estimated`: a guess."""
+    """Where a number comes from.
+
+    `modelled`: by a model of the hardware; `derived`: computed from other numbers, the text says how; `estimated`: a
+    guess.
+    """
 
     kind: SourceKind
     text: str
@@ -26,11 +30,16 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A number with its provenance. The unit is the suffix of the key that holds it."""
+    """A number with its provenance. The unit is the suffix of the key that holds it.
+
+    `low` and `high` are its band of confidence, where the source allows one.
+    """
 
     value: int | float
     source: Source
     note: str = ""
+    low: int | float | None = None
+    high: int | float | None = None
 
 
 class Cpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +80,20 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     banks: dict[str, Bank] = {}
 
 
+class Cycles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Cycles of the kernels by a model of the core's pipeline, of which `loop_ns` is made where it is not measured.
+
+    A pass of a loop takes its instructions times the cycles of one of them, and the waits for memory. Keys of
+    `per_instruction` are classes of kernels (poetc.devices.loops).
+    """
+
+    counted: str  # the profile of an emulated board, whose `loop_ns` counts the instructions of the same kernels
+    per_instruction: dict[str, Quantity]
+    fetch_cycles_per_instruction: Quantity | None = None  # the wait for flash, on top
+    second_ns_per_byte: Quantity | None = None  # of operands in the second level of cache
+    far_ns_per_byte: Quantity | None = None  # beyond it
+
+
 class Compute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A roofline: overhead + max(macs/contraction + flops/elementwise, bytes/memory) / efficiency of the kind.
 
@@ -83,6 +106,7 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     operator_overhead_ns: Quantity
     efficiency: dict[str, Quantity] = {}  # of a kind (`Softmax`, `Conv/depthwise`), as a fraction of the roofline
     loop_ns: dict[str, dict[str, Quantity]] = {}  # by group and loop; absent in a group that is there: nothing
+    cycles: Cycles | None = None
 
 
 class Power(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

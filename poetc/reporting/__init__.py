@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poetc.artifact import Artifact
 from poetc.reporting._solved import Solved
-from poetc.reporting._words import of_keep_all, recomputed, recomputed_of, shorten, written
+from poetc.reporting._words import band_rows, guesses, of_keep_all, recomputed, recomputed_of, shorten, written
 from poetc.reporting._words import status as status_words
 from poetc.reporting.choices import choice_notes, scope_sentence, updates_note
 from poetc.reporting.html import html
@@ -13,7 +13,9 @@ from poetc.reporting.timeline import memory_timeline
 
 __all__ = [
     "Solved",
+    "band_rows",
     "choice_notes",
+    "guesses",
     "html",
     "memory_timeline",
     "of_keep_all",

@@ -182,6 +182,35 @@ def shorten(name: str, limit: int = 70) -> str:
     return f"{name[:head]}…{name[head + 1 - limit :]}"
 
 
+def guesses(summary: Mapping[str, Any]) -> str:
+    """How much of the result rests on guesses of the profile; empty where nothing does, or that is not known."""
+    found = summary.get("guesses")
+    if not found or not found["numbers"]:
+        return ""
+    text = f"{percent(found['energy'])} of the energy, {percent(found['time'])} of the time"
+    text += f" ({', '.join(found['numbers'])})"
+    if found["energy_is_time_times_a_guess"] and str(summary.get("objective")) == "energy":
+        text += "; energy is time times a guess: --objective time does without it"
+    return text
+
+
+def band_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """A line for each end of the profile's bands: the schedule's cost there, its gap, and a better schedule."""
+    rows = []
+    for row in summary.get("band") or ():
+        text = f"{format_pj(row['energy_pj'])}, {format_ns(row['time_ns'])}"
+        text += "; no bound" if row["gap"] is None else f"; within {at_most(row['gap'])} of optimal"
+        if not row["in_time"]:
+            text += "; misses the deadline"
+        if better := row["better"]:
+            saved = percent((row["cost"] - better["cost"]) / row["cost"])
+            text += f"; a schedule found for {better['found_at']} needs {saved} less"
+        else:
+            text += "; no schedule seen is better"
+        rows.append((f"{row['section']} {row['end']}", text))
+    return rows
+
+
 def pruned(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The parts that a step does without, beside one that trains all parameters; empty where all are trained."""
     less = summary.get("pruned")

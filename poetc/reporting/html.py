@@ -46,6 +46,7 @@ def html(solved: Solved, curve: str = "") -> str:
         proof=escape(_words.proof(solved)),
         proof_facts=_proof_facts(solved),
         modelled=escape(_words.MODELLED),
+        band=_band(solved),
         totals=_totals(solved),
         peak=_peak(solved, facts),
         operators=_operators(solved),
@@ -238,6 +239,16 @@ def _operators(solved: Solved) -> str:
         )
     heads = ("#", "operator", "kind", "phase", "runs", "energy", "share", "time", "workspace")
     return _table("", heads, rows, more=len(order), kind="sortable")
+
+
+def _band(solved: Solved) -> str:
+    """How much rests on guesses, and the result at the ends of the profile's bands."""
+    guessed, rows = _words.guesses(solved.summary), _words.band_rows(solved.summary)
+    parts = [f'<p class="small">On guesses rest {escape(guessed)}.</p>'] if guessed else []
+    if rows:
+        items = "".join(f"<li>{escape(end)}: {escape(text)}</li>" for end, text in rows)
+        parts.append(f"<h3>At the ends of the profile's bands</h3><ul>{items}</ul>")
+    return "".join(parts)
 
 
 def _notes(solved: Solved) -> str:

@@ -23,6 +23,7 @@ def text(solved: Solved) -> str:
         _memory(solved),
         _cost(solved),
         "Proof\n" + _fill(_words.proof(solved)),
+        _band(solved),
         _pruned(solved),
         _redone(solved, facts),
         _moved(solved, facts),
@@ -70,7 +71,18 @@ def _cost(solved: Solved) -> str:
         rows.append(("moved within RAM", f"{trace.moves} times: {_words.moved(solved)}"))
     if trace.written_bytes:
         rows.append(("written", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)))
-    return "One training step\n" + _table(rows) + "\n" + _fill(_words.MODELLED)
+    guessed = _words.guesses(solved.summary)
+    basis = f"{_words.MODELLED} On guesses rest {guessed}." if guessed else _words.MODELLED
+    return "One training step\n" + _table(rows) + "\n" + _fill(basis)
+
+
+def _band(solved: Solved) -> str:
+    rows = _words.band_rows(solved.summary)
+    if not rows:
+        return ""
+    return "At the ends of the profile's bands\n" + "\n".join(
+        _fill(f"{end}: {text}", bullet="- ") for end, text in rows
+    )
 
 
 def _pruned(solved: Solved) -> str:

@@ -200,4 +200,28 @@ def test_firmware_that_measures_logs_what_fit_reads(tmp_path: Path) -> None:
     fitted = run("profile", "fit", log, "--like", device, "-o", tmp_path / "fitted.yaml", "--json")
     assert fitted.code == 0, fitted.err
     assert run("profile", "check", tmp_path / "fitted.yaml").code == 0
-    assert run("profile", "bench", "--emit", firmware, "--device", "rpi4").code == 2
+    assert run("profile", "bench", "--emit", firmware, "--device", "host").code == 2
+
+
+@pytest.mark.long
+def test_a_program_for_linux_measures_and_its_log_is_a_profile(tmp_path: Path) -> None:
+    """One static binary, one log: measured groups replace the modelled ones of the closest profile."""
+    ended = run("profile", "bench", "--emit", tmp_path / "fw", "--device", "rpi4", "--json")
+    assert ended.code == 0, ended.err
+    make = ["make", "-s", "-C", str(tmp_path / "fw"), "LDFLAGS=-static"]
+    subprocess.run(make, check=True, capture_output=True)
+    run_it = ["qemu-aarch64", "./train"]
+    done = subprocess.run(run_it, cwd=tmp_path / "fw", capture_output=True, text=True, check=True, timeout=120)
+    log = tmp_path / "board.log"
+    log.write_text(done.stdout)
+    assert done.stdout.endswith("# done\n")
+    assert len(benchmark.read_csv(log)) == ended.json["steps"]
+    fitted = run("profile", "fit", log, "--like", "rpi4", "-o", tmp_path / "fitted.yaml")
+    assert fitted.code == 0, fitted.err
+    assert run("profile", "check", tmp_path / "fitted.yaml").code == 0
+    kinds = {
+        loops[name].source.kind
+        for loops in load_profile(tmp_path / "fitted.yaml").compute.loop_ns.values()
+        for name in loops
+    }
+    assert kinds == {"measured", "modelled"}

@@ -69,10 +69,10 @@ def test_published_anchors_bound_the_profiles() -> None:
     """Power and throughput give the published energy per operation, where what is published is consistent."""
     for name, flop_per_s, flop_per_j in (("mkr1000", 166_667, 2.525e6), ("nrf52840", 6.37e6, 580e6)):
         profile = load_profile(name)
-        assert 2 * profile.compute.contraction_mac_per_s.value == pytest.approx(flop_per_s, rel=1e-3)
         assert flop_per_s / profile.power.active_w.value == pytest.approx(flop_per_j, rel=0.01)
+        if profile.compute.cycles is None:  # the rate of poetc's own kernels is another one
+            assert 2 * profile.compute.contraction_mac_per_s.value == pytest.approx(flop_per_s, rel=1e-3)
     pi = load_profile("rpi4")
-    assert 2 * pi.compute.contraction_mac_per_s.value == 2.0e9
     assert 120.3e6 / pi.power.active_w.value == pytest.approx(
         40.1e6, rel=0.01
     )  # the row that does not contradict itself

@@ -22,6 +22,7 @@ from poetc.devices.loops import (  # noqa: F401
     _turned,
     _winograd,
 )
+from poetc.devices.loops._classes import CLASSES, OTHER, class_of_group, class_of_source
 from poetc.devices.loops._machine import BESIDES, COUNTS, SHARED, Loops, Machine, machine_of
 from poetc.devices.loops._window import share_inside
 from poetc.ops import Kernel
@@ -47,4 +48,16 @@ def _counted(kernel: Kernel, machine: Machine) -> Loops | None:
     return None if count is None else {name: n for name, n in sorted(count(kernel, machine).items()) if n}
 
 
-__all__ = ["GROUPS", "Loops", "Machine", "group_of", "loops_of", "machine_of", "share_inside"]
+__all__ = [
+    "CLASSES",
+    "GROUPS",
+    "OTHER",
+    "Loops",
+    "Machine",
+    "class_of_group",
+    "class_of_source",
+    "group_of",
+    "loops_of",
+    "machine_of",
+    "share_inside",
+]

@@ -4,9 +4,17 @@
  * REPEATS runs. Other lines begin with '#'. A pin is high during every other step, low while nothing is measured
  * (poetc_bench_power_mark). So the trace of a power meter can be laid beside the times.
  */
+#if defined(__linux__)
+#define _POSIX_C_SOURCE 200809L
+#endif
+
 #include "bench_rows.h"
 #include "model.h"
 #include "poetc_port.h"
+
+#if defined(__linux__) && __STDC_HOSTED__
+#include <time.h>
+#endif
 
 enum { STEPS = sizeof poetc_bench_rows / sizeof poetc_bench_rows[0], REPEATS = 7 };
 
@@ -65,6 +73,28 @@ static uint32_t between(uint32_t from, uint32_t to)
 }
 
 static const uint32_t ticks_hz = POETC_BENCH_CLOCK_HZ;
+
+#elif defined(__linux__) && __STDC_HOSTED__
+
+static const uint32_t ticks_hz = 1000000000u; /* a step of at most 4.29 s */
+
+static void start_clock(void)
+{
+    poetc_port_log("# clock: CLOCK_MONOTONIC\n");
+}
+
+static uint32_t now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint32_t)((uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec);
+}
+
+static uint32_t between(uint32_t from, uint32_t to)
+{
+    return to - from;
+}
 
 #else
 

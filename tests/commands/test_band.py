@@ -1,0 +1,91 @@
+"""`poetc solve --band`: the same schedule with other prices, and shares of guesses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from poetc.commands.band import _At, _row, priced_as
+from poetc.devices import load_profile
+from poetc.devices.guesses import guessed_numbers
+from poetc.reporting._words import band_rows, guesses
+from poetc.scheduling import OperatorSpec, Problem, TensorSpec, keep_all, verify
+from poetc.scheduling.problem import Variant
+from tests.cli.conftest import MODEL, run
+
+
+def problem(cost: int, kernel: str = "", **more: object) -> Problem:
+    """Two operators in a row, of `cost` each."""
+    operators = [
+        OperatorSpec(name="a", inputs=(), outputs=(0,), time_ns=cost, energy_pj=cost, kernel=kernel, **more),  # type: ignore[arg-type]
+        OperatorSpec(name="b", inputs=(0,), outputs=(1,), time_ns=cost, energy_pj=cost),
+    ]
+    tensors = (TensorSpec(name="x", size_bytes=16, page_out_pj=cost), TensorSpec(name="y", size_bytes=16, final="ram"))
+    return Problem(name="p", operators=tuple(operators), tensors=tensors, budget_bytes=64)
+
+
+def test_a_problem_takes_the_prices_of_the_chosen_kernels() -> None:
+    """The low-workspace kernel of `a` was chosen: it has the price of that one at the end of the band."""
+    chosen = problem(10, "small")
+    slow = Variant(workspace_bytes=0, time_ns=70, energy_pj=80, kernel="small")
+    there = problem(50, "large", low_workspace=(slow,), workspace_bytes=32)
+    priced = priced_as(chosen, there)
+    assert [(op.time_ns, op.energy_pj) for op in priced.operators] == [(70, 80), (50, 50)]
+    assert priced.tensors[0].page_out_pj == 50
+    assert priced.operators[0].workspace_bytes == 0
+    assert verify(chosen, keep_all(chosen)).energy_pj == 20
+
+
+def test_a_better_schedule_and_a_missed_deadline_are_said() -> None:
+    plain = problem(10)
+    once = keep_all(plain)
+    twice = replace(once, steps=(once.steps[0], *once.steps))
+    assert twice.steps[0] == once.steps[0]
+    at = _At("compute", "high", 3, replace(problem(20), deadline_ns=30))
+    row = _row(at, 36, [("", once), ("compute low", once)])
+    assert (row["cost"], row["bound"], row["gap"]) == (40, 36, pytest.approx(0.1))
+    assert row["in_time"] is False
+    assert row["better"] is None
+    (line,) = band_rows({"band": [{**row, "better": {"found_at": "compute low", "cost": 30}}]})
+    assert line[0] == "compute high"
+    assert "misses the deadline" in line[1]
+    assert "a schedule found for compute low needs 25.0 % less" in line[1]
+
+
+def test_a_schedule_is_priced_at_both_ends(tmp_path: Path) -> None:
+    limits = ("--batch", "1", "-d", "nrf52840", "--budget", "90%", "--gap", "0.9", "--time-limit", "4")
+    ended = run("solve", MODEL, *limits, "--band", "-o", tmp_path / "a.poetc", "--json")
+    assert ended.code == 0, ended.err
+    answer = ended.json
+    low, high = answer["band"]
+    assert (low["section"], low["end"], high["end"]) == ("compute", "low", "high")
+    assert low["energy_pj"] < answer["energy_pj"] < high["energy_pj"]
+    assert low["time_ns"] < answer["time_ns"] < high["time_ns"]
+    for row in (low, high):
+        assert row["bound"] is None or row["bound"] <= row["cost"]
+    report = (tmp_path / "a.poetc" / "report.txt").read_text(encoding="utf-8")
+    assert "At the ends of the profile's bands" in report
+    assert "At the ends of the profile" in (tmp_path / "a.poetc" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_problem_has_no_bands(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text("{}", encoding="utf-8")
+    ended = run("solve", tmp_path / "p.json", "--band")
+    assert (ended.code, ended.err.count("\n")) == (2, 1)
+    assert "--band needs a model" in ended.err
+
+
+def test_guesses_are_named() -> None:
+    guessed = guessed_numbers(load_profile("apollo4"))  # power is a guess, times are modelled
+    assert guessed.compute_time == ()
+    assert guessed.compute_energy == ("power.active_w",)
+    assert guessed.only_power
+    known = guessed_numbers(load_profile("nrf52840"))
+    assert (known.compute_energy, known.only_power) == ((), False)
+    found = {"energy": 1.0, "time": 0.0, "numbers": ["power.active_w"], "energy_is_time_times_a_guess": True}
+    text = guesses({"guesses": found, "objective": "energy"})
+    assert text.startswith("100.0 % of the energy, 0 % of the time (power.active_w)")
+    assert "--objective time" in text
+    assert guesses({"guesses": {**found, "numbers": []}}) == ""
