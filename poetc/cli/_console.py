@@ -20,6 +20,7 @@ from rich.progress import ProgressColumn, SpinnerColumn, Task
 from rich.table import Column
 from rich.text import Text
 
+from poetc.cli._wrapping import columns_of, fitted, hanging
 from poetc.errors import printable
 from poetc.files import finite
 
@@ -27,6 +28,7 @@ Progress = Callable[[str], None]
 SHOW_AFTER_S = 1.0  # a line on a terminal
 LINE_EVERY_S = 5.0  # where stderr is a file or a pipe
 SAME_LINE_EVERY_S = 60.0  # for a message that has not changed since
+NOTE_INDENT = 7  # of its further lines, under the text behind "poetc: "
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # Characters that a terminal obeys, but for tabs and line
 # breaks.
 
@@ -61,7 +63,8 @@ class Console:
     def note(self, text: str) -> None:
         """Something that the user should know; not an error."""
         if not self._quiet:
-            click.echo(f"poetc: note: {printable(text)}", err=True)
+            note = f"poetc: note: {printable(text)}"
+            click.echo(hanging(note, columns_of(sys.stderr), NOTE_INDENT, 0), err=True)
 
     def copies(self, names: Sequence[str], out: Path) -> None:
         """Print the new names of the user's files in `out`."""
@@ -73,7 +76,8 @@ class Console:
         if self._as_json:
             click.echo(json.dumps(finite(document), indent=2, allow_nan=False))
         else:
-            click.echo(_CONTROL.sub(lambda found: printable(found[0]), text).rstrip("\n"))
+            shown = _CONTROL.sub(lambda found: printable(found[0]), text).rstrip("\n")
+            click.echo(fitted(shown, columns_of(sys.stdout)))
 
 
 @contextmanager

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from poetc.cli._wrapping import LEAST_COLUMNS, columns_of, hanging
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.errors import printable
 
-LEAST_COLUMNS = 20  # of text that is wrapped
 COLUMNS = 80  # of a terminal
 
 
@@ -47,24 +45,12 @@ def paragraph(text: str, indent: int = 0, first: int = 0) -> str:
 
 
 def terminal_columns() -> int | None:
-    """The width of the terminal that gets the answers; None where they go to a file or a program, which reads lines."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    """The width of the terminal that gets the answers; None where they go to a file or a program."""
+    return columns_of(sys.stdout)
 
 
 def _hanging(text: str, indent: int, first: int | None = None) -> str:
-    """`text` begins in column `first` (default: `indent`) and goes on in column `indent` where the terminal ends."""
-    begin, columns = indent if first is None else first, terminal_columns()
-    if columns is None or begin + len(text) <= columns:
-        return text
-    wrapped = textwrap.fill(
-        text,
-        max(columns, indent + LEAST_COLUMNS),
-        initial_indent=" " * begin,
-        subsequent_indent=" " * indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return wrapped[begin:]
+    return hanging(text, terminal_columns(), indent, first)
 
 
 def size(value: int | None) -> str:

@@ -42,7 +42,7 @@ def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
 
     device = load_profile(name)
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    console.answer(profile_to_dict(device), profile_to_yaml(device))
+    console.answer(profile_to_dict(device), profile_to_yaml(device, columns=64))
 
 
 @profile.command(epilog="Example:\n\n  poetc profile check boards/*.yaml")

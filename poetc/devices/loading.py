@@ -72,8 +72,11 @@ def _without_absent_bands(value: Any) -> Any:
     return {k: _without_absent_bands(v) for k, v in value.items()}
 
 
-def profile_to_yaml(profile: DeviceProfile) -> str:
-    """The profile as a file that `load_profile` reads: inheritance resolved, every number with its source."""
+def profile_to_yaml(profile: DeviceProfile, columns: int = 110) -> str:
+    """The profile as a file that `load_profile` reads: inheritance resolved, every number with its source.
+
+    Lines break at the first space behind `columns`.
+    """
     names: dict[tuple[str, str, str], str] = {}
 
     def compact(value: Any) -> Any:
@@ -94,7 +97,7 @@ def profile_to_yaml(profile: DeviceProfile) -> str:
     del document["name"]
     sources = {name: {"kind": k, "text": t} | ({"url": u} if u else {}) for (k, t, u), name in names.items()}
     head = {key: document.pop(key) for key in ("title", "description") if key in document}
-    return yaml.safe_dump(head | {"sources": sources} | document, sort_keys=False, allow_unicode=True, width=110)
+    return yaml.safe_dump(head | {"sources": sources} | document, sort_keys=False, allow_unicode=True, width=columns)
 
 
 def _folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -10,7 +11,6 @@ import pty
 import runpy
 import subprocess
 import sys
-import termios
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from poetc.cli import _console, _text, cli
+from poetc.cli import _console, _text, _wrapping, cli, main
 from poetc.cli._console import Console, finite
 from poetc.planning.progress import progress_line
 from poetc.scheduling import Objective, problem_to_json
@@ -153,41 +153,95 @@ def test_progress_is_shown_on_a_terminal_after_a_while() -> None:
     assert on_a_terminal(0.0) == ""
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
 def shown_in_80_columns(*arguments: str | Path) -> list[str]:
-    """What a terminal of 80 columns on stdout shows."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (40, 80))
-    command = [sys.executable, "-m", "poetc", *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment) as process:
-        os.close(theirs)
-        shown = b""
-        with contextlib.suppress(OSError):  # how Linux says that the other side has closed
-            while piece := os.read(ours, 4096):
-                shown += piece
-    os.close(ours)
-    assert process.returncode == 0
-    return shown.decode().replace("\r\n", "\n").splitlines()
+    """The answer and the notes on a terminal of 80 columns."""
+    out = Terminal()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(out),
+        pytest.raises(SystemExit) as ended,
+    ):
+        patch.setenv("COLUMNS", "80")
+        patch.setattr(_console, "SHOW_AFTER_S", 3600.0)  # no live line, which is rewritten again and again
+        main([str(argument) for argument in arguments])
+    assert ended.value.code == 0, out.getvalue()
+    return [line for line in out.getvalue().splitlines() if "\x1b" not in line]  # but for bars, which are rewritten
 
 
-def test_tables_are_readable_in_80_columns(solved: tuple[Path, Ended], tmp_path: Path) -> None:
+def readable(*arguments: str | Path) -> None:
+    """No line is longer than 80 columns but for a path or a hash that stands alone, and no word is cut short."""
+    lines = shown_in_80_columns(*arguments)
+    assert lines
+    too_long = [line for line in lines if len(line) > 80 and len(line.split()[-1]) < 40]
+    assert not too_long, (arguments, too_long)
+    words = {word for line in lines for word in line.split()}
+    assert not any(word.endswith("…") and len(word) < 8 for word in words), arguments
+
+
+def test_answers_are_readable_in_80_columns(solved: tuple[Path, Ended], tmp_path: Path) -> None:
     out, _ = solved
     (problem := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 4)))
     name = "a_problem_with_a_name_that_is_much_longer_than_anybody_would_ever_think_of_giving_to_one.json"
     problem.rename(problem.with_name(name))
+    named = "poetc,kusumoto_approx,superneurons,dtr"  # quick ones, with the longest names
     for arguments in (
         ("solvers",),
         ("profile", "list"),
+        ("profile", "show", "mkr1000"),
+        ("profile", "check", "stm32f746"),
         ("report", out),
+        ("diff", out, out),
         ("analyze", MODEL, "--batch", "4", "--parameters"),
         ("solve", tmp_path / name, "-b", "100%", "-o", tmp_path / "out"),
-        ("compare", tmp_path / name, "--budgets", "100%", "--time-limit", "1", "-o", tmp_path / "compared"),
+        ("compare", tmp_path / name, "--budgets", "100%", "--solvers", named, "-o", tmp_path / "compared"),
+        ("emit", out, "--target", "cortex-m7", "-o", tmp_path / "firmware"),
+        ("emit", out, "--layout", "cmake", "-o", tmp_path / "package"),
+        ("export", out, "-o", tmp_path / "new.onnx"),
+        ("import-state", out, "--from", MODEL, "-o", tmp_path / "again.poetc"),
     ):
-        lines = shown_in_80_columns(*arguments)
-        words = {word for line in lines for word in line.split()}
-        too_long = [line for line in lines if len(line) > 80 and max(map(len, line.split())) < 40]
-        assert lines and not too_long, (arguments, too_long)
-        assert not any(word.endswith("…") and len(word) < 8 for word in words), arguments
+        readable(*arguments)
+
+
+@pytest.mark.long
+def test_answers_of_commands_that_solve_or_compile_are_readable_in_80_columns(
+    solved: tuple[Path, Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = f"{MODEL.parent / 'digits_new_writer.npz'}:train_x,train_y"
+    solving = ("--batch", "4", "-d", "stm32f746", "--gap", "0.1", "--time-limit", "10")
+    for arguments in (
+        ("validate", solved[0]),
+        ("run", solved[0], "--on", "qemu:mps2-an386"),
+        ("lock", MODEL, *solving, "-b", "70%"),
+        ("check",),
+        ("sweep", MODEL, *solving, "-b", "70%", "-b", "80%"),
+        ("bundle", MODEL, *solving, "-b", "80%,65%", "-o", "digits.bundle"),
+        ("validate", "digits.bundle", "--switch", "3"),
+        ("compare", MODEL, "--switch", "80%:65%@50%", "-d", "stm32f746", "--batch", "4", "--time-limit", "2"),
+        ("importance", MODEL, "--batch", "4", "--data", data, "--normalize", "0..255", "--samples", "8"),
+        ("train", MODEL, "--data", data, "--normalize", "0..255", "--batch", "64", "--epochs", "1", "-o", "mine.onnx"),
+    ):
+        readable(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("ok    an entry that was not solved again", ["ok    an entry that was not", "      solved again"]),
+        ("  a sentence that is too long for this", ["  a sentence that is too long", "    for this"]),
+        ("/a/path/that/is/longer/than/that/terminal", ["/a/path/that/is/longer/than/that/terminal"]),
+        ("short", ["short"]),
+    ],
+)
+def test_lines_go_on_under_where_their_text_began(line: str, shown: list[str]) -> None:
+    assert _wrapping.fitted(line, 30).splitlines() == shown
+    assert _wrapping.fitted(line, None) == line
 
 
 def test_long_names_are_shortened_in_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
