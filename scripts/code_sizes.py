@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 
 from poetc.codegen import TARGETS
-from poetc.codegen._boards import BOARDS, resolve
+from poetc.codegen._boards import BOARDS
 from poetc.codegen._code_size import CHECKPOINTS, DATA_FILE, LOOP, Section, columns, read_object, write_table
+from poetc.codegen._targets import resolve
 from poetc.codegen.layouts.contents import WARNINGS
 from poetc.runtime import runtime_directory
 

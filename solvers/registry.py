@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import importlib.util
 import pkgutil
 from dataclasses import replace
 from types import ModuleType
 
+from poetc.entry_points import entry_points, load
 from poetc.errors import UnsupportedProblemError, UsageError
 from poetc.scheduling import Problem, Schedule, SolveOptions, verify
 from poetc.solvers.interface import ENGINE_NAME, Progress, SolverInfo
@@ -35,22 +35,11 @@ def _modules() -> dict[str, ModuleType]:
                 module = _if_solver(importlib.import_module(f"{folder}.{file.name}"))
                 if module is not None:
                     found.setdefault(file.name, module)
-    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINTS), key=lambda p: p.name):
-        module = None if point.name in found else _if_solver(_loaded(point))
+    for point in entry_points(ENTRY_POINTS):
+        module = None if point.name in found else _if_solver(load(point, "solver"))
         if module is not None:
             found[point.name] = module
     return dict(sorted(found.items()))
-
-
-def _loaded(point: importlib.metadata.EntryPoint) -> ModuleType:
-    try:
-        module: ModuleType = point.load()
-    except Exception as error:  # whatever a stranger's module does when it is imported
-        package = point.dist.name if point.dist is not None else "a package"
-        raise UsageError(
-            f"solver {point.name!r} of {package}: {point.value} cannot be imported: {error}; mend or uninstall it"
-        ) from error
-    return module
 
 
 def _module(name: str) -> ModuleType | None:

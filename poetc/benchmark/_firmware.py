@@ -23,22 +23,22 @@ def emit_bench(device: str, out: Path, *, board: str | None = None, force: bool 
     """Write firmware for `device` to `out`, or a program where it runs Linux with 64 bits.
 
     Returns the copies that `force` made there (see `codegen.emit`), and how many steps it measures. `board` is one of
-    codegen.BOARDS whose start-up and memory map are taken, by default the one that stands for the device. Raises
-    UsageError.
+    codegen.BOARDS, or the folder of a board, whose start-up and memory map are taken. By default it is the one that
+    stands for the device. Raises UsageError.
     """
     profile = load_profile(device)
     core = codegen.Core(profile.cpu.core, profile.cpu.fpu, profile.cpu.simd)
     like = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
     on_linux = board is None and like is None and "a64" in core.features
     name = board or (like.name if like is not None else LINUX if on_linux else None)
-    if name is None or name not in codegen.BOARDS or (codegen.BOARDS[name].ram is None and not on_linux):
+    if name is None or (codegen.find_board(name).ram is None and not on_linux):
         raise UsageError(
             f"no firmware can be made for {profile.name} ({profile.cpu.core}); --board names a board's port"
         )
     step, program = _program(profile, LINUX_BYTES if on_linux else profile.ram_bytes)
     rows = rows_of("sweep", step, program, [0] * len(program.instructions), profile)
     copies: list[str] = []
-    target = codegen.TARGETS[codegen.BOARDS[name].target]
+    target = codegen.TARGETS[codegen.find_board(name).target]
     codegen.emit(
         [program],
         step.values,

@@ -56,16 +56,17 @@ class _OptLevel(click.Choice[str]):
     "-t",
     "--target",
     type=click.Choice(TARGETS),
-    help="Machine that the C is built for. Default: host; c99 for several models and for zephyr, arduino, cmsis-pack.",
+    help="Machine that the C is built for. Default: that of --board, or host; c99 for several models and for zephyr, "
+    "arduino, cmsis-pack.",
 )
 @click.option(
     "-o", "--output-dir", "out", type=_options.DIRECTORY, required=True, metavar="SRC", help="Directory of the C."
 )
 @click.option(
     "--board",
-    metavar="NAME",
-    help="Board whose memory map firmware is linked for (`poetc run --help` lists them). Default: the target's "
-    "usual board.",
+    metavar="NAME|DIR",
+    help="Board whose memory map firmware is linked for (`poetc run --help` lists them), or a folder with board.yaml"
+    " and the files of your own board. Default: the target's usual board.",
 )
 @click.option(
     "--layout",

@@ -1,6 +1,6 @@
 """Program, lowering, the host interpreter, the C printer, building on the host, and validation of the built code."""
 
-from poetc.codegen._boards import BOARDS, TARGETS, Board, Target, board_like, check_device, resolve
+from poetc.codegen._boards import BOARDS, TARGETS, Board, Target
 from poetc.codegen._bundle import ProgramBundle, lower_bundle
 from poetc.codegen._bundle_host import REQUESTS, BundleValidation, validate_bundle
 from poetc.codegen._bundle_reference import History
@@ -9,7 +9,7 @@ from poetc.codegen._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured, kernel_bytes
 from poetc.codegen._cores import Core
 from poetc.codegen._emit import KIND as _EMITTED
-from poetc.codegen._emit import Form, Part, emit, emit_models, identity_of, initial_state, shaped
+from poetc.codegen._emit import Build, Form, Part, emit, emit_models, identity_of, initial_state, shaped
 from poetc.codegen._firmware import Memory, Sections, bank_starts
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
@@ -42,6 +42,7 @@ from poetc.codegen._run import (
 from poetc.codegen._scores import Scores, class_scores
 from poetc.codegen._state_file import read_listed_state, read_state, slot_blocks, state_identity
 from poetc.codegen._store_file import StoreLayout, is_trained, listed_layout, state_on_store, store_layout
+from poetc.codegen._targets import board_like, check_device, find_board, resolve
 from poetc.codegen._timing import StepTimes, host_simd, time_program
 from poetc.codegen._toolchain import Elf
 from poetc.codegen._toolchain import require as require_toolchain
@@ -64,6 +65,7 @@ __all__ = [
     "Board",
     "BoardFault",
     "BoardStopped",
+    "Build",
     "BundleValidation",
     "Core",
     "Elf",
@@ -106,6 +108,7 @@ __all__ = [
     "emit_models",
     "emulator_command",
     "execute",
+    "find_board",
     "firmware_size",
     "fresh_store",
     "high_water",

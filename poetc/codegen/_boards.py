@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 
 from poetc.codegen._cores import Core
-from poetc.errors import UsageError
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -68,6 +68,7 @@ class Board:
     cross_compile: str = ""  # where it differs from the target's
     flags: str = ""
     core: Core | None = None
+    folder: Path | None = None  # of a board of the user's own: its files are compiled, too
 
 
 _M4F = Core("cortex-m4", "single", "dsp")
@@ -75,8 +76,8 @@ _M85 = Core("cortex-m85", "double", "helium")
 # GCC would make calls of memcpy and memset out of short loops, which newlib-nano runs byte by byte.
 _M = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
 _SEMIHOSTING = ("device/semihosting.c", "device/semihosting_store.c")
-_SYSTEM_ARM = ("qemu-system-arm", "-nographic", "-monitor", "none", "-serial", "none", "-M")
-_SYSTEM_ARM64 = ("qemu-system-aarch64", "-nographic", "-monitor", "none", "-serial", "none", "-nic", "none", "-M")
+SYSTEM_ARM = ("qemu-system-arm", "-nographic", "-monitor", "none", "-serial", "none", "-M")
+SYSTEM_ARM64 = ("qemu-system-aarch64", "-nographic", "-monitor", "none", "-serial", "none", "-nic", "none", "-M")
 
 TARGETS = {
     t.name: t
@@ -159,7 +160,7 @@ TARGETS = {
 
 # Secure code and RAM of the AN505.
 _AN505 = {
-    "qemu": (*_SYSTEM_ARM, "mps2-an505"),
+    "qemu": (*SYSTEM_ARM, "mps2-an505"),
     "code": Region(0x10000000, 4 * MIB),
     "ram": Region(0x38000000, 4 * MIB),
     "sources": _SEMIHOSTING,
@@ -168,7 +169,7 @@ _AN505 = {
 # The first processor of QEMU's AN521 has neither FPU nor DSP instructions unless it is asked for.
 _FPU = ("-global", "sse-200.CPU0_FPU=on", "-global", "sse-200.CPU0_DSP=on")
 _AN547 = {
-    "qemu": (*_SYSTEM_ARM, "mps3-an547"),
+    "qemu": (*SYSTEM_ARM, "mps3-an547"),
     "code": Region(0, 512 * KIB),
     "ram": Region(0x21000000, 4 * MIB),
     "banks": (("dtcm", Region(0x20000000, 512 * KIB)),),
@@ -191,7 +192,7 @@ BOARDS = {
             name="microbit",
             title="BBC micro:bit (nRF51822, Cortex-M0, 16 KiB)",
             target="cortex-m0",
-            qemu=(*_SYSTEM_ARM, "microbit"),
+            qemu=(*SYSTEM_ARM, "microbit"),
             code=Region(0, 256 * KIB),
             ram=Region(0x20000000, 16 * KIB),
             sources=_SEMIHOSTING,
@@ -201,7 +202,7 @@ BOARDS = {
             name="lm3s6965evb",
             title="Stellaris LM3S6965 (Cortex-M3, 64 KiB, SD card on SPI)",
             target="cortex-m3",
-            qemu=(*_SYSTEM_ARM, "lm3s6965evb"),
+            qemu=(*SYSTEM_ARM, "lm3s6965evb"),
             code=Region(0, 256 * KIB),
             ram=Region(0x20000000, 64 * KIB),
             sources=("device/semihosting.c", "drivers/sd_spi.c", "drivers/pl022.c"),
@@ -214,14 +215,14 @@ BOARDS = {
             name="mps2-an385",
             title="MPS2 with a Cortex-M3",
             target="cortex-m3",
-            qemu=(*_SYSTEM_ARM, "mps2-an385"),
+            qemu=(*SYSTEM_ARM, "mps2-an385"),
             **_MPS2,  # type: ignore[arg-type]
         ),
         Board(
             name="mps2-an385-m0",
             title="MPS2 with a Cortex-M3 that runs the code of a Cortex-M0: room to count in; traps nothing",
             target="cortex-m0",
-            qemu=(*_SYSTEM_ARM, "mps2-an385"),
+            qemu=(*SYSTEM_ARM, "mps2-an385"),
             code=Region(0, 4 * MIB),
             ram=Region(0x20000000, 4 * MIB),
             sources=_SEMIHOSTING,
@@ -231,14 +232,14 @@ BOARDS = {
             name="mps2-an386",
             title="MPS2 with a Cortex-M4F",
             target="cortex-m4f",
-            qemu=(*_SYSTEM_ARM, "mps2-an386"),
+            qemu=(*SYSTEM_ARM, "mps2-an386"),
             **_MPS2,  # type: ignore[arg-type]
         ),
         Board(
             name="mps2-an500",
             title="MPS2 with a Cortex-M7",
             target="cortex-m7",
-            qemu=(*_SYSTEM_ARM, "mps2-an500"),
+            qemu=(*SYSTEM_ARM, "mps2-an500"),
             **_MPS2,  # type: ignore[arg-type]
         ),
         Board(
@@ -264,7 +265,7 @@ BOARDS = {
             title="MPS2 with two Cortex-M33",
             target="generic-m33",
             processors="processors/sse200.c",
-            **{**_AN505, "qemu": (*_SYSTEM_ARM, "mps2-an521", *_FPU, "-accel", "tcg,thread=single")},  # type: ignore[arg-type]
+            **{**_AN505, "qemu": (*SYSTEM_ARM, "mps2-an521", *_FPU, "-accel", "tcg,thread=single")},  # type: ignore[arg-type]
         ),
         Board(
             name="mps2-an505-m23",
@@ -276,7 +277,7 @@ BOARDS = {
             name="virt-a72",
             title="QEMU's virt machine with a Cortex-A72, no operating system",
             target="cortex-a-bare",
-            qemu=(*_SYSTEM_ARM64, "virt", "-cpu", "cortex-a72"),
+            qemu=(*SYSTEM_ARM64, "virt", "-cpu", "cortex-a72"),
             # The device tree takes the first MiB; code and RAM follow each other.
             code=Region(0x40100000, 64 * MIB),
             ram=Region(0x40100000, 1024 * MIB),
@@ -288,7 +289,7 @@ BOARDS = {
             name="virt-r52",
             title="QEMU's virt machine with a core that runs the code of a Cortex-R52",
             target="generic-r52",
-            qemu=(*_SYSTEM_ARM, "virt", "-nic", "none", "-cpu", "max"),
+            qemu=(*SYSTEM_ARM, "virt", "-nic", "none", "-cpu", "max"),
             code=Region(0x40100000, 64 * MIB),
             ram=Region(0x40100000, 1024 * MIB),
             sources=_SEMIHOSTING,
@@ -299,7 +300,7 @@ BOARDS = {
             name="raspi3b",
             title="Raspberry Pi 3B (Cortex-A53), no operating system, SD card on SDHCI",
             target="cortex-a-bare",
-            qemu=(*_SYSTEM_ARM64, "raspi3b"),
+            qemu=(*SYSTEM_ARM64, "raspi3b"),
             code=Region(0x80000, 64 * MIB),
             ram=Region(0x80000, 512 * MIB),
             sources=("device/semihosting.c", "drivers/sdhci.c", "drivers/arm64_mmu.c"),
@@ -355,112 +356,3 @@ BOARDS = {
         ),
     )
 }
-
-
-def board_like(device: str, core: str, fpu: str) -> Board | None:
-    """The board that stands for a device: the emulated one of that name, or the usual one with its core.
-
-    None for cores that no firmware target is built for.
-    """
-    name = device.removeprefix("qemu-")
-    if name in BOARDS and BOARDS[name].code is not None:
-        return BOARDS[name]
-    target = core.replace("plus", "") + ("f" if core == "cortex-m4" and fpu != "none" else "")
-    if target in TARGETS and TARGETS[target].build == "firmware":
-        return BOARDS[TARGETS[target].board]
-    return None
-
-
-def resolve(target: str, board: str | None, portable: bool, device: Core | None = None) -> tuple[Target, Board | None]:
-    """The target with the flags and the compiler that hold for `board` (by default the target's own).
-
-    They also hold for the core of the `device` that the schedule is for.
-
-    Raises UsageError for an unknown name, or a board that has another core.
-    """
-    if target not in TARGETS:
-        raise UsageError(f"unknown target {target!r}: choose from {', '.join(TARGETS)}")
-    chosen = TARGETS[target]
-    name = board or chosen.board
-    if not name:
-        return replace(chosen, flags=_flags(chosen, None, None, portable, device)), None
-    if name not in BOARDS:
-        raise UsageError(f"unknown board {name!r}: choose from {', '.join(sorted(BOARDS))}")
-    found = BOARDS[name]
-    if found.target != target:
-        raise UsageError(f"{name} is a board of target {found.target}, not of {target}")
-    flags = _flags(chosen, found, board, portable, device)
-    return replace(chosen, flags=flags, cross_compile=found.cross_compile or chosen.cross_compile), found
-
-
-def _flags(target: Target, board: Board | None, asked: str | None, portable: bool, device: Core | None) -> str:
-    usual = (board.flags if board is not None else "") or target.flags
-    core = built_for(target, asked, device)
-    if target.core is not None and core is not None and core.flags() != target.core.flags():
-        return usual.replace(target.core.flags(), core.flags(portable=portable))
-    return f"{usual} {target.portable_flags if portable else target.fast_flags}".rstrip()
-
-
-def built_for(target: Target, asked: str | None, device: Core | None) -> Core | None:
-    """The core whose instructions the code has. None: any core's.
-
-    The device's core, if it suits the target and the board that was `asked` for; else that of the board or the target.
-    """
-    core = (BOARDS[asked].core if asked else None) or target.core
-    if core is None or device is None:
-        return core
-    if target.build == "library":
-        suits = device.is_microcontroller
-    elif target.hosted:
-        suits = not asked and device.runs(core)
-    else:  # with the precision that its FPU has
-        suits = device.name == core.name and (device.fpu == "none") == (core.fpu == "none")
-    return device if suits else core
-
-
-def check_device(target: str, asked: str | None, core: Core, device: str, build: str | None = None) -> list[str]:
-    """The note for a user whose code for `target` runs elsewhere than on `device`, which has `core`.
-
-    The schedule is for `device`; `asked` is the board that the user asked for. `build` is the kind of result, by
-    default the target's usual one. Raises UsageError for code that does not run there, unless the board was asked for.
-    """
-    chosen = TARGETS[target]
-    built = built_for(chosen, asked, core)
-    if built is None:
-        return []
-    if not core.runs(built):
-        if asked:
-            return [f"code for {asked} ({built}), as asked, does not run on {device} ({core}), which it was solved for"]
-        ways = f"choose --target {_listed(_runnable(core))}"
-        if chosen.board:
-            ways += ", or name a --board to build for that one all the same"
-        raise UsageError(
-            f"{target}: code for a {built} does not run on {device} ({core}), which this was solved for; {ways}"
-        )
-    if asked or (build or chosen.build) != "firmware":
-        return []
-    notes = []
-    board = BOARDS[chosen.board]
-    if board.name != device.removeprefix("qemu-"):
-        notes.append(
-            f"firmware.elf is for the memory map and start-up of {board.name} ({board.title}); docs/how-to/port.md says"
-            f" how they become {device}'s"
-        )
-    best = _runnable(core)[0]
-    if best != target and core.is_microcontroller:
-        notes.append(f"code for a {built} runs on {device}'s {core} but does not use all of it: --target {best} does")
-    return notes
-
-
-def _runnable(core: Core) -> list[str]:
-    """Targets whose code runs on a core, those that use most of it first; last those of any core."""
-    found = []
-    for name, target in TARGETS.items():
-        built = built_for(target, None, core)
-        if built is not None and core.runs(built):
-            found.append((target.build == "library", -len(built.features), name))
-    return [*(name for *_, name in sorted(found)), *(["host"] if not found else []), "c99"]
-
-
-def _listed(names: list[str]) -> str:
-    return " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -155,9 +155,9 @@ def _table() -> tuple[dict[Key, int], tuple[tuple[Section, tuple[int, ...], dict
     return keys, tuple(rows)
 
 
-def is_measured(target: str) -> bool:
-    """Whether the table has the sizes of this target."""
-    return (target, "portable") in _table()[0]
+def is_measured(board: Board) -> bool:
+    """Whether the table has the sizes of the board's target and port."""
+    return board.folder is None and (board.target, "portable") in _table()[0]
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from poetc.codegen._boards import BOARDS, Board, Target, resolve
+from poetc.codegen._boards import BOARDS, Board, Target
 from poetc.codegen._bundle import ProgramBundle
 from poetc.codegen._check import ProgramError, check_program
 from poetc.codegen._cores import Core
@@ -29,9 +29,11 @@ from poetc.codegen._firmware import (
 from poetc.codegen._image import constants_image, initial_pages, packed_state, state_image, store_image
 from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, generic_header, header, source
+from poetc.codegen._own_board import own_linker_script
 from poetc.codegen._package import as_package
 from poetc.codegen._sources import runtime_sources
 from poetc.codegen._state_file import model_identity, pack_state
+from poetc.codegen._targets import resolve
 from poetc.codegen.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, Numerics, check_names
 from poetc.codegen.layouts.contents import arena_section
 from poetc.codegen.program import Program
@@ -78,26 +80,9 @@ class Form:
             raise UsageError(f"unknown level {self.opt_level!r}: choose from {', '.join(OPT_LEVELS)}")
 
 
-def emit(
-    programs: Sequence[Program],
-    values: Mapping[str, Value],
-    *,
-    model: str,
-    target: str,
-    out_dir: Path | str,
-    numerics: Numerics = "portable",
-    board: str | None = None,
-    memory: Memory | None = None,
-    device: Core | None = None,
-    checkpoint: int | None = None,
-    schedule: Schedule | None = None,
-    bench: Mapping[str, str] | None = None,
-    package: bool = False,
-    force: bool = False,
-    copies: list[str] | None = None,
-    bundle: ProgramBundle | None = None,
-) -> Path:
-    """Write the sources of `programs` (the main one first; they share state and constants) to `out_dir`; returns it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """The machine that an emission is for, and the program that it gets there.
 
     `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
     compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
@@ -106,68 +91,79 @@ def emit(
     `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware for measurements needs; its program is then bench.c instead of train.c.
     `package`: a Python package around the library instead of a program, for a target with an operating system.
-    Of an earlier emission in `out_dir` only unchanged files are replaced or removed. UsageError names a file that the
-    user added or changed, if it is in the way. With `force` such a file is renamed, and `copies` gets the new name.
-    Raises UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this
-    version of poetc.
+    `fleet`: the program of the firmware is the one that a gateway drives over a serial line.
     """
-    return emit_models(
-        [Part(programs, values, model, bundle=bundle)],
-        Form(),
-        target=target,
-        out_dir=out_dir,
-        numerics=numerics,
-        board=board,
-        memory=memory,
-        device=device,
-        checkpoint=checkpoint,
-        schedule=schedule,
-        bench=bench,
-        package=package,
-        force=force,
-        copies=copies,
-    )
+
+    target: str
+    numerics: Numerics = "portable"
+    board: str | None = None
+    memory: Memory | None = None
+    device: Core | None = None
+    checkpoint: int | None = None
+    schedule: Schedule | None = None
+    bench: Mapping[str, str] | None = None
+    package: bool = False
+    fleet: bool = False
+
+    @property
+    def program(self) -> str:
+        """The file of the folder `device` that has the program."""
+        return FLEET_PROGRAM if self.fleet else "train.c" if self.bench is None else "bench.c"
+
+
+def emit(
+    programs: Sequence[Program],
+    values: Mapping[str, Value],
+    *,
+    model: str,
+    out_dir: Path | str,
+    force: bool = False,
+    copies: list[str] | None = None,
+    bundle: ProgramBundle | None = None,
+    **build: Any,
+) -> Path:
+    """Write the sources of one model: `programs` (the main one first; they share state and constants).
+
+    `build` are the fields of `Build`, of which `target` is needed. Returns `out_dir`, as `emit_models` does.
+    """
+    part = Part(programs, values, model, bundle=bundle)
+    return emit_models([part], Form(), Build(**build), out_dir, force=force, copies=copies)
 
 
 def emit_models(
     parts: Sequence[Part],
     form: Form,
-    *,
-    target: str,
+    build: Build,
     out_dir: Path | str,
-    numerics: Numerics = "portable",
-    board: str | None = None,
-    memory: Memory | None = None,
-    device: Core | None = None,
-    checkpoint: int | None = None,
-    schedule: Schedule | None = None,
-    bench: Mapping[str, str] | None = None,
-    package: bool = False,
+    *,
     force: bool = False,
     copies: list[str] | None = None,
-    fleet: bool = False,
 ) -> Path:
-    """As `emit`, of one model or several in a `form`. UsageError too where two models have a name in common.
+    """Write the sources of one model or several in a `form` to `out_dir`; returns it.
 
-    Several models are a library that has the runtime and each kernel once. `fleet`: the program of the firmware is the
-    one that a gateway drives over a serial line.
+    Several models are a library that has the runtime and each kernel once. UsageError where two have a name in common.
+    Of an earlier emission in `out_dir` only unchanged files are replaced or removed. UsageError names a file that the
+    user added or changed, if it is in the way. With `force` such a file is renamed, and `copies` gets the new name.
+    Raises UsageError for an unknown target too. The bytes written depend on nothing else than the arguments and this
+    version of poetc.
     """
-    chosen, its_board = resolve(target, board, numerics == "portable", device)
-    chosen = shaped(chosen, form, len(parts), package)
+    checkpoint = build.checkpoint
+    chosen, its_board = resolve(build.target, build.board, build.numerics == "portable", build.device)
+    chosen = shaped(chosen, form, len(parts), build.package)
     if parts[0].programs[0].arena_address is not None:
         chosen = replace(chosen, flags=f"{chosen.flags} -DPOETC_BANK")
     if chosen.build != "firmware" and checkpoint is None:
         checkpoint = 0 if chosen.build == "library" else None
     named = LAYOUTS[form.layout].named or len(parts) > 1
-    modules = [Module(p.model, tuple(p.programs), schedule, p.name, named, p.bundle) for p in parts]
+    modules = [Module(p.model, tuple(p.programs), build.schedule, p.name, named, p.bundle) for p in parts]
     for module in modules:
         _check_shared(module)
         _check_schedule(module, chosen)
     _check_form(modules, form, chosen)
-    if fleet:
+    if build.fleet:
         _check_fleet(modules[0].programs[0], chosen, its_board)
-    kind = KIND if bench is None else replace(KIND, option="--emit")
-    steps = checkpoint_steps(modules[0].programs[0], chosen, its_board, 0 if fleet else checkpoint)
+    kind = KIND if build.bench is None else replace(KIND, option="--emit")
+    steps = checkpoint_steps(modules[0].programs[0], chosen, its_board, 0 if build.fleet else checkpoint)
     models = [_emitted(m, p.values, form, chosen) for m, p in zip(modules, parts, strict=True)]
     check_names(models)
     contents = Contents(
@@ -175,7 +171,7 @@ def emit_models(
         runtime=_runtime(modules, chosen),
         target=chosen,
         board=its_board,
-        numerics=numerics,
+        numerics=build.numerics,
         sections=form.sections,
         arenas=named or (chosen.build == "library" and bool(form.sections.arena)),
         shared_arena=form.shared_arena,
@@ -184,17 +180,17 @@ def emit_models(
         port=port_sources(
             chosen,
             its_board,
-            FLEET_PROGRAM if fleet else "train.c" if bench is None else "bench.c",
+            build.program,
             bundle=any(p.bundle for p in parts),
-            queues=any(m.queues for m in modules) and not fleet and bench is None,
+            queues=any(m.queues for m in modules) and build.program == "train.c",
         ),
-        files={name: text.encode() for name, text in (bench or {}).items()},
+        files={name: text.encode() for name, text in (build.bench or {}).items()},
     )
-    contents = replace(contents, files={**contents.files, **_beside(contents, memory)})
+    contents = replace(contents, files={**contents.files, **_beside(contents, build.memory)})
     out = Path(out_dir)
     with replacing(out, kind, force=force) as staging:
         _write(staging.directory, LAYOUTS[form.layout].place(contents))
-        staging.document = _document(contents, target, form)
+        staging.document = _document(contents, build.target, form)
     if copies is not None:
         copies += staging.copies
     return out
@@ -308,7 +304,7 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
 def _runtime(modules: Sequence[Module], target: Target) -> dict[str, Path]:
     symbols = {symbol for module in modules for symbol in module.symbols}
     parts = {part for module in modules for part in module.parts}
-    files = {f"runtime/{name}": runtime_directory() / name for name in runtime_sources(symbols, sorted(parts))}
+    files = {f"runtime/{name}": path for name, path in runtime_sources(symbols, sorted(parts)).items()}
     if target.build == "library" and any(module.queues for module in modules):
         files |= {f"runtime/processors/{name}": PROCESSORS / name for name in ("poetc_processors.h", "rp2.c")}
     return files
@@ -328,7 +324,8 @@ def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
         processors = 2 if contents.has_processors else 1
         main = model.module.programs[0]
         plan = layout_of(board, memory, main, model.module.arena_bytes, image_bytes, processors)
-        files["link.ld"] = linker_script(plan, contents.sections).encode()
+        own = own_linker_script(board)
+        files["link.ld"] = linker_script(plan, contents.sections).encode() if own is None else own.read_bytes()
     return files
 
 

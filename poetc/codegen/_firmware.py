@@ -9,6 +9,7 @@ from pathlib import Path
 
 from poetc.codegen._boards import BOARDS, KIB, TARGETS, Board, Region, Target
 from poetc.codegen._module import spare_block
+from poetc.codegen._own_board import own_files
 from poetc.codegen._state_file import slot_blocks
 from poetc.codegen.program import Program
 from poetc.errors import UsageError
@@ -148,11 +149,14 @@ def port_sources(
         # The board chooses the drivers of the folder `device`; every board has its program.
         paths |= {p for p in files if folder != "device" or p.suffix == ".h" or p.name == program}
     for name in named:
-        paths |= {root / name, *_headers_of(root / name)}
+        if (root / name).exists():  # else it is a driver in the folder of the user's board
+            paths |= {root / name, *_headers_of(root / name)}
     kinds = (".c", ".h", ".S")
     found = {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
     if target.build == "package":  # no program of its own
         found.pop("main.c")
+    if board is not None and target.ports:
+        found |= {f"port/{name}": path for name, path in own_files(board).items()}  # in place of those of these names
     return found
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from poetc.codegen._boards import BOARDS, TARGETS, Board
+from poetc.codegen._boards import TARGETS, Board
 from poetc.codegen._emit import emit
 from poetc.codegen._firmware import Memory, bank_size, checkpoint_blocks, checkpoint_steps
 from poetc.codegen._image import page_blocks, store_image
@@ -23,6 +23,7 @@ from poetc.codegen._lower import store_blocks
 from poetc.codegen._object_cache import kept_objects
 from poetc.codegen._stack import stack_bound
 from poetc.codegen._state_file import read_state
+from poetc.codegen._targets import find_board
 from poetc.codegen._toolchain import (
     Elf,
     build_counter,
@@ -173,7 +174,7 @@ def build_firmware(
     UsageError without the toolchain; CheckFailed if it does not fit. `checkpoint`: as for `emit`; `gradients`: log
     their checksum.
     """
-    found = BOARDS[board]
+    found = find_board(board)
     require(found)
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from poetc.codegen._check import ProgramError
+from poetc.errors import UsageError
+from poetc.ops import load_others, registry
 from poetc.runtime import runtime_directory
 
 # A kernel is `int NAME(const poetc_call *...)`; a macro may paste its arguments into NAME.
@@ -15,14 +17,24 @@ _KERNEL = re.compile(r"\bint\s+(poetc_[\w#]+)\s*\(\s*const\s+poetc_call\s*\*")
 _MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(([^)]*)\)(.*)$", re.MULTILINE)
 _INVOCATION = re.compile(r"^(\w+)\(([^()]*)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+OTHERS = "kernels/others"  # of an emission: where files of other packages go
 _FOLDERS = ("include", "src", "kernels")
 
 
 @functools.cache
 def kernel_files() -> dict[str, Path]:
-    """Which file of kernels/ defines a symbol, directly or through a macro that makes kernels."""
+    """The file that defines a symbol, directly or through a macro that makes kernels: of kernels/, or another package.
+
+    UsageError for a file that is not there.
+    """
     directory = runtime_directory() / "kernels"
-    texts = {path: path.read_text().replace("\\\n", " ") for path in sorted(directory.rglob("*.[ch]"))}
+    load_others()
+    others = {s.source for s in registry().values() if s.source is not None}
+    missing = next((str(path) for path in sorted(others) if not path.is_file()), None)
+    if missing:
+        raise UsageError(f"{missing}: the C of an operator of another package is not there; install the package again")
+    paths = [*sorted(directory.rglob("*.[ch]")), *sorted(others)]
+    texts = {path: path.read_text().replace("\\\n", " ") for path in paths}
     macros: dict[str, list[tuple[list[str], str]]] = {}  # macro -> its parameters and the pasted names of its kernels
     for text in texts.values():
         for macro, parameters, body in _MACRO.findall(text):
@@ -45,11 +57,11 @@ def _paste(pasted: str, arguments: Mapping[str, str]) -> str:
     return "".join(arguments.get(part, part) for part in pasted.split("##"))
 
 
-def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> list[str]:
-    """Paths relative to the runtime's directory, sorted: the core, the files that define `symbols`, and their includes.
+def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> dict[str, Path]:
+    """The core, the files that define `symbols`, and their includes, by their paths below the runtime's directory.
 
-    An included `x.h` brings `x.c` along, wherever in the runtime it is. Raises ProgramError for a symbol that no file
-    has. `parts`: more files of src/ than every emission has.
+    An included `x.h` brings `x.c` along, wherever in the runtime it is. A file of another package is in kernels/others.
+    Raises ProgramError for a symbol that no file has. `parts`: more files of src/ than every emission has.
     """
     root, files = runtime_directory(), kernel_files()
     missing = sorted(set(symbols) - files.keys())
@@ -68,11 +80,19 @@ def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> list[s
             continue
         found.add(path)
         for name in _INCLUDE.findall(path.read_text()):
-            for folder in _FOLDERS:
-                included = root / folder / name
+            beside = [path.parent] if not path.is_relative_to(root) else []
+            for folder in (*beside, *(root / folder for folder in _FOLDERS)):
+                included = folder / name
                 if included.exists():
                     waiting.append(included)
-                implementation = (root / folder / name).with_suffix(".c")
+                implementation = (folder / name).with_suffix(".c")
                 if name.endswith(".h") and implementation.exists():
                     waiting.append(implementation)
-    return sorted(p.relative_to(root).as_posix() for p in found)
+    places: dict[str, Path] = {}
+    for path in sorted(found):
+        inside = path.is_relative_to(root)
+        name = path.relative_to(root).as_posix() if inside else f"{OTHERS}/{path.name}"
+        if name in places:
+            raise UsageError(f"{path} and {places[name]} have one name; rename one of them")
+        places[name] = path
+    return dict(sorted(places.items()))

@@ -40,13 +40,15 @@ def emit(
     `package`: as a Python package, its library built where the compiler is installed. `force`: files there that the
     user changed are replaced, and copies kept. Of several directories one library is made; the symbols of each begin
     with one of `names`. `layout`, `opt_level`, `sections` (as `arena=.axi_sram`) and `share_arena`: as `codegen.Form`
-    says. `fleet`: firmware that a gateway drives. `target` None: this machine, or any core where only a library can be
-    made.
+    says. `fleet`: firmware that a gateway drives. `board` may be the folder of a board of the user's own. `target`
+    None: the board's; without one this machine, or any core where only a library can be made.
     """
     paths = [directories] if isinstance(directories, Path) else list(directories)
     if len(names) > len(paths):
         raise UsageError(f"--name {names[len(paths)]}: there are {len(paths)} directories, and a name for each already")
     form = codegen.Form(layout, opt_level, codegen.Sections.parse(sections), share_arena)
+    if target is None and board is not None:
+        target = codegen.find_board(board).target
     if target is None:
         target = "host" if len(paths) == 1 and codegen.LAYOUTS[layout].programs else "c99"
     rates = None if schedule is None else rates_of(schedule)
@@ -69,11 +71,8 @@ def emit(
         size = _firmware_size(parts[0].programs[0], its_board, numerics, memory_of(solved[0]), checkpoint)
     progress("writing C")
     copies: list[str] = []
-    codegen.emit_models(
-        parts,
-        form,
+    build = codegen.Build(
         target=target,
-        out_dir=out,
         numerics=numerics,
         board=board,
         memory=memory_of(solved[0]),
@@ -81,10 +80,9 @@ def emit(
         checkpoint=checkpoint,
         package=package,
         schedule=rates,
-        force=force,
-        copies=copies,
         fleet=fleet,
     )
+    codegen.emit_models(parts, form, build, out, force=force, copies=copies)
     if package:
         progress("compiling")
         notes += _build_package(out, f"{chosen.cross_compile}gcc")
@@ -176,7 +174,7 @@ def _firmware_size(
     checkpoint: int | None,
 ) -> codegen.FirmwareSize | None:
     """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
-    if board is None or board.code is None or not codegen.is_measured(board.target) or program.banks:
+    if board is None or board.code is None or not codegen.is_measured(board) or program.banks:
         return None
     size = codegen.firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
     require_room(program, board, size)

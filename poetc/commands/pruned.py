@@ -30,7 +30,7 @@ def pruned(request: ModelRequest, step: TrainingGraph, problem: Problem) -> dict
     before, after = _work(whole), _work(step)
     board = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
     code_bytes = None
-    if board is not None and codegen.is_measured(board.target):
+    if board is not None and codegen.is_measured(board):
         code_bytes = codegen.kernel_bytes(before[1], board) - codegen.kernel_bytes(after[1], board)
     return {
         "saved_bytes": saved_bytes(full) - saved_bytes(problem),

@@ -65,10 +65,10 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
     if request.keep is not None:
         check_replaceable(request.keep, KEPT, force=request.force, names=())
     if board is not None:
-        codegen.require_toolchain(BOARDS[board])
+        codegen.require_toolchain(codegen.find_board(board))
     solved = artifact.read(request.directory)
     progress("lowering")
-    program = programs.training_program(solved, None if board is None else BOARDS[board])
+    program = programs.training_program(solved, None if board is None else codegen.find_board(board))
     batches = read_batches(program, request.data, request.steps, note, any_range=request.any_range)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
@@ -107,9 +107,10 @@ def _on_board(
     progress: Progress,
     on_step: OnStep,
 ) -> dict[str, Any]:
-    size = _predicted_size(solved, program, request, BOARDS[board])
+    found = codegen.find_board(board)
+    size = _predicted_size(solved, program, request, found)
     if size is not None:
-        programs.require_room(program, BOARDS[board], size)
+        programs.require_room(program, found, size)
     progress(f"compiling for {board}")
     firmware = codegen.build_firmware(
         program,
@@ -168,8 +169,10 @@ def _board(on: str) -> str | None:
     if on == "host":
         return None
     emulator, _, name = on.partition(":")
-    if emulator != "qemu" or name not in BOARDS:
-        raise UsageError(f"--on {on}: choose from {', '.join(board_names())}")
+    if emulator != "qemu" or (name not in BOARDS and not Path(name).is_dir()):
+        raise UsageError(f"--on {on}: choose from {', '.join(board_names())}, or qemu: and a folder with board.yaml")
+    if not codegen.find_board(name).qemu:
+        raise UsageError(f"--on {on}: its board.yaml has no `qemu`, the machine that emulates it")
     return name
 
 
@@ -177,7 +180,7 @@ def _predicted_size(
     solved: Artifact, program: Program, request: RunRequest, board: codegen.Board
 ) -> codegen.FirmwareSize | None:
     """As it is known before anything is compiled, to stand beside that of the program. None: it is no firmware."""
-    if board.code is None or not codegen.is_measured(board.target) or program.banks:
+    if board.code is None or not codegen.is_measured(board) or program.banks:
         return None
     memory = programs.memory_of(solved)
     return codegen.firmware_size(

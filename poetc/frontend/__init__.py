@@ -1,20 +1,26 @@
 """ONNX → Graph: loading, constant folding, translation of operators, pattern recognition, roles of tensors."""
 
+from poetc.frontend._importer import Importer
 from poetc.frontend._input_shapes import Sizes
 from poetc.frontend._load import load
 from poetc.frontend._new_head import NewHead
+from poetc.frontend._node import Node
 from poetc.frontend._reading import external_files
+from poetc.frontend._translations import onnx_operator
 from poetc.frontend._writing import DATA_SUFFIX, Written, write_back
 from poetc.frontend.roles import ParameterDecision, parameter_decisions
 
 __all__ = [
     "DATA_SUFFIX",
+    "Importer",
     "NewHead",
+    "Node",
     "ParameterDecision",
     "Sizes",
     "Written",
     "external_files",
     "load",
+    "onnx_operator",
     "parameter_decisions",
     "write_back",
 ]

@@ -59,6 +59,7 @@ from poetc.frontend._translations import DOMAINS, TRANSLATIONS
 from poetc.frontend._values import constant, constant_of_shape, dequantized, fill_for, fill_roles, shape_of
 from poetc.frontend.roles import assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
+from poetc.ops import load_others
 
 # Their results are facts about the file, not numbers that could be trained.
 _ALWAYS_FOLDED = frozenset({"Shape", "Size", "NonZero", "Range", "EyeLike", "OneHot", "Trilu", "IsNaN", "IsInf"})
@@ -84,6 +85,7 @@ def load(
     weights without a seed; the file cannot be read, breaks the ONNX rules, or leaves a length open.
     UnsupportedModelError: lists every node that cannot be trained.
     """
+    load_others()
     path = Path(path)
     sizes = Sizes(batch, dims or {}, shapes or {}, rows)
     model = read_model(path)

@@ -15,13 +15,14 @@ T = TypeVar("T", bound=Translation)
 # By operator; one of another domain than the default has the domain before its name: com.microsoft.Gelu.
 TRANSLATIONS: dict[str, Translation] = {}
 MICROSOFT = "com.microsoft"
-DOMAINS = ("", "ai.onnx", "ai.onnx.ml", MICROSOFT)
+DOMAINS = {"", "ai.onnx", "ai.onnx.ml", MICROSOFT}  # and those of other packages
 
 
 def onnx_operator(*names: str, domain: str = "") -> Callable[[T], T]:
     """Registers a translation for ONNX operators of a domain."""
 
     def add(translation: T) -> T:
+        DOMAINS.add(domain)
         for name in (f"{domain}.{name}" if domain else name for name in names):
             if name in TRANSLATIONS:
                 raise RuntimeError(f"ONNX operator {name} is translated twice")

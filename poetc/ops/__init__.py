@@ -5,10 +5,11 @@ import pkgutil
 
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
+from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import Use, sample
 from poetc.ops._views import view_roots
-from poetc.ops.kernels import Kernel
+from poetc.ops.kernels import Kernel, Parameters
 
 for _module in pkgutil.iter_modules(__path__):
     if not _module.ispkg and not _module.name.startswith("_"):
@@ -19,9 +20,11 @@ __all__ = [
     "Builder",
     "Kernel",
     "OpSpec",
+    "Parameters",
     "Use",
     "Work",
     "bind",
+    "load_others",
     "register",
     "registry",
     "sample",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from poetc.graph import Array, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import INFER, Builder
+from poetc.ops._others import load_others
 from poetc.ops.kernels import Kernel, low_workspace_kernels
 
 
@@ -38,6 +40,7 @@ class OpSpec:
     recomputable: ClassVar[bool] = True  # False: runs exactly once in a step (updates)
     cost_like: ClassVar[str] = ""  # a kind whose measured cost a profile without this kind's own is to take
     must_alias: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) that share bytes: state updated in place
+    source: ClassVar[Path | None] = None  # the C file of its kernels, of a kind in another package than poetc
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         """Output types. Raises ValueError with the reason when the inputs do not fit."""
@@ -94,10 +97,12 @@ def register(cls: S) -> S:
 
 
 def spec(kind: str) -> OpSpec:
-    """The OpSpec of a kind. KeyError if there is none."""
+    """The OpSpec of a kind, of poetc or of another package. KeyError if there is none."""
+    if kind not in _REGISTRY:
+        load_others()
     return _REGISTRY[kind]
 
 
 def registry() -> Mapping[str, OpSpec]:
-    """All kinds by name, sorted."""
+    """All kinds by name, sorted: those of poetc, and of other packages once `load_others` was called."""
     return dict(sorted(_REGISTRY.items()))

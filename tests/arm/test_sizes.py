@@ -24,7 +24,7 @@ GOLDEN = Path(__file__).with_name("golden")
 GROWTH = 0.02
 ACCURACY, ACCURACY_BYTES = 0.02, 1024  # of the predicted flash: whichever is more
 LENET_CODE_BYTES = 40 * 1024
-BARE = sorted(name for name, board in BOARDS.items() if board.code is not None and codegen.is_measured(board.target))
+BARE = sorted(name for name, board in BOARDS.items() if board.code is not None and codegen.is_measured(board))
 
 
 @dataclass(frozen=True)

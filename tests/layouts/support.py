@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from poetc.codegen import BOARDS, TARGETS, Form, Part, all_inputs, build_host, emit, emit_models
+from poetc.codegen import BOARDS, TARGETS, Build, Form, Part, all_inputs, build_host, emit, emit_models
 from poetc.codegen.program import Program
 from poetc.graph import Array
 from tests.codegen.models import Case, mlp, training_case
@@ -79,7 +79,7 @@ def make_model(hidden: int) -> Model:
 
 
 def write(parts: Sequence[Part], form: Form, out: Path, target: str = "cortex-m4f") -> Path:
-    return emit_models(parts, form, target=target, out_dir=out)
+    return emit_models(parts, form, Build(target=target), out)
 
 
 def start_up(model: Model, directory: Path) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 from random import Random
@@ -91,6 +92,31 @@ def entry_point(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = importlib.metadata.EntryPoint(name, value, registry.ENTRY_POINTS)
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [point])
     registry._modules.cache_clear()
+
+
+def test_the_solver_of_the_guide_in_a_package_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip would lay it out: a module, and the entry point in the package's metadata."""
+    guide = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "add-a-solver.md").read_text()
+    python, toml = (re.search(rf"```{kind}\n(.*?)```", guide, re.DOTALL) for kind in ("python", "toml"))
+    assert python is not None and toml is not None
+    (package := tmp_path / "my_package").mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "my_module.py").write_text(python[1])
+    (information := tmp_path / "my_package-1.0.dist-info").mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
+    points = toml[1].replace('"', "").replace("[project.entry-points.poetc.solvers]", "[poetc.solvers]")
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._modules.cache_clear()
+    try:
+        assert available()["in_order"].title == "Everything once, in order"
+        problem = training_problem(Random(0), 2)
+        problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
+        assert solve(problem, "in_order").steps == keep_all(problem).steps
+    finally:
+        monkeypatch.undo()
+        registry._modules.cache_clear()
+        sys.modules.pop("my_package.my_module", None)
 
 
 def test_a_solver_of_another_package_has_the_name_of_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,94 @@
+"""A board of the user's own: a folder beside the plan, and nothing in the installed package."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from poetc import codegen
+from poetc.cli import cli
+from poetc.errors import UsageError
+from poetc.runtime import runtime_directory
+from tests.arm.conftest import Solve
+
+BOARD = """\
+title: Our board (Cortex-M4F)
+target: cortex-m4f
+code: {origin: 0, size: 1MiB}
+ram: {origin: 0x20000000, size: 96KiB}
+sources: [device/semihosting_store.c]
+trap: mpu
+qemu: mps2-an386
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Its log and data are in a file of its own, and its start-up in one that takes the place of poetc's."""
+    (folder := tmp_path / "our-board").mkdir()
+    (folder / "board.yaml").write_text(BOARD)
+    ports = runtime_directory() / "ports"
+    port = (ports / "device" / "semihosting.c").read_text()
+    (folder / "our_port.c").write_text(port + "\nvoid our_pins(void);\nvoid our_pins(void)\n{\n}\n")
+    shutil.copy(ports / "device" / "semihosting.h", folder)
+    start = (ports / "cortex-m" / "startup.c").read_text()
+    assert "    poetc_port_stop(main());" in start
+    declared = "void our_pins(void);\n" + start.replace(
+        "    poetc_port_stop(main", "    our_pins();\n    poetc_port_stop(main"
+    )
+    (folder / "startup.c").write_text(declared)
+    return folder
+
+
+def test_it_trains_as_a_board_of_poetc_does(folder: Path, solve: Solve, tmp_path: Path) -> None:
+    solved = solve("mlp", 4, "qemu-microbit", "16KiB")
+    firmware = codegen.build_firmware(
+        solved.program, solved.values, str(folder), tmp_path / "ours", memory=solved.memory
+    )
+    assert "our_pins" in firmware.elf.symbols, "a file of the folder is there in place of poetc's"
+    assert firmware.board.title in (firmware.directory / "src" / "link.ld").read_text()
+    run = codegen.execute(firmware, solved.batches(2))
+    assert run.arena_bytes == solved.program.high_water_bytes
+    usual = solved.on_board("mps2-an386", tmp_path / "usual", 2)
+    assert (run.losses, run.state_sha256) == (usual.losses, usual.state_sha256)
+
+
+def test_the_linker_script_may_be_its_own(folder: Path, solve: Solve, tmp_path: Path) -> None:
+    (folder / "link.ld").write_text("/* ours */\n")
+    solved = solve("mlp", 4, "qemu-microbit", "16KiB")
+    source = tmp_path / "src"
+    codegen.emit([solved.program], solved.values, model="m", target="cortex-m4f", out_dir=source, board=str(folder))
+    assert (source / "link.ld").read_text() == "/* ours */\n"
+    assert not codegen.is_measured(codegen.find_board(str(folder))), "no size is predicted for files of others"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("target: cortex-m4f", "target: z80", "board.yaml:2: target: 'z80' is none of"),
+        ("trap: mpu", "trap: mouse", "board.yaml:6: trap: 'mouse' is neither"),
+        ("0x20000000, size", "0x80000, size", "board.yaml:4: ram: it overlaps the code"),
+        ("size: 96KiB", "size: 0", "board.yaml:4: ram: 0 bytes from 0x20000000 on"),
+        ("semihosting_store.c", "../../secret.c", "board.yaml:5: sources: 'device/../../secret.c' is no file"),
+        ("trap:", "traps:", "unknown field `traps`"),
+        ("size: 1MiB", "size: many", "board.yaml:3: code: size 'many'"),
+        ("qemu: mps2-an386", "", None),
+    ],
+)
+def test_mistakes_are_named(folder: Path, old: str, new: str, said: str | None) -> None:
+    (folder / "board.yaml").write_text(BOARD.replace(old, new))
+    if said is None:
+        result = CliRunner().invoke(cli, ["run", "nothing", "--on", f"qemu:{folder}"])
+        assert isinstance(result.exception, UsageError) and "no `qemu`" in str(result.exception)
+        return
+    with pytest.raises(UsageError) as error:
+        codegen.find_board(str(folder))
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_folder_without_a_description_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a board of your own is a folder with board\.yaml"):
+        codegen.find_board(str(tmp_path))
