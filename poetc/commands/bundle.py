@@ -52,6 +52,8 @@ def bundle(
     started = time.perf_counter()
     if request.is_problem:
         raise UsageError(f"{request.model.source}: a bundle needs a model, not a problem alone")
+    if request.processors:
+        raise UsageError("--processors: the plans of a bundle run on one processor; leave it out")
     split = request.model.training.micro_batches == "auto"
     if split:
         one = replace(request.model.training, micro_batches=1)

@@ -405,6 +405,8 @@ def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> No
     one_line(poetc(*common, "--device", "rp2350", "--processors", "core2"), 2, "--processors core2", "'core1'")
     one_line(poetc(*common, "--device", "stm32f746", "--processors", "all"), 2, "has the main processor alone")
     one_line(poetc(*common, "--device", "phone-dsp", "--processors", "dsp"), 2, "dsp: it runs no operator", "i8")
+    plans = ("bundle", model, "--batch", "2", "--budgets", "120%,95%", "-o", out)
+    one_line(poetc(*plans, "--device", "rp2350", "--processors", "all"), 2, "--processors", "on one processor")
     late = ("--device", "rp2350", "--processors", "all", "--deadline", "1ns")
     one_line(poetc(*common, *late), 4, "--deadline 1ns", "cannot be met", "at least")
     one_line(poetc(*common, *late[:4], "--solver", "melon"), 2, "melon: places operators on one processor alone")
