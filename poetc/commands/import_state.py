@@ -11,7 +11,7 @@ from typing import Any
 from poetc import artifact, codegen, frontend, reporting
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
-from poetc.commands.export import imported_with
+from poetc.commands.export import imported_with, training_options
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.reading_weights import identities, read_weights
 from poetc.commands.requests import adapted
@@ -20,7 +20,7 @@ from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import new_files, read_file
 from poetc.graph import Array, Graph, Value, differing, matching
-from poetc.training import is_adapter
+from poetc.training import in_precision, is_adapter
 
 TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directory
 
@@ -115,6 +115,7 @@ def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:
         return bool(adapters) and is_adapter(name)
 
     found = adapted(frontend.load(source, **{**given, "new_head": None}), *lora_of(solved))
+    found = in_precision(found, training_options(solved))
     names = matching(graph, found)
     if names is None:
         raise UsageError(f"{source}: not the graph that was solved: {_difference(weights(graph), weights(found))}")

@@ -15,6 +15,7 @@ import numpy as np
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops._affine import (
     bounds_of,
+    by_channel,
     check_codes,
     check_scales,
     codes_of,
@@ -22,14 +23,24 @@ from poetc.ops._affine import (
 )
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._convolutions import convolve, geometry_of, group_of, output_shape, shape_of
+from poetc.ops._convolutions import (
+    convolve,
+    convolve_back,
+    geometry_of,
+    group_of,
+    image_shape,
+    output_shape,
+    shape_of,
+)
 from poetc.ops._pools import average_parameters, divisors_of, grad_attributes, windows_of
 from poetc.ops._pools import output_shape as pooled_shape
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._windows import Windows
 from poetc.ops.integer_pool import IntegerMaxPool
 from poetc.ops.kernels import Kernel, rows
+from poetc.ops.kernels.convolution_shape import Convolution
 from poetc.ops.kernels.integer import COLUMNS, ROWS, IntegerProduct, product_of, worth_offering
+from poetc.ops.kernels.kernel import Parameters
 from poetc.ops.qlinear import masked
 
 MOST_TERMS = 32_000  # of a sum: with a bias of 2^30 it fits in 32 bits
@@ -97,9 +108,12 @@ class QLinearConv(OpSpec):
         (x, w, scales), gy = op.inputs[:3], masked(b, op, grads[0])
         geometry = geometry_of(op)
         if needed[0]:
-            real = b.emit1("DequantizeChannels", [w, scales], hint=f"{w}.real")
             attributes: dict[str, Attribute] = {**geometry, "input_size": b.type(x).shape[2:]}
-            result[0] = b.emit1("ConvGradInput", [gy, real], attributes, hint=f"{x}.grad")
+            if b.type(w).elements > b.type(x).elements + b.type(gy).elements:  # in floats they would be the most
+                result[0] = b.emit1("QLinearConvGradInput", [gy, w, scales], attributes, hint=f"{x}.grad")
+            else:
+                real = b.emit1("DequantizeChannels", [w, scales], hint=f"{w}.real")
+                result[0] = b.emit1("ConvGradInput", [gy, real], attributes, hint=f"{x}.grad")
         if needed[1]:
             codes: dict[str, Attribute] = {"scale": op.attributes["x_scale"], "zero": op.attributes["x_zero"]}
             real = b.emit1("DequantizeLinear", [x], codes, hint=f"{x}.real")
@@ -134,6 +148,51 @@ class QLinearConv(OpSpec):
         return tuple(
             worth_offering(Kernel("poetc_op_int8_qlinear_conv", p, floats, p.workspace_bytes) for p in candidates)
         )
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParameters(Parameters):
+    """As the kernels of int8_linear_sgd.c read it; the last three are for updates."""
+
+    convolution: Convolution
+    zero_x: int = 0
+    is_stochastic: bool = False
+    seed: int = 0
+
+
+@register
+class QLinearConvGradInput(OpSpec):
+    kind = "QLinearConvGradInput"
+    summary = "ConvGradInput from (gy, codes w, scale[O]); its attributes"
+    cost_like = "ConvGradInput"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        gy, w, scales = op.inputs
+        check_codes("w", w)
+        check_scales(scales, w)
+        return (TensorType(image_shape(op, gy, w)),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        gy, w, scales = inputs
+        floats = w.astype(np.float32) * by_channel(scales, w)
+        windows = Windows.of(op, w.shape[2:])
+        h, width = op.get_ints("input_size")
+        return (convolve_back(windows, gy, floats.astype(gy.dtype), group_of(op), (h, width)).astype(gy.dtype),)
+
+    def work(self, op: Bound) -> Work:
+        gy, w = op.inputs[:2]
+        return Work(macs=gy.elements * (w.elements // w.shape[0]))
+
+    def kernel(self, op: Bound) -> Kernel:
+        (gy, w), gx = op.inputs[:2], op.outputs[0]
+        return Kernel("poetc_op_qlinear_conv_grad_input", LayerParameters(whole_shape(op, w.shape[2:], gx, gy)))
+
+
+def whole_shape(op: Bound, kernel: Sequence[int], image: TensorType, output: TensorType) -> Convolution:
+    """The shape of a convolution, also of one with 1 x 1 taps, as it is."""
+    (n, c, h, width), (_, o, oh, ow), found = image.shape, output.shape, Windows.of(op, tuple(kernel))
+    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = found.kernel, found.strides, found.pads, found.dilations
+    return Convolution(n, c, h, width, o, oh, ow, kh, kw, sh, sw, top, left, dh, dw, group_of(op), 0)
 
 
 @register

@@ -16,15 +16,12 @@ import numpy as np
 from poetc.graph import DType, TensorType
 from poetc.ops._affine import HIGHEST, LOWEST, by_channel, check_codes, check_scales, codes_of, real
 from poetc.ops._bound import Bound
-from poetc.ops._convolutions import group_of, weight_shape
+from poetc.ops._convolutions import weight_shape
 from poetc.ops._integers import rounding_of
 from poetc.ops._registry import OpSpec, Work, register, spec
-from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.convolution_shape import Convolution
-from poetc.ops.kernels.kernel import Parameters
 from poetc.ops.qlinear import Channels
-from poetc.ops.qlinear_layers import MOST_BIAS
+from poetc.ops.qlinear_layers import MOST_BIAS, LayerParameters, whole_shape
 from poetc.ops.random import philox
 
 FRACTION = 2.0**-24  # of a random word's upper 24 bits
@@ -119,14 +116,6 @@ class QLinearBiasSgd(OpSpec):
 COLUMNS, PART = 4, 64  # of a product at once: runtime/kernels, int8_linear_sgd.c
 
 
-@dataclass(frozen=True, slots=True)
-class _LayerMoved(Parameters):
-    convolution: Convolution
-    zero_x: int
-    is_stochastic: bool
-    seed: int
-
-
 @register
 class QLinearConvSgd(OpSpec):
     """Its gradient is never stored, and the codes of x are read as they are."""
@@ -159,13 +148,8 @@ class QLinearConvSgd(OpSpec):
         return Work(macs=gy.elements * (w.elements // w.shape[0]), flops=30 * w.elements)
 
     def kernel(self, op: Bound) -> Kernel:
-        x, gy = op.inputs[2:4]
-        (n, c, h, width), (_, o, oh, ow), windows = x.shape, gy.shape, Windows.of(op, op.get_ints("kernel"))
-        (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = (
-            windows.kernel, windows.strides, windows.pads, windows.dilations,
-        )  # fmt: skip
-        group, codes = group_of(op), codes_of(op, "x_")
-        shape = Convolution(n, c, h, width, o, oh, ow, kh, kw, sh, sw, top, left, dh, dw, group, 0)
-        parameters = _LayerMoved(shape, codes.zero, rounding_of(op) == "stochastic", op.get_int("seed"))
-        workspace_bytes = 4 * COLUMNS * (PART + o // group)
+        (x, gy), codes = op.inputs[2:4], codes_of(op, "x_")
+        shape = whole_shape(op, op.get_ints("kernel"), x, gy)
+        parameters = LayerParameters(shape, codes.zero, rounding_of(op) == "stochastic", op.get_int("seed"))
+        workspace_bytes = 4 * COLUMNS * (PART + shape.outputs // shape.group)
         return Kernel("poetc_op_qlinear_conv_sgd", parameters, (codes.scale,), workspace_bytes)

@@ -7,7 +7,8 @@ planner chooses them. A lossless encoding gives every gradient the same bits:
 - The place of a maximum in a window of at most 16 taps takes 4 bits.
 
 A lossy one keeps floats in 16 or 8 bits. All operators of the backward pass but rectifiers then read the decoded
-tensor, so that gradients do not depend on the schedule. A rectifier's slope stays exact.
+tensor, so that gradients do not depend on the schedule. A rectifier's slope stays exact. Where several
+LeakyRelus share a saved input, that holds for the first one; the others read the decoded input.
 """
 
 from __future__ import annotations

@@ -121,6 +121,10 @@ class _Model:
             b.source = op.source
             self._one(op)
         for output in graph.outputs:
+            if output in self.of_codes:
+                raise UnsupportedModelError(
+                    f"{graph.name}: --precision qas: output {output!r} holds integers; let DequantizeLinear follow"
+                )
             self._float(output, None)
         if not self.scales:
             raise UnsupportedModelError(f"{graph.name}: --precision qas found no quantised convolution or dense layer")
@@ -139,8 +143,11 @@ class _Model:
     def _one(self, op: Operator) -> None:
         if op.kind == "QuantizeLinear":
             self._quantize(op)
-        elif op.kind == "DequantizeLinear":
-            self.coded[op.outputs[0]] = self.of_codes[op.inputs[0]]
+        elif op.kind == "DequantizeLinear" and op.inputs[0] in self.of_codes:
+            self._dequantize(op)
+        elif read := next((t for t in op.inputs if self.graph.tensors[t].dtype is DType.I8), None):
+            way = "put DequantizeLinear in front of it, and QuantizeLinear behind"
+            raise self._refused(op, f"reads the integers {read!r} themselves", way)
         elif op.kind in _FORMS and op.inputs[0] in self.coded:
             bounds = _bounds(op) if op.kind in _RECTIFIERS else ()
             self.waiting[op.outputs[0]] = _Waiting(op, *bounds)
@@ -155,9 +162,16 @@ class _Model:
     def _readers(self, tensor: str) -> int:
         return sum(tensor in op.inputs for op in self.graph.operators) + (tensor in self.graph.outputs)
 
+    def _dequantize(self, op: Operator) -> None:
+        """The codes stand for the numbers that this node says, whatever made them."""
+        made, codes = self.of_codes[op.inputs[0]], _codes(op)
+        if made.tensor in self.floats and made.codes != codes:
+            raise self._refused(op, "has another scale than the QuantizeLinear before it")
+        self.coded[op.outputs[0]] = _Coded(made.tensor, codes)
+
     def _quantize(self, op: Operator) -> None:
         (x,), (y,) = op.inputs, op.outputs
-        codes = Codes(float(op.attributes["scale"]), int(op.attributes["zero"]))  # type: ignore[arg-type]
+        codes = _codes(op)
         if x in self.waiting:
             self.of_codes[y] = self._emitted(self.waiting[x], codes, y)
         elif x in self.coded and self.coded[x].codes == codes:
@@ -300,6 +314,8 @@ class _Model:
         given = np.array(origin.scale, np.float32)
         if given.size not in (1, outputs):
             raise self._refused(op, f"has {given.size} scales for {outputs} outputs of {name!r}")
+        if not (given > 0).all() or not np.isfinite(given).all():
+            raise self._refused(op, f"has a scale of {name!r} that is not above 0", "quantise it again")
         scales = np.ascontiguousarray(np.broadcast_to(given, (outputs,)), np.float32)
         over = values / scales.astype(np.float64).reshape(-1, 1, 1, 1)
         q = np.rint(over)
@@ -322,6 +338,10 @@ class _Model:
 
 def _node(op: Operator) -> str:
     return f"{op.kind} node {(op.source or op.name)!r}"
+
+
+def _codes(op: Operator) -> Codes:
+    return Codes(float(op.attributes["scale"]), int(op.attributes["zero"]))  # type: ignore[arg-type]
 
 
 def _bounds(op: Operator) -> tuple[float, float]:

@@ -10,12 +10,14 @@ import pytest
 from onnx import numpy_helper
 from onnx.helper import make_node as node
 
+import poetc
 from poetc import artifact, codegen
 from poetc.commands import programs
 from poetc.commands.export import ExportRequest, export
 from poetc.commands.import_state import import_state
 from poetc.commands.reading_weights import read_trained
 from poetc.errors import UsageError
+from poetc.training import TrainingOptions
 from tests.commands.conftest import Trained
 from tests.commands.trained import DIGITS, assert_as_inferred, solved_of
 from tests.frontend.support import make, normal, save
@@ -36,6 +38,29 @@ def test_a_new_directory_starts_from_each_kind_of_file(digits: Trained, tmp_path
         assert changed <= {"values.npz", "graph.json"}  # which lists tensors of zeros
         export(out, ExportRequest(out=tmp_path / "again.onnx", force=True))
         assert_as_inferred(tmp_path / "again.onnx", digits.solved, digits.expected)
+
+
+@pytest.mark.long
+def test_an_integer_model_starts_from_a_float_file(tmp_path: Path) -> None:
+    weights = {"w": normal(4, 3, 3, 3), "v": normal(5, 4)}
+    nodes = [
+        node("Conv", ["x", "w"], ["c"]),
+        node("GlobalAveragePool", ["c"], ["g"]),
+        node("Flatten", ["g"], ["f"]),
+        node("Gemm", ["f", "v"], ["y"], transB=1),
+    ]
+    for name in ("first", "other"):
+        (tmp_path / name).mkdir()
+    first = save(make(nodes, {"x": (2, 3, 6, 6)}, ["y"], weights), tmp_path / "first")
+    other = save(make(nodes, {"x": (2, 3, 6, 6)}, ["y"], {n: -3 * w for n, w in weights.items()}), tmp_path / "other")
+    model = poetc.load(first, training=TrainingOptions(precision="niti"))
+    solved = model.solve(budget="100%", time_limit_s=2).save(tmp_path / "first.poetc")
+    import_state(solved, other, tmp_path / "next.poetc")
+    started = artifact.read(tmp_path / "next.poetc").graph
+    expected = poetc.load(other, training=TrainingOptions(precision="niti")).graph
+    assert started is not None
+    for name in ("w", "v", "w:exponent"):
+        np.testing.assert_array_equal(started.values[name], expected.values[name])  # type: ignore[arg-type]
 
 
 def test_training_goes_on_under_another_schedule(digits: Trained, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import poetc
+from poetc.commands.import_state import import_state
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import load
 from poetc.graph import Array, Graph
@@ -143,9 +144,13 @@ def test_an_exported_file_is_the_trained_model(tmp_path: Path) -> None:
             session.step(x, target)
         state = session.state_dict()
     solution.export(state, tmp_path / "trained.onnx")
+    import_state(solution.save(tmp_path / "first.poetc"), tmp_path / "trained.onnx", tmp_path / "next.poetc")
+    started = poetc.open_solution(tmp_path / "next.poetc").artifact.graph
     again = model_of(tmp_path / "trained.onnx")
+    assert started is not None
     for name in ("w1_quantized", "w4_quantized", "b2_quantized"):
         np.testing.assert_array_equal(again.values[name], state[name])  # type: ignore[arg-type]
+        np.testing.assert_array_equal(started.values[name], state[name])  # type: ignore[arg-type]
     assert [n.op_type for n in onnx.load(tmp_path / "trained.onnx").graph.node] == [
         n.op_type for n in onnx.load(path).graph.node
     ]
@@ -186,6 +191,69 @@ def test_other_models_are_refused_with_a_way_out(tmp_path: Path) -> None:
 def test_options_without_a_form(tmp_path: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         model_of(qdq.quantised(tmp_path), TrainingOptions(precision="qas", **options))
+
+
+def changed(model: onnx.ModelProto, name: str, array: Any) -> onnx.ModelProto:
+    """With other numbers in an initializer."""
+    tensor = next(t for t in model.graph.initializer if t.name == name)
+    tensor.CopyFrom(onnx.numpy_helper.from_array(array, name))
+    return model
+
+
+def reader(model: onnx.ModelProto, op: str) -> onnx.NodeProto:
+    return next(n for n in model.graph.node if n.op_type == op)
+
+
+def integers_as_output(model: onnx.ModelProto) -> None:
+    last = [n for n in model.graph.node if n.op_type == "QuantizeLinear"][-1]
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_value_info(last.output[0], TensorProto.UINT8, None))
+
+
+def integers_in_flatten(model: onnx.ModelProto) -> None:
+    flatten = reader(model, "Flatten")
+    before = next(n for n in model.graph.node if n.output[0] == flatten.input[0])
+    after = next(n for n in model.graph.node if flatten.output[0] in n.input)
+    flatten.input[0] = before.input[0]
+    next(n for n in model.graph.node if after.output[0] in n.input).input[0] = flatten.output[0]
+    model.graph.node.remove(after)
+
+
+def no_zero_point(model: onnx.ModelProto) -> None:
+    del next(n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0][:2] == "r1").input[2:]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (integers_as_output, "holds integers; let DequantizeLinear follow"),
+        (integers_in_flatten, "reads the integers"),
+        (no_zero_point, "no zero point"),
+        (lambda m: changed(m, "r1_scale", np.array(np.nan, np.float32)), "scale is not above 0"),
+        (lambda m: changed(m, "w1_scale", np.zeros(8, np.float32)), "'w1_quantized' that is not above 0"),
+        (lambda m: changed(m, "r1_zero_point", np.array(0, np.int16)), "activations of int16"),
+        (lambda m: changed(m, "b1_quantized", np.full(8, 2**31 - 1, np.int32)), "beyond 2\\^30"),
+    ],
+)
+def test_damaged_models_end_in_one_line(tmp_path: Path, change: Any, message: str) -> None:
+    model = onnx.load(qdq.quantised(tmp_path))
+    change(model)
+    onnx.save(model, tmp_path / "damaged.onnx")
+    with pytest.raises(PoetcError, match=message):
+        model_of(tmp_path / "damaged.onnx")
+
+
+def test_codes_mean_what_their_reader_says(tmp_path: Path) -> None:
+    """A DequantizeLinear may have another scale than the QuantizeLinear before it."""
+    path = qdq.quantised(tmp_path)
+    model = onnx.load(path)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0.5, np.float32), "other"))
+    next(n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0][:2] == "r3").input[1] = "other"
+    onnx.save(model, path)
+    mine = evaluate(model_of(path), {"x": qdq.images(9)}, np.float32)
+    codes = codes_of_onnxruntime(path, qdq.images(9), fused=False)
+    for name in ("g_QuantizeLinear_Output", "h_QuantizeLinear_Output"):
+        np.testing.assert_array_equal(mine[name], codes[name])
 
 
 def test_codes_around_another_zero_are_refused(tmp_path: Path) -> None:

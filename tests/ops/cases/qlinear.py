@@ -49,6 +49,8 @@ def layer_updates() -> list[Case]:
         gy = np.random.default_rng(k).integers(-3, 4, y).astype(np.float32)
         tensors = (values(*w), COUNT, values(*x), gy, uniform((w[0],), 0.001, 0.1), RATE, STEP)
         found.append(Case("QLinearConvSgd", tensors, {**attributes, "rounding": ROUNDINGS[k % 2]}))
+        back = (uniform(y, -1, 1), values(*w), uniform((w[0],), 0.001, 0.1))
+        found.append(Case("QLinearConvGradInput", back, {**geometry, "input_size": x[2:]}, atol=2e-5))
     return found
 
 

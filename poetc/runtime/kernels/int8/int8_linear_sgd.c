@@ -1,4 +1,5 @@
-/* The update of a convolution's codes, whose gradient is never stored (poetc/ops/qlinear_update.py).
+/* The update of a convolution's codes, whose gradient is never stored, and the gradient of its input from codes of
+ * weights (poetc/ops/qlinear_update.py, qlinear_layers.py).
  *
  * Layout: images are [N, C, H, W] of int8_t, gradients floats, weights [O, C / group, kh, kw] of int8_t.
  * Order of sums: a sum is made of parts of PART terms, pixels in their order; the parts are added in sequence. */
@@ -127,5 +128,73 @@ int poetc_op_qlinear_conv_sgd(const poetc_call *call)
             }
     }
     *total = moving.clipped;
+    return POETC_OK;
+}
+
+/* Adds the gradients of an output times one tap to the pixels of a plane that the tap lies on. */
+static void spread(const layer *p, const float *g, float tap_weight, int32_t tap, float *gx)
+{
+    const int32_t down = tap / p->kernel_w * p->dilation_h - p->pad_top;
+    const int32_t right = tap % p->kernel_w * p->dilation_w - p->pad_left, stride = p->stride_w;
+    int32_t first = right < 0 ? (stride - 1 - right) / stride : 0, oh, ow;
+    int32_t last = p->width > right ? (p->width - right + stride - 1) / stride : 0;
+    last = at_most(last, p->output_width);
+    for (oh = 0; oh < p->output_height; oh++, g += p->output_width) {
+        const int32_t h = oh * p->stride_h + down;
+        const int32_t at = h * p->width + right;
+        if (h < 0 || h >= p->height)
+            continue;
+        for (ow = first; ow < last; ow++)
+            POETC_MULTIPLY_ADD(gx[at + ow * stride], g[ow], tap_weight);
+    }
+}
+
+/* The same of images of one pixel and one tap. */
+static void dense(const layer *p, const float *gy, const int8_t *w, const float *scales, float *gx)
+{
+    const int32_t inputs = p->channels / p->group, rows = p->outputs / p->group;
+    int32_t n, o, c;
+    __builtin_memset(gx, 0, (size_t)p->batch * (size_t)p->channels * sizeof *gx);
+    for (n = 0; n < p->batch; n++, gx += p->channels)
+        for (o = 0; o < p->outputs; o++) {
+            const float factor = *gy++ * scales[o];
+            const int8_t *codes = w + (size_t)o * (size_t)inputs;
+            float *to = gx + o / rows * inputs;
+            for (c = 0; c < inputs; c++)
+                POETC_MULTIPLY_ADD(to[c], (float)codes[c], factor);
+        }
+}
+
+/* gy, w, scale of each output -> gx. ints: the layer. One plane of gx at a time: each output of its group spreads its
+ * rows over the plane, the taps in their order. */
+int poetc_op_qlinear_conv_grad_input(const poetc_call *call);
+int poetc_op_qlinear_conv_grad_input(const poetc_call *call)
+{
+    const float *gy = poetc_in(call, 0), *scales = poetc_in(call, 2);
+    const int8_t *w = poetc_in(call, 1);
+    float *gx = poetc_out(call, 3);
+    layer p;
+    int32_t n, c, o, tap;
+    __builtin_memcpy(&p, call->ints, sizeof p);
+    {
+        const int32_t taps = p.kernel_h * p.kernel_w, inputs = p.channels / p.group, rows = p.outputs / p.group;
+        const size_t plane = (size_t)p.height * (size_t)p.width;
+        const size_t pixels = (size_t)p.output_height * (size_t)p.output_width;
+        if (plane == 1 && taps == 1) { /* a dense layer */
+            dense(&p, gy, w, scales, gx);
+            return POETC_OK;
+        }
+        for (n = 0; n < p.batch; n++)
+            for (c = 0; c < p.channels; c++, gx += plane) {
+                const int32_t first = c / inputs * rows;
+                __builtin_memset(gx, 0, plane * sizeof *gx);
+                for (o = first; o < first + rows; o++) {
+                    const int8_t *codes = w + (size_t)(o * inputs + c % inputs) * (size_t)taps;
+                    const float *g = gy + ((size_t)n * (size_t)p.outputs + (size_t)o) * pixels;
+                    for (tap = 0; tap < taps; tap++)
+                        spread(&p, g, (float)codes[tap] * scales[o], tap, gx);
+                }
+            }
+    }
     return POETC_OK;
 }
