@@ -313,6 +313,7 @@ def run_text(document: Mapping[str, Any]) -> str:
             ("loss", f"{document['loss']:.6f}  (first {document['losses'][0]:.6f})"),
             ("peak, measured", f"{measured:,} B"),
             ("peak, predicted", f"{predicted:,} B  ({'equal' if measured == predicted else 'NOT EQUAL'})"),
+            *((f"of it in {b['name']}", f"{b['peak_measured_bytes']:,} B") for b in document.get("banks", ())),
             ("budget", f"{document['budget_bytes']:,} B"),
             (
                 "stack, measured",

@@ -10,7 +10,7 @@ from poetc.codegen._code_size import FirmwareSize, firmware_size, is_measured, k
 from poetc.codegen._cores import Core
 from poetc.codegen._emit import KIND as _EMITTED
 from poetc.codegen._emit import Build, Form, Part, emit, emit_models, identity_of, initial_state, shaped
-from poetc.codegen._firmware import Memory, Sections, bank_starts
+from poetc.codegen._firmware import Memory, Sections, bank_size, bank_starts
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
 from poetc.codegen._limits import (
@@ -40,7 +40,7 @@ from poetc.codegen._run import (
     write_records,
 )
 from poetc.codegen._scores import Scores, class_scores
-from poetc.codegen._state_file import read_listed_state, read_state, slot_blocks, state_identity
+from poetc.codegen._state_file import read_listed_state, read_state, slot_blocks, state_identity, state_in_ram_bytes
 from poetc.codegen._store_file import StoreLayout, is_trained, listed_layout, state_on_store, store_layout
 from poetc.codegen._targets import board_like, check_device, find_board, resolve
 from poetc.codegen._timing import StepTimes, host_simd, time_program
@@ -94,6 +94,7 @@ __all__ = [
     "Validation",
     "all_inputs",
     "bank_high_water",
+    "bank_size",
     "bank_starts",
     "board_like",
     "build_firmware",
@@ -140,6 +141,7 @@ __all__ = [
     "slot_blocks",
     "state_digest",
     "state_identity",
+    "state_in_ram_bytes",
     "state_on_store",
     "store_blocks",
     "store_layout",

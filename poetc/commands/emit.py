@@ -10,7 +10,15 @@ from typing import Any
 from poetc import artifact, codegen
 from poetc.artifact import Artifact
 from poetc.codegen.program import Program
-from poetc.commands.programs import all_programs, graph_of, memory_of, require_room, switches_of, values_of
+from poetc.commands.programs import (
+    all_programs,
+    arena_ram_bytes,
+    graph_of,
+    memory_of,
+    require_room,
+    switches_of,
+    values_of,
+)
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.training.rates import parse as rates_of
@@ -90,7 +98,7 @@ def emit(
         notes += _larger(one, part)
     programs = [program for part in parts for program in part.programs]
     trained = [part.programs[0] for part in parts]
-    arenas = [max(program.arena_bytes for program in part.programs) for part in parts]
+    arenas = [max(arena_ram_bytes(program) for program in part.programs) for part in parts]
     return {
         "out": str(out),
         "target": target,
@@ -104,8 +112,8 @@ def emit(
         "models": [part.name or part.model for part in parts],
         "programs": list(dict.fromkeys(program.name for program in programs)),
         "arena_bytes": max(arenas) if share_arena else sum(arenas),
-        "train_arena_bytes": (max if share_arena else sum)(p.arena_bytes for p in trained),
-        "state_bytes": sum(p.state_bytes for p in trained),
+        "train_arena_bytes": (max if share_arena else sum)(arena_ram_bytes(p) for p in trained),
+        "state_bytes": sum(codegen.state_in_ram_bytes(p) if p.banks else p.state_bytes for p in trained),
         "flash_bytes": sum(max(program.flash_bytes for program in part.programs) for part in parts),
         "store_bytes": sum(
             max(codegen.store_blocks(p) for p in part.programs) * p.block_bytes

@@ -91,6 +91,11 @@ def all_programs(
     return [*training, *inference_programs(solved, training[0])]
 
 
+def arena_ram_bytes(program: Program) -> int:
+    """All RAM of the arena: in banks, of its parts without the addresses between them."""
+    return sum(codegen.bank_size(program, b.name) for b in program.banks) if program.banks else program.arena_bytes
+
+
 POINTER_BYTES = 4  # of the boards that count flash
 
 

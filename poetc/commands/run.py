@@ -222,6 +222,23 @@ def predicted_ns(problem: Problem, program: Program) -> int:
     return total
 
 
+def _bank_peaks(program: Program, run: codegen.Run) -> dict[str, Any]:
+    """The peak in each part of an arena that lies in two memories; CheckFailed where one is not as predicted."""
+    rows = [
+        {"name": part.name, "peak_predicted_bytes": predicted, "peak_measured_bytes": measured}
+        for part, predicted, measured in zip(
+            program.banks, codegen.bank_high_water(program), run.bank_bytes, strict=True
+        )
+    ]
+    for row in rows:
+        if row["peak_predicted_bytes"] != row["peak_measured_bytes"]:
+            raise CheckFailed(
+                f"measured a peak of {row['peak_measured_bytes']} bytes in {row['name']}, predicted were"
+                f" {row['peak_predicted_bytes']}"
+            )
+    return {"banks": rows} if rows else {}
+
+
 def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, run: codegen.Run) -> dict[str, Any]:
     """The answer.
 
@@ -240,7 +257,8 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
         "peak_predicted_bytes": base
         + (sum(codegen.bank_high_water(program)) if program.banks else program.high_water_bytes),
         "budget_bytes": solved.problem.budget_bytes,
-        "arena_bytes": program.arena_bytes,
+        "arena_bytes": programs.arena_ram_bytes(program),
+        **_bank_peaks(program, run),
         "instructions": run.instructions,
         "total_instructions": run.total_instructions,
         "queue_instructions": list(run.queue_instructions),
@@ -253,7 +271,7 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
         "checkpoint_steps": firmware.checkpoint_steps,
         "checkpoint_written_bytes": _checkpoint_bytes(program) if firmware.checkpoint_steps else 0,
         "flash_bytes": elf.flash_bytes,
-        "ram_bytes": elf.data_bytes + elf.bss_bytes,
+        "ram_bytes": elf.data_bytes + elf.bss_bytes + (programs.arena_ram_bytes(program) if program.banks else 0),
         "variables_bytes": _span(elf, "poetc_data", "poetc_bss_end"),
         "stack_measured_bytes": run.stack_bytes,
         "stack_bound_bytes": firmware.stack_bound_bytes,

@@ -49,7 +49,7 @@ static void protect(void)
     allow(1, (uintptr_t)poetc_ram, (uintptr_t)poetc_ram_end, READ_WRITE | NEVER_EXECUTE, 0);
     allow(2, 0x40000000u, 0x60000000u, READ_WRITE | NEVER_EXECUTE, 1);
 #ifdef POETC_BANK
-    if (poetc_bank_end != poetc_bank)
+    if ((uintptr_t)poetc_bank_end != (uintptr_t)poetc_bank)
         allow(3, (uintptr_t)poetc_bank, (uintptr_t)poetc_bank_end, READ_WRITE | NEVER_EXECUTE, 0);
 #endif
     MPU_CTRL = 1;
@@ -82,7 +82,7 @@ static void protect(void)
     allow(0, 0x00000000u, 29, 0xff, READ_ONLY); /* code */
     allow(1, 0x40000000u, 29, 0xff, DEVICE);
 #ifdef POETC_BANK
-    if (poetc_bank_end != poetc_bank) { /* some eighths of one region */
+    if ((uintptr_t)poetc_bank_end != (uintptr_t)poetc_bank) { /* some eighths of one region */
         const uint32_t size = (uint32_t)(poetc_bank_end - poetc_bank);
         uint32_t bank_log2 = 8;
 
