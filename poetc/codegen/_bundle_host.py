@@ -14,7 +14,7 @@ import numpy as np
 
 from poetc.codegen._bundle import ProgramBundle, ProgramSwitch
 from poetc.codegen._bundle_reference import Found, History, Reference, References, after, history_of
-from poetc.codegen._host import HostModel, StepError, compile_library
+from poetc.codegen._host import HostModel, StepError, Transfer, compile_library
 from poetc.codegen._interpret import all_inputs, fit_input, sample_inputs
 from poetc.codegen.program import Call, Instruction, Move, Operand, PageOut, Program, Space
 from poetc.errors import CheckFailed
@@ -66,12 +66,18 @@ class BundleValidation:
 class BundleModel(HostModel):
     """The plans of a bundle in this process."""
 
-    def __init__(self, library: Path, bundle: ProgramBundle, values: Mapping[str, Value]) -> None:
+    def __init__(
+        self,
+        library: Path,
+        bundle: ProgramBundle,
+        values: Mapping[str, Value],
+        store: tuple[Transfer, Transfer] | None = None,
+    ) -> None:
         self._elastic = _Elastic()
         self._bundle = bundle
         self.on_step: Callable[[int, int], None] | None = None  # (plan, step), before each step
         self.on_switch: Callable[[int], None] | None = None  # the arena that is in use from now on
-        super().__init__(library, bundle.programs, values)
+        super().__init__(library, bundle.programs, values, store=store)
 
     def start(self, plan: int, pattern: int = 0) -> None:
         """Anew from the initial values, with one of the plans."""
@@ -114,6 +120,11 @@ class BundleModel(HostModel):
     @property
     def plan(self) -> int:
         return int(self._elastic.plan)
+
+    @property
+    def at(self) -> int:
+        """The step of the plan where the last run stopped."""
+        return int(self._elastic.runtime.step)
 
     @property
     def switch_count(self) -> int:

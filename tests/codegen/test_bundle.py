@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 
 import poetc
 from poetc import codegen
+from poetc.codegen._bundle import ProgramSwitch
 from poetc.codegen._bundle_host import BundleModel
-from poetc.codegen._host import compile_library
+from poetc.codegen._host import StepError, compile_library
 from poetc.codegen._interpret import sample_inputs
-from poetc.codegen.program import Move
+from poetc.codegen.program import Move, PageIn, PageOut
 from poetc.commands.validate import validate_switches
 from tests.cli.conftest import MODEL
 from tests.planning.test_bundle import solved
@@ -71,3 +73,72 @@ def test_batch_statistics_are_not_split() -> None:
     solution = model.bundle(device="stm32f746", budgets=("100%", "70%"), gap=0.1, time_limit_s=3)
     assert {plan["micro_batches"] for plan in solution.summary["bundle"]["plans"]} == {1}
     assert any("the batch is not split" in note for note in solution.summary["notes"])
+
+
+def test_a_store_that_fails_in_a_switch_leaves_each_tensor_old_or_new(tmp_path: Path) -> None:
+    """Every transfer of a step with a switch fails once: state is that of a failed step, and training goes on."""
+    step, _, _, bundle = solved()
+    library = compile_library(bundle.programs, step.values, tmp_path, bundle=bundle)
+    pages = [s for s in bundle.switches if any(isinstance(i, PageIn | PageOut) for i in s.instructions)]
+    assert pages
+    block_bytes = bundle.programs[0].block_bytes
+    blocks: dict[int, bytes] = {}
+    left = -1  # transfers until one fails; negative: none does
+
+    def fails() -> bool:
+        nonlocal left
+        left -= 1
+        return left == -1
+
+    def page_out(first: int, count: int, address: int) -> int:
+        if left >= 0 and fails():
+            return -5
+        for k in range(count):
+            blocks[first + k] = ctypes.string_at(address + k * block_bytes, block_bytes)
+        return 0
+
+    def page_in(first: int, count: int, address: int) -> int:
+        if left >= 0 and fails():
+            return -5
+        data = b"".join(blocks.get(first + k, bytes(block_bytes)) for k in range(count))
+        ctypes.memmove(address, data, len(data))
+        return 0
+
+    batch = sample_inputs(bundle.programs[0], 0)
+    names = [b.name for b in bundle.programs[0].state]
+    with BundleModel(library, bundle, step.values, store=(page_out, page_in)) as model:
+
+        def state() -> dict[str, bytes]:
+            return {name: model.state(name).tobytes() for name in names}
+
+        for switch in pages[:: max(1, len(pages) // 4)]:
+            in_switch = 0
+            for number in range(1000):
+                left = -1
+                model.start(switch.source)
+                old = state()
+                went: list[int] = []
+
+                def ask(plan: int, index: int, switch: ProgramSwitch = switch) -> None:
+                    if plan == switch.source and index == switch.at - 1:
+                        model.request(bundle.programs[switch.target].arena_bytes)
+
+                model.on_step, model.on_switch = ask, went.append
+                left = number
+                try:
+                    model.step(batch)
+                except StepError as error:
+                    assert error.code == -5
+                else:
+                    break  # there are no more transfers
+                in_switch += not went and model.at >= switch.at
+                found, left = state(), -1
+                model.on_step = None
+                model.step(batch)  # goes on regardless
+                model.start(switch.source)
+                model.step(batch)
+                new = state()
+                assert all(found[name] in (old[name], new[name]) for name in names)
+            else:
+                raise AssertionError("the step does not end")
+            assert in_switch > 0
