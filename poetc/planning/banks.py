@@ -31,7 +31,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Proof, Status
 from poetc.scheduling.scope import ANY, EVERYTHING, Scope
-from poetc.solvers.banks import Placed, place, relaxed, unplaceable
+from poetc.solvers.banks import Placed, place_in_banks, relaxed, unplaceable
 
 ONCE = "every operator once"
 BankChoice = tuple[int, ...]  # the bank in which each tensor arrives
@@ -163,7 +163,9 @@ class _InBanks:
                 b.budget_bytes - (problem.base_bytes + pages if k == 0 else 0) for k, b in enumerate(problem.banks)
             ]
             for _ in range(BANK.attempts):
-                placed = place(problem, schedule, rooms, time_limit_s=BANK.place_share * self.limit_s, copies=copies)
+                placed = place_in_banks(
+                    problem, schedule, rooms, time_limit_s=BANK.place_share * self.limit_s, copies=copies
+                )
                 if placed is None:
                     break
                 found, plan = self._packed(problem, schedule, placed, plain.proof)

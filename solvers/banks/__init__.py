@@ -5,6 +5,6 @@ solvers for one RAM.
 """
 
 from poetc.solvers.banks.bounds import relaxed
-from poetc.solvers.banks.placing import Placed, place, unplaceable
+from poetc.solvers.banks.placing import Placed, place_in_banks, unplaceable
 
-__all__ = ["Placed", "place", "relaxed", "unplaceable"]
+__all__ = ["Placed", "place_in_banks", "relaxed", "unplaceable"]

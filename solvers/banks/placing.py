@@ -90,7 +90,7 @@ def unplaceable(problem: Problem) -> tuple[str, int] | None:
     return (name, size_bytes) if size_bytes > max(rooms) else None
 
 
-def place(
+def place_in_banks(
     problem: Problem, schedule: Schedule, budgets: Sequence[int], *, time_limit_s: float, copies: bool = True
 ) -> Placed | None:
     """Banks for `schedule`, a schedule of `problem` without its banks, that has no moves. None if nothing is found.

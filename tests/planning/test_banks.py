@@ -14,7 +14,7 @@ from poetc.planning import Planner, Solution
 from poetc.planning.chain import reductions
 from poetc.scheduling import Problem, ScheduleError, keep_all, trace_of, verify, verify_plan
 from poetc.scheduling.schedule import SolveOptions
-from poetc.solvers.banks import place
+from poetc.solvers.banks import place_in_banks
 from tests.support.banks import banked, cheapest
 
 
@@ -68,7 +68,7 @@ def test_placement_of_a_schedule_is_the_cheapest() -> None:
         plain = replace(problem, banks=(), budget_bytes=2**40)
         schedule = keep_all(plain)
         rooms = [b.budget_bytes - (problem.base_bytes if k == 0 else 0) for k, b in enumerate(problem.banks)]
-        found = place(problem, schedule, rooms, time_limit_s=5.0, copies=False)
+        found = place_in_banks(problem, schedule, rooms, time_limit_s=5.0, copies=False)
         tensors, operators = range(len(problem.tensors)), range(len(problem.operators))
         least = None
         for choice in itertools.product((0, 1), repeat=len(tensors) + len(operators)):
