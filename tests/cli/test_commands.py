@@ -301,6 +301,7 @@ def test_every_json_answer_is_one_object(poetc: Run, solved: Solved) -> None:
         assert isinstance(json.loads(poetc(*arguments, "--json").out), dict)
 
 
+@pytest.mark.long
 def test_transfers_overlap_compute_where_the_store_can(poetc: Run, model: Path, tmp_path: Path) -> None:
     limits = ("--batch", "4", "--budget", "65%", "--gap", "0.1", "--time-limit", "10")
     document = poetc("solve", model, *limits, "-d", "stm32f746", "--dma", "-o", tmp_path / "dma", "--json").json

@@ -80,6 +80,7 @@ def test_a_package_needs_numpy_alone(
     assert run("emit", solved[0], "--target", "host", "--package", "-o", package, "--quiet").code == 0
 
 
+@pytest.mark.long
 def test_a_package_for_linux_on_arm(
     solved: tuple[Path, Ended], measured: tuple[list[float], Path], tmp_path: Path
 ) -> None:

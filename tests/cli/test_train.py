@@ -91,6 +91,7 @@ def trained(small: Path, tmp_path_factory: pytest.TempPathFactory, poetc: Run) -
     return out, ended.json, ended.err
 
 
+@pytest.mark.long
 def test_onnxruntime_finds_the_accuracy_that_was_printed(trained: tuple[Path, dict[str, Any], str]) -> None:
     out, document, _ = trained
     with np.load(DATA) as archive:

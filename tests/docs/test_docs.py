@@ -172,6 +172,7 @@ def test_hook_and_workflow() -> None:
     assert workflow["env"]["POETC"].startswith("git+https://")
 
 
+@pytest.mark.long
 def test_sentences_are_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
     assert prose["main"]([]) == 0, capsys.readouterr().out

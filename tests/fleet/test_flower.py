@@ -166,6 +166,7 @@ def secure_rounds(
     return parameters_to_ndarrays(arrayrecord_to_parameters(record, keep_input=True))
 
 
+@pytest.mark.long
 def test_secure_aggregation_gives_the_average(digits_directory: Path) -> None:
     """Whole weights and changes by poetc's C, and whole weights by Flower's own modifier."""
     plain = start(grid_of(digits_directory), digits_directory)

@@ -182,6 +182,7 @@ def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pyte
     assert few < second[0] < many and second[2] > weak
 
 
+@pytest.mark.long
 def test_what_a_relaxation_proves_impossible_is() -> None:
     proven = 0
     for seed in SEEDS:
