@@ -62,7 +62,7 @@ def chosen_first(given: Any, limit: str, solving: list[str]) -> str:
     def read(**options: Any) -> None:
         taken.update(options)
 
-    best = ["--train", "best", "--importance", str(given.importance), "--max-energy", limit]
+    best = ["--train", "best", "--importance", str(given.importance)]
     head = ["--new-head", given.new_head] if given.new_head else []
     read.main(["--batch", "1", *head, *best, *solving], standalone_mode=False)
     choice = choice_of(_solving.solve_request(given.model, taken))
@@ -73,8 +73,8 @@ def chosen_first(given: Any, limit: str, solving: list[str]) -> str:
     room = budget_bytes - min(keep_all_peak_bytes(problem) for problem in problems)
     if room < 0:
         return ""
-    energy_pj = float(limit.removesuffix("pJ"))
-    found = model.solve({"size": float(room), "energy_pj": energy_pj}, gap=1e-4, time_limit_s=30.0)
+    limits = {"size": float(room)} | ({"energy_pj": float(limit.removesuffix("pJ"))} if limit else {})
+    found = model.solve(limits, gap=1e-4, time_limit_s=30.0)
     return "" if found.chosen is None else reduction.importance.updates(found.chosen).options()[0]
 
 
@@ -89,7 +89,7 @@ def main() -> None:
     for name in ("--data", "--validation", "--normalize", "--new-head"):
         parser.add_argument(name, default="")
     parser.add_argument("--importance", type=Path, required=True)
-    parser.add_argument("--ways", nargs="+", default=["all", "last:1", "last:3", "bias"])
+    parser.add_argument("--ways", nargs="*", default=["all", "last:1", "last:3", "bias"])
     parser.add_argument("--epochs", type=int, default=0)
     parser.add_argument("--any-range", action="store_true")
     given, solving = parser.parse_known_args()
@@ -111,17 +111,21 @@ def main() -> None:
             total = found.get("importance_total") or 1.0
             most = found.get("importance_bound", 0.0) / total
             row(given, f"best at the energy of {way}", found, found.get("importance", 0.0) / total, most, out)
-            out = Path(scratch) / f"{number}.first"
-            text = chosen_first(given, limit, solving)
-            share = importance_of(given.model, given.importance, text, given.new_head) if text else 0.0
-            found = {"error": "none fits with every tensor kept"}
-            if text:
-                found = poetc("solve", given.model, *common, "--train", text, "-o", out)
-            row(given, f"first, at the energy of {way}", found, share, None, out)
+            first(given, f"first, at the energy of {way}", limit, solving, common, Path(scratch) / f"{number}.first")
         out = Path(scratch) / "best"
         found = poetc("solve", given.model, *common, "--train", "best", "--importance", given.importance, "-o", out)
         total = found.get("importance_total") or 1.0
         row(given, "best", found, found.get("importance", 0.0) / total, found.get("importance_bound", 0.0) / total, out)
+        first(given, "first", "", solving, common, Path(scratch) / "first")
+
+
+def first(given: Any, name: str, limit: str, solving: list[str], common: list[Any], out: Path) -> None:
+    text = chosen_first(given, limit, solving)
+    share = importance_of(given.model, given.importance, text, given.new_head) if text else 0.0
+    found: dict[str, Any] = {"error": "not even one update fits with every tensor kept"}
+    if text:
+        found = poetc("solve", given.model, *common, "--train", text, "-o", out)
+    row(given, name, found, share, None, out)
 
 
 def row(given: Any, name: str, found: dict[str, Any], share: float, most: float | None, solved: Path) -> None:

@@ -131,10 +131,10 @@ def _longer(scale: Any, is_scanned: bool, q: Any) -> Any:
 
 
 def scale_of(value_exponent: int, clipped: int, bits: int, shift: int) -> Any:
-    """The scale as an array. Raises ValueError where the exponent overflows."""
-    if abs(value_exponent) > LARGEST_EXPONENT:
-        raise ValueError(f"the exponent {value_exponent} lies outside ±{LARGEST_EXPONENT}")
-    return np.array([value_exponent, clipped, bits, shift], np.int32)
+    """The scale as an array. Raises ValueError where the exponent overflows; one below the least counts as that."""
+    if value_exponent > LARGEST_EXPONENT:
+        raise ValueError(f"the exponent {value_exponent} is above {LARGEST_EXPONENT}")
+    return np.array([max(value_exponent, -LARGEST_EXPONENT), clipped, bits, shift], np.int32)
 
 
 def update_bits(rate: Any) -> int:

@@ -94,14 +94,15 @@ static inline uint32_t poetc_update_most(int32_t bits)
     return bits < 0 ? 1u : bits < POETC_INT8_BITS ? (uint32_t)1 << bits : POETC_INT8_MOST;
 }
 
-/* POETC_EEXPONENT where the exponent overflows. */
+/* POETC_EEXPONENT where the exponent overflows. One below the least counts as that: the values have vanished, as the
+   errors of a sample do that the network is sure of. */
 static inline int poetc_scale(int32_t *scale, int32_t exponent, int32_t clipped, int32_t bits, int32_t shift)
 {
-    scale[0] = exponent;
+    scale[0] = exponent < -POETC_INT8_EXPONENT ? -POETC_INT8_EXPONENT : exponent;
     scale[1] = clipped;
     scale[2] = bits;
     scale[3] = shift;
-    return exponent < -POETC_INT8_EXPONENT || exponent > POETC_INT8_EXPONENT ? POETC_EEXPONENT : POETC_OK;
+    return exponent > POETC_INT8_EXPONENT ? POETC_EEXPONENT : POETC_OK;
 }
 
 #endif
