@@ -37,12 +37,13 @@ demo-arm: setup setup-arm ## train LeNet on an emulated Cortex-M3 with 64 KiB an
 	@$(BIN)/python demo/boards/demo.py $(CLASS)
 
 .PHONY: lint
-lint: setup-test ## ruff, mypy, the format of the C and the layers of imports
+lint: setup-test ## ruff, mypy, the format of the C, the layers of imports and the length of sentences
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python scripts/prose
 
 .PHONY: format
 format: setup-test ## rewrite the sources in the project's format
