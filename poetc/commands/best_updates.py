@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from poetc.commands.encodings import is_lossy, offers_of
 from poetc.commands.requests import (
     LEAST,
+    LEAST_SHARE,
     ModelRequest,
     SolveRequest,
     limits,
@@ -142,13 +144,9 @@ class Choice:
             energy_pj=None
             if request.max_energy is None
             else parse_energy(request.max_energy, of=self.everything.compute_once_pj, option="--max-energy"),
+            flash_bytes=flash_bytes,
         )
-        reduction = BestUpdates(importance, build, goal, self.remedy)
-        if flash_bytes is not None:
-            least = min(reduction.step(single).flash_bytes for single in reduction.singles)
-            if least <= flash_bytes:  # otherwise no set fits the flash, which is a note and no refusal
-                reduction.goal = replace(goal, flash_bytes=flash_bytes)
-        return reduction
+        return BestUpdates(importance, build, goal, self.remedy)
 
 
 def choice_of(request: SolveRequest) -> Choice:
@@ -184,8 +182,11 @@ def with_updates(model: ModelRequest, train: str, lora: tuple[str, ...]) -> Mode
 
 def best(request: SolveRequest, time_limit_s: float, progress: Progress = silent) -> tuple[Choice, Solution]:
     """The best set of updates within the limits of a request, with its schedule."""
+    started = time.monotonic()
     choice = choice_of(request)
-    planner = request.planner(time_limit_s, progress, updates=choice.reduction())
+    reduction = choice.reduction()
+    left_s = max(time_limit_s - (time.monotonic() - started), LEAST_SHARE * time_limit_s)
+    planner = request.planner(left_s, progress, updates=reduction)
     return choice, planner.solve(choice.everything)
 
 

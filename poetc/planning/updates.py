@@ -45,7 +45,8 @@ class Step:
 class Goal:
     """The most importance (`least` is 0), or the least cost of a set with an importance of at least `least`.
 
-    `energy_pj` and `flash_bytes`: limits of a step, besides the budget and the deadline of its problem.
+    `energy_pj` and `flash_bytes`: limits of a step, besides the budget and the deadline of its problem. A flash that is
+    too small for every set is no limit: that is a note of its own.
     """
 
     least: float = 0.0
@@ -211,10 +212,7 @@ class _Search:
     failed: list[Chosen] = field(default_factory=list)  # no schedule was found
     solved: dict[Chosen, Solution] = field(default_factory=dict)
     is_sound: bool = True  # the premise has held so far
-
-    @property
-    def goal(self) -> Goal:
-        return self.reduction.goal
+    goal: Goal = field(init=False)
 
     @property
     def cheapest(self) -> str:
@@ -233,6 +231,10 @@ class _Search:
             if k % max(1, count // UPDATES.shown) == 0:
                 self.planner.progress(f"the needs of each update alone: {k} of {count}")
             self.reduction.step(single)
+        self.goal = self.reduction.goal
+        least = min(self.reduction.step(single).flash_bytes for single in self.reduction.singles)
+        if self.goal.flash_bytes is not None and least > self.goal.flash_bytes:
+            self.goal = replace(self.goal, flash_bytes=None)
         self.model = set_model(self.reduction)
         self.limits = self._limits()
         self._exclude_singles()
