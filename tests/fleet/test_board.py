@@ -64,6 +64,20 @@ def test_a_damaged_reply_is_asked_for_again() -> None:
     assert channel.retries > 5
 
 
+class Slow(Echo):
+    """A board that takes ten seconds to answer."""
+
+    def read(self, size: int, timeout_s: float) -> bytes:
+        return super().read(size, timeout_s) if timeout_s > 10 else b""
+
+
+def test_a_slow_board_gets_more_time_in_each_attempt() -> None:
+    channel = Channel(Slow(lambda data: data, echoed), "line")
+    assert channel.ask(Request.WRITE, b"weights") == b"weights"
+    with pytest.raises(CheckFailed, match="no whole answer to HELLO"):  # a wrong line is soon known
+        channel.ask(Request.HELLO)
+
+
 def test_a_silent_or_refusing_board_is_named() -> None:
     channel = Channel(Echo(lambda data: b"", echoed), "the line")
     with pytest.raises(CheckFailed, match=r"^the line: the board gives no whole answer to HELLO in 5 attempts$"):
