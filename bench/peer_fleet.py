@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import resource
 import sys
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ def main() -> None:
         with np.load(source) as arrays:
             given = dict(arrays)
         plain = dtype == "plain"
-        with torch.backends.mkldnn.flags(enabled=not plain):
+        with torch.backends.mkldnn.flags(enabled=False) if plain else nullcontext():
             found = train(given, float(rate), torch.float32 if plain else getattr(torch, dtype), bool(smooth))
         np.savez(target, **found)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, flush=True)
