@@ -340,8 +340,8 @@ def page(found: dict[str, Any], options: argparse.Namespace) -> str:
         " the least gap between two candidates",
         "in PyTorch in 64 bits. A client whose gaps are all larger than the rounding has PyTorch's weights.",
         "PyTorch parts from itself in the same way. Flower adds the clients in the order of their replies, so the last"
-        " bits of an average change from run to run, and",
-        "with them the rounds in which that happens.",
+        " bits of an average change from run to run.",
+        "With them change the rounds in which that happens.",
         "",
         *table(
             ["least gap", "client rounds", "up to 1e-6 from PyTorch in 64 bits", "largest difference"],
