@@ -353,7 +353,8 @@ class _Search:
         if share < 1:
             size = sum(max(o.amounts["size"] for o in group) for group in self._groups())
             limits |= {"size": share * size}
-            limits |= {r: share * limit for r, limit in limits.items() if r in ("time_ns", "energy_pj")}
+            if not kept:  # a schedule that recomputes costs more than the least; one that keeps everything does not
+                limits |= {r: share * limit for r, limit in limits.items() if r in ("time_ns", "energy_pj")}
         return self.model.solve(
             limits,
             cheapest=self.cheapest,
@@ -448,7 +449,7 @@ class _Search:
     def _within_parts(self, best: Chosen | None, bound: float) -> Chosen | None:
         """Sets that need a smaller and smaller part of the limits until one fits; then parts between, by bisection."""
         best = self._kept(best)
-        high, parts = 1.0, list(UPDATES.parts)
+        low, high, parts = 0.0, 1.0, list(UPDATES.parts)
         for _ in range(len(UPDATES.parts) + UPDATES.between):
             is_late = self.planner.left_s < UPDATES.try_share * self.planner.options.time_limit_s
             if not parts or (is_late and best is not None):
@@ -456,15 +457,18 @@ class _Search:
             part = parts.pop(0)
             least = 0.0 if best is None else self.model.value(best) + UPDATES.close * self.model.most
             found = self._propose(part, least, known=True)
-            if found.chosen is None:
+            if found.chosen is None and not low:
                 break  # nothing better needs that little, nor less
-            if self._try(found.chosen) is None:
+            if found.chosen is None:
+                low = part
+            elif self._try(found.chosen) is None:
                 high = part
-                continue
-            best = found.chosen
-            if self._reaches(best, bound):
-                break
-            parts = [(part + high) / 2]
+            else:
+                best, low = found.chosen, part
+                if self._reaches(best, bound):
+                    break
+            if low:
+                parts = [(low + high) / 2]
         if best is None:
             singles = [s for s in self.reduction.singles if s not in self.impossible and s not in self.failed]
             singles.sort(key=lambda s: keep_all_peak_bytes(self.reduction.step(s).problem))

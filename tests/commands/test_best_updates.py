@@ -27,6 +27,25 @@ candidates:
 - {parameter: 18.weight, update: whole, importance: 3}
 - {parameter: 18.bias, update: whole, importance: 1}
 """
+FISHER = (
+    ("0.weight", 29.02),
+    ("1.weight", 0.46),
+    ("1.bias", 0.74),
+    ("3.weight", 14.91),
+    ("4.weight", 0.55),
+    ("4.bias", 0.92),
+    ("6.weight", 17.36),
+    ("7.weight", 0.75),
+    ("7.bias", 0.91),
+    ("10.weight", 22.72),
+    ("11.weight", 0.19),
+    ("11.bias", 0.3),
+    ("13.weight", 7.74),
+    ("14.weight", 0.12),
+    ("14.bias", 0.1),
+    ("18.bias", 0.03),
+    ("18.weight", 3.17),
+)
 BOARD = ("--batch", 1, "-d", "stm32f746", "--time-limit", 2)
 
 
@@ -110,6 +129,16 @@ def test_a_page_with_chosen_updates_has_no_plot_of_energy_and_its_labels_keep_ap
     found = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="middle">([0-9.,]+ k?B)', text)
     assert [label for _, label in found] == ["100.0 kB", "1,000 B"]
     assert all(35 <= float(x) <= 700 - 35 for x, _ in found)
+
+
+def test_a_set_that_needs_no_recomputing_may_take_all_of_the_energy(tmp_path: Path) -> None:
+    """The search once left a third of the energy: 28.3 % of the importance on the new writer's digits."""
+    path = tmp_path / "fisher.yaml"
+    rows = [f"- {{parameter: {name}, update: whole, importance: {value}}}\n" for name, value in FISHER]
+    path.write_text("format: poetc-importance-1\ncandidates:\n" + "".join(rows))
+    best = ("--train", "best", "--importance", path, "--no-paging", "-b", "64kB", "--max-energy", "0.6x", "--json")
+    ended = run("solve", DIGITS, *BOARD, *best, "-o", tmp_path / "out")
+    assert ended.code == 0 and 40 <= ended.json["importance"] <= ended.json["importance_bound"] <= 44
 
 
 def test_in_integers_the_best_whole_weights_and_biases_are_trained(few: Path, tmp_path: Path) -> None:
