@@ -8,7 +8,7 @@ docs/results/integer.md has the tables.
 
 from __future__ import annotations
 
-import sys
+import argparse
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,9 +63,15 @@ def quantised(source: Path, folder: Path) -> Path:
 
 
 def main() -> None:
-    device, batch, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("device")
+    parser.add_argument("batch", type=int)
+    parser.add_argument("seconds", type=float, help="of search for each model and precision")
+    parser.add_argument("models", type=Path, nargs="+", metavar="MODEL")
+    asked = parser.parse_args()
+    device, batch, seconds = asked.device, asked.batch, asked.seconds
     print(f"| {device}, batch {batch} | keep-all f32 | niti | qas | smallest f32 | niti | qas |")
-    for source in map(Path, sys.argv[4:]):
+    for source in asked.models:
         with tempfile.TemporaryDirectory() as scratch:
             cells: list[tuple[str, str]] = []
             for precision in ("f32", "niti", "qas"):

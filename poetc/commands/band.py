@@ -52,7 +52,8 @@ def band_of(artifact: Artifact, request: SolveRequest, progress: Progress = sile
         planner = replace(request.planner(request.options.time_limit_s / len(ends), progress), reductions=())
         with suppress(InfeasibleError, LimitError):
             solution = planner.solve(at.problem)
-            bound = solution.proof.bound
+            if solution.proof.scope.covers(artifact.schedule.proof.scope):
+                bound = solution.proof.bound
             seen.append((f"{at.section} {at.end}", solution.schedule))
         bounds.append(bound)
     return [_row(at, bound, seen) for at, bound in zip(ends, bounds, strict=True)]

@@ -1,6 +1,6 @@
 """Make mobilenet.onnx and data: MobileNetV2 x 0.35 at 96 x 96, trained on one set of digits, to be tuned on another.
 
-    python bench/make_mobilenet.py DIGITS8X8.npz MNIST.npz OUT [--epochs N] [--size PIXELS]
+    python bench/peer_mobilenet.py DIGITS8X8.npz MNIST.npz OUT [--epochs N] [--size PIXELS]
 
 The network learns the UCI digits (arrays x of N x 8 x 8 up to 16, and y) as coloured pictures of varying place and
 size. Batch norms are folded into the convolutions. `tune.npz` holds MNIST (N x 28 x 28 up to 255) as pictures of the
