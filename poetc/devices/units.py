@@ -61,8 +61,9 @@ def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or
             )
         size = number * factor
     if size < 1:
-        hint = f"; write {number * 100:g}% for that part of keep-all's peak" if of is not None and not unit else ""
-        raise UsageError(f"{option} {text!r} is less than one byte{hint if number > 0 else ''}")
+        is_part = of is not None and not unit and number > 0
+        hint = f"; a part is written {float(number) * 100:g}%" if is_part else ""
+        raise UsageError(f"{option} {text!r} is less than one byte{hint}")
     return _checked(size, text, option, "bytes")
 
 

@@ -57,7 +57,8 @@ def fold(
     own = _OWN.get(node.op_type)
     if own is not None:
         try:
-            return [own(node, *(i for i in inputs if i is not None))]
+            with np.errstate(all="ignore"):  # numbers that are not finite are an error later, which names the tensor
+                return [own(node, *(i for i in inputs if i is not None))]
         except (ValueError, IndexError, TypeError) as error:
             raise FoldingError(one_line(error)) from None
     feeds = {name: value for name, value in zip(node.input, inputs, strict=True) if name and value is not None}
@@ -105,7 +106,9 @@ def _dequantize(node: onnx.NodeProto, x: Array, scale: Array, zero: Array | None
         repeated = [np.repeat(v, block, axis).take(length, axis) for v in (scale, zero) if v is not None]
     else:
         shape = [1] * x.ndim
-        if scale.size > 1:
+        if scale.size != 1:
+            if not -x.ndim <= axis < x.ndim or scale.size != x.shape[axis]:
+                raise FoldingError(f"{scale.size} scales along axis {axis} of a tensor {list(x.shape)}")
             shape[axis] = scale.size
         repeated = [v.reshape(shape) for v in (scale, zero) if v is not None]
     centred = x.astype(np.float32) - (repeated[1].astype(np.float32) if len(repeated) > 1 else np.float32(0))

@@ -424,6 +424,16 @@ def require_qdq(model: onnx.ModelProto) -> None:
         raise UnsupportedModelError(f"{other.label} is of another form than QDQ; {_WAY_TO_QDQ}")
     if not any(n.op == "QuantizeLinear" for n in nodes):
         raise UnsupportedModelError(f"no QuantizeLinear in the model; {_WAY_TO_QDQ}, or use --precision niti or f32")
+    types = {t.name: t.data_type for t in model.graph.initializer}
+    made = {n.outputs[0]: types.get(n.inputs[2]) for n in nodes if n.op == "QuantizeLinear" and len(n.inputs) > 2}
+    for n in nodes:
+        if n.op == "DequantizeLinear" and len(n.inputs) > 2:
+            written, read = made.get(n.inputs[0]), types.get(n.inputs[2])
+            if written is not None and read is not None and written != read:
+                raise UnsupportedModelError(
+                    f"{n.label}: its zero point has another type than that of the QuantizeLinear before it;"
+                    " quantise the model again"
+                )
 
 
 _WAY_TO_QDQ = "--precision qas wants QDQ: onnxruntime.quantization.quantize_static with QuantFormat.QDQ makes it"

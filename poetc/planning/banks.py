@@ -112,7 +112,7 @@ class _InBanks:
                 self._take(found)
         budget_bytes = first.problem.base_bytes + first.plan.arena_bytes
         for _ in range(BANK.tightenings):
-            if self.best is not None:
+            if self.best is not None or self.planner.left_s < -BANK.late * self.limit_s:
                 break
             budget_bytes = int(budget_bytes * BANK.tighter)
             found = self._for_ram(budget_bytes, 0.05 * self.limit_s, required=False)

@@ -61,6 +61,7 @@ class BankSettings:
     attempts: int = 6  # to pack, each with less room in the banks that were too small
     tightenings: int = 4  # of the RAM of a schedule whose tensors fit in no banks
     tighter: float = 0.93  # of the RAM before
+    late: float = 1.0  # of the time limit: how much later the search for a first schedule may end
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,9 +329,10 @@ class _Model:
         return self.b.add_tensor(self.b.fresh(f"{name}{SCALES}"), TensorType((outputs,)), Role.CONSTANT, scales)
 
     def _bias(self, op: Operator, name: str, unit: Array) -> None:
-        q = np.rint(self._values(name).astype(np.float64) / unit.astype(np.float64))
-        if np.abs(q).max(initial=0) > MOST_BIAS:
+        values, units = self._values(name).astype(np.float64), unit.astype(np.float64)
+        if not (units > 0).all() or (np.abs(values) > MOST_BIAS * units).any():  # a product of scales may round to 0
             raise self._refused(op, f"has a bias {name!r} beyond 2^30 of its scale", "give its weight a larger scale")
+        q = np.rint(values / units)
         type = TensorType(q.shape, DType.I32)
         self.b.add_tensor(name, type, self.graph.tensors[name].role, q.astype(np.int32))
 

@@ -44,6 +44,12 @@ def test_bad_sizes_name_the_option(text: str) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(("text", "end"), [("0", "byte"), ("0.6", "byte; a part is written 60%"), ("0.2B", "byte")])
+def test_less_than_one_byte(text: str, end: str) -> None:
+    with pytest.raises(UsageError, match=f"^--ram '{text}' is less than one {end}$"):
+        parse_size(text, of=1000, option="--ram")
+
+
 @pytest.mark.parametrize(
     ("text", "time"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from dataclasses import replace
 from random import Random
 
@@ -101,6 +102,19 @@ def test_a_tensor_that_fits_in_no_bank() -> None:
     small = tuple(replace(b, budget_bytes=largest - 16) for b in problem.banks)
     with pytest.raises(InfeasibleError, match="which fit in no bank: the largest budget is that of bank0"):
         solved(replace(problem, base_bytes=0, banks=small, budget_bytes=2 * (largest - 16)))
+
+
+def test_a_search_that_is_late_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the first schedule has no place in the banks and the time is over, no smaller one is looked for."""
+    monkeypatch.setattr("poetc.planning.banks.place_in_banks", lambda *_, **__: None)
+    problem = banked(Random(0), 3)
+    lines: list[str] = []
+    planner = Planner(
+        options=SolveOptions(time_limit_s=2.0, work_limit_s=0.5), reductions=reductions(), progress=lines.append
+    )
+    with pytest.raises(LimitError, match="not found a place"):
+        replace(planner, started=time.monotonic() - 100).solve(problem)
+    assert not any("in all banks" in line for line in lines)
 
 
 def test_checker_counts_each_bank() -> None:

@@ -223,6 +223,17 @@ def no_zero_point(model: onnx.ModelProto) -> None:
     del next(n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0][:2] == "r1").input[2:]
 
 
+def axis_beyond_the_last(model: onnx.ModelProto) -> None:
+    weight = next(n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0] == "w1_quantized")
+    del weight.attribute[:]
+    weight.attribute.append(helper.make_attribute("axis", 7))
+
+
+def zero_points_of_two_types(model: onnx.ModelProto) -> None:
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int8), "signed"))
+    next(n for n in model.graph.node if n.op_type == "DequantizeLinear" and n.input[0][:2] == "r1").input[2] = "signed"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -233,6 +244,11 @@ def no_zero_point(model: onnx.ModelProto) -> None:
         (lambda m: changed(m, "w1_scale", np.zeros(8, np.float32)), "'w1_quantized' that is not above 0"),
         (lambda m: changed(m, "r1_zero_point", np.array(0, np.int16)), "activations of int16"),
         (lambda m: changed(m, "b1_quantized", np.full(8, 2**31 - 1, np.int32)), "beyond 2\\^30"),
+        (lambda m: changed(m, "w1_scale", np.full(8, 1e-45, np.float32)), "'b1_quantized' beyond 2\\^30"),
+        (lambda m: changed(m, "w1_scale", np.full(8, np.inf, np.float32)), "'w1_quantized' holds"),
+        (lambda m: changed(m, "w1_scale", np.ones(3, np.float32)), r"3 scales along axis 0 of a tensor \[8, 3, 3, 3\]"),
+        (axis_beyond_the_last, r"8 scales along axis 7 of a tensor \[8, 3, 3, 3\]"),
+        (zero_points_of_two_types, "another type than that of the QuantizeLinear"),
     ],
 )
 def test_damaged_models_end_in_one_line(tmp_path: Path, change: Any, message: str) -> None:
