@@ -55,6 +55,8 @@ def bundle(
     if request.processors:
         raise UsageError("--processors: the plans of a bundle run on one processor; leave it out")
     split = request.model.training.micro_batches == "auto"
+    if split and request.model.training.precision == "qas":
+        raise UsageError("--micro-batches auto: with --precision qas all plans of a bundle have one number; give it")
     if split:
         one = replace(request.model.training, micro_batches=1)
         request = replace(request, model=replace(request.model, training=one))

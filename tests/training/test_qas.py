@@ -12,7 +12,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import poetc
+from poetc.commands.bundle import bundle
 from poetc.commands.import_state import import_state
+from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import load
 from poetc.graph import Array, Graph
@@ -280,3 +282,9 @@ def test_codes_around_another_zero_are_refused(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "other.onnx")
     with pytest.raises(UnsupportedModelError, match="quantise weights as QInt8, around 0"):
         model_of(tmp_path / "other.onnx")
+
+
+def test_plans_of_a_bundle_split_the_batch_alike() -> None:
+    model = ModelRequest(source=Path("model.onnx"), training=replace(QAS, micro_batches="auto"))
+    with pytest.raises(UsageError, match="--micro-batches auto: with --precision qas"):
+        bundle(SolveRequest(model=model), ["90%", "60%"])
