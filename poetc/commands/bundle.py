@@ -128,6 +128,7 @@ def _by_parts(
 
     Numbers end with the first that keeps every tensor in `least_bytes`.
     """
+    why = ""
     model = load_model(request.model)
     if training.takes_batch_statistics(model, request.model.training):
         note = "the batch is not split: its statistics (batch norm, losses of pairs) would not be those of the whole"
@@ -139,14 +140,17 @@ def _by_parts(
         try:
             step = training_graph(replace(request.model, training=options), names_sums=True)[1]
         except PoetcError:
-            break  # this model cannot be split
+            why = "this model has a fixed batch"
+            break
         if graphs and len(step.operators) > MOST_OPERATORS:
+            why = f"its step would have more than {MOST_OPERATORS:,} operators"
             break
         graphs[count] = step
         if keep_all_peak_bytes(limits(request, problem_of(request, step, profile))) <= least_bytes:
+            why = "all tensors fit the smallest budget as it is"
             break
     if len(graphs) < 2:
-        return {1: whole}, {1: problem}, ["the batch is not split: this model can't be"]
+        return {1: whole}, {1: problem}, [f"the batch is not split: {why or 'it has one sample'}"]
     graphs = training.with_own_names(graphs)
     problems = {
         count: replace(

@@ -36,20 +36,28 @@ def list_profiles() -> tuple[str, ...]:
 
 def load_profile(name_or_path: str | Path) -> DeviceProfile:
     """A profile by its name or by the path of its YAML file. Raises UsageError."""
-    path = _find(name_or_path)
+    profile, origins = _as_written(_find(name_or_path))
+    if profile.compute.cycles is None:
+        return profile
+    where = _where(("compute", "cycles"), origins)
+    counted, _ = _as_written(_find(profile.compute.cycles.counted))
+    if counted.compute.cycles is not None:
+        raise UsageError(
+            f"{where}: 'compute.cycles.counted' names {counted.name}, whose times are modelled too; name a profile of"
+            " an emulated board"
+        )
+    return with_modelled_loops(profile, counted, where)
+
+
+def _as_written(path: Path) -> tuple[DeviceProfile, dict[KeyPath, str]]:
+    """A profile without the loops that follow from its cycles, and the file of each key."""
     merged, origins = _load(path, ())
     merged["name"] = path.stem
     merged.setdefault("title", path.stem)
     _require(merged, DeviceProfile, (), origins)
     profile = msgspec.convert(merged, DeviceProfile)
     _check_whole(profile, origins)
-    if profile.compute.cycles is not None:
-        where = _where(("compute", "cycles"), origins)
-        counted = profile.compute.cycles.counted
-        if path.resolve() == _find(counted).resolve():
-            raise UsageError(f"{where}: 'compute.cycles.counted' names this profile itself")
-        profile = with_modelled_loops(profile, load_profile(counted), where)
-    return profile
+    return profile, origins
 
 
 def profile_to_dict(profile: DeviceProfile) -> dict[str, Any]:

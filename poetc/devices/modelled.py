@@ -15,6 +15,7 @@ End = Literal["low", "high"]
 _FETCHED = ("second", "far", "far_written")
 _MEMORY = ("byte", *_FETCHED)  # loops that count bytes, not instructions
 _MODELLED: SourceKind = "modelled"
+_SPEEDS = ("_per_s", "efficiency")  # ends of keys whose numbers make a device quicker
 
 
 def is_modelled(loops: Mapping[str, Quantity]) -> bool:
@@ -76,7 +77,7 @@ def at_end(profile: DeviceProfile, section: str, end: End) -> DeviceProfile:
     """The profile with every number of a section at the end of its band that makes the device quick or slow.
 
     `low`: the least time and energy; `high`: the most. Numbers without a band stay. Rates, whose keys end in
-    `_per_s`, have their most at the low end.
+    `_per_s`, and efficiencies have their most at the low end.
     """
     part = getattr(profile, section)
     return msgspec.structs.replace(profile, **{section: _moved(part, "", end)})
@@ -86,13 +87,13 @@ def _moved(value: Any, key: str, end: End) -> Any:
     if isinstance(value, Quantity):
         if value.low is None or value.high is None:
             return value
-        least = (end == "low") != key.endswith("_per_s")
+        least = (end == "low") != key.endswith(_SPEEDS)
         return msgspec.structs.replace(value, value=value.low if least else value.high)
     if isinstance(value, msgspec.Struct):
         fields = {f.encode_name: _moved(getattr(value, f.name), f.name, end) for f in msgspec.structs.fields(value)}
         return msgspec.structs.replace(value, **fields)
     if isinstance(value, dict):
-        return {name: _moved(item, name, end) for name, item in value.items()}
+        return {name: _moved(item, key if key.endswith(_SPEEDS) else name, end) for name, item in value.items()}
     return value
 
 

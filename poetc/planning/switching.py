@@ -356,7 +356,11 @@ class Switching:
         here = _renumbered(a, b, a.points[at])
         if a.has_updated(a.points[at]):
             return None
+        given = {t for t, tensor in enumerate(b.problem.tensors) if tensor.initial}
+        least = b.rest_once(0)
         for there in sorted(b.starts_of_parts, key=lambda point: b.rest[point.step]):
+            if there.resident.keys() - given <= here.resident.keys() | here.stored:
+                least = min(least, b.rest_once(there.step))  # a bound for this start too, where no transition is found
             made = self._transition(a, b, here, there)
             if made is None:
                 continue
@@ -376,7 +380,7 @@ class Switching:
                 transition=made,
                 stored=here.stored,
                 rest=rest,
-                bound=min(rest, b.rest_once(join)),
+                bound=min(rest, least),
                 time_ns=sum(step_time_ns(b.problem, s) for s in steps),
             )
         return None

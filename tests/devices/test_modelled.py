@@ -87,18 +87,27 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, complaint: str) 
 
 def test_a_profile_does_not_count_itself(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    with pytest.raises(UsageError, match="names this profile itself"):
+    with pytest.raises(UsageError, match="names mine, whose times are modelled too"):
         load_profile(write(path, HEAD + CYCLES.replace("qemu-mps2-an386", str(path))))
+
+
+def test_profiles_do_not_count_each_other(tmp_path: Path) -> None:
+    path, other = tmp_path / "mine.yaml", tmp_path / "other.yaml"
+    write(other, HEAD + CYCLES.replace("qemu-mps2-an386", str(path)))
+    with pytest.raises(UsageError, match="names other, whose times are modelled too"):
+        load_profile(write(path, HEAD + CYCLES.replace("qemu-mps2-an386", str(other))))
 
 
 def test_an_end_of_a_band_makes_everything_quick_or_slow(tmp_path: Path) -> None:
     rates = "  memory_bytes_per_s: {value: 1.0e8, low: 0.5e8, high: 2.0e8, source: bench}\n"
+    rates += "  efficiency: {Softmax: {value: 0.5, low: 0.25, high: 0.75, source: bench}}\n"
     profile = load_profile(write(tmp_path / "mine.yaml", HEAD + CYCLES + rates))
     low, high = (at_end(profile, "compute", end) for end in ("low", "high"))  # type: ignore[arg-type]
     times = [p.compute.loop_ns["gemm"]["terms_4"].value for p in (low, profile, high)]
     assert times == sorted(times)
     assert times[0] < times[2]
     assert [p.compute.memory_bytes_per_s.value for p in (low, profile, high)] == [2.0e8, 1.0e8, 0.5e8]
+    assert [p.compute.efficiency["Softmax"].value for p in (low, profile, high)] == [0.75, 0.5, 0.25]
     assert low.power == profile.power
     assert bands(profile, "compute") > 400
     assert bands(profile, "power") == 0

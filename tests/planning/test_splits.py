@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -109,3 +110,20 @@ def test_a_batch_is_finished_in_smaller_parts_with_the_bits_of_those_parts() -> 
     assert bits(bundle.switched(bundle.switches[0]), four) == expected
     assert expected != bits(bundle.programs[0], two)  # another order of sums
     assert expected[0] == pytest.approx(bits(bundle.programs[0], two)[0], rel=1e-5)
+
+
+def test_a_bound_covers_the_latest_start_even_if_no_transition_to_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = switching()
+    at = s.lines[0].starts_of_parts[1].step
+    found = s.switch(0, 1, at)
+    assert found is not None
+    transition = Switching._transition
+
+    def fails(self: Switching, a: Any, b: Any, here: Any, there: Any) -> Any:
+        return None if there.step >= found.join else transition(self, a, b, here, there)
+
+    monkeypatch.setattr(Switching, "_transition", fails)
+    earlier = s.switch(0, 1, at)
+    assert earlier is not None and earlier.join < found.join
+    assert earlier.rest > found.rest
+    assert earlier.bound <= found.rest  # which a run can reach
