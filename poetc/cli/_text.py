@@ -98,7 +98,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("smallest budget found", size(summary["min_budget_bytes"])),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
             ("proven bound", f"{energy(summary['energy_bound_pj'])}  (gap {percent(summary['gap'])} of the total)"),
-            ("gap on overhead", percent(summary["overhead_gap"])),
+            ("gap on overhead", gap_on_overhead(summary)),
             ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("recomputed", recomputed),
@@ -112,6 +112,12 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("written to", str(summary["out"] or "")),
         )
     )
+
+
+def gap_on_overhead(summary: Mapping[str, Any]) -> str:
+    """Nothing where the schedule costs no more than computing once, and the bound is lower still."""
+    gap = summary["overhead_gap"]
+    return percent(gap) if gap or not summary["gap"] else ""
 
 
 def _moved(summary: Mapping[str, Any]) -> str:

@@ -107,5 +107,5 @@ def bound_holds(proven: Solution, solution: Solution) -> bool:
 
 
 def cost_of_computing_once(problem: Problem) -> int:
-    """Every operator once, in the unit of the objective. No schedule costs less."""
+    """Every operator once on the main processor, in the unit of the objective. On that one no schedule costs less."""
     return problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)

@@ -169,13 +169,14 @@ def _changes(solved: Solved, facts: Facts) -> str:
 def _proof_facts(solved: Solved) -> str:
     proof = solved.schedule.proof
     once = _words.compute_once(solved)
+    overhead = ("gap on the overhead", _words.percent(proof.overhead_gap(once)))
     rows: list[Sequence[Cell]] = [
         ("status", _words.status(proof.status, proof.gap(), solved.summary.get("asked_gap"))),
         (f"{solved.problem.objective} of this schedule", _words.cost(solved, proof.objective)),
         ("proven lower bound", _words.cost(solved, proof.bound)),
         ("everything computed once", _words.cost(solved, once)),
         ("gap on the total", _words.percent(proof.gap())),
-        ("gap on the overhead", _words.percent(proof.overhead_gap(once))),
+        *([] if once >= proof.objective > proof.bound else [overhead]),
         ("class of schedules", _words.schedule_class(solved)),
         ("found and proven by", proof.method or solved.schedule.solver),
     ]

@@ -82,7 +82,7 @@ class Proof:
         return 0.0 if self.objective <= 0 else max(0.0, (self.objective - self.bound) / self.objective)
 
     def overhead_gap(self, compute_once: int) -> float:
-        """The gap relative to the cost above compute-once; 0 where there is none and the bound says so."""
+        """The gap relative to the cost above compute-once; 0 where the schedule costs no more than that."""
         over = self.objective - compute_once
         return 0.0 if over <= 0 else max(0.0, (self.objective - self.bound) / over)
 

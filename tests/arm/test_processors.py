@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.codegen.models import Case
 from tests.host_c.test_queues import parallel
 
 STEPS = 3
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "two-processors.md"
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +108,19 @@ def test_a_library_for_the_pico_sdk(core: str, program: tuple[Case, Program], tm
             ["arm-none-eabi-nm", "-g", "rp2.o"], check=True, cwd=tmp_path, capture_output=True, text=True
         )
         assert symbols <= set(listed.stdout.split()) and ("multicore_launch_core1" in listed.stdout) == bool(symbols)
+
+
+def test_the_c_of_the_page_compiles(program: tuple[Case, Program], tmp_path: Path) -> None:
+    """Its names are those of the files of a model with another name."""
+    case, two = program
+    out = codegen.emit([two], case.graph.values, model="digits", target="c99", out_dir=tmp_path / "src")
+    begin, serve = re.findall(r"^```c\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    (comment,) = re.findall(r"/\* (poetc_queues_init\(.*?\)) ", serve)
+    lines = ['#include "model.h"', '#include "poetc_processors.h"', serve]
+    lines += ["poetc_session session;", "poetc_runtime runtime;", "int begin(void)", "{", "int err;", begin]
+    lines += [f"return err ? err : {comment};", "}"]
+    (tmp_path / "page.c").write_text("\n".join(lines) + "\n")
+    folders = [f"-I{out / name}" for name in (".", "runtime/processors", "runtime/include")]
+    command = ["gcc", "-std=c99", "-Wall", "-Werror", "-fsyntax-only", *folders, "page.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -11,10 +11,11 @@ from random import Random
 
 import pytest
 
+from poetc.cli._text import gap_on_overhead
 from poetc.devices import format_bytes, format_ns
 from poetc.reporting import Solved, html, memory_timeline, of_keep_all, recomputed, status_words, text, written
 from poetc.reporting._facts import Category, Origin, gather
-from poetc.reporting._words import percent, shorten
+from poetc.reporting._words import compute_once, percent, shorten
 from poetc.reporting._words import proof as proof_words
 from poetc.scheduling import (
     DEFAULT_GAP,
@@ -315,6 +316,19 @@ def test_claims_are_no_wider_than_their_proof() -> None:
     words = proof_words(replace(solved, schedule=replace(solved.schedule, proof=best)))
     assert words.startswith("Proven optimal. No schedule that fits this budget")
     assert "outside this class" not in words
+
+
+def test_no_gap_is_stated_for_an_overhead_that_is_not_there() -> None:
+    """Two processors may cost less than computing once on one of them; nothing is proven about the difference then."""
+    solved = example()
+    heading = "gap on the overhead"
+    proof = replace(solved.schedule.proof, objective=compute_once(solved), bound=compute_once(solved))
+    assert heading in html(replace(solved, schedule=replace(solved.schedule, proof=proof)))
+    proof = replace(proof, bound=proof.bound - 1)
+    assert heading not in html(replace(solved, schedule=replace(solved.schedule, proof=proof)))
+    assert gap_on_overhead({"gap": 0.03, "overhead_gap": 0.0}) == ""
+    assert gap_on_overhead({"gap": 0.0, "overhead_gap": 0.0}) == "0.00%"
+    assert gap_on_overhead({"gap": 0.03, "overhead_gap": 0.5}) == "50.00%"
 
 
 def test_a_status_in_words_says_how_near_and_what_ended_the_search() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from poetc.training import TrainingOptions, build, in_precision
 from tests.support import qdq
 from tests.support.graphs import evaluate
 
+ROOT = Path(__file__).resolve().parents[2]
 QAS = TrainingOptions(precision="qas", learning_rate=0.1)
 
 
@@ -288,3 +291,17 @@ def test_plans_of_a_bundle_split_the_batch_alike() -> None:
     model = ModelRequest(source=Path("model.onnx"), training=replace(QAS, micro_batches="auto"))
     with pytest.raises(UsageError, match="--micro-batches auto: with --precision qas"):
         bundle(SolveRequest(model=model), ["90%", "60%"])
+
+
+def test_the_python_of_the_page_makes_such_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With onnxruntime alone, which brings no sympy along."""
+    pytest.importorskip("onnxruntime.quantization")
+    text = (ROOT / "docs" / "how-to" / "train-quantised-models.md").read_text()
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    onnx.save(onnx.load(ROOT / "demo" / "digits.onnx"), "model.onnx")
+    images = iter(np.random.default_rng(1).random((8, 1, 1, 8, 8), dtype=np.float32))
+    samples = ({"image": image} for image in images)
+    exec(block, {"reader": SimpleNamespace(get_next=lambda: next(samples, None))})
+    model = in_precision(load("model_qdq.onnx", quantized=True, batch=1), QAS)
+    assert [op.kind for op in model.operators].count("QLinearConv") == 6  # five convolutions and the dense layer
