@@ -83,7 +83,8 @@ def bundle(
         steps[-1], graph, profile, *plans[-1], min(inference.LIMIT_S, request.options.time_limit_s), progress
     )
     largest = found.solutions[0]
-    first = replace(problem, budget_bytes=largest.problem.budget_bytes)
+    asked = problems.get(largest.choices.micro_batches or 1, problem)
+    first = replace(asked, budget_bytes=largest.problem.budget_bytes)
     served = {s.problem.budget_bytes for s in found.solutions}
     notes = [
         f"the budget of {size:,} bytes has no plan of its own: nothing cheaper was found than for the next smaller one"

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -431,8 +432,10 @@ def test_a_full_disk_stops_at_the_last_good_checkpoint(
 
 @pytest.mark.long
 def test_a_terminal_shows_a_bar_and_a_row_an_epoch(small: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "poetc", "train", str(small), *_options(), "-o", str(tmp_path / "out.onnx")]
+    options = _options(epochs=200, schedule=None)  # long enough for a bar on a fast machine
+    command = [sys.executable, "-m", "poetc", "train", str(small), *options, "-o", str(tmp_path / "out.onnx")]
     screen, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 120))  # room for all that the bar says
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal) as process:
         os.close(terminal)
         shown = bytearray()
@@ -448,7 +451,7 @@ def test_a_terminal_shows_a_bar_and_a_row_an_epoch(small: Path, tmp_path: Path) 
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
     assert process.returncode == 0, text
     for epoch in (1, 2, 3):
-        assert re.search(rf"{epoch}/3 +\d\.\d+ +\d\.\d+ +\d+\.\d+%", text), text
+        assert re.search(rf"{epoch}/200 +\d\.\d+ +\d\.\d+ +\d+\.\d+%", text), text
     assert re.search(r"\d/34", text), text
     assert re.search(r"loss \d\.\d{4}  acc\. \d+\.\d%", text), text
     assert "Traceback" not in text
