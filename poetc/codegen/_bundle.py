@@ -108,7 +108,8 @@ def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switche
         if checked is not None:
             kept[lowered.source, lowered.target, lowered.at] = number, checked
     numbers, found_switches = zip(*(kept[key] for key in sorted(kept)), strict=True) if kept else ((), ())
-    parts = tuple(next(k for k, other in enumerate(graphs) if other is graph) for graph in graphs)
+    # By their operators: each plan that was read from files has a graph of its own.
+    parts = tuple(next(k for k, other in enumerate(graphs) if other.operators == graph.operators) for graph in graphs)
     return ProgramBundle(programs=tuple(programs), switches=tuple(found_switches), kept=tuple(numbers), parts=parts)
 
 

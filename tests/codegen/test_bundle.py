@@ -16,6 +16,7 @@ from poetc.codegen._host import StepError, compile_library
 from poetc.codegen._interpret import sample_inputs
 from poetc.codegen.program import Move, PageIn, PageOut
 from poetc.commands.validate import validate_switches
+from poetc.graph import Array, TrainingGraph, graph_from_json, graph_to_json
 from tests.cli.conftest import MODEL
 from tests.planning.test_bundle import solved
 
@@ -27,6 +28,17 @@ def test_every_switch_has_the_bits_and_the_peaks() -> None:
     found = codegen.validate_bundle(bundle, step.values, most=len(bundle.switches), requests=1000)
     assert found.tried == len(bundle.switches) > 20
     assert found.failures == ()
+
+
+def test_plans_that_were_read_from_files_have_the_same_parts() -> None:
+    """Each of them has a graph of its own."""
+    step, switching, _, _ = solved()
+    arrays: dict[str, Array] = {}
+    document = graph_to_json(step, arrays)
+    read = [graph_from_json(document, arrays) for _ in range(2)]
+    steps = [graph for graph in read if isinstance(graph, TrainingGraph)]
+    plans = [(s.problem, s.schedule, s.plan) for s in switching.bundle.solutions]
+    assert codegen.lower_bundle(steps, plans, []).parts == (0, 0)
 
 
 def test_a_lost_step_of_a_transition_is_found() -> None:

@@ -115,7 +115,7 @@ def test_an_end_of_a_band_makes_everything_quick_or_slow(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", list_profiles())
 def test_every_profile_can_be_contributed(name: str) -> None:
-    """What `poetc profile check` finds, and a source of each number that says more than a word."""
+    """`poetc profile check` finds no fault, and the source of each number says more than a word."""
     profile = load_profile(name)
     assert list(implausible(profile)) == []
     for section in (profile.cpu.clock_hz, profile.memory.ram_bytes, profile.power.active_w, profile.power.idle_w):
