@@ -133,6 +133,8 @@ def port_sources(
     `program` is the one of the folder `device`. `bundle`: a program of Linux can follow the memory that is left to it.
     `queues`: several processors work, where the system or the board has them.
     """
+    if not target.ports:  # a library
+        return {}
     root = runtime_directory() / "ports"
     named = board.sources if board is not None else ()
     if board is not None and program == FLEET_PROGRAM:
@@ -155,7 +157,7 @@ def port_sources(
     found = {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
     if target.build == "package":  # no program of its own
         found.pop("main.c")
-    if board is not None and target.ports:
+    if board is not None:
         found |= {f"port/{name}": path for name, path in own_files(board).items()}  # in place of those of these names
     return found
 

@@ -47,6 +47,12 @@ def test_a_model_may_be_called_as_the_runtime_is(model: Model, tmp_path: Path) -
     run(["gcc", "-std=c99", "-I.", "-Iruntime/include", "-fsyntax-only", "model.c"], out)
 
 
+def test_several_models_for_a_microcontroller_are_a_library(model: Model, tmp_path: Path) -> None:
+    """Its sources are those of the models and of the runtime: no board has a part in it."""
+    out = write([model.part("a"), model.part("b")], Form(), tmp_path / "o", "cortex-m7")
+    assert (out / "a_model.h").exists() and not (out / "port").exists()
+
+
 def test_names_change_no_identity(model: Model, tmp_path: Path) -> None:
     """So that trained.bin of one emission is that of all."""
     plain = write([model.part()], Form(), tmp_path / "a", "c99")
