@@ -2,12 +2,14 @@
 
 A placement makes the problem plain: the processors then work one at a time, and the engine decides about recomputation
 and paging as always. Its steps are then made to run side by side. The bound is that of a relaxation in which an
-operator costs no more than a weighted share of each processor (`poetc.solvers.processors.bounds`).
+operator costs no more than a weighted share of each processor (`poetc.solvers.processors.bounds`). Small problems are
+searched to the end besides (`poetc.solvers.processors.exact`).
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -24,6 +26,7 @@ from poetc.scheduling import (
     Schedule,
     ScheduleError,
     Step,
+    Trace,
     complete,
     keep_all_actions,
     pack,
@@ -31,18 +34,21 @@ from poetc.scheduling import (
     without_moves,
 )
 from poetc.scheduling.schedule import Proof, SolveOptions, Status
-from poetc.scheduling.scope import ANY, EVERYTHING, Scope
+from poetc.scheduling.scope import ANY, EVERYTHING, Repetition, Scope
 from poetc.solvers.processors import (
     Placement,
     beside,
+    can_search,
     context_switches,
     estimate,
     heft,
     improved,
+    is_roomy,
     one_after_another,
     one_at_a_time,
     placed,
     relaxed,
+    search,
     side_by_side,
 )
 
@@ -52,6 +58,9 @@ MIP_SHARE = 0.05
 TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
 TRY_S = 0.0003  # of work, an operator
 ATTEMPTS = 5  # to pack
+SEARCH_SHARE = 0.25  # of the time and the work limit, for exact search: half of it with every operator once
+NODE_S = 0.0001  # of work, a node of it
+SEARCHED = "exact search of placements and orders"
 
 
 class Processors(Reduction[Placement]):
@@ -131,7 +140,50 @@ class _Side:
                 best = found
         if best is None:
             raise errors[0]
-        return self._proven(best, proof)
+        return self._searched(self._proven(best, proof))
+
+    def _searched(self, best: Solution) -> Solution:
+        """`best`, or a cheaper one, with the proof of exact search as far as that comes."""
+        problem = best.problem
+        if best.proof.status is Status.OPTIMAL or not can_search(problem):
+            return best
+        self.planner.progress("searching all placements and orders")
+        nodes = int(0.5 * SEARCH_SHARE * self.planner.options.work_limit_s / NODE_S)
+        scope = replace(best.scope, order=ANY, processors=ANY)
+        if is_roomy(problem) and _fastest_are_cheapest(self.problem):
+            scope = EVERYTHING
+        least: dict[Repetition, int] = {}
+        for once in (True, False):
+            stop_at = time.monotonic() + 0.5 * SEARCH_SHARE * self.limit_s
+            found = search(problem, best.cost, nodes, once=once, stop_at=stop_at)
+            if found.steps is not None:
+                best = self._listed(best, found.steps) or best
+            if found.is_complete:
+                least[Repetition.ONCE if once else Repetition.ANY] = found.cost
+        counts = Counter(s.operator for s in best.schedule.steps if isinstance(s, Compute))
+        if max(counts.values()) > 1:
+            least.pop(Repetition.ONCE, None)
+        for repetition in (Repetition.ANY, Repetition.ONCE):
+            if least.get(repetition, 0) > best.proof.bound:
+                return self._exact(best, replace(scope, repetition=repetition), least[repetition])
+        return best
+
+    def _listed(self, best: Solution, steps: tuple[Step, ...]) -> Solution | None:
+        """The solution with these steps, as they are; None if they do not pack."""
+        problem, proof = best.problem, best.proof
+        found = self._in_memory(problem, steps, verify_parts([(problem, steps)]), proof)
+        if ram_bytes(problem, found.plan) > problem.budget_bytes:
+            return None
+        stated = replace(found.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], SEARCHED))
+        choices = replace(best.choices, processors=_placement(problem, found.schedule))
+        return replace(found.with_proof(stated), choices=choices)
+
+    def _exact(self, best: Solution, scope: Scope, least: int) -> Solution:
+        """With `least` as the bound."""
+        proof, bound = best.proof, min(least, best.cost)
+        status = Status.OPTIMAL if bound == best.cost else proof.status
+        method = f"{proof.method.partition('; bound: ')[0]}; bound: {SEARCHED}"
+        return best.with_proof(replace(proof, bound=bound, status=status, scope=scope, method=method))
 
     def _bound(self) -> Proof:
         """A bound for any placement; the relaxation may run out of time, which leaves the simple one."""
@@ -191,20 +243,25 @@ class _Side:
                 if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
                     return None
                 found = listed, trace
-            cost = problem.objective.cost(found[1].energy_pj, found[1].time_ns)
-            own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
-            schedule = Schedule(solver=self.planner.solver, steps=found[0], proof=own)
-            plan = pack(
-                problem,
-                schedule,
-                enough_bytes=problem.budget_bytes - problem.base_bytes,
-                stop_at=max(self.planner.stop_at, time.monotonic() + 1.0),
-            )
-            excess = ram_bytes(problem, plan) - problem.budget_bytes
+            solution = self._in_memory(problem, *found, proof)
+            excess = ram_bytes(problem, solution.plan) - problem.budget_bytes
             if excess <= 0:
-                return Solution(problem=problem, schedule=schedule, plan=plan)
+                return solution
             budget -= excess
         return None
+
+    def _in_memory(self, problem: Problem, steps: tuple[Step, ...], trace: Trace, proof: Proof) -> Solution:
+        """The steps with their own cost, packed as well as time allows: the arena may be larger than the budget."""
+        cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
+        own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
+        schedule = Schedule(solver=self.planner.solver, steps=steps, proof=own)
+        plan = pack(
+            problem,
+            schedule,
+            enough_bytes=problem.budget_bytes - problem.base_bytes,
+            stop_at=max(self.planner.stop_at, time.monotonic() + 1.0),
+        )
+        return Solution(problem=problem, schedule=schedule, plan=plan)
 
     def _proven(self, best: Solution, proof: Proof) -> Solution:
         found = best.proof.method.partition("; bound: ")[0]
@@ -226,6 +283,19 @@ def _placement(problem: Problem, schedule: Schedule) -> Placement:
     """The processor of each operator's last execution."""
     found = {s.operator: s.processor for s in schedule.steps if isinstance(s, Compute)}
     return tuple(found[k] for k in range(len(problem.operators)))
+
+
+def _fastest_are_cheapest(problem: Problem) -> bool:
+    """Whether no kernel with less workspace is faster or cheaper than the first one, on any processor."""
+    for operator in problem.operators:
+        for variant in operator.low_workspace:
+            first = {e.processor: (e.time_ns, e.energy_pj) for e in operator.elsewhere}
+            others = {e.processor: (e.time_ns, e.energy_pj) for e in variant.elsewhere}
+            first[0], others[0] = (operator.time_ns, operator.energy_pj), (variant.time_ns, variant.energy_pj)
+            for p, (time_ns, energy_pj) in others.items():
+                if p not in first or time_ns < first[p][0] or energy_pj < first[p][1]:
+                    return False
+    return True
 
 
 def _ranked(problem: Problem, options: SolveOptions) -> list[Placement]:

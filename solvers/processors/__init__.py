@@ -1,10 +1,12 @@
 """Operators on several processors: where each runs, when, and the least that any choice costs.
 
 `placing` has the costs of a placement and proposes placements, `side_by_side` makes steps run at once, and `bounds`
-proves costs. All of it leaves recomputation and paging to solvers for one processor.
+proves costs. They leave recomputation and paging to solvers for one processor. `exact` searches small problems to the
+end, recomputation included.
 """
 
 from poetc.solvers.processors.bounds import Relaxed, relaxed, shortest_ns
+from poetc.solvers.processors.exact import Exact, can_search, is_roomy, search
 from poetc.solvers.processors.placing import (
     Placement,
     beside,
@@ -18,19 +20,23 @@ from poetc.solvers.processors.placing import (
 from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side
 
 __all__ = [
+    "Exact",
     "Placement",
     "Relaxed",
     "beside",
+    "can_search",
     "context_switches",
     "estimate",
     "heft",
     "improved",
+    "is_roomy",
     "one_after_another",
     "one_at_a_time",
     "placed",
     "relaxed",
     "runs_on",
     "scheduled",
+    "search",
     "shortest_ns",
     "side_by_side",
 ]

@@ -44,14 +44,14 @@ def shortest_ns(problem: Problem) -> int:
     """No schedule takes less time: the critical path, and the work divided among the processors."""
     if not problem.processors:
         return problem.compute_once_ns
-    weights = _weights(problem, by_time=True)
+    weights = weights_of(problem, by_time=True)
     divided = sum(_weighted_ns(problem, o, weights) for o in problem.operators)
     return max(critical_path_ns(problem), -(-divided // GRAIN))
 
 
 def relaxed(problem: Problem) -> Relaxed:
     """The relaxation, and a bound from the energy by kind, or the time, and the critical path."""
-    weights = _weights(problem, by_time=problem.objective.cost(1, 0) == 0)
+    weights = weights_of(problem, by_time=problem.objective.cost(1, 0) == 0)
     idle = [p.idle_uw for p in problem.processors]
     total_uw = sum(idle)
 
@@ -104,7 +104,7 @@ def _weighted_ns(problem: Problem, operator: OperatorSpec, weights: list[int]) -
     return min(weights[p] * c[0] for p in range(len(weights)) if (c := operator.cost_on(p)) is not None)
 
 
-def _weights(problem: Problem, *, by_time: bool) -> list[int]:
+def weights_of(problem: Problem, *, by_time: bool) -> list[int]:
     """Parts of GRAIN, one a processor: the duals of the loads in the LP that divides the work."""
     idle, count = [p.idle_uw for p in problem.processors], len(problem.processors)
     unit_ns = max(1, problem.compute_once_ns)

@@ -22,8 +22,10 @@ from poetc.scheduling import (
     Objective,
     Problem,
     ProcessorSpec,
+    Repetition,
     ScheduleError,
     SolveOptions,
+    Status,
     Step,
     complete,
     keep_all_actions,
@@ -34,9 +36,20 @@ from poetc.scheduling import (
     verify_plan,
 )
 from poetc.solvers import solve
-from poetc.solvers.processors import one_at_a_time, placed, relaxed, runs_on, shortest_ns, side_by_side
+from poetc.solvers.processors import (
+    can_search,
+    one_at_a_time,
+    placed,
+    relaxed,
+    runs_on,
+    search,
+    shortest_ns,
+    side_by_side,
+)
 from tests.support.oracle import optimum
 from tests.support.problems import random_dag, training_problem
+
+NODES = 200_000
 
 
 def with_processors(random: Random, problem: Problem, count: int = 2) -> Problem:
@@ -135,6 +148,64 @@ def least_in(problem: Problem) -> int | None:
     return min(costs, default=None)
 
 
+def least_of_lists(problem: Problem, repeats: int) -> int | None:
+    """The least cost of all lists of any steps but page-ins and page-outs, with at most so many repeated executions."""
+    operators, costs = problem.operators, list[int]()
+    fences = (False, True) if any(o.workspace_bytes for o in operators) else (False,)
+
+    def go_on(steps: tuple[Step, ...], there: frozenset[int], done: tuple[int, ...]) -> None:
+        if set(done) == set(range(len(operators))):
+            try:
+                trace = verify_parts([(problem, steps)])
+            except ScheduleError:
+                return
+            costs.append(problem.objective.cost(trace.energy_pj, trace.time_ns))
+        if len(done) == len(operators) + repeats:
+            return
+        for freed, (k, o), p, fence in itertools.product(
+            [c for n in range(len(there) + 1) for c in itertools.combinations(sorted(there), n)],
+            enumerate(operators),
+            range(len(problem.processors)),
+            fences,
+        ):
+            left = there - set(freed)
+            again = k in done and not o.recomputable
+            if again or not runs_on(o, p) or not set(o.inputs) <= left or set(o.outputs) & left:
+                continue
+            for count in range(len(o.in_place) + 1):
+                for chosen in itertools.combinations(o.in_place, count):
+                    pairs = tuple((q.input, q.output) for q in chosen)
+                    step = Compute(k, pairs, p, fence)
+                    after = (left - {i for i, _ in pairs}) | set(o.outputs)
+                    go_on((*steps, *map(Free, freed), step), after, (*done, k))
+
+    go_on((), frozenset(t for t, spec in enumerate(problem.tensors) if spec.initial == "ram"), ())
+    return min(costs, default=None)
+
+
+def compare_tight(seed: int) -> bool:
+    """Exact search on two or three operators in little RAM beside all lists; whether there was anything to compare."""
+    random = Random(seed)
+    problem = with_processors(random, random_dag(random, random.choice((2, 2, 3))))
+    alone = replace(placed(problem, (0,) * len(problem.operators)), budget_bytes=2**30)
+    budget_bytes = keep_all_peak_bytes(alone) - random.choice((0, 0, 16, 32))
+    problem = replace(problem, budget_bytes=random.choice((budget_bytes, 2**30)))
+    repeats = 1 if len(problem.operators) == 2 else 0
+    if not can_search(problem):
+        return False
+    least = least_of_lists(problem, repeats)
+    found = search(problem, 2**60 if least is None else least + 1, NODES)
+    if least is None:
+        assert found.steps is None or repeats == 0
+        return False
+    assert found.is_complete and found.steps is not None
+    trace = verify_parts([(problem, found.steps)])
+    assert found.cost == problem.objective.cost(trace.energy_pj, trace.time_ns) <= least
+    if trace.recomputes <= repeats:
+        assert found.cost == least
+    return True
+
+
 def compare(seed: int) -> None:
     """One random problem: no bound is above the exhaustive optimum, and no schedule below it."""
     random = Random(seed)
@@ -161,6 +232,8 @@ def compare(seed: int) -> None:
     assert beside is not None
     assert problem.objective.cost(beside[1].energy_pj, beside[1].time_ns) >= least
     assert beside[1].time_ns <= alone.compute_once_ns  # side by side nothing takes longer
+    exact = search(problem, 2**60, NODES, once=True)
+    assert exact.is_complete and exact.cost == least
     assert shortest_ns(problem) <= least_cost(replace(problem, objective=Objective.TIME))
     if len(problem.operators) > 3:
         return
@@ -180,6 +253,10 @@ def test_random_problems_against_exhaustive_search(seed: int) -> None:
     compare(seed)
 
 
+def test_exact_search_in_little_ram_against_all_lists() -> None:
+    assert sum(compare_tight(seed) for seed in range(8)) >= 4
+
+
 def trained() -> Problem:
     return with_processors(Random(3), training_problem(Random(3), 4))
 
@@ -196,8 +273,8 @@ def test_published_rules(solver: str) -> None:
         solve(training_problem(Random(0), 1), solver)
 
 
-def planner(solver: str = "poetc") -> Planner:
-    options = SolveOptions(time_limit_s=3.0, work_limit_s=3.0)
+def planner(solver: str = "poetc", time_limit_s: float = 3.0) -> Planner:
+    options = SolveOptions(time_limit_s=time_limit_s, work_limit_s=3.0)
     return Planner(options=options, solver=solver, reductions=reductions("ram"))
 
 
@@ -229,7 +306,25 @@ def test_a_deadline_that_only_two_processors_meet() -> None:
     assert verify(hurried, solution.schedule).time_ns < alone.compute_once_ns
 
 
+def test_small_problems_are_proven_optimal_or_state_their_scope() -> None:
+    """Every schedule that search proves is the cheapest of its scope."""
+    scopes = set()
+    for seed in (4, 5, 6):
+        random = Random(seed)
+        problem = with_processors(random, random_dag(random, random.randint(6, 11)), random.choice((2, 2, 3)))
+        solution = planner(time_limit_s=300.0).solve(problem)
+        verify_plan(solution.problem, solution.schedule, solution.plan)
+        proof, executions = solution.proof, verify(solution.problem, solution.schedule).executions
+        assert (proof.status is Status.OPTIMAL) == (proof.bound == proof.objective)
+        if proof.scope.repetition is Repetition.ONCE:
+            assert set(executions) == {1}
+        assert search(solution.problem, proof.objective, 5_000, once=True).steps is None
+        scopes.add((proof.status, proof.scope.repetition))
+    assert {(Status.OPTIMAL, Repetition.ONCE), (Status.OPTIMAL, Repetition.ANY)} <= scopes
+
+
 if __name__ == "__main__":
     for number in range(int(sys.argv[1])):
         compare(number)
-    print(f"{sys.argv[1]} problems agree")
+    compared = sum(compare_tight(number) for number in range(int(sys.argv[1])))
+    print(f"{sys.argv[1]} problems agree, and {compared} in little RAM")
