@@ -301,6 +301,8 @@ class Floats:
             return None
         if n.op == "Constant":
             given = {a.name: helper.get_attribute_value(a) for a in n.proto.attribute}
+            if not given:
+                raise Malformed(f"the Constant {name!r} holds no number")
             tensor = given.get("value")
             return numpy_helper.to_array(tensor) if tensor is not None else np.asarray(next(iter(given.values())))
         read = [self.array(i) if i else None for i in n.inputs]

@@ -291,6 +291,14 @@ def test_product_with_weights_of_few_bits(tmp_path: Path, bits: int) -> None:
         ),
         ([make_node("QLinearAdd", ["x"], ["y"], domain="com.microsoft")], "QLinearAdd 'y'.*(missing|malformed)"),
         ([make_node("QuantizeLinear", ["x", "none", "z"], ["q"])], "'none' is not above 0"),
+        (
+            [
+                make_node("Constant", [], ["empty"]),
+                make_node("Clip", ["x", "empty"], ["c"]),
+                make_node("QuantizeLinear", ["c", "s", "z"], ["q"]),
+            ],
+            "Clip 'c': the Constant 'empty' holds no number",
+        ),
     ],
 )  # fmt: skip
 def test_refusals_name_the_node(tmp_path: Path, nodes: list[onnx.NodeProto], message: str) -> None:

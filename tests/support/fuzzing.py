@@ -24,6 +24,7 @@ from onnx.reference import ReferenceEvaluator
 from poetc import training
 from poetc.errors import PoetcError
 from poetc.frontend import load
+from poetc.frontend._quantized_forms import is_quantized
 from poetc.frontend._translations import TRANSLATIONS
 from poetc.graph import Graph, materialize
 from poetc.ops import bind, spec
@@ -382,7 +383,8 @@ def _free(model: onnx.ModelProto) -> bool:
     trained = any(a.name == "training_mode" and a.i for n in nodes for a in n.attribute)
     trained |= any(n.op_type == "Dropout" and len(n.input) > 2 for n in nodes)  # drops where the file says so
     absent = any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
-    return trained or absent or any(map(_evaluated_wrongly, nodes)) or any(n.op_type in _OPEN for n in nodes)
+    opened = any(n.op_type in _OPEN for n in nodes)
+    return trained or absent or opened or is_quantized(model) or any(map(_evaluated_wrongly, nodes))
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Any]:
