@@ -49,7 +49,7 @@ def changes(arguments: argparse.Namespace) -> None:
     print("| change | rule | step, mJ | done again | at least |\n|---|---|---|---|---|")
     for row in run_switches(request, arguments.switch, lambda text: None):
         change = f"{format_bytes(row.change.before_bytes)} to {format_bytes(row.change.after_bytes)}"
-        cells = [f"{change} at {row.change.share:.0%}", row.rule]
+        cells = [f"{change} at {row.change.share:.0%}", row.rule + ("" if row.by == row.rule else f" by {row.by}")]
         cells += (
             ["", row.reason, ""]
             if row.cost is None or row.redone is None

@@ -183,7 +183,7 @@ def _switches(rows: Sequence[SwitchRow], objective: str) -> str:
         cells = [
             (
                 row.rule,
-                row.reason or row.status,
+                row.reason or row.status + ("" if row.by == row.rule else f" by {row.by}"),
                 *(("", "") if row.cost is None or row.redone is None else (unit(row.cost), f"{row.redone:.2%}")),
                 "" if row.least_redone is None else f"{row.least_redone:.2%}",
             )
@@ -195,6 +195,12 @@ def _switches(rows: Sequence[SwitchRow], objective: str) -> str:
         header = ("rule", "step", "done again", "at least", "outcome")
         parts.append(_text.table(header, [(name, *rest, outcome) for name, outcome, *rest in cells]) + "\n")
     parts.append("done again: cost behind the change beyond that of the new plan, as a share of its cost up to there")
+    for row in rows:
+        if row.cost is not None and row.by != row.rule:
+            own = "no run" if row.own_cost is None else f"a run of {unit(row.own_cost)}"
+            at = f"{_text.size(row.change.before_bytes)} to {_text.size(row.change.after_bytes)}"
+            note = f"{at}: the run of {row.by}, with its plans, is the cheapest; {row.rule}'s own plans have {own}"
+            parts.append(_text.paragraph(note))
     return "\n".join(parts)
 
 

@@ -1,6 +1,7 @@
 """A budget that changes in mid-step, under every published rule and ours: one problem, one checker, one bound.
 
-- poetc: the cheapest switch between two plans that share their order (`poetc.planning.switching`).
+- poetc: the cheapest run found. Its own is the cheapest switch between two of our plans that share their order
+  (`poetc.planning.switching`). Where a run of another rule, from its first operator on, costs less, that one is taken.
 - melon: the plans of `melon`. Tensors that the new plan holds at the same operator are kept, and the others are made
   again (MobiSys 2022, section 3.4). Its code does so for a smaller budget only.
 - sage: one run of `sage`. After the change the next allocation that does not fit evicts (MobiSys 2022, section 5).
@@ -10,7 +11,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from poetc import solvers
@@ -54,6 +55,8 @@ class SwitchRow:
     of `rest` that brings the new plan to this place, as a share of running the new plan up to there.
     `least_redone`: no continuation in the order of the new plan has a smaller share. `status`: switched, kept (one
     plan serves both budgets), stayed (a larger plan is taken with the next step), or failed, where `reason` says why.
+    `by`: the rule whose run this is, with its plans; another one than `rule` for poetc alone, which takes the cheapest.
+    `own_cost`: of poetc's run between its own plans, if there is one.
     """
 
     rule: str
@@ -65,6 +68,8 @@ class SwitchRow:
     redone: float | None = None
     least_redone: float | None = None
     reason: str = ""
+    by: str = ""
+    own_cost: int | None = None
 
 
 def compare_rules(
@@ -82,6 +87,7 @@ def compare_rules(
         before, after = (replace(smaller, budget_bytes=b) for b in (change.before_bytes, change.after_bytes))
         position = min(len(problem.operators) - 1, max(1, round(change.share * len(problem.operators))))
         ours: Bundle | None = None
+        rows: list[SwitchRow] = []
         for rule in RULES:
             on_rule(f"{rule}, {change.before_bytes:,} to {change.after_bytes:,} bytes at {change.share:.0%}")
             started = time.monotonic()
@@ -97,7 +103,16 @@ def compare_rules(
                     row = _planned(rule, ours, position, change)
             except (PoetcError, ScheduleError) as error:
                 row = SwitchRow(rule=rule, change=change, status="failed", seconds=0.0, reason=str(error))
-            yield replace(row, seconds=round(time.monotonic() - started, 3))
+            rows.append(replace(row, seconds=round(time.monotonic() - started, 3), by=rule))
+        yield _cheapest(rows)
+        yield from rows[1:]
+
+
+def _cheapest(rows: Sequence[SwitchRow]) -> SwitchRow:
+    """The row of poetc, the first of `rows`: its own run, or the run of another rule that costs less."""
+    found = [row for row in rows if row.cost is not None]
+    best = min(found, key=lambda row: row.cost or 0, default=rows[0])  # the first of several that cost the same
+    return replace(best, rule=rows[0].rule, own_cost=rows[0].cost, seconds=round(sum(row.seconds for row in rows), 3))
 
 
 def _melon(before: Problem, after: Problem, options: SolveOptions) -> Bundle:
