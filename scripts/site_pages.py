@@ -111,11 +111,12 @@ def _table(options: Any) -> str:
     for option in options:
         names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
         value = "" if option.is_flag else f" `{_cell(option.make_metavar(click.Context(cli)))}`"
-        shown = option.show_default and isinstance(option.default, (str, int, float)) and option.default is not None
+        given = option.default[0] if isinstance(option.default, tuple) and option.default else option.default
+        shown = option.show_default and isinstance(given, (str, int, float))
         if option.is_flag and option.secondary_opts:
             default = f"`{(option.opts if option.default else option.secondary_opts)[0]}`"
         else:
-            default = f"`{_cell(str(option.default))}`" if shown and not option.is_flag else ""
+            default = f"`{_cell(str(given))}`" if shown and not option.is_flag else ""
         lines.append(f"| {names}{value} | {_cell(option.help or '')} | {default} |")
     return "\n".join(lines)
 

@@ -189,6 +189,13 @@ class _Loss(click.Choice):  # type: ignore[type-arg]
         return str(value) if "=" in str(value) else str(super().convert(value, parameter, context))
 
 
+def _one_loss(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> str:
+    """The losses of all outputs as one text. A loss without an output may be given once."""
+    if len(values) > 1 and not all("=" in value for value in values):
+        raise UsageError("--loss is given twice; for several outputs write OUTPUT=LOSS each time")
+    return ",".join(values)
+
+
 class _Numbers(click.ParamType):  # type: ignore[type-arg]
     """Numbers with commas or spaces between them, or a text file that holds them."""
 
@@ -243,9 +250,12 @@ training_options = stacked(
     click.option(
         "--loss",
         type=_Loss(LOSSES),
-        default=_DEFAULTS.loss,
+        default=(_DEFAULTS.loss,),
         show_default=True,
-        help="Loss; auto chooses it by the output. For several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,...",
+        multiple=True,
+        callback=_one_loss,
+        help="Loss; auto chooses it by the output. For several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,... or "
+        "the option once for each.",
     ),
     click.option(
         "--optimizer",

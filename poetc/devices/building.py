@@ -41,6 +41,7 @@ def build_problem(
     store: str | None = None,
     stored: Collection[str] = (),
     in_ram: Collection[str] = (),
+    in_flash: Collection[str] = (),
     processors: Sequence[str] = (),
     banks: Sequence[BankSpec] = (),
 ) -> Problem:
@@ -50,9 +51,9 @@ def build_problem(
     that operators touch, except constants that the device reads in place from flash. `paging` defaults to synchronous
     transfers if the profile has a store; `store` chooses one by name. State begins and ends a step in RAM
     (`scheduling.on_store` moves it). A tensor in `stored` is given on the store and read there, such as weights for
-    inference that training keeps there. One in `in_ram` is in RAM and not in flash. `processors`: names of those that
-    work beside the main one. `banks`: of RAM, with their budgets, which count instead of `budget_bytes`. Raises
-    UsageError where profile and options do not fit.
+    inference that training keeps there. One in `in_ram` is in RAM and not in flash, and one in `in_flash` is a constant
+    of the program on every device. `processors`: names of those that work beside the main one. `banks`: of RAM, with
+    their budgets, which count instead of `budget_bytes`. Raises UsageError where profile and options do not fit.
     """
     chosen = _choose_store(profile, store)
     if paging is None:
@@ -65,7 +66,7 @@ def build_problem(
     costs = CostModel(profile)
     costs.check_kinds(registry(), profile.name)
     others = tuple(OtherProcessor(profile, name, number) for number, name in enumerate(processors, 1))
-    storages = _Storages(graph, profile, frozenset(stored), frozenset(in_ram))
+    storages = _Storages(graph, profile, frozenset(stored), frozenset(in_ram), frozenset(in_flash))
     fetched = fetched_bytes(graph, profile.memory) if profile.compute.loop_ns else {}
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
     operators = tuple(
@@ -140,7 +141,14 @@ def _choose_store(profile: DeviceProfile, name: str | None) -> Store | None:
 class _Storages:
     """Which tensors are storages of their own, which of them are in RAM, and where each begins and ends a step."""
 
-    def __init__(self, graph: Graph, profile: DeviceProfile, stored: frozenset[str], in_ram: frozenset[str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        profile: DeviceProfile,
+        stored: frozenset[str],
+        in_ram: frozenset[str],
+        in_flash: frozenset[str],
+    ) -> None:
         self.graph = graph
         self.stored = stored
         self.roots = view_roots(graph)
@@ -150,7 +158,8 @@ class _Storages:
         self.flash = {
             name
             for name, tensor in graph.tensors.items()
-            if name not in self.made and name not in stored | in_ram and is_flash_resident(tensor, graph, profile)
+            if name not in self.made | stored | in_ram
+            and (name in in_flash or is_flash_resident(tensor, graph, profile))
         }
         used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
         results = {self.roots[t] for t in graph.outputs}  # the caller reads them after a step

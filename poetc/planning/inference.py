@@ -46,11 +46,15 @@ class InferencePlan:
 
 
 def alone_problem(inference: Graph, profile: DeviceProfile, training: Problem) -> Problem:
-    """The scheduling problem of the model, on the state that `training` leaves in RAM or on the store."""
+    """The scheduling problem of the model, on the state that `training` leaves in RAM or on the store.
+
+    A weight that the loss does not reach has no place there: it is a constant of the program.
+    """
     stored, kept = (
         {training.tensors[chain[0]].name for chain in chains(training)} for chains in (stored_state, state_chains)
     )
-    return build_problem(inference, profile, budget_bytes=0, stored=stored, in_ram=kept)
+    unreached = inference.values.keys() - {t.name for t in training.tensors}
+    return build_problem(inference, profile, budget_bytes=0, stored=stored, in_ram=kept, in_flash=unreached)
 
 
 def programs(

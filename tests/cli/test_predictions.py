@@ -159,3 +159,37 @@ def test_a_batch_that_the_model_cannot_have_is_refused_in_one_line(tmp_path: Pat
     ended = run("solve", file, "--micro-batches", "2", "-o", tmp_path / "solved", "--quiet")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert "--micro-batches 2: " in ended.err and "use --micro-batches 1" in ended.err and "--batch 4" not in ended.err
+
+
+def test_a_head_that_the_loss_does_not_reach_predicts(tmp_path: Path) -> None:
+    """On the host its weights have no place among the state of training."""
+    random = np.random.default_rng(0)
+    weights = {name: random.standard_normal((6, n)).astype(np.float32) for name, n in {"v": 4, "w": 2}.items()}
+    nodes = [oh.make_node("MatMul", ["x", "v"], ["cls"]), oh.make_node("MatMul", ["x", "w"], ["reg"])]
+    outputs = [oh.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ("cls", "reg")]
+    inputs = [oh.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, 6])]
+    held = [onnx.numpy_helper.from_array(w, n) for n, w in weights.items()]
+    graph = oh.make_graph(nodes, "heads", inputs, outputs, held)
+    path = tmp_path / "heads.onnx"
+    onnx.save(oh.make_model(graph, opset_imports=[oh.make_opsetid("", 17)]), path)
+    ended = run("solve", path, "--loss", "reg=mse", "--solver", "keep_all", "-o", tmp_path / "heads")
+    assert ended.code == 0, ended.err
+    solved = artifact.read(tmp_path / "heads")
+    training = programs.training_program(solved)
+    infer, _ = programs.inference_programs(solved, training)
+    assert [b.name for b in infer.constants] == ["v"]
+    assert solved.inference is not None and solved.graph is not None
+    program = Interpreter(infer, {**solved.inference.values, **solved.graph.values})
+    x = random.standard_normal((3, 6)).astype(np.float32)
+    program.run({"x": x})
+    for name, weight in {"cls": "v", "reg": "w"}.items():
+        np.testing.assert_allclose(program.output(name), x @ weights[weight], rtol=1e-5, atol=1e-6)
+
+
+def test_losses_of_several_outputs_may_be_given_one_by_one(tmp_path: Path) -> None:
+    """A repeated option would otherwise lose all but the last."""
+    twice = run("analyze", tmp_path / "m.onnx", "--loss", "mse", "--loss", "l1")
+    assert (twice.code, twice.err) == (
+        2,
+        "poetc: error: --loss is given twice; for several outputs write OUTPUT=LOSS each time\n",
+    )
