@@ -8,6 +8,7 @@ from typing import Any
 
 from poetc.cli._wrapping import LEAST_COLUMNS, columns_of, hanging
 from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_count
 from poetc.errors import printable
 
 COLUMNS = 80  # of a terminal
@@ -124,7 +125,7 @@ def _moved(summary: Mapping[str, Any]) -> str:
     if not summary["moves"]:
         return ""
     costs = f"{energy(summary['move_pj'])} and {duration(summary['move_ns'])} of the totals"
-    return f"{summary['moves']} times, {size(summary['moved_bytes'])}, {costs}"
+    return f"{format_count(summary['moves'], 'time')}, {size(summary['moved_bytes'])}, {costs}"
 
 
 def _flash(summary: Mapping[str, Any]) -> str:
@@ -167,7 +168,7 @@ def switches_text(result: Mapping[str, Any]) -> str:
     """The switches of a bundle that were taken."""
     return fields(
         (
-            ("switches", f"{result['switches']:,} between {result['plans']} plans"),
+            ("switches", f"{result['switches']:,} between {format_count(result['plans'], 'plan')}"),
             ("taken", f"{result['tried']:,}, and {result['requests']:,} random requests"),
             ("ways of adding up the batch", str(result["histories"]) if result["histories"] > 1 else ""),
             ("same bits, peaks as predicted", "yes" if result["passed"] else "NO"),
@@ -433,8 +434,8 @@ def import_text(document: Mapping[str, Any]) -> str:
     return fields(
         (
             ("written to", document["out"]),
-            ("taken over", f"{document['taken']} tensors from {document['from']}"),
-            ("of the state", f"{document['state']} tensors that training changes"),
+            ("taken over", f"{format_count(document['taken'], 'tensor')} from {document['from']}"),
+            ("of the state", f"{format_count(document['state'], 'tensor')} that training changes"),
         )
     )
 

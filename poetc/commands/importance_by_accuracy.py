@@ -18,6 +18,7 @@ from poetc.commands.importance import KEEP_ALL_S, UNITS, ImportanceRequest, upda
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.train import TrainRequest, train
 from poetc.devices import format_ns
+from poetc.devices.units import format_count
 from poetc.errors import PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file, scratch_directory
@@ -102,7 +103,7 @@ def by_accuracy(
         name=model.source.name,
         model=fingerprint(graph),
         by="accuracy",
-        unit=f"{UNITS[name]} after {trials.epochs} epochs",
+        unit=f"{UNITS[name]} after {format_count(trials.epochs, 'epoch')}",
     )
 
 

@@ -136,6 +136,11 @@ def format_cost(objective: Objective, cost: int) -> str:
     return {Objective.ENERGY: format_pj, Objective.TIME: format_ns}[objective](cost)
 
 
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """`1 tensor`, `1,200 tensors`; `plural` where it is not `noun` with an s."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
 def format_share(fraction: float) -> str:
     """`0.0123` → `1.23 %`; a share above zero never reads as zero."""
     if 0 < fraction < 5e-5:

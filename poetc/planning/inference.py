@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from poetc import codegen, solvers
 from poetc.codegen.program import Program
 from poetc.devices import DeviceProfile, build_problem
+from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
 from poetc.graph import Graph, Phase, TrainingGraph
@@ -189,11 +190,11 @@ def _within_budget(
         return InferencePlan(note=why)
     assert found.problem is not None and found.schedule is not None and found.plan is not None
     trace = verify(found.problem, found.schedule)
-    taken = problem.base_bytes + found.plan.arena_bytes
+    taken, again = problem.base_bytes + found.plan.arena_bytes, sum(n > 1 for n in trace.executions)
     note = (
         f"predictions are scheduled too, in {taken:,} bytes instead of {needed:,}:"
-        f" {sum(n > 1 for n in trace.executions)} operators are recomputed,"
-        f" {trace.page_outs + trace.page_ins} page transfers"
+        f" {'1 operator is' if again == 1 else f'{again:,} operators are'} recomputed,"
+        f" {format_count(trace.page_outs + trace.page_ins, 'page transfer')}"
     )
     return replace(found, note=note)
 

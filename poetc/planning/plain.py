@@ -9,6 +9,7 @@ from typing import Protocol
 
 from poetc import solvers
 from poetc.devices import format_bytes
+from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
 from poetc.planning.arena import packed, ram_bytes
@@ -124,7 +125,9 @@ class _PlainSolve:
             if excess <= 0:
                 moves = [problem.tensors[s.tensor].size_bytes for s in solved.steps if isinstance(s, Move)]
                 if moves:
-                    self.progress(f"packed with {len(moves)} moves of {format_bytes(sum(moves))} within RAM")
+                    self.progress(
+                        f"packed with {format_count(len(moves), 'move')} of {format_bytes(sum(moves))} within RAM"
+                    )
                 if not self.planner.relaxed:
                     self.planner.best.keep(problem, solved.proof.objective)
                 return _relabelled(problem, solved, first), plan

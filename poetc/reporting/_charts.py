@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from poetc.devices.units import format_bytes
+from poetc.devices.units import format_bytes, format_count
 from poetc.reporting._facts import Category, Facts, Origin
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import shorten
@@ -151,8 +151,8 @@ def timeline(solved: Solved, facts: Facts) -> str:
     }
     kept = len(forward) - len(changed)
     summary = (
-        f"Of {len(forward)} tensors made by the forward pass, {kept} are made once and kept as long as needed. "
-        f"{counts['recomputed']} are made again by recomputed operators; {counts['paged']} come back from the store."
+        f"The forward pass makes {format_count(len(forward), 'tensor')} and keeps {kept} as long as needed. "
+        f"Recomputed operators make {counts['recomputed']} again, and the store gives {counts['paged']} back."
     )
     items = "".join(_timeline_row(problem, t, fates[t], "".join(stays[t]), steps) for t in rows)
     more = len(forward) - len(rows)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_cost, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_cost, format_count, format_ns, format_pj
 from poetc.errors import printable
 from poetc.planning.solution import cost_of_computing_once
 from poetc.reporting._solved import Solved
@@ -123,7 +123,7 @@ def life(summary: Mapping[str, Any]) -> str:
     if steps is None or years is None:
         return ""
     span = f"{years:,.1f} years" if years >= 1 else f"{years * 365:,.1f} days"
-    return f"worn out after {steps:,} steps ({span} without a pause)"
+    return f"worn out after {format_count(steps, 'step')} ({span} without a pause)"
 
 
 def verdict(solved: Solved) -> str:

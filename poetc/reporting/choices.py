@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from poetc.devices.units import format_bytes, format_cost, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_cost, format_count, format_ns, format_pj
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.solution import Solution, Tried
@@ -104,10 +104,10 @@ def _saved(saved: Sequence[Mapping[str, Any]]) -> str:
     if not saved:
         return ""
     before, after = (sum(int(e[key]) for e in saved) for key in ("saved_bytes", "encoded_bytes"))
-    tensors = "1 tensor" if len(saved) == 1 else f"{len(saved)} tensors"
     lossy = sorted({str(e["format"]) for e in saved} - {"slope", "place"})
     effect = f"with an error, in {lossy[0]}; poetc validate measures it" if lossy else "the same results"
     spent = format_pj(sum(int(e["energy_pj"]) for e in saved))
+    tensors = format_count(len(saved), "tensor")
     return f"{tensors} saved for backward in {after:,} bytes instead of {before:,}, for {spent} a step ({effect})"
 
 
@@ -121,7 +121,7 @@ def _banks(solution: Solution) -> str:
         for bank, peak in zip(problem.banks, trace.bank_peaks, strict=True)
     ]
     copies = sum(isinstance(s, Move) and s.bank is not None for s in solution.schedule.steps)
-    copied = f"; {copies} copies between banks" if copies else ""
+    copied = f"; {format_count(copies, 'copy', 'copies')} between banks" if copies else ""
     return (
         f"banks of RAM: {', '.join(parts)}{copied}; their reads and writes cost {format_pj(trace.bank_pj)}"
         f" and {format_ns(trace.bank_ns)} more than in the cheapest memory"
@@ -135,17 +135,20 @@ def _processors(solution: Solution) -> str:
     trace, steps = verify(problem, solution.schedule), solution.schedule.steps
     counts = Counter(step.processor for step in steps if isinstance(step, Compute))
     parts = [
-        f"{p.name} {counts[k]} operators, busy {format_ns(busy)}"
+        f"{p.name} {format_count(counts[k], 'operator')}, busy {format_ns(busy)}"
         for k, (p, busy) in enumerate(zip(problem.processors, trace.busy_ns, strict=True))
     ]
-    return f"processors: {'; '.join(parts)}; {trace.hand_overs} hand-overs in {format_ns(trace.time_ns)}"
+    return (
+        f"processors: {'; '.join(parts)}; {format_count(trace.hand_overs, 'hand-over')} in {format_ns(trace.time_ns)}"
+    )
 
 
 def _state(solution: Solution) -> str:
     problem, proof = solution.problem, solution.proof
     stored = stored_state(problem)
     size = sum(problem.tensors[chain[0]].size_bytes for chain in stored)
-    parts = [f"state: {len(stored)} tensors ({size:,} bytes) live on the store, the others in RAM"] if stored else []
+    live = f"{format_count(len(stored), 'tensor')} ({size:,} bytes) {'lives' if len(stored) == 1 else 'live'}"
+    parts = [f"state: {live} on the store, the others in RAM"] if stored else []
     if solution.placement_bound is not None and proof.objective > 0:
         gap = max(0.0, (proof.objective - solution.placement_bound) / proof.objective)
         parts.append(f"with this placement of state the gap is {gap:.3%}")
@@ -158,7 +161,7 @@ def _kernels(asked: Problem, solution: Solution) -> str:
         return ""
     shown = [f"{op.name} ({format_bytes(b)} -> {format_bytes(op.workspace_bytes)})" for op, b in found[:NAMES]]
     more = f" and {len(found) - NAMES} more" if len(found) > NAMES else ""
-    operators = "1 operator" if len(found) == 1 else f"{len(found)} operators"
+    operators = format_count(len(found), "operator")
     return (
         f"{operators} in kernels with less workspace than the fastest, as RAM is short (the same results): "
         f"{', '.join(shown)}{more}"

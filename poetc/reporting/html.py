@@ -8,7 +8,7 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
 from poetc.reporting import _charts, _words
 from poetc.reporting._facts import Facts, at_peak, gather
 from poetc.reporting._solved import Solved
@@ -147,7 +147,7 @@ def _changes(solved: Solved, facts: Facts) -> str:
             )
             for m in facts.moved[:_LIST_ROWS]
         ]
-        heading = f"Paged: {len(facts.moved)} tensors"
+        heading = f"Paged: {format_count(len(facts.moved), 'tensor')}"
         parts.append(_table(heading, ("tensor", "size", "out / in", "energy", "time"), rows, more=len(facts.moved)))
     if facts.relocated:
         rows = [
@@ -160,7 +160,7 @@ def _changes(solved: Solved, facts: Facts) -> str:
             )
             for r in facts.relocated[:_LIST_ROWS]
         ]
-        heading = f"Moved within RAM, to make room in one piece: {len(facts.relocated)} tensors"
+        heading = f"Moved within RAM, to make room in one piece: {format_count(len(facts.relocated), 'tensor')}"
         columns = ("tensor", "size", "times", "energy", "time")
         parts.append(_table(heading, columns, rows, more=len(facts.relocated)))
     return "".join(parts) or "<p>Nothing is recomputed and nothing is paged: the budget does not ask for it.</p>"
@@ -198,7 +198,7 @@ def _totals(solved: Solved) -> str:
             "page transfers",
             f"{trace.page_outs:,} out, {trace.page_ins:,} in; {format_bytes(trace.store_bytes)} on the store",
         ),
-        ("moved within RAM", f"{trace.moves:,} times; {_words.moved(solved)}"),
+        ("moved within RAM", f"{format_count(trace.moves, 'time')}; {_words.moved(solved)}"),
         ("written to the store", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)),
         ("peak RAM", f"{trace.peak_bytes:,} bytes at step {trace.peak_step:,}"),
         ("budget", f"{problem.budget_bytes:,} bytes"),

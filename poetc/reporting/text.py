@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from poetc.devices.units import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
 from poetc.reporting import _words
 from poetc.reporting._facts import Category, Facts, at_peak, gather
 from poetc.reporting._solved import Solved
@@ -68,7 +68,7 @@ def _cost(solved: Solved) -> str:
     paged = f"{trace.page_outs} out, {trace.page_ins} in; {format_bytes(trace.store_bytes)} on the store"
     rows.append(("page transfers", paged))
     if trace.moves:
-        rows.append(("moved within RAM", f"{trace.moves} times: {_words.moved(solved)}"))
+        rows.append(("moved within RAM", f"{format_count(trace.moves, 'time')}: {_words.moved(solved)}"))
     if trace.written_bytes:
         rows.append(("written", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)))
     guessed = _words.guesses(solved.summary)
@@ -119,7 +119,7 @@ def _moved(solved: Solved, facts: Facts) -> str:
         for m in facts.moved[:_ROWS]
     ]
     total = format_pj(sum(m.energy_pj for m in facts.moved))
-    return f"Paged: {len(facts.moved)} tensors, {total} for the transfers\n" + _table(
+    return f"Paged: {format_count(len(facts.moved), 'tensor')}, {total} for the transfers\n" + _table(
         [*rows, *_more(len(facts.moved), 5)], right=(1, 2, 3, 4)
     )
 

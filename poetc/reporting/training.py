@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from poetc.devices.units import format_count
 from poetc.reporting._solved import Solved
 from poetc.reporting.html import html
 
@@ -45,7 +46,8 @@ def section(document: Mapping[str, Any]) -> str:
     drawn = "".join(_chart(title, curves, kind, best) for title, curves, kind in charts)
     early = " Training stopped early." if document["stopped_early"] else ""
     summary = (
-        f"{len(rows)} epochs, {document['steps']:,} steps of {document['batch']} samples, {document['step_ms']:.2f} ms "
+        f"{format_count(len(rows), 'epoch')}, {format_count(document['steps'], 'step')}"
+        f" of {format_count(document['batch'], 'sample')}, {document['step_ms']:.2f} ms "
         f"each. The weights of epoch {best} were written to {document['output']}.{early}"
     )
     return f'<section id="training"><h2>Training</h2><p>{escape(summary)}</p>{drawn}{_table(rows, best)}</section>'

@@ -97,7 +97,7 @@ def test_by_accuracy_each_update_is_trained_alone_and_none_twice(
     first = by_accuracy(request, trials, said.append)
     assert [c.parameter for c in first.candidates] == ["18.weight", "18.weight", "18.bias"]
     assert first.candidates[0].importance > first.candidates[2].importance and first.candidates[0].importance > 0.05
-    assert first.unit == "rise of the validation accuracy after 1 epochs"
+    assert first.unit == "rise of the validation accuracy after 1 epoch"
     assert said[-1] == "3 of 3 updates, about 0 ns left"
     lines = (measured / "trials.yaml.jsonl").read_text().splitlines()
     (measured / "trials.yaml.jsonl").write_text("\n".join(lines[:2]) + '\n{"key": "cut')

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from poetc.devices import format_bytes, format_ns, format_pj, parse_duration, parse_size
+from poetc.devices.units import format_count
 from poetc.errors import UsageError
 
 
@@ -83,3 +84,16 @@ def test_formatting() -> None:
     ]  # fmt: skip
     assert [format_ns(n) for n in (5, 1_500, 46_470_000, 2_500_000_000)] == ["5 ns", "1.500 µs", "46.47 ms", "2.500 s"]
     assert [format_pj(n) for n in (5, 48_790_000_000, 1_578 * 10**9)] == ["5 pJ", "48.79 mJ", "1.578 J"]
+
+
+@pytest.mark.parametrize(
+    ("count", "nouns", "text"),
+    [
+        (0, ("tensor",), "0 tensors"),
+        (1, ("tensor",), "1 tensor"),
+        (1, ("copy", "copies"), "1 copy"),
+        (1_200, ("copy", "copies"), "1,200 copies"),
+    ],
+)
+def test_counts_have_a_singular(count: int, nouns: tuple[str, ...], text: str) -> None:
+    assert format_count(count, *nouns) == text

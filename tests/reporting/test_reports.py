@@ -217,8 +217,8 @@ def test_the_page_is_well_formed_and_needs_nothing_from_outside() -> None:
     assert "$" not in source  # nothing left to fill in
     words = " ".join(page.text)
     for expected in (
-        "1 are made again by recomputed operators",
-        "1 come back from the store",
+        "Recomputed operators make 1 again",
+        "the store gives 1 back",
         "a <class>",
         "event <1>",
         "a <note>",
@@ -271,7 +271,7 @@ def test_text_tells_the_essentials() -> None:
         "RAM",
         "budget",
         "Recomputed: 1 of 12 operators, once",
-        "Paged: 1 tensors",
+        "Paged: 1 tensor,",
         "1 out, 1 in",
         "modelled",
         "- a <note>",

@@ -4,7 +4,7 @@
  * The store's barrier (poetc_store.sync) orders the writes. The state, and every page before it, is on the medium
  * before the trailer that makes the slot valid. The trailer is there before anything writes to the other slot.
  *
- *     err = poetc_init(&runtime, &model_train, &config, model_state);
+ *     err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
  *     err = poetc_checkpoint_load(&runtime, &checkpoint);      POETC_ENOENT: none yet, start from the beginning
  *     for (step = runtime.run_count; step < steps; step++) {
  *         ... inputs ...

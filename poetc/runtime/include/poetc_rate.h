@@ -3,9 +3,9 @@
  * Formulas and names are those of that module, which follows PyTorch. Only + - * / of double precision are used, so
  * that every target and compiler gets the same bits.
  *
- *     rate = poetc_rate(&model_schedule, &plateau, base, session.runtime.run_count);
+ *     rate = poetc_rate(POETC_MODEL_SCHEDULE, &plateau, base, session.runtime.run_count);
  *     err = poetc_session_set_learning_rate(&session, rate);          before each step
- *     poetc_rate_observe(&model_schedule, &plateau, validation_loss); after each epoch
+ *     poetc_rate_observe(POETC_MODEL_SCHEDULE, &plateau, validation_loss); after each epoch
  */
 #ifndef POETC_RATE_H
 #define POETC_RATE_H

@@ -5,8 +5,8 @@
  * that keeps the group below `memory.high`. Where processes stall for want of memory, it is the next smaller one. After
  * a switch the pages above the new arena go back to the system (madvise).
  *
- *     err = poetc_session_init(&session, &model, &config);
- *     err = err ? err : poetc_pressure_begin(&pressure, &session, &model_bundle, NULL);
+ *     err = poetc_session_init(&session, POETC_MODEL_DESCRIPTION, &config);
+ *     err = err ? err : poetc_pressure_begin(&pressure, &session, POETC_MODEL_BUNDLE, NULL);
  *     ... poetc_session_step(&session, inputs, &loss) ...
  */
 #ifndef POETC_PRESSURE_H
