@@ -1,6 +1,9 @@
 """Measure the code of the runtime for every firmware target, for `poetc solve` to predict the size of a program.
 
-    python scripts/code_sizes.py [OUT]        default: poetc/runtime/code_sizes.tsv; needs the cross compilers
+    python scripts/code_sizes.py [--target NAME] [OUT]
+
+OUT is poetc/runtime/code_sizes.tsv by default. --target measures one target anew, and takes the others from there. It
+needs the cross compilers.
 
 Compiles all sources and ports with the flags of the emitted Makefile. Writes each function's and variable's section,
 its size on every target, and the symbols that it refers to. Library functions (libgcc, newlib) are read from the
@@ -9,6 +12,7 @@ compiler's archives. Needed after a change that moves a prediction by more than 
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import tempfile
@@ -16,7 +20,18 @@ from pathlib import Path
 
 from poetc.codegen import TARGETS
 from poetc.codegen._boards import BOARDS
-from poetc.codegen._code_size import CHECKPOINTS, DATA_FILE, LOOP, Section, columns, read_object, write_table
+from poetc.codegen._code_size import (
+    CHECKPOINTS,
+    DATA_FILE,
+    LOOP,
+    QUEUES,
+    TRAIN,
+    Section,
+    columns,
+    read_object,
+    read_table,
+    write_table,
+)
 from poetc.codegen._targets import resolve
 from poetc.codegen.layouts.contents import WARNINGS
 from poetc.runtime import runtime_directory
@@ -25,6 +40,8 @@ from poetc.runtime import runtime_directory
 MODEL_H = """
 #include "poetc.h"
 #include "poetc_session.h"
+#include "poetc_queues.h"
+extern const poetc_queues model_queues;
 extern const poetc_program model_train;
 extern const poetc_binding model_train_inputs[];
 extern const poetc_limit model_limits[];
@@ -48,6 +65,7 @@ extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_REGION_COUNT 2u
 #define POETC_MODEL_IDENTITY 0x12345678u
 #define POETC_MODEL_LOOP (&model_loop)
+#define POETC_MODEL_QUEUES (&model_queues)
 """
 
 
@@ -63,12 +81,17 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
     target, _ = resolve(target_name, None, numerics == "portable")
     root = runtime_directory()
     ports = [root / "ports" / folder for folder in target.ports]
-    named = {root / "ports" / s for b in BOARDS.values() if b.target == target_name for s in b.sources}
+    boards = [b for b in BOARDS.values() if b.target == target_name]
+    starts = {b.processors for b in boards if b.processors}
+    named = {root / "ports" / s for b in boards for s in (*b.sources, *starts)}
     sources = [*root.glob("src/*.c"), *root.glob("kernels/*/*.c"), *root.glob("ports/device/train.c"), *named]
     sources += [p for folder in ports if folder.name != "device" for p in folder.iterdir() if p.suffix in (".c", ".S")]
     includes = [
         f"-I{scratch}",
-        *(f"-I{root / f}" for f in ("include", "src", "kernels", "ports/device", "ports/drivers", "ports/loop")),
+        *(
+            f"-I{root / f}"
+            for f in ("include", "src", "kernels", "ports/device", "ports/drivers", "ports/loop", "ports/processors")
+        ),
     ]
     contract = "off" if numerics == "portable" else "fast"
     flags = f"-std=c99 {WARNINGS} -ffp-contract={contract} -ffunction-sections -fdata-sections {target.flags}".split()
@@ -85,21 +108,14 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
     for source in sorted(sources):
         out = scratch / f"{source.stem}.o"
         label = source.relative_to(root).as_posix()
-        run(compiler, *flags, *includes, "-c", "-o", out, source)
-        add(out, label)
+        variants: dict[str, tuple[str, ...]] = {"": ()}
         if label in LOOP:
-            run(
-                compiler,
-                *flags,
-                *includes,
-                "-UPOETC_CHECKPOINT_STEPS",
-                "-DPOETC_CHECKPOINT_STEPS=1",
-                "-c",
-                "-o",
-                out,
-                source,
-            )
-            add(out, label + CHECKPOINTS)
+            variants[CHECKPOINTS] = ("-UPOETC_CHECKPOINT_STEPS", "-DPOETC_CHECKPOINT_STEPS=1")
+        if label == TRAIN and starts:
+            variants |= {QUEUES + name: (*words, "-DPOETC_QUEUES") for name, words in variants.items()}
+        for name, words in variants.items():
+            run(compiler, *flags, *includes, *words, "-c", "-o", out, source)
+            add(out, label + name)
     archives = [run(compiler, *flags, "-print-libgcc-file-name").strip()]
     if target.cross_compile == "arm-none-eabi-":
         archives.append(run(compiler, *flags, "-print-file-name=libc_nano.a").strip())
@@ -120,17 +136,23 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
 
 
 def main() -> None:
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA_FILE
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", nargs="?", type=Path, default=DATA_FILE)
+    parser.add_argument("--target", choices=sorted({target for target, _ in columns()}))
+    given = parser.parse_args()
     measured = {}
     with tempfile.TemporaryDirectory() as scratch:
         (Path(scratch) / "model.h").write_text(MODEL_H)
         for target, numerics in columns():
+            if given.target not in (None, target):
+                measured[target, numerics] = read_table((target, numerics))
+                continue
             print(f"{target} {numerics}", file=sys.stderr)
             measured[target, numerics] = measure(target, numerics, Path(scratch))
     compilers = {TARGETS[t].cross_compile + "gcc" for t, _ in columns()}
     versions = [run(c, "-dumpfullversion").strip() for c in sorted(compilers)]
     note = ", ".join(f"{c} {v}" for c, v in zip(sorted(compilers), versions, strict=True))
-    out.write_text(write_table(measured, note))
+    given.out.write_text(write_table(measured, note))
 
 
 if __name__ == "__main__":

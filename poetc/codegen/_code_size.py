@@ -22,8 +22,9 @@ from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 
 DATA_FILE = runtime_directory() / "code_sizes.tsv"
-LOOP = ("ports/device/train.c", "ports/loop/poetc_loop.c")  # measured without and with checkpoints
-CHECKPOINTS = "+checkpoints"
+TRAIN = "ports/device/train.c"  # measured for one processor and, where a board has more, for several
+LOOP = (TRAIN, "ports/loop/poetc_loop.c")  # measured without and with checkpoints
+CHECKPOINTS, QUEUES = "+checkpoints", "+queues"
 CODE, VARIABLES, INITIALISED = "code", "bss", "data"
 CHECKSUM_BYTES = 4  # `gradients_crc` of train.c
 Key = tuple[str, str]  # target and numerics
@@ -161,7 +162,7 @@ def is_measured(board: Board) -> bool:
 
 
 @functools.cache
-def _sections(key: Key) -> dict[str, Section]:
+def read_table(key: Key) -> dict[str, Section]:
     """By name, those that `key` has."""
     keys, rows = _table()
     column = keys[key]
@@ -213,7 +214,7 @@ def _reached(sections: Mapping[str, Section], names: Iterable[str]) -> set[str]:
 
 def kernel_bytes(symbols: Iterable[str], board: Board, numerics: str = "portable") -> int:
     """The code of these kernels on a board, with all that they call. The table must have its target."""
-    sections = _sections((board.target, numerics))
+    sections = read_table((board.target, numerics))
     found = (sections[name] for name in _reached(sections, symbols))
     return sum(s.size_bytes for s in found if s.kind == CODE)
 
@@ -236,12 +237,15 @@ def firmware_size(
     """
     module = Module("model", (main,))
     target = TARGETS[board.target]
-    ports = {f"ports/{p.parent.name}/{p.name}" for p in port_sources(target, board).values()}
+    queues = bool(main.queues and board.processors)
+    ports = {f"ports/{p.parent.name}/{p.name}" for p in port_sources(target, board, queues=queues).values()}
     if checkpoint_steps(main, target, board, checkpoint):
         ports = ports - {*LOOP} | {name + CHECKPOINTS for name in LOOP}
+    if queues:
+        ports = {name.replace(TRAIN, TRAIN + QUEUES) for name in ports}
     sections = {
         name: s
-        for name, s in _sections((board.target, numerics)).items()
+        for name, s in read_table((board.target, numerics)).items()
         if not name.startswith("ports/") or name.partition(":")[0] in ports
     }
     kernels = main.kernels
@@ -249,16 +253,16 @@ def firmware_size(
     total = dict.fromkeys((CODE, VARIABLES, INITIALISED), 0)
     for name in kept:
         total[sections[name].kind] += sections[name].size_bytes
-    plan = layout(board, memory, module.arena_bytes, 0)
+    plan = layout(board, memory, module.arena_bytes, 0, len(main.queues) if queues else 1)
     checksum_bytes = CHECKSUM_BYTES if gradients else 0
     variables = align(total[INITIALISED], 8) + align(
         total[VARIABLES] + checksum_bytes, 8
     )  # as the linker script has it
     return FirmwareSize(
         code_bytes=total[CODE] + total[INITIALISED],
-        tables_bytes=tables_bytes(module, 8 if "aarch64" in target.cross_compile else 4),
+        tables_bytes=tables_bytes(module, 8 if "aarch64" in target.cross_compile else 4, queues=queues),
         image_bytes=align(state_in_ram_bytes(main)) + align(module.flash_bytes),
-        stack_bytes=plan.stack_bytes,
+        stack_bytes=plan.processors * plan.stack_bytes,
         variables_bytes=variables,
         arena_bytes=plan.arena_bytes,
     )

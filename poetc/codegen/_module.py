@@ -368,8 +368,11 @@ def source(module: Module) -> str:
     return "\n".join([*lines, ""])
 
 
-def tables_bytes(module: Module, pointer_bytes: int) -> int:
-    """The flash of the main program's tables: steps and their operands, pages, inputs, outputs, descriptors."""
+def tables_bytes(module: Module, pointer_bytes: int, *, queues: bool = False) -> int:
+    """The flash of the main program's tables: steps and their operands, pages, inputs, outputs, descriptors.
+
+    `queues`: with those of its processors.
+    """
     main = module.programs[0]
     pools = Pools()
     step_rows(main, pools)
@@ -386,7 +389,14 @@ def tables_bytes(module: Module, pointer_bytes: int) -> int:
         + names
         + (60 if pointer_bytes == 4 else 88)  # poetc_program
         + (104 if pointer_bytes == 4 else 168)  # poetc_model
+        + (_queues_bytes(main, pointer_bytes) if queues else 0)
     )
+
+
+def _queues_bytes(program: Program, pointer_bytes: int) -> int:
+    count = len(program.queues)
+    rows = 4 * (1 + count) * sum(len(queue) for queue in program.queues)
+    return rows + (4 + pointer_bytes) * count + 4 * pointer_bytes  # poetc_queues last
 
 
 def _program_source(prefix: str, program: Program) -> list[str]:
