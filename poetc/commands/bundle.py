@@ -10,26 +10,29 @@ from typing import Any
 from poetc import codegen, reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands.best_updates import settled
-from poetc.commands.encodings import require_exact
+from poetc.commands.encodings import is_lossy, made, offers_of, require_exact
+from poetc.commands.encodings import summary_of as summary_of_encodings
 from poetc.commands.programs import POINTER_BYTES, switches_of
 from poetc.commands.requests import (
     SolveRequest,
     inference_model,
     limits,
     load_model,
+    paging_of,
     problem_of,
     read_problem,
     require_offsets,
     require_time,
     training_graph,
 )
-from poetc.commands.solve import MOST_OPERATORS, summary_of
+from poetc.commands.solve import MOST_OPERATORS, as_exactly_as_works, summary_of
 from poetc.devices import load_profile, parse_size
-from poetc.errors import PoetcError, UsageError
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
 from poetc.planning import Solution, inference, ram_bytes, solve_bundle
 from poetc.planning.safe_points import waits
+from poetc.planning.saved import Offer, Saved
 from poetc.planning.smallest_ram import search_share_s
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
@@ -46,8 +49,10 @@ def bundle(
 ) -> Artifact:
     """Solve for each of `budgets`, or for `points` budgets from keep-all down to the least; write `request.out`.
 
-    The artifact is that of the largest budget, with the other plans beside it. `switch_flash`: the most flash that the
-    tables of switches may take. Raises the errors of `poetc.errors`.
+    The artifact is that of the largest budget, with the other plans beside it. All plans have the encodings of saved
+    tensors that the smallest budget asks for, as they are one step: lossless ones only where it needs them.
+
+    `switch_flash`: the most flash that the tables of switches may take. Raises the errors of `poetc.errors`.
     """
     started = time.perf_counter()
     if request.is_problem:
@@ -60,11 +65,30 @@ def bundle(
     if split:
         one = replace(request.model.training, micro_batches=1)
         request = replace(request, model=replace(request.model, training=one))
-    require_exact(request.model, "the plans of a bundle share one step")
+        require_exact(request.model, "with --micro-batches auto the plans of a bundle have no encodings; give a number")
     if request.out is not None:
         check_out(request.out, force=request.force)
     progress("reading the model")
     request, budgets, chosen = settled(request, budgets, progress)
+
+    def way(request: SolveRequest) -> Artifact:
+        return _bundle(request, budgets, chosen, points, switch_flash, started, progress, split=split)
+
+    return as_exactly_as_works(request, way, progress)
+
+
+def _bundle(
+    request: SolveRequest,
+    budgets: Sequence[str],
+    chosen: Sequence[str],
+    points: int | None,
+    switch_flash: str | None,
+    started: float,
+    progress: Progress,
+    *,
+    split: bool,
+) -> Artifact:
+    """The bundle of a request whose updates and whose `--saved` are settled; `chosen` are notes about the former."""
     whole, step, profile, problem = read_problem(request)
     assert whole is not None and step is not None and profile is not None
     graph = inference_model(request.model, whole)
@@ -73,9 +97,20 @@ def bundle(
     require_offsets(request, problem, step)
     flash_bytes = None if switch_flash is None else parse_size(switch_flash, option="--switch-flash")
     planner = request.planner(request.options.time_limit_s, progress)
-    sizes = _budgets(request, problem, budgets, points)
+    is_lossless = not is_lossy(request.model.training)
+    offers = () if split else offers_of(step, profile, problem, paging_of(request, profile))
+    sizes = _budgets(request, problem, budgets, points, () if is_lossless else offers)
     graphs, problems, split_notes = _by_parts(request, step, problem, min(sizes)) if split else ({}, {}, [])
-    found = solve_bundle(problem, sizes, planner, problems)
+    saved: list[dict[str, Any]] = []
+    if offers and not is_lossless:
+        step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
+    try:
+        found = solve_bundle(problem, sizes, planner, problems)
+    except (InfeasibleError, LimitError):
+        if saved or not offers:
+            raise
+        step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
+        found = solve_bundle(problem, sizes, planner)
     steps = [graphs[s.choices.micro_batches or 1] if graphs else step for s in found.solutions]
     step = steps[0]
     plans = [(s.problem, s.schedule, s.plan) for s in found.solutions]
@@ -92,8 +127,9 @@ def bundle(
         if size not in served
     ]
     notes += split_notes
-    notes += [*chosen, *reporting.choice_notes(first, largest), *([predicted.note] if predicted.note else [])]
-    summary = summary_of(request, first, largest, step, profile, ram_bytes(*plans[-1][::2]), started, notes)
+    notes += [*chosen, *reporting.choice_notes(first, largest, saved), *([predicted.note] if predicted.note else [])]
+    least_bytes = ram_bytes(*plans[-1][::2])
+    summary = summary_of(request, first, largest, step, profile, least_bytes, started, notes, saved)
     artifact = Artifact(
         summary=summary,
         problem=largest.problem,
@@ -163,14 +199,32 @@ def _by_parts(
     return graphs, problems, []
 
 
-def _budgets(request: SolveRequest, problem: Problem, budgets: Sequence[str], points: int | None) -> list[int]:
+def _encoded(
+    request: SolveRequest,
+    step: TrainingGraph,
+    problem: Problem,
+    budget_bytes: int,
+    offers: Sequence[Offer],
+    progress: Progress,
+) -> tuple[TrainingGraph, Problem, list[dict[str, Any]]]:
+    """The step and its problem with the encodings that this budget asks for, and the summary of these."""
+    progress(f"encodings of saved tensors for {budget_bytes} bytes")
+    planner = request.planner(request.options.time_limit_s, progress, offers=offers)
+    found = planner.solve(replace(problem, budget_bytes=budget_bytes))
+    choice = found.choices.saved or ()
+    return made(step, choice), Saved(offers).fix(problem, choice), summary_of_encodings(step, found)
+
+
+def _budgets(
+    request: SolveRequest, problem: Problem, budgets: Sequence[str], points: int | None, offers: Sequence[Offer]
+) -> list[int]:
     """In bytes, the largest first."""
     if bool(budgets) == (points is not None):
         raise UsageError("give --budgets or --points, one of the two")
     keep_all_bytes = keep_all_peak_bytes(problem)
     if points is not None:
         search_s = search_share_s(request.options.time_limit_s)
-        least = request.planner(search_s).search_ram(problem, search_s).found.ram_bytes or keep_all_bytes
+        least = request.planner(search_s, offers=offers).search_ram(problem, search_s).found.ram_bytes or keep_all_bytes
         sizes = [keep_all_bytes - i * (keep_all_bytes - least) // (points - 1) for i in range(points)]
     else:
         sizes = [parse_size(text, of=keep_all_bytes, option="--budgets") for text in budgets]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -75,14 +75,19 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
 
     With `--saved auto`, saved tensors are encoded as little as the budget allows: without loss, in f16, or in int8.
     """
+    return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
+
+
+def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Artifact], progress: Progress) -> Artifact:
+    """The result of `way`; with `--saved auto` that of the most exact form for which there is one."""
     if request.model.training.saved != "auto":
-        return _solve(request, progress)
-    formats = encodings.formats_of_auto(request.model.training)
-    for form in formats[:-1]:
+        return way(request)
+    *others, last = encodings.formats_of_auto(request.model.training)
+    for form in others:
         with suppress(InfeasibleError, LimitError):
-            return _solve(with_saved(request, form), progress)
+            return way(with_saved(request, form))
         progress(f"nothing found with saved tensors as --saved {form}")
-    return _solve(with_saved(request, formats[-1]), progress)
+    return way(with_saved(request, last))
 
 
 def _solve(request: SolveRequest, progress: Progress) -> Artifact:

@@ -103,11 +103,13 @@ def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
 def _curves(points: Sequence[Point]) -> list[list[Point]]:
     """Points that differ in their budget alone.
 
-    With the number of micro-batches or the updates open, each point is a problem of its own.
+    With the number of micro-batches, the updates or the exactness of saved tensors open, each point is a problem of its
+    own.
     """
     groups: dict[object, list[Point]] = {}
     for point in points:
-        own = point.options.training.get("micro_batches") == "auto" or point.options.training.get("train") == BEST
+        training = point.options.training
+        own = "auto" in (training.get("micro_batches"), training.get("saved")) or training.get("train") == BEST
         group = point.key if own else canonical(msgspec.structs.replace(point.options, budget=None))
         groups.setdefault(group, []).append(point)
     return list(groups.values())

@@ -10,10 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
-from poetc.commands import compare
+from poetc.commands import compare, sweep
 from poetc.commands.compare import CompareRequest
-from poetc.commands.requests import ModelRequest
+from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import UsageError
+from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
 
@@ -91,3 +92,29 @@ def test_what_cannot_have_encodings_says_so(tmp_path: Path) -> None:
     request = ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="int8"))
     with pytest.raises(UsageError, match="--saved int8: poetc compare compares schedules of one step"):
         compare.run(CompareRequest(model=request, budgets=("60%",)))
+
+
+@pytest.mark.long
+def test_a_bundle_takes_lossless_encodings_where_nothing_else_fits(tmp_path: Path) -> None:
+    model = poetc.load(network(tmp_path / "n.onnx"))
+    bundle = model.bundle(device="stm32f746", budgets=("100%", "80%"), paging=False, gap=0.3, time_limit_s=8)
+    assert {e["format"] for e in bundle.summary["saved"]} == {"slope", "place"}
+    assert bundle.validate()["saved_errors"] == ()
+
+
+@pytest.mark.long
+def test_all_plans_of_a_bundle_have_the_encodings_of_the_smallest(tmp_path: Path) -> None:
+    model = poetc.load(network(tmp_path / "n.onnx", depth=4), training=TrainingOptions(saved="int8"))
+    bundle = model.bundle(device="stm32f746", budgets=("100%", "63%"), paging=False, gap=0.3, time_limit_s=8)
+    assert "int8" in {e["format"] for e in bundle.summary["saved"]}
+    assert len(bundle.summary["bundle"]["plans"]) == 2
+    assert bundle.validate(switches=1)["passed"]
+    assert 0 < max(e["rel_error"] for e in bundle.validate()["saved_errors"]) < 2e-2
+
+
+def test_a_sweep_takes_what_the_budget_of_each_point_asks_for(tmp_path: Path) -> None:
+    request = ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="auto"))
+    template = SolveRequest(model=request, options=SolveOptions(time_limit_s=2), paging=False)
+    points = sweep.make_points(template, [request.source], ["stm32f746"], ["100%", "67%"])
+    roomy, tight = sweep.sweep(points, tmp_path / "out.jsonl", jobs=1)
+    assert (roomy["status"], tight["status"]) == (1, 2)
