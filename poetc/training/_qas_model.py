@@ -90,11 +90,15 @@ class _Coded:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """An operator whose result is not quantised yet, and the bounds of rectifiers behind it."""
+    """An operator whose result is not quantised yet, and the bounds of rectifiers behind it.
+
+    `shape`: of the result, where it is another one than the operator's.
+    """
 
     op: Operator
     low: float = -math.inf
     high: float = math.inf
+    shape: tuple[int, ...] | None = None
 
 
 class _Model:
@@ -105,6 +109,7 @@ class _Model:
         self.waiting: dict[str, _Waiting] = {}
         self.floats: set[str] = set()  # float tensors that are made
         self.scales: dict[str, str] = {}  # weight -> its scales
+        self.turned: dict[str, bool] = {}  # weight of a dense layer -> whether its codes are the matrix transposed
         self.units: dict[str, float] = {}  # bias -> the scale of the input that it was rounded for
         self.notes = list(graph.notes)
 
@@ -154,6 +159,10 @@ class _Model:
         elif op.kind in _RECTIFIERS and op.inputs[0] in self.waiting and self._readers(op.inputs[0]) == 1:
             before, (low, high) = self.waiting[op.inputs[0]], _bounds(op)
             self.waiting[op.outputs[0]] = replace(before, low=max(low, before.low), high=min(high, before.high))
+        elif op.kind == "Reshape" and op.inputs[0] in self.waiting and self._readers(op.inputs[0]) == 1:
+            self.waiting[op.outputs[0]] = replace(
+                self.waiting[op.inputs[0]], shape=self.graph.tensors[op.outputs[0]].shape
+            )
         elif op.kind in ("MaxPool", "Reshape", "DropoutSite") and op.inputs[0] in self.coded:
             self._carry(op)
         else:
@@ -213,8 +222,11 @@ class _Model:
             "stops_low": int(low > -math.inf),
             "stops_high": int(high < math.inf),
         }
-        tensor = _FORMS[waiting.op.kind](self, waiting.op, {**codes.attributes(), **bounds}, output)
-        return _Coded(tensor, codes)
+        form, attributes = _FORMS[waiting.op.kind], {**codes.attributes(), **bounds}
+        if waiting.shape is None:
+            return _Coded(form(self, waiting.op, attributes, output), codes)
+        made = form(self, waiting.op, attributes, self.b.fresh(f"{output}:flat"))
+        return _Coded(self.b.emit("Reshape", [made], {"shape": waiting.shape}, outputs=[output])[0], codes)
 
     def _may_be_negative(self, op: Operator) -> bool:
         """Whether the exact result of an operator may stand below zero."""
@@ -285,9 +297,10 @@ class _Model:
         for parameter in filter(None, (name, bias)):
             if not self._is_given(parameter):
                 raise self._refused(op, f"has a computed weight {parameter!r}")
+        turned = op.kind == "MatMul" and not op.attributes.get("trans_b")
         if name not in self.scales:
-            self.scales[name] = self._weight(op, outputs)
-        elif self.b.type(name).shape[0] != outputs:
+            self.scales[name], self.turned[name] = self._weight(op, outputs), turned
+        elif self.b.type(name).shape[0] != outputs or self.turned[name] != turned:
             raise self._refused(op, f"shares its weight {name!r} in another form")
         found = [name, self.scales[name]]
         if bias:

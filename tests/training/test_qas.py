@@ -63,6 +63,55 @@ def test_codes_equal_those_of_onnxruntime(tmp_path: Path, activation: str, per_c
     assert compared == 7
 
 
+def without_codes(path: Path, tensor: str) -> Path:
+    """The model of `path`, in which `tensor` is not quantised."""
+    model = onnx.load(path)
+    nodes = model.graph.node
+    pair = [n for n in nodes if n.input[0] in (tensor, f"{tensor}_QuantizeLinear_Output")][:2]
+    for node in nodes:
+        node.input[:] = [tensor if name == pair[1].output[0] else name for name in node.input]
+    for node in pair:
+        nodes.remove(node)
+    onnx.save(model, path)
+    return path
+
+
+def test_a_reshape_may_stand_between_an_operator_and_its_codes(tmp_path: Path) -> None:
+    """onnxruntime leaves a ReduceMean of PyTorch's exporter, and the Reshape behind it, in floats."""
+    path, x = without_codes(qdq.quantised(tmp_path), "g"), qdq.images(9)
+    mine = evaluate(model_of(path), {"x": x}, np.float32)
+    codes = codes_of_onnxruntime(path, x, fused=False)
+    for name in ("f_QuantizeLinear_Output", "h_QuantizeLinear_Output"):
+        np.testing.assert_array_equal(mine[name], codes[name])
+
+
+def twice(path: Path, trans_b: bool) -> Path:
+    """Two dense layers that share a square matrix; the second one takes it transposed or not."""
+    values = {
+        "w": np.random.default_rng(0).integers(-127, 128, (6, 6)).astype(np.int8),
+        "s": np.array(0.01, np.float32),
+        "z": np.array(0, np.int8),
+    }
+    nodes = [helper.make_node("DequantizeLinear", ["w", "s", "z"], ["wf"])]
+    for k, at in enumerate(("x", "a", "b")):
+        nodes.append(helper.make_node("QuantizeLinear", [at, "s", "z"], [f"{at}q"]))
+        nodes.append(helper.make_node("DequantizeLinear", [f"{at}q", "s", "z"], [f"{at}f" if k < 2 else "y"]))
+        if k < 2:
+            inputs, output = [f"{at}f", "wf"], ["a", "b"][k]
+            nodes.append(helper.make_node("Gemm", inputs, [output], transB=int(trans_b or k == 0)))
+    ends = ([helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 6])] for n in "xy")
+    weights = [onnx.numpy_helper.from_array(a, n) for n, a in values.items()]
+    graph = helper.make_graph(nodes, "twice", *ends, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+def test_a_shared_matrix_is_the_same_way_round_in_all_layers(tmp_path: Path) -> None:
+    assert [op.kind for op in model_of(twice(tmp_path / "same.onnx", True)).operators].count("QLinearConv") == 2
+    with pytest.raises(UnsupportedModelError, match=r"shares its weight 'w' in another form"):
+        model_of(twice(tmp_path / "turned.onnx", False))
+
+
 def trained(path: Path, options: TrainingOptions, steps: int = 1) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
     """The graph on codes, the values of the last step, and the state after it."""
     model = model_of(path, options)
