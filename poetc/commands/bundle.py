@@ -50,7 +50,8 @@ def bundle(
     """Solve for each of `budgets`, or for `points` budgets from keep-all down to the least; write `request.out`.
 
     The artifact is that of the largest budget, with the other plans beside it. All plans have the encodings of saved
-    tensors that the smallest budget asks for, as they are one step: lossless ones only where it needs them.
+    tensors that the smallest budget asks for, as they are one step. With `--saved exact` there are none where it has a
+    schedule without them.
 
     `switch_flash`: the most flash that the tables of switches may take. Raises the errors of `poetc.errors`.
     """
