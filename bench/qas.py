@@ -1,8 +1,10 @@
-"""Quantised models that are trained as they are (`--precision qas`): keep-all's peak and the smallest RAM.
+"""RAM of a training step by its numbers: floats, encoded saved tensors, integers, and quantised models as they are.
 
     python -m bench.qas DEVICE BATCH SECONDS MODEL...    a table row a float model, which onnxruntime quantises first
 
-Activations are calibrated on random inputs, and weights without numbers get random ones: sizes do not depend on them.
+Each row has keep-all's peak for each kind of numbers, then the least RAM that a search found. `saved` is
+`--saved int8`, whose schedules include those without encodings. Activations are calibrated on random inputs, and
+weights without numbers get random ones: sizes do not depend on them.
 docs/results/integer.md has the tables.
 """
 
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,18 @@ from poetc.errors import PoetcError
 from poetc.training import TrainingOptions
 
 SAMPLES = 4
+NUMBERS = {
+    "f32": TrainingOptions(saved="off"),
+    "saved": TrainingOptions(saved="int8"),
+    "niti": TrainingOptions(precision="niti"),
+    "qas": TrainingOptions(precision="qas"),
+}
 
 
 class _Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self, model: onnx.ModelProto) -> None:
+    """`images`: batches of the only input; None: random ones."""
+
+    def __init__(self, model: onnx.ModelProto, images: Iterable[Any] | None) -> None:
         random = np.random.default_rng(0)
         given = {t.name for t in model.graph.initializer}
         shapes = {
@@ -37,14 +47,20 @@ class _Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
             if i.name not in given
         }
         feeds = [{n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
+        if images is not None:
+            (name,) = shapes
+            feeds = [{name: x} for x in images]
         self.rest: Iterator[dict[str, Any]] = iter(feeds)
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self.rest, None)
 
 
-def quantised(source: Path, folder: Path) -> Path:
-    """A QDQ model of `source` in `folder`, batch norms folded, with a scale for each output channel."""
+def quantised(source: Path, folder: Path, images: Iterable[Any] | None = None) -> Path:
+    """A QDQ model of `source` in `folder`, batch norms folded, with a scale for each output channel.
+
+    `images`: batches of samples for the ranges of activations; None: random ones.
+    """
     model = onnx.load(source, load_external_data=False)
     random = np.random.default_rng(1)
     for tensor in model.graph.initializer:
@@ -56,7 +72,7 @@ def quantised(source: Path, folder: Path) -> Path:
     onnx.save(model, plain)
     quant_pre_process(plain, folded, skip_symbolic_shape=True)
     quantization.quantize_static(
-        folded, out, _Samples(onnx.load(folded)), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
+        folded, out, _Samples(onnx.load(folded), images), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
         activation_type=quantization.QuantType.QInt8, weight_type=quantization.QuantType.QInt8,
     )  # fmt: skip
     return out
@@ -70,19 +86,26 @@ def main() -> None:
     parser.add_argument("models", type=Path, nargs="+", metavar="MODEL")
     asked = parser.parse_args()
     device, batch, seconds = asked.device, asked.batch, asked.seconds
-    print(f"| {device}, batch {batch} | keep-all f32 | niti | qas | smallest f32 | niti | qas |")
+    kinds = " | ".join(NUMBERS)
+    print(f"| {device}, batch {batch} | keep-all {kinds} | smallest {kinds} |")
     for source in asked.models:
         with tempfile.TemporaryDirectory() as scratch:
-            cells: list[tuple[str, str]] = []
-            for precision in ("f32", "niti", "qas"):
+            peaks: list[str] = []
+            least: list[str] = []
+            exact = 0
+            for name, options in NUMBERS.items():
                 try:
-                    path = quantised(source, Path(scratch)) if precision == "qas" else source
-                    found = smallest_ram(path, device, batch, seconds, TrainingOptions(precision=precision))
-                    cells.append((f"{found[0]:,}", f"{found[1]:,}"))
+                    path = quantised(source, Path(scratch)) if name == "qas" else source
+                    peak, found = smallest_ram(path, device, batch, seconds, options)
                 except PoetcError as error:
-                    cells.append((str(error).splitlines()[0][:150], "-"))
-        row = " | ".join([*(c[0] for c in cells), *(c[1] for c in cells)])
-        print(f"| {source.stem} | {row} |", flush=True)
+                    peaks.append(str(error).splitlines()[0][:150])
+                    least.append("-")
+                    continue
+                exact = found if name == "f32" else exact
+                found = min(found, exact) if name == "saved" else found  # a schedule without encodings is one with them
+                peaks.append(f"{peak:,}")
+                least.append(f"{found:,}")
+        print(f"| {source.stem} | {' | '.join([*peaks, *least])} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from poetc.planning import BestUpdates, Goal, Solution, Step
 from poetc.planning.importance import Importance, read_importance
 from poetc.reporting import updates_note
 from poetc.scheduling import Problem
-from poetc.training import BEST, Updates, Whole
+from poetc.training import BEST, Channels, Updates, Whole
 
 _PERCENT = re.compile(r"([0-9.]+)\s*%")
 _REMEDY_S = 1.0  # of search for the RAM of one way out
@@ -116,10 +116,13 @@ class Choice:
             return found
         graph = self.load(model)
         trained = {name for name, tensor in graph.tensors.items() if tensor.role is Role.PARAMETER}
-        able = tuple(c for c in found.candidates if isinstance(c.update, Whole) and c.parameter in trained)
+        is_qas = model.training.precision == "qas"
+        forms = (Whole, Channels) if is_qas else (Whole,)
+        able = tuple(c for c in found.candidates if isinstance(c.update, forms) and c.parameter in trained)
         if not any(c.importance > 0 for c in able):
+            known = "whole weights, shares of channels and biases" if is_qas else "whole weights and biases"
             raise UsageError(
-                f"{self.request.importance}: --precision {model.training.precision} trains whole weights and biases,"
+                f"{self.request.importance}: --precision {model.training.precision} trains {known},"
                 " and no update of the file is one with an importance above 0"
             )
         if left := len(found.candidates) - len(able):

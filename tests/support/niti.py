@@ -1,6 +1,7 @@
 """NITI (Wang et al. 2022) written out from its formulas, apart from the product: pixels are [N, H, W, C], in i64.
 
 Rounding takes the quotient and the remainder of a division that truncates. The loss is that of Mandheling's CPU code.
+Sums of products are made in floats of 64 bits, which hold each of them exactly.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ def loss_error(q: Any, exponent: int, target: Any) -> Any:
     return stochastic(p, 4)
 
 
+def _product(a: Any, b: Any) -> Any:
+    """The exact integers of `a @ b`; the sums are far below 2^53."""
+    return (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+
+
 @dataclass
 class Layer:
     """A convolution with a 3 x 3 window and a pad of 1, or a dense layer; then ReLU and a pool of 2 x 2."""
@@ -79,10 +85,10 @@ class Layer:
         self.seen["shape"] = x.shape
         if self.is_dense:
             x = x.transpose(0, 3, 1, 2).reshape(len(x), -1)  # the model flattens [C, H, W]
-            acc = x @ self.weight
+            acc = _product(x, self.weight)
         else:
             x = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-            acc = sum(self._tap(x, i, j) @ self.weight[i, j] for i in range(3) for j in range(3))
+            acc = sum(_product(self._tap(x, i, j), self.weight[i, j]) for i in range(3) for j in range(3))
         self.seen["x"] = x
         y, exponent = rescale(acc, exponent + self.exponent)
         if self.has_relu:
@@ -112,16 +118,18 @@ class Layer:
             error = np.where(self.seen["y"] > 0, error, 0)
         x = self.seen["x"]
         if self.is_dense:
-            gradient, back = x.T @ error, error @ self.weight.T
+            gradient, back = _product(x.T, error), _product(error, self.weight.T)
             n, h, w, c = self.seen["shape"]
             back = back.reshape(n, c, h, w).transpose(0, 2, 3, 1)
         else:
             gradient, back = np.zeros_like(self.weight), np.zeros_like(x)
+            inputs, outputs = self.weight.shape[2:]
             for i in range(3):
                 for j in range(3):
-                    gradient[i, j] = np.einsum("nhwi,nhwo->io", self._tap(x, i, j), error)
+                    pixels = self._tap(x, i, j).reshape(-1, inputs)
+                    gradient[i, j] = _product(pixels.T, error.reshape(-1, outputs))
                     tap = self._tap(back, i, j)
-                    tap += error @ self.weight[i, j].T
+                    tap += _product(error, self.weight[i, j].T)
             back = back[:, 1:-1, 1:-1]
         back = rescale(back, 0)[0] if needs_error else None
         shift = _bits(gradient) - update_bits

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import poetc
+from poetc.commands.best_updates import choice_of
 from poetc.commands.bundle import bundle
 from poetc.commands.import_state import import_state
 from poetc.commands.requests import ModelRequest, SolveRequest
@@ -354,3 +355,13 @@ def test_the_python_of_the_page_makes_such_a_model(tmp_path: Path, monkeypatch: 
     exec(block, {"reader": SimpleNamespace(get_next=lambda: next(samples, None))})
     model = in_precision(load("model_qdq.onnx", quantized=True, batch=1), QAS)
     assert [op.kind for op in model.operators].count("QLinearConv") == 6  # five convolutions and the dense layer
+
+
+def test_shares_of_channels_are_among_the_best_updates(tmp_path: Path) -> None:
+    rows = "".join(f"- {{parameter: w3_quantized, update: {u}, importance: 1}}\n" for u in ("whole", "1/2", '"lora:2"'))
+    path = tmp_path / "importance.yaml"
+    path.write_text("format: poetc-importance-1\ncandidates:\n" + rows)
+    model = ModelRequest(source=qdq.quantised(tmp_path), device="stm32f746", training=replace(QAS, train="best"))
+    choice = choice_of(SolveRequest(model=model, importance=path, budget="50%"))
+    assert [c.label for c in choice.importance().candidates] == ["w3_quantized whole", "w3_quantized 1/2"]
+    assert choice.notes == ["1 of 3 updates have no integer form, and were left out"]
