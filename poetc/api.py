@@ -70,17 +70,21 @@ def load(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, int] | None = None,
     training: TrainingOptions | None = None,
 ) -> Model:
     """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError.
 
     `path` may be an onnx.ModelProto, which is kept in a file until Python ends. `dims` gives lengths to symbolic
-    dimensions of the inputs by their names, `shapes` whole shapes to inputs.
+    dimensions of the inputs by their names, `shapes` whole shapes to inputs, `constants` values to integer inputs.
     """
     source, options = _file_of(path), training or TrainingOptions()
     given = tuple(f"{name}={length}" for name, length in (dims or {}).items())
     whole = tuple(f"{name}={','.join(map(str, shape))}" for name, shape in (shapes or {}).items())
-    options = replace(options, dim=(*options.dim, *given), shape=(*options.shape, *whole))
+    bound = tuple(f"{name}={value}" for name, value in (constants or {}).items())
+    options = replace(
+        options, dim=(*options.dim, *given), shape=(*options.shape, *whole), constant=(*options.constant, *bound)
+    )
     graph = load_model(ModelRequest(source=source, batch=batch, training=options))
     return Model(source, batch, options, graph)
 

@@ -59,7 +59,8 @@ REFUSED = """
 
 In one message that names every node, with exit code 3:
 
-- `If`, `Loop` and `Scan` whose branch or number of steps depends on the inputs, and `SequenceMap`; others are unrolled;
+- `If`, `Loop` and `Scan` whose branch or number of steps depends on the inputs, which `--constant` may bind;
+- `SequenceMap`;
 - operators of other domains, such as `ai.onnx.preview.training`;
 - operators that are not in the table above, unless their inputs are constants;
 - four or more spatial axes, and three of a transposed convolution;

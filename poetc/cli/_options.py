@@ -143,6 +143,13 @@ dim_options = stacked(
     ),
 )
 
+constant_option = click.option(
+    "--constant",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Value of an integer input, which becomes a constant: an If or a Loop on it is then known. May be repeated.",
+)
+
 infer_batch_option = click.option(
     "--infer-batch",
     type=Whole(1),
@@ -459,6 +466,7 @@ training_options = stacked(
         help="Seed of the weights that --new-head draws.",
     ),
     dim_options,
+    constant_option,
     click.option(
         "--random-weights",
         type=Whole(0, LARGEST_SEED),

@@ -222,8 +222,10 @@ def imported_with(solved: Artifact) -> dict[str, Any]:
     quantized = training_options(solved).precision == "qas"
     if recorded:
         head = new_head(recorded.get("new_head", ""), recorded.get("output", ""), recorded.get("head_seed", 0))
-        sizes = frontend.Sizes.parse(None, recorded.get("dim", ()), recorded.get("shape", ()))
-        read = {"rows": recorded.get("batch"), "dims": sizes.dims, "shapes": sizes.shapes}
+        sizes = frontend.Sizes.parse(
+            None, recorded.get("dim", ()), recorded.get("shape", ()), None, recorded.get("constant", ())
+        )
+        read = {"rows": recorded.get("batch"), "dims": sizes.dims, "shapes": sizes.shapes, "constants": sizes.constants}
         return {**read, "random_weights": recorded.get("random_weights"), "new_head": head, "quantized": quantized}
     graph = model_of(solved)
     shapes = [graph.tensors[i].shape for i in graph.inputs]
@@ -272,7 +274,8 @@ def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> N
 
 def _require_same(wanted: Graph, staged: Path, source: Path, given: Mapping[str, Any]) -> None:
     """UnsupportedModelError where the new file, imported again, is not the model that was trained."""
-    found = frontend.load(staged, **{k: given[k] for k in ("rows", "dims", "shapes", "quantized") if k in given})
+    options = ("rows", "dims", "shapes", "constants", "quantized")
+    found = frontend.load(staged, **{k: given[k] for k in options if k in given})
     others = differing(wanted, found)
     if others is None and not _computes_alike(wanted, found):
         raise UnsupportedModelError(

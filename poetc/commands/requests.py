@@ -138,12 +138,13 @@ def read_model(request: ModelRequest) -> Graph:
     """The forward pass as the file has it, in floats."""
     options = request.training
     head = new_head(options.new_head, options.output, options.head_seed)
-    sizes = frontend.Sizes.parse(request.batch, options.dim, options.shape, request.rows)
+    sizes = frontend.Sizes.parse(request.batch, options.dim, options.shape, request.rows, options.constant)
     return frontend.load(
         request.source,
         batch=sizes.batch,
         dims=sizes.dims,
         shapes=sizes.shapes,
+        constants=sizes.constants,
         rows=sizes.rows,
         random_weights=options.random_weights,
         new_head=head,

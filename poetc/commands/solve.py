@@ -386,6 +386,7 @@ def _source(request: SolveRequest) -> dict[str, Any] | None:
         "batch": model.infer_batch or model.batch,
         "dim": model.training.dim,
         "shape": model.training.shape,
+        "constant": model.training.constant,
         "random_weights": model.training.random_weights,
         "new_head": model.training.new_head,
         "output": model.training.output,

@@ -14,13 +14,14 @@ import numpy as np
 import onnx
 
 from poetc.frontend import _folding
-from poetc.frontend._importer import Importer, Value
+from poetc.frontend._importer import MOST_OPERATORS, Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
 from poetc.frontend._reading import is_float, read_tensor, widened
 from poetc.graph import Origin
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _MOST_STEPS = 10_000
+_TYPICAL = 2  # the step that others are as large as; the first may begin with zeros
 _ENDLESS = 2**31 - 1
 
 Translate = Callable[[Node], None]
@@ -129,7 +130,7 @@ def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
 def _truth(c: Importer, value: Value, what: str) -> bool:
     """A condition that does not depend on the model's inputs."""
     if not value.known:
-        raise Unsupported(f"{what} that depends on the model's inputs")
+        raise Unsupported(f"{what} that depends on the model's inputs; --constant NAME=VALUE binds an integer input")
     return bool(_one(c.array(value).reshape(-1).tolist(), what))
 
 
@@ -148,42 +149,86 @@ def _branch(c: Importer, n: Node, translate: Translate) -> list[Value]:
 def _loop(c: Importer, n: Node, translate: Translate) -> list[Value]:
     most, going = c.optional(n, 0), c.optional(n, 1)
     if most is not None and not most.known:
-        raise Unsupported("a number of steps that depends on the model's inputs")
+        raise Unsupported("a number of steps that depends on the model's inputs; --constant NAME=VALUE binds one")
     steps = _ENDLESS if most is None else int(_one(c.ints(most, "the number of steps"), "a number of steps"))
     goes_on = going is None or _truth(c, going, "a condition")
-    graph = n.get_graph("body")
-    if goes_on and steps > _MOST_STEPS and not _depends_on_step(graph):
-        _check_steps(steps)  # every step would find the same condition
-    body = _Body(c, n, graph, translate)
+    body = _Body(c, n, n.get_graph("body"), translate)
     if not all(n.inputs[2:]):
         raise Malformed("a state has no first value")
     states, collected, t = body.first(n.inputs[2:]), list[list[str]](), 0
     while goes_on and t < steps:
+        before = len(c.builder.operators)
         number = body.bind(c.constant(np.array(t, np.int64)), f"{body.label}.step.{t}")
         condition = body.bind(c.constant(np.array(True)), f"{body.label}.condition.{t}")
         made = body.step([number, condition, *states], f".{t}")
         states, parts = made[1 : 1 + len(states)], made[1 + len(states) :]
         collected = [[*before, part] for before, part in zip(collected or [[] for _ in parts], parts, strict=True)]
         t += 1
-        _check_steps(t)
         goes_on = t == steps or _truth(c, c.value(made[0]), "a condition")
+        if t == _TYPICAL and goes_on:
+            _check_room(c, body, made[: 1 + len(states)], t, steps, len(c.builder.operators) - before)
+        _check_steps(t)
     _say(c, n, t)
     return [*(c.value(s) for s in states), *(_joined(c, parts, 0) for parts in collected)]
 
 
-def _depends_on_step(body: onnx.GraphProto) -> bool:
-    """Whether a Loop's condition may differ from step to step: it reads the step's number or a state."""
-    made_by = {o: node for node in body.node for o in node.output}
-    changing = {i.name for i in body.input} - {body.input[1].name} if len(body.input) > 1 else set()
-    waiting, seen = [body.output[0].name] if body.output else [], set[str]()
+def _check_room(c: Importer, body: _Body, carried: Sequence[str], t: int, steps: int, each: int) -> None:
+    """Unsupported where `steps` steps of `each` operators are too many, before they are made.
+
+    `carried`: the condition and the states after `t` steps.
+    """
+    if any(node.op_type in CONTROL_FLOW for node in body.each):
+        return  # a step may be smaller than another
+    room = _MOST_STEPS - t
+    if each:
+        room = min(room, (MOST_OPERATORS - len(c.builder.operators)) // each)
+    if t + room < steps and _goes_on(c, body, carried, t, room):
+        size = f" of {each:,} operator{'s' * (each > 1)}, and the model may have {MOST_OPERATORS:,}" if each else ""
+        raise Unsupported(f"more than {t + room:,} steps{size}")
+
+
+def _goes_on(c: Importer, body: _Body, carried: Sequence[str], t: int, count: int) -> bool:
+    """Whether a Loop's condition holds for `count` more steps: only the nodes that it depends on are computed."""
+    graph, (number, *inputs) = body.graph, body.inputs
+    outputs = [o.name for o in graph.output]
+    following, now = dict(zip(inputs, outputs, strict=False)), dict(zip(inputs, carried, strict=True))
+    made_by = {o: node for node in graph.node for o in node.output}
+    waiting, seen = [outputs[0]], set[str]()
     while waiting:
         name = waiting.pop()
-        if name in changing:
-            return True
-        if name in made_by and name not in seen:
+        if name not in seen:
             seen.add(name)
-            waiting += Node(made_by[name]).reads
-    return False
+            if name in following:
+                waiting.append(following[name])
+            elif name in made_by and name not in body.shared:
+                waiting += [i for i in Node(made_by[name]).reads if i]
+    nodes = [node for node in graph.node if any(o in seen and o not in body.shared for o in node.output)]
+    made = {o for node in nodes for o in node.output}
+    values = {name: c.value(now.get(name) or body.shared.get(name, name)) for name in seen - made - {number}}
+    if not all(v.known for v in values.values()) or any(n.op_type in _folding.NOT_FOLDABLE for n in nodes):
+        return False
+    feeds = {name: c.array(v) for name, v in values.items()} | {number: np.array(t, np.int64)}
+    wanted = {outputs[0]: "", **{following[i]: i for i in following if i in seen}}
+    condition = onnx.helper.make_graph(
+        nodes,
+        "condition",
+        [onnx.ValueInfoProto(name=name) for name in feeds],
+        [onnx.ValueInfoProto(name=name) for name in wanted],
+    )
+    model = onnx.helper.make_model(condition, opset_imports=[onnx.helper.make_opsetid("", c.opset)])
+    from onnx.reference import ReferenceEvaluator  # as in _folding
+
+    try:
+        evaluator = ReferenceEvaluator(model)
+        for step in range(t, t + count):
+            feeds[number] = np.array(step, np.int64)
+            found = dict(zip(wanted, evaluator.run(None, feeds), strict=True))
+            if not np.all(found[outputs[0]]):
+                return False
+            feeds |= {i: np.asarray(found[o]) for o, i in wanted.items() if i}
+    except Exception:
+        return False  # the unrolled node has the error
+    return True
 
 
 def _scan(c: Importer, n: Node, translate: Translate) -> list[Value]:

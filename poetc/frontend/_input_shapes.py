@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,20 +20,30 @@ class Sizes:
     """The lengths that are given to dimensions of the inputs.
 
     `batch`: of the leading ones. `dims`: by symbolic name. `shapes`: of whole inputs, by name. `rows`: in place of the
-    batch, whichever of the others fixed it; for a part of the batch, or a prediction.
+    batch, whichever of the others fixed it; for a part of the batch, or a prediction. `constants`: the values that
+    inputs are bound to.
     """
 
     batch: int | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     rows: int | None = None
+    constants: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def parse(
-        cls, batch: int | None, dims: Sequence[str] = (), shapes: Sequence[str] = (), rows: int | None = None
+        cls,
+        batch: int | None,
+        dims: Sequence[str] = (),
+        shapes: Sequence[str] = (),
+        rows: int | None = None,
+        constants: Sequence[str] = (),
     ) -> Sizes:
-        """The shapes from NAME=N for each dimension and NAME=N,N,... for each input. UsageError for anything else."""
-        lengths, whole = dict[str, int](), dict[str, tuple[int, ...]]()
+        """From NAME=N for each dimension, NAME=N,N,... for each shape and NAME=VALUE for each constant.
+
+        UsageError for anything else.
+        """
+        lengths, whole, bound = dict[str, int](), dict[str, tuple[int, ...]](), dict[str, int]()
         for text in dims:
             name, (length, *rest) = _parsed("--dim", text, "NAME=N")
             if rest:
@@ -43,7 +54,13 @@ class Sizes:
             name, shape = _parsed("--shape", text, "INPUT=N,N,...")
             if whole.setdefault(name, shape) != shape:
                 raise UsageError(f"--shape: {shortened(name, 80)!r} has two shapes")
-        return cls(batch, lengths, whole, rows)
+        for text in constants:
+            name, _, number = text.rpartition("=")
+            if not name or not re.fullmatch(r"-?[0-9]{1,19}", number):
+                raise UsageError(f"--constant {shortened(text, 80)!r}: write NAME=VALUE with a whole number")
+            if bound.setdefault(name, int(number)) != int(number):
+                raise UsageError(f"--constant: {shortened(name, 80)!r} has two values, {bound[name]} and {number}")
+        return cls(batch, lengths, whole, rows, bound)
 
 
 def _parsed(option: str, text: str, form: str) -> tuple[str, tuple[int, ...]]:

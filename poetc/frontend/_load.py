@@ -30,6 +30,7 @@ from poetc.frontend import (  # noqa: F401
     onnx_resize,
 )
 from poetc.frontend._blocked import with_plain_channels
+from poetc.frontend._bound_inputs import bind_inputs
 from poetc.frontend._constants import fold_constants
 from poetc.frontend._control_flow import CONTROL_FLOW, unrolled
 from poetc.frontend._exported import is_module_name, names_notes, restore
@@ -71,6 +72,7 @@ def load(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    constants: Mapping[str, int] | None = None,
     rows: int | None = None,
     random_weights: int | None = None,
     new_head: NewHead | None = None,
@@ -78,8 +80,8 @@ def load(
 ) -> Graph:
     """The graph of an ONNX model, with `batch` in place of the leading dimension of its inputs, and with `new_head`.
 
-    `dims` gives lengths to symbolic dimensions by name, `shapes` whole shapes to inputs. `rows` takes the place of the
-    batch, whichever of the others fixed it.
+    `dims` gives lengths to symbolic dimensions by name, `shapes` whole shapes to inputs, `constants` values to integer
+    inputs. `rows` takes the place of the batch, whichever of the others fixed it.
     `quantized`: a QDQ model keeps its QuantizeLinear and DequantizeLinear; else it becomes a float model.
     `random_weights` is the seed of the numbers that stand for weights whose external file is absent. UsageError: such
     weights without a seed; the file cannot be read, breaks the ONNX rules, or leaves a length open.
@@ -90,7 +92,11 @@ def load(
     sizes = Sizes(batch, dims or {}, shapes or {}, rows)
     model = read_model(path)
     try:
-        notes = [*with_forward_part(model), *with_plain_channels(model, path.parent)]
+        notes = [
+            *bind_inputs(model, constants or {}),
+            *with_forward_part(model),
+            *with_plain_channels(model, path.parent),
+        ]
         if quantized:
             require_qdq(model)
         else:

@@ -110,9 +110,16 @@ def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """With those of the graphs that they hold."""
     for n in nodes:
         yield n
+        yield from (inner for graph in subgraphs([n]) for inner in graph.node)
+
+
+def subgraphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    """The graphs that nodes hold, such as the branches of an If, and those in them."""
+    for n in nodes:
         for a in n.attribute:
             for graph in (*([a.g] if a.HasField("g") else []), *a.graphs):
-                yield from _all_nodes(graph.node)
+                yield graph
+                yield from subgraphs(graph.node)
 
 
 def _many(number: int) -> str:

@@ -23,7 +23,15 @@ from poetc.frontend._importer import our_dtype
 from poetc.frontend._new_head import NewHead, replace_head
 from poetc.frontend._node import Unsupported
 from poetc.frontend._quantized_forms import is_quantized, with_floats
-from poetc.frontend._reading import inlined, is_external, parse_model, read_tensor, stored_tensors, tensor_dtype
+from poetc.frontend._reading import (
+    inlined,
+    is_external,
+    parse_model,
+    read_tensor,
+    stored_tensors,
+    subgraphs,
+    tensor_dtype,
+)
 from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._values import absent_value
 from poetc.graph import Array, Graph, Origin, TensorType, materialize
@@ -167,16 +175,29 @@ class _Writer:
             self._set_dequantized(name, origin.tensor, array)
         elif origin.holder == "initializer" and origin.tensor in initializers:
             self.written[name] = self._set(name, initializers[origin.tensor], array)
+        elif origin.holder == "initializer" and (inner := self._in_bodies(origin.tensor)):
+            self.written[name] = self._set(name, inner[0], array)
         elif origin.holder == "initializer":
             self.written[name] = array  # equal to the one that holds it, or zeros
         elif origin.tensor in self.makers:
             self._set_constant(name, self.makers[origin.tensor], array)
+        elif inner := self._in_bodies(origin.tensor):
+            self._set_constant(name, inner[0], array)
         else:
             raise UnsupportedModelError(f"{self.source}: no node makes {origin.tensor!r}, a trained weight")
         for copy, how in origin.copies:
             tensor = initializers[copy]
             shape = tuple(tensor.dims)
             self._set(name, tensor, array.T if how == "transposed" else np.broadcast_to(array, shape))
+
+    def _in_bodies(self, name: str) -> list[Any]:
+        """The initializer or the node of that name in a body of an If, Loop or Scan, if there is one."""
+        graphs = list(subgraphs(self.model.graph.node))
+        found = [t for g in graphs for t in g.initializer if t.name == name]
+        nodes = [n for g in graphs for n in g.node if name in n.output]
+        if len(found) + len(nodes) > 1:
+            raise UnsupportedModelError(f"{self.source}: several bodies hold a tensor of the name {name!r}")
+        return found or nodes
 
     def _set(self, name: str, tensor: onnx.TensorProto, array: Array) -> Array:
         """Write new numbers in the tensor's element type; returns the numbers that it then holds.

@@ -115,6 +115,7 @@ class TrainingOptions:
     head_seed: int = 0  # of its weights
     dim: tuple[str, ...] = ()  # "NAME=N": the length of a symbolic dimension of the inputs
     shape: tuple[str, ...] = ()  # "INPUT=N,N,...": the whole shape of an input
+    constant: tuple[str, ...] = ()  # "NAME=VALUE": an integer input that is bound to a value
     random_weights: int | None = None  # seed of the numbers that stand for weights whose external file is absent
     output_logits: bool = False  # the step also outputs the input of its loss
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update

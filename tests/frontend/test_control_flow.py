@@ -11,9 +11,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
+from poetc.commands.export import export_onnx, imported_with
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
 from poetc.errors import UnsupportedModelError, UsageError
-from poetc.frontend import load
+from poetc.frontend import Sizes, _control_flow, load
 from poetc.graph import Graph
+from poetc.training import TrainingOptions
 from tests.frontend.support import evaluate, kinds, make, normal, parameters, save
 from tests.frontend.test_microsoft import session
 
@@ -128,7 +132,7 @@ def refused(case: str) -> onnx.NodeProto:
     [
         ("steps", "Loop 'y': a number of steps that depends on the model's inputs"),
         ("condition", "Loop 'y': a condition that depends on the model's inputs"),
-        ("endless", "Loop 'y': more than 10,000 steps"),
+        ("endless", "Loop 'y': more than 5,000 steps of 1 operator, and the model may have 5,000"),
         ("empty", "Loop 'y': a number of steps of 0 elements, not of one"),
         ("pair", "Loop 'y': a number of steps of 2 elements, not of one"),
         ("operator", "Loop 'y': Det 'new.0' in its body: this operator"),
@@ -143,3 +147,108 @@ def test_refusals_name_the_node(tmp_path: Path, case: str, message: str) -> None
     with pytest.raises((UnsupportedModelError, UsageError), match=message) as error:
         load(save(model, tmp_path))
     assert len(str(error.value).splitlines()) <= 2
+
+
+def counter(steps: int) -> onnx.ModelProto:
+    """h = tanh(h u), as often as a state counts up to `steps`."""
+    nodes = [
+        make_node("MatMul", ["h", "u"], ["hu"]),
+        make_node("Tanh", ["hu"], ["new"]),
+        make_node("Add", ["k", "one"], ["next"]),
+        make_node("Less", ["next", "most"], ["going"]),
+    ]
+    states = [("t", INT), ("condition", BOOL), ("k", INT), ("h", FLOAT)]
+    step = body(nodes, states, [("going", BOOL), ("next", INT), ("new", FLOAT)])
+    loop = make_node("Loop", ["", "true", "zero", "x"], ["last", "y"], body=step)
+    known = {"true": np.array(True), "zero": np.array(0), "one": np.array(1), "most": np.array(steps)}
+    return make([loop], {"x": (2, 4)}, ["y"], {"u": WEIGHTS["u"], **known})
+
+
+def test_too_many_steps_are_refused_before_they_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two steps are made, and the condition alone tells that there are more than the model has room for."""
+    made, step = [], _control_flow._Body.step
+
+    def counted(*arguments: Any) -> list[str]:
+        made.append(arguments)
+        return step(*arguments)
+
+    monkeypatch.setattr(_control_flow._Body, "step", counted)
+    with pytest.raises(UnsupportedModelError, match="Loop 'y': more than 2,500 steps of 2 operators"):
+        load(save(counter(20_000), tmp_path))
+    assert len(made) == 2
+    monkeypatch.setattr(_control_flow, "MOST_OPERATORS", 10)
+    assert len(load(save(counter(5), tmp_path)).operators) == 10
+    with pytest.raises(UnsupportedModelError, match="Loop 'y': more than 5 steps of 2 operators"):
+        load(save(counter(6), tmp_path))
+
+
+def two_rates() -> onnx.ModelProto:
+    """y = x w + b, and an integer input chooses the branch that holds w and b."""
+
+    def branch(factor: int) -> onnx.GraphProto:
+        weight = numpy_helper.from_array(np.full((4, 3), factor, np.float32), f"w{factor}")
+        bias = numpy_helper.from_array(np.arange(3, dtype=np.float32))
+        nodes = [
+            make_node("Constant", [], [f"b{factor}"], value=bias),
+            make_node("MatMul", ["x", weight.name], [f"p{factor}"]),
+            make_node("Add", [f"p{factor}", f"b{factor}"], [f"r{factor}"]),
+        ]
+        made = helper.make_tensor_value_info(f"r{factor}", FLOAT, None)
+        return helper.make_graph(nodes, "branch", [], [made], [weight])
+
+    nodes = [
+        make_node("Equal", ["rate", "fast"], ["is_fast"]),
+        make_node("If", ["is_fast"], ["y"], then_branch=branch(2), else_branch=branch(3)),
+    ]
+    return make(nodes, {"x": (2, 4), "rate": (INT, ())}, ["y"], {"fast": np.array(16000)})
+
+
+def test_a_bound_input_chooses_the_branch(tmp_path: Path) -> None:
+    model, x = two_rates(), normal(2, 4)
+    model.ir_version = 10
+    path = save(model, tmp_path)
+    for rate, weight in ((16000, "w2"), (8000, "w3")):
+        graph = load(path, constants={"rate": rate})
+        assert graph.inputs == ("x",) and weight in parameters(graph)
+        assert f"input 'rate' is the constant {rate}" in graph.notes
+        (expected,) = session(model).run(None, {"x": x, "rate": np.array(rate)})
+        np.testing.assert_allclose(evaluate(graph, {"x": x})["y"], expected, rtol=1e-5)
+    with pytest.raises(UnsupportedModelError, match=r"a branch that depends on .*; --constant NAME=VALUE binds"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("constants", "says"),
+    [
+        ({"sr": 1}, r"--constant sr=1: the model has no input of that name; it has 'x', 'rate'$"),
+        ({"x": 1}, r"--constant x=1: only an input of one integer or truth value can be bound$"),
+        ({"rate": 2**63}, r"--constant rate=9223372036854775808: the input holds int64, from -9223372036854775808 to"),
+    ],
+)
+def test_constants_that_cannot_be(tmp_path: Path, constants: dict[str, int], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        load(save(two_rates(), tmp_path), constants=constants)
+
+
+def test_constants_as_typed() -> None:
+    assert Sizes.parse(None, constants=["a=b=-3"]).constants == {"a=b": -3}
+    for text in ("rate", "rate=", "=1", "rate=1.5", "rate=x"):
+        with pytest.raises(UsageError, match=r"--constant .*: write NAME=VALUE with a whole number"):
+            Sizes.parse(None, constants=[text])
+    with pytest.raises(UsageError, match="--constant: 'rate' has two values, 1 and 2"):
+        Sizes.parse(None, constants=["rate=1", "rate=2"])
+
+
+def test_trained_weights_go_back_into_the_branch(tmp_path: Path) -> None:
+    """Of the branch that was trained, whether an initializer or a Constant holds them; the other stays as it is."""
+    path, out = save(two_rates(), tmp_path), tmp_path / "out.onnx"
+    options = TrainingOptions(constant=("rate=16000",), loss="mse")
+    solved = solve(SolveRequest(model=ModelRequest(source=path, training=options), solver="keep_all"))
+    graph = load(path, constants={"rate": 16000})
+    assert parameters(graph) == {"w2", "b2"}
+    new = {n: np.full(graph.tensors[n].shape, 5, np.float32) for n in parameters(graph)}
+    export_onnx(solved, new, out)
+    again = load(out, **imported_with(solved))
+    for name, value in new.items():
+        np.testing.assert_array_equal(again.values[name], value)
+    np.testing.assert_array_equal(load(out, constants={"rate": 1}).values["w3"], np.full((4, 3), 3, np.float32))
