@@ -151,13 +151,14 @@ def validate_text(result: Mapping[str, Any]) -> str:
         return "" if result.get(key) is None else f"{result[key]:.2e}"
 
     identical = result.get("bit_identical_to_keep_all")
+    peak = size(result.get("peak_predicted_bytes"))
     return fields(
         (
             ("loss, relative error", error("loss_rel_error")),
             ("gradients, largest error", error("max_grad_rel_error")),
             ("processors", str(result["processors"]) if result.get("processors", 1) > 1 else ""),
             ("same bits as keep-all", "" if identical is None else ("yes" if identical else "NO")),
-            ("peak, predicted", size(result.get("peak_predicted_bytes"))),
+            ("peak, predicted", f"{peak}  (up to the highest byte of the arena)" if peak else ""),
             ("peak, measured", size(result.get("peak_measured_bytes"))),
             *((f"error by --saved, {e['name']}", f"{e['rel_error']:.2e}") for e in result.get("saved_errors", ())),
         )
