@@ -113,7 +113,7 @@ TARGETS = {
             cross_compile="aarch64-linux-gnu-",
             flags="-O2 -mcpu=cortex-a53 -mstrict-align -fno-pie -no-pie -ffreestanding"
             " -fno-tree-loop-distribute-patterns",
-            ports=("device", "cortex-a-bare", "loop"),
+            ports=("device", "cortex-a-bare", "traps", "loop"),
             board="virt-a72",
             core=Core("cortex-a53", "double", "neon"),
         ),
@@ -121,7 +121,7 @@ TARGETS = {
             name="generic-r52",
             cross_compile="arm-none-eabi-",
             flags=f"{_M} -mcpu=cortex-r52 -mfpu=neon-fp-armv8 -mfloat-abi=hard -mno-unaligned-access",
-            ports=("device", "cortex-r", "loop"),
+            ports=("device", "cortex-r", "traps", "loop"),
             board="virt-r52",
             core=Core("cortex-r52", "double", "neon"),
         ),

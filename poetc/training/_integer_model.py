@@ -12,15 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from poetc.errors import UnsupportedModelError, UsageError
+from poetc.errors import UnsupportedModelError
 from poetc.graph import Array, Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, materialize
 from poetc.ops import Builder, spec
 from poetc.ops._integers import HISTORY, LARGEST, VALUE_BITS, Rescaling
-from poetc.training._options import TrainingOptions
+from poetc.training._options import CLIPS, TrainingOptions
 
 EXPONENT, SCALE = ":exponent", ":scale"  # suffixes of names
 _EXPONENT = TensorType((1,), DType.I32)
 _LEAST_EXPONENT = -60
+_UNKNOWN = (  # options
+    *("optimizer", "weight_decay", "weight_decay_for", "lr_for"),
+    *CLIPS,
+    *("label_smoothing", "ignore_index", "class_weights", "micro_batches", "lora", "accumulate"),
+)
 
 
 class IntegerBuilder(Builder):
@@ -64,7 +69,7 @@ class IntegerBuilder(Builder):
 
 def integer_model(graph: Graph, options: TrainingOptions) -> Graph:
     """`graph` with integer operators. UnsupportedModelError names a node that has no integer form, and the way out."""
-    require_options(options)
+    options.refuse(*_UNKNOWN, reason="has no integer form")
     return _Model(graph, options).build()
 
 
@@ -429,25 +434,3 @@ def exponents_of(graph: Graph) -> dict[str, int]:
         for name, value in graph.values.items()
         if name.endswith(EXPONENT)
     }
-
-
-def require_options(options: TrainingOptions) -> None:
-    """UsageError for an option that integer training does not know."""
-    for option, given in (
-        ("--optimizer", options.optimizer != "sgd"),
-        ("--weight-decay", options.weight_decay != 0),
-        ("--weight-decay-for", bool(options.weight_decay_for)),
-        ("--lr-for", bool(options.lr_for)),
-        ("--clip-value", options.clip_value is not None),
-        ("--clip-norm", options.clip_norm is not None),
-        ("--clip-norm-per-tensor", options.clip_norm_per_tensor is not None),
-        ("--clip-norm-late", options.clip_norm_late is not None),
-        ("--label-smoothing", options.label_smoothing != 0),
-        ("--ignore-index", options.ignore_index is not None),
-        ("--class-weights", bool(options.class_weights)),
-        ("--micro-batches", options.micro_batches != 1),
-        ("--lora", bool(options.lora)),
-        ("--accumulate", options.accumulate is not None),
-    ):
-        if given:
-            raise UsageError(f"{option}: has no integer form; leave it out, or train with --precision f32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -237,6 +238,14 @@ class TrainingOptions:
         ):
             if is_given and self.precision != "niti":
                 raise UsageError(f"{option} does nothing for --precision {self.precision}, only for niti")
+
+    def refuse(self, *fields: str, reason: str) -> None:
+        """UsageError for the first of `fields` that has another value than the default."""
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        for name in fields:
+            if getattr(self, name) not in (defaults[name], []):
+                option = f"--{name.replace('_', '-')}"
+                raise UsageError(f"{option}: {reason}; leave it out, or train with --precision f32")
 
     def roundings(self) -> dict[str, str]:
         """How activations, errors and updates are rounded; as NITI does unless `rounding` says otherwise."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poetc.errors import UnsupportedModelError, UsageError
+from poetc.errors import UnsupportedModelError
 from poetc.graph import Array, Attribute, DType, Graph, Operator, Role, TensorType, materialize
 from poetc.ops import Builder
 from poetc.ops._affine import HIGHEST, LOWEST, Codes
@@ -22,30 +22,14 @@ from poetc.training._options import TrainingOptions
 SCALES = ":scale"  # suffix of the scales of a weight
 _RECTIFIERS = ("Relu", "Clip")
 _RELU6 = 6.0
+_UNKNOWN = ("optimizer", "weight_decay", "weight_decay_for", "lora", "accumulate", "dropout", "new_head")  # options
 _WHOLE = 1e-3  # how far a stored integer may be from its number over the scale
 
 
 def quantized_model(graph: Graph, options: TrainingOptions) -> Graph:
     """`graph` on codes. UnsupportedModelError names a node that has no such form, and the way out."""
-    require_qas_options(options)
+    options.refuse(*_UNKNOWN, reason="--precision qas has no form of it")
     return _Model(graph).build()
-
-
-def require_qas_options(options: TrainingOptions) -> None:
-    """UsageError for an option that training of quantised models does not know."""
-    for option, given in (
-        ("--optimizer", options.optimizer != "sgd"),
-        ("--weight-decay", options.weight_decay != 0),
-        ("--weight-decay-for", bool(options.weight_decay_for)),
-        ("--lora", bool(options.lora)),
-        ("--accumulate", options.accumulate is not None),
-        ("--dropout", options.dropout),
-        ("--new-head", bool(options.new_head)),
-    ):
-        if given:
-            raise UsageError(
-                f"{option}: --precision qas has no form of it; leave it out, or train with --precision f32"
-            )
 
 
 def real_values(graph: Graph, state: Mapping[str, Array]) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "poetc_port.h"
+#include "poetc_hex.h"
 
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
 #define CPACR REGISTER(0xe000ed88u)
@@ -144,18 +144,6 @@ void poetc_reset(void)
     protect();
     __asm__ volatile("dsb\n isb" : : : "memory");
     poetc_port_stop(main());
-}
-
-static void log_hex(const char *label, uint32_t value)
-{
-    char text[10];
-    unsigned i;
-
-    for (i = 0; i < 8; i++)
-        text[i] = "0123456789abcdef"[(value >> (28u - 4u * i)) & 15u];
-    text[8] = 0;
-    poetc_port_log(label);
-    poetc_port_log(text);
 }
 
 /* On a fresh stack: the old one may have overflowed. */

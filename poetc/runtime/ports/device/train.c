@@ -22,9 +22,11 @@
 #include "model.h"
 #include "poetc_loop.h"
 #include "poetc_port.h"
-#ifdef POETC_QUEUES
-#include "poetc_processors.h"
-#endif
+#include "poetc_use_processors.h"
+
+POETC_COLD static void log_hex(const char *label, uint32_t value);
+#include "poetc_hex.h"
+
 #ifdef POETC_ELASTIC
 #include "poetc_pressure.h"
 
@@ -111,18 +113,6 @@ __attribute__((noinline)) static void log_code(const char *label, int code)
 {
     poetc_port_log(label);
     log_number(code < 0 ? "-" : "", code < 0 ? 0u - (uint32_t)code : (uint32_t)code);
-}
-
-POETC_COLD static void log_hex(const char *label, uint32_t value)
-{
-    char text[9];
-    unsigned i;
-
-    for (i = 0; i < 8; i++)
-        text[i] = "0123456789abcdef"[(value >> (28u - 4u * i)) & 15u];
-    text[8] = 0;
-    poetc_port_log(label);
-    poetc_port_log(text);
 }
 
 /* Six decimals of a number below 4000. */
@@ -307,21 +297,6 @@ static int follow_memory(poetc_session *session)
     return err;
 }
 #endif
-
-/* The steps of training run on all processors that the schedule has. */
-static int use_processors(poetc_session *session)
-{
-#ifdef POETC_QUEUES
-    static poetc_processors processors;
-
-    session->run = poetc_processors_run;
-    session->run_context = &processors;
-    return poetc_processors_begin(&processors, &session->runtime, POETC_MODEL_QUEUES);
-#else
-    (void)session;
-    return POETC_OK;
-#endif
-}
 
 /* The value of a record that the model cannot take. */
 static void log_flaw(const poetc_loop *loop, int code)

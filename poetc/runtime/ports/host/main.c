@@ -23,11 +23,9 @@
 #include "poetc_files.h"
 #include "poetc_host.h"
 #include "poetc_loop.h"
+#include "poetc_use_processors.h"
 #ifdef POETC_MODEL_BUNDLE
 #include "poetc_pressure.h"
-#endif
-#ifdef POETC_QUEUES
-#include "poetc_processors.h"
 #endif
 
 #include <errno.h>
@@ -385,21 +383,6 @@ static int follow_memory(void)
     return 0;
 }
 #endif
-
-/* The steps of training run on all processors that the schedule has. */
-static int use_processors(poetc_session *session)
-{
-#ifdef POETC_QUEUES
-    static poetc_processors processors;
-
-    session->run = poetc_processors_run;
-    session->run_context = &processors;
-    return poetc_processors_begin(&processors, &session->runtime, POETC_MODEL_QUEUES);
-#else
-    (void)session;
-    return POETC_OK;
-#endif
-}
 
 static int train_in(uint8_t *arena)
 {
