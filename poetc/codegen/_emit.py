@@ -91,6 +91,7 @@ class Build:
     `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware for measurements needs; its program is then bench.c instead of train.c.
     `package`: a Python package around the library instead of a program, for a target with an operating system.
+    `threads`: large kernels of a program for an operating system run in so many, unless `make` says otherwise.
     `fleet`: the program of the firmware is the one that a gateway drives over a serial line.
     """
 
@@ -104,6 +105,7 @@ class Build:
     bench: Mapping[str, str] | None = None
     package: bool = False
     fleet: bool = False
+    threads: int = 1
 
     @property
     def program(self) -> str:
@@ -176,6 +178,7 @@ def emit_models(
         arenas=named or (chosen.build == "library" and bool(form.sections.arena)),
         shared_arena=form.shared_arena,
         checkpoint=steps,
+        threads=build.threads,
         opt_level=form.opt_level,
         port=port_sources(
             chosen,

@@ -89,6 +89,7 @@ def emit(
         package=package,
         schedule=rates,
         fleet=fleet,
+        threads=max(int(one.summary.get("threads", 1)) for one in solved),
     )
     codegen.emit_models(parts, form, build, out, force=force, copies=copies)
     if package:

@@ -115,16 +115,17 @@ class SolveRequest:
         micro_batches: Mapping[int, Problem] | None = None,
         updates: BestUpdates | None = None,
         offers: Sequence[Offer] = (),
+        threads: Mapping[int, Problem] | None = None,
     ) -> Planner:
         """The planner for this request.
 
         `micro_batches`: the problems by number of parts, where that is open too. `updates`: the choice of the updates.
-        `offers`: encodings of saved tensors.
+        `offers`: encodings of saved tensors. `threads`: the problems by number of threads in kernels, if that is open.
         """
         return Planner(
             options=replace(self.options, time_limit_s=time_limit_s),
             solver=self.solver,
-            reductions=reductions(self.state_mode, micro_batches, updates, offers),
+            reductions=reductions(self.state_mode, micro_batches, updates, offers, threads),
             progress=progress,
         )
 

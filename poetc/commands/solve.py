@@ -31,6 +31,7 @@ from poetc.commands.requests import (
 )
 from poetc.devices import DeviceProfile, fit_notes, life_steps, load_profile
 from poetc.devices.guesses import guessed_numbers
+from poetc.devices.threads import in_threads, threads_of
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
@@ -150,7 +151,8 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
     search_s = search_share_s(left_s)
-    planner = request.planner(left_s - (0.0 if least else search_s), progress, offers=offers)
+    ways = None if least else _ways(request, problem, step, profile)
+    planner = request.planner(left_s - (0.0 if least else search_s), progress, offers=offers, threads=ways)
     search = least or planner.search_ram(problem, search_s, stop_at)
     try:
         solution = planner.knowing(search).solve(problem)
@@ -160,7 +162,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         solution = planner.least_ram_solution(problem, least)
     return _Answer(
         request=request,
-        asked=_encoded(offers, problem, solution),
+        asked=_encoded(offers, ways[solution.choices.threads or 1] if ways else problem, solution),
         solution=solution,
         smallest_ram=search,
         search_s=search_s,
@@ -169,6 +171,19 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         profile=profile,
         exact=step,
     )
+
+
+def _ways(
+    request: SolveRequest, problem: Problem, step: TrainingGraph | None, profile: DeviceProfile | None
+) -> dict[int, Problem] | None:
+    """By number of threads in kernels, the problem; None where the device offers none beside its processors."""
+    if step is None or profile is None or request.solver != ENGINE:
+        return None
+    threads = threads_of(problem, step, profile)
+    if threads is None:
+        return None
+    plain = problem_of(replace(request, processors=""), step, profile)
+    return {1: problem, threads.count: in_threads(problem, plain, threads)}
 
 
 def _encoded(offers: Sequence[Offer], problem: Problem, solution: Solution) -> Problem:
@@ -352,6 +367,7 @@ def summary_of(
         "source": _source(request),
         "device": problem.device,
         "micro_batches": step.options["micro_batches"] if step else 1,
+        "threads": solution.choices.threads or 1,
         **_worth(solution),
         "notes": [
             *(step.notes if step else ()),

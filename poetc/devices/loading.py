@@ -68,6 +68,8 @@ def profile_to_dict(profile: DeviceProfile) -> dict[str, Any]:
         del result["compute"]["cycles"]
     if not profile.processors:
         del result["processors"]
+    if profile.threads is None:
+        del result["threads"]
     return dict(_without_absent_bands(result))
 
 
@@ -380,6 +382,11 @@ def _check_whole(profile: DeviceProfile, origins: Mapping[KeyPath, str]) -> None
         raise UsageError(f"{_where(('stores',), origins)}: there are stores, so 'default_store' must name one of them")
     if profile.power.idle_w.value > profile.power.active_w.value:
         raise UsageError(f"{_where(('power', 'idle_w'), origins)}: 'power.idle_w' is more than 'power.active_w'")
+    if profile.threads is not None and not 0 < profile.threads.efficiency.value <= 1:
+        at = _where(("threads", "efficiency"), origins)
+        raise UsageError(
+            f"{at}: 'threads.efficiency' is {profile.threads.efficiency.value}, it must be above 0, at most 1"
+        )
     for name, processor in profile.processors.items():
         _check_processor(profile, name, processor, origins)
     if profile.base_bytes >= profile.ram_bytes:

@@ -158,6 +158,16 @@ class Processor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     banks: tuple[str, ...] = ()  # of RAM that it reaches
 
 
+class ThreadPool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Threads inside kernels, one a core, on a device whose cores are equal.
+
+    In n threads the work of a large kernel takes 1 / (1 + (n - 1) * efficiency) of its time, and `start_ns` more.
+    """
+
+    efficiency: Quantity  # of each core beside the first
+    start_ns: Quantity  # to start the threads and to join them
+
+
 class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     title: str
@@ -167,6 +177,7 @@ class DeviceProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     compute: Compute
     power: Power
     processors: dict[str, Processor] = {}  # beside the main one
+    threads: ThreadPool | None = None
     stores: dict[str, Store] = {}
     default_store: str = ""  # the one that paging uses; empty if there is none
 

@@ -17,6 +17,7 @@ class Choices:
     `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state`: the tensors of state that
     live on the store between steps. `micro_batches`: the number of parts of the batch. `updates`: the trained part of
     each parameter. `saved`: the numbers of the encodings of saved tensors.
+    `threads`: those of each kernel, 1 where operators run side by side.
     `processors`: the processor of each operator. `banks`: the bank in which each tensor arrives in RAM.
     """
 
@@ -27,6 +28,7 @@ class Choices:
     saved: tuple[int, ...] | None = None
     processors: tuple[int, ...] | None = None
     banks: tuple[int, ...] | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,10 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One number of micro-batches. `cost`: of its schedule (None: none); `least`: no schedule of it costs less."""
+    """One number of micro-batches, or of threads.
+
+    `cost`: of its schedule (None: none); `least`: no schedule of it costs less.
+    """
 
     count: int
     cost: int | None
@@ -65,7 +70,8 @@ class Solution:
     """`problem` is plain: the one that was asked with `choices` made; `schedule` and `plan` are for it.
 
     `placement_bound`: the bound for this placement of state alone, where a lower one for any placement is stated.
-    `tried`: the numbers of micro-batches that were compared. `worth`: of the updates, where they were chosen.
+    `tried`: the numbers of micro-batches that were compared; `ways`: those of threads.
+    `worth`: of the updates, where they were chosen.
     """
 
     problem: Problem
@@ -74,6 +80,7 @@ class Solution:
     choices: Choices = field(default_factory=Choices)
     placement_bound: int | None = None
     tried: tuple[Tried, ...] = ()
+    ways: tuple[Tried, ...] = ()
     worth: Worth | None = None
 
     @property

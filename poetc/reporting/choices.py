@@ -69,6 +69,7 @@ def choice_notes(asked: Problem, solution: Solution, saved: Sequence[Mapping[str
     `saved`: the encodings of saved tensors, as `--json` has them.
     """
     notes = [_tried(solution.tried, asked)] if solution.tried else []
+    notes += [_ways(solution)] if solution.ways else []
     found = (
         updates_note(solution),
         _saved(saved),
@@ -166,6 +167,20 @@ def _kernels(asked: Problem, solution: Solution) -> str:
         f"{operators} in kernels with less workspace than the fastest, as RAM is short (the same results): "
         f"{', '.join(shown)}{more}"
     )
+
+
+def _ways(solution: Solution) -> str:
+    show = functools.partial(format_cost, solution.problem.objective)
+    names = {
+        t.count: "operators side by side" if t.count == 1 else f"kernels in {t.count} threads" for t in solution.ways
+    }
+    own = solution.choices.threads or 1
+    parts = []
+    for way in solution.ways:
+        if way.count != own:
+            cost = f"at least {show(way.least)} ({way.outcome})" if way.cost is None else show(way.cost)
+            parts.append(f"{names[way.count]}: {cost}")
+    return f"cores: {names[own]}, {show(solution.cost)}; instead of {'; '.join(parts)}"
 
 
 def _tried(tried: tuple[Tried, ...], problem: Problem) -> str:

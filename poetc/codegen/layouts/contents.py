@@ -54,6 +54,7 @@ class Contents:
     arenas: bool = False
     shared_arena: bool = False
     checkpoint: int = 0
+    threads: int = 1  # in kernels, where `make` says nothing else
     opt_level: str = ""  # "": that of the target, or of the project
 
     @property

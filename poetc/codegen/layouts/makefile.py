@@ -78,7 +78,7 @@ def _makefile(contents: Contents, sources: Sequence[str]) -> str:
         f"POETC_CFLAGS = {contents.compiler_flags()} -ffunction-sections -fdata-sections{call_graph_flags(target)}"
         + " -fPIC" * (target.build == "package"),
         f"CPPFLAGS += {_include_flags(sources)}",
-        *_thread_options(target),
+        *_thread_options(contents),
         *_program_options(contents),
         "",
         *_make_list("LIBRARY", library),
@@ -126,13 +126,13 @@ def _makefile(contents: Contents, sources: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def _thread_options(target: Target) -> list[str]:
-    if not target.hosted:
+def _thread_options(contents: Contents) -> list[str]:
+    if not contents.target.hosted:
         return []
     return [
         "# THREADS=N: large kernels run in N threads, or fewer if the environment's POETC_THREADS says so: same bits.",
         "# After a change: make clean.",
-        "THREADS =",
+        f"THREADS ={f' {contents.threads}' if contents.threads > 1 else ''}",
         "POETC_CFLAGS += $(if $(THREADS),-DPOETC_THREADS=$(THREADS) -pthread)",
     ]
 
