@@ -46,6 +46,8 @@ def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or
     """
     examples = "for example 256MB, 256MiB or 737719" + ("" if of is None else ", or 60%")
     examples += f", or {or_word}" if or_word else ""
+    if "=" in text:
+        raise UsageError(f"{option} {text!r}: only poetc solve --budget takes budgets by bank; write {examples}")
     number, unit = _split(text, option, examples)
     if unit == "%":
         if of is None:

@@ -97,3 +97,8 @@ def test_formatting() -> None:
 )
 def test_counts_have_a_singular(count: int, nouns: tuple[str, ...], text: str) -> None:
     assert format_count(count, *nouns) == text
+
+
+def test_budgets_by_bank_where_there_is_one_ram() -> None:
+    with pytest.raises(UsageError, match=r"--budgets 'dtcm=1kB': only poetc solve --budget takes budgets by bank"):
+        parse_size("dtcm=1kB", of=1000, option="--budgets")
