@@ -1,6 +1,7 @@
 """Instructions a multiply-accumulate of every operator of a training step, counted on an emulated board.
 
-    python -m bench.instructions [--board mps2-an386] [--numerics portable] [--batch 1] [--no-fusion] [MODEL ...]
+    python -m bench.instructions [--board mps2-an386] [--numerics portable] [--precision f32] [--batch 1] [--no-fusion]
+                                 [MODEL ...]
 
 A MODEL is an ONNX file or a network of demo/boards (lenet5, ds-cnn, resnet, mobilenet, ...). Counts are exact and do
 not depend on how busy this machine is; a cycle is another matter, which QEMU does not model.
@@ -26,17 +27,19 @@ from poetc.training import TrainingOptions
 MODELS = ("lenet5", "resnet", "ds-cnn")
 
 
-def training_step(source: Path, batch: int, fusion: bool) -> tuple[TrainingGraph, Program]:
-    """A keep-all schedule with plain SGD."""
+def training_step(source: Path, batch: int, options: TrainingOptions) -> tuple[TrainingGraph, Program]:
+    """A keep-all schedule."""
     graph = frontend.load(source, batch=batch, random_weights=0)
-    step = passes.run_standard(training.build(graph, TrainingOptions(learning_rate=0.01, fusion=fusion)))
+    step = passes.run_standard(training.build(training.in_precision(graph, options), options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
     return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
 
 
-def count(source: Path, batch: int, board: str, numerics: codegen.Numerics, all_rows: bool, fusion: bool) -> None:
-    step, program = training_step(source, batch, fusion)
+def count(
+    source: Path, batch: int, board: str, numerics: codegen.Numerics, all_rows: bool, training_options: TrainingOptions
+) -> None:
+    step, program = training_step(source, batch, training_options)
     with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
         firmware = codegen.build_firmware(program, step.values, board, Path(scratch), numerics=numerics)
         run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
@@ -72,15 +75,17 @@ def main() -> None:
     parser.add_argument("--board", default="mps2-an386")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--numerics", choices=("portable", "fast"), default="portable")
+    parser.add_argument("--precision", choices=("f32", "niti"), default="f32")
     parser.add_argument("--no-fusion", action="store_false", dest="fusion")
     parser.add_argument("--rows", action="store_true", help="a line for every operator")
     options = parser.parse_args()
+    step = TrainingOptions(learning_rate=0.01, fusion=options.fusion, precision=options.precision)
     with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
         for model in options.models:
             source = Path(model)
             if model in networks.NETWORKS:
                 source = networks.write(model, Path(scratch) / f"{model}.onnx")
-            count(source, options.batch, options.board, options.numerics, options.rows, options.fusion)
+            count(source, options.batch, options.board, options.numerics, options.rows, step)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Each makes its sums, and takes them to 8 bits by their largest magnitude. Wang e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -132,7 +133,8 @@ class IntegerConv(_Product):
         windows = Windows.of(op, w.shape[2:])
         shape = shape_of(windows, group_of(op), x, op.outputs[0], len(op.inputs) > 5)
         sizes = (shape.outputs // shape.group, shape.batch * shape.pixels, w.elements // w.shape[0])
-        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
+        line = shape.channels // shape.group * shape.kernel_w
+        return product_of(shape, sizes, line, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
 
 
 @register
@@ -161,8 +163,21 @@ class IntegerConvGradInput(_Product):
     def product(self, op: Bound) -> IntegerProduct:
         gy, _, w = op.inputs[:3]
         shape = shape_of(Windows.of(op, w.shape[2:]), group_of(op), op.outputs[0], gy, False)
-        sizes = (w.shape[1], shape.batch * shape.height * shape.width, _back_terms(w, group_of(op)))
-        return product_of(shape, sizes, is_long=False, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
+        down = most_taps(shape.kernel_h, shape.stride_h, shape.dilation_h)
+        line = shape.outputs // shape.group * most_taps(shape.kernel_w, shape.stride_w, shape.dilation_w)
+        sizes = (w.shape[1], shape.batch * shape.height * shape.width, down * line)
+        is_stochastic = rounding_of(op) == "stochastic"
+        phases = shape.stride_h * shape.stride_w
+        return product_of(shape, sizes, line, is_stochastic=is_stochastic, adapts=adapts(op), phases=phases)
+
+    def work(self, op: Bound) -> Work:
+        gy, _, w = op.inputs[:3]
+        return Work(macs=gy.elements * (w.elements // w.shape[0]), flops=4 * op.outputs[0].elements)
+
+
+def most_taps(kernel: int, stride: int, dilation: int) -> int:
+    """Of the taps along an axis, the most that reach one pixel of the image."""
+    return -(-kernel // (stride // math.gcd(stride, dilation)))
 
 
 def _back_terms(w: TensorType, group: int) -> int:
@@ -200,7 +215,7 @@ class IntegerConvGradWeight(_Product):
         shape = shape_of(windows, group_of(op), x, gy, False)
         columns = shape.channels // shape.group * shape.taps
         sizes = (shape.outputs // shape.group, columns, shape.batch * shape.pixels)
-        return product_of(shape, sizes, is_long=True, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
+        return product_of(shape, sizes, 1, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
 
 
 def check_rate(rate: TensorType) -> None:

@@ -136,7 +136,8 @@ class QLinearConv(OpSpec):
         given, codes = codes_of(op, "x_"), codes_of(op)
         shape = shape_of(Windows.of(op, w.shape[2:]), group_of(op), x, y, len(op.inputs) > 3)
         sizes = (shape.outputs // shape.group, shape.batch * shape.pixels, w.elements // w.shape[0])
-        plain = product_of(shape, sizes, is_long=False, is_stochastic=False, adapts=False)
+        line = shape.channels // shape.group * shape.kernel_w
+        plain = product_of(shape, sizes, line, is_stochastic=False, adapts=False)
         numbers = {field.name: getattr(plain, field.name) for field in fields(plain)}
         numbers |= {"holds_sums": False, "zero_x": given.zero, "zero": codes.zero}
         low, high = bounds_of(op)

@@ -19,7 +19,8 @@ class IntegerProduct(Parameters):
     """A product of rows and columns, `groups` times over, whose sums are held whole or made twice.
 
     Conv has a row an output channel and a column a pixel. The gradient of its weights has a column an input channel
-    and tap, and a term a pixel.
+    and tap, and a term a pixel. The gradient of its input has the pixels of each place within a stride apart, and
+    `terms` are the most of a pixel.
     """
 
     convolution: Convolution
@@ -47,11 +48,22 @@ class IntegerProduct(Parameters):
 
 
 def product_of(
-    convolution: Convolution, sizes: tuple[int, int, int], *, is_long: bool, is_stochastic: bool, adapts: bool
+    convolution: Convolution,
+    sizes: tuple[int, int, int],
+    line: int,
+    *,
+    is_stochastic: bool,
+    adapts: bool,
+    phases: int = 1,
 ) -> IntegerProduct:
-    """The fastest kernel for (rows, columns, terms) of a group; `is_long`: a sum is made of parts of its terms."""
+    """The fastest kernel for (rows, columns, terms) of a group.
+
+    A sum may be made of parts of its terms: of whole lines of so many, so that all rows are packed for a part. Columns
+    are packed in so many `phases` at least.
+    """
     rows, columns, terms = sizes
-    depth = _up(min(terms, TERMS) if is_long else terms, UNIT)
+    parts = PACKED_BYTES // (2 * _up(rows, ROWS)) // line * line
+    depth = _up(min(terms, TERMS if line == 1 else max(parts, line)), UNIT)
     return IntegerProduct(
         convolution=convolution,
         groups=convolution.group,
@@ -59,7 +71,7 @@ def product_of(
         columns=columns,
         terms=terms,
         rows_at_once=_at_once(rows, ROWS, depth),
-        columns_at_once=_at_once(columns, COLUMNS, depth),
+        columns_at_once=_at_once(-(-columns // phases), COLUMNS, depth),
         terms_at_once=depth,
         holds_sums=True,
         is_stochastic=is_stochastic,

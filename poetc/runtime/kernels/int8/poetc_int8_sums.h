@@ -13,6 +13,8 @@
 #include <arm_neon.h>
 #endif
 
+typedef int16_t operand; /* of a product, packed */
+
 #if defined(__AVX2__)
 typedef __m256i lanes;
 #define LANES 16
@@ -57,10 +59,10 @@ typedef lanes packed;
 #endif
 
 /* Two rows and four columns: sums[row * step + column]. */
-static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+static void sums_of_block(const operand *a, const operand *b, int32_t depth, int32_t *sums, int32_t step)
 {
     lanes s00 = ZERO, s01 = ZERO, s02 = ZERO, s03 = ZERO, s10 = ZERO, s11 = ZERO, s12 = ZERO, s13 = ZERO;
-    const int16_t *b1 = b + depth, *b2 = b1 + depth, *b3 = b2 + depth, *a1 = a + depth;
+    const operand *b1 = b + depth, *b2 = b1 + depth, *b3 = b2 + depth, *a1 = a + depth;
     int32_t k;
     for (k = 0; k < depth; k += LANES) {
         const packed x0 = LOAD(a + k), x1 = LOAD(a1 + k);
@@ -86,28 +88,30 @@ static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int
 #elif defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
 #include <arm_acle.h>
 
-static inline int16x2_t two(const int16_t *p)
-{
-    int16x2_t pair;
-    __builtin_memcpy(&pair, p, sizeof pair);
-    return pair;
-}
+/* Four terms, which lie at a multiple of 4 bytes, in one instruction. */
+#define LOAD_FOUR(v, p)                                                                                                \
+    __asm__("ldrd %0, %1, [%2], #8" : "=r"(v##_low), "=r"(v##_high), "+r"(p) : "m"(*(const int16_t(*)[4])(p)))
+#define FOUR_TERMS                                                                                                     \
+    LOAD_FOUR(x0, a);                                                                                                  \
+    LOAD_FOUR(x1, a1);                                                                                                 \
+    LOAD_FOUR(y, b);                                                                                                   \
+    s00 = __smlad(x0_high, y_high, __smlad(x0_low, y_low, s00));                                                       \
+    s10 = __smlad(x1_high, y_high, __smlad(x1_low, y_low, s10));                                                       \
+    LOAD_FOUR(y, b1);                                                                                                  \
+    s01 = __smlad(x0_high, y_high, __smlad(x0_low, y_low, s01));                                                       \
+    s11 = __smlad(x1_high, y_high, __smlad(x1_low, y_low, s11))
 
 /* Two rows and two columns. */
-static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+static void sums_of_block(const operand *a, const operand *b, int32_t depth, int32_t *sums, int32_t step)
 {
-    const int16_t *a1 = a + depth, *b1 = b + depth, *end = a1;
+    const operand *a1 = a + depth, *b1 = b + depth, *end = a1;
     int32_t s00 = sums[0], s01 = sums[1], s10 = sums[step], s11 = sums[step + 1];
     while (a != end) {
-        int i;
-        for (i = 0; i < 8; i += 2) {
-            const int16x2_t x0 = two(a + i), x1 = two(a1 + i), y0 = two(b + i), y1 = two(b1 + i);
-            s00 = __smlad(x0, y0, s00);
-            s01 = __smlad(x0, y1, s01);
-            s10 = __smlad(x1, y0, s10);
-            s11 = __smlad(x1, y1, s11);
-        }
-        a += 8, a1 += 8, b += 8, b1 += 8;
+        int16x2_t x0_low, x0_high, x1_low, x1_high, y_low, y_high;
+        FOUR_TERMS;
+        FOUR_TERMS;
+        FOUR_TERMS;
+        FOUR_TERMS;
     }
     sums[0] = s00, sums[1] = s01, sums[step] = s10, sums[step + 1] = s11;
 }
@@ -115,9 +119,9 @@ static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int
 #define BLOCK_COLUMNS 2
 #else
 /* Two rows and two columns. */
-static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int32_t *sums, int32_t step)
+static void sums_of_block(const operand *a, const operand *b, int32_t depth, int32_t *sums, int32_t step)
 {
-    const int16_t *a1 = a + depth, *b1 = b + depth;
+    const operand *a1 = a + depth, *b1 = b + depth;
     int32_t s00 = 0, s01 = 0, s10 = 0, s11 = 0, k;
     for (k = 0; k < depth; k++) {
         s00 += a[k] * b[k];
@@ -136,13 +140,13 @@ static void sums_of_block(const int16_t *a, const int16_t *b, int32_t depth, int
 
 /* Adds the products of packed rows and columns to sums[row * step + column]. Rows and columns beyond the last one in
  * its block are left out. */
-static void add_products(const int16_t *a, int32_t rows, const int16_t *b, int32_t columns, int32_t depth,
+static void add_products(const operand *a, int32_t rows, const operand *b, int32_t columns, int32_t depth,
                          int32_t *sums, int32_t step)
 {
     int32_t i, j, k, l;
     for (j = 0; j < columns; j += BLOCK_COLUMNS)
         for (i = 0; i < rows; i += BLOCK_ROWS) {
-            const int16_t *x = a + (size_t)i * (size_t)depth, *y = b + (size_t)j * (size_t)depth;
+            const operand *x = a + (size_t)i * (size_t)depth, *y = b + (size_t)j * (size_t)depth;
             if (i + BLOCK_ROWS <= rows && j + BLOCK_COLUMNS <= columns) {
                 sums_of_block(x, y, depth, sums + (size_t)i * (size_t)step + j, step);
             } else {
@@ -150,7 +154,7 @@ static void add_products(const int16_t *a, int32_t rows, const int16_t *b, int32
                 sums_of_block(x, y, depth, part, BLOCK_COLUMNS);
                 for (k = i; k < rows && k < i + BLOCK_ROWS; k++)
                     for (l = j; l < columns && l < j + BLOCK_COLUMNS; l++)
-                        sums[(size_t)k * (size_t)step + l] += part[(k - i) * BLOCK_COLUMNS + l - j];
+                        sums[(size_t)k * (size_t)step + (size_t)l] += part[(k - i) * BLOCK_COLUMNS + l - j];
             }
         }
 }

@@ -1,0 +1,287 @@
+/* Products of 8-bit integers, a group and some columns at a time, and the way from their sums to values of 8 bits.
+ *
+ * Layout: results are [N, C, H, W]. Sums of a phase and a group are [rows][columns], with a column a pixel of the phase.
+ * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
+#ifndef POETC_INT8_PRODUCT_H
+#define POETC_INT8_PRODUCT_H
+
+#include "int8/poetc_int8_sums.h"
+#include "int8/poetc_linear.h"
+
+/* ints: IntegerProduct of poetc/ops/kernels/integer.py. */
+typedef struct {
+    int32_t batch, channels, height, width, outputs, output_height, output_width;
+    int32_t kernel_h, kernel_w, stride_h, stride_w, pad_top, pad_left, dilation_h, dilation_w;
+    int32_t group, has_bias;
+    int32_t groups, rows, columns, terms, rows_at_once, columns_at_once, terms_at_once, holds_sums, is_stochastic,
+        adapts;
+} product;
+
+#define UNIT 16 /* terms */
+#define SMALL_TERMS 32768 /* with a bias, their sums are at most 2^30 */
+
+/* The parameters of QLinearConv besides (poetc/ops/qlinear_layers.py). */
+typedef struct {
+    int32_t zero_x, zero, low, high;
+    const float *scales; /* of the weights of each output */
+    float scale_x, scale;
+} requantization;
+
+/* Along an axis: pixel i of a phase is at first + i * step, and its tap k reads the place i * move + origin + k * tap. */
+typedef struct {
+    int32_t first, step, count;          /* of pixels */
+    int32_t move, origin, tap;           /* of the places that they read */
+    int32_t taps, tap_first, tap_step;   /* of the kernel */
+} axis;
+
+/* The operands of a call, the part of it that is being made, and the use of its sums. */
+typedef struct task {
+    product p;
+    const requantization *requantized;
+    const int32_t *starts; /* of the sums of each output */
+    int32_t pad;           /* around the image */
+    const int8_t *image, *errors, *weight;
+    const int8_t *bias;
+    int32_t bias_shift;
+    /* Of a convolution: the planes that windows read, how many there are in all and in a group, and their size. */
+    const int8_t *planes;
+    int32_t planes_all, planes_group, height, width;
+    size_t weight_row, weight_plane; /* steps from a row and from a plane to the next in the weights */
+    int32_t phases;                  /* of pixels: those of one phase have the same taps */
+    axis down, right;                /* of the phase */
+    int32_t terms, columns;          /* of the phase */
+    void (*set_phase)(struct task *, int32_t phase);
+    void (*pack_rows)(const struct task *, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
+                      operand *to);
+    void (*pack_columns)(const struct task *, int32_t group, int32_t column, int32_t count, int32_t term,
+                         int32_t terms, operand *to);
+    int8_t *result;
+    int32_t is_update;
+    int32_t result_planes, result_height, result_width;
+} task;
+
+static inline product poetc_product_of(const poetc_call *call)
+{
+    product p;
+    __builtin_memcpy(&p, call->ints, sizeof p);
+    return p;
+}
+
+static inline int32_t at_most(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int32_t round_up(int32_t number, int32_t unit)
+{
+    return (number + unit - 1) / unit * unit;
+}
+
+/* Zeros for the rows or columns that fill up the last block. */
+static void fill_up(operand *packed_rows, int32_t count, int32_t unit, int32_t depth)
+{
+    const int32_t missing = round_up(count, unit) - count;
+    __builtin_memset(packed_rows + (size_t)count * (size_t)depth, 0,
+                     (size_t)missing * (size_t)depth * sizeof *packed_rows);
+}
+
+static void start_sums(const task *t, int32_t group, int32_t columns, int32_t *sums, int32_t step)
+{
+    int32_t i, j;
+    for (i = 0; i < t->p.rows; i++) {
+        int32_t start = t->starts ? t->starts[group * t->p.rows + i] : 0;
+        int32_t *to = sums + (size_t)i * (size_t)step;
+        if (t->bias) {
+            const int32_t b = t->bias[group * t->p.rows + i], shift = t->bias_shift;
+            uint32_t m = poetc_magnitude(b);
+            if (shift >= 0)
+                m <<= at_most(shift, 22);
+            else
+                m = (m + ((uint32_t)1 << (at_most(-shift, 31) - 1))) >> at_most(-shift, 31);
+            start = b < 0 ? -(int32_t)m : (int32_t)m;
+        }
+        for (j = 0; j + 4 <= columns; j += 4)
+            to[j] = start, to[j + 1] = start, to[j + 2] = start, to[j + 3] = start;
+        for (; j < columns; j++)
+            to[j] = start;
+    }
+}
+
+/* Values of `count` sums that are at most 2^30 in magnitude, `step` apart. */
+static void round_small(const int32_t *sums, int32_t count, int8_t *to, int32_t step, poetc_rounding *rounding)
+{
+    const int32_t shift = rounding->shift > 0 ? rounding->shift : 0, half = shift / 2, odd = shift & 1;
+    const int32_t most = (int32_t)rounding->most, unit = shift ? (int32_t)((uint32_t)1 << (shift - 1)) : 0;
+    const uint32_t rests = ((uint32_t)1 << shift) - 1u, lows = ((uint32_t)1 << half) - 1u;
+    const uint32_t range = 2u * rounding->most;
+    int32_t clipped = 0, i;
+    if (rounding->is_stochastic && shift) {
+        for (i = 0; i < count; i++, to += step) {
+            const int32_t sum = sums[i], sign = sum >> 31;
+            const uint32_t m = (uint32_t)((sum ^ sign) - sign), rest = m & rests;
+            uint32_t v = (m >> shift) + ((rest >> half) > ((rest & lows) << odd));
+            if (v > rounding->most) {
+                v = rounding->most;
+                clipped++;
+            }
+            *to = (int8_t)(((int32_t)v ^ sign) - sign);
+        }
+    } else {
+        /* One is taken from a negative sum, so that its halves go away from zero. */
+        const int32_t below = shift ? -1 : 0;
+        for (i = 0; i < count; i++, to += step) {
+            const int32_t sum = sums[i];
+            int32_t v = (sum + unit + ((sum >> 31) & below)) >> shift;
+            if ((uint32_t)(v + most) > range) {
+                v = v < 0 ? -most : most;
+                clipped++;
+            }
+            *to = (int8_t)v;
+        }
+    }
+    rounding->clipped += clipped;
+}
+
+/* Values of a run of sums, `step` apart. */
+static void round_run(const task *t, const int32_t *sums, int32_t count, int8_t *to, int32_t step,
+                      poetc_rounding *rounding)
+{
+    int32_t i;
+    if (t->terms <= SMALL_TERMS && rounding->shift <= 30) {
+        round_small(sums, count, to, step, rounding);
+        return;
+    }
+    for (i = 0; i < count; i++, to += step)
+        *to = poetc_rounded(sums[i], rounding);
+}
+
+/* Values of some columns of sums to their places in the result. */
+static void store(const task *t, int32_t group, int32_t column, int32_t columns, const int32_t *sums, int32_t step,
+                  poetc_rounding *rounding)
+{
+    const int32_t rows = t->p.rows, pixels = t->down.count * t->right.count, apart = t->right.step;
+    const size_t plane = (size_t)t->result_height * (size_t)t->result_width;
+    /* Without gaps between them, all pixels of an image are one run. */
+    const int32_t is_whole = pixels == t->result_height * t->result_width, run = is_whole ? pixels : t->right.count;
+    int32_t i, j, k;
+    for (i = 0; i < rows; i++) {
+        const requantization *r = t->requantized;
+        const float factor = r ? r->scale_x * r->scales[group * rows + i] / r->scale : 0.0f;
+        const int32_t *from = sums + (size_t)i * (size_t)step;
+        for (j = 0; j < columns;) {
+            const int32_t image = (column + j) / pixels, pixel = (column + j) % pixels;
+            const int32_t h = is_whole ? 0 : pixel / run, w = is_whole ? pixel : pixel % run;
+            const int32_t count = at_most(run - w, columns - j);
+            int8_t *to = t->result + ((size_t)image * (size_t)t->result_planes + (size_t)(group * rows + i)) * plane;
+            to += (size_t)(t->down.first + h * t->down.step) * (size_t)t->result_width;
+            to += t->right.first + w * apart;
+            if (!r)
+                round_run(t, from + j, count, to, apart, rounding);
+            for (k = 0; r && k < count; k++)
+                to[k] = poetc_requantized((float)from[j + k] * factor, r->zero, r->low, r->high);
+            j += count;
+        }
+    }
+}
+
+/* All sums, some columns at a time. With `largest` their largest magnitude is looked for; with `rounding` the values
+ * are stored. Held sums stay in the workspace. */
+static void make_sums(task *t, void *workspace, uint32_t *largest, poetc_rounding *rounding)
+{
+    const product *p = &t->p;
+    const size_t held = (size_t)p->groups * (size_t)p->rows * (size_t)p->columns;
+    const size_t some = (size_t)p->rows * (size_t)p->columns_at_once;
+    int32_t *sums = workspace, *part = sums, phase, group, row, column, term, i;
+    operand *a = (operand *)(void *)(sums + (p->holds_sums ? held : some));
+    operand *end = a + (size_t)(p->rows_at_once + p->columns_at_once) * (size_t)p->terms_at_once;
+
+    for (phase = 0; phase < t->phases; phase++) {
+        int32_t unit, is_packed;
+        t->set_phase(t, phase);
+        unit = t->is_update ? p->terms_at_once : p->terms_at_once / (t->right.taps * t->planes_group);
+        if (!t->is_update)
+            unit *= t->right.taps * t->planes_group;
+        is_packed = t->terms <= unit && p->rows <= p->rows_at_once;
+        for (group = 0; group < p->groups; group++, part += p->holds_sums ? (size_t)p->rows * (size_t)t->columns : 0) {
+            if (is_packed && t->terms) {
+                t->pack_rows(t, group, 0, p->rows, 0, t->terms, a);
+                fill_up(a, p->rows, BLOCK_ROWS, round_up(t->terms, UNIT));
+            }
+            for (column = 0; column < t->columns; column += p->columns_at_once) {
+                const int32_t columns = at_most(t->columns - column, p->columns_at_once);
+                const int32_t step = p->holds_sums ? t->columns : p->columns_at_once;
+                int32_t *at = p->holds_sums ? part + column : part;
+                start_sums(t, group, columns, at, step);
+                for (term = 0; term < t->terms; term += unit) {
+                    const int32_t terms = at_most(t->terms - term, unit), depth = round_up(terms, UNIT);
+                    operand *b = end - (size_t)round_up(columns, COLUMNS_AT_ONCE) * (size_t)depth;
+                    t->pack_columns(t, group, column, columns, term, terms, b);
+                    fill_up(b, columns, COLUMNS_AT_ONCE, depth);
+                    for (row = 0; row < p->rows; row += p->rows_at_once) {
+                        const int32_t rows = at_most(p->rows - row, p->rows_at_once);
+                        if (!is_packed) {
+                            t->pack_rows(t, group, row, rows, term, terms, a);
+                            fill_up(a, rows, BLOCK_ROWS, depth);
+                        }
+                        add_products(a, rows, b, columns, depth, at + (size_t)row * (size_t)step, step);
+                    }
+                }
+                for (i = 0; largest && i < p->rows; i++)
+                    *largest = poetc_largest(at + (size_t)i * (size_t)step, columns, *largest);
+                if (rounding)
+                    store(t, group, column, columns, at, step, rounding);
+            }
+        }
+    }
+}
+
+/* Values from the sums that the workspace holds. */
+static void store_held(task *t, const int32_t *sums, poetc_rounding *rounding)
+{
+    int32_t phase, group;
+    for (phase = 0; phase < t->phases; phase++) {
+        t->set_phase(t, phase);
+        for (group = 0; group < t->p.groups; group++) {
+            store(t, group, 0, t->columns, sums, t->columns, rounding);
+            sums += (size_t)t->p.rows * (size_t)t->columns;
+        }
+    }
+}
+
+/* Values from all sums, whose bits the history knows, or which are scanned first; then the scale. `update_bits`: of the
+ * largest value of an update. */
+static int finish(task *t, void *workspace, int32_t exponent, int32_t update_bits, const int32_t *history,
+                  int32_t *scale)
+{
+    const product *p = &t->p;
+    const int is_scanned = !p->adapts || history[1] <= 0;
+    poetc_rounding rounding = {0, p->is_stochastic, POETC_INT8_MOST, 0};
+    uint32_t largest = 0u;
+    int32_t bits;
+    int code;
+
+    if (is_scanned)
+        make_sums(t, workspace, &largest, 0);
+    bits = is_scanned ? poetc_bits(largest) : history[0];
+    rounding.shift = t->is_update ? bits - update_bits : poetc_shift(bits);
+    if (t->is_update)
+        rounding.most = poetc_update_most(update_bits);
+    if (is_scanned && p->holds_sums)
+        store_held(t, workspace, &rounding);
+    else
+        make_sums(t, workspace, 0, &rounding);
+    code = poetc_scale(scale, exponent + (t->is_update ? 0 : rounding.shift), rounding.clipped, bits, rounding.shift);
+    if (p->adapts) {
+        const int32_t count = p->groups * p->rows * p->columns;
+        int32_t i, most = 0;
+        for (i = 0; i < count; i++) {
+            const int32_t q = t->result[i];
+            most = q > most ? q : -q > most ? -q : most;
+        }
+        scale[4] = is_scanned;
+        scale[5] = poetc_bits((uint32_t)most);
+    }
+    return code;
+}
+
+#endif
