@@ -42,7 +42,13 @@ from poetc.ops._registry import Work, register
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution_shape import Convolution
-from poetc.ops.kernels.integer import IntegerProduct, product_kernels, product_of
+from poetc.ops.kernels.integer import (
+    IntegerProduct,
+    plane_numbers,
+    plane_pair_numbers,
+    product_kernels,
+    product_of,
+)
 
 MOST_BIAS_SHIFT = 22  # 127 · 2^22 beside the largest sum of products still fits in 32 bits
 MOST_BIASED_PRODUCTS = 2**16
@@ -57,11 +63,16 @@ class _Product(Rescaling):
     def product(self, op: Bound) -> IntegerProduct:
         raise NotImplementedError
 
+    def planes(self, shape: Convolution) -> tuple[int, int]:
+        """Of a depthwise convolution: numbers of packed planes, and columns of each."""
+        return plane_numbers(shape), shape.pixels
+
     def kernel(self, op: Bound) -> Kernel:
         return self.kernels(op)[0]
 
     def kernels(self, op: Bound) -> tuple[Kernel, ...]:
-        return product_kernels(self.symbol, self.product(op))
+        product = self.product(op)
+        return product_kernels(self.symbol, product, *self.planes(product.convolution))
 
     def work(self, op: Bound) -> Work:
         p = self.product(op)
@@ -174,6 +185,9 @@ class IntegerConvGradInput(_Product):
         gy, _, w = op.inputs[:3]
         return Work(macs=gy.elements * (w.elements // w.shape[0]), flops=4 * op.outputs[0].elements)
 
+    def planes(self, shape: Convolution) -> tuple[int, int]:
+        return plane_numbers(shape, is_backward=True), shape.height * shape.width
+
 
 def most_taps(kernel: int, stride: int, dilation: int) -> int:
     """Of the taps along an axis, the most that reach one pixel of the image."""
@@ -216,6 +230,9 @@ class IntegerConvGradWeight(_Product):
         columns = shape.channels // shape.group * shape.taps
         sizes = (shape.outputs // shape.group, columns, shape.batch * shape.pixels)
         return product_of(shape, sizes, 1, is_stochastic=rounding_of(op) == "stochastic", adapts=adapts(op))
+
+    def planes(self, shape: Convolution) -> tuple[int, int]:
+        return plane_pair_numbers(shape), shape.taps
 
 
 def check_rate(rate: TensorType) -> None:

@@ -6,7 +6,7 @@ makes it. Gradients are those of the float layer on the real numbers of the code
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -39,7 +39,15 @@ from poetc.ops._windows import Windows
 from poetc.ops.integer_pool import IntegerMaxPool
 from poetc.ops.kernels import Kernel, rows
 from poetc.ops.kernels.convolution_shape import Convolution
-from poetc.ops.kernels.integer import COLUMNS, ROWS, IntegerProduct, product_of, worth_offering
+from poetc.ops.kernels.integer import (
+    COLUMNS,
+    ROWS,
+    IntegerProduct,
+    has_planes,
+    plane_numbers,
+    product_of,
+    worth_offering,
+)
 from poetc.ops.kernels.kernel import Parameters
 from poetc.ops.qlinear import masked
 
@@ -65,6 +73,15 @@ class _Requantized(IntegerProduct):
     @property
     def passes(self) -> int:
         return 1
+
+
+@dataclass(frozen=True, slots=True)
+class _RequantizedPlanes(_Requantized):
+    """Plane by plane: `terms_at_once` numbers of packed planes."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        return 4 * (self.columns_at_once + self.groups) + 2 * self.terms_at_once
 
 
 @register
@@ -143,12 +160,15 @@ class QLinearConv(OpSpec):
         low, high = bounds_of(op)
         whole = _Requantized(**numbers, low=low, high=high)
         floats = (given.scale, codes.scale)
-        candidates: Iterator[_Requantized] = iter(
-            (whole, replace(whole, columns_at_once=COLUMNS), replace(whole, columns_at_once=COLUMNS, rows_at_once=ROWS))
-        )
-        return tuple(
-            worth_offering(Kernel("poetc_op_int8_qlinear_conv", p, floats, p.workspace_bytes) for p in candidates)
-        )
+        narrow = replace(whole, columns_at_once=COLUMNS)
+        candidates = (whole, narrow, replace(narrow, rows_at_once=ROWS))
+        found = [Kernel("poetc_op_int8_qlinear_conv", p, floats, p.workspace_bytes) for p in candidates]
+        if has_planes(shape):
+            numbers |= {"rows_at_once": 1, "columns_at_once": shape.pixels, "terms_at_once": plane_numbers(shape)}
+            planes = _RequantizedPlanes(**numbers, low=low, high=high)
+            symbol = "poetc_op_int8_qlinear_depthwise"
+            found = [Kernel(symbol, planes, floats, planes.workspace_bytes), found[-1]]
+        return tuple(worth_offering(found))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from poetc.ops.kernels.convolution_shape import Convolution
 from poetc.ops.kernels.kernel import Kernel, Parameters
 
+SPARE = 4  # numbers behind a packed plane
 UNIT = 16  # terms of a packed row are a multiple of it, the rest zeros
 ROWS, COLUMNS, TERMS = 4, 4, 256  # at once: multiples of rows and columns of the inner loop, and terms of a long sum
 PACKED_BYTES = 24 << 10  # of rows, and of columns, in the fastest kernel
@@ -38,13 +39,52 @@ class IntegerProduct(Parameters):
     @property
     def workspace_bytes(self) -> int:
         """Sums of 32 bits, of all columns or of those at once; packed rows and columns of 16 bits."""
-        sums = self.groups * self.rows * self.columns if self.holds_sums else self.rows * self.columns_at_once
-        return 4 * sums + 2 * self.terms_at_once * (self.rows_at_once + self.columns_at_once)
+        return 4 * sums_of(self) + 2 * self.terms_at_once * (self.rows_at_once + self.columns_at_once)
 
     @property
     def passes(self) -> int:
         """How often the products are made: a second time where their sums are not held."""
         return 1 if self.holds_sums else 2
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerDepthwise(IntegerProduct):
+    """A plane at a time: a row a channel, a column a pixel or a tap, and `terms_at_once` numbers of packed planes."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        return 4 * sums_of(self) + 2 * self.terms_at_once
+
+
+def sums_of(p: IntegerProduct) -> int:
+    """Sums in its workspace: all, or those of the columns at once."""
+    return p.groups * p.rows * p.columns if p.holds_sums else p.rows * p.columns_at_once
+
+
+def has_planes(shape: Convolution) -> bool:
+    """Whether it can go plane by plane: depthwise, with taps side by side."""
+    return shape.is_depthwise and shape.dilation_h == shape.dilation_w == 1
+
+
+def plane_numbers(shape: Convolution, *, is_backward: bool = False) -> int:
+    """Numbers of a packed plane and its taps: of the image, or `is_backward` of the errors that reach the image."""
+    taps = shape.kernel_h * _up(shape.kernel_w, 2)
+    if is_backward:
+        return taps + (shape.height + shape.kernel_h - 1) * _up(shape.width + shape.kernel_w, 2) + SPARE
+    return taps + _image_lines(shape) * _line(shape) + SPARE
+
+
+def plane_pair_numbers(shape: Convolution) -> int:
+    """Numbers of a packed plane of the image, and of one of errors with lines as long."""
+    return (_image_lines(shape) + shape.output_height) * _line(shape, 4) + 2 * SPARE
+
+
+def _image_lines(shape: Convolution) -> int:
+    return (shape.output_height - 1) * shape.stride_h + shape.kernel_h
+
+
+def _line(shape: Convolution, unit: int = 2) -> int:
+    return _up((shape.output_width - 1) * shape.stride_w + shape.kernel_w + 1, unit)
 
 
 def product_of(
@@ -79,9 +119,24 @@ def product_of(
     )
 
 
-def product_kernels(symbol: str, product: IntegerProduct) -> tuple[Kernel, ...]:
-    """The fastest kernel, and those with less and less workspace: fewer columns, sums made twice, fewer rows."""
-    return tuple(worth_offering(Kernel(symbol, p, (), p.workspace_bytes) for p in _candidates(product)))
+def product_kernels(symbol: str, product: IntegerProduct, numbers: int, columns: int) -> tuple[Kernel, ...]:
+    """The fastest kernel, and those with less and less workspace: fewer columns, sums made twice, fewer rows.
+
+    A depthwise convolution goes plane by plane, with so many `numbers` of packed planes and `columns` of each.
+    """
+    found = [Kernel(symbol, p, (), p.workspace_bytes) for p in _candidates(product)]
+    if has_planes(product.convolution):
+        symbol = symbol.replace("conv", "depthwise")
+        by_plane = [depthwise_of(product, numbers, columns, holds_sums) for holds_sums in (True, False)]
+        found = [*(Kernel(symbol, p, (), p.workspace_bytes) for p in by_plane), found[-1]]
+    return tuple(worth_offering(found))
+
+
+def depthwise_of(p: IntegerProduct, numbers: int, columns: int, holds_sums: bool) -> IntegerDepthwise:
+    """The product of a depthwise convolution, made plane by plane."""
+    return IntegerDepthwise(
+        p.convolution, p.groups, p.rows, p.columns, p.terms, 1, columns, numbers, holds_sums, p.is_stochastic, p.adapts
+    )
 
 
 def _candidates(p: IntegerProduct) -> Iterator[IntegerProduct]:

@@ -1,8 +1,8 @@
 /* Convolution in 8 bits, its gradients, and the gradient of a bias (poetc/ops/integer_convolution.py).
  *
  * Layout: images are [N, C, H, W], weights [O, C / group, kh, kw]. Rows and columns of a product are packed each behind
- * the other. Their terms are filled up with zeros to a multiple of 16. Order of sums: sums of 32 bits are exact, so that
- * their order changes nothing. */
+ * the other. Their terms are filled up with zeros to a multiple of 16. Order of sums: sums of 32 bits are exact, so
+ * that their order changes nothing. */
 #include "int8/poetc_int8_product.h"
 
 /* --- rows and columns ------------------------------------------------------------------------------------------- */
@@ -73,8 +73,8 @@ static void taps_within(const axis *x, int32_t place, int32_t size, int32_t *fir
 }
 
 /* Columns are the windows that pixels read. Beside the pixel before, a window shares the most of its taps with it. */
-static void columns_of_windows(const task *t, int32_t group, int32_t column, int32_t count, int32_t term,
-                               int32_t terms, operand *to)
+static void columns_of_windows(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
+                               operand *to)
 {
     const axis *down = &t->down, *right = &t->right;
     const int32_t planes = t->planes_group, depth = round_up(terms, UNIT), line = right->taps * planes;
@@ -345,25 +345,14 @@ int poetc_op_int8_qlinear_conv(const poetc_call *call);
 int poetc_op_int8_qlinear_conv(const poetc_call *call)
 {
     const product p = poetc_product_of(call);
-    const int32_t *more = call->ints + sizeof p / sizeof(int32_t), *bias = poetc_in(call, 3);
+    requantization r = poetc_requantization_of(call);
     const unsigned y = p.has_bias ? 4 : 3;
-    int32_t *starts = poetc_out(call, y + 1), i, k;
-    const int8_t *w = poetc_in(call, 1);
-    requantization r = {more[0], more[1], more[2], more[3], poetc_in(call, 2), call->floats[0], call->floats[1]};
+    int32_t *starts = poetc_out(call, y + 1);
     poetc_rounding unused = {0, 0, POETC_INT8_MOST, 0};
     task t = {0};
-    for (i = 0; i < p.outputs; i++) {
-        int32_t sum = 0;
-        for (k = 0; k < p.terms; k++)
-            sum += *w++;
-        starts[i] = (p.has_bias ? bias[i] : 0) - r.zero_x * sum;
-    }
     t.p = p;
-    t.requantized = &r;
-    t.starts = starts;
-    t.pad = r.zero_x;
+    poetc_start_requantized(&t, &r, poetc_in(call, 1), p.has_bias ? poetc_in(call, 3) : 0, starts);
     forward(&t, call);
-    t.weight = poetc_in(call, 1);
     t.result = poetc_out(call, y);
     make_sums(&t, starts + p.outputs, 0, &unused);
     return POETC_OK;

@@ -1,7 +1,7 @@
 /* Products of 8-bit integers, a group and some columns at a time, and the way from their sums to values of 8 bits.
  *
- * Layout: results are [N, C, H, W]. Sums of a phase and a group are [rows][columns], with a column a pixel of the phase.
- * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
+ * Layout: results are [N, C, H, W]. Sums of a phase and a group are [rows][columns], with a column a pixel of the
+ * phase. Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
 #ifndef POETC_INT8_PRODUCT_H
 #define POETC_INT8_PRODUCT_H
 
@@ -27,11 +27,12 @@ typedef struct {
     float scale_x, scale;
 } requantization;
 
-/* Along an axis: pixel i of a phase is at first + i * step, and its tap k reads the place i * move + origin + k * tap. */
+/* Along an axis: pixel i of a phase is at first + i * step, and its tap k reads the place i * move + origin + k * tap.
+ */
 typedef struct {
-    int32_t first, step, count;          /* of pixels */
-    int32_t move, origin, tap;           /* of the places that they read */
-    int32_t taps, tap_first, tap_step;   /* of the kernel */
+    int32_t first, step, count;        /* of pixels */
+    int32_t move, origin, tap;         /* of the places that they read */
+    int32_t taps, tap_first, tap_step; /* of the kernel */
 } axis;
 
 /* The operands of a call, the part of it that is being made, and the use of its sums. */
@@ -53,8 +54,10 @@ typedef struct task {
     void (*set_phase)(struct task *, int32_t phase);
     void (*pack_rows)(const struct task *, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,
                       operand *to);
-    void (*pack_columns)(const struct task *, int32_t group, int32_t column, int32_t count, int32_t term,
-                         int32_t terms, operand *to);
+    void (*pack_columns)(const struct task *, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
+                         operand *to);
+    /* Or of a depthwise convolution: adds the sums of the columns of a group, with `packed` to work in. */
+    void (*add_group)(const struct task *, int32_t group, int32_t column, int32_t *sums, void *packed);
     int8_t *result;
     int32_t is_update;
     int32_t result_planes, result_height, result_width;
@@ -75,6 +78,32 @@ static inline int32_t at_most(int32_t a, int32_t b)
 static inline int32_t round_up(int32_t number, int32_t unit)
 {
     return (number + unit - 1) / unit * unit;
+}
+
+static inline requantization poetc_requantization_of(const poetc_call *call)
+{
+    const int32_t *more = call->ints + sizeof(product) / sizeof(int32_t);
+    requantization r = {more[0], more[1], more[2], more[3], poetc_in(call, 2), call->floats[0], call->floats[1]};
+    return r;
+}
+
+/* The sum of an output starts from its bias, without the share of the zero of x, which pads hold. */
+static inline void poetc_start_requantized(task *t, const requantization *r, const int8_t *weight, const int32_t *bias,
+                                           int32_t *starts)
+{
+    const int32_t count = t->p.channels / t->p.group * t->p.kernel_h * t->p.kernel_w;
+    const int8_t *w = weight;
+    int32_t i, k;
+    for (i = 0; i < t->p.outputs; i++) {
+        int32_t sum = 0;
+        for (k = 0; k < count; k++)
+            sum += *w++;
+        starts[i] = (bias ? bias[i] : 0) - r->zero_x * sum;
+    }
+    t->weight = weight;
+    t->requantized = r;
+    t->starts = starts;
+    t->pad = r->zero_x;
 }
 
 /* Zeros for the rows or columns that fill up the last block. */
@@ -201,7 +230,7 @@ static void make_sums(task *t, void *workspace, uint32_t *largest, poetc_roundin
         unit = t->is_update ? p->terms_at_once : p->terms_at_once / (t->right.taps * t->planes_group);
         if (!t->is_update)
             unit *= t->right.taps * t->planes_group;
-        is_packed = t->terms <= unit && p->rows <= p->rows_at_once;
+        is_packed = !t->add_group && t->terms <= unit && p->rows <= p->rows_at_once;
         for (group = 0; group < p->groups; group++, part += p->holds_sums ? (size_t)p->rows * (size_t)t->columns : 0) {
             if (is_packed && t->terms) {
                 t->pack_rows(t, group, 0, p->rows, 0, t->terms, a);
@@ -212,7 +241,9 @@ static void make_sums(task *t, void *workspace, uint32_t *largest, poetc_roundin
                 const int32_t step = p->holds_sums ? t->columns : p->columns_at_once;
                 int32_t *at = p->holds_sums ? part + column : part;
                 start_sums(t, group, columns, at, step);
-                for (term = 0; term < t->terms; term += unit) {
+                if (t->add_group)
+                    t->add_group(t, group, column, at, a);
+                for (term = 0; term < t->terms && !t->add_group; term += unit) {
                     const int32_t terms = at_most(t->terms - term, unit), depth = round_up(terms, UNIT);
                     operand *b = end - (size_t)round_up(columns, COLUMNS_AT_ONCE) * (size_t)depth;
                     t->pack_columns(t, group, column, columns, term, terms, b);

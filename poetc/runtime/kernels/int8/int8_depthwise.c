@@ -1,0 +1,324 @@
+/* Depthwise convolution in 8 bits and its gradients: one plane of the image and of the outputs at a time.
+ *
+ * Layout: images are [N, C, H, W], weights [C, 1, kh, kw]. A plane is packed in 16 bits with its padding around it. Its
+ * lines have room for a number more, so that taps are read in pairs. Order of sums: sums of 32 bits are exact, so that
+ * their order changes nothing. */
+#include "int8/poetc_int8_product.h"
+
+#if defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#define HAS_PAIRS 1
+#else
+#define HAS_PAIRS 0
+#endif
+
+#define SPARE 4 /* numbers behind a plane: the last ones are read four at a time */
+
+/* Adds x[0] * y[0] + x[1] * y[1]. */
+static inline int32_t add_pair(const int16_t *x, const int16_t *y, int32_t sum)
+{
+#if HAS_PAIRS
+    int16x2_t a, b;
+    __builtin_memcpy(&a, x, sizeof a);
+    __builtin_memcpy(&b, y, sizeof b);
+    return __smlad(a, b, sum);
+#else
+    return sum + x[0] * y[0] + x[1] * y[1];
+#endif
+}
+
+/* A plane of `lines` lines of `line` numbers, in which number (i, j) of `from` is at (top + i * down, left + j *
+ * right); all others are `pad`. Those that lie outside are left out. */
+static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_t down, int32_t right, int32_t top,
+                       int32_t left, int32_t pad, int32_t lines, int32_t line, int16_t *to)
+{
+    const int32_t count = lines * line;
+    int32_t i, j, first = 0, last = width;
+    for (i = 0; i < count; i++)
+        to[i] = (int16_t)pad;
+    for (i = 0; i < SPARE; i++)
+        to[count + i] = 0;
+    while (first < width && left + first * right < 0)
+        first++;
+    while (last > first && left + (last - 1) * right >= line)
+        last--;
+    for (i = 0; i < height; i++) {
+        const int32_t at = top + i * down;
+        const int8_t *x = from + (size_t)i * (size_t)width;
+        int16_t *y = to + (ptrdiff_t)at * line + left;
+        if (at < 0 || at >= lines)
+            continue;
+        for (j = first; j + 4 <= last && right == 1; j += 4) {
+            const int16_t v0 = x[j], v1 = x[j + 1], v2 = x[j + 2], v3 = x[j + 3];
+            y[j] = v0, y[j + 1] = v1, y[j + 2] = v2, y[j + 3] = v3;
+        }
+        for (; j < last; j++)
+            y[j * right] = x[j];
+    }
+}
+
+#if HAS_PAIRS
+static inline int16x2_t two(const int16_t *p)
+{
+    int16x2_t pair;
+    __builtin_memcpy(&pair, p, sizeof pair);
+    return pair;
+}
+
+/* A line of sums of 3 x 3 taps, a number apart. Of a row of taps w it needs (w0, w1) and (w1, w2). */
+static void add_line_of_nine(const int16_t *x, int32_t line, const int16_t *w, int32_t count, int32_t *sums)
+{
+    const int16x2_t w01 = two(w), w12 = two(w + 1), w34 = two(w + 4), w45 = two(w + 5), w67 = two(w + 8);
+    const int16x2_t w78 = two(w + 9);
+    const int16_t *x1 = x + line, *x2 = x1 + line;
+    int32_t i;
+    for (i = 0; i < count; i += 2) {
+        int16x2_t y_low, y_high;
+        int32_t s0 = sums[i], s1 = 0;
+        LOAD_FOUR(y, x);
+        x -= 2;
+        s0 = __smlabt(y_high, w12, __smlad(y_low, w01, s0));
+        s1 = __smlad(y_high, w12, __smlatb(y_low, w01, s1));
+        LOAD_FOUR(y, x1);
+        x1 -= 2;
+        s0 = __smlabt(y_high, w45, __smlad(y_low, w34, s0));
+        s1 = __smlad(y_high, w45, __smlatb(y_low, w34, s1));
+        LOAD_FOUR(y, x2);
+        x2 -= 2;
+        s0 = __smlabt(y_high, w78, __smlad(y_low, w67, s0));
+        s1 = __smlad(y_high, w78, __smlatb(y_low, w67, s1));
+        sums[i] = s0;
+        if (i + 1 < count)
+            sums[i + 1] += s1;
+    }
+}
+#endif
+
+/* A line of sums: of windows `stride` apart, whose lines of taps are filled up with a zero to `pairs`. */
+static void add_line(const int16_t *x, int32_t line, const int16_t *w, int32_t kernel_h, int32_t pairs, int32_t stride,
+                     int32_t count, int32_t *sums)
+{
+    int32_t i, a, b;
+#if HAS_PAIRS
+    if (kernel_h == 3 && pairs == 2 && w[3] == 0 && w[7] == 0 && w[11] == 0 && stride == 1) {
+        add_line_of_nine(x, line, w, count, sums);
+        return;
+    }
+#endif
+    for (i = 0; i < count; i++, x += stride) {
+        const int16_t *y = x, *v = w;
+        int32_t sum = sums[i];
+        if (kernel_h == 3 && pairs == 2) {
+            sum = add_pair(y + 2, v + 2, add_pair(y, v, sum)), y += line;
+            sum = add_pair(y + 2, v + 6, add_pair(y, v + 4, sum)), y += line;
+            sum = add_pair(y + 2, v + 10, add_pair(y, v + 8, sum));
+        } else
+            for (a = 0; a < kernel_h; a++, y += line)
+                for (b = 0; b < pairs; b++, v += 2)
+                    sum = add_pair(y + 2 * b, v, sum);
+        sums[i] = sum;
+    }
+}
+
+/* The taps of a plane in pairs, in their order or backwards. */
+static void pack_taps(const int8_t *w, int32_t kernel_h, int32_t kernel_w, int32_t is_backwards, int16_t *to)
+{
+    const int32_t line = round_up(kernel_w, 2), last = kernel_h * kernel_w - 1;
+    int32_t a, b, tap = 0;
+    for (a = 0; a < kernel_h; a++, to += line) {
+        to[line - 1] = 0;
+        for (b = 0; b < kernel_w; b++, tap++)
+            to[b] = w[is_backwards ? last - tap : tap];
+    }
+}
+
+/* The numbers of a line, with one more than `width`. */
+static int32_t line_of(int32_t width, int32_t unit)
+{
+    return round_up(width + 1, unit);
+}
+
+static void add_outputs(const task *t, int32_t group, int32_t column, int32_t *sums, void *packed)
+{
+    const product *p = &t->p;
+    const int32_t n = column / (p->output_height * p->output_width), lines = (p->output_height - 1) * p->stride_h;
+    const int32_t line = line_of((p->output_width - 1) * p->stride_w + p->kernel_w, 2), pairs = (p->kernel_w + 1) / 2;
+    const size_t plane = (size_t)p->height * (size_t)p->width, taps = (size_t)(p->kernel_h * p->kernel_w);
+    int16_t *w = packed, *x = w + 2 * p->kernel_h * pairs;
+    int32_t i;
+    pack_taps(t->weight + (size_t)group * taps, p->kernel_h, p->kernel_w, 0, w);
+    pack_plane(t->image + ((size_t)n * (size_t)p->channels + (size_t)group) * plane, p->height, p->width, 1, 1,
+               p->pad_top, p->pad_left, t->pad, lines + p->kernel_h, line, x);
+    for (i = 0; i < p->output_height; i++, sums += p->output_width)
+        add_line(x + (size_t)(i * p->stride_h) * (size_t)line, line, w, p->kernel_h, pairs, p->stride_w,
+                 p->output_width, sums);
+}
+
+/* Errors lie a stride apart, with zeros between them. */
+static void add_image(const task *t, int32_t group, int32_t column, int32_t *sums, void *packed)
+{
+    const product *p = &t->p;
+    const int32_t n = column / (p->height * p->width), line = line_of(p->width + p->kernel_w - 1, 2);
+    const int32_t pairs = (p->kernel_w + 1) / 2;
+    const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
+    int16_t *w = packed, *x = w + 2 * p->kernel_h * pairs;
+    int32_t i;
+    pack_taps(t->weight + (size_t)group * (size_t)(p->kernel_h * p->kernel_w), p->kernel_h, p->kernel_w, 1, w);
+    pack_plane(t->errors + ((size_t)n * (size_t)p->outputs + (size_t)group) * plane, p->output_height, p->output_width,
+               p->stride_h, p->stride_w, p->kernel_h - 1 - p->pad_top, p->kernel_w - 1 - p->pad_left, 0,
+               p->height + p->kernel_h - 1, line, x);
+    for (i = 0; i < p->height; i++, sums += p->width, x += line)
+        add_line(x, line, w, p->kernel_h, pairs, 1, p->width, sums);
+}
+
+#if HAS_PAIRS
+/* The products of `count` errors with the numbers 0, 1 and 2 behind their own; `count` is a multiple of 4. */
+static void add_three(const int16_t *errors, const int16_t *x, int32_t count, int32_t *sums)
+{
+    int32_t s0 = sums[0], s1 = sums[1], s2 = sums[2];
+    int16x2_t before = two(x);
+    const int16_t *end = errors + count;
+    x += 2;
+    while (errors != end) {
+        int16x2_t e_low, e_high, y_low, y_high;
+        LOAD_FOUR(e, errors);
+        LOAD_FOUR(y, x);
+        s0 = __smlad(e_low, before, s0);
+        s1 = __smlatb(e_low, y_low, __smlabt(e_low, before, s1));
+        s2 = __smlad(e_low, y_low, s2);
+        s0 = __smlad(e_high, y_low, s0);
+        s1 = __smlatb(e_high, y_high, __smlabt(e_high, y_low, s1));
+        s2 = __smlad(e_high, y_high, s2);
+        before = y_high;
+    }
+    sums[0] = s0, sums[1] = s1, sums[2] = s2;
+}
+#endif
+
+/* The errors of a plane lie as the numbers do that its first tap reads, so that a tap has one sum of products. */
+static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums, void *packed)
+{
+    const product *p = &t->p;
+    const int32_t lines = (p->output_height - 1) * p->stride_h + p->kernel_h;
+    const int32_t line = line_of((p->output_width - 1) * p->stride_w + p->kernel_w, 4);
+    /* Lines that follow each other are one. */
+    const int32_t runs = p->stride_h == 1 ? 1 : p->output_height, run = runs == 1 ? p->output_height * line : line;
+    const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
+    int16_t *x = packed, *errors = x + lines * line + SPARE;
+    int32_t n, i, a, b, k;
+    (void)column;
+    for (n = 0; n < p->batch; n++) {
+        const size_t at = (size_t)n * (size_t)p->channels + (size_t)group;
+        pack_plane(t->image + at * (size_t)p->height * (size_t)p->width, p->height, p->width, 1, 1, p->pad_top,
+                   p->pad_left, 0, lines, line, x);
+        pack_plane(t->errors + at * plane, p->output_height, p->output_width, 1, p->stride_w, 0, 0, 0, p->output_height,
+                   line, errors);
+        for (i = 0; i < runs; i++)
+            for (a = 0; a < p->kernel_h; a++) {
+                const int16_t *y = x + (i * p->stride_h + a) * line, *e = errors + i * line;
+                int32_t *s = sums + a * p->kernel_w;
+                b = 0;
+#if HAS_PAIRS
+                if (p->kernel_w >= 3) {
+                    add_three(e, y, run, s);
+                    b = 3;
+                }
+#endif
+                for (; b < p->kernel_w; b++)
+                    for (k = 0; k < run; k += 2)
+                        s[b] = add_pair(e + k, y + b + k, s[b]);
+            }
+    }
+}
+
+/* --- kernels ---------------------------------------------------------------------------------------------------- */
+
+static void one_phase(task *t, int32_t phase)
+{
+    const product *p = &t->p;
+    const axis down = {0, 1, t->result_height, 0, 0, 0, 1, 0, 1}, right = {0, 1, t->result_width, 0, 0, 0, 1, 0, 1};
+    (void)phase;
+    t->down = down, t->right = right;
+    t->terms = p->terms, t->columns = p->columns;
+}
+
+static task task_of(const poetc_call *call)
+{
+    task t = {0};
+    t.p = poetc_product_of(call);
+    t.phases = t.planes_group = 1;
+    t.set_phase = one_phase;
+    t.result_planes = t.p.channels;
+    return t;
+}
+
+/* Operands as of poetc_op_int8_conv. */
+int poetc_op_int8_depthwise(const poetc_call *call);
+int poetc_op_int8_depthwise(const poetc_call *call)
+{
+    task t = task_of(call);
+    const unsigned history = t.p.has_bias ? 6 : 4, y = history + (t.p.adapts != 0);
+    const int32_t *scale = poetc_in(call, 1), *weight_scale = poetc_in(call, 3);
+    const int32_t exponent = scale[0] + weight_scale[0];
+    t.image = poetc_in(call, 0);
+    t.weight = poetc_in(call, 2);
+    if (t.p.has_bias) {
+        const int32_t *bias_scale = poetc_in(call, 5);
+        t.bias = poetc_in(call, 4);
+        t.bias_shift = bias_scale[0] - exponent;
+    }
+    t.add_group = add_outputs;
+    t.result = poetc_out(call, y);
+    t.result_height = t.p.output_height, t.result_width = t.p.output_width;
+    return finish(&t, poetc_out(call, y + 2), exponent, POETC_INT8_BITS, poetc_in(call, history),
+                  poetc_out(call, y + 1));
+}
+
+/* Operands as of poetc_op_int8_conv_grad_input. */
+int poetc_op_int8_depthwise_grad_input(const poetc_call *call);
+int poetc_op_int8_depthwise_grad_input(const poetc_call *call)
+{
+    task t = task_of(call);
+    const int32_t *scale = poetc_in(call, 1), *weight_scale = poetc_in(call, 3);
+    const unsigned y = 4 + (t.p.adapts != 0);
+    t.errors = poetc_in(call, 0);
+    t.weight = poetc_in(call, 2);
+    t.add_group = add_image;
+    t.result = poetc_out(call, y);
+    t.result_height = t.p.height, t.result_width = t.p.width;
+    return finish(&t, poetc_out(call, y + 2), scale[0] + weight_scale[0], POETC_INT8_BITS, poetc_in(call, 4),
+                  poetc_out(call, y + 1));
+}
+
+/* Operands as of poetc_op_int8_conv_grad_weight. */
+int poetc_op_int8_depthwise_grad_weight(const poetc_call *call);
+int poetc_op_int8_depthwise_grad_weight(const poetc_call *call)
+{
+    task t = task_of(call);
+    const float *rate = poetc_in(call, 2);
+    const unsigned g = 3 + (t.p.adapts != 0);
+    t.image = poetc_in(call, 0);
+    t.errors = poetc_in(call, 1);
+    t.add_group = add_taps;
+    t.is_update = 1;
+    t.result = poetc_out(call, g);
+    t.result_height = 1, t.result_width = t.p.columns; /* the taps of a plane */
+    return finish(&t, poetc_out(call, g + 2), 0, poetc_update_bits(*rate), poetc_in(call, 3), poetc_out(call, g + 1));
+}
+
+/* Operands as of poetc_op_int8_qlinear_conv. */
+int poetc_op_int8_qlinear_depthwise(const poetc_call *call);
+int poetc_op_int8_qlinear_depthwise(const poetc_call *call)
+{
+    task t = task_of(call);
+    requantization r = poetc_requantization_of(call);
+    const unsigned y = t.p.has_bias ? 4 : 3;
+    int32_t *starts = poetc_out(call, y + 1);
+    poetc_rounding unused = {0, 0, POETC_INT8_MOST, 0};
+    poetc_start_requantized(&t, &r, poetc_in(call, 1), t.p.has_bias ? poetc_in(call, 3) : 0, starts);
+    t.image = poetc_in(call, 0);
+    t.add_group = add_outputs;
+    t.result = poetc_out(call, y);
+    t.result_height = t.p.output_height, t.result_width = t.p.output_width;
+    make_sums(&t, starts + t.p.outputs, 0, &unused);
+    return POETC_OK;
+}
