@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import benchmark, codegen, frontend
+from poetc import benchmark, codegen, frontend, passes, training
 from poetc.benchmark import _measure
 from poetc.codegen import build_firmware, execute, sample_inputs
 from poetc.codegen.program import Call
 from poetc.commands.run import predicted_ns
 from poetc.devices import build_problem, load_profile
-from poetc.graph import Graph, Operator, Role, TensorType
+from poetc.graph import Graph, Operator, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, bind, spec
 from poetc.scheduling import keep_all, pack
+from poetc.training import TrainingOptions
 from tests.arm.conftest import load_networks
 from tests.cli.conftest import MODEL, run
 from tests.devices import mobilenet
@@ -50,14 +51,20 @@ def counted_step(
 ) -> tuple[dict[str, int], codegen.Run, dict[str, Operator]]:
     """Of a step of plain SGD, keep-all: multiply-accumulates of every operator, what was counted, the operators."""
     step = _measure.step_of(graph, "sgd")
+    return *counted_program(step, board, numerics, directory), {op.name: op for op in step.operators}
+
+
+def counted_program(
+    step: TrainingGraph, board: str, numerics: codegen.Numerics, directory: Path
+) -> tuple[dict[str, int], codegen.Run]:
+    """Multiply-accumulates of every operator of a step, keep-all, and what was counted."""
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
     program = codegen.lower(step, problem, schedule, pack(problem, schedule))
     counted = execute(
         build_firmware(program, step.values, board, directory, numerics=numerics), [sample_inputs(program, 0)]
     )
-    macs = {op.name: spec(op.kind).work(bind(op, step.tensors)).macs for op in step.operators}
-    return macs, counted, {op.name: op for op in step.operators}
+    return {op.name: spec(op.kind).work(bind(op, step.tensors)).macs for op in step.operators}, counted
 
 
 @pytest.mark.long
@@ -100,6 +107,18 @@ def test_instructions_of_a_multiply_accumulate(
     ]
     each = sum(item.instructions for item in products) / sum(macs[item.name] * item.times for item in products)
     assert len(products) > 5 and each <= most
+
+
+@pytest.mark.parametrize(("network", "most"), [("lenet5", 3.5), pytest.param("resnet", 2.2, marks=pytest.mark.long)])
+def test_instructions_of_a_multiply_accumulate_in_integers(network: str, most: float, tmp_path: Path) -> None:
+    """Of all products, forward and backward, with SMLAD."""
+    options = TrainingOptions(precision="niti")
+    graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=4)
+    step = passes.run_standard(training.build(training.in_precision(graph, options), options))
+    macs, counted = counted_program(step, "mps2-an386", "portable", tmp_path / "firmware")
+    products = [item for item in counted.counts if item.kind.startswith("IntegerConv")]
+    assert len(products) > 5
+    assert sum(p.instructions for p in products) <= most * sum(macs[p.name] * p.times for p in products)
 
 
 # Depthwise: (channels, side, taps, stride).

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from poetc.codegen import BOARDS
+from poetc import codegen, passes, training
+from poetc.codegen import BOARDS, build_firmware, build_host, execute, sample_inputs
+from poetc.devices import build_problem, load_profile
+from poetc.graph import Attribute, Graph, Role, TensorType
+from poetc.ops import Builder
+from poetc.scheduling import keep_all, pack
+from poetc.training import TrainingOptions
 from tests.arm.conftest import Bits, Solve, Solved, bits
 
 STEPS = 3
@@ -58,3 +65,44 @@ def test_depthwise_convolutions_have_the_same_bits(
     run = depthwise.on_board(board, tmp_path, STEPS, gradients=True)
     assert bits(run) == depthwise_host
     assert run.arena_bytes == depthwise.program.high_water_bytes
+
+
+# Weights, strides, padding, groups: depthwise layers of every kernel and of one that has no planes, sums in parts.
+ODD: tuple[tuple[tuple[int, int, int, int], int, int, int], ...] = (
+    ((6, 3, 3, 3), 1, 1, 1),
+    ((6, 1, 5, 5), 1, 2, 6),
+    ((6, 1, 3, 3), 2, 1, 6),
+    ((6, 1, 7, 7), 1, 3, 6),
+    ((6, 1, 3, 3), 1, 1, 6),
+    ((12, 1, 3, 2), 1, 1, 6),
+    ((70, 6, 3, 3), 2, 1, 2),
+    ((66, 70, 3, 3), 1, 1, 1),
+    ((9, 66, 1, 1), 2, 0, 1),
+)
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547", "virt-a72"])
+def test_odd_convolutions_have_the_bits_of_the_host(board: str, tmp_path: Path) -> None:
+    random, b = np.random.default_rng(7), Builder()
+    y = b.add_tensor("x", TensorType((2, 3, 13, 11)), Role.INPUT)
+    for number, (shape, stride, pad, group) in enumerate(ODD):
+        value = random.standard_normal(shape).astype(np.float32)
+        weight = b.add_tensor(f"weight{number}", TensorType(shape), Role.PARAMETER, value)
+        attributes: dict[str, Attribute] = {"strides": (stride, stride), "pads": (pad,) * 4, "group": group}
+        y = b.emit1("Conv", [y, weight], attributes)
+    y = b.emit1("Reshape", [y], {"shape": (2, b.type(y).elements // 2)})
+    graph = Graph("odd", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    options = TrainingOptions(precision="niti", learning_rate=1.0)
+    step = passes.run_standard(training.build(training.in_precision(graph, options), options))
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
+    schedule = keep_all(problem)
+    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
+    batch = sample_inputs(program, 0)
+    with build_host([program], step.values) as model:
+        model.run(batch)
+        expected = {name: model.state(name) for name in model.state_names()}
+    run = execute(build_firmware(program, step.values, board, tmp_path), [batch])
+    for number in range(len(ODD)):
+        name = f"weight{number}"
+        assert (np.asarray(step.values[name]) != expected[name]).any(), name
+    assert run.state_sha256 == codegen.state_digest(expected)

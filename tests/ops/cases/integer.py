@@ -30,12 +30,16 @@ CONVOLUTIONS: list[tuple[Shape, Shape, Shape, dict[str, Attribute]]] = [
     ((2, 1, 9, 8), (4, 1, 5, 5), (2, 4, 8, 5), {"pads": (1, 0, 2, 1)}),
     ((5, 37, 1, 1), (11, 37, 1, 1), (5, 11, 1, 1), {}),
     ((3, 8, 13, 11), (9, 8, 1, 1), (3, 9, 7, 6), {"strides": (2, 2)}),
+    ((2, 5, 9, 13), (5, 1, 5, 5), (2, 5, 5, 7), {"strides": (2, 2), "pads": (2, 2, 2, 2), "group": 5}),
+    ((1, 4, 6, 8), (4, 1, 7, 7), (1, 4, 6, 8), {"pads": (3, 3, 3, 3), "group": 4}),
+    ((3, 3, 1, 11), (3, 1, 1, 4), (3, 3, 1, 4), {"strides": (1, 2), "group": 3}),
+    ((2, 70, 5, 4), (66, 70, 3, 3), (2, 66, 5, 4), {"pads": (1, 1, 1, 1)}),  # sums in parts
 ]
 
 
 def convolutions() -> list[Case]:
     found = []
-    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 4 * ROUNDINGS, strict=True):
+    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 6 * ROUNDINGS, strict=True):
         more: dict[str, Attribute] = {**attributes, "rounding": rounding}
         image, error = (values(*x), scale(-7)), (values(*y), scale(-9))
         weight, bias = (values(*w), exponent(-8)), (values(w[0]), exponent(-6))

@@ -1,7 +1,7 @@
 /* Convolution in 8 bits, its gradients, and the gradient of a bias (poetc/ops/integer_convolution.py).
  *
  * Layout: images are [N, C, H, W], weights [O, C / group, kh, kw]. Rows and columns of a product are packed each behind
- * the other. Their terms are filled up with zeros to a multiple of 16. Order of sums: sums of 32 bits are exact, so
+ * the other. Their terms are filled up with zeros to a multiple of UNIT. Order of sums: sums of 32 bits are exact, so
  * that their order changes nothing. */
 #include "int8/poetc_int8_product.h"
 
@@ -28,6 +28,24 @@ static void gather(const int8_t *from, size_t step, int32_t count, operand *to)
     }
     for (; count > 0; count--, from += step)
         *to++ = *from;
+}
+
+/* `count` bytes that follow each other. */
+static void widen(const int8_t *from, int32_t count, operand *to)
+{
+#if HAS_SMLAD
+    for (; count >= 4; count -= 4, from += 4, to += 4) {
+        uint32_t even, odd, word;
+        __builtin_memcpy(&word, from, sizeof word);
+        even = (uint32_t)__sxtb16((int8x4_t)word);
+        odd = (uint32_t)__sxtb16((int8x4_t)(word >> 8 | word << 24));
+        word = (even & 0xffffu) | odd << 16;
+        odd = (odd & 0xffff0000u) | even >> 16;
+        __builtin_memcpy(to, &word, sizeof word);
+        __builtin_memcpy(to + 2, &odd, sizeof odd);
+    }
+#endif
+    gather(from, 1, count, to);
 }
 
 static void copy(const operand *from, int32_t count, operand *to)
@@ -133,7 +151,7 @@ static void errors_of_outputs(const task *t, int32_t group, int32_t row, int32_t
         while (done < terms) {
             const int32_t part = at_most(terms - done, pixels - pixel);
             const int8_t *y = t->errors + ((size_t)n * (size_t)p->outputs + (size_t)output) * (size_t)pixels;
-            gather(y + pixel, 1, part, to + done);
+            widen(y + pixel, part, to + done);
             done += part, pixel = 0, n++;
         }
         zeros(to + terms, depth - terms);
@@ -153,20 +171,30 @@ static void pixels_of_taps(const task *t, int32_t group, int32_t column, int32_t
         const int32_t c = (column + i) / taps, tap = (column + i) % taps;
         const int32_t down = tap / p->kernel_w * p->dilation_h - p->pad_top;
         const int32_t right = tap % p->kernel_w * p->dilation_w - p->pad_left;
+        const int32_t stride = p->stride_w, after = p->width - right + stride - 1;
+        /* Pixels of a row from the first to the last read the image. */
+        const int32_t row_first = right < 0 ? (stride - 1 - right) / stride : 0;
+        const int32_t row_last = after > 0 ? at_most(after / stride, p->output_width) : 0;
         int32_t n = term / pixels, oh = term % pixels / p->output_width, ow = term % p->output_width, done = 0;
         while (done < terms) { /* a row of the output */
-            const int32_t part = at_most(terms - done, p->output_width - ow), h = oh * p->stride_h + down;
-            const int8_t *x = t->image + ((size_t)n * (size_t)p->channels + (size_t)(group * inputs + c)) * plane;
-            const int32_t w = ow * p->stride_w + right, stride = p->stride_w;
-            int32_t first = w < 0 ? (stride - 1 - w) / stride : 0;
-            int32_t last = p->width > w ? (p->width - w + stride - 1) / stride : 0;
-            last = at_most(last, part), first = at_most(first, last);
-            if (h < 0 || h >= p->height)
-                first = last = 0;
-            zeros(to + done, first);
-            gather(x + h * p->width + w + first * stride, (size_t)stride, last - first, to + done + first);
-            zeros(to + done + last, part - last);
-            done += part, ow = 0;
+            const int32_t until = at_most(terms - done + ow, p->output_width), h = oh * p->stride_h + down;
+            const int32_t last = h < 0 || h >= p->height ? 0 : at_most(row_last, until);
+            const size_t place = (size_t)n * (size_t)p->channels + (size_t)(group * inputs + c);
+            const int8_t *x = t->image + place * plane + (ptrdiff_t)h * p->width;
+            operand *next = to + done;
+            done += until - ow;
+            for (; ow < row_first && ow < last; ow++)
+                *next++ = 0;
+            if (ow < last) {
+                if (stride == 1)
+                    widen(x + ow + right, last - ow, next);
+                else
+                    gather(x + ow * stride + right, (size_t)stride, last - ow, next);
+                next += last - ow, ow = last;
+            }
+            for (; ow < until; ow++)
+                *next++ = 0;
+            ow = 0;
             if (++oh == p->output_height)
                 oh = 0, n++;
         }
@@ -331,7 +359,7 @@ int poetc_op_int8_bias_grad(const poetc_call *call)
         }
         sums[c] = sum;
     }
-    bits = poetc_bits(poetc_largest(sums, p.channels, 0u));
+    bits = poetc_bits_seen(poetc_see(sums, p.channels, 0u));
     rounding.shift = bits - poetc_update_bits(*rate);
     rounding.most = poetc_update_most(poetc_update_bits(*rate));
     for (c = 0; c < p.channels; c++)

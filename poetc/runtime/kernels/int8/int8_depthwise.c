@@ -5,18 +5,12 @@
  * their order changes nothing. */
 #include "int8/poetc_int8_product.h"
 
-#if defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
-#define HAS_PAIRS 1
-#else
-#define HAS_PAIRS 0
-#endif
-
 #define SPARE 4 /* numbers behind a plane: the last ones are read four at a time */
 
 /* Adds x[0] * y[0] + x[1] * y[1]. */
 static inline int32_t add_pair(const int16_t *x, const int16_t *y, int32_t sum)
 {
-#if HAS_PAIRS
+#if HAS_SMLAD
     int16x2_t a, b;
     __builtin_memcpy(&a, x, sizeof a);
     __builtin_memcpy(&b, y, sizeof b);
@@ -26,8 +20,8 @@ static inline int32_t add_pair(const int16_t *x, const int16_t *y, int32_t sum)
 #endif
 }
 
-/* A plane of `lines` lines of `line` numbers, in which number (i, j) of `from` is at (top + i * down, left + j *
- * right); all others are `pad`. Those that lie outside are left out. */
+/* Packs a plane of `lines` lines of `line` numbers. Number (i, j) of `from` lies at (top + i * down, left + j * right),
+ * unless that is outside; all others are `pad`. */
 static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_t down, int32_t right, int32_t top,
                        int32_t left, int32_t pad, int32_t lines, int32_t line, int16_t *to)
 {
@@ -56,7 +50,7 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
     }
 }
 
-#if HAS_PAIRS
+#if HAS_SMLAD
 static inline int16x2_t two(const int16_t *p)
 {
     int16x2_t pair;
@@ -98,7 +92,7 @@ static void add_line(const int16_t *x, int32_t line, const int16_t *w, int32_t k
                      int32_t count, int32_t *sums)
 {
     int32_t i, a, b;
-#if HAS_PAIRS
+#if HAS_SMLAD
     if (kernel_h == 3 && pairs == 2 && w[3] == 0 && w[7] == 0 && w[11] == 0 && stride == 1) {
         add_line_of_nine(x, line, w, count, sums);
         return;
@@ -170,7 +164,7 @@ static void add_image(const task *t, int32_t group, int32_t column, int32_t *sum
         add_line(x, line, w, p->kernel_h, pairs, 1, p->width, sums);
 }
 
-#if HAS_PAIRS
+#if HAS_SMLAD
 /* The products of `count` errors with the numbers 0, 1 and 2 behind their own; `count` is a multiple of 4. */
 static void add_three(const int16_t *errors, const int16_t *x, int32_t count, int32_t *sums)
 {
@@ -217,7 +211,7 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
                 const int16_t *y = x + (i * p->stride_h + a) * line, *e = errors + i * line;
                 int32_t *s = sums + a * p->kernel_w;
                 b = 0;
-#if HAS_PAIRS
+#if HAS_SMLAD
                 if (p->kernel_w >= 3) {
                     add_three(e, y, run, s);
                     b = 3;

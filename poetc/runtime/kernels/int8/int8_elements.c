@@ -113,6 +113,23 @@ static inline int32_t shifted(int32_t value, int32_t shift)
     return value < 0 ? -s : s;
 }
 
+#define SUMS 16 /* at a time */
+
+/* The sums of at most SUMS numbers, each shifted. Returns how many. */
+static int32_t add_some(const int8_t *a, int32_t up_a, const int8_t *b, int32_t up_b, int32_t count, int32_t *sums)
+{
+    const int32_t some = count < SUMS ? count : SUMS;
+    int32_t i;
+    if (up_a >= 0 && up_b >= 0) {
+        const int32_t times_a = (int32_t)((uint32_t)1 << up_a), times_b = (int32_t)((uint32_t)1 << up_b);
+        for (i = 0; i < some; i++)
+            sums[i] = a[i] * times_a + b[i] * times_b;
+    } else
+        for (i = 0; i < some; i++)
+            sums[i] = shifted(a[i], up_a) + shifted(b[i], up_b);
+    return some;
+}
+
 /* a, its scale, b, its scale -> y, its scale. ints: whether rounding is stochastic. */
 int poetc_op_int8_add(const poetc_call *call);
 int poetc_op_int8_add(const poetc_call *call)
@@ -122,19 +139,18 @@ int poetc_op_int8_add(const poetc_call *call)
     int8_t *y = poetc_out(call, 4);
     const int32_t high = scale_a[0] > scale_b[0] ? scale_a[0] : scale_b[0], count = call->ints[0];
     int32_t low = scale_a[0] < scale_b[0] ? scale_a[0] : scale_b[0], up_a, up_b, bits, i;
-    uint32_t largest = 0u;
+    int32_t sums[SUMS];
+    uint32_t seen = 0u;
     poetc_rounding rounding = {0, call->ints[1], POETC_INT8_MOST, 0};
     low = low < high - MOST_APART ? high - MOST_APART : low;
     up_a = scale_a[0] - low;
     up_b = scale_b[0] - low;
-    for (i = 0; i < count; i++) {
-        const uint32_t m = poetc_magnitude(shifted(a[i], up_a) + shifted(b[i], up_b));
-        largest = m > largest ? m : largest;
-    }
-    bits = poetc_bits(largest);
+    for (i = 0; i < count; i += SUMS)
+        seen = poetc_see(sums, add_some(a + i, up_a, b + i, up_b, count - i, sums), seen);
+    bits = poetc_bits_seen(seen);
     rounding.shift = poetc_shift(bits);
-    for (i = 0; i < count; i++)
-        y[i] = poetc_rounded(shifted(a[i], up_a) + shifted(b[i], up_b), &rounding);
+    for (i = 0; i < count; i += SUMS)
+        poetc_round_small(sums, add_some(a + i, up_a, b + i, up_b, count - i, sums), y + i, 1, &rounding);
     return poetc_scale(poetc_out(call, 5), low + rounding.shift, rounding.clipped, bits, rounding.shift);
 }
 

@@ -84,19 +84,19 @@ int poetc_op_int8_max_pool_grad(const poetc_call *call)
     const int8_t *gy = poetc_in(call, 1);
     const int32_t *scale = poetc_in(call, 2), outputs = p.output_height * p.output_width, pixels = p.height * p.width;
     int8_t *gx = poetc_out(call, 3);
-    int32_t *sums = poetc_out(call, 5), plane, bits, i;
-    uint32_t largest = 0u;
+    int32_t *sums = poetc_out(call, 5), plane, bits;
+    uint32_t seen = 0u;
     poetc_rounding rounding = {0, call->ints[POOLING_INTS + 1], POETC_INT8_MOST, 0};
     for (plane = 0; plane < p.planes; plane++) {
         spread_max(&p, gy, where, is_wide, plane * outputs, sums);
-        largest = poetc_largest(sums, pixels, largest);
+        seen = poetc_see(sums, pixels, seen);
     }
-    bits = poetc_bits(largest);
+    bits = poetc_bits_seen(seen);
     rounding.shift = poetc_shift(bits);
     for (plane = 0; plane < p.planes; plane++) {
         spread_max(&p, gy, where, is_wide, plane * outputs, sums);
-        for (i = 0; i < pixels; i++)
-            *gx++ = poetc_rounded(sums[i], &rounding);
+        poetc_round_small(sums, pixels, gx, 1, &rounding);
+        gx += pixels;
     }
     return poetc_scale(poetc_out(call, 4), scale[0] + rounding.shift, rounding.clipped, bits, rounding.shift);
 }
@@ -191,19 +191,19 @@ int poetc_op_int8_average_pool_grad(const poetc_call *call)
     const int32_t outputs = p.output_height * p.output_width, pixels = p.height * p.width;
     const int8_t *gy = poetc_in(call, 0);
     int8_t *gx = poetc_out(call, 2);
-    int32_t *sums = poetc_out(call, 4), plane, bits, i;
-    uint32_t largest = 0u;
+    int32_t *sums = poetc_out(call, 4), plane, bits;
+    uint32_t seen = 0u;
     poetc_rounding rounding = {0, counted[4], POETC_INT8_MOST, 0};
     for (plane = 0; plane < p.planes; plane++) {
         spread_average(&p, counted, gy + (size_t)plane * (size_t)outputs, sums);
-        largest = poetc_largest(sums, pixels, largest);
+        seen = poetc_see(sums, pixels, seen);
     }
-    bits = poetc_bits(largest);
+    bits = poetc_bits_seen(seen);
     rounding.shift = poetc_shift(bits);
     for (plane = 0; plane < p.planes; plane++) {
         spread_average(&p, counted, gy + (size_t)plane * (size_t)outputs, sums);
-        for (i = 0; i < pixels; i++)
-            *gx++ = poetc_rounded(sums[i], &rounding);
+        poetc_round_small(sums, pixels, gx, 1, &rounding);
+        gx += pixels;
     }
     return poetc_scale(poetc_out(call, 3), scale[0] - FRACTION_BITS + rounding.shift, rounding.clipped, bits,
                        rounding.shift);

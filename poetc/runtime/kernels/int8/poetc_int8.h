@@ -33,19 +33,32 @@ static inline int32_t poetc_bits(uint32_t largest)
     return largest > 0x80000000u ? 32 : bits;
 }
 
-/* The largest magnitude of `count` sums, or of those before. */
-static inline uint32_t poetc_largest(const int32_t *sums, int32_t count, uint32_t largest)
+/* Of a number above 1 its magnitude less 1, or a number with as many bits for the others. */
+static inline uint32_t poetc_bits_below(int32_t sum)
 {
-    int32_t i, low = 0, high = 0;
-    uint32_t below, above;
-    for (i = 0; i < count; i++) {
-        const int32_t s = sums[i];
-        low = s < low ? s : low;
-        high = s > high ? s : high;
+    const int32_t below = sum - (sum > 0);
+    return (uint32_t)(below ^ (below >> 31));
+}
+
+/* Adds the bits of `count` sums to `seen`, which poetc_bits_seen counts. */
+static inline uint32_t poetc_see(const int32_t *sums, int32_t count, uint32_t seen)
+{
+    for (; count >= 4; count -= 4, sums += 4) {
+        seen |= poetc_bits_below(sums[0]) | poetc_bits_below(sums[1]);
+        seen |= poetc_bits_below(sums[2]) | poetc_bits_below(sums[3]);
     }
-    below = poetc_magnitude(low), above = (uint32_t)high;
-    above = above > below ? above : below;
-    return above > largest ? above : largest;
+    for (; count > 0; count--)
+        seen |= poetc_bits_below(*sums++);
+    return seen;
+}
+
+/* ceil(log2 of the largest magnitude) of the sums that were seen. */
+static inline int32_t poetc_bits_seen(uint32_t seen)
+{
+    int32_t bits = 0;
+    for (; seen; seen >>= 1)
+        bits++;
+    return bits;
 }
 
 /* sum / 2^shift. Nearest takes halves away from zero; pseudo-stochastic compares the upper half of the bits that go
@@ -68,6 +81,47 @@ static inline int8_t poetc_rounded(int32_t sum, poetc_rounding *r)
         r->clipped++;
     }
     return (int8_t)(sum < 0 ? -(int32_t)m : (int32_t)m);
+}
+
+/* Values of `count` sums of at most 2^30 in magnitude, `step` apart. The shift is at most 30. */
+static inline void poetc_round_small(const int32_t *sums, int32_t count, int8_t *to, int32_t step, poetc_rounding *r)
+{
+    const int32_t shift = r->shift > 0 ? r->shift : 0, half = shift / 2, odd = shift & 1, most = (int32_t)r->most;
+    const uint32_t rests = ((uint32_t)1 << shift) - 1u, lows = ((uint32_t)1 << half) - 1u, largest = r->most;
+    const int32_t *const end = sums + count;
+    int32_t clipped = 0;
+    if (shift && r->is_stochastic) {
+        for (; sums != end; to += step) {
+            const int32_t sum = *sums++, sign = sum >> 31;
+            const uint32_t m = (uint32_t)((sum ^ sign) - sign), rest = m & rests;
+            uint32_t v = (m >> shift) + ((rest >> half) > ((rest & lows) << odd));
+            if (v > largest) {
+                v = largest;
+                clipped++;
+            }
+            *to = (int8_t)(((int32_t)v ^ sign) - sign);
+        }
+    } else if (shift) {
+        const int32_t unit = (int32_t)((uint32_t)1 << (shift - 1)); /* one is taken from a negative sum */
+        for (; sums != end; to += step) {
+            const int32_t sum = *sums++;
+            int32_t v = (sum + (sum >> 31) + unit) >> shift;
+            if ((uint32_t)(v + most) > 2u * largest) {
+                v = v < 0 ? -most : most;
+                clipped++;
+            }
+            *to = (int8_t)v;
+        }
+    } else
+        for (; sums != end; to += step) {
+            int32_t v = *sums++;
+            if ((uint32_t)v + largest > 2u * largest) {
+                v = v < 0 ? -most : most;
+                clipped++;
+            }
+            *to = (int8_t)v;
+        }
+    r->clipped += clipped;
 }
 
 /* The shift of activations and errors, whose sums have so many bits. */

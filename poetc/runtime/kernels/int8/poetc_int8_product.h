@@ -17,7 +17,6 @@ typedef struct {
         adapts;
 } product;
 
-#define UNIT 16 /* terms */
 #define SMALL_TERMS 32768 /* with a bias, their sums are at most 2^30 */
 
 /* The parameters of QLinearConv besides (poetc/ops/qlinear_layers.py). */
@@ -136,48 +135,13 @@ static void start_sums(const task *t, int32_t group, int32_t columns, int32_t *s
     }
 }
 
-/* Values of `count` sums that are at most 2^30 in magnitude, `step` apart. */
-static void round_small(const int32_t *sums, int32_t count, int8_t *to, int32_t step, poetc_rounding *rounding)
-{
-    const int32_t shift = rounding->shift > 0 ? rounding->shift : 0, half = shift / 2, odd = shift & 1;
-    const int32_t most = (int32_t)rounding->most, unit = shift ? (int32_t)((uint32_t)1 << (shift - 1)) : 0;
-    const uint32_t rests = ((uint32_t)1 << shift) - 1u, lows = ((uint32_t)1 << half) - 1u;
-    const uint32_t range = 2u * rounding->most;
-    int32_t clipped = 0, i;
-    if (rounding->is_stochastic && shift) {
-        for (i = 0; i < count; i++, to += step) {
-            const int32_t sum = sums[i], sign = sum >> 31;
-            const uint32_t m = (uint32_t)((sum ^ sign) - sign), rest = m & rests;
-            uint32_t v = (m >> shift) + ((rest >> half) > ((rest & lows) << odd));
-            if (v > rounding->most) {
-                v = rounding->most;
-                clipped++;
-            }
-            *to = (int8_t)(((int32_t)v ^ sign) - sign);
-        }
-    } else {
-        /* One is taken from a negative sum, so that its halves go away from zero. */
-        const int32_t below = shift ? -1 : 0;
-        for (i = 0; i < count; i++, to += step) {
-            const int32_t sum = sums[i];
-            int32_t v = (sum + unit + ((sum >> 31) & below)) >> shift;
-            if ((uint32_t)(v + most) > range) {
-                v = v < 0 ? -most : most;
-                clipped++;
-            }
-            *to = (int8_t)v;
-        }
-    }
-    rounding->clipped += clipped;
-}
-
 /* Values of a run of sums, `step` apart. */
 static void round_run(const task *t, const int32_t *sums, int32_t count, int8_t *to, int32_t step,
                       poetc_rounding *rounding)
 {
     int32_t i;
     if (t->terms <= SMALL_TERMS && rounding->shift <= 30) {
-        round_small(sums, count, to, step, rounding);
+        poetc_round_small(sums, count, to, step, rounding);
         return;
     }
     for (i = 0; i < count; i++, to += step)
@@ -213,9 +177,9 @@ static void store(const task *t, int32_t group, int32_t column, int32_t columns,
     }
 }
 
-/* All sums, some columns at a time. With `largest` their largest magnitude is looked for; with `rounding` the values
+/* All sums, some columns at a time. With `seen` their bits are looked at; with `rounding` the values
  * are stored. Held sums stay in the workspace. */
-static void make_sums(task *t, void *workspace, uint32_t *largest, poetc_rounding *rounding)
+static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *rounding)
 {
     const product *p = &t->p;
     const size_t held = (size_t)p->groups * (size_t)p->rows * (size_t)p->columns;
@@ -257,8 +221,8 @@ static void make_sums(task *t, void *workspace, uint32_t *largest, poetc_roundin
                         add_products(a, rows, b, columns, depth, at + (size_t)row * (size_t)step, step);
                     }
                 }
-                for (i = 0; largest && i < p->rows; i++)
-                    *largest = poetc_largest(at + (size_t)i * (size_t)step, columns, *largest);
+                for (i = 0; seen && i < p->rows; i++)
+                    *seen = poetc_see(at + (size_t)i * (size_t)step, columns, *seen);
                 if (rounding)
                     store(t, group, column, columns, at, step, rounding);
             }
@@ -287,13 +251,13 @@ static int finish(task *t, void *workspace, int32_t exponent, int32_t update_bit
     const product *p = &t->p;
     const int is_scanned = !p->adapts || history[1] <= 0;
     poetc_rounding rounding = {0, p->is_stochastic, POETC_INT8_MOST, 0};
-    uint32_t largest = 0u;
+    uint32_t seen = 0u;
     int32_t bits;
     int code;
 
     if (is_scanned)
-        make_sums(t, workspace, &largest, 0);
-    bits = is_scanned ? poetc_bits(largest) : history[0];
+        make_sums(t, workspace, &seen, 0);
+    bits = is_scanned ? poetc_bits_seen(seen) : history[0];
     rounding.shift = t->is_update ? bits - update_bits : poetc_shift(bits);
     if (t->is_update)
         rounding.most = poetc_update_most(update_bits);

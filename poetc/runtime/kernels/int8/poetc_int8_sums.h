@@ -1,6 +1,6 @@
 /* The register blocks of products of 8-bit integers, packed in 16 bits.
  *
- * Layout: rows and columns are packed each behind the other, `depth` numbers each. `depth` is a multiple of 16.
+ * Layout: rows and columns are packed each behind the other, `depth` numbers each. `depth` is a multiple of UNIT.
  * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
 #ifndef POETC_INT8_SUMS_H
 #define POETC_INT8_SUMS_H
@@ -101,21 +101,31 @@ static void sums_of_block(const operand *a, const operand *b, int32_t depth, int
     s01 = __smlad(x0_high, y_high, __smlad(x0_low, y_low, s01));                                                       \
     s11 = __smlad(x1_high, y_high, __smlad(x1_low, y_low, s11))
 
-/* Two rows and two columns. */
-static void sums_of_block(const operand *a, const operand *b, int32_t depth, int32_t *sums, int32_t step)
+/* Two rows and two columns, and so many `pairs` of rows: those that follow lie behind. */
+static void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int32_t depth, int32_t *sums, int32_t step)
 {
-    const operand *a1 = a + depth, *b1 = b + depth, *end = a1;
-    int32_t s00 = sums[0], s01 = sums[1], s10 = sums[step], s11 = sums[step + 1];
-    while (a != end) {
+    const operand *b1 = b + depth, *const next = b1, *const many = b + depth / 16 * 16;
+    do {
+        const operand *a1 = a + depth;
+        int32_t s00 = sums[0], s01 = sums[1], s10 = sums[step], s11 = sums[step + 1];
         int16x2_t x0_low, x0_high, x1_low, x1_high, y_low, y_high;
-        FOUR_TERMS;
-        FOUR_TERMS;
-        FOUR_TERMS;
-        FOUR_TERMS;
-    }
-    sums[0] = s00, sums[1] = s01, sums[step] = s10, sums[step + 1] = s11;
+        while (b != many) {
+            FOUR_TERMS;
+            FOUR_TERMS;
+            FOUR_TERMS;
+            FOUR_TERMS;
+        }
+        while (b != next) {
+            FOUR_TERMS;
+        }
+        sums[0] = s00, sums[1] = s01, sums[step] = s10, sums[step + 1] = s11;
+        a = a1, b -= depth, b1 = next;
+        sums += 2 * step;
+    } while (--pairs);
 }
 
+#define HAS_SMLAD 1
+#define UNIT 4
 #define BLOCK_COLUMNS 2
 #else
 /* Two rows and two columns. */
@@ -135,8 +145,23 @@ static void sums_of_block(const operand *a, const operand *b, int32_t depth, int
 #define BLOCK_COLUMNS 2
 #endif
 
+#ifndef HAS_SMLAD
+#define HAS_SMLAD 0
+#endif
+#ifndef UNIT
+#define UNIT 16 /* of which packed terms are a multiple */
+#endif
 #define BLOCK_ROWS 2
 #define COLUMNS_AT_ONCE 4 /* packed columns are a multiple of it on every target: all have one workspace */
+
+#if !HAS_SMLAD
+static inline void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int32_t depth, int32_t *sums,
+                                 int32_t step)
+{
+    for (; pairs > 0; pairs--, a += BLOCK_ROWS * (size_t)depth, sums += BLOCK_ROWS * (size_t)step)
+        sums_of_block(a, b, depth, sums, step);
+}
+#endif
 
 /* Adds the products of packed rows and columns to sums[row * step + column]. Rows and columns beyond the last one in
  * its block are left out. */
@@ -144,19 +169,19 @@ static void add_products(const operand *a, int32_t rows, const operand *b, int32
                          int32_t *sums, int32_t step)
 {
     int32_t i, j, k, l;
-    for (j = 0; j < columns; j += BLOCK_COLUMNS)
-        for (i = 0; i < rows; i += BLOCK_ROWS) {
-            const operand *x = a + (size_t)i * (size_t)depth, *y = b + (size_t)j * (size_t)depth;
-            if (i + BLOCK_ROWS <= rows && j + BLOCK_COLUMNS <= columns) {
-                sums_of_block(x, y, depth, sums + (size_t)i * (size_t)step + j, step);
-            } else {
-                int32_t part[BLOCK_ROWS * BLOCK_COLUMNS] = {0};
-                sums_of_block(x, y, depth, part, BLOCK_COLUMNS);
-                for (k = i; k < rows && k < i + BLOCK_ROWS; k++)
-                    for (l = j; l < columns && l < j + BLOCK_COLUMNS; l++)
-                        sums[(size_t)k * (size_t)step + (size_t)l] += part[(k - i) * BLOCK_COLUMNS + l - j];
-            }
+    for (j = 0; j < columns; j += BLOCK_COLUMNS) {
+        const operand *y = b + (size_t)j * (size_t)depth;
+        const int32_t pairs = j + BLOCK_COLUMNS <= columns ? rows / BLOCK_ROWS : 0;
+        if (pairs)
+            sums_of_pairs(a, pairs, y, depth, sums + j, step);
+        for (i = pairs * BLOCK_ROWS; i < rows; i += BLOCK_ROWS) {
+            int32_t part[BLOCK_ROWS * BLOCK_COLUMNS] = {0};
+            sums_of_pairs(a + (size_t)i * (size_t)depth, 1, y, depth, part, BLOCK_COLUMNS);
+            for (k = i; k < rows && k < i + BLOCK_ROWS; k++)
+                for (l = j; l < columns && l < j + BLOCK_COLUMNS; l++)
+                    sums[(size_t)k * (size_t)step + (size_t)l] += part[(k - i) * BLOCK_COLUMNS + l - j];
         }
+    }
 }
 
 #endif
