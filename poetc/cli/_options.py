@@ -282,7 +282,8 @@ training_options = stacked(
         type=click.Choice(PRECISIONS),
         default=_DEFAULTS.precision,
         show_default=True,
-        help="Numbers of a training step; f32: floats; niti: integers of 8 bits; qas: a QDQ model as it is.",
+        help="Numbers of a training step; f32: floats; niti: integers of 8 bits; qas: a QDQ model as it is. "
+        "Floats of 16 bits are for saved tensors alone: --saved.",
     ),
     click.option(
         "--rounding",

@@ -88,7 +88,10 @@ class SessionEngine:
 
     def measure_peak(self, batch: Batch) -> int:
         """Bytes of the arena that a training step takes: the end of the highest that it touches."""
-        return self._session.measure_peak(self._of("train", batch))
+        try:
+            return self._session.measure_peak(self._of("train", batch))
+        except SessionError as error:  # such as an exponent that overflows in the first step
+            raise CheckFailed(str(error)) from error
 
     def _of(self, program: str, batch: Batch) -> Batch:
         """The arrays that a program takes. A target that the data lack is of a model's own loss, which is to be 0."""

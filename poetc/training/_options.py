@@ -150,7 +150,8 @@ class TrainingOptions:
             ("--rescale", self.rescale, RESCALES),
         ):
             if value not in allowed:
-                raise UsageError(f"{option} {shortened(value)!r}: choose from {', '.join(allowed)}")
+                way = "; 16 bits are for saved tensors alone: --saved f16" if value in ("f16", "bf16", "fp16") else ""
+                raise UsageError(f"{option} {shortened(value)!r}: choose from {', '.join(allowed)}{way}")
         for option, number, low, high in (
             ("--lr", self.learning_rate, 0.0, _LARGEST_FLOAT),
             ("--momentum", self.momentum, 0.0, 1.0),

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from poetc.datasets import Augmentation, Batches, Evaluation, Normalization, Sam
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, DType
 from poetc.loop import Checkpoint, CheckpointStore, EpochRow, Loop, LoopOptions, Loss, Outcome
+from poetc.loop.engine import SessionEngine
+from poetc.runtime.session import Session, SessionError
 from poetc.training import rates
 
 X = Slot(name="x", shape=(4, 3), dtype=DType.F32, is_target=False, sample_shape=(3,))
@@ -261,3 +264,21 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     assert found is not None
     assert found.progress["number"] == 2
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.a", "checkpoint.b"]
+
+
+def test_a_step_that_fails_while_its_memory_is_measured_ends_in_one_line() -> None:
+    """Its exponent may be beyond what integers have, before the first step of the loop."""
+
+    class Failing:
+        programs = ("train", "evaluate")
+
+        def count_hits(self, scores: object) -> None: ...
+
+        def inputs(self, program: str) -> dict[str, object]:
+            return {}
+
+        def measure_peak(self, batch: object) -> int:
+            raise SessionError("step 1: an exponent beyond 100", -75)
+
+    with pytest.raises(CheckFailed, match="step 1: an exponent beyond 100"):
+        SessionEngine(cast(Session, Failing())).measure_peak({})
