@@ -47,6 +47,7 @@ from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import PageIn, PageOut, Schedule
 
 MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
+LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
@@ -80,14 +81,20 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
 
 
 def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Artifact], progress: Progress) -> Artifact:
-    """The result of `way`; with `--saved auto` that of the most exact form for which there is one."""
+    """The result of `way`; with `--saved auto` that of the most exact form for which there is one.
+
+    A further form gets the time that the ones before it left, or a little where they left none.
+    """
     if request.model.training.saved != "auto":
         return way(request)
     *others, last = encodings.formats_of_auto(request.model.training)
+    limit_s, started = request.options.time_limit_s, time.monotonic()
     for form in others:
         with suppress(InfeasibleError, LimitError):
             return way(with_saved(request, form))
         progress(f"nothing found with saved tensors as --saved {form}")
+        left_s = max(limit_s - (time.monotonic() - started), LEAST_LEFT * limit_s)
+        request = replace(request, options=replace(request.options, time_limit_s=left_s))
     return way(with_saved(request, last))
 
 

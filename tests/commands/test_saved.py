@@ -10,10 +10,13 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
+from poetc.artifact import Artifact
 from poetc.commands import compare, sweep
+from poetc.commands import solve as solve_command
 from poetc.commands.compare import CompareRequest
 from poetc.commands.requests import ModelRequest, SolveRequest
-from poetc.errors import UsageError
+from poetc.errors import LimitError, UsageError
+from poetc.events import silent
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
@@ -118,3 +121,21 @@ def test_a_sweep_asks_of_each_budget_for_itself_how_exact_it_can_be(tmp_path: Pa
         template = SolveRequest(model=model, options=SolveOptions(time_limit_s=2))
         points = sweep.make_points(template, [model.source], ["stm32f746"], ["100%", "67%"])
         assert len(sweep._curves(points)) == curves
+
+
+def test_all_forms_together_have_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first takes 70 of 100 s, the next one more than its 30; the work that is counted stays."""
+    now, limits = [0.0], list[float]()
+
+    def way(request: SolveRequest) -> Artifact:
+        assert request.options.work_limit_s == 100.0
+        limits.append(request.options.time_limit_s)
+        now[0] += 70.0
+        raise LimitError("none found")
+
+    monkeypatch.setattr(solve_command.time, "monotonic", lambda: now[0])
+    model = ModelRequest(source=Path("x.onnx"), training=TrainingOptions(saved="auto"))
+    request = SolveRequest(model=model, options=SolveOptions(time_limit_s=100.0))
+    with pytest.raises(LimitError):
+        solve_command.as_exactly_as_works(request, way, silent)
+    assert limits[:3] == [100.0, 30.0, 20.0][: len(limits)] and len(limits) > 1
