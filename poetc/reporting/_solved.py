@@ -18,7 +18,7 @@ class Solved:
     """A solved problem with its replay.
 
     `graph` is None when it was solved from a Problem alone. `summary` holds the answer of `solve --json`; the report
-    uses the fields that are there.
+    uses the fields that are there. `other_traces`: of a bundle, the replays of the plans for smaller budgets.
     """
 
     problem: Problem
@@ -27,10 +27,11 @@ class Solved:
     plan: MemoryPlan
     graph: Graph | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
+    other_traces: tuple[Trace, ...] = ()
 
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Solved:
-        """Replays the schedule; ScheduleError if it does not hold."""
+        """Replays the schedules; ScheduleError if one does not hold."""
         return cls(
             problem=artifact.problem,
             schedule=artifact.schedule,
@@ -38,4 +39,5 @@ class Solved:
             plan=artifact.plan,
             graph=artifact.graph,
             summary=artifact.summary,
+            other_traces=tuple(verify(problem, schedule) for problem, schedule, _ in artifact.others),
         )

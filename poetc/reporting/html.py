@@ -9,6 +9,7 @@ from string import Template
 from typing import Any
 
 from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
+from poetc.reporting import _bundle as tables
 from poetc.reporting import _charts, _words
 from poetc.reporting._facts import Facts, at_peak, gather
 from poetc.reporting._solved import Solved
@@ -37,6 +38,7 @@ def html(solved: Solved, curve: str = "") -> str:
         verdict=escape(_words.verdict(solved)),
         cards=_cards(solved),
         sizes=_sizes(solved),
+        bundle=_bundle(solved),
         curve=curve,
         memory=_charts.memory_chart(solved, facts),
         timeline=_charts.timeline(solved, facts),
@@ -107,6 +109,18 @@ def _sizes(solved: Solved) -> str:
         ("plain", "smallest budget found", summary.get("min_budget_bytes"), "a schedule exists"),
     ]
     return _charts.size_bars([(c, label, n, remark) for c, label, n, remark in rows if n is not None])
+
+
+def _bundle(solved: Solved) -> str:
+    """The plans of a bundle and the switches between them, if it is one."""
+    if not tables.plans(solved)[1]:
+        return ""
+    plans, switches = (
+        _table(heading, header, [(row[0], *((cell, 0) for cell in row[1:])) for row in rows])
+        for heading, (header, rows) in (("", tables.plans(solved)), ("Switches in mid-step", tables.switches(solved)))
+    )
+    note = f'<p class="small">{escape(tables.flash(solved))} {escape(tables.EXPLAINED)}</p>'
+    return f'<section id="bundle"><h2>Plans for several budgets</h2>{plans}{switches}{note}</section>'
 
 
 def _arena_note(solved: Solved) -> str:

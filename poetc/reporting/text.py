@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
+from poetc.reporting import _bundle as tables
 from poetc.reporting import _words
 from poetc.reporting._facts import Category, Facts, at_peak, gather
 from poetc.reporting._solved import Solved
@@ -21,6 +22,7 @@ def text(solved: Solved) -> str:
     sections = [
         _title(solved),
         _memory(solved),
+        _bundle(solved),
         _cost(solved),
         "Proof\n" + _fill(_words.proof(solved)),
         _band(solved),
@@ -54,6 +56,16 @@ def _memory(solved: Solved) -> str:
     return "RAM\n" + _table(
         [(name, format_bytes(n), f"{n:,} B", _words.of_keep_all(n, keep_all)) for name, n in rows], right=(1, 2)
     )
+
+
+def _bundle(solved: Solved) -> str:
+    header, rows = tables.plans(solved)
+    if not rows:
+        return ""
+    names, switches = tables.switches(solved)
+    plans = _table([header, *rows], right=range(1, len(header)))
+    ways = _table([names, *switches], right=range(1, len(names)))
+    return f"Plans\n{plans}\n\nSwitches in mid-step\n{ways}\n" + _fill(f"{tables.flash(solved)} {tables.EXPLAINED}")
 
 
 def _cost(solved: Solved) -> str:

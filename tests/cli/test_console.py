@@ -223,6 +223,7 @@ def test_answers_of_commands_that_solve_or_compile_are_readable_in_80_columns(
         ("sweep", MODEL, *solving, "-b", "70%", "-b", "80%"),
         ("bundle", MODEL, *solving, "-b", "80%,65%", "-o", "digits.bundle"),
         ("validate", "digits.bundle", "--switch", "3"),
+        ("report", "digits.bundle"),
         ("compare", MODEL, "--switch", "80%:65%@50%", "-d", "stm32f746", "--batch", "4", "--time-limit", "2"),
         ("importance", MODEL, "--batch", "4", "--data", data, "--normalize", "0..255", "--samples", "8"),
         ("train", MODEL, "--data", data, "--normalize", "0..255", "--batch", "64", "--epochs", "1", "-o", "mine.onnx"),

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from poetc.planning.comparison import compare
+from poetc.reporting import html as report
 from poetc.reporting.comparison import plot
 from poetc.scheduling import SolveOptions
 from tests.cli.conftest import MODEL, run
+from tests.reporting.test_reports import bundle
 from tests.solvers.chains import UNIT, chain
 
 WIDTHS = (390, 1280)
@@ -84,6 +86,11 @@ def test_pages_fit_a_phone_and_a_desktop(pages: list[str], tmp_path: Path) -> No
     result = measured(pages, tmp_path)
     assert [(r["width"], r["found"]) for r in result] == [(width, []) for _ in pages for width in WIDTHS]
     assert all(isinstance(r["charts"], int) and r["charts"] >= 1 for r in result)
+
+
+def test_the_report_of_a_bundle_fits_too(tmp_path: Path) -> None:
+    result = measured([report(bundle()[0])], tmp_path)
+    assert [(r["width"], r["found"]) for r in result] == [(width, []) for width in WIDTHS]
 
 
 def test_the_plot_of_a_comparison_is_legible_at_any_width(tmp_path: Path) -> None:

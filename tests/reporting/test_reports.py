@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from poetc.cli._text import gap_on_overhead
-from poetc.devices import format_bytes, format_ns
+from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.reporting import Solved, html, memory_timeline, of_keep_all, recomputed, status_words, text, written
 from poetc.reporting._facts import Category, Origin, gather
 from poetc.reporting._words import compute_once, percent, shorten
@@ -415,3 +415,35 @@ def test_the_parts_that_a_step_does_without_are_listed() -> None:
     assert rows["saved for backward"] == "-20.00 kB" and rows["keep-all peak"] == "+16 B"
     assert rows["kernels not needed"] == "1: relu_grad" and rows["code of kernels in flash"] == "-12.30 kB"
     assert _words.pruned({"pruned": None}) == _words.pruned({}) == []
+
+
+def bundle() -> tuple[Solved, Solved]:
+    """A bundle of two plans, and the smaller one alone."""
+    large, small = example(length=8), example(length=6)
+    plan = {"budget_bytes": 90_000, "ram_bytes": 80_000, "micro_batches": 1, "gap": 0.01}
+    row = {"points": 9, "longest_ns": 1_500_000, "most_gap": 0.125, "mean_extra": 0.5, "most_extra": 1.0}
+    document = {
+        "plans": [{**plan, "cost": 4_000_000_000}, {**plan, "cost": 6_000_000_000, "micro_batches": 2}],
+        "switches": [{**row, "source": a, "target": 1 - a, "switches": 3 + a} for a in (0, 1)],
+        "switch_bytes": 2048,
+        "switch_flash_bytes": 4096,
+    }
+    return replace(large, summary={"bundle": document}, other_traces=(small.trace,)), small
+
+
+def test_a_bundle_shows_its_plans_and_switches() -> None:
+    """Peaks are those of the replays, and costs are shares of the plan that is gone to."""
+    solved, small = bundle()
+    report = text(solved)
+    assert max(map(len, report.splitlines())) <= 80
+    lines = [line.split() for line in report.splitlines()]
+    for number, trace in enumerate((solved.trace, small.trace)):
+        shown = [str(number), "90.00", "kB", str(1 + number), *format_bytes(trace.peak_bytes).split(), "80.00", "kB"]
+        shown += [*format_pj(trace.energy_pj).split(), *format_ns(trace.time_ns).split(), "1.0", "%"]
+        assert shown in lines, report
+    costs = {0: "50.0 %, 3.000 mJ 100.0 %, 6.000 mJ", 1: "50.0 %, 2.000 mJ 100.0 %, 4.000 mJ"}
+    for source, cost in costs.items():
+        assert f"{source} to {1 - source} {3 + source} of 9 1.500 ms {cost} 12.5 %".split() in lines, report
+    assert "The tables of switches take 2,048 B of flash of 4,096 B" in " ".join(report.split())
+    assert html(solved).count('id="bundle"') == 1
+    assert 'id="bundle"' not in html(small) and "Plans" not in text(small)
