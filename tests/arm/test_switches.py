@@ -30,6 +30,16 @@ def solved(board: str) -> poetc.Solution:
     )
 
 
+def add_ram(script: Path, spare_bytes: int) -> None:
+    """Give a board's firmware so many bytes of RAM more, for the variables of a test: they lie below the arena."""
+    text = script.read_text()
+    length, arena = re.search(r"ram  \(rwx\) : ORIGIN = \w+, LENGTH = (\d+)", text), re.search(r"\.arena (0x\w+)", text)
+    assert length is not None and arena is not None
+    text = text.replace(f"LENGTH = {length[1]}", f"LENGTH = {int(length[1]) + spare_bytes}")
+    moved = (int(arena[1], 16) + spare_bytes) // 32 * 32
+    script.write_text(text.replace(arena[0], f".arena {moved:#x}"))
+
+
 def run(board: str, folder: Path, given_back: int = 0) -> str:
     """The log. `given_back`: bytes below the new arena that are fenced off too."""
     target = BOARDS[board].target
@@ -41,16 +51,7 @@ def run(board: str, folder: Path, given_back: int = 0) -> str:
         f"enum {{ GIVEN_BACK = {given_back} }};\n"
         "static const struct { unsigned char plan, to; unsigned short at; } TAKES[] = {" + takes + "};\n"
     )
-    script = source / "link.ld"
-    length = re.search(r"ram  \(rwx\) : ORIGIN = \w+, LENGTH = (\d+)", script.read_text())
-    assert length is not None
-    ram_bytes = int(length[1])
-    spare_bytes = SPARE_BYTES + (TABLES_BYTES if BOARDS[board].memory_option else 0)
-    text = script.read_text().replace(f"LENGTH = {ram_bytes}", f"LENGTH = {ram_bytes + spare_bytes}")
-    arena = re.search(r"\.arena (0x[0-9a-f]+)", text)
-    assert arena is not None
-    moved = (int(arena[1], 16) + spare_bytes) // 32 * 32
-    script.write_text(text.replace(arena[0], f".arena {moved:#x}"))
+    add_ram(source / "link.ld", SPARE_BYTES + (TABLES_BYTES if BOARDS[board].memory_option else 0))
     done = subprocess.run(["make", "-s", "-C", source], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     words = [*BOARDS[board].qemu, "-semihosting-config", "enable=on,target=native", "-kernel", source / "firmware.elf"]
