@@ -286,7 +286,7 @@ def test_the_same_input_gives_the_same_files(
     poetc: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the clock ends no search, counted work does: a machine that is ten times as slow writes the same files."""
-    monkeypatch.setattr("poetc.scheduling.schedule.SolveOptions", functools.partial(SolveOptions, work_limit_s=20.0))
+    monkeypatch.setattr("poetc.scheduling.schedule.SolveOptions", functools.partial(SolveOptions, work_limit_s=3.0))
     limits = ("--device", "stm32f746", "--budget", "80%", "--gap", "0.1", "--time-limit", "3600")
     clock = time.monotonic
     for name, factor in (("once", 1), ("again", 10)):
