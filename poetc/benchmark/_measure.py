@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -24,6 +24,7 @@ from poetc.devices.profile import Quantity, Source
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
+from poetc.events import Progress
 from poetc.files import scratch_directory, write_text
 from poetc.graph import Graph, TrainingGraph
 from poetc.runtime.layout import ALIGNMENT_BYTES
@@ -40,7 +41,6 @@ OTHER_LOSS = (*(f"layer.{number}" for number in range(0, 100, 2)), *(f"boards.{n
 OPTIMIZERS = ("sgd", "sgd", "adam", "sgd", "momentum")
 NOT_FUSED, HOST_PAGED = 3, 11  # every so manieth network of the host
 UNBOUNDED_BYTES = 1 << 62
-Progress = Callable[[str], None]
 
 
 def _silent(message: str) -> None:

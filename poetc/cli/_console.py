@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from rich.text import Text
 
 from poetc.cli._wrapping import columns_of, fitted, hanging
 from poetc.errors import printable
+from poetc.events import Progress
 from poetc.files import finite
 
-Progress = Callable[[str], None]
 SHOW_AFTER_S = 1.0  # a line on a terminal
 LINE_EVERY_S = 5.0  # where stderr is a file or a pipe
 SAME_LINE_EVERY_S = 60.0  # for a message that has not changed since

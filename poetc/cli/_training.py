@@ -15,7 +15,8 @@ from rich.progress import Progress as RichProgress
 from rich.table import Column
 from rich.text import Text
 
-from poetc.cli._console import Console, Progress
+from poetc.cli._console import Console
+from poetc.events import Progress
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

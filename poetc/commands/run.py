@@ -16,12 +16,12 @@ from poetc.codegen import BOARDS
 from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
 from poetc.commands import programs
 from poetc.errors import CheckFailed, UsageError
+from poetc.events import Progress
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.scheduling import Problem
 
-Progress = Callable[[str], None]
 OnStep = Callable[[int, float], None]
 ABSURD = 3  # times the loss of guessing, for a first loss
 PRODUCTS = ("counter.so", *(f"src/{name}" for name in codegen.PRODUCTS))

@@ -12,7 +12,7 @@ Where nothing changed since it was locked, not even poetc's code, a result that 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -21,13 +21,13 @@ from poetc.commands.locking._file import Entry, Result, is_hash_of, line_of, rea
 from poetc.commands.locking._lock import is_unchanged, solve_entry
 from poetc.devices import format_bytes, format_cost
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
+from poetc.events import Progress
 from poetc.files import read_file
 from poetc.processes import KilledError, in_processes
 from poetc.scheduling import Objective
 
 TOLERANCE = 0.001  # of the objective, and of the gap
 PATIENCE = 4.0  # times an entry's time limit, before it fails
-Progress = Callable[[str], None]
 
 
 def _silent(message: str) -> None:

@@ -7,7 +7,6 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -32,12 +31,11 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import PoetcError, UsageError
+from poetc.events import Progress
 from poetc.files import open_file
 from poetc.frontend import external_files
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.training import TrainingOptions
-
-Progress = Callable[[str], None]
 
 
 def _silent(message: str) -> None:
