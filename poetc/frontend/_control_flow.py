@@ -23,6 +23,10 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 _MOST_STEPS = 10_000
 _TYPICAL = 2  # the step that others are as large as; the first may begin with zeros
 _ENDLESS = 2**31 - 1
+_COUNTING = frozenset(
+    {"Add", "Sub", "Mul", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal", "Not", "And", "Or", "Cast"}
+    | {"Identity", "Squeeze"}
+)
 
 Translate = Callable[[Node], None]
 
@@ -188,7 +192,10 @@ def _check_room(c: Importer, body: _Body, carried: Sequence[str], t: int, steps:
 
 
 def _goes_on(c: Importer, body: _Body, carried: Sequence[str], t: int, count: int) -> bool:
-    """Whether a Loop's condition holds for `count` more steps: only the nodes that it depends on are computed."""
+    """Whether a Loop's condition holds for `count` more steps: only the nodes that it depends on are computed.
+
+    False where that is not arithmetic on single numbers: other nodes may need any amount of memory.
+    """
     graph, (number, *inputs) = body.graph, body.inputs
     outputs = [o.name for o in graph.output]
     following, now = dict(zip(inputs, outputs, strict=False)), dict(zip(inputs, carried, strict=True))
@@ -205,10 +212,11 @@ def _goes_on(c: Importer, body: _Body, carried: Sequence[str], t: int, count: in
     nodes = [node for node in graph.node if any(o in seen and o not in body.shared for o in node.output)]
     made = {o for node in nodes for o in node.output}
     values = {name: c.value(now.get(name) or body.shared.get(name, name)) for name in seen - made - {number}}
-    if not all(v.known for v in values.values()) or any(n.op_type in _folding.NOT_FOLDABLE for n in nodes):
+    if not all(v.known and v.elements == 1 for v in values.values()) or any(n.op_type not in _COUNTING for n in nodes):
         return False
     feeds = {name: c.array(v) for name, v in values.items()} | {number: np.array(t, np.int64)}
-    wanted = {outputs[0]: "", **{following[i]: i for i in following if i in seen}}
+    changing = {i: o for i, o in following.items() if i in seen}
+    wanted = list(dict.fromkeys((outputs[0], *changing.values())))
     condition = onnx.helper.make_graph(
         nodes,
         "condition",
@@ -222,10 +230,11 @@ def _goes_on(c: Importer, body: _Body, carried: Sequence[str], t: int, count: in
         evaluator = ReferenceEvaluator(model)
         for step in range(t, t + count):
             feeds[number] = np.array(step, np.int64)
-            found = dict(zip(wanted, evaluator.run(None, feeds), strict=True))
+            with np.errstate(all="ignore"):
+                found = dict(zip(wanted, evaluator.run(None, feeds), strict=True))
             if not np.all(found[outputs[0]]):
                 return False
-            feeds |= {i: np.asarray(found[o]) for o, i in wanted.items() if i}
+            feeds |= {i: np.asarray(found[o]) for i, o in changing.items()}
     except Exception:
         return False  # the unrolled node has the error
     return True
