@@ -101,6 +101,28 @@ static void sums_of_block(const operand *a, const operand *b, int32_t depth, int
     s01 = __smlad(x0_high, y_high, __smlad(x0_low, y_low, s01));                                                       \
     s11 = __smlad(x1_high, y_high, __smlad(x1_low, y_low, s11))
 
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)
+#include <arm_mve.h>
+/* With Helium, eight terms at a time: two rows and two columns, and so many `pairs` of rows that lie behind each
+ * other. */
+static void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int32_t depth, int32_t *sums, int32_t step)
+{
+    for (; pairs > 0; pairs--, a += 2 * depth, sums += 2 * step) {
+        const operand *a0 = a, *a1 = a + depth, *b0 = b, *b1 = b + depth;
+        int32_t s00 = sums[0], s01 = sums[1], s10 = sums[step], s11 = sums[step + 1], k;
+        for (k = depth; k > 0; k -= 8, a0 += 8, a1 += 8, b0 += 8, b1 += 8) {
+            const int16x8_t x0 = vld1q_s16(a0), x1 = vld1q_s16(a1), y0 = vld1q_s16(b0), y1 = vld1q_s16(b1);
+            s00 = vmladavaq_s16(s00, x0, y0);
+            s01 = vmladavaq_s16(s01, x0, y1);
+            s10 = vmladavaq_s16(s10, x1, y0);
+            s11 = vmladavaq_s16(s11, x1, y1);
+        }
+        sums[0] = s00, sums[1] = s01, sums[step] = s10, sums[step + 1] = s11;
+    }
+}
+
+#define UNIT 8
+#else
 /* Two rows and two columns, and so many `pairs` of rows: those that follow lie behind. */
 static void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int32_t depth, int32_t *sums, int32_t step)
 {
@@ -124,8 +146,9 @@ static void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int
     } while (--pairs);
 }
 
-#define HAS_SMLAD 1
 #define UNIT 4
+#endif
+#define HAS_SMLAD 1
 #define BLOCK_COLUMNS 2
 #else
 /* Two rows and two columns. */
