@@ -66,7 +66,7 @@ def bundle(
     if split:
         one = replace(request.model.training, micro_batches=1)
         request = replace(request, model=replace(request.model, training=one))
-        require_exact(request.model, "with --micro-batches auto the plans of a bundle have no encodings; give a number")
+        require_exact(request.model, "with --micro-batches auto the plans of a bundle have no encodings")
     if request.out is not None:
         check_out(request.out, force=request.force)
     progress("reading the model")
