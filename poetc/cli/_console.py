@@ -40,6 +40,7 @@ class Console:
         self._as_json = as_json
         self._quiet = quiet
         self._verbose = verbose and not quiet
+        self._live: RichProgress | None = None
 
     @contextmanager
     def progress(self, message: str, limit_s: float | None = None) -> Iterator[Progress]:
@@ -54,8 +55,11 @@ class Console:
         elif self._quiet:
             yield _ignore
         elif sys.stderr.isatty():
-            with _live_line(message, limit_s) as progress:
-                yield progress
+            with _live_line(message, limit_s) as (self._live, progress):
+                try:
+                    yield progress
+                finally:
+                    self._live = None
         else:
             with _now_and_then(message, limit_s) as progress:
                 yield progress
@@ -63,8 +67,11 @@ class Console:
     def note(self, text: str) -> None:
         """Something that the user should know; not an error."""
         if not self._quiet:
-            note = f"poetc: note: {printable(text)}"
-            click.echo(hanging(note, columns_of(sys.stderr), NOTE_INDENT, 0), err=True)
+            note = hanging(f"poetc: note: {printable(text)}", columns_of(sys.stderr), NOTE_INDENT, 0)
+            if self._live is None:
+                click.echo(note, err=True)
+            else:  # above the live line, which may be on the screen
+                self._live.console.print(note, highlight=False, markup=False, soft_wrap=True)
 
     def copies(self, names: Sequence[str], out: Path) -> None:
         """Print the new names of the user's files in `out`."""
@@ -81,10 +88,16 @@ class Console:
 
 
 @contextmanager
-def _live_line(message: str, limit_s: float | None) -> Iterator[Progress]:
+def _live_line(message: str, limit_s: float | None) -> Iterator[tuple[RichProgress, Progress]]:
     """One line of a terminal, written anew, gone at the end."""
     with RichProgress(
-        SpinnerColumn("line"), _Line(limit_s), console=RichConsole(stderr=True), transient=True, disable=True
+        SpinnerColumn("line"),
+        _Line(limit_s),
+        console=RichConsole(stderr=True),
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,  # the stream that replaces it says that it is no terminal
+        disable=True,
     ) as live:
         task = live.add_task(message)
         live.disable = False
@@ -92,7 +105,7 @@ def _live_line(message: str, limit_s: float | None) -> Iterator[Progress]:
         timer.daemon = True
         timer.start()
         try:
-            yield lambda text: live.update(task, description=printable(text))
+            yield live, lambda text: live.update(task, description=printable(text))
         finally:
             timer.cancel()
             timer.join()

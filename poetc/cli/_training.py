@@ -66,6 +66,8 @@ class TrainingDisplay:
                 _Speed(),
                 console=RichConsole(stderr=True),
                 transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
             )
             self._bar.start()
 

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import pty
+import re
 import runpy
 import subprocess
 import sys
@@ -115,15 +116,17 @@ def test_how_far_a_search_is_reads_in_units() -> None:
     assert "gap < 0.01 %" in progress_line(problem, nearly)
 
 
-def on_a_terminal(seconds: float) -> str:
-    """What a terminal on stderr shows of a command that takes that long."""
+def on_a_terminal(seconds: float, then: str = "pass") -> str:
+    """What a terminal on stderr shows of a command that takes that long, then runs a statement."""
     script = (
-        "import time\n"
+        "import sys, time\n"
         "from poetc.cli import _console\n"
         "_console.SHOW_AFTER_S = 0.2\n"
-        "with _console.Console(as_json=False, quiet=False, verbose=False).progress('first', 60.9) as progress:\n"
+        "console = _console.Console(as_json=False, quiet=False, verbose=False)\n"
+        "with console.progress('first', 60.9) as progress:\n"
         "    progress('solving the schedule ' + 80 * 'x')\n"
         f"    time.sleep({seconds})\n"
+        f"    {then}\n"
     )
     ours, theirs = pty.openpty()
     try:
@@ -151,6 +154,11 @@ def test_progress_is_shown_on_a_terminal_after_a_while() -> None:
     assert "solving the schedule" in shown and " 60 s left" in shown
     assert "…" in shown and shown.count("\x1b[1A") <= 1, "what is longer than the terminal is cut, not wrapped"
     assert on_a_terminal(0.0) == ""
+
+
+def test_a_note_stands_above_the_line_of_progress_and_stderr_stays_a_terminal() -> None:
+    shown = on_a_terminal(0.6, "console.note('of 2 files'); console.note(str(sys.stderr.isatty()))")
+    assert re.findall(r"[\rK\n](poetc: note: .*)\r\n", shown) == ["poetc: note: of 2 files", "poetc: note: True"], shown
 
 
 class Terminal(io.StringIO):
