@@ -11,7 +11,9 @@ from poetc.planning.planner import Planner
 from poetc.planning.saved import Saved
 from poetc.planning.solution import Solution, Tried
 from poetc.scheduling import Problem
+from poetc.scheduling.schedule import Status
 from poetc.scheduling.scope import Scope
+from poetc.solvers.processors import relaxed
 
 
 class ThreadsInKernels(Alternatives[int]):
@@ -67,7 +69,23 @@ class ThreadsInKernels(Alternatives[int]):
     def record(self, choice: int, cost: int | None, least: int, outcome: str) -> None:
         self.tried[choice] = Tried(choice, cost, least, outcome)
 
+    def _bounded(self, best: Solution, gap: float) -> Solution:
+        """With a bound for both ways: the lower one."""
+        proof = best.proof
+        others = [self._least(t) for t in self.tried.values() if t.count != best.choices.threads]
+        bound = min(proof.bound, *others)
+        if bound == proof.bound:
+            return best
+        status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT
+        return best.with_proof(replace(proof, bound=bound, status=status))
+
+    def _least(self, tried: Tried) -> int:
+        """A bound for that way. Once on the main processor is none for operators side by side."""
+        if tried.cost is None and tried.count == 1:
+            return relaxed(self.problems[1]).least
+        return tried.least
+
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         self.tried.clear()
-        best = self.cheapest(problem, planner)
+        best = self._bounded(self.cheapest(problem, planner), planner.options.gap)
         return replace(best, ways=tuple(self.tried[count] for count in sorted(self.tried)))

@@ -66,6 +66,8 @@ def test_the_shortest_step_runs_in_threads_and_names_the_other_way(tmp_path: Pat
     assert solved.summary["threads"] == 4
     artifact = solved.artifact
     assert not artifact.problem.processors
+    side_ns = 1e6 * float(note.rpartition(": ")[2].split()[0])
+    assert 0 < artifact.schedule.proof.bound <= solved.summary["time_ns"] < side_ns
     assert verify(artifact.problem, artifact.schedule).time_ns == solved.summary["time_ns"]
     solved.emit(tmp_path / "src", target="cortex-a")
     assert "\nTHREADS = 4\n" in (tmp_path / "src" / "Makefile").read_text()
