@@ -165,6 +165,24 @@ fuzz: setup-test ## every parser under a coverage-guided fuzzer, 10 minutes each
 fuzz-models: setup-test ## 100,000 damaged and distorted models through the importer (CASES=...)
 	$(BIN)/python -m bench.fuzz --cases $(or $(CASES),100000) --jobs $(JOBS)
 
+.PHONY: versions
+versions: ## a solve, training and a sample of tests with every Python from 3.11 on, and with the lowest versions allowed
+	scripts/check-versions
+	scripts/check-versions python3.11 --lowest
+
+.PHONY: dist
+dist: setup ## wheel and sdist in dist/, checked by twine and check-wheel-contents
+	scripts/release dist
+
+.PHONY: sbom
+sbom: setup ## the package and its dependencies as CycloneDX: dist/poetc-VERSION.cdx.json
+	scripts/release sbom
+
+.PHONY: power-loss
+power-loss: setup-test setup-arm ## 10,000 power cuts on this machine, and 200 on emulated boards
+	POETC_POWER_CUTS=$(or $(CUTS),2500) POETC_BOARD_CUTS=$(or $(BOARD_CUTS),67) \
+		$(BIN)/pytest -n $(JOBS) tests/host_c/test_pulled_plug.py tests/arm/test_power_loss.py tests/arm/test_resume.py
+
 .PHONY: random-networks
 random-networks: setup ## random PyTorch networks trained by poetc and by PyTorch, compared (CASES=... SEED=...; installs PyTorch)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'

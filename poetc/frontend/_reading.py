@@ -44,7 +44,7 @@ def parse_model(path: Path) -> onnx.ModelProto:
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
-    except DecodeError:
+    except (DecodeError, UnicodeDecodeError):  # the second: protobuf in Python alone, as old releases are
         raise UsageError(f"{path}: not an ONNX model, or cut off ({len(data)} bytes could not be decoded)") from None
     if not model.HasField("graph") or not model.graph.output:
         raise UsageError(f"{path}: not an ONNX model: it holds no graph with outputs")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -14,6 +16,7 @@ from tests.arm.conftest import Solve, Solved
 from tests.codegen.models import state_paged_actions, training_case
 
 STEPS = 3
+CUTS = int(os.environ.get("POETC_BOARD_CUTS", "0"))  # more than those that are chosen, on each board: `make power-loss`
 
 
 @pytest.fixture
@@ -50,6 +53,9 @@ def test_cut_anywhere_resumes_at_the_last_complete_step(board: str, solved: Solv
     whole = codegen.execute(firmware, solved.batches(STEPS))
     assert whole.resumed_step == 0
     assert {cut_and_resume(firmware, solved, cut, whole) for cut in moments(whole)} == set(range(STEPS + 1))
+    random = Random(board)
+    for _ in range(CUTS):
+        cut_and_resume(firmware, solved, random.randrange(1, whole.total_instructions), whole)
 
 
 @pytest.mark.long

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -407,3 +410,17 @@ def test_unsigned_subtraction_is_refused(tmp_path: Path, dtype: int) -> None:
     model = make([make_node("Sub", ["x", "x"], ["y"])], {"x": (dtype, (2, 3))}, ["y"])
     with pytest.raises(UnsupportedModelError, match="wrap around"):
         load(save(model, tmp_path))
+
+
+def test_damaged_text_under_protobuf_in_python(tmp_path: Path) -> None:
+    """Where protobuf has no compiled part, as in its old releases, it decodes text while it reads."""
+    model = make([make_node("Relu", ["x"], ["odd_name"])], {"x": (2, 3)}, ["odd_name"]).SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.replace(b"odd_name", b"\xff" * 8))
+    environment = {**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
+    script = (
+        f"from pathlib import Path; from poetc.frontend._reading import parse_model; parse_model(Path({str(path)!r}))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "UsageError" in done.stderr and "not an ONNX model, or cut off" in done.stderr
