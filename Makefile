@@ -179,8 +179,8 @@ sbom: setup ## the package and its dependencies as CycloneDX: dist/poetc-VERSION
 	scripts/release sbom
 
 .PHONY: power-loss
-power-loss: setup-test setup-arm ## 10,000 power cuts on this machine, and 200 on emulated boards
-	POETC_POWER_CUTS=$(or $(CUTS),2500) POETC_BOARD_CUTS=$(or $(BOARD_CUTS),67) \
+power-loss: setup-test setup-arm ## 10,000 power cuts and bit flips on this machine, 200 cuts on emulated boards
+	POETC_POWER_CUTS=$(or $(CUTS),2500) POETC_BIT_FLIPS=$(or $(FLIPS),2500) POETC_BOARD_CUTS=$(or $(BOARD_CUTS),67) \
 		$(BIN)/pytest -n $(JOBS) tests/host_c/test_pulled_plug.py tests/arm/test_power_loss.py tests/arm/test_resume.py
 
 .PHONY: random-networks

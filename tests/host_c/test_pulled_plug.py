@@ -19,7 +19,8 @@ from tests.codegen.models import paged_actions, state_paged_actions, training_ca
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
 
 STEPS = 6
-CUTS = int(os.environ.get("POETC_POWER_CUTS", "40"))
+CUTS = int(os.environ.get("POETC_POWER_CUTS", "40"))  # `make power-loss` has more of both
+FLIPS = int(os.environ.get("POETC_BIT_FLIPS", "20"))
 ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
 TARGETS = {
     "host": ("./train", "-c", "data.bin", str(STEPS), "trained.bin"),
@@ -41,10 +42,14 @@ def records(program: Program, seeds: Iterable[int]) -> bytes:
     return b"".join(fit_input(b, batch).tobytes() for batch in batches for b in all_inputs(program))
 
 
-def train(directory: Path, words: tuple[str, ...], record: Path | None = None) -> str:
+def run(directory: Path, words: tuple[str, ...], record: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "RECORD")}
     environment |= {"RECORD": str(record)} if record else {}
-    done = subprocess.run(words, cwd=directory, capture_output=True, text=True, env=environment, check=False)
+    return subprocess.run(words, cwd=directory, capture_output=True, text=True, env=environment, check=False)
+
+
+def train(directory: Path, words: tuple[str, ...], record: Path | None = None) -> str:
+    done = run(directory, words, record)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -111,6 +116,32 @@ def test_one_checkpoint_survives_any_cut(built: Built) -> None:
         assert (built.directory / "trained.bin").read_bytes() == built.expected
         resumed.add(step)
     assert len(resumed) > 2 and {step % 2 for step in resumed if step} == {0, 1}, "from both slots"
+
+
+def test_a_bit_that_turns_over_is_never_trained_on(built: Built) -> None:
+    """After a cut, anywhere in the store: the bits of a run without it, or an error and the old result."""
+    random, kinds = Random(2), set()
+    for _ in range(FLIPS):
+        medium = Medium(built.files)
+        cut = random.randrange(1, len(built.events))
+        medium.replay(built.events[:cut])
+        files = {name: bytearray(data) for name, data in medium.pull_the_plug(random).items()}
+        if not (size := len(files.get("store.bin", b""))):
+            continue
+        bit = random.randrange(8 * size)
+        files["store.bin"][bit // 8] ^= 1 << bit % 8
+        in_place(built.directory, {name: bytes(data) for name, data in files.items()})
+        done = run(built.directory, built.words)
+        where = f"bit {bit} of {8 * size}, after {cut} of {len(built.events)} events"
+        if done.returncode == 0:
+            assert (built.directory / "trained.bin").read_bytes() == built.expected, where
+        else:
+            assert done.returncode == 1 and "a page of the store is damaged" in done.stdout + done.stderr, (
+                f"{where}: {done}"
+            )
+            assert (built.directory / "trained.bin").read_bytes() == bytes(files["trained.bin"]), where
+        kinds.add(done.returncode == 0)
+    assert True in kinds
 
 
 OTHER = "other data than before: from their first record"
