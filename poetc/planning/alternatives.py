@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.planner import ChoiceT, Planner, Reduction
 from poetc.planning.settings import ALTERNATIVES
-from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.planning.solution import Solution, least_cost
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
 
@@ -64,6 +64,7 @@ class _Comparison:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.fixed = {choice: reduction.fix(problem, choice) for choice in reduction.propose(problem, None)}
         self.least_bytes = {choice: planner.inner.lower_bound_bytes(p) for choice, p in self.fixed.items()}
+        self.least = {choice: least_cost(p) for choice, p in self.fixed.items()}
         self.best: Solution | None = None
         self.errors: list[PoetcError] = []
         self.solved = 0
@@ -73,12 +74,12 @@ class _Comparison:
         first_stop = self.planner.stop_at - (1 - reduction.first_round) * options.time_limit_s
         hopeless = self._hopeless()
         alone = len(self.fixed) - len(hopeless) == 1
-        for left, (choice, fixed) in zip(range(len(self.fixed), 0, -1), self.fixed.items(), strict=True):
+        for left, choice in zip(range(len(self.fixed), 0, -1), self.fixed, strict=True):
             seconds = self.planner.left_s
             if not alone:
                 seconds = min(seconds, ALTERNATIVES.patience * (first_stop - time.monotonic()) / left)
-            if choice in hopeless and (self.best is None or cost_of_computing_once(fixed) < self.best.cost):
-                reduction.record(choice, None, cost_of_computing_once(fixed), "does not fit")
+            if choice in hopeless and (self.best is None or self.least[choice] < self.best.cost):
+                reduction.record(choice, None, self.least[choice], "does not fit")
             else:
                 self._try(choice, seconds, 1.0 if alone else reduction.first_round / len(self.fixed))
         if self.best is None:
@@ -86,6 +87,7 @@ class _Comparison:
         for choice in reduction.after(self.problem, self.best):
             if choice not in self.fixed:
                 self.fixed[choice] = reduction.fix(self.problem, choice)
+                self.least[choice] = least_cost(self.fixed[choice])
                 share = reduction.first_round / len(self.fixed)
                 self._try(choice, min(1.0, ALTERNATIVES.patience * share) * self.planner.left_s, share)
         if len(self.fixed) > 1 and self.best.proof.status is Status.LIMIT and self.planner.left_s > 0:
@@ -105,9 +107,9 @@ class _Comparison:
 
     def _try(self, choice: Any, seconds: float, work_share: float) -> None:
         """Solve for `choice` unless it cannot be the cheapest."""
-        reduction, options, once = self.reduction, self.planner.options, cost_of_computing_once(self.fixed[choice])
-        if self.best is not None and once >= (1 - options.gap) * self.best.cost:
-            reduction.record(choice, None, once, "cannot be cheaper")
+        reduction, options, least = self.reduction, self.planner.options, self.least[choice]
+        if self.best is not None and least >= (1 - options.gap) * self.best.cost:
+            reduction.record(choice, None, least, "cannot be cheaper")
             return
         self.planner.progress(reduction.option_words(choice))
         try:
@@ -118,7 +120,7 @@ class _Comparison:
             )
         except (InfeasibleError, LimitError) as error:
             proven = isinstance(error, InfeasibleError)
-            reduction.record(choice, None, once, "does not fit" if proven else "nothing found")
+            reduction.record(choice, None, least, "does not fit" if proven else "nothing found")
             self.errors.append(error)
             return
         self._record(choice, found)

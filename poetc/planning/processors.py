@@ -150,7 +150,7 @@ class _Side:
         self.planner.progress("searching all placements and orders")
         nodes = int(0.5 * SEARCH_SHARE * self.planner.options.work_limit_s / NODE_S)
         scope = replace(best.scope, order=ANY, processors=ANY)
-        if is_roomy(problem) and _fastest_are_cheapest(self.problem):
+        if is_roomy(problem) and not any(best.choices.kernels or ()) and _fastest_are_cheapest(self.problem):
             scope = EVERYTHING
         least: dict[Repetition, int] = {}
         for once in (True, False):
@@ -166,7 +166,7 @@ class _Side:
         for repetition in (Repetition.ANY, Repetition.ONCE):
             if least.get(repetition, 0) > best.proof.bound:
                 return self._exact(best, replace(scope, repetition=repetition), least[repetition])
-        return best
+        return best.with_proof(replace(best.proof, status=self._status(best.cost, best.proof.bound)))
 
     def _listed(self, best: Solution, steps: tuple[Step, ...]) -> Solution | None:
         """The solution with these steps, as they are; None if they do not pack."""
@@ -181,7 +181,7 @@ class _Side:
     def _exact(self, best: Solution, scope: Scope, least: int) -> Solution:
         """With `least` as the bound."""
         proof, bound = best.proof, min(least, best.cost)
-        status = Status.OPTIMAL if bound == best.cost else proof.status
+        status = self._status(best.cost, bound)
         method = f"{proof.method.partition('; bound: ')[0]}; bound: {SEARCHED}"
         return best.with_proof(replace(proof, bound=bound, status=status, scope=scope, method=method))
 
@@ -268,15 +268,16 @@ class _Side:
         if not replace(proof.scope, processors=ANY).choices_cover(best.scope):
             proof = self._simple()  # that was about another order, or other kernels
         bound = min(proof.bound, best.cost)
-        status = Status.LIMIT
-        if best.cost <= bound * (1 + solvers.ROUNDING):
-            status = Status.OPTIMAL
-        elif best.cost - bound <= self.planner.options.gap * best.cost:
-            status = Status.FEASIBLE
+        status = self._status(best.cost, bound)
         scope = replace(proof.scope, processors=ANY)
         method = f"{found}; bound: {proof.method.rpartition('bound: ')[2]}"
         stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)
         return best.with_proof(stated)
+
+    def _status(self, cost: int, bound: int) -> Status:
+        if cost <= bound * (1 + solvers.ROUNDING):
+            return Status.OPTIMAL
+        return Status.FEASIBLE if cost - bound <= self.planner.options.gap * cost else Status.LIMIT
 
 
 def _placement(problem: Problem, schedule: Schedule) -> Placement:

@@ -16,7 +16,7 @@ from poetc.planning.alternatives import Alternatives
 from poetc.planning.kernels import KERNELS
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner
-from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.planning.solution import Solution, cost_of_computing_once, least_cost
 from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import ANY, Scope
 
@@ -96,7 +96,7 @@ class Saved(Alternatives[Encodings]):
 
     def restore(self, problem: Problem, choice: Encodings, solution: Solution) -> Solution:
         """A bound of no more than computing once without encodings holds for any encodings."""
-        trivial = solution.proof.bound <= cost_of_computing_once(problem)
+        trivial = solution.proof.bound <= least_cost(problem)
         return solution.with_choice(replace(solution.proof.scope, saved=ANY if trivial else choice), saved=choice)
 
     def scope(self, solution: Solution) -> Scope:

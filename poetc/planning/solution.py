@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from poetc.scheduling import Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, first_executions
 from poetc.scheduling.scope import Scope
+from poetc.solvers.processors import relaxed
 from poetc.training import Updates
 
 
@@ -116,3 +117,8 @@ def bound_holds(proven: Solution, solution: Solution) -> bool:
 def cost_of_computing_once(problem: Problem) -> int:
     """Every operator once on the main processor, in the unit of the objective. On that one no schedule costs less."""
     return problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)
+
+
+def least_cost(problem: Problem) -> int:
+    """No schedule costs less: every operator once, on several processors divided among them."""
+    return relaxed(problem).least if problem.processors else cost_of_computing_once(problem)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import ClassVar
 
 from poetc.planning.alternatives import Alternatives
 from poetc.planning.planner import Planner
 from poetc.planning.saved import Saved
-from poetc.planning.solution import Solution, Tried
+from poetc.planning.solution import Solution, Tried, least_cost
 from poetc.scheduling import Problem
-from poetc.scheduling.schedule import Status
+from poetc.scheduling.schedule import Proof, Status
 from poetc.scheduling.scope import Scope
-from poetc.solvers.processors import relaxed
 
 
 class ThreadsInKernels(Alternatives[int]):
@@ -25,6 +24,7 @@ class ThreadsInKernels(Alternatives[int]):
     def __init__(self, problems: Mapping[int, Problem]) -> None:
         self.problems = dict(problems)
         self.tried: dict[int, Tried] = {}
+        self.proofs: dict[int, Proof] = {}
 
     def is_open(self, problem: Problem) -> bool:
         return len(self.problems) > 1
@@ -47,6 +47,7 @@ class ThreadsInKernels(Alternatives[int]):
         """A problem does not show how many threads its kernels have."""
 
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
+        self.proofs[choice] = solution.proof
         return solution.with_choice(solution.proof.scope, threads=choice)
 
     def scope(self, solution: Solution) -> Scope:
@@ -72,20 +73,24 @@ class ThreadsInKernels(Alternatives[int]):
     def _bounded(self, best: Solution, gap: float) -> Solution:
         """With a bound for both ways: the lower one."""
         proof = best.proof
-        others = [self._least(t) for t in self.tried.values() if t.count != best.choices.threads]
+        others = [self._least(count, proof.scope) for count in self.problems if count != best.choices.threads]
         bound = min(proof.bound, *others)
         if bound == proof.bound:
             return best
         status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT
         return best.with_proof(replace(proof, bound=bound, status=status))
 
-    def _least(self, tried: Tried) -> int:
-        """A bound for that way. Once on the main processor is none for operators side by side."""
-        if tried.cost is None and tried.count == 1:
-            return relaxed(self.problems[1]).least
-        return tried.least
+    def _least(self, count: int, scope: Scope) -> int:
+        """A bound for that way that holds in `scope`, as far as the way has its choices."""
+        proof = self.proofs.get(count)
+        if proof is not None:
+            absent = {f.name: None for f in fields(Scope) if getattr(proof.scope, f.name) is None}
+            if proof.scope.covers(replace(scope, **absent)):  # type: ignore[arg-type]
+                return proof.bound
+        return least_cost(self.problems[count])
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         self.tried.clear()
+        self.proofs.clear()
         best = self._bounded(self.cheapest(problem, planner), planner.options.gap)
         return replace(best, ways=tuple(self.tried[count] for count in sorted(self.tried)))

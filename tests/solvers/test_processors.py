@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from random import Random
 
 import pytest
 
 from poetc.errors import InfeasibleError, UnsupportedProblemError
-from poetc.planning import Planner, reductions
+from poetc.planning import Planner, Solution, reductions, solve_curve
+from poetc.planning.kernels import Kernels, fastest, least_workspace, with_least_workspace
+from poetc.planning.micro_batches import MicroBatches
+from poetc.planning.processors import Processors
+from poetc.planning.saved import Saved
+from poetc.planning.solution import cost_of_computing_once
+from poetc.planning.state import StatePlacement
+from poetc.planning.threads import ThreadsInKernels
 from poetc.scheduling import (
     Compute,
     Elsewhere,
     Free,
     Objective,
+    Paging,
     Problem,
     ProcessorSpec,
     Repetition,
@@ -27,6 +35,7 @@ from poetc.scheduling import (
     SolveOptions,
     Status,
     Step,
+    Variant,
     complete,
     keep_all_actions,
     keep_all_peak_bytes,
@@ -35,6 +44,7 @@ from poetc.scheduling import (
     verify_parts,
     verify_plan,
 )
+from poetc.scheduling.scope import ANY, EVERYTHING, Scope
 from poetc.solvers import solve
 from poetc.solvers.processors import (
     can_search,
@@ -47,7 +57,7 @@ from poetc.solvers.processors import (
     side_by_side,
 )
 from tests.support.oracle import optimum
-from tests.support.problems import random_dag, training_problem
+from tests.support.problems import ProblemBuilder, random_dag, training_problem
 
 NODES = 200_000
 
@@ -321,6 +331,109 @@ def test_small_problems_are_proven_optimal_or_state_their_scope() -> None:
         assert search(solution.problem, proof.objective, 5_000, once=True).steps is None
         scopes.add((proof.status, proof.scope.repetition))
     assert {(Status.OPTIMAL, Repetition.ONCE), (Status.OPTIMAL, Repetition.ANY)} <= scopes
+
+
+def test_a_schedule_that_search_finds_at_the_bound_is_optimal() -> None:
+    random = Random(1004)
+    problem = with_processors(random, random_dag(random, random.randint(2, 6)), random.choice((2, 2, 3)))
+    proof = planner().solve(problem).proof
+    assert (proof.bound, proof.status) == (proof.objective, Status.OPTIMAL)
+
+
+def two_processors(costs: Sequence[tuple[int, int | None]], *, is_chain: bool = False) -> Problem:
+    """Operators that take so many ns on each of two processors; None: it cannot run there."""
+    builder = ProblemBuilder(Random(0), paging=False)
+    last = builder.tensor("x", 1, initial="ram")
+    for k, (cost, _) in enumerate(costs):
+        made = builder.tensor(f"t{k}", 1, final="ram")
+        builder.operator(f"o{k}", (last,), (made,), cost=cost)
+        last = made if is_chain else last
+    plain = builder.problem("two processors")
+    elsewhere = [() if ns is None else (Elsewhere(processor=1, time_ns=ns, energy_pj=0),) for _, ns in costs]
+    return replace(
+        plain,
+        operators=tuple(
+            replace(o, time_ns=c[0], energy_pj=0, elsewhere=e)
+            for o, c, e in zip(plain.operators, costs, elsewhere, strict=True)
+        ),
+        processors=tuple(ProcessorSpec(name=f"p{p}", active_uw=0, idle_uw=0) for p in range(2)),
+        paging=Paging.NONE,
+        objective=Objective.TIME,
+        budget_bytes=2**20,
+    )
+
+
+class Slow(Kernels):
+    """Takes the kernels with the least workspace."""
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        return self.restore(problem, least_workspace(problem), planner.inner.solve(with_least_workspace(problem)))
+
+
+def test_a_claim_about_any_kernels_is_not_made_with_slow_ones() -> None:
+    """The fast kernel of an operator has room only where a tensor is made again, which pays on the other processor."""
+    problem = two_processors([(5, 5), (5, 5), (50, 20), (5, 5)], is_chain=True)
+    sizes = [16, 1600, 16, 16, 16]
+    tensors = tuple(
+        replace(t, size_bytes=size, final="ram" if n == 4 else "")
+        for n, (t, size) in enumerate(zip(problem.tensors, sizes, strict=True))
+    )
+    slow = Variant(
+        workspace_bytes=0, time_ns=51, energy_pj=0, elsewhere=(Elsewhere(processor=1, time_ns=45, energy_pj=0),)
+    )
+    first, second, third, fourth = problem.operators
+    operators = (
+        first,
+        second,
+        replace(third, workspace_bytes=1600, low_workspace=(slow,)),
+        replace(fourth, inputs=(1, 3)),
+    )
+    problem = replace(problem, tensors=tensors, operators=operators, budget_bytes=problem.base_bytes + 1760)
+    proof = replace(planner(), reductions=(Processors(), Slow(), StatePlacement("ram"))).solve(problem).proof
+    cheapest = search(fastest(problem), 2**60, NODES)
+    assert cheapest.steps is not None and cheapest.cost < proof.objective
+    assert proof.bound <= cheapest.cost or proof.scope.kernels is not ANY
+
+
+def test_once_on_the_main_processor_is_no_bound_side_by_side() -> None:
+    """Nor for the points of a curve, for sets of encodings, or for the other ways of cutting a batch."""
+    problem = two_processors([(30, 30), (30, 30), (20, 20), (20, 20), (20, 20)])
+    (point,) = solve_curve(problem, [problem.budget_bytes], planner("heft"))
+    assert point.solution is not None and point.solution.cost > planner().solve(problem).cost == 60
+    assert point.solution.proof.bound <= 60 < cost_of_computing_once(problem)
+    uneven = two_processors([(50, 50), (40, 40), (30, 30)])
+    found = planner().solve(uneven)
+    assert relaxed(uneven).least < found.proof.bound == found.cost == 70
+    assert Saved(()).restore(uneven, (0,), found).proof.scope.saved == (0,)
+    alone = two_processors([(100, None)])
+    chosen = replace(planner(), reductions=(MicroBatches({1: alone, 2: problem}), *planner().reductions)).solve(alone)
+    assert (chosen.choices.micro_batches, chosen.cost) == (2, 60)
+
+
+def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bound of side by side about one order alone says nothing of other orders, which may cost less."""
+    beside = two_processors([(50, 50), (40, 40), (30, 30)])
+    threads = replace(placed(beside, (0, 0, 0)), processors=())
+    side, plain = planner().solve(beside), planner().solve(threads)
+    least = relaxed(beside).least
+    assert least < 70 == side.cost
+
+    def bound_with(scope: Scope) -> int:
+        """Of `plain`, priced at 66 ns with a bound for everything, where the other way's bound of 70 has this scope."""
+        ways = ThreadsInKernels({1: beside, 2: threads})
+
+        def cheapest(problem: Problem, planner: Planner) -> Solution:
+            ways.restore(problem, 1, side.with_proof(replace(side.proof, scope=scope)))
+            ways.record(1, 70, 70, "limit")
+            best = plain.with_proof(replace(plain.proof, objective=66, bound=66, scope=EVERYTHING))
+            ways.record(2, 66, 66, "optimal")
+            return ways.restore(problem, 2, best)
+
+        monkeypatch.setattr(ways, "cheapest", cheapest)
+        return ways.solve(beside, planner()).proof.bound
+
+    assert bound_with(EVERYTHING) == 66
+    assert bound_with(replace(EVERYTHING, order=(0, 1, 2))) == least
 
 
 if __name__ == "__main__":
