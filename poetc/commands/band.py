@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from poetc.artifact import Artifact
-from poetc.commands.requests import SolveRequest, problem_of
+from poetc.commands.requests import SolveRequest, problem_of, ways_of
 from poetc.devices import DeviceProfile
 from poetc.devices.modelled import End, at_end, bands
 from poetc.errors import InfeasibleError, LimitError
@@ -64,7 +64,10 @@ def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, ste
     for section in SECTIONS:
         numbers = bands(profile, section)
         for end in ENDS if numbers else ():
-            there = problem_of(request, step, at_end(profile, section, end))
+            priced = at_end(profile, section, end)
+            there = problem_of(request, step, priced)
+            if (ways := ways_of(request, there, step, priced)) is not None:
+                there = ways[artifact.summary["threads"]]
             found.append(_At(section, end, numbers, priced_as(artifact.problem, there)))
     return found
 

@@ -21,11 +21,12 @@ from poetc.devices import (
     parse_size,
     with_bank_budgets,
 )
+from poetc.devices.threads import in_threads, threads_of
 from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
-from poetc.planning import BestUpdates, Planner, RamSearch, reductions
+from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
 from poetc.planning.saved import Offer
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
@@ -240,6 +241,19 @@ def problem_of(request: SolveRequest, step: TrainingGraph, profile: DeviceProfil
     return build_problem(
         step, profile, budget_bytes=profile.ram_bytes, paging=paging, processors=processors, banks=banks
     )
+
+
+def ways_of(
+    request: SolveRequest, problem: Problem, step: TrainingGraph | None, profile: DeviceProfile | None
+) -> dict[int, Problem] | None:
+    """By number of threads in kernels, the problem; None where the device offers none beside its processors."""
+    if step is None or profile is None or request.solver != ENGINE:
+        return None
+    threads = threads_of(problem, step, profile)
+    if threads is None:
+        return None
+    plain = problem_of(replace(request, processors=""), step, profile)
+    return {1: problem, threads.count: in_threads(problem, plain, threads)}
 
 
 def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:

@@ -28,10 +28,10 @@ from poetc.commands.requests import (
     require_offsets,
     require_time,
     training_graph,
+    ways_of,
 )
 from poetc.devices import DeviceProfile, fit_notes, life_steps, load_profile
 from poetc.devices.guesses import guessed_numbers
-from poetc.devices.threads import in_threads, threads_of
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
@@ -158,7 +158,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
     search_s = search_share_s(left_s)
-    ways = None if least else _ways(request, problem, step, profile)
+    ways = None if least else ways_of(request, problem, step, profile)
     planner = request.planner(left_s - (0.0 if least else search_s), progress, offers=offers, threads=ways)
     search = least or planner.search_ram(problem, search_s, stop_at)
     try:
@@ -178,19 +178,6 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         profile=profile,
         exact=step,
     )
-
-
-def _ways(
-    request: SolveRequest, problem: Problem, step: TrainingGraph | None, profile: DeviceProfile | None
-) -> dict[int, Problem] | None:
-    """By number of threads in kernels, the problem; None where the device offers none beside its processors."""
-    if step is None or profile is None or request.solver != ENGINE:
-        return None
-    threads = threads_of(problem, step, profile)
-    if threads is None:
-        return None
-    plain = problem_of(replace(request, processors=""), step, profile)
-    return {1: problem, threads.count: in_threads(problem, plain, threads)}
 
 
 def _encoded(offers: Sequence[Offer], problem: Problem, solution: Solution) -> Problem:

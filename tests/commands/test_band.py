@@ -89,3 +89,13 @@ def test_guesses_are_named() -> None:
     assert text.startswith("100.0 % of the energy, 0 % of the time (power.active_w)")
     assert "--objective time" in text
     assert guesses({"guesses": {**found, "numbers": []}}) == ""
+
+
+@pytest.mark.long
+def test_kernels_in_threads_are_priced_in_threads(tmp_path: Path) -> None:
+    limits = ("--batch", "16", "-d", "rpi4", "--processors", "all", "--no-paging", "--objective", "time")
+    ended = run("solve", MODEL, *limits, "--time-limit", "0.5", "--band", "-o", tmp_path / "a.poetc", "--json")
+    assert ended.code == 0, ended.err
+    document = ended.json
+    low, high = (row["time_ns"] for row in document["band"] if row["section"] == "compute")
+    assert document["threads"] == 4 and low < document["time_ns"] < high
