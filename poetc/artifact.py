@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -164,9 +164,9 @@ def read(directory: Path) -> Artifact:
             profile=load_profile(directory / "device.yaml") if (directory / "device.yaml").exists() else None,
         )
     except FileNotFoundError as error:
-        raise UsageError(f"{error.filename}: missing; run poetc solve again") from error
+        raise UsageError(f"{error.filename}: missing; run {_maker(directory)} again") from error
     except (KeyError, ValueError, TypeError, zipfile.BadZipFile, json.JSONDecodeError) as error:
-        raise UsageError(f"{directory}: damaged ({error}); run poetc solve again") from error
+        raise UsageError(f"{directory}: damaged ({error}); run {_maker(directory)} again") from error
 
 
 def _plan_document(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> dict[str, Any]:
@@ -198,16 +198,22 @@ def _read_summary(directory: Path) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads(read_file(directory / KIND.manifest))
         files = dict(summary["files"])
     except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{directory / KIND.manifest}: damaged; run poetc solve again") from error
+        raise UsageError(f"{directory / KIND.manifest}: damaged; run {_maker(directory)} again") from error
+    maker = _maker(directory, files)
     for name, recorded in files.items():
         if name in REPORTS:
             continue
         path = directory / name
         if not path.is_file():
-            raise UsageError(f"{path}: missing; run poetc solve again")
+            raise UsageError(f"{path}: missing; run {maker} again")
         if digest(path) != recorded:
-            raise UsageError(f"{path}: damaged (not as poetc solve wrote it); run poetc solve again")
+            raise UsageError(f"{path}: damaged (not as {maker} wrote it); run {maker} again")
     return summary
+
+
+def _maker(directory: Path, files: Container[str] = ()) -> str:
+    """The command that wrote the directory, by the `files` that it named or by those that are there."""
+    return "poetc bundle" if BUNDLE in files or (directory / BUNDLE).exists() else "poetc solve"
 
 
 def _read_values(path: Path) -> dict[str, Array]:

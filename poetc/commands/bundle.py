@@ -148,10 +148,15 @@ def _bundle(
     progress("looking for switches")
     summary["bundle"] = {"switch_flash_bytes": flash_bytes}
     lowered, switches, switching = switches_of(artifact)
+    switch_bytes = codegen.switch_bytes(lowered, POINTER_BYTES)
+    if artifact.others and flash_bytes is not None and switch_bytes > flash_bytes:
+        raise UsageError(
+            f"--switch-flash {switch_flash}: the tables take {switch_bytes:,} bytes without any switch; allow more"
+        )
     summary["bundle"] |= {
         "plans": [_plan(s, own.options["micro_batches"]) for s, own in zip(found.solutions, steps, strict=True)],
         "switches": [asdict(w) for w in waits(switching, switches)],
-        "switch_bytes": codegen.switch_bytes(lowered, POINTER_BYTES),
+        "switch_bytes": switch_bytes,
     }
     if request.out is not None:
         progress("writing the report")

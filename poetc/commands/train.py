@@ -14,8 +14,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ from poetc.datasets import (
     slots_of,
     split,
 )
-from poetc.errors import UnsupportedModelError, UsageError
+from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import finite, read_file, write_text
 from poetc.graph import Array, Graph, Role, TrainingGraph
@@ -264,7 +264,7 @@ def train(
     clipped: dict[str, int] = {}
     if outcome is None:
         progress("compiling for this machine")
-        with trainer(solved, elastic=request.elastic) as session:
+        with _removed_if_no_step_ran(request, store), trainer(solved, elastic=request.elastic) as session:
             one_target = losses[0].target if len(losses) > 1 else None  # of several, that of the metrics
             engine = SessionEngine(session, codegen.class_scores(program, one_target))
             kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
@@ -363,6 +363,18 @@ def _begin(request: TrainRequest) -> None:
     write_text(request.directory / RECORD, json.dumps(record, indent=1) + "\n")
 
 
+@contextmanager
+def _removed_if_no_step_ran(request: TrainRequest, store: CheckpointStore) -> Iterator[None]:
+    """A training that fails before any step is kept leaves no directory, which the next one would have to --force."""
+    try:
+        yield
+    except (CheckFailed, UsageError) as error:
+        is_about_files = isinstance(error.__cause__, OSError)  # such as a full disk, after which --resume goes on
+        if not (request.resume or is_about_files or store.has_steps()):
+            shutil.rmtree(request.directory, ignore_errors=True)
+        raise
+
+
 def _is_cut_short(directory: Path) -> bool:
     """Whether a training was killed while it wrote its record, the first thing in its directory."""
     return directory.is_dir() and all(path.name.startswith(f".{RECORD}.") for path in directory.iterdir())
@@ -381,7 +393,8 @@ def _position(request: TrainRequest, checkpoint: Checkpoint) -> str:
     """Where a training goes on, in words."""
     epoch, step = checkpoint.progress["epoch"], checkpoint.progress["step"]
     if epoch > request.epochs:
-        return f"all {request.epochs} epochs are done, in {step} steps; a larger --epochs trains on"
+        done = "the only epoch is" if request.epochs == 1 else f"all {request.epochs} epochs are"
+        return f"{done} done, in {step} steps; a larger --epochs trains on"
     return f"going on after step {step}, in epoch {epoch} of {request.epochs}"
 
 

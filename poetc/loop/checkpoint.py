@@ -92,6 +92,11 @@ class CheckpointStore:
         """Whether there is any checkpoint, whole or damaged."""
         return any((self.directory / name).exists() for name in NAMES)
 
+    def has_steps(self) -> bool:
+        """Whether there are checkpoints, and not only that of a training's beginning."""
+        checkpoint = self.load() if self.exists() else None
+        return checkpoint is not None and checkpoint.progress["step"] > 0
+
     def clean(self) -> None:
         """Remove the half-written files of a process that was killed."""
         for path in self.directory.glob(f"{_PREFIX}*"):

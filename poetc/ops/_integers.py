@@ -153,7 +153,13 @@ def update_of(sums: Any, rate: Any, rounding: str, history: Any = None) -> tuple
     return q, scale if history is None else _longer(scale, is_scanned, q)
 
 
+class SumTooLongError(ValueError):
+    """A sum of more terms than an integer of 32 bits holds for certain: the model's size is at fault."""
+
+
 def check_products(count: int, reason: str) -> None:
-    """ValueError where a sum of so many products may overflow 32 bits."""
+    """SumTooLongError where a sum of so many products may overflow 32 bits."""
     if count > MOST_PRODUCTS:
-        raise ValueError(f"sums of {count:,} products may not fit in 32 bits, which hold {MOST_PRODUCTS:,}; {reason}")
+        raise SumTooLongError(
+            f"sums of {count:,} products may not fit in 32 bits, which hold {MOST_PRODUCTS:,}: {reason}"
+        )

@@ -29,6 +29,7 @@ from poetc.ops._convolutions import (
 from poetc.ops._integers import (
     SCALE,
     Rescaling,
+    SumTooLongError,
     adapts,
     check_pair,
     check_products,
@@ -107,7 +108,9 @@ class IntegerConv(_Product):
                 check_pair(name, inputs[i], inputs[i + 1])
         shape = output_shape(op, x, w, inputs[4] if len(inputs) > 4 else None)
         if w.elements // w.shape[0] > MOST_BIASED_PRODUCTS:
-            raise ValueError(f"a sum has {w.elements // w.shape[0]:,} products, more than {MOST_BIASED_PRODUCTS:,}")
+            raise SumTooLongError(
+                f"a sum has {w.elements // w.shape[0]:,} products, more than {MOST_BIASED_PRODUCTS:,}"
+            )
         rounding_of(op)
         return TensorType(shape, DType.I8), self.scale_type(op)
 

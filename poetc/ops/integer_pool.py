@@ -14,7 +14,7 @@ import numpy as np
 from poetc.graph import DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._integers import SCALE, Rescaling, check_pair, exponent, rescaled, rounding_of
+from poetc.ops._integers import SCALE, Rescaling, SumTooLongError, check_pair, exponent, rescaled, rounding_of
 from poetc.ops._pools import (
     at_maxima,
     average_parameters,
@@ -56,7 +56,7 @@ def _average_rounded(op: Bound, image: TensorType, output: TensorType) -> _Round
 
 def _check_taps(op: Bound) -> None:
     if windows_of(op).taps > MOST_TAPS:
-        raise ValueError(f"a window has {windows_of(op).taps:,} taps, more than {MOST_TAPS:,}")
+        raise SumTooLongError(f"a window has {windows_of(op).taps:,} taps, more than {MOST_TAPS:,}")
 
 
 @register

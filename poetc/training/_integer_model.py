@@ -15,7 +15,7 @@ import numpy as np
 from poetc.errors import UnsupportedModelError
 from poetc.graph import Array, Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, materialize
 from poetc.ops import Builder, spec
-from poetc.ops._integers import HISTORY, LARGEST, VALUE_BITS, Rescaling
+from poetc.ops._integers import HISTORY, LARGEST, VALUE_BITS, Rescaling, SumTooLongError
 from poetc.training._options import CLIPS, TrainingOptions
 
 EXPONENT, SCALE = ":exponent", ":scale"  # suffixes of names
@@ -60,7 +60,11 @@ class IntegerBuilder(Builder):
             name = self.fresh(f"{hint or (outputs[0] if outputs else kind)}:history")
             inputs = [*inputs, self.add_tensor(name, HISTORY, Role.OPTIMIZER_STATE, Fill("zeros"))]
             attributes["rescale"] = "interval"
-        made = super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
+        try:
+            made = super().emit(kind, inputs, attributes, hint=hint, outputs=outputs)
+        except SumTooLongError as error:
+            where = f"node {self.source!r}" if self.source else kind
+            raise UnsupportedModelError(f"--precision niti: {where}: {error}; or train in f32") from error
         self.scales[purpose].append(made[-1])
         if adapts:
             self.histories.append((inputs[-1], made[-1]))

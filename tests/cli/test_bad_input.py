@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from poetc import codegen
 from poetc.cli import _text
@@ -411,3 +411,30 @@ def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> No
     one_line(poetc(*common, *late), 4, "--deadline 1ns", "cannot be met", "at least")
     one_line(poetc(*common, *late[:4], "--solver", "melon"), 2, "melon: places operators on one processor alone")
     assert not out.exists()
+
+
+def test_tables_of_switches_have_their_flash(poetc: Run, tmp_path: Path, out: Path) -> None:
+    weights = [numpy_helper.from_array(np.ones((16, 16), np.float32), f"w{i}") for i in range(4)]
+    nodes = []
+    for i in range(4):
+        nodes += [helper.make_node("MatMul", [f"y{i}", f"w{i}"], [f"h{i}"])]
+        nodes += [helper.make_node("Relu", [f"h{i}"], [f"y{i + 1}"])]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [256, 16]) for name in ("y0", "y4")]
+    graph = helper.make_graph(nodes, "four", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "m.onnx")
+    common = ("bundle", tmp_path / "m.onnx", "-d", "stm32f746", "-b", "100%,70%", "--gap", "0.9", "-q", "-o", out)
+    one_line(poetc(*common, "--switch-flash", "1"), 2, "--switch-flash 1: the tables take 48 bytes", "allow more")
+    assert not out.exists()
+    assert poetc(*common, "--switch-flash", "48").code == 0
+
+
+def test_a_damaged_bundle_is_to_be_bundled_again(poetc: Run, solved: Solved, out: Path) -> None:
+    shutil.copytree(solved[0], out)
+    (out / "plan.json").write_text("{}")
+    one_line(poetc("report", out), 2, "plan.json: damaged (not as poetc solve wrote it); run poetc solve again")
+    (out / "bundle.json").write_text("{}")
+    one_line(poetc("report", out), 2, "plan.json: damaged (not as poetc bundle wrote it); run poetc bundle again")
+    (out / "plan.json").unlink()
+    one_line(poetc("report", out), 2, "plan.json: missing; run poetc bundle again")
+    (out / "summary.json").write_text("{")
+    one_line(poetc("report", out), 2, "summary.json: damaged; run poetc bundle again")

@@ -253,6 +253,16 @@ def test_what_scaling_makes_infinite_is_one_line(small: Path, tmp_path: Path, po
     assert "a batch, after scaling and augmentation: x[" in ended.err
 
 
+def test_a_training_that_fails_in_its_first_steps_leaves_nothing(small: Path, tmp_path: Path, poetc: Run) -> None:
+    out = ("-o", tmp_path / "out.onnx")
+    ended = poetc("train", small, *_options(lr=1e30, schedule=None, ema=None, epochs=1, optimizer="sgd"), *out, "-q")
+    assert (ended.code, ended.err.count("\n")) == (1, 1), ended.err
+    assert "the loss is" in ended.err
+    assert not list(tmp_path.glob("out.onnx*"))
+    assert poetc("train", small, *_options(epochs=1), *out, "-q").code == 0
+    assert "the only epoch is done, in 34 steps" in poetc("train", "--resume", *out).err
+
+
 def test_pixels_that_nobody_scaled_are_refused(small: Path, tmp_path: Path, poetc: Run) -> None:
     options = (*_options(normalize=None, epochs=1), "-o", tmp_path / "out.onnx")
     ended = poetc("train", small, *options, "--quiet")

@@ -151,6 +151,24 @@ def test_operators_without_an_integer_form_are_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rows", "taps", "message"),
+    [
+        (132_105, 1, r"'dense': sums of 132,105 products may not fit .*: use a smaller --batch; or train in f32"),
+        (1, 65_537, r"'dense': a sum has 65,537 products, more than 65,536"),
+    ],
+)
+def test_sums_beyond_32_bits_name_their_node(rows: int, taps: int, message: str) -> None:
+    b = Builder()
+    b.source = "dense"
+    x = b.add_tensor("x", TensorType((rows, taps)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((taps, 2)), Role.PARAMETER, np.ones((taps, 2), np.float32))
+    y = b.emit1("MatMul", [x, w], hint="logits")
+    graph = Graph("wide", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    with pytest.raises(UnsupportedModelError, match=message):
+        build(integer_model(graph, NITI), NITI)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"optimizer": "adam"}, "--optimizer: has no integer form"),
