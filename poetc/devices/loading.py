@@ -349,7 +349,7 @@ def _require(raw: Mapping[str, Any], cls: type[msgspec.Struct], at: KeyPath, ori
     """Every field without a default is there, in this section and below."""
     for item in msgspec.structs.fields(cls):
         hint = _unwrap(item.type)
-        if item.name not in raw:
+        if raw.get(item.name) is None:  # nothing there, or an inherited section that is taken away
             if item.required:
                 where = f"section {'.'.join(at)!r}" if at else "the profile"
                 raise UsageError(f"{_where(at, origins)}: {where} lacks {item.name!r}")

@@ -116,6 +116,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("idle_w: 0.01", "idle_w: 0.2", ":19: 'power.idle_w' is more than 'power.active_w'"),
         ("compute:\n", "compute: []\nx:\n", ": unknown key 'x'"),
         ("power: {", "power: [{", ":20: not valid YAML"),
+        ("power: {active_w: 0.1, idle_w: 0.01}", "power:", "the profile lacks 'power'"),
         ("source: sheet\n", "", ": 'cpu.core_count' has no source"),
         ("title: A board", "title: A board\ninherits: rpi44", ":2: unknown device 'rpi44'; did you mean rpi4"),
         ("title: A board", "title: A board\ninherits: board.yaml", ":2: 'board.yaml' inherits this profile: a circle"),
@@ -154,6 +155,11 @@ def test_inheritance_merges_and_keeps_each_number_with_its_source(tmp_path: Path
     assert profile.memory.stack_bytes.source.text == "the data sheet"
     assert profile.compute.efficiency == {}
     assert profile.stores["sd"].block_bytes.value == 512
+
+
+def test_an_empty_section_takes_the_inherited_one_away(tmp_path: Path) -> None:
+    assert load_profile("rpi4").threads is not None
+    assert load_profile(write(tmp_path, "inherits: rpi4\nthreads:\n")).threads is None
 
 
 def test_errors_in_what_is_inherited_name_that_file(tmp_path: Path) -> None:
