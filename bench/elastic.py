@@ -51,7 +51,7 @@ def changes(arguments: argparse.Namespace) -> None:
         change = f"{format_bytes(row.change.before_bytes)} to {format_bytes(row.change.after_bytes)}"
         cells = [f"{change} at {row.change.share:.0%}", row.rule + ("" if row.by == row.rule else f" by {row.by}")]
         cells += (
-            ["", row.reason, ""]
+            ["" if row.cost is None else f"{row.cost / 1e9:,.2f}", row.reason or row.status, ""]
             if row.cost is None or row.redone is None
             else [
                 f"{row.cost / 1e9:,.2f}",
