@@ -7,6 +7,7 @@
  */
 #include "model.h"
 #include "poetc_checkpoint.h"
+#include "poetc_hex.h"
 #include "poetc_port.h"
 #include "poetc_state.h"
 #include "switches.h"
@@ -24,17 +25,10 @@ static poetc_checkpoint checkpoint;
 static uint32_t now, writes, cut_at; /* blocks that the transition has written; the one that is torn, or 0 */
 static int power, is_asked, has_switched;
 
-static void log_hex(const char *label, uint32_t value)
+static void log_line(const char *label, uint32_t value)
 {
-    char text[10];
-    unsigned i;
-
-    for (i = 0; i < 8; i++)
-        text[i] = "0123456789abcdef"[(value >> (28u - 4u * i)) & 15u];
-    text[8] = '\n';
-    text[9] = 0;
-    poetc_port_log(label);
-    poetc_port_log(text);
+    log_hex(label, value);
+    poetc_port_log("\n");
 }
 
 static int page_out(void *context, uint32_t first, uint32_t count, const void *data)
@@ -153,15 +147,15 @@ int main(void)
             memset(card, 0, CARD_BYTES);
             cut_at = part == 0 ? 1u : part == 1u ? (TAKES[now].blocks + 1u) / 2u : TAKES[now].blocks;
             if (boot(TAKES[now].plan, &resumed, crc) != POWER_IS_OFF || has_switched)
-                log_hex("wrong: no cut in switch ", now);
+                log_line("wrong: no cut in switch ", now);
             cuts++;
             cut_at = 0;
             if (boot(TAKES[now].to, &resumed, crc) || resumed != CUT_STEP)
-                log_hex("wrong: resumed at ", resumed);
+                log_line("wrong: resumed at ", resumed);
             if (memcmp(crc + CUT_STEP, expected + CUT_STEP, (STEPS + 1 - CUT_STEP) * sizeof crc[0]) != 0)
-                log_hex("wrong: other bits after a cut of switch ", now);
+                log_line("wrong: other bits after a cut of switch ", now);
         }
     }
-    log_hex("cuts ", cuts);
+    log_line("cuts ", cuts);
     return 0;
 }

@@ -6,6 +6,7 @@
  * step, then one line for each switch with other bits, then the number of switches that were taken.
  */
 #include "model.h"
+#include "poetc_hex.h"
 #include "poetc_port.h"
 #include "poetc_state.h"
 #include "switches.h"
@@ -18,17 +19,10 @@ static poetc_elastic training;
 static uint32_t now;
 static int is_asked;
 
-static void log_hex(const char *label, uint32_t value)
+static void log_line(const char *label, uint32_t value)
 {
-    char text[10];
-    unsigned i;
-
-    for (i = 0; i < 8; i++)
-        text[i] = "0123456789abcdef"[(value >> (28u - 4u * i)) & 15u];
-    text[8] = '\n';
-    text[9] = 0;
-    poetc_port_log(label);
-    poetc_port_log(text);
+    log_hex(label, value);
+    poetc_port_log("\n");
 }
 
 #ifdef __aarch64__
@@ -158,14 +152,14 @@ int main(void)
     now = sizeof TAKES / sizeof TAKES[0];
     if (step(0, &expected))
         return 1;
-    log_hex("crc ", expected);
+    log_line("crc ", expected);
     for (now = 0; now < sizeof TAKES / sizeof TAKES[0]; now++) {
         if (step(TAKES[now].plan, &found))
             return 2;
         taken += training.switch_count;
         if (found != expected)
-            log_hex("wrong ", now);
+            log_line("wrong ", now);
     }
-    log_hex("taken ", taken);
+    log_line("taken ", taken);
     return 0;
 }

@@ -117,7 +117,7 @@ def test_how_far_a_search_is_reads_in_units() -> None:
 
 
 def on_a_terminal(seconds: float, then: str = "pass") -> str:
-    """What a terminal on stderr shows of a command that takes that long, then runs a statement."""
+    """The text on a terminal on stderr from a command that takes that long, then runs a statement."""
     script = (
         "import sys, time\n"
         "from poetc.cli import _console\n"
