@@ -20,6 +20,7 @@ from poetc.training import (
     RESCALES,
     SAVED,
     TrainingOptions,
+    way_out,
 )
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -203,6 +204,18 @@ def _one_loss(context: click.Context, parameter: click.Parameter, values: tuple[
     return ",".join(values)
 
 
+class _Format(click.Choice):  # type: ignore[type-arg]
+    """A choice of number formats; the message on a wrong one names the choice that may have been meant."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        way = way_out(parameter.opts[0], str(value)) if parameter is not None and value not in self.choices else ""
+        if way:
+            self.fail(
+                f"{shortened(value)!r} is not one of {', '.join(map(repr, self.choices))}{way}", parameter, context
+            )
+        return str(super().convert(value, parameter, context))
+
+
 class _Numbers(click.ParamType):  # type: ignore[type-arg]
     """Numbers with commas or spaces between them, or a text file that holds them."""
 
@@ -279,7 +292,7 @@ training_options = stacked(
     ),
     click.option(
         "--precision",
-        type=click.Choice(PRECISIONS),
+        type=_Format(PRECISIONS),
         default=_DEFAULTS.precision,
         show_default=True,
         help="Numbers of a training step; f32: floats; niti: integers of 8 bits; qas: a QDQ model as it is. "
@@ -309,7 +322,7 @@ training_options = stacked(
     ),
     click.option(
         "--saved",
-        type=click.Choice(SAVED),
+        type=_Format(SAVED),
         default=_DEFAULTS.saved,
         show_default=True,
         help="Encodings of saved tensors where RAM is short: lossless (exact), lossy too (f16, bf16, int8), "

@@ -40,10 +40,13 @@ Transfer = Callable[[int, int, int], int]
 
 
 class StepError(CheckFailed):
-    """A function of the runtime returned a code other than 0; `text` is the runtime's sentence on it."""
+    """A function of the runtime returned a code other than 0; `text` is the runtime's sentence on it.
 
-    def __init__(self, what: str, code: int, text: str) -> None:
-        super().__init__(f"{what} stopped with code {code}: {text}")
+    `where`: the operator that it came from, as of `Program.where`.
+    """
+
+    def __init__(self, what: str, code: int, text: str, where: str = "") -> None:
+        super().__init__(f"{what} stopped with code {code}{where}: {text}")
         self.code = code
 
 
@@ -217,9 +220,9 @@ class HostModel:
         if self._store is None:
             self._check("poetc_host_close", self._library.close_store(self._config.store))
 
-    def _check(self, what: str, code: int) -> None:
+    def _check(self, what: str, code: int, where: str = "") -> None:
         if code != 0:
-            raise StepError(what, code, self._library.text(code))
+            raise StepError(what, code, self._library.text(code), where)
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -239,7 +242,9 @@ class HostModel:
         self.run_ns = time.thread_time_ns() - start_ns
         if not (self._before == _GUARD).all() or not (self._after == _GUARD).all():
             raise CheckFailed("the emitted C wrote outside its arena")
-        self._check("poetc_run", code)
+        # Of several processors each counts its own steps.
+        where = "" if self._processors is not None else self.program.where(self._runtime.step)
+        self._check("poetc_run", code, where)
         return float(self._dll.poetc_loss(ctypes.byref(self._runtime)))
 
     def _observe(self, _context: int, _runtime: int, index: int) -> int:

@@ -271,6 +271,7 @@ class Lowering:
             ints=kernel.ints,
             floats=kernel.floats,
             workspace=self._workspace(index, step, kernel.workspace_bytes),
+            node=op.source,
         )
 
     def _kernel(self, op: Operator, index: int, kernels: tuple[Kernel, ...]) -> Kernel:

@@ -258,7 +258,12 @@ def execute(
     for stale in (counts, run / "trained.bin"):
         stale.unlink(missing_ok=True)
     words = command or emulator_command(firmware, counts.resolve(), cut_at)
-    log = _emulate(firmware, words, on_step)
+    try:
+        log = _emulate(firmware, words, on_step)
+    except BoardStopped as error:
+        code = f"code {error.code}"
+        text = str(error).replace(code, code + _where(firmware, counts), 1)
+        raise BoardStopped(text, error.code) from None
     losses = log.losses
     if log.resumed + len(losses) != len(batches):
         raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
@@ -285,6 +290,14 @@ def execute(
         queue_instructions=_of_queues(program, marks) if firmware.has_processors else (),
         longest_instructions=_longest(program, marks) if firmware.has_processors else 0,
     )
+
+
+def _where(firmware: Firmware, counts: Path) -> str:
+    """The operator at which a run stopped, as `Program.where` names it: there is a mark before each instruction."""
+    if firmware.has_processors or not counts.exists():
+        return ""
+    _, marks, _ = _read_counts(counts)
+    return firmware.program.where((len(marks) - 1) % (len(firmware.program.instructions) + 1))
 
 
 def write_records(path: Path, program: Program, batches: Sequence[Mapping[str, Array]]) -> None:

@@ -36,6 +36,12 @@ class Call:
     ints: tuple[int, ...]
     floats: tuple[float, ...]
     workspace: Operand | None = None
+    node: str = ""  # of the model, where one gave rise to the operator
+
+    @property
+    def title(self) -> str:
+        """The operator and its node, for messages."""
+        return f"{self.kind} {self.operator!r}" + (f" of node {self.node!r}" if self.node else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +178,11 @@ class Program:
     queues: tuple[tuple[QueueStep, ...], ...] = ()  # by processor, if several can execute it together
     banks: tuple[BankRange, ...] = ()
     arena_address: int | None = None
+
+    def where(self, index: int) -> str:
+        """ " in KIND 'OPERATOR' of node 'NODE'" for an instruction that calls a kernel, and "" for any other."""
+        found = self.instructions[index] if index < len(self.instructions) else None
+        return f" in {found.title}" if isinstance(found, Call) else ""
 
     @property
     def kernels(self) -> set[str]:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from poetc.commands.best_updates import settled
-from poetc.commands.encodings import require_exact
+from poetc.commands.encodings import encodings_of, is_lossy, made, require_exact
 from poetc.commands.requests import ModelRequest, SolveRequest, training_graph
 from poetc.devices import build_problem, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file
+from poetc.graph import TrainingGraph
+from poetc.ops.encoding import FORMATS
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.planning.comparison import Comparison, OnCell, compare
 from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
@@ -108,12 +110,21 @@ def _asked(request: CompareRequest) -> tuple[Problem, str]:
 def _problem(request: ModelRequest) -> Problem:
     source = request.source
     if source.suffix != ".json":
-        require_exact(request, "poetc compare compares schedules of one step")
-        return build_problem(training_graph(request)[1], load_profile(request.device), budget_bytes=0)
+        return build_problem(_step(request), load_profile(request.device), budget_bytes=0)
     try:
         return problem_from_json(read_file(source), source=str(source))
     except OSError as error:
         raise UsageError(f"{source}: {error.strerror}") from error
+
+
+def _step(request: ModelRequest) -> TrainingGraph:
+    """The step that all solvers have: with a lossy format in `--saved`, each tensor is encoded that it allows."""
+    step = training_graph(request)[1]
+    if not is_lossy(request.training):
+        return step
+    if request.training.saved not in FORMATS:
+        require_exact(request, "poetc compare compares schedules of one step; name a format")
+    return made(step, tuple(range(len(encodings_of(step)))))
 
 
 KIND = Kind("comparison.json", "files of poetc compare")

@@ -328,7 +328,10 @@ def _on_host(
     kept: bool,
 ) -> dict[str, Any]:
     with codegen.build_host([program], values, directory=directory) as model:
-        arena_bytes = model.measure_high_water(batches[0])
+        try:
+            arena_bytes = model.measure_high_water(batches[0])
+        except codegen.StepError as error:
+            raise CheckFailed(f"step 1: {error}") from error
         losses, checksums = [], []
         for step, batch in enumerate(batches, 1):
             try:

@@ -28,8 +28,9 @@ def trainer(
     """
     bundle = switches_of(solved)[0] if elastic else None
     with scratch_directory("poetc-trainer-") as scratch:
+        programs = all_programs(solved, bundle)
         library = codegen.compile_library(
-            all_programs(solved, bundle),
+            programs,
             values_of(solved),
             scratch,
             model=graph_of(solved).name.removesuffix(".onnx"),
@@ -38,4 +39,5 @@ def trainer(
             threads=threads,
             bundle=bundle,
         )
-        return Session(library, library.with_name(codegen.MANIFEST), store, undo=undo)
+        operators = {p.name: [p.where(i) for i in range(len(p.instructions))] for p in programs}
+        return Session(library, library.with_name(codegen.MANIFEST), store, undo=undo, operators=operators)

@@ -14,7 +14,7 @@ import numpy as np
 from poetc.graph import DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._integers import SCALE, Rescaling, SumTooLongError, check_pair, exponent, rescaled, rounding_of
+from poetc.ops._integers import LARGEST, SCALE, Rescaling, SumTooLongError, check_pair, exponent, rescaled, rounding_of
 from poetc.ops._pools import (
     at_maxima,
     average_parameters,
@@ -156,6 +156,24 @@ class IntegerAveragePool(Rescaling):
         return Kernel("poetc_op_int8_average_pool", _average_rounded(op, op.inputs[0], op.outputs[0]))
 
 
+def _check_shares(op: Bound) -> None:
+    """SumTooLongError where the shares that a pixel gets may overflow 32 bits.
+
+    A pixel lies in at most as many windows as a window has taps. So shares of whole windows fit; those of windows that
+    count a few pixels alone, at the edge of a small image, may not.
+    """
+    gy, windows = op.inputs[0], windows_of(op)
+    shares = _shares(op, op.get_ints("input_size"), gy.shape[2:])
+    if LARGEST * windows.taps * int(shares.max(initial=0)) < 2**31:
+        return
+    shape = (1, 1, *windows.kernel, *gy.shape[2:])
+    most = windows.fold(np.broadcast_to(shares.reshape(1, 1, 1, 1, *gy.shape[2:]), shape), op.get_ints("input_size"))
+    if LARGEST * int(most.max(initial=0)) >= 2**31:
+        raise SumTooLongError(
+            "an average counts too few of its taps: take count_include_pad, or smaller pads around the image"
+        )
+
+
 @register
 class IntegerAveragePoolGrad(Rescaling):
     kind = "IntegerAveragePoolGrad"
@@ -165,6 +183,7 @@ class IntegerAveragePoolGrad(Rescaling):
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         check_pair("gy", *op.inputs)
         _check_taps(op)
+        _check_shares(op)
         rounding_of(op)
         return TensorType(input_shape(op, op.inputs[0]), DType.I8), SCALE
 

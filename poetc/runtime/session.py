@@ -157,7 +157,8 @@ class Session:
 
     `library`: libmodel.so; `manifest`: poetc-emit.json of the same emission, or the result of `read_manifest`.
     `store`: the file for pages and for state that lives on the store; it is made anew. By default a temporary file.
-    `undo`: a step that fails leaves the state before it, for a copy of the state a step.
+    `undo`: a step that fails leaves the state before it, for a copy of the state a step. `operators`: by program, the
+    words of an error on the operator of each step.
 
     Arrays are copied once, to the arena; contiguous arrays of the model's types cost nothing else. Integers of other
     types are taken if the numbers fit, floats are rounded to 32 bits. A schedule for several processors has a thread
@@ -173,6 +174,7 @@ class Session:
         store: PathLike | None = None,
         *,
         undo: bool = False,
+        operators: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._raw = SessionStructure()
@@ -183,6 +185,7 @@ class Session:
             manifest = read_manifest(manifest)
         self.manifest: Mapping[str, Any] = manifest
         self._description: Mapping[str, Any] = manifest["session"]
+        self._operators = operators or {}
         self._library = Library(library)
         self._functions()
         self._memory, start = aligned(self._description["arena_bytes"])
@@ -570,12 +573,19 @@ class Session:
             if code == ENUMBER:
                 loss = self._loss.value
                 raise SessionError(f"{what}: the loss is {loss}: lower the learning rate, or scale the inputs", code)
-            raise SessionError(f"{what}: {self._library.text(code)}", code)
+            raise SessionError(f"{what}{self._where(entry)}: {self._library.text(code)}", code)
         tensor = entry.inputs[flaw.input]
         index = ", ".join(str(i) for i in np.unravel_index(flaw.element, tensor.shape)) if tensor.shape else ""
         value = tensor.view.reshape(-1)[flaw.element]
         why = "not a finite number" if code == ENUMBER else f"not {tensor.allowed()}"
         raise ValueError(f"{tensor.name}[{index}] is {value}, {why}")
+
+    def _where(self, entry: _Entry) -> str:
+        """The operator that failed; of several processors each counts its own steps."""
+        name = next(name for name, known in self._entries.items() if known is entry)
+        steps = self._operators.get(self._description["programs"][name]["name"], ())
+        at = self._raw.runtime.step
+        return steps[at] if self._processors is None and at < len(steps) else ""
 
 
 def _fitting(row: Mapping[str, Any], given: Any) -> Array:

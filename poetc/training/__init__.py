@@ -16,6 +16,7 @@ from poetc.training._options import (
     PRECISIONS,
     SAVED,
     TrainingOptions,
+    way_out,
 )
 from poetc.training._precision import build, in_precision
 from poetc.training._qas_model import file_values
@@ -64,6 +65,7 @@ __all__ = [
     "select_updates",
     "share_of",
     "takes_batch_statistics",
+    "way_out",
     "with_adapters",
     "with_own_names",
 ]

@@ -39,6 +39,37 @@ _DEFAULTS = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 _OWN_DEFAULTS = {"rmsprop": {"momentum": 0.0}, "adagrad": {"epsilon": 1e-10}, "lion": {"beta2": 0.99}}
 
 
+_OTHER_NAMES = {
+    "fp16": "f16",
+    "float16": "f16",
+    "half": "f16",
+    "bfloat16": "bf16",
+    "i8": "int8",
+    "fp32": "f32",
+    "float32": "f32",
+    "qdq": "qas",
+    "lossless": "exact",
+    "none": "off",
+}
+
+
+def way_out(option: str, value: str) -> str:
+    """The end of the message on a wrong --precision or --saved: the choice that may have been meant, or ""."""
+    name = _OTHER_NAMES.get(value.lower(), value.lower())
+    choices, others = (PRECISIONS, SAVED) if option == "--precision" else (SAVED, PRECISIONS)
+    if option not in ("--precision", "--saved"):
+        return ""
+    if name in choices:
+        return f"; take {name}"
+    if option == "--precision" and name == "int8":
+        return "; integers of 8 bits are niti for a model of floats, and qas for a quantised one"
+    if option == "--precision" and name in FORMATS:
+        return f"; 16 bits are for saved tensors alone: --saved {name}"
+    if name in others:
+        return f"; {name} is a choice of {'--saved' if option == '--precision' else '--precision'}"
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
     """A loss, of the output of that name, times a weight. One loss alone has no name."""
@@ -150,8 +181,9 @@ class TrainingOptions:
             ("--rescale", self.rescale, RESCALES),
         ):
             if value not in allowed:
-                way = "; 16 bits are for saved tensors alone: --saved f16" if value in ("f16", "bf16", "fp16") else ""
-                raise UsageError(f"{option} {shortened(value)!r}: choose from {', '.join(allowed)}{way}")
+                raise UsageError(
+                    f"{option} {shortened(value)!r}: choose from {', '.join(allowed)}{way_out(option, str(value))}"
+                )
         for option, number, low, high in (
             ("--lr", self.learning_rate, 0.0, _LARGEST_FLOAT),
             ("--momentum", self.momentum, 0.0, 1.0),

@@ -92,8 +92,8 @@ def test_what_cannot_have_encodings_says_so(tmp_path: Path) -> None:
         TrainingOptions(saved="f16", precision="niti")
     with pytest.raises(UsageError, match="--saved 'int4': choose from exact, off, f16, bf16, int8, auto"):
         TrainingOptions(saved="int4")
-    request = ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="int8"))
-    with pytest.raises(UsageError, match="--saved int8: poetc compare compares schedules of one step"):
+    request = ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="auto"))
+    with pytest.raises(UsageError, match="--saved auto: poetc compare compares schedules of one step; name a format"):
         compare.run(CompareRequest(model=request, budgets=("60%",)))
 
 
@@ -139,3 +139,15 @@ def test_all_forms_together_have_one_time_limit(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(LimitError):
         solve_command.as_exactly_as_works(request, way, silent)
     assert limits[:3] == [100.0, 30.0, 20.0][: len(limits)] and len(limits) > 1
+
+
+def test_a_comparison_has_the_encodings_of_a_format(tmp_path: Path) -> None:
+    """Every solver has the step with them, whose peak with all tensors kept is lower."""
+    path, rows = network(tmp_path / "n.onnx", depth=4), {}
+    for saved in ("exact", "int8"):
+        model = ModelRequest(source=path, device="stm32f746", training=TrainingOptions(saved=saved))
+        names = ("poetc", "keep_all")
+        rows[saved] = compare.run(CompareRequest(model=model, budgets=("100%",), names=names))
+    assert rows["int8"].keep_all_peak_bytes < 0.9 * rows["exact"].keep_all_peak_bytes
+    assert rows["int8"].operators > rows["exact"].operators
+    assert {row.status for row in rows["int8"].rows} == {"optimal"}

@@ -168,6 +168,40 @@ def test_sums_beyond_32_bits_name_their_node(rows: int, taps: int, message: str)
         build(integer_model(graph, NITI), NITI)
 
 
+@pytest.mark.parametrize(("size", "kernel", "is_refused"), [(1, 5, True), (1, 3, False), (16, 4, False)])
+def test_shares_of_a_pixel_beyond_32_bits_name_their_node(size: int, kernel: int, is_refused: bool) -> None:
+    """Windows that count one pixel alone: it gets 25 times 127 · 2^20."""
+    b = Builder()
+    b.source = "pool"
+    x = b.add_tensor("x", TensorType((1, 2, size, size)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((2, 2, 1, 1)), Role.PARAMETER, np.ones((2, 2, 1, 1), np.float32))
+    attributes = {"kernel": (kernel, kernel), "pads": (kernel - 1,) * 4}
+    y = b.emit1("AveragePool", [b.emit1("Conv", [x, w])], attributes)
+    y = b.emit1("Reshape", [y], {"shape": (1, b.type(y).elements)}, hint="logits")
+    graph = Graph("padded", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    if is_refused:
+        with pytest.raises(UnsupportedModelError, match=r"'pool': an average counts too few of its taps"):
+            build(integer_model(graph, NITI), NITI)
+    else:
+        build(integer_model(graph, NITI), NITI)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"precision": "bf16"}, "--precision 'bf16': .*; 16 bits are for saved tensors alone: --saved bf16"),
+        ({"precision": "int8"}, "--precision 'int8': .*; integers of 8 bits are niti for a model of floats, and qas"),
+        ({"precision": "FP32"}, "--precision 'FP32': .*; take f32"),
+        ({"saved": "fp16"}, "--saved 'fp16': .*; take f16"),
+        ({"saved": "niti"}, "--saved 'niti': .*; niti is a choice of --precision"),
+        ({"loss": "f16"}, "--loss 'f16': choose from .*, bce$"),
+    ],
+)
+def test_a_wrong_format_leads_to_the_right_one(option: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TrainingOptions(**option)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -180,16 +180,16 @@ static void pixels_of_taps(const task *t, int32_t group, int32_t column, int32_t
             const int32_t until = at_most(terms - done + ow, p->output_width), h = oh * p->stride_h + down;
             const int32_t last = h < 0 || h >= p->height ? 0 : at_most(row_last, until);
             const size_t place = (size_t)n * (size_t)p->channels + (size_t)(group * inputs + c);
-            const int8_t *x = t->image + place * plane + (ptrdiff_t)h * p->width;
             operand *next = to + done;
             done += until - ow;
             for (; ow < row_first && ow < last; ow++)
                 *next++ = 0;
-            if (ow < last) {
+            if (ow < last) { /* else there is no such row */
+                const int8_t *x = t->image + place * plane + h * p->width + (ow * stride + right);
                 if (stride == 1)
-                    widen(x + ow + right, last - ow, next);
+                    widen(x, last - ow, next);
                 else
-                    gather(x + ow * stride + right, (size_t)stride, last - ow, next);
+                    gather(x, (size_t)stride, last - ow, next);
                 next += last - ow, ow = last;
             }
             for (; ow < until; ow++)

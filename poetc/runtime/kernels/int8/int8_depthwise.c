@@ -35,18 +35,18 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
         first++;
     while (last > first && left + (last - 1) * right >= line)
         last--;
-    for (i = 0; i < height; i++) {
+    for (i = 0; i < height && first < last; i++) {
         const int32_t at = top + i * down;
-        const int8_t *x = from + (size_t)i * (size_t)width;
-        int16_t *y = to + (ptrdiff_t)at * line + left;
-        if (at < 0 || at >= lines)
-            continue;
-        for (j = first; j + 4 <= last && right == 1; j += 4) {
-            const int16_t v0 = x[j], v1 = x[j + 1], v2 = x[j + 2], v3 = x[j + 3];
-            y[j] = v0, y[j + 1] = v1, y[j + 2] = v2, y[j + 3] = v3;
+        if (at >= 0 && at < lines) { /* else no pointer may be formed */
+            const int8_t *x = from + (size_t)i * (size_t)width + first;
+            int16_t *y = to + at * line + left + first * right;
+            for (j = first; j + 4 <= last && right == 1; j += 4, x += 4, y += 4) {
+                const int16_t v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
+                y[0] = v0, y[1] = v1, y[2] = v2, y[3] = v3;
+            }
+            for (; j < last; j++, y += j < last ? right : 0)
+                *y = *x++;
         }
-        for (; j < last; j++)
-            y[j * right] = x[j];
     }
 }
 
