@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
-BLOCK = 5000
+BLOCK = 50_000  # seeds take some seconds in each process
 LIMIT_S = 10
 LIMIT_BYTES = 2 * 10**9
 ADDRESS_SPACE_BYTES = 8 * 2**30
