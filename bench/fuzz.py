@@ -41,6 +41,12 @@ def _alarm(signum: int, frame: FrameType | None) -> None:
     raise Hang(f"over {LIMIT_S} s")
 
 
+def _in_reference(error: Hang) -> bool:
+    """Whether it was onnx's evaluator, which gave the numbers to compare with, and not poetc."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(f.name == "_compared" for f in frames) and any("reference" in Path(f.filename).parts for f in frames)
+
+
 def work(first: int, count: int) -> None:
     """Cases first … first + count - 1. Prints one JSON object a line: before a case, for a defect, at the end."""
     from tests.support import fuzzing
@@ -62,8 +68,12 @@ def work(first: int, count: int) -> None:
                 ends[fuzzing.examine(data, Path(folder))] += 1
             except BaseException as error:  # whatever it is, it is what this program looks for
                 trace = traceback.format_exc()[-1500:]
+                if isinstance(error, Hang) and _in_reference(error):
+                    ends["read"] += 1
+                    continue
                 print(json.dumps({"case": number, "defect": f"{type(error).__name__}: {error}"[:300], "trace": trace}))
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
             slowest = max(slowest, time.process_time() - started)
             if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > LIMIT_BYTES:
                 print(json.dumps({"case": number, "defect": "over 2 GB", "trace": ""}))

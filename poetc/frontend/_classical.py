@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from poetc.frontend._node import Malformed, Node
+
 CLASSICAL = "ai.onnx.ml"
 _AFTER = {"SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid", "NONE": ""}
 _ASSUMED_OPSET = 13  # where the file declares no version of the default domain
@@ -35,12 +37,15 @@ def _layer(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodeProto]
     is_classifier = node.op_type == "LinearClassifier"
     if not (is_classifier or node.op_type == "LinearRegressor") or not node.output or not node.input:
         return None
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    after = _AFTER.get(given.get("post_transform", b"NONE").decode())
-    weight = np.asarray(given.get("coefficients", ()), np.float32)
-    bias = np.asarray(given.get("intercepts", ()), np.float32)
-    labels = list(given.get("classlabels_ints") or given.get("classlabels_strings") or ())
-    rows = len(labels) if is_classifier else int(given.get("targets", 1))
+    n = Node(node)
+    try:
+        after = _AFTER.get(n.get_str("post_transform", "NONE"))
+        weight = np.asarray(n.get_floats("coefficients") or (), np.float32)
+        bias = np.asarray(n.get_floats("intercepts") or (), np.float32)
+        labels = list(n.get_ints("classlabels_ints") or n.get_strs("classlabels_strings"))
+        rows = len(labels) if is_classifier else n.get_int("targets", 1)
+    except Malformed:
+        return None
     if after is None or rows < 1 or not weight.size or weight.size % rows or bias.size not in (0, rows):
         return None
     scores = node.output[-1]

@@ -276,7 +276,10 @@ class _Source:
             tensor = value.tensor
             if tensor in outputs.values() or not _made_by_operator(c, tensor):
                 # An output of its own name for a tensor that already has one: the same bytes.
-                tensor = c.emit1("Reshape", [tensor], {"shape": value.shape})
+                try:
+                    tensor = c.emit1("Reshape", [tensor], {"shape": value.shape})
+                except Malformed as reason:
+                    raise UsageError(f"output {name!r}: {reason}") from None
             outputs[name] = tensor
         if not outputs:
             raise UsageError("no output depends on an input: there is nothing to train")

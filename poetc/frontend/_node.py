@@ -43,7 +43,8 @@ class Node:
     def label(self) -> str:
         """Its name in messages: operator and node name, or its output where it has no name."""
         name = self.proto.name or next((o for o in self.outputs if o), "?")
-        return f"{self.key} {name!r}"
+        key = self.key.replace("\n", "\\n")  # a message of several lines names several nodes
+        return f"{key} {name!r}"
 
     def keep_outputs(self, read: Set[str]) -> None:
         """Leave out the outputs that nobody reads.

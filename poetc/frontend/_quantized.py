@@ -22,6 +22,7 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._reading import is_external, one_line, read_tensor
+from poetc.frontend._values import constant
 from poetc.graph import Array
 
 # The widest constant whose numbers are asked for: a scale for each channel.
@@ -300,11 +301,10 @@ class Floats:
         if n is None or name not in self.fixed:
             return None
         if n.op == "Constant":
-            given = {a.name: helper.get_attribute_value(a) for a in n.proto.attribute}
-            if not given:
+            if not n.proto.attribute:
                 raise Malformed(f"the Constant {name!r} holds no number")
-            tensor = given.get("value")
-            return numpy_helper.to_array(tensor) if tensor is not None else np.asarray(next(iter(given.values())))
+            held = constant(n).array
+            return held if isinstance(held, np.ndarray) else None
         read = [self.array(i) if i else None for i in n.inputs]
         if any(i and a is None for i, a in zip(n.inputs, read, strict=True)):
             return None

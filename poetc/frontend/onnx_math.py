@@ -134,11 +134,13 @@ def arithmetic(c: Importer, n: Node) -> str | Value:
 
 @onnx_operator("Mod")
 def modulo(c: Importer, n: Node) -> str:
-    x, y, fmod = c.input(n, 0), c.input(n, 1), bool(n.get_int("fmod", 0))
+    x, y, fmod = c.input(n, 0), c.input(n, 1), n.get_int("fmod", 0)
+    if fmod not in (0, 1):
+        raise Malformed(f"attribute 'fmod' is {fmod}, not 0 or 1")
     if not x.is_float:
         if our_dtype(x.dtype) is not DType.I32:
             raise Unsupported("Mod of integers of 8 bits")
-        return c.emit1("Mod", [x, y], {"fmod": fmod})
+        return c.emit1("Mod", [x, y], {"fmod": bool(fmod)})
     # x - y · floor(x / y), with fmod towards zero: by it x has a gradient, and so has y.
     share = c.emit1("Div", [x, y])
     whole = c.emit1("Floor", [c.emit1("Abs", [share]) if fmod else share])

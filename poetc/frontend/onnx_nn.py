@@ -156,6 +156,9 @@ def conv_transpose(c: Importer, n: Node) -> str:
     auto = n.get_str("auto_pad", "NOTSET")
     strides = _pair(n.get_ints("strides"), rank, 1, "strides")
     dilations = _pair(n.get_ints("dilations"), rank, 1, "dilations")
+    for added, *spaces in zip(extra, strides, dilations, strict=True):
+        if added and added >= max(spaces):
+            raise Malformed(f"output_padding {added} is not below the stride or the dilation ({max(spaces)})")
     if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
         wanted = tuple(d * s for d, s in zip(shape[2:], strides, strict=True))[2 - rank :]
     if wanted is not None:

@@ -140,3 +140,17 @@ def test_a_perceptron_chooses_columns(tmp_path: Path) -> None:
 def test_refused(tmp_path: Path, node: onnx.NodeProto, says: str) -> None:
     with pytest.raises(UnsupportedModelError, match=rf"ai\.onnx\.ml\.{node.op_type} 'y': {says}"):
         load(save(classical([node], ["y"]), tmp_path))
+
+
+def test_numbers_of_another_type_are_refused(tmp_path: Path) -> None:
+    """A file may say of any attribute that it holds something else."""
+    model = pipeline({"classlabels_ints": [3, 5, 7]})
+    (node,) = (n for n in model.graph.node if n.op_type == "LinearClassifier")
+    for attribute in node.attribute:
+        kind = attribute.type
+        for other in (onnx.AttributeProto.UNDEFINED, onnx.AttributeProto.STRING, onnx.AttributeProto.TENSOR):
+            attribute.type = other
+            if attribute.name != "multi_class" and other != kind:
+                with pytest.raises(UnsupportedModelError, match="LinearClassifier 'c': this operator"):
+                    load(save(model, tmp_path))
+        attribute.type = kind

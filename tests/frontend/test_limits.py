@@ -163,6 +163,22 @@ def test_attributes_that_no_kernel_can_have(tmp_path: Path, op: str, attributes:
     assert f"{op} 'y': attribute" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("op", "attributes", "says"),
+    [
+        ("Mod", {"fmod": 65}, "attribute 'fmod' is 65, not 0 or 1"),
+        ("ConvTranspose", {"output_padding": [1000, 0], "strides": [3, 1]}, "output_padding 1000 is not below"),
+        ("ConvTranspose", {"output_padding": [5, 1], "strides": [3, 2], "output_shape": [20, 9]}, "output_padding 5"),
+    ],
+)
+def test_attributes_that_onnx_excludes(tmp_path: Path, op: str, attributes: dict[str, object], says: str) -> None:
+    model = make(
+        [make_node(op, ["x", "w"], ["y"], **attributes)], {"x": (1, 2, 3, 3)}, ["y"], {"w": normal(2, 2, 3, 3)}
+    )
+    with pytest.raises(UsageError, match=f"{op} 'y': {says}"):
+        load(save(model, tmp_path))
+
+
 def test_bounds_and_padding_may_be_infinite(tmp_path: Path) -> None:
     nodes = [
         make_node("MatMul", ["x", "w"], ["h"]),

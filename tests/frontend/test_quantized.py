@@ -299,6 +299,14 @@ def test_product_with_weights_of_few_bits(tmp_path: Path, bits: int) -> None:
             ],
             "Clip 'c': the Constant 'empty' holds no number",
         ),
+        (
+            [
+                make_node("Constant", [], ["list"], value=[1, 2]),
+                make_node("Clip", ["x", "list"], ["c"]),
+                make_node("QuantizeLinear", ["c", "s", "z"], ["q"]),
+            ],
+            "Clip 'c': attribute 'value' is not a tensor",
+        ),
     ],
 )  # fmt: skip
 def test_refusals_name_the_node(tmp_path: Path, nodes: list[onnx.NodeProto], message: str) -> None:

@@ -362,6 +362,8 @@ def test_messages_show_no_control_characters(tmp_path: Path) -> None:
     nodes = [make_node("Ad\x1bd", ["w", "w"], ["v"]), make_node("Mul", ["x", "v"], ["y"])]
     with pytest.raises(UnsupportedModelError, match=r"Ad\\x1bd 'v': this operator"):
         load(save(make(nodes, {"x": (3,)}, ["y"], {"w": normal(3)}), tmp_path))
+    with pytest.raises(UsageError, match=r"Ad\\nd 'y' reads tensor 'none', which nothing makes"):
+        load(save(make([make_node("Ad\nd", ["none", "x"], ["y"])], {"x": (3,)}, ["y"]), tmp_path))
 
 
 def test_counts_that_outputs_deny(tmp_path: Path) -> None:
@@ -371,6 +373,13 @@ def test_counts_that_outputs_deny(tmp_path: Path) -> None:
     nodes = [make_node("Expand", ["x", "to"], ["y"])]
     with pytest.raises(UsageError, match="Expand"):
         load(save(make(nodes, {"x": (1,)}, ["y"], {"to": np.ones(60, np.int64)}), tmp_path))
+
+
+def test_an_output_that_no_kernel_can_count(tmp_path: Path) -> None:
+    """Of no elements, so that its size alone is no reason to refuse it."""
+    node = make_node("Identity", ["x"], ["y"])
+    with pytest.raises(UsageError, match="output 'y': attribute 'shape' holds 2147483648"):
+        load(save(make([node], {"x": (0, 2**31)}, ["y"]), tmp_path))
 
 
 def test_outputs_that_are_given_are_dropped(tmp_path: Path) -> None:

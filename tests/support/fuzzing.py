@@ -351,18 +351,41 @@ def _compared(graph: Graph, data: bytes) -> bool:
         except Exception:
             return False  # not a valid model, or beyond the reference: nothing to compare with
         ours = evaluate(graph, feeds)
+    try:
+        _assert_alike(model, ours, answers)
+    except WrongResult:
+        # ONNX's evaluator has defects too: onnxruntime has the casting vote, where it reads the model.
+        try:
+            answers = _session(data).run(None, feeds)
+        except Exception:
+            answers = []
+        if not answers:
+            raise
+        _assert_alike(model, ours, answers)
+    return True
+
+
+def _session(data: bytes) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(data, options)
+
+
+def _assert_alike(model: onnx.ModelProto, ours: Mapping[str, Any], answers: Sequence[Any]) -> None:
     for info, answer in zip(model.graph.output, answers, strict=True):
         if info.name in ours and isinstance(answer, (np.ndarray, np.generic)):
             _assert_close(info.name, ours[info.name], np.asarray(answer))
-    return True
 
 
 # What ONNX leaves open; and its evaluator compares fractions with places where the text says that OneHot rounds them.
 _OPEN = frozenset({"RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial", "OneHot"})
 
 
-def _evaluated_wrongly(node: onnx.NodeProto) -> bool:
-    """Where onnx's evaluator does not do what the text of the standard says."""
+def _evaluated_wrongly(node: onnx.NodeProto, shapes: Mapping[str, Sequence[int]]) -> bool:
+    """Where onnx's evaluator does not do what the text of the standard says. `shapes`: of the initializers."""
     given = {a.name: a.i for a in node.attribute}
     match node.op_type:
         case "LpNormalization":
@@ -370,6 +393,9 @@ def _evaluated_wrongly(node: onnx.NodeProto) -> bool:
         case "NegativeLogLikelihoodLoss":
             return given.get("ignore_index") == -1  # divides by those ignored, for this number only
         case "Attention":
+            mask = shapes.get(node.input[3], (0,)) if len(node.input) > 3 and node.input[3] else (0, 0)
+            if len(mask) < 2 or mask[-2] == 1:
+                return True  # takes the rows of a mask that is repeated for each query for those of the queries
             return len(node.output) > 3 and not given.get("qk_matmul_output_mode")  # the product, but softcapped
         case "Resize" | "Upsample":  # rounds in double precision, aligns corners at a length that is not whole
             words = {a.s for a in node.attribute}
@@ -384,7 +410,9 @@ def _free(model: onnx.ModelProto) -> bool:
     trained |= any(n.op_type == "Dropout" and len(n.input) > 2 for n in nodes)  # drops where the file says so
     absent = any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
     opened = any(n.op_type in _OPEN for n in nodes)
-    return trained or absent or opened or is_quantized(model) or any(map(_evaluated_wrongly, nodes))
+    shapes = {t.name: t.dims for t in model.graph.initializer}
+    wrong = any(_evaluated_wrongly(n, shapes) for n in nodes)
+    return trained or absent or opened or is_quantized(model) or wrong
 
 
 def evaluate(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, Any]:
