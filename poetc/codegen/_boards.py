@@ -62,7 +62,8 @@ class Board:
     processors: str = ""  # the port of its other processors, a file of runtime/ports; "": it has one
     trap: str = ""  # mpu | mmu | end | pages | ""
     memory_option: bool = False
-    banks: tuple[tuple[str, Region], ...] = ()  # other memories that an arena may be spread over, by name
+    bank: str = "ram"  # name of the memory `ram`, where an arena is spread over several
+    banks: tuple[tuple[str, Region], ...] = ()  # the others that it may be spread over, by name
     card: bool = False  # pages go to an SD card image; otherwise to a file
     own_store: bool = False  # of the board, not the debugger's: checkpoints are on unless they are switched off
     cross_compile: str = ""  # where it differs from the target's
@@ -172,18 +173,23 @@ _AN547 = {
     "qemu": (*SYSTEM_ARM, "mps3-an547"),
     "code": Region(0, 512 * KIB),
     "ram": Region(0x21000000, 4 * MIB),
-    "banks": (("dtcm", Region(0x20000000, 512 * KIB)),),
+    "banks": (
+        ("dtcm", Region(0x20000000, 512 * KIB)),
+        ("sram", Region(0x01000000, 2 * MIB)),
+        ("ddr", Region(0x60000000, 256 * MIB)),
+    ),
     "sources": _SEMIHOSTING,
     "trap": "mpu",
 }
 _MPS2 = {
     "code": Region(0, 4 * MIB),
     "ram": Region(0x20000000, 4 * MIB),
-    "banks": (("psram", Region(0x21000000, 16 * MIB)),),
+    "banks": (("psram", Region(0x21000000, 16 * MIB)), ("bram", Region(0x01000000, 16 * KIB))),
     "sources": _SEMIHOSTING,
     "serial": "drivers/cmsdk_uart.c",
     "trap": "mpu",
 }
+_AN500 = {**_MPS2, "banks": (("psram", Region(0x60000000, 16 * MIB)),)}
 
 BOARDS = {
     b.name: b
@@ -240,7 +246,7 @@ BOARDS = {
             title="MPS2 with a Cortex-M7",
             target="cortex-m7",
             qemu=(*SYSTEM_ARM, "mps2-an500"),
-            **_MPS2,  # type: ignore[arg-type]
+            **_AN500,  # type: ignore[arg-type]
         ),
         Board(
             name="mps3-an547",

@@ -44,6 +44,11 @@ class Core:
         return self.name in _MICROCONTROLLERS
 
     @property
+    def has_regions_of_any_size(self) -> bool:
+        """Whether a region of its memory protection unit may have any multiple of 32 bytes; else powers of two."""
+        return bool(self.features & {"v8-m", "v8-m.base"})
+
+    @property
     def features(self) -> frozenset[str]:
         """The instruction sets that it has. Empty for a core that is not known here."""
         application = re.match(r"cortex-a(\d+)", self.name)

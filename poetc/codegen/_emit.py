@@ -153,7 +153,7 @@ def emit_models(
     chosen, its_board = resolve(build.target, build.board, build.numerics == "portable", build.device)
     chosen = shaped(chosen, form, len(parts), build.package)
     if parts[0].programs[0].arena_address is not None:
-        chosen = replace(chosen, flags=f"{chosen.flags} -DPOETC_BANK")
+        chosen = replace(chosen, flags=f"{chosen.flags} -DPOETC_BANKS")
     if chosen.build != "firmware" and checkpoint is None:
         checkpoint = 0 if chosen.build == "library" else None
     named = LAYOUTS[form.layout].named or len(parts) > 1

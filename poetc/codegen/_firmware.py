@@ -85,8 +85,8 @@ class Layout:
     stack_bytes: int  # of each processor
     arena_bytes: int
     processors: int = 1
-    arena_address: int | None = None  # of an arena in two banks; `arena_bytes` are those of its part in `ram`
-    bank: Region | None = None  # the other bank, as far as it may be accessed
+    arena_address: int | None = None  # of an arena in several banks; `arena_bytes` are those of its part in `ram`
+    banks: tuple[Region, ...] = ()  # the other banks, as far as they may be accessed
 
     @property
     def arena_origin(self) -> int:
@@ -198,43 +198,51 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
     return Layout(board, code, ram, stack, arena, processors)
 
 
-MAIN_BANK = "ram"  # of a board: it has the stack and variables
+REGIONS = 8  # that every protection unit has
+MOST_BANKS = REGIONS - 3  # beside that of stack and variables; two are for code and devices
 
 
 def bank_starts(board: Board | None, problem: Problem, plan: MemoryPlan, memory: Memory) -> dict[str, int]:
     """The address of the arena's part in each bank of a board.
 
-    The part in the other bank ends where a region of the protection unit does. UsageError where the board has no such
+    The part in another bank ends where a region of the protection unit does. UsageError where the board has no such
     banks.
     """
     known = dict(board.banks) if board is not None else {}
-    others = list(range(1, len(problem.banks)))
-    if (
-        board is None
-        or len(others) > 1
-        or problem.banks[0].name != MAIN_BANK
-        or problem.banks[-1].name
-        not in (
-            MAIN_BANK,
-            *known,
-        )
-    ):
+    first, *others = problem.banks
+    if board is None or first.name != board.bank or any(b.name not in known for b in others):
         names = ", ".join(b.name for b in problem.banks)
-        fit = sorted(f"{name} ({MAIN_BANK}, {b.banks[0][0]})" for name, b in BOARDS.items() if b.banks)
+        able = [b for b in BOARDS.values() if b.banks] if board is None or not board.banks else [board]
+        fit = sorted(f"{b.name} ({', '.join((b.bank, *dict(b.banks)))})" for b in able)
         raise UsageError(
-            f"solved for the banks {names}: firmware is written for one or two banks of these boards: {', '.join(fit)}"
+            f"solved for the banks {names}: firmware is for the banks of a board, the first of them first; these have"
+            f" several: {', '.join(fit)}"
+        )
+    used = [b for b in range(1, len(problem.banks)) if plan.banks[b].arena_bytes]
+    if len(used) > MOST_BANKS:
+        raise UsageError(
+            f"solved for {len(used)} banks beside {board.bank}: the regions of a protection unit guard {MOST_BANKS};"
+            " give budgets to fewer banks"
         )
     arena_bytes = align(plan.banks[0].arena_bytes)
-    starts = {MAIN_BANK: layout(board, _in_grains(memory), arena_bytes, 0).arena_origin}
-    for b in others:
-        bank, size = known[problem.banks[b].name], align(plan.banks[b].arena_bytes)
-        starts[problem.banks[b].name] = bank.origin + _region_bytes(size) - size
+    starts = {board.bank: layout(board, _in_grains(board, memory, len(used)), arena_bytes, 0).arena_origin}
+    for b, spec in enumerate(others, 1):
+        bank, size = known[spec.name], align(plan.banks[b].arena_bytes)
+        if _region_bytes(size) > bank.size_bytes:
+            raise UsageError(
+                f"{board.name} has {bank.size_bytes:,} bytes in {spec.name}; solve for {spec.name}={bank.size_bytes} or"
+                " less"
+            )
+        starts[spec.name] = bank.origin + _region_bytes(size) - size
     return starts
 
 
-def _in_grains(memory: Memory) -> Memory:
-    """A budget that five regions of the protection unit end at: the last one is for the other bank."""
-    grain_bytes = PROTECTION_BYTES if memory.budget_bytes <= 512 * KIB else 256
+def _in_grains(board: Board, memory: Memory, others: int) -> Memory:
+    """A budget at which as many regions end as a protection unit has besides those of code, devices and `others`."""
+    core, grain_bytes = board.core or TARGETS[board.target].core, PROTECTION_BYTES
+    if core is None or not core.has_regions_of_any_size:
+        size_log2 = max(0, memory.budget_bytes - 1).bit_length()
+        grain_bytes = max(grain_bytes, 1 << max(0, size_log2 - 3 * (REGIONS - 2 - others)))  # each has eighths
     return replace(memory, budget_bytes=memory.budget_bytes // grain_bytes * grain_bytes)
 
 
@@ -247,19 +255,19 @@ def _region_bytes(size_bytes: int) -> int:
 def layout_of(
     board: Board, memory: Memory | None, program: Program, arena_bytes: int, image_bytes: int, processors: int = 1
 ) -> Layout:
-    """`layout` for an arena of `arena_bytes`, which `program` may have in two banks."""
+    """`layout` for an arena of `arena_bytes`, which `program` may have in several banks."""
     if program.arena_address is None or memory is None:
         return layout(board, memory, arena_bytes, image_bytes, processors)
     parts = {b.name: b for b in program.banks}
-    main = layout(board, _in_grains(memory), 0, image_bytes)
+    others = [(part, bank) for name, bank in board.banks if (part := parts.get(name)) is not None]
+    main = layout(board, _in_grains(board, memory, len(others)), 0, image_bytes)
     first = program.arena_address
-    used = main.ram.end - first - parts[MAIN_BANK].offset_bytes if MAIN_BANK in parts else 0
-    region = None
-    for name, bank in board.banks:
-        if name in parts:
-            size = bank_size(program, name)
-            region = Region(bank.origin, first + parts[name].offset_bytes + size - bank.origin)
-    return replace(main, arena_bytes=used, arena_address=first, bank=region)
+    used = main.ram.end - first - parts[board.bank].offset_bytes if board.bank in parts else 0
+    regions = tuple(
+        Region(bank.origin, first + part.offset_bytes + bank_size(program, part.name) - bank.origin)
+        for part, bank in others
+    )
+    return replace(main, arena_bytes=used, arena_address=first, banks=regions)
 
 
 def bank_size(program: Program, name: str) -> int:
@@ -288,10 +296,10 @@ def _script(plan: Layout, sections: Sections) -> Iterator[str]:
         if plan.arena_address is None
         else f"poetc_arena = {plan.arena_address:#010x};"
     )
-    if plan.bank is not None:
-        place += f"\n    poetc_bank = {plan.bank.origin:#010x};\n    poetc_bank_end = {plan.bank.end:#010x};"
-    elif plan.arena_address is not None:
-        place += "\n    poetc_bank = 0;\n    poetc_bank_end = 0;"
+    banks = "".join(f"\n        LONG({b.origin:#010x}) LONG({b.end:#010x})" for b in plan.banks)
+    table = f"\n        . = ALIGN(4);\n        poetc_banks = .;{banks}\n        poetc_banks_end = .;"
+    if plan.arena_address is None:
+        table = ""
     message = (
         f"the arena of {plan.arena_bytes} bytes does not fit: with the stack of {stacks} and variables it"
         f" needs more than the {ram.size_bytes} bytes of RAM"
@@ -314,7 +322,7 @@ SECTIONS
         *(.text.start)
         *(.text*)
         *(.rodata*)
-        *(.data.rel.ro*)
+        *(.data.rel.ro*){table}
         . = ALIGN(16);
     }} > code{in_code}
     .ARM.exidx : {{ *(.ARM.exidx*) }} > code

@@ -36,6 +36,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     sources: list[str] = []
     serial: str = ""
     trap: str = ""
+    bank: str = "ram"
+    banks: dict[str, _Memory] = {}
     card: bool = False
     own_store: bool = False
     qemu: str = ""
@@ -64,6 +66,13 @@ def read_board(folder: Path) -> Board:
     code, ram = (_region(memory, field, wrong) for field, memory in (("code", file.code), ("ram", file.ram)))
     if code.origin < ram.end and ram.origin < code.end:
         raise wrong("ram", "it overlaps the code")
+    banks = {name: _region(memory, "banks", wrong) for name, memory in file.banks.items()}
+    for name, bank in banks.items():
+        if name == file.bank:
+            raise wrong("banks", f"{name!r} is the name of the memory 'ram' already; give that another one with bank:")
+        for other in (ram, *(b for n, b in banks.items() if n < name)):
+            if bank.origin < other.end and other.origin < bank.end:
+                raise wrong("banks", f"{name!r} overlaps another memory")
     ports = runtime_directory() / "ports"
     for field, names in (("sources", file.sources), ("serial", [file.serial] if file.serial else [])):
         for name in names:
@@ -81,6 +90,8 @@ def read_board(folder: Path) -> Board:
         sources=tuple(file.sources),
         serial=file.serial,
         trap=file.trap,
+        bank=file.bank,
+        banks=tuple(banks.items()),
         card=file.card,
         own_store=file.own_store,
         folder=folder,

@@ -268,14 +268,14 @@ def execute(
     if log.resumed + len(losses) != len(batches):
         raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
     done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
-    measured, marks, works = _read_counts(counts)
+    measured, bank_bytes, marks, works = _read_counts(counts)
     steps = len(program.instructions)
     if firmware.has_processors:
         marks = _in_order(program, works)
     return Run(
         losses=tuple(losses),
-        arena_bytes=measured["arena"] + measured.get("bank", 0),
-        bank_bytes=tuple(measured[name] for name in ("bank", "arena") if name in measured) if program.banks else (),
+        arena_bytes=sum(bank_bytes) if program.banks else measured["arena"],
+        bank_bytes=tuple(bank_bytes),
         stack_bytes=measured["stack"] if "poetc_stack" in firmware.elf.symbols else None,
         instructions=_inside(marks, len(program.instructions)),
         total_instructions=measured["instructions"],
@@ -296,7 +296,7 @@ def _where(firmware: Firmware, counts: Path) -> str:
     """The operator at which a run stopped, as `Program.where` names it: there is a mark before each instruction."""
     if firmware.has_processors or not counts.exists():
         return ""
-    _, marks, _ = _read_counts(counts)
+    _, _, marks, _ = _read_counts(counts)
     return firmware.program.where((len(marks) - 1) % (len(firmware.program.instructions) + 1))
 
 
@@ -326,10 +326,9 @@ def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None
     arena = _arena_address(firmware)
     plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
     if firmware.program.banks:
-        names = ("arena", "bank")  # the highest part, and the one below it
-        for name, part in zip(names, reversed(firmware.program.banks), strict=False):
+        for part in firmware.program.banks:
             first = arena + part.offset_bytes
-            plugin.append(f"{name}={first:x}-{first + bank_size(firmware.program, part.name):x}")
+            plugin.append(f"bank={first:x}-{first + bank_size(firmware.program, part.name):x}")
     else:
         plugin.append(f"arena={arena:x}-{arena + firmware.program.arena_bytes:x}")
     if firmware.has_processors:
@@ -428,20 +427,23 @@ def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _read_counts(path: Path) -> tuple[dict[str, int], list[int], list[list[int]]]:
-    """Numbers by name, marks, and by processor its instructions at the beginning of each step and at the end."""
+def _read_counts(path: Path) -> tuple[dict[str, int], list[int], list[int], list[list[int]]]:
+    """Numbers by name, peaks of banks, marks, and by processor its instructions as each step begins and at the end."""
     values: dict[str, int] = {}
+    banks: list[int] = []
     marks: list[int] = []
     works: dict[int, list[int]] = {}
     for line in path.read_text().splitlines():
         key, *numbers = line.split()
         if key == "mark":
             marks.append(int(numbers[0]))
+        elif key == "bank":
+            banks.append(int(numbers[0]))
         elif key in ("work", "processor"):
             works.setdefault(int(numbers[0]), []).append(int(numbers[1]))
         else:
             values[key] = int(numbers[0])
-    return values, marks, [works[n] for n in sorted(works)]
+    return values, banks, marks, [works[n] for n in sorted(works)]
 
 
 def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:

@@ -21,12 +21,13 @@ from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import (
     MemoryPlan,
     Move,
+    PageIn,
+    PageOut,
     Problem,
     Schedule,
     ScheduleError,
     pack,
     trace_of,
-    verify_parts,
     without_moves,
 )
 from poetc.scheduling.schedule import Proof, Status
@@ -157,7 +158,7 @@ class _InBanks:
         problem, schedule = self._with_choices(plain), plain.schedule
         if any(isinstance(s, Move) for s in schedule.steps):
             schedule = without_moves(plain.problem, schedule)
-        pages = problem.page_buffer_bytes if verify_parts([(plain.problem, schedule.steps)]).page_ins else 0
+        pages = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
         for copies in (True, False):
             rooms = [
                 b.budget_bytes - (problem.base_bytes + pages if k == 0 else 0) for k, b in enumerate(problem.banks)

@@ -73,6 +73,8 @@ def test_the_linker_script_may_be_its_own(folder: Path, solve: Solve, tmp_path: 
         ("0x20000000, size", "0x80000, size", "board.yaml:4: ram: it overlaps the code"),
         ("size: 96KiB", "size: 0", "board.yaml:4: ram: 0 bytes from 0x20000000 on"),
         ("semihosting_store.c", "../../secret.c", "board.yaml:5: sources: 'device/../../secret.c' is no file"),
+        ("trap:", "banks: {ram: {origin: 0x24000000, size: 1}}\ntrap:", "banks: 'ram' is the name of the memory 'ram'"),
+        ("trap:", "banks: {axi: {origin: 0x20010000, size: 1}}\ntrap:", "board.yaml:6: banks: 'axi' overlaps another"),
         ("trap:", "traps:", "unknown field `traps`"),
         ("size: 1MiB", "size: many", "board.yaml:3: code: size 'many'"),
         ("qemu: mps2-an386", "", None),

@@ -13,7 +13,18 @@ from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.planning import Planner, Solution
 from poetc.planning.chain import reductions
-from poetc.scheduling import Problem, ScheduleError, keep_all, trace_of, verify, verify_plan
+from poetc.scheduling import (
+    BankSpec,
+    OperatorSpec,
+    Paging,
+    Problem,
+    ScheduleError,
+    TensorSpec,
+    keep_all,
+    trace_of,
+    verify,
+    verify_plan,
+)
 from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers.banks import place_in_banks
 from tests.support.banks import banked, cheapest
@@ -115,6 +126,28 @@ def test_a_search_that_is_late_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LimitError, match="not found a place"):
         replace(planner, started=time.monotonic() - 100).solve(problem)
     assert not any("in all banks" in line for line in lines)
+
+
+def test_the_page_buffer_of_a_schedule_that_only_pages_out() -> None:
+    """It is in the first bank, where an output of the store then has no room beside it."""
+    tensor = TensorSpec(name="out", size_bytes=64, final="store", page_out_ns=1, page_out_pj=1)
+    operator = OperatorSpec(name="make", inputs=(), outputs=(0,), time_ns=1, energy_pj=1)
+    banks = (
+        BankSpec(name="near", budget_bytes=112),
+        BankSpec(name="far", budget_bytes=64, read_fj_per_byte=1000, write_fj_per_byte=1000),
+    )
+    problem = Problem(
+        name="pages-out",
+        budget_bytes=176,
+        page_buffer_bytes=64,
+        paging=Paging.SYNC,
+        tensors=(tensor,),
+        operators=(operator,),
+        banks=banks,
+    )
+    solution = solved(problem)
+    assert solution.schedule.banks == (1,)
+    verify_plan(solution.problem, solution.schedule, solution.plan)
 
 
 def test_checker_counts_each_bank() -> None:

@@ -17,8 +17,10 @@
 extern uint8_t poetc_stack_top[], poetc_data[], poetc_data_end[], poetc_bss[], poetc_bss_end[];
 extern const uint8_t poetc_data_load[], poetc_code[], poetc_code_end[], poetc_ram[], poetc_ram_end[];
 
-#ifdef POETC_BANK
-extern const uint8_t poetc_bank[], poetc_bank_end[]; /* the other memory of the arena; both 0: there is none */
+#ifdef POETC_BANKS
+extern const struct poetc_bank {
+    uint32_t first, end;
+} poetc_banks[], poetc_banks_end[]; /* the other memories of the arena, as far as they may be accessed */
 #endif
 
 int main(void);
@@ -48,9 +50,15 @@ static void protect(void)
     allow(0, (uintptr_t)poetc_code, (uintptr_t)poetc_code_end, READ_ONLY, 0);
     allow(1, (uintptr_t)poetc_ram, (uintptr_t)poetc_ram_end, READ_WRITE | NEVER_EXECUTE, 0);
     allow(2, 0x40000000u, 0x60000000u, READ_WRITE | NEVER_EXECUTE, 1);
-#ifdef POETC_BANK
-    if ((uintptr_t)poetc_bank_end != (uintptr_t)poetc_bank)
-        allow(3, (uintptr_t)poetc_bank, (uintptr_t)poetc_bank_end, READ_WRITE | NEVER_EXECUTE, 0);
+#ifdef POETC_BANKS
+    {
+        const struct poetc_bank *bank;
+        uint32_t region = 3;
+
+        POETC_PORT_ASSERT((uint32_t)(poetc_banks_end - poetc_banks) + region <= (MPU_TYPE >> 8 & 0xffu));
+        for (bank = poetc_banks; bank < poetc_banks_end; bank++)
+            allow(region++, bank->first, bank->end, READ_WRITE | NEVER_EXECUTE, 0);
+    }
 #endif
     MPU_CTRL = 1;
 }
@@ -75,23 +83,32 @@ static void allow(uint32_t region, uintptr_t base, uint32_t size_log2, uint32_t 
 static void protect(void)
 {
     uintptr_t base = (uintptr_t)poetc_ram;
-    uint32_t left = (uint32_t)(poetc_ram_end - poetc_ram), log2 = 8, region = 2;
+    uint32_t left = (uint32_t)(poetc_ram_end - poetc_ram), log2 = 8, region = 2, end = 8;
 
     while ((1u << log2) < left)
         log2++;
     allow(0, 0x00000000u, 29, 0xff, READ_ONLY); /* code */
     allow(1, 0x40000000u, 29, 0xff, DEVICE);
-#ifdef POETC_BANK
-    if ((uintptr_t)poetc_bank_end != (uintptr_t)poetc_bank) { /* some eighths of one region */
-        const uint32_t size = (uint32_t)(poetc_bank_end - poetc_bank);
-        uint32_t bank_log2 = 8;
+#ifdef POETC_BANKS
+    {
+        const struct poetc_bank *bank;
+        const uint32_t code = (uint32_t)(uintptr_t)poetc_code;
+        uint32_t code_log2 = 8;
 
-        while ((1u << bank_log2) < size)
-            bank_log2++;
-        allow(7, (uintptr_t)poetc_bank, bank_log2, (1u << (size >> (bank_log2 - 3u))) - 1u, READ_WRITE);
+        while ((code >> code_log2) != ((uint32_t)(uintptr_t)poetc_code_end - 1u) >> code_log2)
+            code_log2++;
+        allow(0, code & ~((1u << code_log2) - 1u), code_log2, 0xff, READ_ONLY); /* a bank may be near it */
+        for (bank = poetc_banks; bank < poetc_banks_end; bank++) {              /* some eighths of one region each */
+            const uint32_t size = bank->end - bank->first;
+            uint32_t bank_log2 = 8;
+
+            while ((1u << bank_log2) < size)
+                bank_log2++;
+            allow(--end, bank->first, bank_log2, (1u << (size >> (bank_log2 - 3u))) - 1u, READ_WRITE);
+        }
     }
 #endif
-    for (; left >= 32u && region < 8u; region++) {
+    for (; left >= 32u && region < end; region++) {
         uint32_t eighth = 1u << (log2 - 3u), count = left / eighth;
         uint32_t skipped = (uint32_t)(base & ((1u << log2) - 1u)) / eighth;
 

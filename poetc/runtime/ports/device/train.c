@@ -58,7 +58,7 @@ static const poetc_model *const model = POETC_MODEL_DESCRIPTION;
 #ifndef POETC_MODEL_ARENA_SECTION
 #define POETC_MODEL_ARENA_SECTION ".bss.poetc_arena"
 #endif
-#ifdef POETC_BANK /* the linker script has its address: it lies in two memories */
+#ifdef POETC_BANKS /* the linker script has its address: it lies in several memories */
 extern uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES];
 #else
 uint8_t poetc_arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16), section(POETC_MODEL_ARENA_SECTION)));

@@ -8,6 +8,9 @@
  * N" with the instructions so far each time the instruction at `mark` is reached. With `cut`, the power fails after N
  * instructions (at the next access to memory). The emulator ends there and then, with status 86.
  *
+ * With bank=LOW-HIGH for each part of an arena in several memories, the file gets a line "bank N" for each of
+ * them, in their order. N is as for the arena.
+ *
  * With `work`, several processors are counted, each from the function at this address until it is back in a range of
  * `rest`. So waiting does not count. There is one line "work PROCESSOR N" each time the function begins, N being the
  * processor's instructions so far. At the end there is one line "processor PROCESSOR N".
@@ -54,7 +57,7 @@ extern unsigned qemu_plugin_mem_size_shift(memory_info info);
 
 EXPORT int qemu_plugin_version = 1;
 
-enum { PROCESSORS = 16, RESTS = 16 };
+enum { PROCESSORS = 16, RESTS = 16, BANKS = 16 };
 enum { ELSEWHERE, AT_WORK, AT_REST }; /* a block's place; its instructions times 4 come on top */
 
 typedef struct numbers {
@@ -70,7 +73,10 @@ static struct {
 } processors[PROCESSORS];
 
 static uint64_t instructions, mark, arena_low, arena_high, stack_low, stack_high;
-static uint64_t bank_low, bank_high, bank_top; /* of a part of the arena in another memory: one processor */
+static struct {
+    uint64_t low, high, top;
+} banks[BANKS]; /* the parts of an arena in several memories: one processor */
+static size_t bank_count;
 static uint64_t work, rest_low[RESTS], rest_high[RESTS];
 static size_t rest_count;
 static uint64_t cut = UINT64_MAX;
@@ -122,6 +128,7 @@ static int place_of(uint64_t address)
 static void on_memory(unsigned cpu, memory_info info, uint64_t address, void *data)
 {
     uint64_t end = address + (UINT64_C(1) << qemu_plugin_mem_size_shift(info));
+    size_t i;
 
     (void)data;
     if (instructions >= cut)
@@ -129,8 +136,10 @@ static void on_memory(unsigned cpu, memory_info info, uint64_t address, void *da
     cpu %= PROCESSORS;
     if (address >= arena_low && address < arena_high && end > processors[cpu].arena_top)
         processors[cpu].arena_top = end;
-    if (address >= bank_low && address < bank_high && end > bank_top)
-        bank_top = end;
+    for (i = 0; i < bank_count; i++) {
+        if (address >= banks[i].low && address < banks[i].high && end > banks[i].top)
+            banks[i].top = end;
+    }
     if (address >= stack_low && address < stack_high && address < processors[cpu].stack_bottom)
         processors[cpu].stack_bottom = address;
 }
@@ -172,8 +181,8 @@ static void at_exit(plugin_id id, void *data)
     }
     fprintf(out, "instructions %" PRIu64 "\n", instructions);
     fprintf(out, "arena %" PRIu64 "\n", arena_top > arena_low ? arena_top - arena_low : 0);
-    if (bank_high > bank_low)
-        fprintf(out, "bank %" PRIu64 "\n", bank_top > bank_low ? bank_top - bank_low : 0);
+    for (i = 0; i < bank_count; i++)
+        fprintf(out, "bank %" PRIu64 "\n", banks[i].top > banks[i].low ? banks[i].top - banks[i].low : 0);
     fprintf(out, "stack %" PRIu64 "\n", stack_bottom < stack_high ? stack_high - stack_bottom : 0);
     for (i = 0; i < marks.count && work == 0; i++)
         fprintf(out, "mark %" PRIu64 "\n", marks.all[i]);
@@ -220,9 +229,10 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int a
             cut = strtoull(value, NULL, 16);
         else if (strncmp(argv[i], "arena=", 6) == 0)
             range(value, &arena_low, &arena_high);
-        else if (strncmp(argv[i], "bank=", 5) == 0)
-            range(value, &bank_low, &bank_high);
-        else if (strncmp(argv[i], "stack=", 6) == 0)
+        else if (strncmp(argv[i], "bank=", 5) == 0 && bank_count < BANKS) {
+            range(value, &banks[bank_count].low, &banks[bank_count].high);
+            bank_count++;
+        } else if (strncmp(argv[i], "stack=", 6) == 0)
             range(value, &stack_low, &stack_high);
         else
             return -1;
