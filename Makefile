@@ -184,9 +184,10 @@ power-loss: setup-test setup-arm ## 10,000 power cuts and bit flips on this mach
 		$(BIN)/pytest -n $(JOBS) tests/host_c/test_pulled_plug.py tests/arm/test_power_loss.py tests/arm/test_resume.py
 
 .PHONY: random-networks
-random-networks: setup ## random PyTorch networks trained by poetc and by PyTorch, compared (CASES=... SEED=...; installs PyTorch)
+random-networks: setup ## random PyTorch networks beside PyTorch; resumable: build/random-networks.jsonl (CASES= SEED=; installs PyTorch)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch]'
-	$(BIN)/python -m tests.random_networks --cases $(or $(CASES),200) --seed $(or $(SEED),0) $(BENCH_ARGS)
+	$(BIN)/python -m tests.random_networks --cases $(or $(CASES),200) --seed $(or $(SEED),0) \
+		--newer 0.125 --c 0.02 --record build/random-networks.jsonl $(BENCH_ARGS)
 
 .PHONY: fuzz-bounds
 fuzz-bounds: setup-test ## lower bounds beside the exhaustive optima of 2,000 random small problems (CASES=...)
