@@ -99,7 +99,8 @@ class _OptLevel(click.Choice[str]):
     "sections",
     multiple=True,
     metavar="PART=SECTION",
-    help="Linker section of the arena, the constants or the store's first pages, as arena=.axi_sram. May be repeated.",
+    help="Linker section of the arena, the constants or the store's first pages, as arena=.axi_sram. May be repeated."
+    " Of an arena in banks: dtcm=.dtcm, or dtcm=.dtcm@0x20001000 with its address.",
 )
 @click.option(
     "--package",

@@ -13,6 +13,7 @@ from poetc.codegen._emit import Build, Form, Part, emit, emit_models, identity_o
 from poetc.codegen._firmware import Memory, Sections, bank_size, bank_starts
 from poetc.codegen._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
 from poetc.codegen._interpret import Interpreter, all_inputs, sample_inputs
+from poetc.codegen._library_banks import bank_sections
 from poetc.codegen._limits import (
     Limit,
     chance_loss,
@@ -94,6 +95,7 @@ __all__ = [
     "Validation",
     "all_inputs",
     "bank_high_water",
+    "bank_sections",
     "bank_size",
     "bank_starts",
     "board_like",

@@ -26,7 +26,8 @@ def in_window(
     if not problem.banks:
         return plan, ()
     used = sorted(
-        (b for b, use in enumerate(plan.banks) if use.arena_bytes), key=lambda b: (problem.banks[b].address, b)
+        (b for b, use in enumerate(plan.banks) if use.arena_bytes),
+        key=lambda b: (problem.banks[b].address if starts is None else starts[problem.banks[b].name], b),
     )
     ranges: dict[int, BankRange] = {}
     top = 0

@@ -27,6 +27,7 @@ from poetc.codegen._firmware import (
     port_sources,
 )
 from poetc.codegen._image import constants_image, initial_pages, packed_state, state_image, store_image
+from poetc.codegen._library_banks import bank_declarations, bank_parts, bank_script
 from poetc.codegen._manifest import describe
 from poetc.codegen._module import Module, generic_header, header, source
 from poetc.codegen._own_board import own_linker_script
@@ -152,7 +153,7 @@ def emit_models(
     checkpoint = build.checkpoint
     chosen, its_board = resolve(build.target, build.board, build.numerics == "portable", build.device)
     chosen = shaped(chosen, form, len(parts), build.package)
-    if parts[0].programs[0].arena_address is not None:
+    if parts[0].programs[0].arena_address is not None and chosen.build != "library":
         chosen = replace(chosen, flags=f"{chosen.flags} -DPOETC_BANKS")
     if chosen.build != "firmware" and checkpoint is None:
         checkpoint = 0 if chosen.build == "library" else None
@@ -175,7 +176,7 @@ def emit_models(
         board=its_board,
         numerics=build.numerics,
         sections=form.sections,
-        arenas=named or (chosen.build == "library" and bool(form.sections.arena)),
+        arenas=named or (chosen.build == "library" and bool(form.sections.arena or form.sections.banks)),
         shared_arena=form.shared_arena,
         checkpoint=steps,
         threads=build.threads,
@@ -242,6 +243,12 @@ def _check_schedule(module: Module, target: Target) -> None:
 def _check_form(modules: Sequence[Module], form: Form, target: Target) -> None:
     if form.shared_arena and len(modules) == 1:
         raise UsageError("--share-arena: one model has no other to share its arena with")
+    if target.build == "library" and any(m.programs[0].arena_address is not None for m in modules):
+        if len(modules) > 1:
+            raise UsageError("several models in one library need arenas in one piece; emit each model in banks apart")
+    elif form.sections.banks:
+        bank = form.sections.banks[0]
+        raise UsageError(f"--section {bank.bank}={bank.section}: banks have sections of their own in a library alone")
     if form.sections and target.hosted:
         raise UsageError(f"--section: the operating system of {target.name} gives a program its memory")
     if form.sections.store and not any(p.image for m in modules for p in m.programs[0].pages):
@@ -293,14 +300,18 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
     identity = model_identity([text if module == usual else source(usual).encode(), *found.values()])
     has_arena = module.named or (target.build == "library" and bool(form.sections.arena))
     store = form.sections.store if any(p.image for p in module.programs[0].pages) else ""
+    parts = bank_parts(module, form.sections) if target.build == "library" else []
     declared = header(
         module,
         identity,
+        arena_lines=bank_declarations(module, parts) if parts else (),
         arena_section=arena_section(form.sections) if has_arena else "",
         program_section=form.sections.arena,
         store_section=store,
     )
     files = {f"{module.stem}.c": text, f"{module.stem}.h": declared.encode()}
+    if parts:
+        files[f"{module.prefix}_banks.ld"] = bank_script(parts).encode()
     return Emitted(module, identity, files, {module.image(name): data for name, data in found.items()})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
@@ -26,26 +26,44 @@ _RESERVED = (".text", ".data", ".bss", ".stack", ".vectors", ".ARM.exidx", ".not
 
 
 @dataclass(frozen=True, slots=True)
+class BankSection:
+    """The section of the arena's part in a bank, and its address; None: where the bank begins."""
+
+    bank: str
+    section: str
+    address: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Sections:
     """The linker sections of the parts of a model; "": the usual one.
 
-    `constants` holds the initial state, too. `store`: the first pages of the store become part of the program.
+    `constants` holds the initial state, too. `store`: the first pages of the store become part of the program. `banks`:
+    of a library whose arena is in several memories.
     """
 
     arena: str = ""
     constants: str = ""
     store: str = ""
+    banks: tuple[BankSection, ...] = ()
 
     @classmethod
-    def parse(cls, words: Iterable[str]) -> Sections:
-        """The sections that `arena=.axi_sram` and the like name.
+    def parse(cls, words: Iterable[str], banks: Sequence[str] = ()) -> Sections:
+        """The sections that `arena=.axi_sram` and the like name; for `banks`, `axi=.axi_sram@0x24001000`, too.
 
         UsageError for another key, a name that no linker takes, a second one.
         """
-        known = [f.name for f in fields(cls)]
+        known = [f.name for f in fields(cls) if f.name != "banks"] + list(banks)
         found: dict[str, str] = {}
+        addresses: dict[str, int] = {}
         for word in words:
             key, _, name = word.partition("=")
+            if key in banks and "@" in name:
+                name, _, address = name.partition("@")
+                try:
+                    addresses[key] = int(address, 0)
+                except ValueError:
+                    raise UsageError(f"--section {word}: {address!r} is no address, as 0x24001000 is") from None
             if key not in known:
                 raise UsageError(f"--section {word}: write {', '.join(known[:-1])} or {known[-1]}, =, and a section")
             if not re.fullmatch(r"[._A-Za-z][\w.$]*", name) or name in _RESERVED:
@@ -55,10 +73,12 @@ class Sections:
             found[key] = name
         if len(set(found.values())) < len(found) and "arena" in found:
             raise UsageError("--section: the arena is in RAM, and needs a section that nothing else has")
-        return cls(**found)
+        own = {key: name for key, name in found.items() if key not in banks}
+        parts = tuple(BankSection(b, found[b], addresses.get(b)) for b in banks if b in found)
+        return cls(**own, banks=parts)
 
     def __bool__(self) -> bool:
-        return bool(self.arena or self.constants or self.store)
+        return bool(self.arena or self.constants or self.store or self.banks)
 
 
 NO_SECTIONS = Sections()
@@ -216,7 +236,7 @@ def bank_starts(board: Board | None, problem: Problem, plan: MemoryPlan, memory:
         fit = sorted(f"{b.name} ({', '.join((b.bank, *dict(b.banks)))})" for b in able)
         raise UsageError(
             f"solved for the banks {names}: firmware is for the banks of a board, the first of them first; these have"
-            f" several: {', '.join(fit)}"
+            f" several: {', '.join(fit)}. A library (--target cortex-m, or c99) takes any"
         )
     used = [b for b in range(1, len(problem.banks)) if plan.banks[b].arena_bytes]
     if len(used) > MOST_BANKS:

@@ -14,7 +14,7 @@ from poetc.codegen._limits import Limit, limits, scales_itself
 from poetc.codegen._lower import store_blocks
 from poetc.codegen._queues import queue_tables
 from poetc.codegen._scores import class_scores
-from poetc.codegen._state_file import regions
+from poetc.codegen._state_file import regions, state_in_ram_bytes
 from poetc.codegen._step_tables import Pools, step_rows
 from poetc.codegen.program import Binding, Call, Move, Operand, Program
 from poetc.graph import DType, Role, TensorType
@@ -117,12 +117,19 @@ class Module:
 
 
 def header(
-    module: Module, identity: int, *, arena_section: str = "", store_section: str = "", program_section: str = ""
+    module: Module,
+    identity: int,
+    *,
+    arena_section: str = "",
+    store_section: str = "",
+    program_section: str = "",
+    arena_lines: Sequence[str] = (),
 ) -> str:
     """The text of the model's header.
 
     `identity` tells checkpoints of this model from those of others. With `arena_section` or `store_section` the library
     has an arena, or the image of the store. `program_section`: of the arena in a port's program, "" for the usual one.
+    `arena_lines` declare an arena in several memories instead.
     """
     prefix, upper = module.prefix, module.prefix.upper()
     main = module.programs[0]
@@ -156,7 +163,8 @@ def header(
     lines.append(f"extern const poetc_model {prefix}_loop; {comment(_LOOP)}")
     if module.schedule is not None:
         lines.append(f"extern const poetc_schedule {prefix}_schedule; {comment(str(module.schedule))}")
-    if arena_section:
+    lines += arena_lines
+    if arena_section and not arena_lines:
         said = comment(f"{upper}_ARENA_BYTES of RAM, in the section {arena_section}")
         lines.append(f"extern uint8_t {module.arena}[]; {said}")
     if store_section:
@@ -164,8 +172,12 @@ def header(
         lines.append(f"extern const uint8_t {prefix}_store_image_end[];")
     lines += [
         "",
-        _define(f"{upper}_ARENA_BYTES", module.arena_bytes, "RAM for poetc_config.arena, enough for every program"),
-        _define(f"{upper}_STATE_BYTES", main.state_bytes, "the bottom of it, kept from run to run"),
+        _define(f"{upper}_ARENA_BYTES", module.arena_bytes, _ARENA_IN_PARTS if arena_lines else _ARENA),
+        _define(
+            f"{upper}_STATE_BYTES",
+            state_in_ram_bytes(main) if arena_lines else main.state_bytes,
+            "of all parts, kept from run to run" if arena_lines else "the bottom of it, kept from run to run",
+        ),
         _define(f"{upper}_FLASH_BYTES", module.flash_bytes, "constants"),
         _define(f"{upper}_BLOCK_BYTES", main.block_bytes, "a block of the store"),
         _define(f"{upper}_STORE_BLOCKS", module.store_blocks, "blocks of the store in use, from block 0"),
@@ -193,6 +205,8 @@ def generic_header(module: Module, identity: int, program_section: str = "") -> 
     return "\n".join([*lines, "", "#endif", ""])
 
 
+_ARENA = "RAM for poetc_config.arena, enough for every program"
+_ARENA_IN_PARTS = "for poetc_config.arena_bytes: from the first part to the end of the last"
 _C_LINKAGE_BEGIN = ("#ifdef __cplusplus", 'extern "C" {', "#endif", "")
 _C_LINKAGE_END = ("#ifdef __cplusplus", "}", "#endif", "")
 

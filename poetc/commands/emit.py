@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +55,14 @@ def emit(
     paths = [directories] if isinstance(directories, Path) else list(directories)
     if len(names) > len(paths):
         raise UsageError(f"--name {names[len(paths)]}: there are {len(paths)} directories, and a name for each already")
-    form = codegen.Form(layout, opt_level, codegen.Sections.parse(sections), share_arena)
+    form = codegen.Form(layout, opt_level, shared_arena=share_arena)
     if target is None and board is not None:
         target = codegen.find_board(board).target
     if target is None:
         target = "host" if len(paths) == 1 and codegen.LAYOUTS[layout].programs else "c99"
     rates = None if schedule is None else rates_of(schedule)
     solved = [artifact.read(path) for path in paths]
+    form = replace(form, sections=codegen.Sections.parse(sections, [b.name for b in solved[0].problem.banks]))
     notes = [note for one in solved for note in one.notes]  # such as absent weights
     device = _core(solved[0])
     chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
@@ -73,7 +75,8 @@ def emit(
     all_names = [*names, *[""] * (len(solved) - len(names))]
     for one in solved:
         _require_banks(one, chosen, its_board, fleet)
-    parts = [_part(one, name, chosen, its_board) for one, name in zip(solved, all_names, strict=True)]
+    form = _with_banks(form, solved[0], chosen)
+    parts = [_part(one, name, chosen, its_board, form.sections) for one, name in zip(solved, all_names, strict=True)]
     size = None
     if chosen.build == "firmware" and not opt_level:
         size = _firmware_size(parts[0].programs[0], its_board, numerics, memory_of(solved[0]), checkpoint)
@@ -132,15 +135,33 @@ def _require_banks(solved: Artifact, target: codegen.Target, board: codegen.Boar
     """UsageError where the arena would have to be in one piece, and was solved for banks of RAM."""
     if not solved.problem.banks:
         return
+    if target.build == "library":
+        return
     if target.build != "firmware" or fleet:
         codegen.bank_starts(None, solved.problem, solved.plan, memory_of(solved))
     if board is not None:
         codegen.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
 
 
-def _part(solved: Artifact, name: str, target: codegen.Target, board: codegen.Board | None) -> codegen.Part:
+def _with_banks(form: codegen.Form, solved: Artifact, target: codegen.Target) -> codegen.Form:
+    """With a section for each bank that the arena of a library is in."""
+    if target.build != "library" or not solved.problem.banks:
+        return form
+    banks = solved.profile.memory.banks if solved.profile is not None else {}
+    usual = {name: bank.section for name, bank in banks.items() if bank.section}
+    return replace(form, sections=codegen.bank_sections(form.sections, solved.problem, solved.plan, usual))
+
+
+def _part(
+    solved: Artifact, name: str, target: codegen.Target, board: codegen.Board | None, sections: codegen.Sections
+) -> codegen.Part:
     bundle = switches_of(solved)[0] if solved.others else None
-    programs = all_programs(solved, bundle, board)
+    starts = None
+    if target.build == "library" and solved.problem.banks:
+        starts = {b.bank: b.address for b in sections.banks if b.address is not None}
+    programs = all_programs(solved, bundle, board, starts)
+    if starts is not None:  # predictions keep all in the last bank
+        programs = [p for p in programs if p.arena_bytes <= programs[0].banks[-1].end]
     if target.build == "firmware":
         # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
         programs = [p for p in programs if p.arena_bytes <= programs[0].arena_bytes]

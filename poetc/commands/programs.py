@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,13 +20,15 @@ from poetc.scheduling import Switch, all_in_ram, keep_all, pack
 SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
 
 
-def training_program(solved: Artifact, board: codegen.Board | None = None) -> Program:
+def training_program(
+    solved: Artifact, board: codegen.Board | None = None, starts: Mapping[str, int] | None = None
+) -> Program:
     """The training step under the schedule that was solved.
 
-    Where RAM consists of banks, its parts adjoin, or they are where `board` has its memories.
+    Where RAM consists of banks, its parts adjoin, or they are where `board` has its memories. `starts`: their addresses
+    by bank, for a library.
     """
-    starts = None
-    if solved.problem.banks and board is not None:
+    if solved.problem.banks and board is not None and starts is None:
         starts = codegen.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
     return codegen.lower(graph_of(solved), solved.problem, solved.schedule, solved.plan, starts=starts)
 
@@ -84,10 +86,13 @@ def inference_program(solved: Artifact, training: Program) -> Program | None:
 
 
 def all_programs(
-    solved: Artifact, bundle: ProgramBundle | None = None, board: codegen.Board | None = None
+    solved: Artifact,
+    bundle: ProgramBundle | None = None,
+    board: codegen.Board | None = None,
+    starts: Mapping[str, int] | None = None,
 ) -> list[Program]:
     """The training step, or the plans of a bundle for it, then the programs that predict and evaluate."""
-    training = (training_program(solved, board),) if bundle is None else bundle.programs
+    training = (training_program(solved, board, starts),) if bundle is None else bundle.programs
     return [*training, *inference_programs(solved, training[0])]
 
 

@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from poetc import codegen
+from poetc import artifact, codegen
 from poetc.codegen import BOARDS, BoardFault
 from poetc.commands import programs
+from poetc.commands.emit import emit
 from tests.arm.conftest import Solve, bits, run_host
+from tests.layouts.support import CORE, LINK, make_model, qemu, run, sample, start_up
+from tests.layouts.support import bits as losses_in
+from tests.layouts.test_layouts import MAIN
+
+
+@pytest.mark.long
+def test_a_library_in_sections_of_the_users_linker_script(solve: Solve, tmp_path: Path) -> None:
+    """It trains as on one memory; where the linker puts a part elsewhere, the runtime refuses the arena."""
+    solved = solve("mlp", 4, "qemu-mps2-an386", "ram=9kB,psram=12kB")
+    artifact.write(solved.artifact, tmp_path / "solved", {})
+    source = tmp_path / "library"
+    sections = ["ram=.near@0x20300000", "psram=.far@0x20200000"]  # SRAM, which the start-up of the board allows
+    made = emit(tmp_path / "solved", "cortex-m", source, sections=sections)
+    assert made["makes"] == "libmodel.a" and made["arena_bytes"] < 21_000
+    run(["make", "-s"], source)
+    port = start_up(make_model(4), tmp_path)
+    (tmp_path / "main.c").write_text(MAIN.replace("mlp_model.h", "model.h"))
+    usual = (tmp_path / "link.ld").read_text()
+    script = usual.replace("    /DISCARD/", "    INCLUDE library/mlp_banks.ld\n    /DISCARD/")
+    record = sample(solved.program)
+    with codegen.build_host([solved.program], solved.values) as model:
+        expected = [int(np.float32(model.run(record)).view(np.uint32)) for _ in range(2)]
+    words = [*CORE, "-std=c99", *(f"-I{p}" for p in {h.parent for h in source.rglob("*.h")}), "-I.", "main.c", *port]
+    (tmp_path / "link.ld").write_text(script)
+    link = ["arm-none-eabi-gcc", *words, "library/libmodel.a", "-o", "library.elf", *LINK]
+    run(link, tmp_path)
+    assert losses_in(qemu(tmp_path / "library.elf")) == expected
+    path = source / "mlp_banks.ld"
+    path.write_text(path.read_text().replace("0x20300000", "0x20300010"))
+    run(link, tmp_path)
+    with pytest.raises(subprocess.CalledProcessError):  # the program ends with poetc_init's code
+        qemu(tmp_path / "library.elf")
 
 
 @pytest.mark.long

@@ -64,13 +64,17 @@ class Model:
             return [int(np.float32(model.run(self.record())).view(np.uint32)) for _ in range(steps)]
 
     def record(self) -> dict[str, Array]:
-        """Inputs that C makes in a loop, too: i % 5 - 2 for floats, i % 3 for classes."""
-        found = {}
-        for binding in all_inputs(self.program):
-            shape, dtype = binding.operand.type.shape, np.dtype(binding.operand.type.dtype.numpy)
-            counted = np.arange(int(np.prod(shape))).reshape(shape)
-            found[binding.name] = (counted % 5 - 2 if dtype == np.float32 else counted % 3).astype(dtype)
-        return found
+        return sample(self.program)
+
+
+def sample(program: Program) -> dict[str, Array]:
+    """Inputs that C makes in a loop, too: i % 5 - 2 for floats, i % 3 for classes."""
+    found = {}
+    for binding in all_inputs(program):
+        shape, dtype = binding.operand.type.shape, np.dtype(binding.operand.type.dtype.numpy)
+        counted = np.arange(int(np.prod(shape))).reshape(shape)
+        found[binding.name] = (counted % 5 - 2 if dtype == np.float32 else counted % 3).astype(dtype)
+    return found
 
 
 def make_model(hidden: int) -> Model:

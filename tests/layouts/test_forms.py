@@ -12,8 +12,9 @@ import pytest
 from poetc.cli.emit import LAYOUTS, OPT_LEVELS
 from poetc.codegen import LAYOUTS as KNOWN
 from poetc.codegen import OPT_LEVELS as KNOWN_LEVELS
-from poetc.codegen import Form, Part, Sections
+from poetc.codegen import Form, Part, Sections, bank_sections
 from poetc.errors import UsageError
+from poetc.scheduling import BankSpec, BankUse, MemoryPlan, Problem
 from tests.codegen.models import state_paged_actions, training_case
 from tests.layouts.support import Model, make_model, run, write
 
@@ -79,6 +80,34 @@ def test_bad_sections(words: list[str], says: str) -> None:
     with pytest.raises(UsageError) as raised:
         Sections.parse(words)
     assert str(raised.value).startswith(says)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["axi=.x@here"], "--section axi=.x@here: 'here' is no address, as 0x24001000 is"),
+        (["dtcm=.x"], "--section dtcm=.x: write arena, constants, store or axi, =, and a section"),
+        (["axi=.x@0x24000008"], "--section axi=.x@0x24000008: give an address that is a multiple of 16"),
+        (["axi=.x@0x20000000"], "ends at 0x20000040; give it another address"),
+        (["axi=.near"], "--section: each bank needs a section that no other has"),
+        (["arena=.x"], "--section arena=.x: the arena is in banks; name their sections, as in near=.near, axi=.axi"),
+    ],
+)
+def test_bad_sections_of_banks(words: list[str], says: str) -> None:
+    banks = (
+        BankSpec(name="near", budget_bytes=64, address=0x20000000),
+        BankSpec(name="axi", budget_bytes=64, address=0x24000000),
+    )
+    problem = Problem(name="p", budget_bytes=128, tensors=(), operators=(), banks=banks)
+    plan = MemoryPlan(
+        allocations=(),
+        arena_bytes=128,
+        max_live_bytes=0,
+        state_bytes=0,
+        banks=(BankUse(arena_bytes=64, state_bytes=0), BankUse(arena_bytes=64, state_bytes=0)),
+    )
+    with pytest.raises(UsageError, match=re.escape(says)):
+        bank_sections(Sections.parse(words, ["axi"]), problem, plan, {})
 
 
 def test_what_cannot_be(model: Model, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Literal
 from poetc.codegen._boards import Board, Target
 from poetc.codegen._cprint import identifier
 from poetc.codegen._firmware import NO_SECTIONS, Sections
+from poetc.codegen._library_banks import BankPart, bank_assembly, bank_parts
 from poetc.codegen._module import Module
 from poetc.errors import UsageError
 
@@ -90,13 +91,19 @@ class Contents:
         found = {}
         for model in self.models:
             lines = list(_data(model, self.sections, inline))
-            if self.arenas and not self.shared_arena:
+            if parts := self.bank_parts(model.module):
+                lines += bank_assembly(parts)
+            elif self.arenas and not self.shared_arena:
                 lines += _arena([model.module], arena_section(self.sections))
             found[model.module.data_source] = _assembly("The initial state and the constants, read-only.", lines)
         if self.shared_arena:
             lines = list(_arena(self.modules, arena_section(self.sections)))
             found["poetc_arena.S"] = _assembly("One arena for all models: one of them trains at a time.", lines)
         return found
+
+    def bank_parts(self, module: Module) -> list[BankPart]:
+        """The parts of a library's arena that is in several memories."""
+        return bank_parts(module, self.sections) if self.target.build == "library" else []
 
     def compiler_flags(self) -> str:
         """Without those of the core."""

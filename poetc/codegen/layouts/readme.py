@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from poetc.codegen._boards import Board, Target
 from poetc.codegen._firmware import FLEET_PROGRAM, checkpoint_blocks
 from poetc.codegen._interpret import all_inputs
+from poetc.codegen._library_banks import BankPart
 from poetc.codegen._module import Module
 from poetc.codegen._state_file import TRAILER_BYTES, regions, state_in_ram_bytes, tensors
 from poetc.codegen.layouts.contents import Contents
@@ -27,7 +28,7 @@ def readme(contents: Contents, how: Sequence[str]) -> str:
             _threads(target),
             _store(module, target, board, checkpoint),
             _programs(module, contents.arenas),
-            _sizes(module),
+            _sizes(module, contents.bank_parts(module)),
         ]
         text = [line for part in parts for line in part]
         if len(contents.models) > 1:  # a chapter of its own
@@ -207,14 +208,18 @@ def _programs(module: Module, arena: bool) -> Iterator[str]:
     yield ""
 
 
-def _sizes(module: Module) -> Iterator[str]:
+def _sizes(module: Module, parts: Sequence[BankPart]) -> Iterator[str]:
     prefix, main = module.prefix, module.programs[0]
     yield from ("## Sizes", "", "| | bytes |", "|---|---|")
-    yield f"| arena, state included (`{prefix.upper()}_ARENA_BYTES`) | {module.arena_bytes} |"
-    if main.arena_bytes < module.arena_bytes:
+    if not parts:
+        yield f"| arena, state included (`{prefix.upper()}_ARENA_BYTES`) | {module.arena_bytes} |"
+    for part in parts:
+        yield f"| arena in {part.bank}, section `{part.section}`, at {part.address:#010x} | {part.size_bytes} |"
+    if not parts and main.arena_bytes < module.arena_bytes:
         name = f"{prefix}_{main.name}".upper()
         yield f"| enough where `{prefix}_{main.name}` alone runs (`{name}_ARENA_BYTES`) | {main.arena_bytes} |"
-    yield f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {main.state_bytes} |"
+    state_bytes = state_in_ram_bytes(main) if parts else main.state_bytes
+    yield f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {state_bytes} |"
     yield f"| constants in flash | {module.flash_bytes} |"
     yield f"| initial state in flash | {state_in_ram_bytes(main)} |"
     yield f"| runtime state, where a pointer has 4 bytes | {runtime_state_bytes(4)} |"

@@ -57,7 +57,7 @@ typedef struct poetc_session {
     const poetc_model *model;
     poetc_checkpoint checkpoint; /* two slots after the pages. The caller may write first_block, slots, buffer, records
                                     and records_crc. */
-    void *backup; /* the caller's, NULL at first: train.program->state_bytes for a copy of the state. See step. */
+    void *backup; /* the caller's, NULL at first: *_STATE_BYTES of the model for a copy of the state. See step. */
     /* The caller's, NULL at first: runs a training step instead of poetc_run, as poetc_bundle_run does. It may leave
      * another program of the same state in the runtime: poetc_session_output has then nothing. */
     int (*run)(void *context, poetc_runtime *runtime);

@@ -88,10 +88,26 @@ static int run(poetc_session *session, float *loss)
     return POETC_OK;
 }
 
+/* The state in RAM to the caller's copy, region after region, or back: an arena may be in several memories. */
+POETC_COLD static void copy_state(const poetc_session *session, int back)
+{
+    const poetc_program *program = session->model->train.program;
+    uint8_t *copy = session->backup;
+    uint32_t i;
+
+    for (i = 0; i < program->region_count; i++) {
+        const uint32_t size_bytes = program->regions[i].size_bytes;
+        uint8_t *place = (uint8_t *)session->config.arena + program->regions[i].place;
+
+        memcpy(back ? place : copy, back ? copy : place, size_bytes);
+        copy += size_bytes;
+    }
+}
+
 POETC_COLD int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss)
 {
     const poetc_entry *entry = &session->model->train;
-    const uint32_t steps = session->runtime.run_count, state_bytes = entry->program->state_bytes;
+    const uint32_t steps = session->runtime.run_count;
     float value = 0.0f;
     int err = use(session, entry);
 
@@ -100,14 +116,14 @@ POETC_COLD int poetc_session_step(poetc_session *session, const void *const *inp
     if (err)
         return err;
     if (session->backup != NULL)
-        memcpy(session->backup, session->config.arena, state_bytes);
+        copy_state(session, 0);
     err = run(session, &value);
     if (!err && loss != NULL)
         *loss = value;
     if (!err && !poetc_is_finite(value))
         err = POETC_ENUMBER;
     if (err && session->backup != NULL) {
-        memcpy(session->config.arena, session->backup, state_bytes);
+        copy_state(session, 1);
         session->runtime.run_count = steps; /* pages of that version are in the other slot */
         session->is_lost = 0;
     }
