@@ -119,6 +119,7 @@ def main() -> None:
                 third = asked.steps // 3
                 bits = 5 - (index >= third) - (index >= 2 * third)  # NITI's schedule, in thirds of these steps
                 trainers[0].learning_rate = 2.0 ** (bits - 7)
+                trainers[1].learning_rate = asked.floats_lr * 2.0 ** (bits - 5)  # halved when µ falls by one
                 found = []
                 for which, trainer in enumerate(trainers):
                     start = time.process_time()
