@@ -66,8 +66,8 @@ def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, ste
         for end in ENDS if numbers else ():
             priced = at_end(profile, section, end)
             there = problem_of(request, step, priced)
-            if (ways := ways_of(request, there, step, priced)) is not None:
-                there = ways[artifact.summary["threads"]]
+            ways = ways_of(request, there, step, priced)
+            there = ways.get(artifact.summary["threads"], there)
             found.append(_At(section, end, numbers, priced_as(artifact.problem, there)))
     return found
 

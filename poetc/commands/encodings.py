@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from poetc import passes
@@ -43,9 +44,16 @@ def encodings_of(step: TrainingGraph) -> tuple[passes.Encoding, ...]:
 
 
 def offers_of(
-    step: TrainingGraph | None, profile: DeviceProfile | None, problem: Problem, paging: Paging | None
+    step: TrainingGraph | None,
+    profile: DeviceProfile | None,
+    problem: Problem,
+    paging: Paging | None,
+    build: Callable[[TrainingGraph], Problem] | None = None,
 ) -> tuple[Offer, ...]:
-    """The offer for `problem`, which was built of `step` for the profile with `paging`; none where none is of use."""
+    """The offer for `problem`, which was built of `step` for the profile with `paging`; none where none is of use.
+
+    `build`: makes such a problem of a step in another way.
+    """
     if step is None or profile is None:
         return ()
     found = encodings_of(step)
@@ -59,7 +67,9 @@ def offers_of(
     tried = (alone, lossless, sorted(lossless + larger), lossless + lossy)
     proposals = tuple(dict.fromkeys(tuple(choice) for choice in tried if choice))
 
-    def build(choice: Encodings) -> Problem:
+    def built(choice: Encodings) -> Problem:
+        if build is not None:
+            return build(made(step, choice))
         beside = [p.name for p in problem.processors[1:]]
         return build_problem(
             made(step, choice),
@@ -72,7 +82,7 @@ def offers_of(
 
     operators = passes.encoded(step, found).operators
     tensors = tuple(Tensor(e.tensor, frozenset(op.name for op in operators if e.code in op.inputs)) for e in found)
-    return (Offer(exact=problem, build=build, tensors=tensors, proposals=proposals),)
+    return (Offer(exact=problem, build=built, tensors=tensors, proposals=proposals),)
 
 
 def made(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:

@@ -29,6 +29,7 @@ from poetc.graph import Graph, Role, TrainingGraph
 from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
 from poetc.planning.saved import Offer
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE, Problems
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import SolveOptions
@@ -116,17 +117,17 @@ class SolveRequest:
         micro_batches: Mapping[int, Problem] | None = None,
         updates: BestUpdates | None = None,
         offers: Sequence[Offer] = (),
-        threads: Mapping[int, Problem] | None = None,
+        ways: Sequence[Problems] = (),
     ) -> Planner:
         """The planner for this request.
 
         `micro_batches`: the problems by number of parts, where that is open too. `updates`: the choice of the updates.
-        `offers`: encodings of saved tensors. `threads`: the problems by number of threads in kernels, if that is open.
+        `offers`: encodings of saved tensors. `ways`: of using several processors.
         """
         return Planner(
             options=replace(self.options, time_limit_s=time_limit_s),
             solver=self.solver,
-            reductions=reductions(self.state_mode, micro_batches, updates, offers, threads),
+            reductions=reductions(self.state_mode, micro_batches, updates, offers, ways),
             progress=progress,
         )
 
@@ -245,15 +246,16 @@ def problem_of(request: SolveRequest, step: TrainingGraph, profile: DeviceProfil
 
 def ways_of(
     request: SolveRequest, problem: Problem, step: TrainingGraph | None, profile: DeviceProfile | None
-) -> dict[int, Problem] | None:
-    """By number of threads in kernels, the problem; None where the device offers none beside its processors."""
-    if step is None or profile is None or request.solver != ENGINE:
-        return None
-    threads = threads_of(problem, step, profile)
-    if threads is None:
-        return None
-    plain = problem_of(replace(request, processors=""), step, profile)
-    return {1: problem, threads.count: in_threads(problem, plain, threads)}
+) -> dict[int, Problem]:
+    """By way of using the processors of `problem`, the same step in the same limits; empty where it names none."""
+    if step is None or profile is None or request.solver != ENGINE or not problem.processors:
+        return {}
+    one = problem_of(replace(request, processors=""), step, profile)
+    plain = replace(problem, operators=one.operators, tensors=one.tensors, processors=(), base_bytes=one.base_bytes)
+    ways, threads = {ALONE: plain, SIDE_BY_SIDE: problem}, threads_of(problem, step, profile)
+    if threads is not None:
+        ways[threads.count] = in_threads(problem, plain, threads)
+    return ways
 
 
 def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:

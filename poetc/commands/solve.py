@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,6 +42,7 @@ from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import PageIn, PageOut, Schedule
@@ -158,8 +159,11 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
     search_s = search_share_s(left_s)
-    ways = None if least else ways_of(request, problem, step, profile)
-    planner = request.planner(left_s - (0.0 if least else search_s), progress, offers=offers, threads=ways)
+    ways = {} if least else ways_of(request, problem, step, profile)
+    offers = (*offers, *_offers_of_ways(request, ways, step, profile))
+    planner = request.planner(
+        left_s - (0.0 if least else search_s), progress, offers=offers, ways=[ways] if ways else ()
+    )
     search = least or planner.search_ram(problem, search_s, stop_at)
     try:
         solution = planner.knowing(search).solve(problem)
@@ -169,7 +173,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         solution = planner.least_ram_solution(problem, least)
     return _Answer(
         request=request,
-        asked=_encoded(offers, ways[solution.choices.threads or 1] if ways else problem, solution),
+        asked=_encoded(offers, ways.get(solution.choices.threads or ALONE, problem), solution),
         solution=solution,
         smallest_ram=search,
         search_s=search_s,
@@ -178,6 +182,21 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         profile=profile,
         exact=step,
     )
+
+
+def _offers_of_ways(
+    request: SolveRequest, ways: Mapping[int, Problem], step: TrainingGraph | None, profile: DeviceProfile | None
+) -> list[Offer]:
+    """Encodings in the ways of using several processors beside operators side by side."""
+    found: list[Offer] = []
+    for way, problem in ways.items():
+        if way != SIDE_BY_SIDE and step is not None and profile is not None:
+
+            def build(made: TrainingGraph, way: int = way, profile: DeviceProfile = profile) -> Problem:
+                return ways_of(request, problem_of(request, made, profile), made, profile)[way]
+
+            found += encodings.offers_of(step, profile, problem, paging_of(request, profile), build)
+    return found
 
 
 def _encoded(offers: Sequence[Offer], problem: Problem, solution: Solution) -> Problem:

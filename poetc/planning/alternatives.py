@@ -19,10 +19,12 @@ from poetc.scheduling.schedule import Status
 class Alternatives(Reduction[ChoiceT]):
     """A choice whose options have no common relaxation.
 
-    `first_round`: the share of the time limit for all options together; the rest is for the best of them.
+    `first_round`: the share of the time limit for all options together; the rest is for the best of them. `patience`:
+    times its share, on the clock, that an option gets.
     """
 
     first_round: ClassVar[float]
+    patience: ClassVar[float] = ALTERNATIVES.patience
 
     def relax(self, problem: Problem) -> None:
         """Options have other operators: no problem is a relaxation of all."""
@@ -43,6 +45,10 @@ class Alternatives(Reduction[ChoiceT]):
         """The planner for the problem of an option. `planner` has this reduction as its outermost one."""
         return planner.inner
 
+    def at_hand(self, problem: Problem, choice: ChoiceT, planner: Planner) -> Solution | None:
+        """A solution with an option that the ones so far suggest, restored. It takes next to no time."""
+        return None
+
     def record(self, choice: ChoiceT, cost: int | None, least: int, outcome: str) -> None:
         """An option was looked at. `cost`: of its schedule (None: none); `least`: no schedule of it costs less."""
 
@@ -53,8 +59,8 @@ class Alternatives(Reduction[ChoiceT]):
         """The cheapest verified schedule of all options, within one time limit.
 
         Each option that could be cheapest gets an equal share of the first round, and the best one the rest of the
-        time. One that saves no more than the asked gap even when nothing is recomputed is not solved at all. Raises
-        the error of the most frugal of them if none has a schedule.
+        time. One that saves no more than the asked gap even when nothing is recomputed is not solved at all. Nor is
+        one after the time is up. Raises the error of the most frugal of them if none has a schedule.
         """
         return _Comparison(self, problem, planner).solve()
 
@@ -77,7 +83,7 @@ class _Comparison:
         for left, choice in zip(range(len(self.fixed), 0, -1), self.fixed, strict=True):
             seconds = self.planner.left_s
             if not alone:
-                seconds = min(seconds, ALTERNATIVES.patience * (first_stop - time.monotonic()) / left)
+                seconds = min(seconds, reduction.patience * (first_stop - time.monotonic()) / left)
             if choice in hopeless and (self.best is None or self.least[choice] < self.best.cost):
                 reduction.record(choice, None, self.least[choice], "does not fit")
             else:
@@ -112,6 +118,13 @@ class _Comparison:
             reduction.record(choice, None, least, "cannot be cheaper")
             return
         self.planner.progress(reduction.option_words(choice))
+        hint = reduction.at_hand(self.problem, choice, self.planner)
+        if hint is not None:
+            self._take(choice, hint)
+        if self.best is not None and self.planner.left_s <= 0:
+            if hint is None:
+                reduction.record(choice, None, least, "no time was left")
+            return
         try:
             found = self._solved(
                 choice,
@@ -119,10 +132,14 @@ class _Comparison:
                 work_limit_s=work_share * options.work_limit_s,
             )
         except (InfeasibleError, LimitError) as error:
-            proven = isinstance(error, InfeasibleError)
-            reduction.record(choice, None, least, "does not fit" if proven else "nothing found")
-            self.errors.append(error)
+            if hint is None:
+                proven = isinstance(error, InfeasibleError)
+                reduction.record(choice, None, least, "does not fit" if proven else "nothing found")
+                self.errors.append(error)
             return
+        self._take(choice, found if hint is None else _better(hint, found))
+
+    def _take(self, choice: Any, found: Solution) -> None:
         self._record(choice, found)
         if self.best is None or found.cost < self.best.cost:
             self.best = found
@@ -144,17 +161,21 @@ class _Comparison:
             again = self._solved(choice, time_limit_s=self.planner.left_s)
         except (InfeasibleError, LimitError):
             return best
-        proof, known = again.proof, best.proof
-        bound = min(proof.bound, known.objective)
-        if proof.objective < known.objective:
-            best = again
-        elif bound > known.bound and again.problem == best.problem and proof.scope.choices_cover(best.scope):
-            better = replace(known, bound=bound, scope=proof.scope)
-            if bound == known.objective:
-                better = replace(better, status=Status.OPTIMAL)
-            best = best.with_proof(better)
+        best = _better(best, again)
         self._record(choice, best)
         return best
+
+
+def _better(known: Solution, again: Solution) -> Solution:
+    """The cheaper one of two solutions with an option, with the better bound of both where it may be stated."""
+    if again.cost < known.cost:
+        return again
+    proof = again.proof
+    bound = min(proof.bound, known.cost)
+    if bound <= known.proof.bound or again.problem != known.problem or not proof.scope.choices_cover(known.scope):
+        return known
+    status = Status.OPTIMAL if bound == known.cost else known.proof.status
+    return known.with_proof(replace(known.proof, bound=bound, scope=proof.scope, status=status))
 
 
 def _smallest(error: PoetcError) -> float:

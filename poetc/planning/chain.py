@@ -12,8 +12,8 @@ from poetc.planning.planner import Reduction
 from poetc.planning.processors import Processors
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.state import StatePlacement
-from poetc.planning.threads import ThreadsInKernels
 from poetc.planning.updates import BestUpdates
+from poetc.planning.ways import Problems, Ways
 from poetc.scheduling import Problem
 
 
@@ -22,16 +22,16 @@ def reductions(
     micro_batches: Mapping[int, Problem] | None = None,
     updates: BestUpdates | None = None,
     offers: Sequence[Offer] = (),
-    threads: Mapping[int, Problem] | None = None,
+    ways: Sequence[Problems] = (),
 ) -> tuple[Reduction[Any], ...]:
     """Outermost first.
 
     `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is open. `updates`: the
     choice of the trained parameters, if that is open. `offers`: the encodings of saved tensors that they can have.
-    `threads`: the problems by number of threads in kernels, if that is open.
+    `ways`: the ways of using several processors that problems have.
     """
     chosen = () if updates is None else (updates,)
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
     saved = (Saved(offers),) if offers else ()
-    ways = () if threads is None else (ThreadsInKernels(threads),)
-    return (*chosen, *parts, *ways, *saved, Banks(), Processors(), Kernels(), StatePlacement(state))
+    used = (Ways(ways),) if ways else ()
+    return (*chosen, *parts, *used, *saved, Banks(), Processors(), Kernels(), StatePlacement(state))

@@ -106,6 +106,14 @@ class Planner:
             frugal = reduction.frugal(frugal)
         return RamSearch(frugal, least_s, stop_at, self.lower_bound_bytes(problem))
 
+    def fixed(self, problem: Problem, choices: Choices) -> Problem:
+        """`problem` with those of `choices` made that are made here."""
+        for reduction in self.reductions:
+            choice = getattr(choices, reduction.name) if reduction.name else None
+            if choice is not None:
+                problem = reduction.fix(problem, choice)
+        return problem
+
     def recall(self, problem: Problem, solution: Solution) -> Solution:
         """`solution`, of another run, as one of `problem`: with the choices that its own problem shows.
 

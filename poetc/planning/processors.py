@@ -8,9 +8,10 @@ searched to the end besides (`poetc.solvers.processors.exact`).
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poetc import solvers
@@ -29,6 +30,7 @@ from poetc.scheduling import (
     Trace,
     complete,
     keep_all_actions,
+    keep_all_peak_bytes,
     pack,
     verify_parts,
     without_moves,
@@ -37,6 +39,7 @@ from poetc.scheduling.schedule import Proof, SolveOptions, Status
 from poetc.scheduling.scope import ANY, EVERYTHING, Repetition, Scope
 from poetc.solvers.processors import (
     Placement,
+    Relaxed,
     beside,
     can_search,
     context_switches,
@@ -57,6 +60,8 @@ PLACEMENTS = 3  # that are solved for
 MIP_SHARE = 0.05
 TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
 TRY_S = 0.0003  # of work, an operator
+PATIENCE = 3  # times that share of the time, on the clock
+LEAST_SHARE = 0.02  # of the time, for a placement
 ATTEMPTS = 5  # to pack
 SEARCH_SHARE = 0.25  # of the time and the work limit, for exact search: half of it with every operator once
 NODE_S = 0.0001  # of work, a node of it
@@ -84,7 +89,8 @@ class Processors(Reduction[Placement]):
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
         """The best by simulation of everything once: rules, and moves of single operators."""
         del found
-        yield from _ranked(problem, SolveOptions())
+        options = SolveOptions()
+        yield from _ranked(problem, options, time.monotonic() + options.time_limit_s)
 
     def fix(self, problem: Problem, choice: Placement) -> Problem:
         return placed(problem, choice) if problem.processors else problem
@@ -113,7 +119,11 @@ class Processors(Reduction[Placement]):
 class _Side:
     def __init__(self, reduction: Processors, problem: Problem, planner: Planner) -> None:
         self.reduction, self.problem, self.planner = reduction, problem, planner
-        self.limit_s, self.relaxed = planner.options.time_limit_s, relaxed(problem)
+        self.limit_s = planner.options.time_limit_s
+
+    @functools.cached_property
+    def relaxed(self) -> Relaxed:
+        return relaxed(self.problem)
 
     def solve(self) -> Solution:
         problem, planner = self.problem, self.planner
@@ -128,19 +138,39 @@ class _Side:
         proof = self._bound()
         best: Solution | None = None
         errors: list[InfeasibleError | LimitError] = []
-        choices = _ranked(problem, planner.options)[:PLACEMENTS]
+        ranked = _ranked(problem, planner.options, planner.stop_at)
+        choices = ranked[:PLACEMENTS]
+        for_search_s = SEARCH_SHARE * self.limit_s if can_search(problem) else 0.0
         for n, choice in enumerate(choices):
-            left_s = planner.left_s / (len(choices) - n)
+            left_s = (planner.left_s - for_search_s) / (len(choices) - n)
+            if best is not None and left_s <= 0:
+                break
             try:
-                found = self._for_placement(choice, planner.inner.part(max(left_s, 0.02 * self.limit_s)))
+                plain = self._plain(choice, planner.inner.part(max(left_s, LEAST_SHARE * self.limit_s)))
             except (InfeasibleError, LimitError) as error:
                 errors.append(error)
                 continue
-            if best is None or found.cost < best.cost:
+            same_steps = [choice]
+            if best is None and keep_all_peak_bytes(problem) > problem.budget_bytes:
+                same_steps = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
+            made = planner.inner.fixed(problem, plain.choices)
+            found = self._cheapest(made, plain, same_steps)
+            if found is None:
+                errors.append(LimitError("the steps do not fit beside each other"))
+            elif best is None or found.cost < best.cost:
                 best = found
         if best is None:
             raise errors[0]
         return self._searched(self._proven(best, proof))
+
+    def from_one(self, in_turn: Solution) -> Solution | None:
+        """The steps of a schedule for one processor in one of the best placements; None if they fit in none."""
+        made = self.planner.fixed(self.problem, in_turn.choices)
+        ranked = _ranked(made, self.planner.options, self.planner.stop_at)
+        found = self._cheapest(made, in_turn, ranked[:PLACEMENTS])
+        if found is None:
+            return None
+        return found.with_proof(replace(found.proof, scope=replace(in_turn.proof.scope, processors=ANY)))
 
     def _searched(self, best: Solution) -> Solution:
         """`best`, or a cheaper one, with the proof of exact search as far as that comes."""
@@ -154,7 +184,7 @@ class _Side:
             scope = EVERYTHING
         least: dict[Repetition, int] = {}
         for once in (True, False):
-            stop_at = time.monotonic() + 0.5 * SEARCH_SHARE * self.limit_s
+            stop_at = min(self.planner.stop_at, time.monotonic() + 0.5 * SEARCH_SHARE * self.limit_s)
             found = search(problem, best.cost, nodes, once=once, stop_at=stop_at)
             if found.steps is not None:
                 best = self._listed(best, found.steps) or best
@@ -191,7 +221,10 @@ class _Side:
         if found.problem is None:
             return simple
         self.planner.progress("a bound for any processors")
-        part = replace(self.planner.inner.part(BOUND_SHARE * self.limit_s), relaxed=True).knowing(None)
+        seconds = BOUND_SHARE * min(self.limit_s, self.planner.left_s)
+        if seconds <= 0:
+            return simple
+        part = replace(self.planner.inner.part(seconds), relaxed=True).knowing(None)
         try:
             proof = part.solve(found.problem).proof
         except LimitError:
@@ -205,28 +238,25 @@ class _Side:
         least, method = self.relaxed.least, "work divided among processors, critical path"
         return Proof(status=Status.LIMIT, objective=least, bound=least, scope=EVERYTHING, method=method)
 
-    def _for_placement(self, choice: Placement, part: Planner) -> Solution:
+    def _plain(self, choice: Placement, part: Planner) -> Solution:
+        """For a placement, with one processor at a time."""
         asked = self.reduction.fix(self.problem, choice)
         if asked.deadline_ns is not None and asked.compute_once_ns > asked.deadline_ns:
             asked = replace(asked, deadline_ns=None)  # side by side they may be in time
-        plain = part.knowing(None).solve(asked)
-        problem = self._with_choices(plain, part)
-        steps = plain.schedule.steps
+        return part.knowing(None).solve(asked)
+
+    def _cheapest(self, problem: Problem, plain: Solution, placements: Sequence[Placement]) -> Solution | None:
+        """The steps of `plain` side by side, in the cheapest of these placements; `problem` has its other choices."""
+        steps, best = plain.schedule.steps, None
         if any(isinstance(s, Move) for s in steps):
             steps = without_moves(plain.problem, plain.schedule).steps
-        found = self._packed(problem, steps, choice, plain.proof)
-        if found is None:
-            raise LimitError("the steps do not fit beside each other")
-        return replace(found, choices=replace(plain.choices, processors=choice))
-
-    def _with_choices(self, plain: Solution, part: Planner) -> Problem:
-        """The problem with processors, and every other choice as `plain` has it."""
-        problem = self.problem
-        for reduction in part.reductions:
-            choice = getattr(plain.choices, reduction.name)
-            if choice is not None:
-                problem = reduction.fix(problem, choice)
-        return problem
+        for placement in placements:
+            if best is not None and self.planner.left_s <= 0:
+                break
+            found = self._packed(problem, steps, placement, plain.proof)
+            if found is not None and (best is None or found.cost < best.cost):
+                best = replace(found, choices=replace(plain.choices, processors=placement))
+        return best
 
     def _packed(self, problem: Problem, steps: tuple[Step, ...], choice: Placement, proof: Proof) -> Solution | None:
         """The steps side by side, as far as they pack into the budget."""
@@ -280,6 +310,14 @@ class _Side:
         return Status.FEASIBLE if cost - bound <= self.planner.options.gap * cost else Status.LIMIT
 
 
+def on_several(problem: Problem, in_turn: Solution, planner: Planner) -> Solution | None:
+    """The steps of `in_turn`, which is for one processor, on those of `problem`; None if they do not fit.
+
+    `planner` has the chain for `problem`. The bound of the result says nothing yet.
+    """
+    return _Side(Processors(), problem, planner).from_one(in_turn)
+
+
 def _placement(problem: Problem, schedule: Schedule) -> Placement:
     """The processor of each operator's last execution."""
     found = {s.operator: s.processor for s in schedule.steps if isinstance(s, Compute)}
@@ -299,7 +337,7 @@ def _fastest_are_cheapest(problem: Problem) -> bool:
     return True
 
 
-def _ranked(problem: Problem, options: SolveOptions) -> list[Placement]:
+def _ranked(problem: Problem, options: SolveOptions, stop_at: float) -> list[Placement]:
     """Placements, the best by simulation of everything once first: one near the best rule, then the rules."""
     main = (0,) * len(problem.operators)
     alone, _ = one_at_a_time(problem, MIP_SHARE * options.time_limit_s)
@@ -312,4 +350,5 @@ def _ranked(problem: Problem, options: SolveOptions) -> list[Placement]:
 
     rules.sort(key=cost)
     tries = int(TRIES_SHARE * options.work_limit_s / (TRY_S * len(problem.operators)))
-    return list(dict.fromkeys((improved(rules[0], problem, cost, tries), *rules)))
+    until = min(stop_at, time.monotonic() + PATIENCE * TRIES_SHARE * options.time_limit_s)
+    return list(dict.fromkeys((improved(rules[0], problem, cost, tries, until), *rules)))

@@ -18,7 +18,7 @@ class Choices:
     `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state`: the tensors of state that
     live on the store between steps. `micro_batches`: the number of parts of the batch. `updates`: the trained part of
     each parameter. `saved`: the numbers of the encodings of saved tensors.
-    `threads`: those of each kernel, 1 where operators run side by side.
+    `threads`: those of each kernel, 1 where operators run side by side, 0 where the main processor runs them alone.
     `processors`: the processor of each operator. `banks`: the bank in which each tensor arrives in RAM.
     """
 
@@ -55,7 +55,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One number of micro-batches, or of threads.
+    """One number of micro-batches, or of threads as `Choices` has it.
 
     `cost`: of its schedule (None: none); `least`: no schedule of it costs less.
     """

@@ -11,6 +11,7 @@ from poetc.devices.units import format_bytes, format_cost, format_count, format_
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.solution import Solution, Tried
+from poetc.planning.ways import ALONE, way_words
 from poetc.scheduling import Compute, Move, Problem, stored_state, verify
 from poetc.scheduling.scope import ANY, Repetition, Scope
 
@@ -171,16 +172,13 @@ def _kernels(asked: Problem, solution: Solution) -> str:
 
 def _ways(solution: Solution) -> str:
     show = functools.partial(format_cost, solution.problem.objective)
-    names = {
-        t.count: "operators side by side" if t.count == 1 else f"kernels in {t.count} threads" for t in solution.ways
-    }
-    own = solution.choices.threads or 1
+    own = solution.choices.threads or ALONE
     parts = []
     for way in solution.ways:
         if way.count != own:
             cost = f"at least {show(way.least)} ({way.outcome})" if way.cost is None else show(way.cost)
-            parts.append(f"{names[way.count]}: {cost}")
-    return f"cores: {names[own]}, {show(solution.cost)}; instead of {'; '.join(parts)}"
+            parts.append(f"{way_words(way.count)}: {cost}")
+    return f"cores: {way_words(own)}, {show(solution.cost)}; instead of {'; '.join(parts)}"
 
 
 def _tried(tried: tuple[Tried, ...], problem: Problem) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -243,14 +245,23 @@ def beside(problem: Problem) -> Placement:
 
 
 def improved(
-    placement: Placement, problem: Problem, cost: Callable[[Placement], tuple[int, int]], tries: int
+    placement: Placement,
+    problem: Problem,
+    cost: Callable[[Placement], tuple[int, int]],
+    tries: int,
+    stop_at: float = math.inf,
 ) -> Placement:
-    """The placement after moves of one operator at a time that lower `cost`, at most `tries` of them tried."""
+    """The placement after moves of one operator at a time that lower `cost`, at most `tries` of them tried.
+
+    `stop_at`: the end of the time, by `time.monotonic`.
+    """
     best, least = list(placement), cost(placement)
     for k in sorted(range(len(best)), key=lambda k: (-problem.operators[k].time_ns, k)):
         for p in range(len(problem.processors)):
-            if p == best[k] or not runs_on(problem.operators[k], p) or tries <= 0:
+            if p == best[k] or not runs_on(problem.operators[k], p):
                 continue
+            if tries <= 0 or time.monotonic() > stop_at:
+                return tuple(best)
             tries -= 1
             own, best[k] = best[k], p
             found = cost(tuple(best))

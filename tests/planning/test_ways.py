@@ -1,0 +1,156 @@
+"""The ways of using several processors: none costs more than the main processor alone, and none passes the limit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import poetc
+from poetc.planning import Planner, Solution, processors, reductions
+from poetc.planning.kernels import Kernels
+from poetc.planning.micro_batches import MicroBatches
+from poetc.planning.processors import Processors
+from poetc.planning.state import StatePlacement
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE, Ways
+from poetc.scheduling import (
+    Elsewhere,
+    Objective,
+    Problem,
+    ProcessorSpec,
+    SolveOptions,
+    keep_all_peak_bytes,
+    verify,
+    verify_plan,
+)
+from poetc.solvers.processors import placed
+from tests.support.problems import random_dag, training_problem
+
+DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
+THREADS = 2
+
+
+def several(random: Random, plain: Problem, idle_uw: int) -> Problem:
+    """Two equal processors."""
+    processors = tuple(
+        ProcessorSpec(name=f"p{p}", active_uw=3_000_000, idle_uw=idle_uw, hand_over_ns=3) for p in range(2)
+    )
+    operators = []
+    for operator in plain.operators:
+        ns = random.randint(20, 60)
+        operators.append(
+            replace(
+                operator,
+                time_ns=ns,
+                energy_pj=3000 * ns,
+                elsewhere=(Elsewhere(processor=1, time_ns=ns, energy_pj=3000 * ns),),
+            )
+        )
+    return replace(plain, operators=tuple(operators), processors=processors, budget_bytes=2**30)
+
+
+def ways_of(problem: Problem) -> dict[int, Problem]:
+    """Threads halve the time, in every operator."""
+    plain = replace(
+        problem,
+        operators=tuple(replace(o, elsewhere=()) for o in problem.operators),
+        processors=(),
+    )
+    halved = tuple(replace(o, time_ns=o.time_ns // 2, energy_pj=6000 * (o.time_ns // 2) - 1) for o in plain.operators)
+    return {ALONE: plain, SIDE_BY_SIDE: problem, THREADS: replace(plain, operators=halved)}
+
+
+def planner(ways: dict[int, Problem], time_limit_s: float = 1.0) -> Planner:
+    options = SolveOptions(time_limit_s=time_limit_s, work_limit_s=0.2)
+    return Planner(options=options, reductions=reductions("ram", ways=[ways]))
+
+
+def test_no_way_costs_more_than_the_main_processor_alone() -> None:
+    """The second core of an STM32H745 saves no energy in this step; before, two cost 4 % more than one."""
+    model = poetc.load(DIGITS, batch=4)
+    options: dict[str, Any] = {"device": "stm32h745", "paging": False, "time_limit_s": 1.0}
+    one, both = model.solve(**options), model.solve(**options, processors="all")
+    assert both.summary["energy_pj"] <= one.summary["energy_pj"]
+    (note,) = [n for n in both.summary["notes"] if n.startswith("cores: ")]
+    assert note.startswith("cores: the main processor alone, ") and "; instead of operators side by side: " in note
+    assert not both.artifact.problem.processors
+
+
+def test_steps_of_one_processor_serve_every_way() -> None:
+    """Where no time is left after them: within the same RAM, at prices that the checker confirms."""
+    random = Random(5)
+    problem = several(random, training_problem(random, 4), 2_000_000)
+    ways = ways_of(problem)
+    tight = replace(problem, budget_bytes=keep_all_peak_bytes(ways[ALONE]) - 16)
+    alone = planner(ways).inner.solve(Ways([ways]).fix(tight, ALONE))
+    for way in (SIDE_BY_SIDE, THREADS):
+        chain = Ways([ways])
+        chain.restore(tight, ALONE, alone)
+        found = chain.at_hand(tight, way, planner(ways))
+        assert found is not None and found.choices.threads == way
+        trace = verify(found.problem, found.schedule)
+        verify_plan(found.problem, found.schedule, found.plan)
+        assert found.problem.base_bytes + found.plan.arena_bytes <= tight.budget_bytes
+        assert bool(found.problem.processors) == (way == SIDE_BY_SIDE)
+        assert trace.time_ns <= alone.cost // 3000
+    best = planner(ways).solve(tight)
+    assert best.proof.bound <= best.cost <= alone.cost
+    assert [t.count for t in best.ways] == [ALONE, SIDE_BY_SIDE, THREADS]
+
+
+class Counting(Kernels):
+    """Counts the plain problems that are solved."""
+
+    def __init__(self) -> None:
+        self.solved = 0
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        self.solved += 1
+        return planner.inner.solve(problem)
+
+
+def test_a_search_whose_time_is_up_solves_one_placement() -> None:
+    random, counting = Random(2), Counting()
+    problem = several(random, training_problem(random, 4), 0)
+    options = SolveOptions(time_limit_s=1e-3, work_limit_s=3.0)
+    chain = (Processors(), counting, StatePlacement("ram"))
+    late = Planner(options=options, reductions=chain, started=time.monotonic() - 1.0)
+    verify(problem, late.solve(problem).schedule)
+    assert counting.solved == 1
+
+
+def test_exact_search_ends_with_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [several(Random(seed), random_dag(Random(seed), 7), 2_000_000) for seed in range(4)]
+    chain = Planner(options=SolveOptions(time_limit_s=3.0), reductions=(Processors(), Kernels(), StatePlacement("ram")))
+    stops, search = [], processors.search
+
+    def recorded(*given: Any, stop_at: float, **options: Any) -> Any:
+        stops.append(stop_at)
+        return search(*given, stop_at=stop_at, **options)
+
+    monkeypatch.setattr(processors, "search", recorded)
+    monkeypatch.setattr(time, "monotonic", lambda: chain.started + 2.9)
+    for problem in problems:
+        chain.solve(replace(problem, objective=Objective.TIME))
+    assert stops and max(stops) <= chain.stop_at
+
+
+def test_an_option_gets_no_time_that_is_not_left() -> None:
+    random = Random(3)
+    problem = placed(several(random, training_problem(random, 2), 0), (0,) * 40)
+    problems = {
+        1: problem,
+        2: replace(
+            problem,
+            operators=tuple(replace(o, energy_pj=o.energy_pj - 9) for o in problem.operators),
+            budget_bytes=keep_all_peak_bytes(problem) - 1,
+        ),
+    }
+    options = SolveOptions(time_limit_s=1e-3, work_limit_s=3.0)
+    late = Planner(options=options, reductions=(MicroBatches(problems),), started=time.monotonic() - 1.0)
+    found = late.solve(problem)
+    assert sorted(t.outcome for t in found.tried) == ["no time was left", "optimal"]
