@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from poetc import codegen, frontend, passes, training
+from poetc.benchmark._integers import integer_steps
 from poetc.benchmark._networks import board_networks, networks
 from poetc.codegen import program as flat
 from poetc.codegen import time_program
@@ -125,8 +126,10 @@ def bench(
     result: list[Measurement] = []
     part_bytes = min(profile.ram_bytes // 4, (profile.flash_bytes or 2 * BOARD_BYTES) // 2, BOARD_BYTES)
     for number, graph in enumerate([*board_networks(part_bytes), *own]):
-        paging, fusion = number % PAGED == 0, number % 2 == 0
-        result += _measure_on_board(graph, target, profile, progress, paging=paging, fusion=fusion)
+        step = step_of(graph, "sgd", fusion=number % 2 == 0)
+        result += measure_on_board(step, target, profile, progress, paging=number % PAGED == 0)
+    for step in integer_steps():
+        result += measure_on_board(step, target, profile, progress, paging=False)
     if not result:
         raise UsageError(f"none of the networks fits {target}")
     return result
@@ -180,25 +183,24 @@ def step_of(graph: Graph, optimizer: str, *, fusion: bool = True) -> TrainingGra
     return passes.run_standard(training.build(graph, TrainingOptions(optimizer=optimizer, loss=loss, fusion=fusion)))
 
 
-def _measure_on_board(
-    graph: Graph, board: str, profile: DeviceProfile, progress: Progress, *, paging: bool, fusion: bool
+def measure_on_board(
+    step: TrainingGraph, board: str, profile: DeviceProfile, progress: Progress, *, paging: bool
 ) -> list[Measurement]:
     """One step under emulation, its instructions counted; nothing if it does not fit the board.
 
     An instruction costs the same wherever its operands lie: bytes moved are left out.
     """
-    step = step_of(graph, "sgd", fusion=fusion)
     program = paging_program(step, profile) if paging else plain_program(step, profile)
     image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
     if program.arena_bytes + profile.base_bytes > profile.ram_bytes or image_bytes > (
         profile.flash_bytes or image_bytes
     ):
         return []
-    progress(f"{graph.name} on {board}")
+    progress(f"{step.name} on {board}")
     with scratch_directory("poetc-bench-") as scratch:
         firmware = codegen.build_firmware(program, step.values, board, scratch, numerics="portable")
         run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
-    rows = rows_of(graph.name, step, program, run.step_instructions, profile)
+    rows = rows_of(step.name, step, program, run.step_instructions, profile)
     return [row if row.cost_class in PAGE_CLASSES else replace(row, loops=_counted(row.loops)) for row in rows]
 
 

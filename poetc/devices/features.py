@@ -73,8 +73,8 @@ def features_of(
         loops = {f"{group}.{key}": n for key, n in plain.items()}
     loops |= {f"{group}.byte": moved, f"{group}.second": fetched.second}
     loops |= {f"{group}.far": fetched.far, f"{group}.far_written": fetched.far_written}
-    if machine.is_soft:
+    is_integer = kernel.symbol.startswith("poetc_op_int8_")
+    if machine.is_soft and not is_integer:
         inside = share_inside(kernel) if work.macs and name.startswith("Conv") else 1.0
         loops[f"{group}.nonzero"] = round((work.macs or work.flops) * (1 - zeros) * inside)
-    is_integer = kernel.symbol.startswith("poetc_op_int8_")
     return Features(name, work.macs, work.flops, moved, {key: n for key, n in loops.items() if n}, is_integer)

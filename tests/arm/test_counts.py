@@ -46,6 +46,26 @@ def test_counted_instructions_are_those_predicted(board: str, tmp_path: Path) ->
     assert sum(n for _, n in off) < 0.05 * counted.instructions, off
 
 
+_INTEGER_BOARDS = ("mps2-an385-m0", "mps2-an385", "mps2-an500", "mps3-an547")
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", *(pytest.param(b, marks=pytest.mark.long) for b in _INTEGER_BOARDS)])
+def test_instructions_of_a_step_in_integers_are_those_predicted(board: str, tmp_path: Path) -> None:
+    """And those of the larger kernels, of a step that the sweep does not have."""
+    network, options = load_networks().write("lenet5", tmp_path / "model.onnx"), TrainingOptions(precision="niti")
+    graph = frontend.load(network, batch=1)
+    step = passes.run_standard(training.build(training.in_precision(graph, options), options))
+    profile = load_profile(f"qemu-{board}")
+    program = _measure.plain_program(step, profile)
+    problem = build_problem(step, profile, budget_bytes=1 << 40)
+    counted = execute(build_firmware(program, step.values, board, tmp_path / "firmware"), [sample_inputs(program, 0)])
+    assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)
+    costs = {op.name: op.time_ns for op in problem.operators}
+    for call, n in zip(program.instructions, counted.step_instructions, strict=True):
+        assert isinstance(call, Call)
+        assert n < 0.02 * counted.instructions or costs[call.operator] == pytest.approx(n, rel=0.1), call.title
+
+
 def counted_step(
     graph: Graph, board: str, numerics: codegen.Numerics, directory: Path
 ) -> tuple[dict[str, int], codegen.Run, dict[str, Operator]]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from poetc.benchmark._integers import integer_steps
 from poetc.benchmark._measure import step_of
 from poetc.benchmark._networks import board_networks
 from poetc.devices import build_problem, list_profiles, load_profile, zeros
@@ -86,6 +87,25 @@ def test_register_blocks_hold_every_product(machine: Machine, steps: list[Traini
                 assert products == macs or c.batch * c.pixels % machine.columns, kernel  # unless a column is padded
             seen += 1
     assert seen > 50
+
+
+@pytest.mark.parametrize("terms", [4, 8, 16])
+def test_blocks_of_integers_hold_every_product(terms: int) -> None:
+    """Two rows by two columns, and the zeros that fill up terms; every other loop belongs to a known group."""
+    machine, seen = Machine(1, 4, 4, integer_terms=terms), 0
+    for _, kernel, macs in kernels(next(integer_steps())):
+        loops = loops_of(kernel, machine) or {}
+        assert all(n > 0 and name.split(".", 1)[0] in GROUPS for name, n in loops.items()), kernel
+        if not kernel.symbol.startswith("poetc_op_int8_conv"):
+            continue
+        if terms == 4:
+            products = 16 * loops.get("int8_product.sixteen", 0) + 4 * loops.get("int8_product.four", 0)
+        else:
+            products = (8 if terms == 8 else 1) * loops["int8_product.terms"]
+        least = macs // 2 if "grad_input" in kernel.symbol else macs  # strides leave taps out at the edge
+        assert least <= 4 * products and (macs < 100_000 or 4 * products < 2 * macs), kernel
+        seen += 1
+    assert seen > 10
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda m: f"{m.lanes}x{m.rows}{'s' if m.is_soft else ''}")

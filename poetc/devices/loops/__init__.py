@@ -17,6 +17,7 @@ from poetc.devices.loops import (  # noqa: F401
     _depthwise,
     _fused,
     _gemm,
+    _integers,
     _matmul,
     _rows,
     _turned,

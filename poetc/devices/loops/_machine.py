@@ -10,19 +10,32 @@ from poetc.ops import Kernel
 
 Loops = dict[str, int]  # "group.loop" → how often its body runs in one execution
 _LANES = {"sse": 4, "avx2": 8, "avx512": 16}
+_INTEGER_TERMS = {"dsp": 4, "helium": 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`lanes` floats a vector, `rows` x `vectors` vectors a register block (kernels/gemm/poetc_gemm_pack.h).
 
-    One lane: scalars, by calls of a library if `is_soft`.
+    One lane: scalars, by calls of a library if `is_soft`. Packed `integer_terms` are filled up to a multiple
+    (kernels/int8/poetc_int8_sums.h): 4 with SMLAD, 8 with Helium, 16 elsewhere.
     """
 
     lanes: int
     rows: int
     vectors: int
     is_soft: bool = False
+    integer_terms: int = 16
+
+    @property
+    def integer_columns(self) -> int:
+        """Columns of a register block of integers."""
+        return 4 if self.lanes > 1 else 2
+
+    @property
+    def integer_lanes(self) -> int:
+        """Products of integers that an instruction adds up."""
+        return 1 if self.lanes == 1 else 16 if self.lanes >= 8 else 8
 
     @property
     def columns(self) -> int:
@@ -52,7 +65,7 @@ def machine_of(cpu: Cpu) -> Machine:
         return Machine(4, 12, 2)
     lanes = _LANES.get(cpu.simd, 1)
     if lanes == 1:
-        return Machine(1, 4, 4, cpu.fpu == "none")
+        return Machine(1, 4, 4, cpu.fpu == "none", _INTEGER_TERMS.get(cpu.simd, 16))
     return Machine(lanes, 12 if lanes == 16 else 6, 2)
 
 
@@ -61,7 +74,9 @@ COUNTS: dict[str, Count] = {}
 BESIDES: dict[str, str] = {}  # of a kernel: the group in which a profile has its time besides its loops
 _SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs slide gather filter
 taps correlate segment outer inner
-rank_one walk memcpy descend direct winograd"""
+rank_one walk memcpy descend direct winograd
+int8_errors int8_gather int8_lines int8_pixels int8_plane int8_product int8_scan int8_start int8_taps int8_values
+int8_weights int8_widen int8_windows"""
 SHARED = frozenset(_SHARED.split())
 
 
