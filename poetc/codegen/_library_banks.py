@@ -34,7 +34,7 @@ class BankPart:
 def bank_sections(sections: Sections, problem: Problem, plan: MemoryPlan, usual: Mapping[str, str]) -> Sections:
     """`sections` with one for each bank that `plan` uses, at an address. `usual`: those of the profile, by bank.
 
-    Raises UsageError where two parts would overlap, or a part does not begin at a multiple of 16.
+    Raises UsageError where two parts would overlap, or a part does not begin at a multiple of 16, or at 0.
     """
     given = {b.bank: b for b in sections.banks}
     if sections.arena:
@@ -48,6 +48,8 @@ def bank_sections(sections: Sections, problem: Problem, plan: MemoryPlan, usual:
         own = given.get(spec.name, BankSection(spec.name, usual.get(spec.name, "") or f".{identifier(spec.name)}"))
         address = spec.address if own.address is None else own.address
         option = f"--section {spec.name}={own.section}@{address:#010x}"
+        if not address:
+            raise UsageError(f"{option}: no part of an arena is at address 0; give another, as in @0x00000010")
         if address % ALIGNMENT_BYTES:
             raise UsageError(f"{option}: give an address that is a multiple of {ALIGNMENT_BYTES}")
         found.append(BankSection(spec.name, own.section, address))

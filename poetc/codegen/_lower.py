@@ -423,7 +423,7 @@ class Lowering:
             page_buffer_offset=buffer_offset,
             probes=self._probes(instructions) if training else {},
             absences=tuple(self._absences(instructions, state)),
-            banks=self.layout.banks if self.layout is not None else self.banks,
+            banks=_with_room(self.layout.banks, arena_bytes) if self.layout is not None else self.banks,
         )
         self._check_capacity(program)
         program = replace(program, high_water_bytes=high_water(program))
@@ -519,6 +519,16 @@ def _written(instruction: Instruction) -> list[Operand]:
 def store_blocks(program: Program) -> int:
     """Blocks of the store that the pages occupy, from block 0."""
     return max((p.first_block + p.block_count * p.slots for p in program.pages), default=0)
+
+
+def _with_room(banks: tuple[BankRange, ...], arena_bytes: int) -> tuple[BankRange, ...]:
+    """The parts of another program's arena, the last one as large as one of `arena_bytes` needs it.
+
+    Whoever builds the program looks whether the memory is there.
+    """
+    return tuple(
+        replace(b, size_bytes=max(b.size_bytes, arena_bytes - b.offset_bytes)) if b is banks[-1] else b for b in banks
+    )
 
 
 def bank_high_water(program: Program) -> tuple[int, ...]:

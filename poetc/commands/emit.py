@@ -100,6 +100,11 @@ def emit(
         notes += _build_package(out, f"{chosen.cross_compile}gcc")
     for one, part in zip(solved, parts, strict=True):
         notes += _larger(one, part)
+        if part.programs[0].banks and len(part.programs) == 1 and one.inference is not None:
+            last = part.programs[0].banks[-1].name
+            notes.append(
+                f"no programs for predictions and evaluation: they keep all tensors in {last}, without room there"
+            )
     programs = [program for part in parts for program in part.programs]
     trained = [part.programs[0] for part in parts]
     arenas = [max(arena_ram_bytes(program) for program in part.programs) for part in parts]

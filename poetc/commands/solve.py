@@ -385,7 +385,8 @@ def summary_of(
         "notes": [
             *(step.notes if step else ()),
             *notes,
-            *(fit_notes(step, profile, problem.budget_bytes) if step and profile else ()),
+            # A budget of a bank is at most the bank.
+            *(fit_notes(step, profile, 0 if problem.banks else problem.budget_bytes) if step and profile else ()),
         ],
         "out": str(request.out) if request.out is not None else None,
     }

@@ -394,7 +394,7 @@ def test_a_model_without_a_name(poetc: Run) -> None:
 def test_banks_that_there_are_not(poetc: Run, model: Path, out: Path) -> None:
     common = ("solve", str(model), "--batch", "4", "--device", "stm32h743", "-o", str(out), "--budget")
     one_line(poetc(*common, "axo=1kB"), 2, "--budget axo=1kB", "no RAM bank 'axo'; did you mean 'axi'?")
-    one_line(poetc(*common, "flash=1kB"), 2, "no RAM bank 'flash'; it has: dtcm, axi, d2, d3")
+    one_line(poetc(*common, "flash=1kB"), 2, "no RAM bank 'flash'; it has: dtcm, itcm, axi, d2, d3")
     one_line(poetc(*common, "axi=600kB"), 2, "--budget axi=600kB: the bank has 524,288 bytes; give it that or less")
     one_line(poetc(*common, "axi=1kB,axi=2kB"), 2, "bank 'axi' has a budget already")
     one_line(poetc(*common, "axi=1kB,9"), 2, "give each bank a size")

@@ -9,7 +9,7 @@ import pytest
 
 from poetc.codegen import Interpreter, ProgramError, check_program, lower, lower_inference, sample_inputs
 from poetc.codegen._lower import store_blocks
-from poetc.codegen.program import Absence, Call, Move, PageIn, PageOut, PageSource, Program
+from poetc.codegen.program import Absence, BankRange, Call, Move, PageIn, PageOut, PageSource, Program
 from poetc.errors import UsageError
 from poetc.graph import materialize
 from poetc.ops import bind, spec
@@ -192,6 +192,17 @@ def test_inference_shares_state_and_predicts_with_what_training_left(case: Case)
     assert np.array_equal(
         predictor.arena[: training.state_bytes], trained.arena[: training.state_bytes]
     )  # velocities too
+
+
+def test_inference_in_banks_of_which_the_last_is_too_small(case: Case) -> None:
+    """The program is made, with the bytes that it needs there: whoever builds it leaves it out, or gives them."""
+    training = case.program()
+    banks = (BankRange("near", 0, training.state_bytes),)
+    forward = mlp()
+    problem = make_problem(forward)
+    schedule = keep_all(problem)
+    infer = lower_inference(forward, problem, schedule, pack(problem, schedule), replace(training, banks=banks))
+    assert infer.banks[0].end == infer.arena_bytes > training.state_bytes
 
 
 def test_state_with_room_between_its_homes_trains_alike(case: Case) -> None:

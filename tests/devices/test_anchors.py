@@ -14,7 +14,7 @@ from tests.devices.mobilenet import mobilenet_v2
 # The least that is expected of the collection.
 BOARDS = {
     *("rpi3bplus", "rpi4", "rpi5", "rpizero2w", "jetson-tx2"),
-    *("stm32f405", "stm32f746", "stm32h743", "stm32l476", "stm32l4r5"),
+    *("stm32f405", "stm32f746", "stm32h743", "stm32h7b3", "esp32s3", "stm32l476", "stm32l4r5"),
     *("nrf52840", "mkr1000", "rp2040", "rp2350", "cortex-m55", "apollo4", "host"),
     *("qemu-mps2-an385", "qemu-mps2-an386", "qemu-mps2-an500", "qemu-mps3-an547", "qemu-lm3s6965evb", "qemu-microbit"),
     *("qemu-virt-a72", "qemu-raspi3b"),

@@ -89,6 +89,7 @@ def test_bad_sections(words: list[str], says: str) -> None:
         (["dtcm=.x"], "--section dtcm=.x: write arena, constants, store or axi, =, and a section"),
         (["axi=.x@0x24000008"], "--section axi=.x@0x24000008: give an address that is a multiple of 16"),
         (["axi=.x@0x20000000"], "ends at 0x20000040; give it another address"),
+        (["axi=.x@0"], "no part of an arena is at address 0; give another, as in @0x00000010"),
         (["axi=.near"], "--section: each bank needs a section that no other has"),
         (["arena=.x"], "--section arena=.x: the arena is in banks; name their sections, as in near=.near, axi=.axi"),
     ],
