@@ -21,6 +21,7 @@ class SolverInfo:
     deadline: bool = False  # obeys the deadline
     proof: bool = False  # gives a lower bound better than "every operator once"
     processors: bool = False  # chooses among the processors of a problem
+    fits_cache: bool = False  # has a batch whose number of parts is open split so that each operator fits the cache
     notes: str = ""
 
 

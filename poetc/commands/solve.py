@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from poetc import reporting, training
+from poetc import reporting, solvers, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
 from poetc.commands.band import band_of
@@ -30,8 +30,9 @@ from poetc.commands.requests import (
     training_graph,
     ways_of,
 )
-from poetc.devices import DeviceProfile, fit_notes, life_steps, load_profile
+from poetc.devices import DeviceProfile, fit_notes, format_bytes, life_steps, load_profile
 from poetc.devices.guesses import guessed_numbers
+from poetc.devices.reuse import parts_for_cache, working_set_bytes
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
@@ -48,6 +49,7 @@ from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import PageIn, PageOut, Schedule
 
 MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
+MOST_CACHED = 5_000  # the same where keep-all fits with fewer parts, so that only a cache gains
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
@@ -210,7 +212,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     profile = load_profile(request.model.device)
     whole = load_model(request.model)
     graph = inference_model(request.model, whole)
-    graphs, problems = _problems_by_parts(request, whole, profile)
+    graphs, problems, notes = _problems_by_parts(request, whole, profile)
     paging = paging_of(request, profile)
     of_parts = {count: encodings.offers_of(graphs[count], profile, p, paging) for count, p in problems.items()}
     offers = [offer for found in of_parts.values() for offer in found]
@@ -229,6 +231,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         step=encodings.made(graphs[count], solution.choices.saved),
         profile=profile,
         exact=graphs[count],
+        notes=notes,
     )
 
 
@@ -256,8 +259,12 @@ def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _A
 
 def _problems_by_parts(
     request: SolveRequest, whole: Graph, profile: DeviceProfile
-) -> tuple[dict[int, TrainingGraph], dict[int, Problem]]:
-    """The training step and its problem by the number of parts of the batch."""
+) -> tuple[dict[int, TrainingGraph], dict[int, Problem], tuple[str, ...]]:
+    """The training step and its problem by the number of parts of the batch, and a note on parts that fit the cache.
+
+    Where keep-all fits, more parts cost more even if nothing is recomputed. On a device with caches they may cost less:
+    a part finds bytes there that the whole batch fetches from RAM.
+    """
     batch = training.batch_of(whole) or 1
     counts = training.divisors(batch)
     if training.takes_batch_statistics(whole, replace(request.model.training, micro_batches=1)):
@@ -265,6 +272,7 @@ def _problems_by_parts(
     graphs: dict[int, TrainingGraph] = {}
     problems: dict[int, Problem] = {}
     first: Problem | None = None
+    cache, is_roomy = profile.memory.cache_bytes, False
     for count in counts:
         options = replace(request.model.training, micro_batches=count)
         try:
@@ -274,7 +282,7 @@ def _problems_by_parts(
                 raise
             break  # this model cannot be split
         problem = problem_of(request, step, profile)
-        if problems and len(problem.operators) > MOST_OPERATORS:
+        if problems and len(problem.operators) > (MOST_CACHED if is_roomy else MOST_OPERATORS):
             break
         budget = request.budget if first is None else f"{first.budget_bytes}B"
         at_limits = limits(replace(request, budget=budget), problem)
@@ -282,9 +290,18 @@ def _problems_by_parts(
             at_limits = replace(at_limits, budget_bytes=first.budget_bytes, deadline_ns=first.deadline_ns)
         first = first or at_limits
         graphs[count], problems[count] = step, at_limits
-        if keep_all_peak_bytes(at_limits) <= at_limits.budget_bytes:
-            break  # more parts cost more even if nothing is recomputed
-    return graphs, problems
+        is_roomy = is_roomy or keep_all_peak_bytes(at_limits) <= at_limits.budget_bytes
+        if is_roomy and cache is None:
+            break
+    if cache is None or len(graphs) < 2:
+        return graphs, problems, ()
+    fitting = parts_for_cache(graphs, int(cache.value))
+    if solvers.info(request.solver).fits_cache:
+        graphs, problems = {fitting: graphs[fitting]}, {fitting: problems[fitting]}
+    note = f"micro-batches: each operator fits the cache of {format_bytes(int(cache.value))} in {fitting} parts"
+    if working_set_bytes(graphs[fitting]) > cache.value:
+        note = f"micro-batches: with more than {fitting} parts no operator comes closer to fitting the cache"
+    return graphs, problems, (note,)
 
 
 def solve_budgets(

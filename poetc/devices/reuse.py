@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from poetc.devices.profile import Memory
@@ -85,6 +86,29 @@ def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
                 freed.append((moment, size))
         result[operators[at].name] = found
     return result
+
+
+def working_set_bytes(graph: Graph) -> int:
+    """The most bytes that one operator reads and writes. Copies of a part of a tensor, read once each, are left out."""
+    largest = 0
+    for op in graph.operators:
+        kind = spec(op.kind)
+        if kind.is_view or op.kind == "Slice":
+            continue
+        replaced = {op.outputs[o] for _, o in kind.must_alias}
+        size = sum(graph.tensors[t].size_bytes for t in {*op.inputs, *op.outputs} - replaced)
+        moved = kind.work(bind(op, graph.tensors)).bytes_moved
+        largest = max(largest, size if moved is None else min(size, moved))
+    return largest
+
+
+def parts_for_cache(graphs: Mapping[int, Graph], cache_bytes: int) -> int:
+    """The fewest parts of a batch for which each operator fits the cache: Mandheling's rule.
+
+    `graphs`: the training step by number of parts. Where weights alone are larger than the cache, it is the fewest
+    parts beyond which no working set shrinks. Source: Xu et al., MobiCom 2022.
+    """
+    return min(graphs, key=lambda count: (max(cache_bytes, working_set_bytes(graphs[count])), count))
 
 
 def _take(freed: list[tuple[int, int]], size: int, recency: _Recency) -> int:

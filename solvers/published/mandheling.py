@@ -1,6 +1,7 @@
 """Mandheling: runs of operators go to the co-processor where that saves more than the switches cost.
 
-Source: Xu et al., MobiCom 2022. Its batch splitting and its prepared subgraphs concern the operators, not their places.
+Source: Xu et al., MobiCom 2022. With --micro-batches auto the batch has as many parts as its rule says: the fewest for
+which each operator fits the cache (`poetc.devices.reuse`). Its prepared subgraphs concern operators, not their places.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ INFO = SolverInfo(
     energy=True,
     deadline=True,
     processors=True,
+    fits_cache=True,
     notes="Greedy, in the order of the step. Neither recomputes nor pages.",
 )
 
