@@ -9,6 +9,7 @@ from poetc.devices.units import format_bytes, format_count
 from poetc.reporting._facts import Category, Facts, Origin
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import shorten
+from poetc.scheduling import allocation_banks
 from poetc.scheduling.problem import Problem
 
 _COLUMNS = 800  # of the memory chart: more steps than that share columns
@@ -83,12 +84,14 @@ def memory_chart(solved: Solved, facts: Facts) -> str:
 
 
 def arena_map(solved: Solved, facts: Facts) -> str:
-    """Offset over steps: where in the arena every tensor lies, and when."""
+    """Offset over steps: where in the arena every tensor lies, and when. Of an arena in banks, a lane for each."""
     plan, problem, steps = solved.plan, solved.problem, len(solved.schedule.steps)
-    full = max(plan.arena_bytes, 1) * 1.04
-    boxes: list[tuple[int, str]] = []
+    sizes = [use.arena_bytes for use in plan.banks] or [plan.arena_bytes]
+    full = [max(size, 1) * (1.04 if not plan.banks else 1.12) for size in sizes]
+    banks = allocation_banks(problem, solved.schedule, plan)
+    boxes: list[tuple[int, int, str]] = []  # bank, bytes times steps, rectangle
     used: set[Category] = set()
-    for a in plan.allocations:
+    for a, bank in zip(plan.allocations, banks, strict=True):
         segments: Sequence[tuple[int | None, int, int]] = [(None, a.start, a.end)]
         if a.tensors:
             ends = [start for _, start in a.tensors[1:]] + [a.end]
@@ -96,30 +99,51 @@ def arena_map(solved: Solved, facts: Facts) -> str:
         for t, start, end in segments:
             category = Category.WORKSPACE if t is None else facts.categories[t]
             used.add(category)
-            top = (full - a.offset_bytes - a.size_bytes) * _HEIGHT / full
-            height = a.size_bytes * _HEIGHT / full
+            top = (full[bank] - a.offset_bytes - a.size_bytes) * _HEIGHT / full[bank]
+            height = a.size_bytes * _HEIGHT / full[bank]
             box = (
                 f'<rect class="{CLASSES[category]}" x="{start}" y="{_short(top)}" width="{end - start}" '
                 f'height="{_short(height)}"><title>{escape(_allocation_title(problem, t, a.operator))}: '
                 f"{format_bytes(a.size_bytes)} at {a.offset_bytes:,}, steps {start} to {end - 1}</title></rect>"
             )
-            boxes.append(((end - start) * a.size_bytes, box))
-    kept = sorted(range(len(boxes)), key=lambda i: (-boxes[i][0], i))[:_RECTANGLES]
-    drawn = "".join(boxes[i][1] for i in sorted(kept))
-    description = (
-        f"{len(boxes)} rectangles, one for each time a tensor or workspace lies in the arena: across, the steps that "
-        f"it stays; upwards, its bytes. The arena has {format_bytes(plan.arena_bytes)}, the most ever live is "
-        f"{format_bytes(plan.max_live_bytes)}."
-    )
-    svg = _svg("arena", steps, "Arena map", description, drawn + _backward_line(facts, steps, steps))
+            boxes.append((bank, (end - start) * a.size_bytes, box))
+    kept = sorted(sorted(range(len(boxes)), key=lambda i: (-boxes[i][1], i))[:_RECTANGLES])
+    names = [b.name for b in problem.banks] or [""]
+    plots = []
+    for bank, name in enumerate(names):
+        if problem.banks and not sizes[bank]:
+            continue
+        own = [b for b in boxes if b[0] == bank]
+        where = f"the part of the arena in {name}" if name else "the arena"
+        description = (
+            f"{len(own)} rectangles, one for each time a tensor or workspace lies in {where}: across, the steps that "
+            f"it stays; upwards, its bytes. It has {format_bytes(sizes[bank])}"
+            + (f", the most ever live is {format_bytes(plan.max_live_bytes)}." if not name else ".")
+        )
+        drawn = "".join(boxes[i][2] for i in kept if boxes[i][0] == bank)
+        svg = _svg(
+            f"arena{bank or ''}",
+            steps,
+            f"Arena map of {name}" if name else "Arena map",
+            description,
+            drawn + _backward_line(facts, steps, steps),
+        )
+        label = f"{name}: {_bank_use(solved, bank)}" if name else f"arena {format_bytes(sizes[bank])}"
+        marks = _y_mark("arena-label", sizes[bank] / full[bank], label)
+        plots.append(_plot(svg, marks, full[bank], steps, facts, "lane" if name else ""))
     note = ""
     if len(boxes) > len(kept):
         note = (
             f"<p class='small'>The {len(boxes) - len(kept):,} smallest of {len(boxes):,} rectangles are not drawn.</p>"
         )
-    marks = _y_mark("arena-label", plan.arena_bytes / full, f"arena {format_bytes(plan.arena_bytes)}")
     shown = [(CLASSES[c], c.value) for c in Category if c in used]
-    return _plot(svg, marks, full, steps, facts) + legend(shown) + note
+    return "".join(plots) + legend(shown) + note
+
+
+def _bank_use(solved: Solved, bank: int) -> str:
+    """The peak of a bank, and its budget."""
+    peak, budget = solved.trace.bank_peaks[bank], solved.problem.banks[bank].budget_bytes
+    return f"peak {format_bytes(peak)} of {format_bytes(budget)}"
 
 
 def timeline(solved: Solved, facts: Facts) -> str:
@@ -225,12 +249,13 @@ def _svg(name: str, width: int, title: str, description: str, body: str) -> str:
     )
 
 
-def _plot(svg: str, marks: str, full: float, steps: int, facts: Facts) -> str:
+def _plot(svg: str, marks: str, full: float, steps: int, facts: Facts, kind: str = "") -> str:
     ticks = "".join(
         f'<span class="y-tick" style="bottom:{n * 100 / full:.2f}%"><span>{_round_bytes(n)}</span></span>'
         for n in _ticks(full)
     )
-    return f'<div class="plot"><div class="area">{ticks}{svg}{marks}</div>{_x_axis(steps, facts)}</div>'
+    area = f"area {kind}".strip()
+    return f'<div class="plot"><div class="{area}">{ticks}{svg}{marks}</div>{_x_axis(steps, facts)}</div>'
 
 
 def _ticks(full: float) -> list[int]:

@@ -103,6 +103,13 @@ def overhead(solved: Solved) -> str:
     return " and ".join(parts) + " than computing everything once" if parts else ""
 
 
+def moves_heading(solved: Solved) -> str:
+    """The reason of moves within RAM."""
+    if solved.problem.banks:
+        return "Copied between banks, or moved to make room in one piece"
+    return "Moved within RAM, to make room in one piece"
+
+
 def moved(solved: Solved) -> str:
     """The time that moves within RAM take, all together."""
     trace = solved.trace

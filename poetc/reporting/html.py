@@ -106,6 +106,10 @@ def _sizes(solved: Solved) -> str:
             _words.of_keep_all(solved.trace.peak_bytes, keep_all),
         ),
         ("strong", "packed, with runtime and stack", packed, _words.of_keep_all(packed, keep_all)),
+        *(
+            ("plain", f"of it in bank {b.name}", n, f"of {format_bytes(b.budget_bytes)}")
+            for b, n in zip(problem.banks, solved.trace.bank_peaks, strict=True)
+        ),
         ("plain", "smallest budget found", summary.get("min_budget_bytes"), "a schedule exists"),
     ]
     return _charts.size_bars([(c, label, n, remark) for c, label, n, remark in rows if n is not None])
@@ -174,7 +178,7 @@ def _changes(solved: Solved, facts: Facts) -> str:
             )
             for r in facts.relocated[:_LIST_ROWS]
         ]
-        heading = f"Moved within RAM, to make room in one piece: {format_count(len(facts.relocated), 'tensor')}"
+        heading = f"{_words.moves_heading(solved)}: {format_count(len(facts.relocated), 'tensor')}"
         columns = ("tensor", "size", "times", "energy", "time")
         parts.append(_table(heading, columns, rows, more=len(facts.relocated)))
     return "".join(parts) or "<p>Nothing is recomputed and nothing is paged: the budget does not ask for it.</p>"
@@ -215,6 +219,10 @@ def _totals(solved: Solved) -> str:
         ("moved within RAM", f"{format_count(trace.moves, 'time')}; {_words.moved(solved)}"),
         ("written to the store", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)),
         ("peak RAM", f"{trace.peak_bytes:,} bytes at step {trace.peak_step:,}"),
+        *(
+            (f"peak in {b.name}", f"{n:,} bytes of {b.budget_bytes:,}")
+            for b, n in zip(problem.banks, trace.bank_peaks, strict=True)
+        ),
         ("budget", f"{problem.budget_bytes:,} bytes"),
         ("runtime and stack", f"{problem.base_bytes:,} bytes"),
         ("arena", f"{solved.plan.arena_bytes:,} bytes, of which {solved.plan.state_bytes:,} state"),

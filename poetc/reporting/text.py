@@ -49,6 +49,7 @@ def _memory(solved: Solved) -> str:
     keep_all = summary.get("keep_all_peak_bytes")
     rows = [("budget", problem.budget_bytes), ("peak", trace.peak_bytes)]
     rows.append(("packed: arena and base", problem.base_bytes + plan.arena_bytes))
+    rows += [(f"peak of bank {b.name}", n) for b, n in zip(problem.banks, trace.bank_peaks, strict=True)]
     if keep_all is not None:
         rows.append(("keep-all peak", keep_all))
     if summary.get("min_budget_bytes") is not None:
@@ -150,7 +151,7 @@ def _relocated(solved: Solved, facts: Facts) -> str:
         )
         for r in facts.relocated[:_ROWS]
     ]
-    return f"Moved within RAM, to make room in one piece: {_words.moved(solved)}\n" + _table(
+    return f"{_words.moves_heading(solved)}: {_words.moved(solved)}\n" + _table(
         [*rows, *_more(len(facts.relocated), 5)], right=(1, 2, 3, 4)
     )
 

@@ -3,7 +3,7 @@
 docs/reference/formats.md describes their files.
 """
 
-from poetc.scheduling._banks import arrival_banks
+from poetc.scheduling._banks import allocation_banks, arrival_banks
 from poetc.scheduling._checker import ScheduleError, Trace, trace_of, verify, verify_parts
 from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
 from poetc.scheduling._joined import joined
@@ -100,6 +100,7 @@ __all__ = [
     "Transition",
     "Variant",
     "all_in_ram",
+    "allocation_banks",
     "arrival_banks",
     "buffer_offset",
     "choose_pairs",

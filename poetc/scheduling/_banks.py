@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from poetc.scheduling.problem import BankSpec, Problem
-from poetc.scheduling.schedule import Compute, Move, PageIn, Schedule
+from poetc.scheduling.schedule import Compute, MemoryPlan, Move, PageIn, Schedule
 
 Access = tuple[BankSpec, int, int]  # bytes read in a bank, and bytes written
 
@@ -26,6 +26,18 @@ def operator_access(problem: Problem, index: int, banks: Mapping[int, int], work
     found += [(problem.banks[banks[t]], 0, problem.tensors[t].size_bytes) for t in operator.outputs]
     workspace_bytes = operator.workspace_bytes
     return [*found, (problem.banks[workspace_bank], workspace_bytes, workspace_bytes)]
+
+
+def allocation_banks(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> list[int]:
+    """The bank of each allocation of a plan; the page buffer is in the first one, as is all where there are none."""
+    arrivals = arrival_banks(problem, schedule) if problem.banks else {}
+    found = []
+    for a in plan.allocations:
+        if not problem.banks or (a.operator is None and not a.tensors):
+            found.append(0)
+        else:
+            found.append(schedule.workspace_banks[a.operator] if a.operator is not None else arrivals[a.tensors[0]])
+    return found
 
 
 def arrival_banks(problem: Problem, schedule: Schedule) -> dict[tuple[int, int], int]:

@@ -33,13 +33,17 @@ from poetc.scheduling import (
     Scope,
     Status,
     TensorSpec,
+    allocation_banks,
     complete,
     keep_all,
     keep_all_peak_bytes,
     pack,
+    trace_of,
     verify,
 )
 from poetc.scheduling._completion import Action
+from poetc.solvers.banks import place_in_banks
+from tests.support.banks import banked
 from tests.support.problems import random_actions, random_dag, training_problem
 
 NASTY = "<script>alert('&')</script>/a:b;c>\"q\"" + "é" * 170
@@ -225,6 +229,33 @@ def test_the_page_is_well_formed_and_needs_nothing_from_outside() -> None:
         "budget",
     ):
         assert expected in words
+
+
+def test_an_arena_in_banks_has_a_lane_for_each() -> None:
+    problem = banked(Random(12), 4)
+    schedule = keep_all(replace(problem, banks=(), budget_bytes=2**40))
+    banks = tuple(replace(b, budget_bytes=2**20) for b in problem.banks)
+    problem = replace(problem, banks=banks, budget_bytes=2**21)
+    half = keep_all_peak_bytes(problem) * 3 // 5
+    placed = place_in_banks(problem, schedule, (half, half), time_limit_s=5.0)
+    assert placed is not None
+    schedule = replace(schedule, steps=placed.steps, banks=placed.banks, workspace_banks=placed.workspace_banks)
+    trace, plan = trace_of(problem, schedule), pack(problem, schedule)
+    assert min(trace.bank_peaks) > problem.base_bytes
+    solved = Solved(problem=problem, schedule=schedule, trace=trace, plan=plan)
+    page, told = html(solved), text(solved)
+    assert len(re.findall('class="area lane"', page)) == 2
+    ids = re.findall(r'id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    lanes = page[page.index('<section id="arena">') :].split('class="area lane"')[1:]
+    drawn = [lane.split("</svg>")[0].count("<rect") for lane in lanes]
+    served = allocation_banks(problem, schedule, plan)
+    assert drawn == [
+        sum(max(1, len(a.tensors)) for a, of in zip(plan.allocations, served, strict=True) if of == b) for b in (0, 1)
+    ]
+    for b, peak in zip(problem.banks, trace.bank_peaks, strict=True):
+        assert re.search(f"peak of bank {b.name} +{re.escape(format_bytes(peak))}", told)
+        assert f"{b.name}: peak {format_bytes(peak)} of {format_bytes(2**20)}" in page
 
 
 def test_names_are_escaped_and_shortened() -> None:
