@@ -60,6 +60,8 @@ class Board:
     sources: tuple[str, ...] = ()  # files of runtime/ports besides the target's folders
     serial: str = ""  # the driver of its serial line, a file of runtime/ports; "": none here
     processors: str = ""  # the port of its other processors, a file of runtime/ports; "": it has one
+    processor_count: int = 2  # with that port, the most
+    smp: bool = False  # QEMU is told how many processors there are
     trap: str = ""  # mpu | mmu | end | pages | ""
     memory_option: bool = False
     bank: str = "ram"  # name of the memory `ram`, where an arena is spread over several
@@ -288,6 +290,9 @@ BOARDS = {
             code=Region(0x40100000, 64 * MIB),
             ram=Region(0x40100000, 1024 * MIB),
             sources=_SEMIHOSTING,
+            processors="processors/psci.c",
+            processor_count=8,
+            smp=True,
             trap="end",
             memory_option=True,
         ),

@@ -335,8 +335,13 @@ def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
         files["model.h"] = generic_header(model.module, model.identity, contents.sections.arena).encode()
     if target.build == "firmware" and board is not None:
         image_bytes = sum(len(data) for name, data in contents.images.items() if name.endswith(".bin"))
-        processors = 2 if contents.has_processors else 1
         main = model.module.programs[0]
+        processors = max(1, len(main.queues)) if contents.has_processors else 1
+        if processors > 1 and processors > board.processor_count:
+            raise UsageError(
+                f"{board.name} has {board.processor_count} processors, and the schedule is for {processors}; solve with"
+                " --processors for fewer"
+            )
         plan = layout_of(board, memory, main, model.module.arena_bytes, image_bytes, processors)
         own = own_linker_script(board)
         files["link.ld"] = linker_script(plan, contents.sections).encode() if own is None else own.read_bytes()

@@ -311,6 +311,8 @@ def _script(plan: Layout, sections: Sections) -> Iterator[str]:
     arena = sections.arena or ".bss.poetc_arena"
     stacks = plan.processors * plan.stack_bytes
     second = f"\n        . = . + {plan.stack_bytes};\n        poetc_second_stack_top = .;" * (plan.processors > 1)
+    if plan.processors > 2:
+        second += f"\n        . = . + {(plan.processors - 2) * plan.stack_bytes};"
     place = (
         f"{'.arena' if not sections.arena else arena} {plan.arena_origin:#010x} (NOLOAD) : {{ *({arena}) }} > ram"
         if plan.arena_address is None

@@ -13,6 +13,7 @@ from poetc import codegen
 from poetc.codegen import HostModel, build_host, sample_inputs
 from poetc.codegen.program import Program
 from poetc.devices.processors import MICROCONTROLLER_TEAM_BYTES
+from poetc.errors import UsageError
 from poetc.graph import Array
 from tests.codegen.models import Case
 from tests.host_c.test_queues import parallel
@@ -54,6 +55,31 @@ def test_two_processors_do_the_work_of_one(board: str, program: tuple[Case, Prog
         size = codegen.firmware_size(two, firmware.board, checkpoint=0, gradients=True)
         assert size.ram_bytes == firmware.elf.data_bytes + firmware.elf.bss_bytes
         assert abs(size.flash_bytes - firmware.elf.flash_bytes) <= 512  # without the code of the checksum
+
+
+@pytest.mark.parametrize("processors", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_bare_processors_do_the_work_of_one(processors: int, tmp_path: Path) -> None:
+    """Of QEMU's virt machine, with -smp 2 and 4: PSCI starts the others."""
+    case, several = next(found for seed in range(2, 20) if all((found := parallel(seed, processors))[1].queues))
+    one, values = replace(several, queues=()), case.graph.values
+    batches = [dict(sample_inputs(several, step)) for step in range(STEPS)]
+    with build_host([one], values) as model:
+        expected = bits(model, batches)
+    firmware = codegen.build_firmware(several, values, "virt-a72", tmp_path, checkpoint=0, gradients=True)
+    assert firmware.has_processors
+    run = codegen.execute(firmware, batches)
+    assert (run.losses, run.gradients_crc, run.state_sha256) == expected
+    assert run.arena_bytes == several.high_water_bytes
+    assert len(run.queue_instructions) == processors and min(run.queue_instructions) > 0
+    assert max(run.queue_instructions) <= run.longest_instructions < run.instructions
+
+
+def test_a_board_with_fewer_processors_refuses(tmp_path: Path) -> None:
+    case, four = parallel(2, 4)
+    with pytest.raises(UsageError, match="mps2-an521 has 2 processors, and the schedule is for 4"):
+        codegen.emit(
+            [four], case.graph.values, model="m", target="generic-m33", board="mps2-an521", out_dir=tmp_path / "src"
+        )
 
 
 @pytest.mark.long

@@ -19,6 +19,8 @@
 #elif defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' /* the cores' events reach each other */
 #define POETC_FENCE_PAUSE() __asm__ volatile("wfe" : : : "memory")
 #define POETC_FENCE_SIGNAL() __asm__ volatile("dsb\n sev" : : : "memory")
+#elif defined(__aarch64__)
+#define POETC_FENCE_PAUSE() __asm__ volatile("yield" : : : "memory")
 #else
 #define POETC_FENCE_PAUSE() ((void)0)
 #endif
