@@ -21,7 +21,7 @@ from poetc.solvers.poetc.placement.search import PlacementSearch
 from poetc.solvers.poetc.search.race import at_once
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
 from poetc.solvers.poetc.work import Work
-from poetc.solvers.processors import shortest_ns
+from poetc.solvers.processors import critical_path_ns, shortest_ns
 from poetc.solvers.registry import available, info, solve
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "available",
     "best_order",
     "cheapest_order",
+    "critical_path_ns",
     "info",
     "lower_bound_bytes",
     "min_budget",

@@ -335,10 +335,11 @@ def require_time(request: SolveRequest, problem: Problem) -> None:
         given = f"the deadline of {format_ns(deadline)}, which {request.model.source} says,"
         if request.deadline is not None:
             given = f"--deadline {request.deadline}"
-        raise InfeasibleError(
-            f"{given} cannot be met: every operator once takes {format_ns(once)}"
-            f"{' at least' if problem.processors else ''}; allow more than that"
-        )
+        least = f"every operator once takes {format_ns(once)}"
+        if problem.processors:
+            path_ns = solvers.critical_path_ns(problem)
+            least = f"a step takes {format_ns(once)} at least, its critical path {format_ns(path_ns)}"
+        raise InfeasibleError(f"{given} cannot be met: {least}; allow more than that")
 
 
 def _least(request: SolveRequest, problem: Problem, offers: Sequence[Offer]) -> RamSearch:

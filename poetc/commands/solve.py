@@ -213,6 +213,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     whole = load_model(request.model)
     graph = inference_model(request.model, whole)
     graphs, problems, notes = _problems_by_parts(request, whole, profile)
+    require_time(request, min(problems.values(), key=solvers.shortest_ns))
     paging = paging_of(request, profile)
     of_parts = {count: encodings.offers_of(graphs[count], profile, p, paging) for count, p in problems.items()}
     offers = [offer for found in of_parts.values() for offer in found]

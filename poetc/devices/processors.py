@@ -24,6 +24,8 @@ def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
         if not profile.processors:
             raise UsageError(f"--processors {ALL}: device {profile.name!r} has the main processor alone")
         return tuple(profile.processors)
+    if ALL in names and ALL not in profile.processors:
+        raise UsageError(f"--processors {text}: {ALL!r} stands for every processor; leave the other names out")
     for name in names:
         if name not in profile.processors:
             close = difflib.get_close_matches(name, profile.processors, n=1)

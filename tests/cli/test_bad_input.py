@@ -405,11 +405,21 @@ def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> No
     common = ("solve", model, "--batch", "2", "--time-limit", "2", "--no-paging", "-o", out)
     one_line(poetc(*common, "--device", "rp2350", "--processors", "core2"), 2, "--processors core2", "'core1'")
     one_line(poetc(*common, "--device", "stm32f746", "--processors", "all"), 2, "has the main processor alone")
-    one_line(poetc(*common, "--device", "phone-dsp", "--processors", "dsp"), 2, "dsp: it runs no operator", "i8")
+    said = ("dsp: it runs no operator of", "i8", "'Conv(/0/Conv_output_0)' is a Conv of floats")
+    one_line(poetc(*common, "--device", "phone-dsp", "--processors", "dsp"), 2, *said)
+    one_line(poetc(*common, "--device", "rpi4", "--processors", "all,core1"), 2, "'all' stands for every processor")
     plans = ("bundle", model, "--batch", "2", "--budgets", "120%,95%", "-o", out)
     one_line(poetc(*plans, "--device", "rp2350", "--processors", "all"), 2, "--processors", "on one processor")
     late = ("--device", "rp2350", "--processors", "all", "--deadline", "1ns")
-    one_line(poetc(*common, *late), 4, "--deadline 1ns", "cannot be met", "at least")
+    said = (
+        "--deadline 1ns",
+        "cannot be met: the critical path, on the fastest processors, is 43.",
+        "at least; allow more",
+    )
+    one_line(poetc(*common, *late), 4, *said)
+    one_line(poetc(*common, *late, "--micro-batches", "auto"), 4, *said)
+    banks = ("--device", "stm32h745", "--processors", "m4", "--budget", "dtcm=64kB")
+    one_line(poetc(*common, *banks), 2, "--budget dtcm=64kB and --processors exclude each other")
     one_line(poetc(*common, *late[:4], "--solver", "melon"), 2, "melon: places operators on one processor alone")
     assert not out.exists()
 
