@@ -157,6 +157,24 @@ class Mip:
         """The duals of the rows of the LP; None if it was not solved to the end."""
         return self._root(time_limit_s, 1, 0)[1]
 
+    def dual_bound(self, *, time_limit_s: float) -> float:
+        """A lower bound of the LP from its duals, exact but for rounding: HiGHS's tolerances do not matter.
+
+        For rows without upper ends and costs of at least 0 alone. -inf if the LP was not solved to the end.
+        """
+        solved = self.duals(time_limit_s=time_limit_s)
+        if solved is None:
+            return -INFINITY
+        duals = np.maximum(solved, 0.0)
+        cost, lower, upper = np.array(self.cost), np.array(self.lower), np.array(self.upper)
+        paid = np.zeros(len(cost))
+        np.add.at(paid, self.index, np.array(self.value) * np.repeat(duals, np.diff(self.starts)))
+        above = np.isinf(upper) & (paid > cost)
+        share = float(np.min(cost[above] / paid[above])) if above.any() else 1.0
+        reduced = np.where(np.isinf(upper), np.maximum(0.0, cost - share * paid), cost - share * paid)
+        ends = np.where(reduced >= 0, lower, np.where(np.isinf(upper), 0.0, upper))
+        return share * float(duals @ np.array(self.row_lower)) + float(reduced @ ends)
+
     def _lp(self, left_out: npt.NDArray[np.bool_] | None = None) -> highspy.HighsLp:
         """The model for HiGHS, without some of the rows."""
         starts, index = np.array(self.starts, dtype=np.int32), np.array(self.index, dtype=np.int32)

@@ -235,7 +235,7 @@ class _Side:
 
     def _simple(self) -> Proof:
         """The bound that holds for every schedule."""
-        least, method = self.relaxed.least, "work divided among processors, critical path"
+        least, method = self.relaxed.least, "work and hand-overs divided among processors, critical path"
         return Proof(status=Status.LIMIT, objective=least, bound=least, scope=EVERYTHING, method=method)
 
     def _plain(self, choice: Placement, part: Planner) -> Solution:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from poetc.scheduling import OperatorSpec, Paging, Problem, Semantics, TensorSpec, Variant
 from poetc.solvers.highs import Mip
+from poetc.solvers.processors.hand_overs import least_with_hand_overs
 from poetc.solvers.processors.placing import makers_of
 
 LP_LIMIT_S = 10.0
@@ -91,6 +92,7 @@ def relaxed(problem: Problem) -> Relaxed:
     operators = tuple(plain(o) for o in problem.operators)
     if least_transfer < 0 or any(o.energy_pj < 0 for o in operators):
         return Relaxed(None, max(0, least))
+    least = max(least, least_with_hand_overs(problem, path_ns))
     plain_problem = replace(problem, operators=operators, tensors=tuple(tensors), processors=())
     once = problem.objective.cost(plain_problem.compute_once_pj, plain_problem.compute_once_ns)
     return Relaxed(plain_problem, max(least, once))

@@ -107,7 +107,7 @@ def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Sched
         objective=cost,
         bound=min(cost, relaxed(problem).least),
         scope=Scope(),
-        method="every operator once; bound: work divided among processors, critical path",
+        method="every operator once; bound: work and hand-overs divided among processors, critical path",
     )
     return Schedule(solver=info.name, steps=steps, proof=proof)
 

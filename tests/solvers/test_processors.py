@@ -209,6 +209,7 @@ def compare_tight(seed: int) -> bool:
         assert found.steps is None or repeats == 0
         return False
     assert found.is_complete and found.steps is not None
+    assert relaxed(problem).least <= least
     trace = verify_parts([(problem, found.steps)])
     assert found.cost == problem.objective.cost(trace.energy_pj, trace.time_ns) <= least
     if trace.recomputes <= repeats:
@@ -361,6 +362,23 @@ def two_processors(costs: Sequence[tuple[int, int | None]], *, is_chain: bool = 
         objective=Objective.TIME,
         budget_bytes=2**20,
     )
+
+
+def test_the_bound_counts_hand_overs() -> None:
+    """A chain whose operators each prefer the other processor, where a hand-over costs more than that saves."""
+    plain = two_processors([(10, 1), (1, 10), (10, 1), (1, 10)], is_chain=True)
+    specs = tuple(replace(p, active_uw=1_000_000, hand_over_ns=50) for p in plain.processors)
+    operators = tuple(
+        replace(
+            o, energy_pj=1000 * o.time_ns, elsewhere=tuple(replace(e, energy_pj=1000 * e.time_ns) for e in o.elsewhere)
+        )
+        for o in plain.operators
+    )
+    problem = replace(plain, processors=specs, operators=tuple(operators), objective=Objective.ENERGY)
+    assert least_cost(problem) == 22_000
+    assert 0.999 * 22_000 < relaxed(problem).least <= 22_000
+    free = replace(problem, processors=plain.processors)
+    assert relaxed(free).least == 4_000
 
 
 class Slow(Kernels):

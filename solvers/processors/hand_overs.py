@@ -1,0 +1,103 @@
+"""A lower bound that counts hand-overs: a linear program over the processors on which each operator runs.
+
+x[v, p] says that operator v runs on processor p at least once, and sum over p of x[v, p] >= 1. An execution on p reads
+a tensor of another processor unless the maker runs on p, too. So it takes a hand-over longer by x[v, p] - x[maker, p].
+The makespan is no less than the critical path, nor than the load of each processor with its hand-overs. Energy is that
+above idling, and the idle power of all processors for the makespan. Recomputation and paging only add to all of this.
+
+For two processors that work one at a time this is a minimum cut. The bound is computed from dual values, whatever
+these are, so that it holds without trust in their accuracy.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import replace
+
+from poetc.scheduling import OperatorSpec, Problem, Variant
+from poetc.solvers.highs import COST_SCALE, Mip
+from poetc.solvers.processors.placing import makers_of
+
+LP_LIMIT_S = 3.0
+LARGEST = 60_000  # coefficients
+SAFE = 1e-9  # relative, for rounding of floats
+
+
+def least_with_hand_overs(problem: Problem, path_ns: int) -> int:
+    """No schedule costs less, in the unit of the objective; 0 where nothing was found.
+
+    `path_ns`: no schedule takes less time. No execution and no transfer may save energy above idling.
+    """
+    if not any(p.hand_over_ns or p.flush_ps_per_byte for p in problem.processors):
+        return 0
+    return _least(replace(problem, budget_bytes=0, deadline_ns=None, write_limit_bytes=None), path_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _least(problem: Problem, path_ns: int) -> int:
+    processors, makers = problem.processors, makers_of(problem)
+    energy, per_ns = problem.objective.cost(1, 0) / 1000, float(problem.objective.cost(0, 1))
+    once = float(problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns))
+    scale = COST_SCALE / max(1.0, once)
+    unit_ns = max(1, problem.compute_once_ns)
+    idle_uw = sum(p.idle_uw for p in processors)
+    lp = Mip()
+    makespan = lp.column(scale * unit_ns * (energy * idle_uw + per_ns), path_ns / unit_ns, math.inf, integer=False)
+    loads: list[tuple[list[int], list[float]]] = [([makespan], [1.0]) for _ in processors]
+    runs: list[dict[int, int]] = []
+
+    def load(p: int, cost: float, ns: float) -> int:
+        """A column that costs so much above idling, and loads processor `p`."""
+        column = lp.column(scale * cost, integer=False)
+        loads[p][0].append(column)
+        loads[p][1].append(-ns / unit_ns)
+        return column
+
+    for operator in problem.operators:
+        own: dict[int, int] = {}
+        for p, processor in enumerate(processors):
+            kernels: tuple[OperatorSpec | Variant, ...] = (operator, *operator.low_workspace)
+            costs = [c for kernel in kernels if (c := _cost(kernel, p)) is not None]
+            if costs:
+                above = min(1000 * pj - processor.idle_uw * ns for ns, pj in costs)
+                own[p] = load(p, energy * above, min(ns for ns, _ in costs))
+        runs.append(own)
+        lp.row(list(own.values()), [1.0] * len(own), 1.0)
+    rounded_ns = 0
+    for k, operator in enumerate(problem.operators):
+        read: dict[int, int] = {}
+        for t in set(operator.inputs):
+            if makers[t] >= 0:
+                read[makers[t]] = read.get(makers[t], 0) + problem.tensors[t].size_bytes
+        for p, column in runs[k].items() if read else ():
+            own_p = processors[p]
+            others = [q for n, q in enumerate(processors) if n != p]
+            call_ns = min(max(own_p.hand_over_ns, q.hand_over_ns) for q in others)
+            byte_ps = min(max(own_p.flush_ps_per_byte, q.flush_ps_per_byte) for q in others)
+            rounded_ns += bool(byte_ps)
+            above_uw = max(0, own_p.active_uw - own_p.idle_uw)
+            called = load(p, energy * above_uw * call_ns, call_ns) if call_ns else None
+            for maker, size in read.items():
+                maker_here = [(runs[maker][p], 1.0)] if p in runs[maker] else []
+                crossing = [called] if called is not None else []
+                if byte_ps:
+                    ns = size * byte_ps / 1000
+                    crossing.append(load(p, energy * above_uw * ns, ns))
+                for crosses in crossing:
+                    terms = [(crosses, 1.0), (column, -1.0), *maker_here]
+                    lp.row([c for c, _ in terms], [v for _, v in terms], 0.0)
+    for columns, values in loads:
+        lp.row(columns, values, 0.0)
+    if lp.entries > LARGEST:
+        return 0
+    # Times of flushes are rounded down, and energies to picojoules.
+    slack = rounded_ns * (energy * (idle_uw + max(p.active_uw for p in processors)) + per_ns) + 2000 * energy
+    return max(0, math.floor((lp.dual_bound(time_limit_s=LP_LIMIT_S) / scale - slack) * (1 - SAFE)))
+
+
+def _cost(kernel: OperatorSpec | Variant, p: int) -> tuple[int, int] | None:
+    """Time and energy of a kernel on a processor."""
+    if p == 0:
+        return kernel.time_ns, kernel.energy_pj
+    return next(((e.time_ns, e.energy_pj) for e in kernel.elsewhere if e.processor == p), None)
