@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from poetc import codegen
-from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, model_of
+from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, model_of, tool_for
 from poetc.benchmark._profile_fit import reference
 from poetc.devices import DeviceProfile, load_profile
 from poetc.devices.cost import CostModel
@@ -100,10 +100,10 @@ def _flags(counted: DeviceProfile, core: codegen.Core) -> str:
 
 def _source_text(core: str, model: Model | None) -> str:
     if model is None:
-        return f"cycles of Arm's manual (DDI 0484C, table 3-1) on the innermost loops of the kernels, {core}"
-    if model.exact:
-        return f"llvm-mca 14, {model.scheduler} model, on the innermost loops of the kernels"
-    return f"llvm-mca 14, {model.scheduler} model, the nearest to {core}, on the innermost loops of the kernels"
+        loops = "the innermost loops of the kernels and the compiler's library of floats"
+        return f"cycles of Arm's manual (DDI 0484C, table 3-1) on {loops}, {core}"
+    nearest = "" if model.exact else f" the nearest to {core},"
+    return f"llvm-mca {tool_for(model)[1]}, {model.scheduler} model,{nearest} on the innermost loops of the kernels"
 
 
 def _section(

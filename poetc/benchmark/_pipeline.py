@@ -13,9 +13,10 @@ import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from poetc import codegen
-from poetc.devices.loops import OTHER, class_of_group, class_of_source
+from poetc.devices.loops import CLASSES, OTHER, class_of_group, class_of_source
 from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
 
@@ -24,9 +25,13 @@ SHORTEST, LONGEST = 3, 600  # instructions of a loop
 _LOW, _HIGH = 0.25, 0.75  # quantiles of a class's loops, as its band
 _TOGETHER = 32  # loops in one run of llvm-mca
 _KNOWN = 0.75  # share of a loop's instructions that the model must know
-# Cycles by the beginning of a mnemonic, on two stages without a cache: Arm DDI 0484C, Cortex-M0+ Technical Reference
-# Manual, table 3-1. A load or store of several registers takes one more for each.
-_M0PLUS = (("ldm", 1), ("stm", 1), ("push", 1), ("pop", 1), ("ldr", 2), ("str", 2), ("bl", 3), ("b", 2))
+# Cycles of mnemonics on two stages without a cache: Arm DDI 0484C, Cortex-M0+ Technical Reference Manual, table 3-1.
+# A load or store of several registers takes one more for each. Others take one.
+_M0PLUS = ((re.compile(r"ldr|str|bx$|blx$"), 2), (re.compile(r"bl$"), 3))
+_CONDITIONAL = re.compile(r"b(?:eq|ne|cs|cc|hs|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)(?:\.n)?$")
+_ALWAYS = re.compile(r"b(?:\.n)?$")
+_INTEGER_CLASSES = ("movement", "int8")  # without floats, which a library makes where there is no FPU
+_FLOATS = ("addsf3.o", "subsf3.o", "mulsf3.o")  # members of that library
 _BRANCH = re.compile(r"\t(?:b|b\.?[a-z]{2}|cbn?z|tbn?z|j[a-z]+|le|dls|wls)\s.*?(\.L\w+)$")
 _LABEL = re.compile(r"^(\.L\w+):")
 _FUNCTION = re.compile(r"^([A-Za-z_]\w*)(?:\.\w+)*:")
@@ -39,6 +44,7 @@ class Model:
     cpu: str  # llvm-mca's -mcpu
     scheduler: str
     exact: bool  # of this core, not the nearest one
+    since: int = 14  # the release of LLVM that has it
 
 
 # Read from LLVM 14: lib/Target/AArch64/AArch64.td, lib/Target/ARM/ARM.td. A core that is not named there has no model.
@@ -58,6 +64,13 @@ MODELS = {
     "cortex-m33": Model("cortex-m33", _M4, False),
     "cortex-m55": Model("cortex-m55", _M4, False),
 }
+# Better ones of later releases: lib/Target/ARM/ARMScheduleM55.td, lib/Target/AArch64/AArch64SchedNeoverseN1.td. A
+# Neoverse N1 has the pipelines of a Cortex-A76.
+LATER = {
+    "cortex-m55": Model("cortex-m55", "Cortex-M55", True, since=16),
+    "cortex-a76": Model("neoverse-n1", "Neoverse N1", False, since=16),
+}
+_NEWEST = 22  # release of LLVM that is looked for, downwards
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +119,27 @@ def model_of(core: str) -> Model | None:
         raise UsageError(
             f"llvm-mca 14 has no model of {core!r}, nor of one like it; known: {', '.join(sorted(MODELS))}"
         )
-    return MODELS[core]
+    later = LATER.get(core)
+    return later if later is not None and tool_for(later)[1] >= later.since else MODELS[core]
+
+
+@cache
+def tool_for(model: Model) -> tuple[str, int]:
+    """The program and its release: `llvm-mca`, or `llvm-mca-N` where a later one has the model. Release 0: none."""
+    plain = "llvm-mca"
+    release = _release(plain)
+    for number in range(_NEWEST, model.since - 1, -1) if 0 < release < model.since else ():
+        if shutil.which(f"{plain}-{number}"):
+            return f"{plain}-{number}", _release(f"{plain}-{number}")
+    return plain, release
+
+
+def _release(program: str) -> int:
+    if shutil.which(program) is None:
+        return 0
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"LLVM version (\d+)", said)
+    return int(found[1]) if found else 0
 
 
 def target_of(core: codegen.Core) -> tuple[str, str, str]:
@@ -172,13 +205,13 @@ def _instructions(lines: Iterable[str]) -> Iterator[str]:
             yield text
 
 
-def run_model(loops: Sequence[Loop], triple: str, cpu: str) -> list[Timed]:
+def run_model(loops: Sequence[Loop], triple: str, cpu: str, program: str = "llvm-mca") -> list[Timed]:
     """Each loop's cycles a pass. Instructions that the model does not know are left out, and cost nothing.
 
     Such are `it` blocks and comparisons with exceptions on a Cortex-M7. A loop of which the model knows less than
     three quarters is left out altogether.
     """
-    if shutil.which("llvm-mca") is None:
+    if shutil.which(program) is None:
         raise UsageError("llvm-mca not found: apt-get install llvm")
     comment = "//" if triple.startswith("aarch64") else "@" if triple.startswith("thumb") else "#"
     bodies = [
@@ -187,9 +220,9 @@ def run_model(loops: Sequence[Loop], triple: str, cpu: str) -> list[Timed]:
     result: list[Timed] = []
     for first in range(0, len(loops), _TOGETHER):
         part = bodies[first : first + _TOGETHER]
-        cycles = _cycles(part, comment, triple, cpu)
+        cycles = _cycles(part, comment, triple, cpu, program)
         for loop, body, known in zip(loops[first : first + _TOGETHER], part, cycles, strict=True):
-            found = _without_unknown(body, comment, triple, cpu) if known is None else known
+            found = _without_unknown(body, comment, triple, cpu, program) if known is None else known
             if found is not None:
                 result.append(Timed(loop, len(loop.body), found + _more_registers(loop, cpu)))
     return result
@@ -221,13 +254,13 @@ def _count_registers(text: str) -> int:
     return total
 
 
-def _mca(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str) -> tuple[list[float], str]:
+def _mca(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str, program: str) -> tuple[list[float], str]:
     """Cycles of a pass of each body, none where one of them is refused, and llvm-mca's complaints."""
     lines = []
     for number, body in enumerate(bodies):
         lines += [f"{comment} LLVM-MCA-BEGIN {number}", *(f"\t{line}" for line in body), f"{comment} LLVM-MCA-END"]
     more = ["-mattr=+mve.fp"] if cpu == "cortex-m55" else []
-    words = ["llvm-mca", f"-mtriple={triple}", f"-mcpu={cpu}", *more, f"-iterations={ITERATIONS}"]
+    words = [program, f"-mtriple={triple}", f"-mcpu={cpu}", *more, f"-iterations={ITERATIONS}"]
     words += ["-instruction-info=0", "-resource-pressure=0"]
     done = subprocess.run(words, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
     found = [int(n) / ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", done.stdout, re.MULTILINE)]
@@ -235,15 +268,15 @@ def _mca(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str) -
     return (found if whole else []), done.stderr
 
 
-def _cycles(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str) -> list[float | None]:
-    found, _ = _mca(bodies, comment, triple, cpu)
+def _cycles(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str, program: str) -> list[float | None]:
+    found, _ = _mca(bodies, comment, triple, cpu, program)
     return list(found) or [None] * len(bodies)
 
 
-def _without_unknown(body: list[str], comment: str, triple: str, cpu: str) -> float | None:
+def _without_unknown(body: list[str], comment: str, triple: str, cpu: str, program: str) -> float | None:
     least = _KNOWN * len(body)
     while body and len(body) >= least:
-        found, complaints = _mca([body], comment, triple, cpu)
+        found, complaints = _mca([body], comment, triple, cpu, program)
         if found:
             return found[0]
         refused = {int(n) - 2 for n in re.findall(r"^<stdin>:(\d+):\d+: error", complaints, re.MULTILINE)}
@@ -256,17 +289,45 @@ def _without_unknown(body: list[str], comment: str, triple: str, cpu: str) -> fl
     return None
 
 
-def m0plus_cycles(loops: Sequence[Loop]) -> list[Timed]:
-    """By the manual's table; every branch is taken, which is one cycle too much for some."""
-    result = []
-    for loop in loops:
-        cycles = 0
-        for line in loop.body:
-            word = line.split()[0]
-            cycles += next((n for start, n in _M0PLUS if word.startswith(start)), 1)
-            if registers := re.search(r"\{(.*)\}", line):
-                cycles += _count_registers(registers[1])
-        result.append(Timed(loop, len(loop.body), cycles))
+def m0plus_cycles(loops: Sequence[Loop], taken: float = 1.0) -> list[Timed]:
+    """By the manual's table; `taken` is the share of conditional branches that are."""
+    return [Timed(loop, len(loop.body), sum(_m0plus(line, taken) for line in loop.body)) for loop in loops]
+
+
+def _m0plus(line: str, taken: float) -> float:
+    word = line.split()[0]
+    if registers := re.search(r"\{(.*)\}", line):
+        return 1 + _count_registers(registers[1]) + (2 if "pc" in registers[1] else 0)
+    if _ALWAYS.match(word):
+        return 2
+    if _CONDITIONAL.match(word):
+        return 1 + taken
+    return next((n for start, n in _M0PLUS if start.match(word)), 1)
+
+
+def float_library(prefix: str, flags: Sequence[str]) -> list[Loop]:
+    """Additions and multiplications of floats in the compiler's library, which loops call where there is no FPU."""
+    asked = [f"{prefix}gcc", *flags, "-print-libgcc-file-name"]
+    library = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    words = [f"{prefix}objdump", "-d", "--no-show-raw-insn", library]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    found = []
+    for part in re.split(r"^(?=\S+\.o:\s+file format)", text, flags=re.MULTILINE):
+        name = part.split(":", 1)[0]
+        if name in _FLOATS:
+            lines = re.findall(r"^\s+[0-9a-f]+:\t([a-z].*)$", part, re.MULTILINE)
+            found.append(Loop(name, name.removesuffix(".o"), 0, tuple(lines)))
+    return found
+
+
+def with_float_library(classes: Mapping[str, ClassCycles], library: ClassCycles) -> dict[str, ClassCycles]:
+    """The classes on a core without an FPU: most instructions of those with floats are the library's."""
+    result = {name: classes[name] for name in _INTEGER_CLASSES if name in classes}
+    for name in CLASSES:
+        if name not in result:
+            own = classes.get(name, library)
+            low, high = min(own.low, library.per_instruction), max(own.high, library.per_instruction)
+            result[name] = ClassCycles(library.per_instruction, low, high, own.loops)
     return result
 
 
@@ -321,7 +382,10 @@ def measure_class_cycles(
     prefix, flags, triple = target_of(core)
     model = model_of(core.name)
     loops = [loop for text in assemble(prefix, flags.split(), progress) for loop in innermost_loops(text)]
-    timed = m0plus_cycles(loops) if model is None else run_model(loops, triple, model.cpu)
+    if model is None:
+        library = by_class(m0plus_cycles(float_library(prefix, flags.split()), taken=0.5))[OTHER]
+        return with_float_library(by_class(m0plus_cycles(loops)), library)
+    timed = run_model(loops, triple, model.cpu, tool_for(model)[0])
     if counted_flags:
         others = (innermost_loops(text) for text in assemble(prefix, counted_flags.split(), progress))
         timed = as_counted(timed, [loop for found in others for loop in found])

@@ -67,7 +67,8 @@ def build_problem(
     costs.check_kinds(registry(), profile.name)
     others = tuple(OtherProcessor(profile, name, number) for number, name in enumerate(processors, 1))
     storages = _Storages(graph, profile, frozenset(stored), frozenset(in_ram), frozenset(in_flash))
-    fetched = fetched_bytes(graph, profile.memory) if profile.compute.loop_ns else {}
+    waits = bool(profile.compute.loop_ns) and not banks  # each bank charges its own bytes
+    fetched = fetched_bytes(graph, profile.memory) if waits else {}
     shares = zero_shares(graph) if costs.machine.is_soft and profile.compute.loop_ns else {}
     operators = tuple(
         _operator(op, graph, storages, costs, others, fetched.get(op.name, Fetched()), zero_factors(op, shares))

@@ -37,14 +37,25 @@ def list_profiles() -> tuple[str, ...]:
 def load_profile(name_or_path: str | Path) -> DeviceProfile:
     """A profile by its name or by the path of its YAML file. Raises UsageError."""
     profile, origins = _as_written(_find(name_or_path))
+    profile = _with_loops(profile, ("compute", "cycles"), origins)
+    for name, processor in profile.processors.items():
+        if processor.compute is not None:
+            own = _with_loops(profile.on(name), ("processors", name, "compute", "cycles"), origins).compute
+            processors = profile.processors | {name: msgspec.structs.replace(processor, compute=own)}
+            profile = msgspec.structs.replace(profile, processors=processors)
+    return profile
+
+
+def _with_loops(profile: DeviceProfile, at: KeyPath, origins: Mapping[KeyPath, str]) -> DeviceProfile:
+    """The profile with the loops that follow from its cycles, which stand at `at`."""
     if profile.compute.cycles is None:
         return profile
-    where = _where(("compute", "cycles"), origins)
+    where = _where(at, origins)
     counted, _ = _as_written(_find(profile.compute.cycles.counted))
     if counted.compute.cycles is not None:
         raise UsageError(
-            f"{where}: 'compute.cycles.counted' names {counted.name}, whose times are modelled too; name a profile of"
-            " an emulated board"
+            f"{where}: {'.'.join((*at, 'counted'))!r} names {counted.name}, whose times are modelled too; name a"
+            " profile of an emulated board"
         )
     return with_modelled_loops(profile, counted, where)
 
@@ -101,9 +112,13 @@ def profile_to_yaml(profile: DeviceProfile, columns: int = 110) -> str:
         return {k: compact(v) for k, v in value.items() if v is not None and v not in ({}, [])}
 
     document = compact(msgspec.to_builtins(profile))
-    if profile.compute.cycles is not None:  # the loops that follow from it are made when the file is read
-        modelled = {g for g, loops in profile.compute.loop_ns.items() if is_modelled(loops)}
-        document["compute"]["loop_ns"] = {g: v for g, v in document["compute"]["loop_ns"].items() if g not in modelled}
+    computes = [(profile.compute, document)]
+    computes += [(p.compute, document["processors"][n]) for n, p in profile.processors.items() if p.compute is not None]
+    for compute, section in computes:
+        if compute.cycles is not None:  # the loops that follow from it are made when the file is read
+            modelled = {g for g, loops in compute.loop_ns.items() if is_modelled(loops)}
+            kept = {g: v for g, v in section["compute"]["loop_ns"].items() if g not in modelled}
+            section["compute"]["loop_ns"] = kept
     del document["name"]
     sources = {name: {"kind": k, "text": t} | ({"url": u} if u else {}) for (k, t, u), name in names.items()}
     head = {key: document.pop(key) for key in ("title", "description") if key in document}

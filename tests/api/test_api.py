@@ -21,7 +21,7 @@ from tests.cli.conftest import MODEL
 @pytest.fixture(scope="module")
 def solution() -> poetc.Solution:
     model = poetc.load(MODEL, batch=4, training=poetc.TrainingOptions(optimizer="momentum"))
-    return model.solve(device="stm32f746", budget="65%", gap=0.05, time_limit_s=90)
+    return model.solve(device="stm32f746", budget="65%", gap=0.1, time_limit_s=90)
 
 
 def test_import_loads_nothing_else() -> None:
@@ -70,7 +70,7 @@ def test_solve(solution: poetc.Solution) -> None:
     assert solution.status in ("optimal", "feasible")
     assert solution.peak_bytes <= solution.problem.budget_bytes < solution.summary["keep_all_peak_bytes"]
     assert solution.energy_pj == solution.schedule.proof.objective >= solution.summary["compute_once_pj"]
-    assert 0 <= solution.gap <= 0.05
+    assert 0 <= solution.gap <= 0.1
     assert solution.time_ns > 0
     assert "digits" in solution.report()
 

@@ -8,11 +8,23 @@ import pytest
 
 from poetc import benchmark, codegen
 from poetc.benchmark import _cycle_profile, _pipeline
-from poetc.benchmark._pipeline import Loop, by_class, innermost_loops, m0plus_cycles, model_of, run_model, target_of
+from poetc.benchmark._pipeline import (
+    ClassCycles,
+    Loop,
+    by_class,
+    float_library,
+    innermost_loops,
+    m0plus_cycles,
+    model_of,
+    run_model,
+    target_of,
+    with_float_library,
+)
 from poetc.devices import load_profile
 from poetc.errors import UsageError
 from tests.cli.conftest import run
 
+LATER_AND_PLAIN = ("19, Cortex-M55 model", "14, Cortex-M4 model")
 ASSEMBLY = """
 \t.file 1 "{kernels}/gemm/matmul.c"
 poetc_op_matmul:
@@ -78,6 +90,54 @@ def test_several_registers_take_a_cycle_each_on_a_cortex_m4() -> None:
     assert timed.cycles >= 5 + 1  # 1 + 4 of the load, and others of which one may pass at the same time
     (small,) = m0plus_cycles([loop("ldmia\tr0!, {r3, r4}", "adds\tr3, r3, r4", "bne\t.L3")])
     assert small.cycles == 3 + 1 + 2
+
+
+def test_cycles_of_a_cortex_m0plus_are_the_manuals() -> None:
+    """Arm DDI 0484C, table 3-1: `ble` is a branch, and neither `bl` nor `bics`."""
+    words = {
+        "ble\t.L3": 2,
+        "bls.n\t.L3": 2,
+        "b.n\t.L3": 2,
+        "bl\tx": 3,
+        "bx\tlr": 2,
+        "bics\tr0, r1": 1,
+        "muls\tr0, r1": 1,
+    }
+    words |= {"ldrb\tr0, [r1]": 2, "push\t{r4, lr}": 3, "pop\t{r4, pc}": 5}
+    for line, cycles in words.items():
+        (timed,) = m0plus_cycles([loop(line)])
+        assert timed.cycles == cycles, line
+    (half,) = m0plus_cycles([loop("bne\t.L3")], taken=0.5)
+    assert half.cycles == 1.5
+
+
+def test_without_an_fpu_the_library_counts() -> None:
+    prefix, flags, _ = target_of(codegen.Core("cortex-m0plus"))
+    found = float_library(prefix, flags.split())
+    assert {part.function for part in found} == {"addsf3", "subsf3", "mulsf3"}
+    assert all(100 < len(part.body) < 1000 for part in found)
+    library = by_class(m0plus_cycles(found, taken=0.5))["other"]
+    assert 1.1 < library.per_instruction < 1.5
+    classes = with_float_library(
+        {"movement": ClassCycles(2.0, 1.5, 2.5, 3), "gemm": ClassCycles(1.0, 1.0, 9.0, 1)}, library
+    )
+    assert classes["movement"].per_instruction == 2.0
+    assert classes["gemm"] == ClassCycles(library.per_instruction, 1.0, 9.0, 1)
+    assert classes["other"].per_instruction == library.per_instruction
+
+
+def test_a_later_release_has_the_better_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    releases = {"llvm-mca": 14, "llvm-mca-19": 19}
+    monkeypatch.setattr(_pipeline, "_release", lambda program: releases.get(program, 0))
+    monkeypatch.setattr("shutil.which", releases.get)
+    found = {}
+    for step in ("both", "plain"):
+        _pipeline.tool_for.cache_clear()
+        found[step] = [_cycle_profile._source_text(core, model_of(core)) for core in ("cortex-m55", "cortex-m4")]
+        releases.pop("llvm-mca-19", None)
+    _pipeline.tool_for.cache_clear()
+    assert found["both"] == [f"llvm-mca {said}, on the innermost loops of the kernels" for said in LATER_AND_PLAIN]
+    assert found["plain"][0].startswith("llvm-mca 14, Cortex-M4 model, the nearest to cortex-m55,")
 
 
 def test_a_class_is_weighted_by_instructions_and_has_a_band() -> None:

@@ -138,7 +138,7 @@ def test_a_set_that_needs_no_recomputing_may_take_all_of_the_energy(tmp_path: Pa
     path.write_text("format: poetc-importance-1\ncandidates:\n" + "".join(rows))
     best = ("--train", "best", "--importance", path, "--no-paging", "-b", "64kB", "--max-energy", "0.6x", "--json")
     ended = run("solve", DIGITS, *BOARD, *best, "-o", tmp_path / "out")
-    assert ended.code == 0 and 40 <= ended.json["importance"] <= ended.json["importance_bound"] <= 44
+    assert ended.code == 0 and 40 <= ended.json["importance"] <= ended.json["importance_bound"] <= 46
 
 
 def test_in_integers_the_best_whole_weights_and_biases_are_trained(few: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from poetc.benchmark._integers import integer_steps
 from poetc.benchmark._measure import step_of
 from poetc.benchmark._networks import board_networks
 from poetc.devices import build_problem, list_profiles, load_profile, zeros
+from poetc.devices.banks import parse_banks
 from poetc.devices.loops import GROUPS, Machine, group_of, loops_of, machine_of
 from poetc.devices.loops._machine import COUNTS
 from poetc.devices.profile import Quantity
@@ -129,7 +130,7 @@ def test_sums_of_one_block_move_weights_at_once(machine: Machine) -> None:
             assert loops["gemm.accumulate"] == sum(loops[f"gemm.block_{size}"] * int(size) for size in rows)
 
 
-@pytest.mark.parametrize("profile", ["stm32h743", "qemu-mps2-an386"])
+@pytest.mark.parametrize("profile", ["mkr1000", "qemu-mps2-an386"])
 def test_large_convolutions_cost_time_on_small_processors_too(profile: str) -> None:
     """Winograd's filters, chosen by shape: by the roofline, where no loops of theirs were measured."""
     b = Builder()
@@ -154,7 +155,7 @@ def test_large_convolutions_cost_time_on_small_processors_too(profile: str) -> N
 
 def test_an_operator_whose_kernel_was_not_measured_costs_the_roofline() -> None:
     step = step_of(small_cnn(), "sgd")
-    roof = build_problem(step, load_profile("stm32h743"), budget_bytes=1)
+    roof = build_problem(step, load_profile("mkr1000"), budget_bytes=1)
     counted = build_problem(step, load_profile("qemu-mps2-an386"), budget_bytes=1)
     assert all(op.time_ns > 0 for problem in (roof, counted) for op in problem.operators)
 
@@ -264,3 +265,21 @@ def test_kernels_that_make_a_norm_again_are_priced_as_measured() -> None:
     for kernel in kernels:
         assert kernel.symbol.removeprefix("poetc_op_") not in measured
         assert group_of(kernel) in measured, kernel.symbol
+
+
+def test_budgets_by_bank_leave_the_waits_to_the_banks() -> None:
+    """One RAM has its waits in the time of operators, banks have them in their prices."""
+    profile = load_profile("stm32f746")
+    step = step_of(small_cnn(), "sgd")
+    one = build_problem(step, profile, budget_bytes=1)
+    banks = build_problem(step, profile, budget_bytes=1, banks=parse_banks("sram1=200kB,dtcm=60kB", profile))
+    assert banks.compute_once_ns < one.compute_once_ns
+    assert [b.read_ps_per_byte for b in banks.banks] == [2310, 0]
+    for name, bank in (("stm32f746", "sram1"), ("stm32h743", "axi"), ("teensy41", "ocram")):
+        profile = load_profile(name)
+        cycles = profile.compute.cycles
+        waited = None if cycles is None else cycles.far_ns_per_byte
+        priced = profile.memory.banks[bank].read_ns_per_byte
+        assert waited is not None
+        assert priced is not None
+        assert waited.value == priced.value
