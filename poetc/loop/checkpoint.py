@@ -15,13 +15,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from poetc.errors import UsageError
@@ -33,6 +35,18 @@ NAMES = ("checkpoint.a", "checkpoint.b")
 _PREFIX = ".checkpoint-"
 
 Arrays = Mapping[str, Array]
+
+
+class _Listed(msgspec.Struct):
+    group: str
+    name: str
+    type: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+
+
+class _Header(msgspec.Struct):
+    progress: dict[str, Any]
+    arrays: list[_Listed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +144,24 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
     body, digest = memoryview(data)[:-32], data[-32:]
     if data[:8] != TAG or hashlib.sha256(body).digest() != digest:
         return None
-    length = int.from_bytes(data[8:16], "little")
-    header = json.loads(bytes(body[16 : 16 + length]))
+    try:
+        return _decoded(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, TypeError, OverflowError):
+        return None
+
+
+def _decoded(body: memoryview) -> Checkpoint:
+    """The checkpoint in a file without its digest. The errors of damaged headers are those of the parsers."""
+    length = int.from_bytes(body[8:16], "little")
+    header = msgspec.json.decode(body[16 : 16 + length], type=_Header)
     arrays: dict[str, dict[str, Array]] = {}
     offset = 16 + length
-    for entry in header["arrays"]:
-        dtype, shape = np.dtype(entry["type"]), tuple(entry["shape"])
-        count = int(np.prod(shape, dtype=np.int64))
-        array = np.frombuffer(body, dtype, count, offset).reshape(shape)
-        arrays.setdefault(entry["group"], {})[entry["name"]] = array
+    for entry in header.arrays:
+        dtype, count = np.dtype(entry.type), math.prod(entry.shape)
+        array = np.frombuffer(body, dtype, count, offset).reshape(entry.shape)
+        arrays.setdefault(entry.group, {})[entry.name] = array
         offset += count * dtype.itemsize
-    return Checkpoint(header["progress"], arrays)
+    return Checkpoint(header.progress, arrays)
 
 
 def _number_of(path: Path) -> int:

@@ -334,6 +334,15 @@ def _sealed(header: bytes, arrays: bytes = b"") -> bytes:
     return body + sha256(body).digest()
 
 
+def _resealed(data: bytes, random: Random) -> bytes:
+    """A few bytes of the body are others, and the digest is that of the new body."""
+    body = bytearray(data[8:-32])
+    for _ in range(random.randint(1, 4)) if body else ():
+        at = random.randrange(len(body))
+        body[at : at + random.randint(0, 2)] = random.randbytes(random.randint(0, 2))
+    return (sealed := data[:8] + bytes(body)) + sha256(sealed).digest()
+
+
 def _result_seeds() -> Seeds:
     yield "two", b'{"key": "a", "status": "optimal"}\n{"key": "b", "status": "error"}\n'
 
@@ -361,7 +370,7 @@ TARGETS: dict[str, Target] = {
         _as_file("w.safetensors", read_safetensors), lambda: iter([("two", safetensors_bytes(_arrays()))])
     ),
     "frames": Target(_read_frames, _frame_seeds),
-    "checkpoint": Target(_as_file("training.ckpt", read_checkpoint), _checkpoint_seeds),
+    "checkpoint": Target(_as_file("training.ckpt", read_checkpoint), _checkpoint_seeds, _resealed),
     "results": Target(_as_file("sweep.jsonl", read_results), _result_seeds),
     "manifest": Target(_as_file("poetc-emit.json", read_manifest), _manifest_seeds),
 }

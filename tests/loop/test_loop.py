@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import resource
 import signal
@@ -16,7 +17,7 @@ import pytest
 from poetc.datasets import Augmentation, Batches, Evaluation, Normalization, Samples, Slot
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, DType
-from poetc.loop import Checkpoint, CheckpointStore, EpochRow, Loop, LoopOptions, Loss, Outcome
+from poetc.loop import Checkpoint, CheckpointStore, EpochRow, Loop, LoopOptions, Loss, Outcome, read_checkpoint
 from poetc.loop.engine import SessionEngine
 from poetc.runtime.session import Session, SessionError
 from poetc.training import rates
@@ -246,6 +247,23 @@ def test_the_newer_checkpoint_counts_and_a_damaged_one_is_passed_over(tmp_path: 
     (tmp_path / "checkpoint.b").write_bytes(b"poetc ck")
     with pytest.raises(UsageError, match="its checkpoints are damaged"):
         store.load()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"progress": {}, "arrays": []\xa4}',
+        b'{"progress": 1, "arrays": []}',
+        b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "<f4", "shape": [-1]}]}',
+        b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "<f4", "shape": [99]}]}',
+        b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "O", "shape": [1]}]}',
+        b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "?!", "shape": [1]}]}',
+    ],
+)
+def test_a_digest_that_fits_a_damaged_header(header: bytes, tmp_path: Path) -> None:
+    body = b"poetc ck" + len(header).to_bytes(8, "little") + header + bytes(64)
+    (tmp_path / "damaged").write_bytes(body + hashlib.sha256(body).digest())
+    assert read_checkpoint(tmp_path / "damaged") is None
 
 
 def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
