@@ -2,8 +2,8 @@
 
 x[v, p] says that operator v runs on processor p at least once, and sum over p of x[v, p] >= 1. An execution on p reads
 a tensor of another processor unless the maker runs on p, too. So it takes a hand-over longer by x[v, p] - x[maker, p].
-The makespan is no less than the critical path, nor than the load of each processor with its hand-overs. Energy is that
-above idling, and the idle power of all processors for the makespan. Recomputation and paging only add to all of this.
+The makespan is no less than the longest chain, nor than the load of each processor, both with hand-overs. Energy is
+that above idling, and the idle power of all processors for the makespan. Recomputation and paging only add to this.
 
 For two processors that work one at a time this is a minimum cut. The bound is computed from dual values, whatever
 these are, so that it holds without trust in their accuracy.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from poetc.scheduling import OperatorSpec, Problem, Variant
@@ -20,7 +21,8 @@ from poetc.solvers.highs import COST_SCALE, Mip
 from poetc.solvers.processors.placing import makers_of
 
 LP_LIMIT_S = 3.0
-LARGEST = 60_000  # coefficients
+LARGEST, CHAINED = 60_000, 5_000  # coefficients, and those before chains are added
+LONGEST = 100.0  # times every operator once on the main processor: the longest step
 SAFE = 1e-9  # relative, for rounding of floats
 
 
@@ -89,11 +91,53 @@ def _least(problem: Problem, path_ns: int) -> int:
                     lp.row([c for c, _ in terms], [v for _, v in terms], 0.0)
     for columns, values in loads:
         lp.row(columns, values, 0.0)
+    costs_time = lp.cost[makespan] > 0 and lp.entries <= CHAINED
+    if costs_time:
+        _chains(problem, lp, makespan, runs, unit_ns)
     if lp.entries > LARGEST:
         return 0
     # Times of flushes are rounded down, and energies to picojoules.
     slack = rounded_ns * (energy * (idle_uw + max(p.active_uw for p in processors)) + per_ns) + 2000 * energy
-    return max(0, math.floor((lp.dual_bound(time_limit_s=LP_LIMIT_S) / scale - slack) * (1 - SAFE)))
+    bound = lp.dual_bound(time_limit_s=LP_LIMIT_S)
+    if costs_time:
+        bound = min(bound, lp.cost[makespan] * LONGEST)
+    return max(0, math.floor((bound / scale - slack) * (1 - SAFE)))
+
+
+def _chains(problem: Problem, lp: Mip, makespan: int, runs: Sequence[Mapping[int, int]], unit_ns: int) -> None:
+    """The first end of each operator, which comes no earlier than those of its operands and its own time.
+
+    y[v, p] says that the execution that ends first runs on p. It waits for a hand-over where the maker never runs.
+    `runs`: the columns x. Steps that take more than LONGEST units are left out.
+    """
+    makers, processors, ends = makers_of(problem), problem.processors, list[int]()
+    for k, operator in enumerate(problem.operators):
+        ends.append(lp.column(0.0, 0.0, LONGEST, integer=False))
+        before = sorted({makers[t] for t in operator.inputs if makers[t] >= 0})
+        takes = list[tuple[int, float]]()
+        first = list[int]()
+        for p, column in runs[k].items():
+            first.append(lp.column(integer=False))
+            lp.row([column, first[-1]], [1.0, -1.0], 0.0)
+            takes.append((first[-1], -_least_ns(operator, p) / unit_ns))
+            call_ns = min(max(processors[p].hand_over_ns, q.hand_over_ns) for n, q in enumerate(processors) if n != p)
+            if before and call_ns:
+                called = lp.column(integer=False)
+                takes.append((called, -call_ns / unit_ns))
+                for maker in before:
+                    maker_here = [(runs[maker][p], 1.0)] if p in runs[maker] else []
+                    terms = [(called, 1.0), (first[-1], -1.0), *maker_here]
+                    lp.row([c for c, _ in terms], [v for _, v in terms], 0.0)
+        lp.row(first, [1.0] * len(first), 1.0)
+        for begin in [[(ends[maker], -1.0)] for maker in before] or [[]]:
+            terms = [(ends[k], 1.0), *begin, *takes]
+            lp.row([c for c, _ in terms], [v for _, v in terms], 0.0)
+        lp.row([makespan, ends[k]], [1.0, -1.0], 0.0)
+
+
+def _least_ns(operator: OperatorSpec, p: int) -> int:
+    kernels: tuple[OperatorSpec | Variant, ...] = (operator, *operator.low_workspace)
+    return min(c[0] for kernel in kernels if (c := _cost(kernel, p)) is not None)
 
 
 def _cost(kernel: OperatorSpec | Variant, p: int) -> tuple[int, int] | None:
