@@ -21,7 +21,7 @@ from poetc.graph import TrainingGraph
 from poetc.scheduling import Problem, Schedule, verify_parts
 from poetc.scheduling.problem import OperatorSpec, TensorSpec, Variant
 
-SECTIONS = ("compute", "stores", "power")
+SECTIONS = ("compute", "stores", "power", "threads")
 ENDS: tuple[End, ...] = ("low", "high")
 WORTH_A_WORD = 1e-3  # of the cost, by which another schedule is called better
 _TENSOR_COSTS = ("page_out_ns", "page_out_pj", "page_in_ns", "page_in_pj", "move_ns", "move_pj")
@@ -62,7 +62,7 @@ def band_of(artifact: Artifact, request: SolveRequest, progress: Progress = sile
 def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, step: TrainingGraph) -> Sequence[_At]:
     found = []
     for section in SECTIONS:
-        numbers = bands(profile, section)
+        numbers = 0 if section == "threads" and artifact.summary["threads"] < 2 else bands(profile, section)
         for end in ENDS if numbers else ():
             priced = at_end(profile, section, end)
             there = problem_of(request, step, priced)
