@@ -295,8 +295,14 @@ training_options = stacked(
         type=_Format(PRECISIONS),
         default=_DEFAULTS.precision,
         show_default=True,
-        help="Numbers of a training step; f32: floats; niti: integers of 8 bits; qas: a QDQ model as it is. "
-        "Floats of 16 bits are for saved tensors alone: --saved.",
+        help="Numbers of a training step; f32: floats; f16, bf16: activations and gradients stored in 16 bits; "
+        "niti: integers of 8 bits; qas: a QDQ model.",
+    ),
+    click.option(
+        "--loss-scale",
+        type=int,
+        metavar="N",
+        help="For --precision f16: gradients are stored times N, a power of two. Default: 1024.",
     ),
     click.option(
         "--rounding",

@@ -17,7 +17,7 @@ from poetc.codegen._lower import bank_high_water
 from poetc.codegen.program import Call, Program
 from poetc.errors import UsageError
 from poetc.files import scratch_directory
-from poetc.graph import Array, Role, Value
+from poetc.graph import Array, DType, Role, Value
 from poetc.ops.sgd_of import is_sgd_of
 
 LOSS_TOLERANCE = 1e-6
@@ -29,6 +29,9 @@ GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
 # A learning rate, a power of two, beside whose step the weights vanish: how far they move is the gradient, to full
 # precision.
 TELLING_RATE = 2.0**30
+
+# Half the distance of neighbours in 16 bits, of numbers near 1: a last bit of 32 may round one of them the other way.
+NARROW_ROUNDING = {DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +77,16 @@ class Validation:
     tensors: tuple[TensorError, ...]
     banks: tuple[BankPeak, ...] = ()
     saved_errors: tuple[TensorError, ...] = ()  # of gradients, by lossy encodings of saved tensors
+    narrow_rounding: float = 0.0  # relative: of the tensors that the step stores in 16 bits
 
     def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
         """The faults, one line each; empty if all is well. A NaN is never well.
 
         A lossy encoding may round another way where the interpreter's last bit differs. So gradients may differ by as
-        much as lossy encodings cost them.
+        much as lossy encodings cost them. So it is with the rounding of tensors in 16 bits.
         """
-        gradient = max(gradient, *(e.rel_error for e in self.saved_errors), 0.0)
+        gradient = max(gradient, *(e.rel_error for e in self.saved_errors), self.narrow_rounding)
+        loss = max(loss, self.narrow_rounding)
         checks = (
             (self.loss_rel_error <= loss, f"loss differs from the {self.against} by {self.loss_rel_error:.3g}"),
             (
@@ -108,8 +113,8 @@ class Validation:
         return tuple(text for holds, text in checks if not holds)
 
     def to_json(self) -> dict[str, Any]:
-        document = asdict(self)
-        return document if self.banks else {k: v for k, v in document.items() if k != "banks"}
+        left_out = [name for name in ("banks", "narrow_rounding") if not getattr(self, name)]
+        return {k: v for k, v in asdict(self).items() if k not in left_out}
 
 
 def validate(
@@ -176,7 +181,13 @@ def validate(
         page_outs=page_outs,
         tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),
         saved_errors=tuple(_norm_error(name, gradients[name], without[name]) for name in sorted(without)),
+        narrow_rounding=_narrow_rounding(program),
     )
+
+
+def _narrow_rounding(program: Program) -> float:
+    types = {operand.type.dtype for call in program.instructions if isinstance(call, Call) for operand in call.outputs}
+    return max((NARROW_ROUNDING[t] for t in types if t in NARROW_ROUNDING), default=0.0)
 
 
 def _gradients(

@@ -30,7 +30,7 @@ from poetc.planning import BestUpdates, Goal, Solution, Step
 from poetc.planning.importance import Importance, read_importance
 from poetc.reporting import updates_note
 from poetc.scheduling import Problem
-from poetc.training import BEST, Channels, Updates, Whole
+from poetc.training import BEST, INTEGERS, Channels, Updates, Whole
 
 _PERCENT = re.compile(r"([0-9.]+)\s*%")
 _REMEDY_S = 1.0  # of search for the RAM of one way out
@@ -110,9 +110,11 @@ class Choice:
         """The candidates that the request can train. UsageError for a file that does not fit the model, or has none."""
         assert self.request.importance is not None
         model = with_updates(self.request.model, "all", ())
-        options = replace(model.training, precision="f32", rounding="", niti_weights="model", rescale="every")
+        options = replace(
+            model.training, precision="f32", loss_scale=None, rounding="", niti_weights="model", rescale="every"
+        )
         found = read_importance(self.request.importance, self.load(replace(model, training=options)))
-        if model.training.precision == "f32":
+        if model.training.precision not in INTEGERS:
             return found
         graph = self.load(model)
         trained = {name for name, tensor in graph.tensors.items() if tensor.role is Role.PARAMETER}

@@ -140,7 +140,7 @@ def export_onnx(
     given = imported_with(solved)
     original = frontend.load(source, **given)
     updates, options = _adapters_of(solved, original), training_options(solved)
-    is_integer = options.precision != "f32"
+    is_integer = options.precision in training.INTEGERS
     lowered = training.in_precision(original, options) if is_integer else training.with_adapters(original, updates)
     names = matching(graph, lowered)
     if names is None:

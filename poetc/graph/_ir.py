@@ -22,20 +22,31 @@ Array = npt.NDArray[Any]  # float64 too, in finite-difference tests
 
 
 class DType(enum.StrEnum):
-    """Element types that kernels know. int64 in a model becomes I32; bool becomes U8; I8 is for integer training."""
+    """Element types that kernels know. int64 in a model becomes I32; bool becomes U8; I8 is for integer training.
+
+    F16 and BF16 are storage of floats (`poetc.ops.narrow`); their arrays in numpy hold the bits.
+    """
 
     F32 = "f32"
     I32 = "i32"
     U8 = "u8"
     I8 = "i8"
+    F16 = "f16"
+    BF16 = "bf16"
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it stores floats in 16 bits."""
+        return self in (DType.F16, DType.BF16)
 
     @property
     def size_bytes(self) -> int:
-        return 1 if self in (DType.U8, DType.I8) else 4
+        return self.numpy.itemsize
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8, "i8": np.int8}[self.value])
+        narrow = {"f16": np.uint16, "bf16": np.uint16}
+        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8, "i8": np.int8, **narrow}[self.value])
 
 
 class Role(enum.StrEnum):

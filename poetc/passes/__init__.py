@@ -5,10 +5,16 @@ from poetc.passes._check import GraphError, check_graph
 from poetc.passes._encoding import Encoding, encoded, offered, without_encodings
 from poetc.passes._fusion import fuse
 from poetc.passes._movement import read_in_place
+from poetc.passes._narrow import narrow
 from poetc.passes._order import order_backward
 from poetc.passes._pass import Pass, run_passes
 
-STANDARD = (Pass("fusion", fuse), Pass("movement", read_in_place), Pass("order-backward", order_backward))
+STANDARD = (
+    Pass("fusion", fuse),
+    Pass("movement", read_in_place),
+    Pass("narrow", narrow),
+    Pass("order-backward", order_backward),
+)
 
 
 def run_standard(graph: TrainingGraph) -> TrainingGraph:
@@ -24,6 +30,7 @@ __all__ = [
     "check_graph",
     "encoded",
     "fuse",
+    "narrow",
     "offered",
     "order_backward",
     "read_in_place",

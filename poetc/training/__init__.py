@@ -10,6 +10,7 @@ from poetc.training._layers import adapter_names, is_adapter, layers_of, module_
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._options import (
     BATCH_NORM_MODES,
+    INTEGERS,
     LOSSES,
     NITI_WEIGHTS,
     OPTIMIZERS,
@@ -29,6 +30,7 @@ __all__ = [
     "BATCH_NORM_MODES",
     "BEST",
     "CLIPPED",
+    "INTEGERS",
     "LOSSES",
     "NITI_WEIGHTS",
     "OPTIMIZERS",

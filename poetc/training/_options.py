@@ -27,13 +27,16 @@ LOSSES = (
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
-PRECISIONS = ("f32", "niti", "qas")
+PRECISIONS = ("f32", "f16", "bf16", "niti", "qas")
+INTEGERS = ("niti", "qas")  # of the precisions
+_SAVED_IN = dict.fromkeys(("f16", "bf16"), "floats of 16 bits") | dict.fromkeys(INTEGERS, "integers of 8 bits")
 NITI_WEIGHTS = ("model", "xavier")
 SAVED = ("exact", "off", *FORMATS, "auto")
 _PURPOSES = {"act": "activation", "err": "error", "update": "update"}
 _LARGEST, _LARGEST_SEED = 2**31 - 1, 2**63 - 1
 _LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
 _OWN = cast(float, None)  # the default of the optimizer takes its place
+_LOSS_SCALE, _MOST_LOSS_SCALE = 1024, 2**24
 _LEARNING_RATES = {"f32": 0.01, "niti": 0.0625}
 _DEFAULTS = {"momentum": 0.9, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 _OWN_DEFAULTS = {"rmsprop": {"momentum": 0.0}, "adagrad": {"epsilon": 1e-10}, "lion": {"beta2": 0.99}}
@@ -63,8 +66,6 @@ def way_out(option: str, value: str) -> str:
         return f"; take {name}"
     if option == "--precision" and name == "int8":
         return "; integers of 8 bits are niti for a model of floats, and qas for a quantised one"
-    if option == "--precision" and name in FORMATS:
-        return f"; 16 bits are for saved tensors alone: --saved {name}"
     if name in others:
         return f"; {name} is a choice of {'--saved' if option == '--precision' else '--precision'}"
     return ""
@@ -110,7 +111,8 @@ class TrainingOptions:
     loss: str = "auto"  # or of several outputs: "OUTPUT=KIND*WEIGHT,..."
     optimizer: str = "sgd"
     learning_rate: float = _OWN
-    precision: str = "f32"  # or "niti": integers of 8 bits (`poetc.ops._integers`); "qas": a QDQ model as it is
+    precision: str = "f32"  # f16, bf16: stored in 16 bits; niti: integers of 8 bits; qas: a QDQ model as it is
+    loss_scale: int | None = None  # f16: gradients are stored times this power of two; None: 1024
     rounding: str = ""  # niti, qas: of activations, errors and updates, "act=nearest,err=nearest,update=stochastic"
     rescale: str = "every"  # niti: sums are scanned in every step, or once in an "interval" that adapts
     niti_weights: str = "model"  # niti: of the float model, or "xavier": new ones as NITI draws them
@@ -160,6 +162,8 @@ class TrainingOptions:
         for name, default in own.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
+        if self.loss_scale is None and self.precision == "f16":
+            object.__setattr__(self, "loss_scale", _LOSS_SCALE)
         if self.learning_rate is None:
             object.__setattr__(self, "learning_rate", _LEARNING_RATES.get(self.precision, 0.01))
         for option, whole, least, most in (
@@ -258,11 +262,19 @@ class TrainingOptions:
 
         if self.precision != "f32" and self.saved in FORMATS:
             raise UsageError(
-                f"--saved {self.saved}: --precision {self.precision} saves integers of 8 bits already; leave it out"
+                f"--saved {self.saved}: --precision {self.precision} saves {_SAVED_IN[self.precision]} already;"
+                " leave it out"
             )
         roundings = self.roundings()
-        if self.precision == "f32" and self.rounding:
-            raise UsageError("--rounding does nothing for --precision f32, only for niti and qas")
+        if self.precision not in INTEGERS and self.rounding:
+            raise UsageError(f"--rounding does nothing for --precision {self.precision}, only for niti and qas")
+        scale = self.loss_scale
+        if scale is not None and self.precision != "f16":
+            raise UsageError(f"--loss-scale does nothing for --precision {self.precision}, only for f16")
+        if scale is not None and (
+            not isinstance(scale, int) or not 1 <= scale <= _MOST_LOSS_SCALE or scale & (scale - 1)
+        ):
+            raise UsageError(f"--loss-scale {shortened(scale)}: give a power of two from 1 to {_MOST_LOSS_SCALE:,}")
         if self.precision == "qas" and "stochastic" in (roundings["activation"], roundings["error"]):
             raise UsageError("--rounding: --precision qas rounds activations to nearest, and its errors are floats")
         for option, is_given in (

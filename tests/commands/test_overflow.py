@@ -18,7 +18,7 @@ from poetc.events import silent
 from poetc.runtime.session import SessionError
 
 HUGE = np.float32(2.0**60)
-WHERE = r" in IntegerConv 'IntegerConv\(y.*\)' of node 'second': an exponent beyond 100"
+WHERE = r" in IntegerConv 'IntegerConv\(y.*\)' of node 'second': a number out of range"
 
 
 @pytest.fixture(scope="module")

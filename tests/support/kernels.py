@@ -156,14 +156,17 @@ class _Call(ctypes.Structure):
 # --- one kind ---------------------------------------------------------------------------------------------------------
 
 
-def tensor_type(array: AnyArray) -> TensorType:
+def tensor_type(array: AnyArray, narrow: DType = DType.F16) -> TensorType:
+    """`narrow`: the type of words of 16 bits."""
     kinds = {"float32": DType.F32, "float64": DType.F32, "int32": DType.I32, "uint8": DType.U8, "int8": DType.I8}
+    kinds["uint16"] = narrow
     return TensorType(tuple(array.shape), kinds[array.dtype.name])
 
 
 def bind_kind(kind: str, attributes: Attributes, inputs: Sequence[AnyArray]) -> Bound:
     """The kind bound to the types of `inputs`, outputs inferred."""
-    types = tuple(tensor_type(x) for x in inputs)
+    narrow = DType(str(attributes.get("dtype", DType.F16.value)))
+    types = tuple(tensor_type(x, narrow) for x in inputs)
     return Bound(attributes, types, tuple(spec(kind).infer(Bound(attributes, types))))
 
 

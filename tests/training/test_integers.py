@@ -189,7 +189,7 @@ def test_shares_of_a_pixel_beyond_32_bits_name_their_node(size: int, kernel: int
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"precision": "bf16"}, "--precision 'bf16': .*; 16 bits are for saved tensors alone: --saved bf16"),
+        ({"precision": "FP16"}, "--precision 'FP16': .*; take f16"),
         ({"precision": "int8"}, "--precision 'int8': .*; integers of 8 bits are niti for a model of floats, and qas"),
         ({"precision": "FP32"}, "--precision 'FP32': .*; take f32"),
         ({"saved": "fp16"}, "--saved 'fp16': .*; take f16"),

@@ -26,7 +26,7 @@ enum poetc_error {
     POETC_EINVAL = -22,    /* a wrong argument: arena, constants or store missing, too small or not aligned */
     POETC_ENUMBER = -33,   /* a NaN or an infinity; the training programs stop with it, poetc_run does not look */
     POETC_ERANGE = -34,    /* data out of range: a class index or a token outside the table */
-    POETC_EEXPONENT = -75, /* the exponent of an integer tensor is above 100: the training diverged */
+    POETC_EEXPONENT = -75, /* an integer tensor has an exponent above 100, or f16 a number beyond its range */
     POETC_ENODATA = -61,   /* no whole record of data; of the training programs */
     POETC_ECORRUPT = -84   /* a page is torn, fails its checksum, or is not the one that was written last */
 };

@@ -124,14 +124,15 @@ int poetc_trend_rises(const poetc_trend *trend)
 
 const char *poetc_error_text(int code)
 {
-    static const char texts[] = "\002no such file, or no checkpoint\0"
-                                "\005a file or the store cannot be read or written\0"
-                                "\026an argument, the arena or the store is missing or too small\0"
-                                "\041a NaN or an infinity\0"
-                                "\042a class or an index out of range\0"
-                                "\113an exponent beyond 100: take a smaller learning rate, or scale the inputs\0"
-                                "\075no whole record of data\0"
-                                "\124a page of the store is damaged, or was never written\0";
+    static const char texts[] =
+        "\002no such file, or no checkpoint\0"
+        "\005a file or the store cannot be read or written\0"
+        "\026an argument, the arena or the store is missing or too small\0"
+        "\041a NaN or an infinity\0"
+        "\042a class or an index out of range\0"
+        "\113a number out of range: take a smaller learning rate or loss scale, or scale inputs\0"
+        "\075no whole record of data\0"
+        "\124a page of the store is damaged, or was never written\0";
     const char *text = texts;
 
     while (*text != 0 && *text != -code)

@@ -3,6 +3,7 @@
  * Layout: dense arrays. Bit k of byte i belongs to element 8 i + k; the lower half of byte i to element 2 i.
  * Order of sums: nothing is added up here. */
 #include "poetc_kernel.h"
+#include "simd/poetc_half.h"
 
 #define POSITIVE(word) ((word) - 1u < 0x7f800000u) /* of a float's bits: above 0, and no NaN */
 
@@ -117,80 +118,6 @@ int poetc_op_unpack_nibbles(const poetc_call *call)
 #define BLOCK 128 /* elements of 8 bits that share a scale */
 #define SMALLEST 1e-30f
 
-static uint32_t bits_of(float x)
-{
-    uint32_t word;
-    __builtin_memcpy(&word, &x, sizeof word);
-    return word;
-}
-
-static float float_of(uint32_t word)
-{
-    float x;
-    __builtin_memcpy(&x, &word, sizeof x);
-    return x;
-}
-
-/* Arm's cores convert to and from 16 bits themselves, with the bits of the functions below. */
-#if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) &&              \
-    (__ARM_FP & 6) == 6
-static uint16_t half_of(float x)
-{
-    float packed;
-    __asm__("vcvtb.f16.f32 %0, %1" : "=t"(packed) : "t"(x));
-    return (uint16_t)bits_of(packed);
-}
-
-static float float_of_half(uint16_t half)
-{
-    float x = float_of(half);
-    __asm__("vcvtb.f32.f16 %0, %0" : "+t"(x));
-    return x;
-}
-#elif defined(__GNUC__) && defined(__aarch64__)
-static uint16_t half_of(float x)
-{
-    const __fp16 half = (__fp16)x;
-    uint16_t word;
-    __builtin_memcpy(&word, &half, sizeof word);
-    return word;
-}
-
-static float float_of_half(uint16_t word)
-{
-    __fp16 half;
-    __builtin_memcpy(&half, &word, sizeof half);
-    return (float)half;
-}
-#else
-/* To nearest, ties to even. A NaN keeps its upper bits, and becomes quiet. */
-static uint16_t half_of(float x)
-{
-    const uint32_t word = bits_of(x), sign = word >> 16 & 0x8000u;
-    uint32_t size = word & 0x7fffffffu;
-    if (size > 0x7f800000u)
-        return (uint16_t)(sign | 0x7e00u | (size >> 13 & 0x1ffu));
-    if (size >= 0x477ff000u) /* rounds to infinity */
-        return (uint16_t)(sign | 0x7c00u);
-    if (size < 0x38800000u) { /* subnormal: adding a half rounds it in the last place of the sum */
-        const float sum = float_of(size) + 0.5f;
-        return (uint16_t)(sign | (bits_of(sum) - 0x3f000000u));
-    }
-    size += 0xfffu + (size >> 13 & 1u);
-    return (uint16_t)(sign | (size - 0x38000000u) >> 13);
-}
-
-static float float_of_half(uint16_t half)
-{
-    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, size = half & 0x7fffu;
-    if (size >= 0x7c00u)
-        return float_of(sign | 0x7f800000u | (size & 0x3ffu) << 13 | (size > 0x7c00u ? 0x400000u : 0u));
-    if (size >= 0x400u)
-        return float_of(sign | ((size << 13) + 0x38000000u));
-    return float_of(sign | bits_of((float)(int32_t)size * 0x1p-24f));
-}
-#endif
-
 /* x -> halves. */
 int poetc_op_encode_f16(const poetc_call *call);
 int poetc_op_encode_f16(const poetc_call *call)
@@ -201,7 +128,7 @@ int poetc_op_encode_f16(const poetc_call *call)
     int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
     POETC_THREADED_OVER(poetc_op_encode_f16, call, call->ints[0]);
     for (; i < count; i++)
-        code[i] = half_of(x[i]);
+        code[i] = poetc_half_of(x[i]);
     return POETC_OK;
 }
 
@@ -215,7 +142,7 @@ int poetc_op_decode_f16(const poetc_call *call)
     int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
     POETC_THREADED_OVER(poetc_op_decode_f16, call, call->ints[0]);
     for (; i < count; i++)
-        x[i] = float_of_half(code[i]);
+        x[i] = poetc_float_of_half(code[i]);
     return POETC_OK;
 }
 
@@ -229,8 +156,7 @@ int poetc_op_encode_bf16(const poetc_call *call)
     int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
     POETC_THREADED_OVER(poetc_op_encode_bf16, call, call->ints[0]);
     for (; i < count; i++) {
-        const uint32_t word = x[i], nearest = (word + 0x7fffu + (word >> 16 & 1u)) >> 16;
-        code[i] = (uint16_t)((word & 0x7fffffffu) > 0x7f800000u ? word >> 16 | 0x40u : nearest);
+        code[i] = poetc_bfloat_of(x[i]);
     }
     return POETC_OK;
 }
@@ -265,11 +191,11 @@ int poetc_op_encode_int8(const poetc_call *call)
         uint32_t largest = 0u;
         float size, factor = 0.0f;
         for (i = first; i < end; i++) {
-            const uint32_t word = bits_of(x[i]) & 0x7fffffffu;
+            const uint32_t word = poetc_bits_of(x[i]) & 0x7fffffffu;
             largest = word > largest ? word : largest;
         }
-        size = float_of(largest);
-        scale[first / BLOCK] = largest >= 0x7f800000u ? float_of(0x7fc00000u)
+        size = poetc_float_of(largest);
+        scale[first / BLOCK] = largest >= 0x7f800000u ? poetc_float_of(0x7fc00000u)
                                : size >= SMALLEST     ? size * (1.0f / 127.0f)
                                                       : 0.0f;
         if (largest >= 0x7f800000u || size < SMALLEST) {
