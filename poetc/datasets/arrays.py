@@ -11,7 +11,7 @@ import numpy as np
 from poetc.datasets._columns import Column, Samples
 from poetc.datasets._matching import match
 from poetc.datasets._slots import Slot
-from poetc.errors import UsageError
+from poetc.errors import PoetcError, UsageError
 from poetc.files import open_file, read_arrays
 from poetc.graph import Array
 
@@ -44,7 +44,7 @@ def _map_npy(path: Path) -> Array:
         pass
     try:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except Exception as error:  # numpy and the tokenizer of its header raise a dozen kinds
         raise UsageError(f"{path}: not an .npy file of one array") from error
     return _with_samples(path, path.stem, array)
 
@@ -82,6 +82,8 @@ def _map_stored(path: Path) -> dict[str, Array] | None:
                 order = "F" if fortran else "C"
                 name = member.filename.removesuffix(".npy")
                 arrays[name] = np.memmap(path, dtype, "r", file.tell(), shape, order)  # type: ignore[call-overload]
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, EOFError, OverflowError):
+    except PoetcError:
+        raise
+    except Exception:  # numpy, zipfile and the tokenizer raise a dozen kinds; who reads the archive whole names the fault
         return None
     return arrays

@@ -35,6 +35,8 @@ def read_csv(path: Path, slots: Sequence[Slot], selection: Mapping[str, str], cl
     has_names = not any(_is_number(cell) for cell in rows[0])
     names = [cell.strip() for cell in rows[0]] if has_names else [str(i + 1) for i in range(len(rows[0]))]
     first = 1 if has_names else 0
+    if len(rows) == first:
+        raise UsageError(f"{path}: holds no samples")
     for number, row in enumerate(rows[first:], first + 1):
         if len(row) != len(names):
             raise UsageError(f"{path}: row {number} has {len(row)} cells, the first one {len(names)}")

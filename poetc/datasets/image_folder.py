@@ -44,7 +44,7 @@ class _Images:
         return np.stack([self._read(self.paths[i]) for i in chosen])
 
     def _read(self, path: Path) -> Array:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
 
         height, width = self.sample_shape[:2] if self.channels_last else self.sample_shape[-2:]
         try:
@@ -53,7 +53,7 @@ class _Images:
                 if read.size != (width, height):
                     read = read.resize((width, height), Image.Resampling.BILINEAR)
                 pixels = np.asarray(read, np.uint8).reshape(height, width, self.channels)
-        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError) as error:
+        except Exception as error:  # the readers of the formats raise a dozen kinds
             raise UsageError(f"{path}: not an image that Pillow can read") from error
         turned = pixels if self.channels_last else pixels.transpose(2, 0, 1)
         return turned.reshape(self.sample_shape)
@@ -99,7 +99,7 @@ def read_images(path: Path, slots: Sequence[Slot], classes: tuple[str, ...], not
     try:
         with Image.open(images.paths[0]) as first:
             width, height = first.size
-    except OSError:
+    except Exception:
         width = height = 0  # Reading it names the fault.
     wanted = inputs[0].sample_shape[:2] if channels_last else inputs[0].sample_shape[-2:]
     if width and (height, width) != tuple(wanted):

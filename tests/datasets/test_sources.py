@@ -157,6 +157,7 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.npy", "no array", "not an .npy file|needed are 2"),
         ("d.txt", "x", "of no kind that is known by its name"),
         ("d.csv", "", "holds no samples"),
+        ("d.csv", "a,b,c,d\n", "holds no samples"),
         ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),
         ("d.csv", "a,b,c,d\n1,two,3,0\n", "row 2, column 'b': 'two' is not a number"),
         ("d.csv", "1,2,3,4,0\n", "4 columns are left for input 'x', which takes 3"),
