@@ -76,6 +76,8 @@ def sample(seed: int, newer: float = 1.0) -> Sample:
     if recipe.exporter in OLDER and np.random.RandomState(seed + 2_000_000).rand() >= newer:
         recipe = replace(recipe, exporter=OLDER[recipe.exporter])
     nothing = Trained([])
+    if not parameters(network):
+        return Sample(recipe, b"", {}, [], nothing, nothing, "the network has no parameters")
     try:
         model = reference.export(network, recipe).SerializeToString()
     except Exception as error:  # of many kinds: exporters refuse as they like
