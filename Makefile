@@ -166,9 +166,10 @@ fuzz-models: setup-test ## 100,000 damaged and distorted models through the impo
 	$(BIN)/python -m bench.fuzz --cases $(or $(CASES),100000) --jobs $(JOBS)
 
 .PHONY: versions
-versions: ## a solve, training and a sample of tests with every Python from 3.11 on, and with the lowest versions allowed
+versions: setup setup-arm ## a solve, training and a sample of tests with every Python from 3.11 on, with the lowest versions, and on aarch64
 	scripts/check-versions
 	scripts/check-versions python3.11 --lowest
+	scripts/check-arm64
 
 .PHONY: dist
 dist: setup ## wheel and sdist in dist/, checked by twine and check-wheel-contents
