@@ -84,6 +84,6 @@ def _map_stored(path: Path) -> dict[str, Array] | None:
                 arrays[name] = np.memmap(path, dtype, "r", file.tell(), shape, order)  # type: ignore[call-overload]
     except PoetcError:
         raise
-    except Exception:  # numpy, zipfile and the tokenizer raise a dozen kinds; who reads the archive whole names the fault
+    except Exception:  # numpy, zipfile and the tokenizer raise a dozen kinds; reading it whole names the fault
         return None
     return arrays
