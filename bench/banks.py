@@ -22,7 +22,8 @@ from poetc.errors import PoetcError
 from poetc.scheduling.schedule import SolveOptions
 
 DEVICE, SRAM, PSRAM, PSRAM_BYTES = "teensy41", "ocram", "psram", 8_388_608
-STEPS = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)  # times the bytes that the SRAM lacks for the least RAM that is found
+LEAST_PSRAM_BYTES = 16_384
+TRIALS = 4  # of sizes of the PSRAM
 
 
 def summary(model: Path, batch: int, budget: str, seconds: float) -> dict[str, Any] | None:
@@ -54,13 +55,34 @@ def row(model: Path, name: str, batch: int, sram: str, seconds: float) -> list[s
             cells.append(f"+{found['energy_pj'] / once - 1:.1%} (gap {found['gap']:.1%})")
     least = known["min_budget_bytes"]
     lacking = least - parse_size(sram)
-    smallest = "none" if alone is not None else "not found"
-    for factor in STEPS if alone is None else ():
-        size = max(16_384, int(lacking * factor))
-        if summary(model, batch, f"{SRAM}={sram},{PSRAM}={size}", seconds) is not None:
-            smallest = f"{size / 1000:,.0f} kB"
-            break
+    smallest = "none"
+    if alone is None:
+        found = least_psram(model, batch, sram, lacking, both, seconds / 2)
+        smallest = "not found" if found is None else f"{found / 1000:,.0f} kB"
     return [*cells, f"{least / 1000:,.0f} kB", smallest]
+
+
+def least_psram(
+    model: Path, batch: int, sram: str, lacking: int, both: dict[str, Any] | None, seconds: float
+) -> int | None:
+    """The smallest PSRAM beside the SRAM that a bisection finds a schedule for; None without one to begin with.
+
+    A size counts as its schedule uses it. `lacking`: the bytes that the SRAM lacks for the least RAM that is known.
+    """
+    if both is None:
+        return None
+    low, high = max(LEAST_PSRAM_BYTES, lacking), int(both["banks"][1]["peak_bytes"])
+    sizes = [low, *[0] * TRIALS]  # first the least, then halves
+    for size in sizes:
+        size = size or (low + high) // 2
+        if size >= high:
+            break
+        found = summary(model, batch, f"{SRAM}={sram},{PSRAM}={size}", seconds)
+        if found is None:
+            low = size
+        else:
+            high = int(found["banks"][1]["peak_bytes"])
+    return high
 
 
 def main() -> None:

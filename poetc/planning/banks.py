@@ -32,9 +32,10 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Proof, Status
 from poetc.scheduling.scope import ANY, EVERYTHING, Scope
-from poetc.solvers.banks import Placed, place_in_banks, relaxed, unplaceable
+from poetc.solvers.banks import Placed, place_in_banks, placement_bound, relaxed, unplaceable
 
 ONCE = "every operator once"
+WAITING = "tensors that wait for a reader compete with those that are read"
 BankChoice = tuple[int, ...]  # the bank in which each tensor arrives
 
 
@@ -224,6 +225,9 @@ class _InBanks:
         bound, scope, method = min(proof.bound, best.cost), replace(proof.scope, banks=ANY), proof.method
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
             bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), EVERYTHING, ONCE
+        competing = min(placement_bound(self.problem, time_limit_s=BANK.place_share * self.limit_s), best.cost)
+        if competing > bound:
+            bound, scope, method = competing, EVERYTHING, WAITING
         status = Status.LIMIT
         if best.cost <= bound * (1 + solvers.ROUNDING):
             status = Status.OPTIMAL

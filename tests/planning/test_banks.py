@@ -26,7 +26,7 @@ from poetc.scheduling import (
     verify_plan,
 )
 from poetc.scheduling.schedule import SolveOptions
-from poetc.solvers.banks import place_in_banks
+from poetc.solvers.banks import place_in_banks, placement_bound, relaxed
 from tests.support.banks import banked, cheapest
 
 
@@ -70,6 +70,43 @@ def test_agrees_with_brute_force() -> None:
 def test_agrees_with_brute_force_on_larger_problems() -> None:
     found, optimal = agree(range(100, 160), 4, 2)
     assert found >= 15 and optimal >= 0.7 * found
+
+
+@pytest.mark.parametrize("paging", [Paging.NONE, Paging.SYNC])
+def test_no_bound_of_placement_is_above_the_cheapest_schedule(paging: Paging) -> None:
+    """Brute force knows no paging: it adds ways, so that the bound may only fall with it."""
+    compared = raised = 0
+    for seed in range(200, 240):
+        problem = banked(Random(seed), 3, 2 + seed % 2)
+        bound = placement_bound(replace(problem, paging=paging), time_limit_s=5.0)
+        least = cheapest(problem)
+        if least is None:
+            continue
+        assert bound <= least, f"seed {seed}"
+        compared += 1
+        raised += bound > relaxed(problem).compute_once_pj
+    assert compared >= 12 and (raised >= 2 or paging is not Paging.NONE)
+
+
+def test_the_bound_of_placement_knows_that_a_tensor_waits() -> None:
+    """A tensor waits while another is read, and the cheap bank does not hold all three operands."""
+    names = ("a", "b", "c", "d")
+    tensors = tuple(TensorSpec(name=n, size_bytes=64 if n in "ab" else 16) for n in names)
+    operators = (
+        OperatorSpec(name="a", inputs=(), outputs=(0,), time_ns=1, energy_pj=1000, recomputable=False),
+        OperatorSpec(name="b", inputs=(0,), outputs=(1,), time_ns=1, energy_pj=1000, recomputable=False),
+        OperatorSpec(name="c", inputs=(1,), outputs=(2,), time_ns=1, energy_pj=1000, recomputable=False),
+        OperatorSpec(name="d", inputs=(0, 2), outputs=(3,), time_ns=1, energy_pj=1000, recomputable=False),
+    )
+    banks = (
+        BankSpec(name="near", budget_bytes=128),
+        BankSpec(name="far", budget_bytes=128, read_fj_per_byte=1000, write_fj_per_byte=1000),
+    )
+    problem = Problem(name="waits", budget_bytes=256, tensors=tensors, operators=operators, banks=banks)
+    assert relaxed(problem).compute_once_pj == 4000 == problem.compute_once_pj
+    # While c reads b, 16 of the 144 bytes of a, b and c are in the far bank.
+    assert placement_bound(problem, time_limit_s=5.0) == 4016
+    assert cheapest(problem) == 4032  # a whole tensor is written and read there
 
 
 def test_placement_of_a_schedule_is_the_cheapest() -> None:
