@@ -206,7 +206,12 @@ def band_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for row in summary.get("band") or ():
         text = f"{format_pj(row['energy_pj'])}, {format_ns(row['time_ns'])}"
-        text += "; no bound" if row["gap"] is None else f"; within {at_most(row['gap'])} of optimal"
+        if row["gap"] is not None:
+            text += f"; within {at_most(row['gap'])} of optimal"
+        elif (gap := row.get("gap_with_these_choices")) is not None:
+            text += f"; within {at_most(gap)} of optimal with these kernels and places of state"
+        else:
+            text += "; no bound"
         if not row["in_time"]:
             text += "; misses the deadline"
         if better := row["better"]:

@@ -29,7 +29,7 @@ def completed(folder: Path, line: str) -> list[str]:
     ("line", "expected"),
     [
         ("poetc sol", ["solve", "solvers"]),
-        ("poetc sweep a.onnx -d stm32h", ["stm32h743", "stm32h745"]),
+        ("poetc sweep a.onnx -d stm32h", ["stm32h743", "stm32h745", "stm32h7b3"]),
         ("poetc solve a.onnx --device mine", ["-o", "default"]),  # no device's name: files
         ("poetc run d --on qemu:mic", ["microbit"]),  # bash replaces what is behind the colon
         ("poetc profile bench --target mic", ["microbit"]),

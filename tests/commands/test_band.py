@@ -44,8 +44,11 @@ def test_a_better_schedule_and_a_missed_deadline_are_said() -> None:
     twice = replace(once, steps=(once.steps[0], *once.steps))
     assert twice.steps[0] == once.steps[0]
     at = _At("compute", "high", 3, replace(problem(20), deadline_ns=30))
-    row = _row(at, 36, [("", once), ("compute low", once)])
+    row = _row(at, 36, 38, [("", once), ("compute low", once)])
     assert (row["cost"], row["bound"], row["gap"]) == (40, 36, pytest.approx(0.1))
+    assert row["gap_with_these_choices"] == pytest.approx(0.05)
+    (fixed,) = band_rows({"band": [{**row, "gap": None}]})
+    assert "within 5.0 % of optimal with these kernels and places of state" in fixed[1]
     assert row["in_time"] is False
     assert row["better"] is None
     (line,) = band_rows({"band": [{**row, "better": {"found_at": "compute low", "cost": 30}}]})
@@ -65,6 +68,7 @@ def test_a_schedule_is_priced_at_both_ends(tmp_path: Path) -> None:
     assert low["time_ns"] < answer["time_ns"] < high["time_ns"]
     for row in (low, high):
         assert row["bound"] is None or row["bound"] <= row["cost"]
+        assert row["gap_with_these_choices"] is None or 0 <= row["gap_with_these_choices"] <= 1
     report = (tmp_path / "a.poetc" / "report.txt").read_text(encoding="utf-8")
     assert "At the ends of the profile's bands" in report
     assert "At the ends of the profile" in (tmp_path / "a.poetc" / "report.html").read_text(encoding="utf-8")
