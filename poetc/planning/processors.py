@@ -57,13 +57,14 @@ from poetc.solvers.processors import (
 
 BOUND_SHARE = 0.35  # of the time, for the relaxation
 PLACEMENTS = 3  # that are solved for
-MIP_SHARE = 0.05
+MIP_SHARE = 0.05  # for the placement with one processor at a time
+CUT_SHARE = 0.3  # the same for two processors: a minimum cut, which ends long before that unless the machine is busy
 TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
 TRY_S = 0.0003  # of work, an operator
 PATIENCE = 3  # times that share of the time, on the clock
 LEAST_SHARE = 0.02  # of the time, for a placement
 ATTEMPTS = 5  # to pack
-SEARCH_SHARE = 0.25  # of the time and the work limit, for exact search: half of it with every operator once
+SEARCH_SHARE = 0.25  # of the work limit, for exact search: half of it with every operator once; of the time, at least
 NODE_S = 0.0001  # of work, a node of it
 SEARCHED = "exact search of placements and orders"
 
@@ -184,7 +185,8 @@ class _Side:
             scope = EVERYTHING
         least: dict[Repetition, int] = {}
         for once in (True, False):
-            stop_at = min(self.planner.stop_at, time.monotonic() + 0.5 * SEARCH_SHARE * self.limit_s)
+            # The limit of nodes ends it. It comes last, so that a slow machine may take all time that is left.
+            stop_at = time.monotonic() + (0.5 if once else 1.0) * max(0.0, self.planner.left_s)
             found = search(problem, best.cost, nodes, once=once, stop_at=stop_at)
             if found.steps is not None:
                 best = self._listed(best, found.steps) or best
@@ -340,7 +342,8 @@ def _fastest_are_cheapest(problem: Problem) -> bool:
 def _ranked(problem: Problem, options: SolveOptions, stop_at: float) -> list[Placement]:
     """Placements, the best by simulation of everything once first: one near the best rule, then the rules."""
     main = (0,) * len(problem.operators)
-    alone, _ = one_at_a_time(problem, MIP_SHARE * options.time_limit_s)
+    share = CUT_SHARE if len(problem.processors) == 2 else MIP_SHARE
+    alone, _ = one_at_a_time(problem, share * options.time_limit_s)
     rules = list(dict.fromkeys((main, alone, heft(problem), context_switches(problem), beside(problem))))
     plain = placed(problem, main)
     steps = complete(plain, keep_all_actions(plain))
