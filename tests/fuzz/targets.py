@@ -337,8 +337,8 @@ def _sealed(header: bytes, arrays: bytes = b"") -> bytes:
 def _resealed(data: bytes, random: Random) -> bytes:
     """A few bytes of the body are others, and the digest is that of the new body."""
     body = bytearray(data[8:-32])
-    for _ in range(random.randint(1, 4)) if body else ():
-        at = random.randrange(len(body))
+    for _ in range(random.randint(1, 4)):
+        at = random.randint(0, len(body))
         body[at : at + random.randint(0, 2)] = random.randbytes(random.randint(0, 2))
     return (sealed := data[:8] + bytes(body)) + sha256(sealed).digest()
 
