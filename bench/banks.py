@@ -2,6 +2,8 @@
 
     python -m bench.banks SECONDS MODEL:BATCH:SRAM...     rows of a table; SRAM as in 200kB
 
+    python -m bench.banks --bounds 0 MODEL:BATCH:SRAM...  the bounds alone, above computing everything once
+
 MODEL is a network of demo/boards/networks.py, or an ONNX file. The device is the teensy41, without paging.
 docs/results/banks.md has the tables.
 """
@@ -15,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from bench.integers import network
-from poetc.commands.requests import ModelRequest, SolveRequest, with_any_weights
+from poetc.commands.requests import ModelRequest, SolveRequest, read_problem, with_any_weights
 from poetc.commands.solve import solve
 from poetc.devices import parse_size
 from poetc.errors import PoetcError
 from poetc.scheduling.schedule import SolveOptions
+from poetc.solvers.banks import placement_bound, relaxed
 
 DEVICE, SRAM, PSRAM, PSRAM_BYTES = "teensy41", "ocram", "psram", 8_388_608
 LEAST_PSRAM_BYTES = 16_384
@@ -62,6 +65,21 @@ def row(model: Path, name: str, batch: int, sram: str, seconds: float) -> list[s
     return [*cells, f"{least / 1000:,.0f} kB", smallest]
 
 
+def bounds(model: Path, name: str, batch: int, sram: str) -> list[str]:
+    """How far two bounds are above computing everything once in the cheapest memory."""
+    _, _, _, problem = read_problem(
+        SolveRequest(
+            model=with_any_weights(ModelRequest(source=model, batch=batch, device=DEVICE)),
+            budget=f"{SRAM}={sram},{PSRAM}={PSRAM_BYTES}",
+            paging=False,
+            state="ram",
+        )
+    )
+    once = problem.compute_once_pj
+    found = (relaxed(problem).compute_once_pj, placement_bound(problem, time_limit_s=60.0))
+    return [name, str(len(problem.operators)), *(f"+{bound / once - 1:.1%}" for bound in found)]
+
+
 def least_psram(
     model: Path, batch: int, sram: str, lacking: int, both: dict[str, Any] | None, seconds: float
 ) -> int | None:
@@ -89,7 +107,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("seconds", type=float)
     parser.add_argument("cases", nargs="+")
+    parser.add_argument("--bounds", action="store_true")
     arguments = parser.parse_args()
+    head: tuple[str, ...] = ("network", "operators", "each alone", "waiting tensors compete")
+    if arguments.bounds:
+        print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
+        with tempfile.TemporaryDirectory() as scratch:
+            for case in arguments.cases:
+                name, batch, sram = case.split(":")
+                path = network(name, Path(scratch)) if not name.endswith(".onnx") else Path(name)
+                print("| " + " | ".join(bounds(path, Path(name).stem, int(batch), sram)) + " |", flush=True)
+        return
     head = ("network", "batch", "SRAM", "keep-all, kB", "SRAM alone", "PSRAM alone", "both")
     print("| " + " | ".join((*head, "external RAM without SRAM", "with it")) + " |", flush=True)
     print("|" + "---|" * 9)
