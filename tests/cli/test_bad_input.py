@@ -83,7 +83,7 @@ def test_an_open_batch_without_batch(poetc: Run, model: Path, out: Path) -> None
         (("--budget", "60%", "--train", "last:none"), "last:"),
         (("--budget", "60%", "--solver", "oracle"), "oracle"),
         (("--budget", "60%", "--model-output", "nosuch"), "nosuch"),
-        (("--budget", "60%", "--precision", "bf16"), "for saved tensors alone: --saved bf16"),
+        (("--budget", "60%", "--precision", "fp16"), "take f16"),
     ],
 )
 def test_wrong_values(poetc: Run, model: Path, out: Path, options: tuple[str, ...], says: str) -> None:
