@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from poetc.graph import DType, TensorType
+from poetc.graph import Attribute, DType, TensorType
 from poetc.ops import Bound, spec
 from tests.support.kernels import KernelError, evaluate, run_kernel
 
@@ -37,6 +37,34 @@ def test_a_product_reports_it_too() -> None:
     with pytest.raises(KernelError) as error:
         run_kernel("Narrowed", attributes, [a, b])
     assert error.value.code == EEXPONENT
+
+
+PRODUCT = ((4, 6), (6, 5), {"of": "MatMul", "forms": (2, 2, 0)})
+FEW_ROWS = ((8, 6), (6, 9), {"of": "MatMul", "forms": (2, 2, 0)})
+CONVOLUTION = ((2, 3, 4, 4), (2, 3, 3, 3), {"of": "Conv", "forms": (2, 2, 0), "pads": (1, 1, 1, 1)})
+
+
+@pytest.mark.parametrize("descends", [False, True], ids=["product", "descent"])
+@pytest.mark.parametrize(("left", "right", "attributes"), [PRODUCT, FEW_ROWS, CONVOLUTION])
+def test_an_operand_that_is_rounded_to_an_infinity_is_an_error(
+    left: tuple[int, ...], right: tuple[int, ...], attributes: dict[str, Attribute], descends: bool
+) -> None:
+    """A gradient in 32 bits times the loss scale: no weight may move by it."""
+    given = {**attributes, "dtype": "f16", "scales": (0, 10, 0)}
+    x, large = np.ones(left, np.float32), np.ones(right, np.float32)
+    large.ravel()[-1] = 64.0  # times 2^10 it is no number of f16
+    kind, inputs = "Narrowed", [x, large]
+    if descends:
+        if given["of"] == "Conv":
+            given |= {"of": "ConvGradWeight", "kernel": (2, 2), "pads": (0, 0, 0, 0)}
+            large = np.ones((2, 2, 3, 3), np.float32)
+            large[0, 0, 0, 0] = 64.0
+        weight = evaluate("Narrowed", given, [x, large])[0]
+        kind, inputs = "NarrowedSgd", [np.zeros(weight.shape, np.float32), x, large, np.ones(1, np.float32)]
+    with pytest.raises(KernelError) as error:
+        run_kernel(kind, given, inputs)
+    assert error.value.code == EEXPONENT
+    run_kernel(kind, {**given, "scales": (0, 9, 0)}, inputs)
 
 
 @pytest.mark.parametrize(

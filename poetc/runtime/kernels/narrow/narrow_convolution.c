@@ -92,6 +92,7 @@ static group_task task_of(const poetc_call *call, unsigned left, unsigned y)
     t.left_stored = poetc_stored_of(call->ints + FORMS), t.right_stored = poetc_stored_of(call->ints + FORMS + 2);
     t.result.y = poetc_out(call, y), t.result.stored = poetc_stored_of(call->ints + FORMS + 4);
     t.result.rate = t.result.bias = NULL;
+    t.result.is_checked = t.left_stored.form == POETC_FORM_TO_F16 || t.right_stored.form == POETC_FORM_TO_F16;
     return t;
 }
 

@@ -96,6 +96,7 @@ static int run(const poetc_call *call, unsigned a, const float *bias, unsigned y
     m.a_stored = poetc_stored_of(i + 8), m.b_stored = poetc_stored_of(i + 10);
     m.result.y = poetc_out(call, y), m.result.stored = poetc_stored_of(i + 12);
     m.result.rate = rate, m.result.bias = bias;
+    m.result.is_checked = m.a_stored.form == POETC_FORM_TO_F16 || m.b_stored.form == POETC_FORM_TO_F16;
     if (i[14] == 0)
         return run_in_place(&m, i[0], i[1], i[2]);
     poetc_narrow_begin(&p, i[0], i[1], i[2], poetc_out(call, y + 1), i[14]);

@@ -3,10 +3,14 @@
  * Layout: poetc_narrow_product.h.
  * Order of sums: poetc_narrow_product.h. */
 #include "narrow/poetc_narrow_product.h"
+#include "simd/poetc_half.h"
 
 int poetc_narrow_put(const poetc_narrow_result *result, ptrdiff_t first, float *sums, int32_t count)
 {
     int32_t i;
+    for (i = 0; result->is_checked && i < count; i++)
+        if ((poetc_bits_of(sums[i]) & 0x7f800000u) == 0x7f800000u)
+            return POETC_EEXPONENT;
     if (result->rate) {
         float *w = (float *)result->y + first;
         const float rate = *result->rate;

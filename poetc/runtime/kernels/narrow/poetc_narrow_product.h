@@ -21,9 +21,11 @@ typedef struct {
     poetc_stored stored;
     const float *rate; /* or NULL */
     const float *bias; /* added to each sum of column i (bias[i]), or NULL */
+    int is_checked;    /* an operand is rounded to f16, which may have made it infinite */
 } poetc_narrow_result;
 
-/* Results first .. first + count - 1, which lie together, from as many sums. */
+/* Results first .. first + count - 1, which lie together, from as many sums. POETC_EEXPONENT: as poetc_narrow, and
+ * where a checked sum is not finite. No weight of these has moved then. */
 int poetc_narrow_put(const poetc_narrow_result *result, ptrdiff_t first, float *sums, int32_t count);
 
 /* A walk over strips of rows, within blocks of terms, within blocks of columns, within blocks of rows. A caller packs,
