@@ -70,7 +70,7 @@ class _Classes:
         problem = self.problem
         once = problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)
         scale = COST_SCALE / max(1, once)
-        mip = Mip(offset=COST_SCALE)
+        mip = Mip(offset=once * scale)
         accesses = self._accesses(mip, scale)
         remade: dict[int, int] = {}  # by operator: it is executed again
         arrives: dict[int, int] = {}  # by tensor: it is copied, or paged in, to a cheap bank

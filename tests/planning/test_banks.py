@@ -109,6 +109,17 @@ def test_the_bound_of_placement_knows_that_a_tensor_waits() -> None:
     assert cheapest(problem) == 4032  # a whole tensor is written and read there
 
 
+def test_the_bound_of_placement_where_computing_is_free() -> None:
+    tensors = (TensorSpec(name="a", size_bytes=16), TensorSpec(name="b", size_bytes=16))
+    operators = (
+        OperatorSpec(name="a", inputs=(), outputs=(0,), time_ns=1, energy_pj=0),
+        OperatorSpec(name="b", inputs=(0,), outputs=(1,), time_ns=1, energy_pj=0),
+    )
+    banks = (BankSpec(name="near", budget_bytes=16), BankSpec(name="far", budget_bytes=16, read_fj_per_byte=1000))
+    problem = Problem(name="free", budget_bytes=32, tensors=tensors, operators=operators, banks=banks)
+    assert cheapest(problem) == 0 == placement_bound(problem, time_limit_s=5.0)
+
+
 def test_placement_of_a_schedule_is_the_cheapest() -> None:
     """Beside every way to put whole tensors and workspaces into two banks."""
     compared = 0
