@@ -44,6 +44,9 @@ static void widen(const int8_t *from, int32_t count, operand *to)
         __builtin_memcpy(to, &word, sizeof word);
         __builtin_memcpy(to + 2, &odd, sizeof odd);
     }
+#elif defined(__aarch64__)
+    for (; count >= 8; count -= 8, from += 8, to += 8)
+        poetc_store_shorts(to, vmovl_s8(poetc_load_bytes(from)));
 #endif
     gather(from, 1, count, to);
 }
@@ -51,7 +54,11 @@ static void widen(const int8_t *from, int32_t count, operand *to)
 static void copy(const operand *from, int32_t count, operand *to)
 {
     for (; count >= 8; count -= 8, from += 8, to += 8)
+#if defined(__aarch64__)
+        poetc_store_shorts(to, poetc_load_shorts(from));
+#else
         __builtin_memcpy(to, from, 8 * sizeof *to);
+#endif
     for (; count > 0; count--)
         *to++ = *from++;
 }

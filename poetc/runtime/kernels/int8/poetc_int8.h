@@ -6,7 +6,7 @@
 #ifndef POETC_INT8_H
 #define POETC_INT8_H
 
-#include "poetc_kernel.h"
+#include "int8/poetc_int8_lanes.h"
 
 #define POETC_INT8_MOST 127u
 #define POETC_INT8_BITS 7
@@ -43,6 +43,12 @@ static inline uint32_t poetc_bits_below(int32_t sum)
 /* Adds the bits of `count` sums to `seen`, which poetc_bits_seen counts. */
 static inline uint32_t poetc_see(const int32_t *sums, int32_t count, uint32_t seen)
 {
+#if defined(POETC_INT8_LANES)
+    poetc_sums all = {0};
+    for (; count >= POETC_INT8_LANES; count -= POETC_INT8_LANES, sums += POETC_INT8_LANES)
+        all |= poetc_below_lanes(poetc_load_sums(sums));
+    seen |= poetc_or_of_lanes(all);
+#endif
     for (; count >= 4; count -= 4, sums += 4) {
         seen |= poetc_bits_below(sums[0]) | poetc_bits_below(sums[1]);
         seen |= poetc_bits_below(sums[2]) | poetc_bits_below(sums[3]);
@@ -90,6 +96,11 @@ static inline void poetc_round_small(const int32_t *sums, int32_t count, int8_t 
     const uint32_t rests = ((uint32_t)1 << shift) - 1u, lows = ((uint32_t)1 << half) - 1u, largest = r->most;
     const int32_t *const end = sums + count;
     int32_t clipped = 0;
+#if defined(POETC_INT8_LANES)
+    const int32_t done = poetc_round_vectors(sums, count, to, step, shift, r->is_stochastic, largest, &clipped);
+    sums += done;
+    to += (ptrdiff_t)done * step;
+#endif
     if (shift && r->is_stochastic) {
         for (; sums != end; to += step) {
             const int32_t sum = *sums++, sign = sum >> 31;

@@ -1,0 +1,166 @@
+/* Scans and rounding of sums in vectors: POETC_INT8_LANES sums at a time, where the target has vectors of integers.
+ *
+ * Layout: sums and values lie behind each other. Order of sums: nothing is added up here. */
+#ifndef POETC_INT8_LANES_H
+#define POETC_INT8_LANES_H
+
+#include "poetc_kernel.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+#include <immintrin.h>
+#define POETC_INT8_LANES 16
+#elif defined(__SSE2__)
+#include <immintrin.h>
+#define POETC_INT8_LANES 4
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#define POETC_INT8_LANES 4
+#elif defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)
+#include <arm_mve.h>
+#define POETC_INT8_LANES 4
+#endif
+
+#if defined(POETC_INT8_LANES)
+typedef int32_t poetc_sums __attribute__((vector_size(4 * POETC_INT8_LANES)));
+typedef uint32_t poetc_magnitudes __attribute__((vector_size(4 * POETC_INT8_LANES)));
+typedef int32_t poetc_sums_unaligned __attribute__((vector_size(4 * POETC_INT8_LANES), aligned(4), may_alias));
+
+/* LD1 wants an element's alignment and no more, also where the compiler may not assume that the memory allows
+ * unaligned access (-mstrict-align). */
+#if defined(__aarch64__)
+static inline int16x8_t poetc_load_shorts(const int16_t *p)
+{
+    int16x8_t v;
+    __asm__("ld1 {%0.8h}, %1" : "=w"(v) : "Q"(*(const int16_t (*)[8])p));
+    return v;
+}
+
+static inline void poetc_store_shorts(int16_t *p, int16x8_t v)
+{
+    __asm__("st1 {%1.8h}, %0" : "=Q"(*(int16_t (*)[8])p) : "w"(v));
+}
+
+static inline int8x8_t poetc_load_bytes(const int8_t *p)
+{
+    int8x8_t v;
+    __asm__("ld1 {%0.8b}, %1" : "=w"(v) : "Q"(*(const int8_t (*)[8])p));
+    return v;
+}
+#endif
+
+static inline poetc_sums poetc_load_sums(const int32_t *p)
+{
+#if defined(__aarch64__)
+    poetc_sums v;
+    __asm__("ld1 {%0.4s}, %1" : "=w"(v) : "Q"(*(const int32_t (*)[4])p));
+    return v;
+#else
+    return *(const poetc_sums_unaligned *)p;
+#endif
+}
+
+/* Stores the low bytes of the lanes, which are within a byte. */
+static inline void poetc_store_bytes(int8_t *to, poetc_sums v)
+{
+#if POETC_INT8_LANES == 16
+    _mm_storeu_si128((__m128i *)(void *)to, _mm512_cvtepi32_epi8((__m512i)v));
+#elif defined(__SSE2__)
+    const __m128i halves = _mm_packs_epi32((__m128i)v, (__m128i)v);
+    const int32_t word = _mm_cvtsi128_si32(_mm_packs_epi16(halves, halves));
+    __builtin_memcpy(to, &word, sizeof word);
+#elif defined(__aarch64__)
+    const int8x16_t bytes = (int8x16_t)v, even = vuzp1q_s8(bytes, bytes), word = vuzp1q_s8(even, even);
+    __asm__("st1 {%1.b}[0], %0" : "=Q"(to[0]) : "w"(word));
+    __asm__("st1 {%1.b}[1], %0" : "=Q"(to[1]) : "w"(word));
+    __asm__("st1 {%1.b}[2], %0" : "=Q"(to[2]) : "w"(word));
+    __asm__("st1 {%1.b}[3], %0" : "=Q"(to[3]) : "w"(word));
+#else
+    vstrbq_s32(to, (int32x4_t)v);
+#endif
+}
+
+/* Of each lane its magnitude less 1, or 0. */
+static inline poetc_sums poetc_below_lanes(poetc_sums sum)
+{
+    const poetc_sums below = sum - 1 - (sum >> 31);
+    return below ^ (below >> 31);
+}
+
+static inline uint32_t poetc_or_of_lanes(poetc_sums v)
+{
+    uint32_t all = 0u;
+    int32_t i;
+    for (i = 0; i < POETC_INT8_LANES; i++)
+        all |= (uint32_t)v[i];
+    return all;
+}
+
+/* Numbers that all lanes share: of the shift, and the largest value. */
+typedef struct {
+    int32_t shift, half, odd, unit, most;
+    int32_t rests, lows;
+} poetc_rounding_lanes;
+
+static inline poetc_rounding_lanes poetc_rounding_lanes_of(int32_t shift, uint32_t most)
+{
+    poetc_rounding_lanes r;
+    r.shift = shift > 0 ? shift : 0;
+    r.half = r.shift / 2, r.odd = r.shift & 1;
+    r.unit = r.shift ? (int32_t)1 << (r.shift - 1) : 0;
+    r.most = (int32_t)most;
+    r.rests = (int32_t)(((uint32_t)1 << r.shift) - 1u);
+    r.lows = ((int32_t)1 << r.half) - 1;
+    return r;
+}
+
+/* Values of sums of at most 2^30 in magnitude. `clipped` falls by 1 in the lanes that are clipped. */
+static inline poetc_sums poetc_round_lanes(poetc_sums sum, const poetc_rounding_lanes *r, int32_t is_stochastic,
+                                           poetc_sums *clipped)
+{
+    const poetc_sums sign = sum >> 31, m = (sum ^ sign) - sign;
+    poetc_sums v, over;
+    if (is_stochastic) {
+        const poetc_sums rest = m & r->rests;
+        v = (m >> r->shift) - ((((rest & r->lows) << r->odd) - (rest >> r->half)) >> 31);
+    } else
+        v = (m + r->unit) >> r->shift;
+    over = (r->most - v) >> 31;
+    *clipped += over;
+    v = (v & ~over) | (r->most & over);
+    return (v ^ sign) - sign;
+}
+
+static inline int32_t poetc_clipped_of_lanes(poetc_sums clipped)
+{
+    int32_t count = 0, i;
+    for (i = 0; i < POETC_INT8_LANES; i++)
+        count -= clipped[i];
+    return count;
+}
+
+/* Values of the sums of whole vectors, which lie `step` apart. Returns how many sums were taken. */
+static inline int32_t poetc_round_vectors(const int32_t *sums, int32_t count, int8_t *to, int32_t step, int32_t shift,
+                                          int32_t is_stochastic, uint32_t most, int32_t *clipped)
+{
+    const poetc_rounding_lanes r = poetc_rounding_lanes_of(shift, most);
+    const int32_t whole = count / POETC_INT8_LANES * POETC_INT8_LANES;
+    poetc_sums over = {0};
+    int32_t i, j;
+    if (step == 1 && is_stochastic)
+        for (i = 0; i < whole; i += POETC_INT8_LANES)
+            poetc_store_bytes(to + i, poetc_round_lanes(poetc_load_sums(sums + i), &r, 1, &over));
+    else if (step == 1)
+        for (i = 0; i < whole; i += POETC_INT8_LANES)
+            poetc_store_bytes(to + i, poetc_round_lanes(poetc_load_sums(sums + i), &r, 0, &over));
+    else
+        for (i = 0; i < whole; i += POETC_INT8_LANES) {
+            const poetc_sums v = poetc_round_lanes(poetc_load_sums(sums + i), &r, is_stochastic, &over);
+            for (j = 0; j < POETC_INT8_LANES; j++, to += step)
+                *to = (int8_t)v[j];
+        }
+    *clipped += poetc_clipped_of_lanes(over);
+    return whole;
+}
+#endif
+
+#endif
