@@ -2,15 +2,23 @@
 
     python -m bench.integers accuracy NETWORK DATA.npz      arrays x [samples, h, w] of u8 and y; the last fifth tests
     python -m bench.integers size NETWORK DEVICE [BATCH]    smallest RAM, and instructions of a step in QEMU
+    python -m bench.integers time MODEL.onnx [BATCH]        processor time of a step on this machine
 
-NETWORK is one of demo/boards/networks.py. docs/results/integer.md has the tables.
+NETWORK is one of demo/boards/networks.py. docs/results/integer.md has the tables. `time` takes turns between integers
+and floats in one process on one thread, so that other work on the machine disturbs both.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import ctypes
+import functools
 import importlib.util
+import statistics
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,12 +26,15 @@ from typing import Any
 import numpy as np
 
 import poetc
+from bench.instructions import training_step
+from poetc import codegen
 from poetc.commands.run import RunRequest, run
 from poetc.events import silent
 from poetc.training import TrainingOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 BOARDS = ("mps2-an385-m0", "mps2-an385", "mps2-an386", "mps3-an547", "aarch64")
+CFLAGS = "-O3 -march=native"
 SEEDS, EPOCHS, BATCH = (0, 1, 2), 15, 25
 RUNS: dict[str, tuple[TrainingOptions, str]] = {
     "f32, momentum": (TrainingOptions(optimizer="momentum", learning_rate=0.02), "cosine"),
@@ -99,6 +110,44 @@ def size(name: str, device: str, batch: int) -> None:
             print(f"{precision:5} {ram}; {', '.join(counts)}", flush=True)
 
 
+def run_once(model: codegen.HostModel, inputs: list[tuple[Any, Any]]) -> None:
+    """A step without HostModel's checks."""
+    for place, value in inputs:
+        place[...] = value
+    if model._dll.poetc_run(ctypes.byref(model._runtime)):
+        raise SystemExit("poetc_run failed")
+
+
+def time_steps(source: Path, batch: int, turns: int) -> None:
+    """Keep-all steps of floats, without and with fused multiply-adds, and of integers: the quickest and the median."""
+    options = {"f32": TrainingOptions(learning_rate=1e-4), "niti": TrainingOptions(precision="niti")}
+    times: dict[str, list[float]] = {}
+    with contextlib.ExitStack() as models:
+        runs: dict[str, Callable[[], None]] = {}
+        for label, precision, flags in (
+            ("f32 portable", "f32", CFLAGS),
+            ("f32 fast", "f32", f"{CFLAGS} -ffp-contract=fast"),
+            ("niti", "niti", CFLAGS),
+        ):
+            step, program = training_step(source, batch, options[precision])
+            model = models.enter_context(codegen.build_host([program], step.values, cflags=flags))
+            inputs = codegen.sample_inputs(program, 0)
+            model.run(inputs)
+            places = [(model._view(b.operand), inputs[b.name]) for b in codegen.all_inputs(program)]
+            runs[label] = functools.partial(run_once, model, places)
+            times[label] = []
+        for _ in range(turns):
+            for label, run_step in runs.items():
+                start = time.process_time()
+                run_step()
+                times[label].append(1e3 * (time.process_time() - start))
+    floats = times["f32 portable"]
+    for label, found in times.items():
+        least, middle = min(found), statistics.median(found)
+        ratios = f"{min(floats) / least:.2f} x and {statistics.median(floats) / middle:.2f} x the speed of f32 portable"
+        print(f"{source.stem} batch {batch} {label:14} {least:8.2f} ms, median {middle:8.2f} ms: {ratios}")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = parser.add_subparsers(dest="part", required=True)
@@ -109,8 +158,14 @@ if __name__ == "__main__":
     of_size.add_argument("network")
     of_size.add_argument("device")
     of_size.add_argument("batch", type=int, nargs="?", default=8)
+    of_time = parts.add_parser("time")
+    of_time.add_argument("model", type=Path)
+    of_time.add_argument("batch", type=int, nargs="?", default=1)
+    of_time.add_argument("--turns", type=int, default=20)
     arguments = parser.parse_args()
     if arguments.part == "accuracy":
         accuracy(arguments.network, arguments.data)
+    elif arguments.part == "time":
+        time_steps(arguments.model, arguments.batch, arguments.turns)
     else:
         size(arguments.network, arguments.device, arguments.batch)

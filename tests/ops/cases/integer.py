@@ -34,12 +34,14 @@ CONVOLUTIONS: list[tuple[Shape, Shape, Shape, dict[str, Attribute]]] = [
     ((1, 4, 6, 8), (4, 1, 7, 7), (1, 4, 6, 8), {"pads": (3, 3, 3, 3), "group": 4}),
     ((3, 3, 1, 11), (3, 1, 1, 4), (3, 3, 1, 4), {"strides": (1, 2), "group": 3}),
     ((2, 70, 5, 4), (66, 70, 3, 3), (2, 66, 5, 4), {"pads": (1, 1, 1, 1)}),  # sums in parts
+    ((2, 5, 9, 1), (6, 5, 3, 1), (2, 6, 7, 1), {"strides": (1, 2)}),  # a stride beyond the image
+    ((1, 9, 7, 21), (13, 9, 3, 5), (1, 13, 7, 11), {"strides": (1, 2), "pads": (1, 2, 1, 2)}),
 ]
 
 
 def convolutions() -> list[Case]:
     found = []
-    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 6 * ROUNDINGS, strict=True):
+    for (x, w, y, attributes), rounding in zip(CONVOLUTIONS, 7 * ROUNDINGS, strict=True):
         more: dict[str, Attribute] = {**attributes, "rounding": rounding}
         image, error = (values(*x), scale(-7)), (values(*y), scale(-9))
         weight, bias = (values(*w), exponent(-8)), (values(w[0]), exponent(-6))
@@ -48,6 +50,22 @@ def convolutions() -> list[Case]:
         found.append(Case("IntegerConvGradInput", (*error, *weight), {**more, "input_size": x[2:]}))
         found.append(Case("IntegerConvGradWeight", (image[0], error[0], RATE), {**more, "kernel": w[2:]}))
         found.append(Case("IntegerBiasGrad", (error[0], RATE), {"rounding": rounding}))
+    return found
+
+
+def largest_values() -> list[Case]:
+    """All products are as large as they can be, of both signs, over rows and columns that fill up no block."""
+    found = []
+    x, w, y, attributes = (1, 37, 6, 7), (11, 37, 3, 3), (1, 11, 6, 7), {"pads": (1, 1, 1, 1)}
+    for first, second in ((-127, -127), (127, -127)):
+        image, error = np.full(x, first, np.int8), np.full(y, first, np.int8)
+        weight, note = np.full(w, second, np.int8), f"{first},{second}"
+        more: dict[str, Attribute] = {**attributes}
+        found.append(Case("IntegerConv", (image, scale(-7), weight, exponent(-8)), more, note=note))
+        back = {**more, "input_size": x[2:]}
+        found.append(Case("IntegerConvGradInput", (error, scale(-9), weight, exponent(-8)), back, note=note))
+        errors = np.full(y, second, np.int8)
+        found.append(Case("IntegerConvGradWeight", (image, errors, RATE), {**more, "kernel": w[2:]}, note=note))
     return found
 
 
@@ -111,6 +129,7 @@ def pools() -> list[Case]:
 
 CASES = [
     *convolutions(),
+    *largest_values(),
     *histories(),
     *pools(),
     *(

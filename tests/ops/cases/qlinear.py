@@ -28,6 +28,10 @@ def convolutions() -> list[Case]:
         tensors = (values(*x), values(*w), uniform((w[0],), 0.001, 0.1))
         found.append(Case("QLinearConv", tensors, attributes))
         found.append(Case("QLinearConv", (*tensors, integers((w[0],), -30000, 30000)), attributes))
+    # Products of -128 and -128: two of them do not fit into 16 bits.
+    least = np.full((1, 37, 6, 7), -128, np.int8), np.full((11, 37, 3, 3), -128, np.int8), np.full(11, 1e-4, np.float32)
+    attributes = {"pads": (1, 1, 1, 1), **codes(1.0, 0, "x_"), **codes(10.0, 0)}
+    found.append(Case("QLinearConv", least, attributes, note="-128"))
     return found
 
 

@@ -86,8 +86,15 @@ int poetc_op_int8_relu(const poetc_call *call)
     const int8_t *x = poetc_in(call, 0);
     const int8_t limit = (int8_t)largest_value(call, poetc_in(call, 1));
     int8_t *y = poetc_out(call, 2);
-    int32_t count = call->ints[0], i;
-    for (i = 0; i < count; i++) {
+    int32_t count = call->ints[0], i = 0;
+#if defined(POETC_INT8_LANES)
+    const poetc_values most = (poetc_values){0} + limit;
+    for (; i + 16 <= count; i += 16) {
+        const poetc_values v = poetc_load_values(x + i);
+        poetc_store_values(y + i, poetc_either(v > most, most, v & (v > 0)));
+    }
+#endif
+    for (; i < count; i++) {
         const int8_t value = x[i];
         y[i] = value < 0 ? 0 : value > limit ? limit : value;
     }
@@ -101,8 +108,15 @@ int poetc_op_int8_relu_grad(const poetc_call *call)
     const int8_t *gy = poetc_in(call, 0), *y = poetc_in(call, 1);
     const int32_t limit = call->ints[1] ? largest_value(call, poetc_in(call, 2)) : 128;
     int8_t *gx = poetc_out(call, 3);
-    int32_t count = call->ints[0], i;
-    for (i = 0; i < count; i++)
+    int32_t count = call->ints[0], i = 0;
+#if defined(POETC_INT8_LANES)
+    const poetc_values below = (poetc_values){0} + (int8_t)(limit - 1); /* 127 without a limit */
+    for (; i + 16 <= count; i += 16) {
+        const poetc_values v = poetc_load_values(y + i);
+        poetc_store_values(gx + i, poetc_load_values(gy + i) & (v > 0) & ~(v > below));
+    }
+#endif
+    for (; i < count; i++)
         gx[i] = y[i] > 0 && y[i] < limit ? gy[i] : 0;
     return POETC_OK;
 }
@@ -122,6 +136,12 @@ static int32_t add_some(const int8_t *a, int32_t up_a, const int8_t *b, int32_t 
     int32_t i;
     if (up_a >= 0 && up_b >= 0) {
         const int32_t times_a = (int32_t)((uint32_t)1 << up_a), times_b = (int32_t)((uint32_t)1 << up_b);
+#if defined(POETC_INT8_LANES)
+        if (some == SUMS) {
+            poetc_add_values(a, times_a, b, times_b, sums);
+            return some;
+        }
+#endif
         for (i = 0; i < some; i++)
             sums[i] = a[i] * times_a + b[i] * times_b;
     } else
@@ -179,10 +199,19 @@ int poetc_op_int8_update(const poetc_call *call);
 int poetc_op_int8_update(const poetc_call *call)
 {
     int8_t *w = poetc_out(call, 3);
-    int32_t *total = poetc_out(call, 4), clipped = 0, i;
+    int32_t *total = poetc_out(call, 4), clipped = 0, i = 0;
     const int8_t *g = poetc_in(call, 2);
     const int32_t count = call->ints[0];
-    for (i = 0; i < count; i++) {
+#if defined(POETC_INT8_LANES)
+    while (i + 16 <= count) {
+        const int32_t end = count - i > 127 * 16 ? i + 127 * 16 : i + (count - i) / 16 * 16; /* a lane counts to 127 */
+        poetc_values over = {0};
+        for (; i < end; i += 16)
+            poetc_store_values(w + i, poetc_subtract_values(poetc_load_values(w + i), poetc_load_values(g + i), &over));
+        clipped += poetc_clipped_of_values(over);
+    }
+#endif
+    for (; i < count; i++) {
         int32_t moved = w[i] - g[i];
         if (moved > 127 || moved < -127) {
             moved = moved > 0 ? 127 : -127;

@@ -15,9 +15,6 @@
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #define POETC_INT8_LANES 4
-#elif defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)
-#include <arm_mve.h>
-#define POETC_INT8_LANES 4
 #endif
 
 #if defined(POETC_INT8_LANES)
@@ -59,6 +56,13 @@ static inline poetc_sums poetc_load_sums(const int32_t *p)
 #endif
 }
 
+#if defined(__aarch64__)
+static inline void poetc_store_sums(int32_t *p, poetc_sums v)
+{
+    __asm__("st1 {%1.4s}, %0" : "=Q"(*(int32_t (*)[4])p) : "w"(v));
+}
+#endif
+
 /* Stores the low bytes of the lanes, which are within a byte. */
 static inline void poetc_store_bytes(int8_t *to, poetc_sums v)
 {
@@ -74,8 +78,74 @@ static inline void poetc_store_bytes(int8_t *to, poetc_sums v)
     __asm__("st1 {%1.b}[1], %0" : "=Q"(to[1]) : "w"(word));
     __asm__("st1 {%1.b}[2], %0" : "=Q"(to[2]) : "w"(word));
     __asm__("st1 {%1.b}[3], %0" : "=Q"(to[3]) : "w"(word));
+#endif
+}
+
+/* Sixteen values. */
+typedef int8_t poetc_values __attribute__((vector_size(16)));
+typedef uint8_t poetc_bytes __attribute__((vector_size(16)));
+typedef int8_t poetc_values_unaligned __attribute__((vector_size(16), aligned(1), may_alias));
+
+static inline poetc_values poetc_load_values(const int8_t *p)
+{
+#if defined(__aarch64__)
+    poetc_values v;
+    __asm__("ld1 {%0.16b}, %1" : "=w"(v) : "Q"(*(const int8_t (*)[16])p));
+    return v;
 #else
-    vstrbq_s32(to, (int32x4_t)v);
+    return *(const poetc_values_unaligned *)p;
+#endif
+}
+
+static inline void poetc_store_values(int8_t *p, poetc_values v)
+{
+#if defined(__aarch64__)
+    __asm__("st1 {%1.16b}, %0" : "=Q"(*(int8_t (*)[16])p) : "w"(v));
+#else
+    *(poetc_values_unaligned *)p = v;
+#endif
+}
+
+/* a where the mask is -1, b where it is 0. */
+static inline poetc_values poetc_either(poetc_values mask, poetc_values a, poetc_values b)
+{
+    return (a & mask) | (b & ~mask);
+}
+
+/* a - b, clipped to -127 and 127. `clipped` falls by 1 where it is. */
+static inline poetc_values poetc_subtract_values(poetc_values a, poetc_values b, poetc_values *clipped)
+{
+    const poetc_values difference = (poetc_values)((poetc_bytes)a - (poetc_bytes)b);
+    const poetc_values over = ((a ^ b) & (a ^ difference)) < 0, end = (a < 0) ^ 127;
+    poetc_values y = poetc_either(over, end, difference);
+    y -= y == -128;
+    *clipped += y != difference;
+    return y;
+}
+
+/* 16 sums a * times_a + b * times_b. */
+static inline void poetc_add_values(const int8_t *a, int32_t times_a, const int8_t *b, int32_t times_b, int32_t *sums)
+{
+#if POETC_INT8_LANES == 16
+    const poetc_sums x = (poetc_sums)_mm512_cvtepi8_epi32((__m128i)poetc_load_values(a));
+    const poetc_sums y = (poetc_sums)_mm512_cvtepi8_epi32((__m128i)poetc_load_values(b));
+    _mm512_storeu_si512(sums, (__m512i)(x * times_a + y * times_b));
+#elif defined(__aarch64__)
+    const int8x16_t x = (int8x16_t)poetc_load_values(a), y = (int8x16_t)poetc_load_values(b);
+    const int16x8_t x_low = vmovl_s8(vget_low_s8(x)), x_high = vmovl_high_s8(x);
+    const int16x8_t y_low = vmovl_s8(vget_low_s8(y)), y_high = vmovl_high_s8(y);
+    poetc_store_sums(sums, (poetc_sums)vmovl_s16(vget_low_s16(x_low)) * times_a +
+                               (poetc_sums)vmovl_s16(vget_low_s16(y_low)) * times_b);
+    poetc_store_sums(sums + 4,
+                     (poetc_sums)vmovl_high_s16(x_low) * times_a + (poetc_sums)vmovl_high_s16(y_low) * times_b);
+    poetc_store_sums(sums + 8, (poetc_sums)vmovl_s16(vget_low_s16(x_high)) * times_a +
+                                   (poetc_sums)vmovl_s16(vget_low_s16(y_high)) * times_b);
+    poetc_store_sums(sums + 12,
+                     (poetc_sums)vmovl_high_s16(x_high) * times_a + (poetc_sums)vmovl_high_s16(y_high) * times_b);
+#else
+    int32_t i;
+    for (i = 0; i < 16; i++)
+        sums[i] = a[i] * times_a + b[i] * times_b;
 #endif
 }
 
@@ -128,6 +198,14 @@ static inline poetc_sums poetc_round_lanes(poetc_sums sum, const poetc_rounding_
     *clipped += over;
     v = (v & ~over) | (r->most & over);
     return (v ^ sign) - sign;
+}
+
+static inline int32_t poetc_clipped_of_values(poetc_values clipped)
+{
+    int32_t count = 0, i;
+    for (i = 0; i < 16; i++)
+        count -= clipped[i];
+    return count;
 }
 
 static inline int32_t poetc_clipped_of_lanes(poetc_sums clipped)

@@ -59,6 +59,7 @@ typedef struct task {
     void (*add_group)(const struct task *, int32_t group, int32_t column, int32_t *sums, void *packed);
     int8_t *result;
     int32_t is_update;
+    int32_t is_repeated; /* although all sums could be held */
     int32_t result_planes, result_height, result_width;
 } task;
 
@@ -113,21 +114,27 @@ static void fill_up(operand *packed_rows, int32_t count, int32_t unit, int32_t d
                      (size_t)missing * (size_t)depth * sizeof *packed_rows);
 }
 
+/* From which the sums of an output start. */
+static int32_t start_of(const task *t, int32_t output)
+{
+    if (t->bias) {
+        const int32_t b = t->bias[output], shift = t->bias_shift;
+        uint32_t m = poetc_magnitude(b);
+        if (shift >= 0)
+            m <<= at_most(shift, 22);
+        else
+            m = (m + ((uint32_t)1 << (at_most(-shift, 31) - 1))) >> at_most(-shift, 31);
+        return b < 0 ? -(int32_t)m : (int32_t)m;
+    }
+    return t->starts ? t->starts[output] : 0;
+}
+
 static void start_sums(const task *t, int32_t group, int32_t columns, int32_t *sums, int32_t step)
 {
     int32_t i, j;
     for (i = 0; i < t->p.rows; i++) {
-        int32_t start = t->starts ? t->starts[group * t->p.rows + i] : 0;
+        const int32_t start = start_of(t, group * t->p.rows + i);
         int32_t *to = sums + (size_t)i * (size_t)step;
-        if (t->bias) {
-            const int32_t b = t->bias[group * t->p.rows + i], shift = t->bias_shift;
-            uint32_t m = poetc_magnitude(b);
-            if (shift >= 0)
-                m <<= at_most(shift, 22);
-            else
-                m = (m + ((uint32_t)1 << (at_most(-shift, 31) - 1))) >> at_most(-shift, 31);
-            start = b < 0 ? -(int32_t)m : (int32_t)m;
-        }
         for (j = 0; j + 4 <= columns; j += 4)
             to[j] = start, to[j + 1] = start, to[j + 2] = start, to[j + 3] = start;
         for (; j < columns; j++)
@@ -155,7 +162,8 @@ static void store(const task *t, int32_t group, int32_t column, int32_t columns,
     const int32_t rows = t->p.rows, pixels = t->down.count * t->right.count, apart = t->right.step;
     const size_t plane = (size_t)t->result_height * (size_t)t->result_width;
     /* Without gaps between them, all pixels of an image are one run. */
-    const int32_t is_whole = pixels == t->result_height * t->result_width, run = is_whole ? pixels : t->right.count;
+    const int32_t is_whole = apart == 1 && pixels == t->result_height * t->result_width,
+                  run = is_whole ? pixels : t->right.count;
     int32_t i, j, k;
     for (i = 0; i < rows; i++) {
         const requantization *r = t->requantized;
@@ -177,6 +185,13 @@ static void store(const task *t, int32_t group, int32_t column, int32_t columns,
     }
 }
 
+#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512BW__)
+#include "int8/poetc_int8_vnni.h"
+#define HAS_VNNI 1
+#else
+#define HAS_VNNI 0
+#endif
+
 /* All sums, some columns at a time. With `seen` their bits are looked at; with `rounding` the values
  * are stored. Held sums stay in the workspace. */
 static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *rounding)
@@ -187,27 +202,46 @@ static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *
     int32_t *sums = workspace, *part = sums, phase, group, row, column, term, i;
     operand *a = (operand *)(void *)(sums + (p->holds_sums ? held : some));
     operand *end = a + (size_t)(p->rows_at_once + p->columns_at_once) * (size_t)p->terms_at_once;
+    const int32_t is_held = p->holds_sums && !t->is_repeated;
 
     for (phase = 0; phase < t->phases; phase++) {
-        int32_t unit, is_packed;
+        int32_t unit, is_packed, is_wide = 0, at_once = p->columns_at_once;
+#if HAS_VNNI
+        int32_t wide = at_once;
+        vnni parts;
+#endif
         t->set_phase(t, phase);
         unit = t->is_update ? p->terms_at_once : p->terms_at_once / (t->right.taps * t->planes_group);
         if (!t->is_update)
             unit *= t->right.taps * t->planes_group;
         is_packed = !t->add_group && t->terms <= unit && p->rows <= p->rows_at_once;
-        for (group = 0; group < p->groups; group++, part += p->holds_sums ? (size_t)p->rows * (size_t)t->columns : 0) {
-            if (is_packed && t->terms) {
+#if HAS_VNNI
+        if (is_held)
+            wide = t->columns;
+        else if (t->is_repeated)
+            wide = at_most(t->columns, VNNI_REPEATED_COLUMNS);
+        is_wide = !t->add_group && vnni_fits(t, wide, (uint8_t *)a, (size_t)((uint8_t *)end - (uint8_t *)a), &parts);
+        if (is_wide)
+            at_once = wide;
+#endif
+        for (group = 0; group < p->groups; group++, part += is_held ? (size_t)p->rows * (size_t)t->columns : 0) {
+            if (is_packed && !is_wide && t->terms) {
                 t->pack_rows(t, group, 0, p->rows, 0, t->terms, a);
                 fill_up(a, p->rows, BLOCK_ROWS, round_up(t->terms, UNIT));
             }
-            for (column = 0; column < t->columns; column += p->columns_at_once) {
-                const int32_t columns = at_most(t->columns - column, p->columns_at_once);
-                const int32_t step = p->holds_sums ? t->columns : p->columns_at_once;
-                int32_t *at = p->holds_sums ? part + column : part;
-                start_sums(t, group, columns, at, step);
+            for (column = 0; column < t->columns; column += at_once) {
+                const int32_t columns = at_most(t->columns - column, at_once);
+                const int32_t step = is_held ? t->columns : at_once;
+                int32_t *at = is_held ? part + column : part;
+#if HAS_VNNI
+                if (is_wide)
+                    vnni_make(t, &parts, group, column, columns, at, step, seen);
+                else
+#endif
+                    start_sums(t, group, columns, at, step);
                 if (t->add_group)
                     t->add_group(t, group, column, at, a);
-                for (term = 0; term < t->terms && !t->add_group; term += unit) {
+                for (term = 0; term < t->terms && !t->add_group && !is_wide; term += unit) {
                     const int32_t terms = at_most(t->terms - term, unit), depth = round_up(terms, UNIT);
                     operand *b = end - (size_t)round_up(columns, COLUMNS_AT_ONCE) * (size_t)depth;
                     t->pack_columns(t, group, column, columns, term, terms, b);
@@ -221,7 +255,7 @@ static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *
                         add_products(a, rows, b, columns, depth, at + (size_t)row * (size_t)step, step);
                     }
                 }
-                for (i = 0; seen && i < p->rows; i++)
+                for (i = 0; seen && !is_wide && i < p->rows; i++)
                     *seen = poetc_see(at + (size_t)i * (size_t)step, columns, *seen);
                 if (rounding)
                     store(t, group, column, columns, at, step, rounding);
@@ -255,13 +289,17 @@ static int finish(task *t, void *workspace, int32_t exponent, int32_t update_bit
     int32_t bits;
     int code;
 
+#if HAS_VNNI
+    t->is_repeated =
+        t->is_update && p->holds_sums && p->terms <= VNNI_REPEATED_TERMS && p->columns > 2 * VNNI_REPEATED_COLUMNS;
+#endif
     if (is_scanned)
         make_sums(t, workspace, &seen, 0);
     bits = is_scanned ? poetc_bits_seen(seen) : history[0];
     rounding.shift = t->is_update ? bits - update_bits : poetc_shift(bits);
     if (t->is_update)
         rounding.most = poetc_update_most(update_bits);
-    if (is_scanned && p->holds_sums)
+    if (is_scanned && p->holds_sums && !t->is_repeated)
         store_held(t, workspace, &rounding);
     else
         make_sums(t, workspace, 0, &rounding);
