@@ -63,7 +63,9 @@ class Sections:
                 try:
                     addresses[key] = int(address, 0)
                 except ValueError:
-                    raise UsageError(f"--section {word}: {address!r} is no address, as 0x24001000 is") from None
+                    addresses[key] = -1
+                if addresses[key] < 0:
+                    raise UsageError(f"--section {word}: {address!r} is no address, as 0x24001000 is")
             if key not in known:
                 raise UsageError(f"--section {word}: write {', '.join(known[:-1])} or {known[-1]}, =, and a section")
             if not re.fullmatch(r"[._A-Za-z][\w.$]*", name) or name in _RESERVED:

@@ -146,7 +146,7 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         return None
     try:
         return _decoded(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, TypeError, OverflowError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, TypeError, OverflowError, SyntaxError):
         return None
 
 

@@ -86,6 +86,7 @@ def test_bad_sections(words: list[str], says: str) -> None:
     ("words", "says"),
     [
         (["axi=.x@here"], "--section axi=.x@here: 'here' is no address, as 0x24001000 is"),
+        (["axi=.x@-0x10"], "--section axi=.x@-0x10: '-0x10' is no address, as 0x24001000 is"),
         (["dtcm=.x"], "--section dtcm=.x: write arena, constants, store or axi, =, and a section"),
         (["axi=.x@0x24000008"], "--section axi=.x@0x24000008: give an address that is a multiple of 16"),
         (["axi=.x@0x20000000"], "ends at 0x20000040; give it another address"),

@@ -258,6 +258,7 @@ def test_the_newer_checkpoint_counts_and_a_damaged_one_is_passed_over(tmp_path: 
         b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "<f4", "shape": [99]}]}',
         b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "O", "shape": [1]}]}',
         b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "?!", "shape": [1]}]}',
+        b'{"progress": {}, "arrays": [{"group": "state", "name": "w", "type": "f4,(", "shape": [1]}]}',
     ],
 )
 def test_a_digest_that_fits_a_damaged_header(header: bytes, tmp_path: Path) -> None:
