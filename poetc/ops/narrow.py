@@ -2,7 +2,7 @@
 
 A stored float is x · 2^scale, rounded to nearest, ties to even. The scale is the loss scale of the gradients in f16,
 else 0. All arithmetic has 32 bits. A product of two stored floats is exact in 32 bits, so its sums have the same bits
-with fused multiply-adds and without.
+with fused multiply-adds and without. The product of two bf16 is exact within the normal range of f32 alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
  *
  * Layout: a caller gathers rows of a and columns of b from its own operands, and stores the sums.
  * Order of sums: blocks of POETC_NARROW_TERMS terms in sequence, and the blocks in sequence (poetc_gemm.h). A product
- * of two numbers of 16 bits is exact, so fused multiply-adds give the same bits. */
+ * of two numbers of 16 bits is exact, so fused multiply-adds give the same bits. That of two bf16 is exact within the
+ * normal range of floats. */
 #ifndef POETC_NARROW_PRODUCT_H
 #define POETC_NARROW_PRODUCT_H
 
