@@ -26,7 +26,8 @@ LARGEST_EXPONENT = 100  # beyond it a float of 32 bits may not hold the value
 ROUNDINGS = ("nearest", "stochastic")
 SCALE = TensorType((4,), DType.I32)
 LONG_SCALE = TensorType((6,), DType.I32)  # whether the sums were scanned, and the bits of the values, besides
-HISTORY = TensorType((4,), DType.I32)  # the bits that are reused, for how many steps, the interval, and scans so far
+HISTORY = TensorType((4,), DType.I32)  # the bits that are reused, for how many steps, the most since, scans so far
+TOLERATED = 1000  # one clipped value in so many is no reason for a scan
 RESCALES = ("every", "interval")
 
 
@@ -116,6 +117,8 @@ def rescaled(sums: Any, sums_exponent: int, rounding: str, history: Any = None) 
     bits, is_scanned = _bits_by(sums, history)
     shift = max(bits - VALUE_BITS, 0)
     q, clipped = rounded(sums, shift, rounding)
+    if not is_scanned and clipped > q.size // TOLERATED:
+        return rescaled(sums, sums_exponent, rounding, np.zeros(HISTORY.shape, np.int32))
     scale = scale_of(sums_exponent + shift, clipped, bits, shift)
     return q, scale if history is None else _longer(scale, is_scanned, q)
 
@@ -149,6 +152,8 @@ def update_of(sums: Any, rate: Any, rounding: str, history: Any = None) -> tuple
     largest_bits = update_bits(rate)
     shift = bits - largest_bits
     q, clipped = rounded(sums, shift, rounding, min(LARGEST, 1 << max(largest_bits, 0)))
+    if not is_scanned and clipped > q.size // TOLERATED:
+        return update_of(sums, rate, rounding, np.zeros(HISTORY.shape, np.int32))
     scale = scale_of(0, clipped, bits, shift)
     return q, scale if history is None else _longer(scale, is_scanned, q)
 

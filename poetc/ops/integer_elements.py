@@ -29,7 +29,7 @@ from poetc.ops._integers import (
     scale_of,
 )
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
 from poetc.ops.random import philox
 
@@ -306,24 +306,19 @@ class IntegerUpdate(OpSpec):
         return Kernel("poetc_op_int8_update", Elements(op.inputs[0].elements))
 
 
-LONGEST_INTERVAL = 64  # steps
-
-
-@dataclass(frozen=True, slots=True)
-class _Tolerated(Parameters):
-    tolerated: int
+WINDOW = 4  # steps
 
 
 @register
 class IntegerRescale(OpSpec):
     """The rule is of this project; Mandheling publishes none (Xu et al., MobiCom 2022, self-adaptive rescaling).
 
-    Bits are found by a scan, and reused for an interval, which then doubles, up to 64 steps. In between they grow by
-    one where more than `tolerated` values were clipped, and shrink by one where the values leave two bits unused.
+    Bits are found by a scan, and reused until a product clips more than one value in `TOLERATED`. It then scans its
+    sums in the same step. After a window of `WINDOW` steps the bits fall to the most that a step of it needed.
     """
 
     kind = "IntegerRescale"
-    summary = "The history of a rescaling for the next step, in place from (history, scale); tolerated"
+    summary = "The history of a rescaling for the next step, in place from (history, scale)"
     recomputable = False
     must_alias = ((0, 0),)
 
@@ -333,22 +328,21 @@ class IntegerRescale(OpSpec):
         return op.inputs[:1]
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        bits, left, interval, scans = (int(n) for n in inputs[0])
-        _, clipped, used, shift, is_scanned, top = (int(n) for n in inputs[1])
+        bits, left, most, scans = (int(n) for n in inputs[0])
+        _, _, used, shift, is_scanned, top = (int(n) for n in inputs[1])
         if is_scanned:
-            bits, interval, scans = used, max(interval, 1), min(scans + 1, 2**31 - 1)
-            left = interval
+            bits, left, most, scans = used, WINDOW, 0, min(scans + 1, 2**31 - 1)
         else:
-            bits += 1 if clipped > op.get_int("tolerated") else -1 if top < used - shift - 1 else 0
-            left -= 1
-            interval = min(2 * interval, LONGEST_INTERVAL) if left == 0 else interval
-        return (np.array([bits, left, interval, scans], np.int32),)
+            left, most = left - 1, max(most, max(shift, 0) + top)
+            if left == 0:
+                bits, left, most = min(bits, most), WINDOW, 0
+        return (np.array([bits, left, most, scans], np.int32),)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=8)
 
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel("poetc_op_int8_rescale", _Tolerated(op.get_int("tolerated")))
+        return Kernel("poetc_op_int8_rescale", Elements(WINDOW))
 
 
 @register

@@ -15,7 +15,6 @@ from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_updates, trained_parameters
 from poetc.training._state import CLIPPED, emit_update
 
-TOLERATED = 1000  # one clipped value in so many makes no history look anew
 _COUNT = TensorType((1,), DType.I32)
 
 
@@ -133,10 +132,8 @@ class _Step:
         """Histories learn from the scales of the step, and clipped values are counted."""
         b = self.b
         b.phase, b.source = Phase.UPDATE, ""
-        values = {op.outputs[-1]: op.outputs[0] for op in b.operators}
         for history, scale in b.histories:
-            tolerated = b.type(values[scale]).elements // TOLERATED
-            (self.updates[history],) = emit_update(b, "IntegerRescale", [history, scale], {"tolerated": tolerated})
+            (self.updates[history],) = emit_update(b, "IntegerRescale", [history, scale], {})
         for purpose, scales in b.scales.items():
             if scales:
                 count = b.add_tensor(b.fresh(f"{purpose}s{CLIPPED}"), _COUNT, Role.OPTIMIZER_STATE, Fill("zeros"))

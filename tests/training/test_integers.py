@@ -13,7 +13,7 @@ import pytest
 import poetc
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.graph import Array, Graph, Role, TensorType
-from poetc.ops import Builder
+from poetc.ops import Builder, _integers
 from poetc.passes import check_graph, run_standard
 from poetc.training import TrainingOptions, build, exponents_of, float_values, integer_model
 from tests.support import niti
@@ -269,6 +269,20 @@ def test_scans_become_rare_and_clipped_values_are_counted() -> None:
     counts = {name: int(array[0]) for name, array in state.items() if name.endswith("s:clipped")}
     assert set(counts) == {"activations:clipped", "errors:clipped", "updates:clipped"}
     assert counts["errors:clipped"] + counts["updates:clipped"] == clipped > 0
+
+
+def test_sums_that_outgrow_their_history_are_scanned_in_the_same_step() -> None:
+    """No more than one value in a thousand is clipped; the bits fall to the most of a window afterwards."""
+    sums = np.arange(-4000, 4001, dtype=np.int64) * 9
+    history = np.array([12, 3, 0, 1], np.int32)
+    scanned, scanned_scale = _integers.rescaled(sums, -5, "nearest")
+    q, scale = _integers.rescaled(sums, -5, "nearest", history)
+    np.testing.assert_array_equal(q, scanned)
+    assert scale[1] == scanned_scale[1] and scale[4] == 1
+    kept, kept_scale = _integers.rescaled(sums, -5, "nearest", np.array([17, 3, 0, 1], np.int32))
+    assert kept_scale[4] == 0 and np.abs(kept).max() == 35
+    update, update_scale = _integers.update_of(sums, np.array([0.25], np.float32), "nearest", history)
+    assert update_scale[4] == 1 and np.abs(update).max() == 18
 
 
 @pytest.mark.long

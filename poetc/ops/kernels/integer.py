@@ -43,8 +43,11 @@ class IntegerProduct(Parameters):
 
     @property
     def passes(self) -> int:
-        """How often the products are made: a second time where their sums are not held."""
-        return 1 if self.holds_sums else 2
+        """How often the products are made at most: again where their sums are not held.
+
+        A history that clips too many values is found out by a first time.
+        """
+        return 1 if self.holds_sums else 3 if self.adapts else 2
 
 
 @dataclass(frozen=True, slots=True)

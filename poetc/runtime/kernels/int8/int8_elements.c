@@ -223,30 +223,28 @@ int poetc_op_int8_update(const poetc_call *call)
     return POETC_OK;
 }
 
-#define LONGEST_INTERVAL 64
-
-/* history, scale -> history: bits, how many steps they are reused for, the interval, scans so far. ints: how many
- * clipped values are tolerated. */
+/* history, scale -> history. ints: the steps of a window. A history holds four numbers. They are bits, the steps that
+ * are left of a window, the most bits that a step of it needed, and the scans so far. */
 int poetc_op_int8_rescale(const poetc_call *call);
 int poetc_op_int8_rescale(const poetc_call *call)
 {
     const int32_t *scale = poetc_in(call, 1);
+    const int32_t needed = (scale[3] > 0 ? scale[3] : 0) + scale[5];
     int32_t *history = poetc_out(call, 2);
-    if (scale[4]) {
+    if (!scale[4]) {
+        if (needed > history[2])
+            history[2] = needed;
+        if (--history[1] > 0)
+            return POETC_OK;
+        if (history[2] < history[0])
+            history[0] = history[2];
+    } else {
         history[0] = scale[2];
-        if (history[2] < 1)
-            history[2] = 1;
-        history[1] = history[2];
         if (history[3] < INT32_MAX)
             history[3]++;
-    } else {
-        if (scale[1] > call->ints[0])
-            history[0]++;
-        else if (scale[5] < scale[2] - scale[3] - 1)
-            history[0]--;
-        if (--history[1] == 0)
-            history[2] = 2 * history[2] > LONGEST_INTERVAL ? LONGEST_INTERVAL : 2 * history[2];
     }
+    history[1] = call->ints[0];
+    history[2] = 0;
     return POETC_OK;
 }
 

@@ -10,6 +10,7 @@
 
 #define POETC_INT8_MOST 127u
 #define POETC_INT8_BITS 7
+#define POETC_INT8_TOLERATED 1000 /* one clipped value in so many is no reason for a scan */
 #define POETC_INT8_EXPONENT 100 /* beyond it a float may not hold a value */
 
 /* How sums become values: the shift, the way of rounding, the largest value, and how many were clipped so far. */

@@ -277,35 +277,54 @@ static void store_held(task *t, const int32_t *sums, poetc_rounding *rounding)
     }
 }
 
-/* Values from all sums, whose bits the history knows, or which are scanned first; then the scale. `update_bits`: of the
- * largest value of an update. */
+/* Values from all sums, by their bits: those that were seen, or those of the history. */
+static void take_values(task *t, void *workspace, int32_t bits, int32_t update_bits, int32_t is_held,
+                        poetc_rounding *rounding)
+{
+    rounding->shift = t->is_update ? bits - update_bits : poetc_shift(bits);
+    rounding->clipped = 0;
+    if (t->is_update)
+        rounding->most = poetc_update_most(update_bits);
+    if (is_held)
+        store_held(t, workspace, rounding);
+    else
+        make_sums(t, workspace, 0, rounding);
+}
+
+/* Values from all sums, whose bits the history knows, or which are scanned first; then the scale. Where the bits of the
+ * history clip too many, the sums are scanned after all. `update_bits`: of the largest value of an update. */
 static int finish(task *t, void *workspace, int32_t exponent, int32_t update_bits, const int32_t *history,
                   int32_t *scale)
 {
     const product *p = &t->p;
-    const int is_scanned = !p->adapts || history[1] <= 0;
+    const int32_t count = p->groups * p->rows * p->columns;
+    const int has_bits = p->adapts && history[1] > 0;
+    int is_scanned = !has_bits, is_held;
     poetc_rounding rounding = {0, p->is_stochastic, POETC_INT8_MOST, 0};
     uint32_t seen = 0u;
-    int32_t bits;
+    int32_t bits = 0;
     int code;
 
 #if HAS_VNNI
     t->is_repeated =
         t->is_update && p->holds_sums && p->terms <= VNNI_REPEATED_TERMS && p->columns > 2 * VNNI_REPEATED_COLUMNS;
 #endif
-    if (is_scanned)
-        make_sums(t, workspace, &seen, 0);
-    bits = is_scanned ? poetc_bits_seen(seen) : history[0];
-    rounding.shift = t->is_update ? bits - update_bits : poetc_shift(bits);
-    if (t->is_update)
-        rounding.most = poetc_update_most(update_bits);
-    if (is_scanned && p->holds_sums && !t->is_repeated)
-        store_held(t, workspace, &rounding);
-    else
-        make_sums(t, workspace, 0, &rounding);
+    is_held = p->holds_sums && !t->is_repeated;
+    if (has_bits) {
+        bits = history[0];
+        take_values(t, workspace, bits, update_bits, 0, &rounding);
+        is_scanned = rounding.clipped > count / POETC_INT8_TOLERATED;
+    }
+    if (is_scanned) {
+        if (has_bits && is_held) /* they are still there */
+            seen = poetc_see(workspace, count, 0u);
+        else
+            make_sums(t, workspace, &seen, 0);
+        bits = poetc_bits_seen(seen);
+        take_values(t, workspace, bits, update_bits, is_held, &rounding);
+    }
     code = poetc_scale(scale, exponent + (t->is_update ? 0 : rounding.shift), rounding.clipped, bits, rounding.shift);
     if (p->adapts) {
-        const int32_t count = p->groups * p->rows * p->columns;
         int32_t i, most = 0;
         for (i = 0; i < count; i++) {
             const int32_t q = t->result[i];
