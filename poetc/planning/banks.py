@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
+from poetc.events import silent
 from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import BANK
@@ -98,9 +99,11 @@ class _InBanks:
         if too_large is not None:
             name, size_bytes = too_large
             largest = max(problem.banks, key=lambda b: b.budget_bytes)
+            is_state = any(t.name == name and t.final for t in problem.tensors)  # of one size, whatever the batch
             raise InfeasibleError(
                 f"{name} has {size_bytes:,} bytes, which fit in no bank: the largest budget is that of"
-                f" {largest.name}, {largest.budget_bytes:,} bytes; give a bank more, or train with a smaller batch"
+                f" {largest.name}, {largest.budget_bytes:,} bytes; give a bank more"
+                + ("" if is_state else ", or train with a smaller batch")
             )
         first = self._for_ram(problem.budget_bytes, BANK.first_share * self.limit_s)
         assert first is not None
@@ -145,7 +148,8 @@ class _InBanks:
         """A schedule of the relaxation for so much RAM in one piece; None where there is none, if not `required`."""
         part = replace(self.planner.inner.part(limit_s), relaxed=True)
         if not required:
-            part = part.knowing(None)
+            # Its bounds hold for less RAM alone, and may be above the answer: the user does not see them.
+            part = replace(part.knowing(None), progress=silent)
             self.planner.progress(f"solving for {budget_bytes:,} bytes in all banks")
         try:
             return part.solve(replace(self.relaxed, budget_bytes=budget_bytes))

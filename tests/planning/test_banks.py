@@ -12,6 +12,7 @@ import pytest
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.planning import Planner, Solution
+from poetc.planning.banks import _InBanks
 from poetc.planning.chain import reductions
 from poetc.scheduling import (
     BankSpec,
@@ -148,6 +149,29 @@ def test_placement_of_a_schedule_is_the_cheapest() -> None:
         if compared == 4:
             return
     raise AssertionError("too few problems")
+
+
+def test_progress_names_no_bound_for_less_ram() -> None:
+    """A bound for less RAM than the budget may be above the answer."""
+    lines: list[str] = []
+    options = SolveOptions(time_limit_s=2.0, work_limit_s=0.5)
+    Planner(options=options, reductions=reductions(), progress=lines.append).solve(banked(Random(3), 9, 2))
+    less = next(n for n, line in enumerate(lines) if line.startswith("solving for"))
+    assert any("bound" in line for line in lines[:less])
+    assert not any("bound" in line or "at least" in line for line in lines[less:])
+
+
+def test_a_smaller_batch_is_advised_where_it_helps() -> None:
+    """State has its size whatever the batch."""
+    problem = banked(Random(0), 3)
+    largest = max(problem.tensors, key=lambda t: t.size_bytes)
+    banks = tuple(replace(b, budget_bytes=largest.size_bytes - 1) for b in problem.banks)
+    for place in ("ram", ""):
+        tensors = tuple(replace(t, final=place if t is largest else t.final) for t in problem.tensors)
+        asked = replace(problem, banks=banks, budget_bytes=sum(b.budget_bytes for b in banks), tensors=tensors)
+        with pytest.raises(InfeasibleError) as refused:
+            _InBanks(asked, Planner(options=SolveOptions(time_limit_s=1.0), reductions=reductions())).solve()
+        assert ("smaller batch" in str(refused.value)) == (place == "")
 
 
 def test_solvers_refuse_banks() -> None:
