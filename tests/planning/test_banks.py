@@ -16,11 +16,13 @@ from poetc.planning.banks import _InBanks
 from poetc.planning.chain import reductions
 from poetc.scheduling import (
     BankSpec,
+    InPlace,
     OperatorSpec,
     Paging,
     Problem,
     ScheduleError,
     TensorSpec,
+    Variant,
     keep_all,
     trace_of,
     verify,
@@ -119,6 +121,35 @@ def test_the_bound_of_placement_where_computing_is_free() -> None:
     banks = (BankSpec(name="near", budget_bytes=16), BankSpec(name="far", budget_bytes=16, read_fj_per_byte=1000))
     problem = Problem(name="free", budget_bytes=32, tensors=tensors, operators=operators, banks=banks)
     assert cheapest(problem) == 0 == placement_bound(problem, time_limit_s=5.0)
+
+
+def test_a_single_bank_leaves_nothing_to_the_bound() -> None:
+    """What is read, what is written, and a workspace that is both; a smaller workspace adds less."""
+    tensors = (TensorSpec(name="a", size_bytes=10), TensorSpec(name="b", size_bytes=20))
+    slower = Variant(workspace_bytes=0, time_ns=1, energy_pj=1100)
+    operators = (
+        OperatorSpec(name="a", inputs=(), outputs=(0,), time_ns=1, energy_pj=1000),
+        OperatorSpec(
+            name="b",
+            inputs=(0,),
+            outputs=(1,),
+            time_ns=1,
+            energy_pj=1000,
+            workspace_bytes=5,
+            in_place=(InPlace(output=1, input=0),),
+            low_workspace=(slower,),
+        ),
+    )
+    far = BankSpec(name="far", budget_bytes=128, read_fj_per_byte=2000, write_fj_per_byte=3000)
+    problem = Problem(name="far", budget_bytes=128, tensors=tensors, operators=operators, banks=(far,))
+    first, second = relaxed(problem).operators
+    assert first.energy_pj == 1000 + 10 * 3
+    assert second.energy_pj == 1000 + 10 * 2 + 20 * 3 + 5 * (2 + 3)
+    assert second.low_workspace[0].energy_pj == 1100 + 10 * 2 + 20 * 3
+    dear = replace(problem, banks=(replace(far, read_fj_per_byte=2000 * 100, write_fj_per_byte=3000 * 100),))
+    without = 1100 + 100 * (10 * 2 + 20 * 3)  # below the cost of the kernel with a workspace
+    second = relaxed(dear).operators[1]
+    assert second.energy_pj == second.low_workspace[0].energy_pj == without
 
 
 def test_placement_of_a_schedule_is_the_cheapest() -> None:
