@@ -165,7 +165,7 @@ def read(directory: Path) -> Artifact:
         )
     except FileNotFoundError as error:
         raise UsageError(f"{error.filename}: missing; run {_maker(directory)} again") from error
-    except (KeyError, ValueError, TypeError, zipfile.BadZipFile, json.JSONDecodeError) as error:
+    except (KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(f"{directory}: damaged ({error}); run {_maker(directory)} again") from error
 
 

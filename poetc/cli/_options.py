@@ -300,7 +300,7 @@ training_options = stacked(
     ),
     click.option(
         "--loss-scale",
-        type=int,
+        type=Whole(1),
         metavar="N",
         help="For --precision f16: gradients are stored times N, a power of two. Default: 1024.",
     ),

@@ -66,7 +66,10 @@ def _as_written(path: Path) -> tuple[DeviceProfile, dict[KeyPath, str]]:
     merged["name"] = path.stem
     merged.setdefault("title", path.stem)
     _require(merged, DeviceProfile, (), origins)
-    profile = msgspec.convert(merged, DeviceProfile)
+    try:
+        profile = msgspec.convert(merged, DeviceProfile)
+    except msgspec.ValidationError as error:  # of the parts that `_require` does not look into
+        raise UsageError(f"{path}: {error}") from None
     _check_whole(profile, origins)
     return profile, origins
 

@@ -225,9 +225,18 @@ def external_files(path: Path) -> tuple[Path, ...]:
     Raises the errors of `read_model`.
     """
     names = {external_location(t) for t in stored_tensors(read_model(path)) if is_external(t)}
-    folder = path.parent.resolve()
-    files = [(folder / name).resolve() for name in sorted(names)]
-    return tuple(file for file in files if file.is_relative_to(folder) and file.is_file())
+    files = [_beside(path.parent, name) for name in sorted(names)]
+    return tuple(file for file in files if file is not None and file.is_file())
+
+
+def _beside(folder: Path, location: str) -> Path | None:
+    """The file at a location. None where a path cannot be so: a model must not read files outside of its own folder."""
+    try:
+        file = (folder / location).resolve()
+        file.is_file()
+    except (OSError, ValueError):  # too long, or with a zero byte
+        return None
+    return file if location and file.is_relative_to(folder.resolve()) else None
 
 
 def _read_external(
@@ -239,9 +248,8 @@ def _read_external(
         offset = int(where.get("offset", "0"))
     except ValueError:
         offset = -1
-    file = (folder / location).resolve()
-    # A model must not read files outside of its own folder.
-    if not location or offset < 0 or not file.is_relative_to(folder.resolve()):
+    file = _beside(folder, location)
+    if file is None or offset < 0:
         raise UsageError(f"tensor {tensor.name!r} has an invalid external location {location!r}")
     if not file.is_file():
         return None

@@ -146,14 +146,14 @@ def read_checkpoint(path: Path) -> Checkpoint | None:
         return None
     try:
         return _decoded(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError, TypeError, OverflowError, SyntaxError):
+    except (msgspec.ValidationError, RecursionError, ValueError, TypeError, OverflowError, SyntaxError):
         return None
 
 
 def _decoded(body: memoryview) -> Checkpoint:
     """The checkpoint in a file without its digest. The errors of damaged headers are those of the parsers."""
     length = int.from_bytes(body[8:16], "little")
-    header = msgspec.json.decode(body[16 : 16 + length], type=_Header)
+    header = msgspec.convert(json.loads(bytes(body[16 : 16 + length])), _Header)  # it may have NaN and Infinity
     arrays: dict[str, dict[str, Array]] = {}
     offset = 16 + length
     for entry in header.arrays:

@@ -160,11 +160,9 @@ class Session:
     `undo`: a step that fails leaves the state before it, for a copy of the state a step. `operators`: by program, the
     words of an error on the operator of each step.
 
-    Arrays are copied once, to the arena; contiguous arrays of the model's types cost nothing else. Integers of other
-    types are taken if the numbers fit, floats are rounded to 32 bits. A schedule for several processors has a thread
-    each, which sleeps between two steps. ValueError names the input that has a wrong
-    shape, type, NaN, or class. SessionError has the runtime's sentence. The interpreter's lock is free during a step,
-    and threads may share a session: calls wait for each other.
+    Arrays are copied once, to the arena. Integers of other types are taken if the numbers fit, floats are rounded to 32
+    bits. A schedule for several processors has a thread each, which sleeps between two steps. ValueError names the
+    input with a wrong shape, type, NaN, or class. SessionError has the runtime's sentence. Threads may share a session.
     """
 
     def __init__(
@@ -259,16 +257,16 @@ class Session:
     def step(self, *inputs: Any) -> float:
         """One training step; returns the loss.
 
-        Arrays in the order of the record (inputs, then the target), or one mapping of all by name. Data are looked at
-        first: after a ValueError the state is as before. SessionError also where the loss is no finite number.
+        Arrays in the order of the record (inputs, then the target), or one mapping of all by name. After a ValueError
+        the state is as before. SessionError also where the loss is no finite number.
         """
         with self._lock:
             self._train.fill(inputs)
             code = self._c_step(self._alive(), None, self._loss_pointer)
             self._last = self._train
             if code:
-                is_complete = code == ENUMBER and not self._raw.backup
-                self._fail(self._train, code, f"step {self._raw.runtime.run_count + (not is_complete)}")
+                failed = self._raw.runtime.run_count + (code != ENUMBER or bool(self._raw.backup))
+                self._fail(self._train, code, f"step {failed}")
             return self._loss.value
 
     def count_hits(self, scores: Sequence[Sequence[int]]) -> None:
@@ -351,10 +349,7 @@ class Session:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of the next step.
-
-        ValueError for a model without one, or a rate that is negative or no number.
-        """
+        """The rate of the next step. ValueError for a model without one, or a rate that is negative or no number."""
         self._require_rate()
         return float(self._library.dll.poetc_session_learning_rate(self._alive()))
 
@@ -576,15 +571,13 @@ class Session:
             raise SessionError(f"{what}{self._where(entry)}: {self._library.text(code)}", code)
         tensor = entry.inputs[flaw.input]
         index = ", ".join(str(i) for i in np.unravel_index(flaw.element, tensor.shape)) if tensor.shape else ""
-        value = tensor.view.reshape(-1)[flaw.element]
         why = "not a finite number" if code == ENUMBER else f"not {tensor.allowed()}"
-        raise ValueError(f"{tensor.name}[{index}] is {value}, {why}")
+        raise ValueError(f"{tensor.name}[{index}] is {tensor.view.reshape(-1)[flaw.element]}, {why}")
 
     def _where(self, entry: _Entry) -> str:
         """The operator that failed; of several processors each counts its own steps."""
-        name = next(name for name, known in self._entries.items() if known is entry)
+        name, at = next(name for name, known in self._entries.items() if known is entry), self._raw.runtime.step
         steps = self._operators.get(self._description["programs"][name]["name"], ())
-        at = self._raw.runtime.step
         return steps[at] if self._processors is None and at < len(steps) else ""
 
 
@@ -600,5 +593,5 @@ def _fitting(row: Mapping[str, Any], given: Any) -> Array:
 
 def _tensor_in(data: bytes | bytearray, row: Mapping[str, Any]) -> Array:
     """A view of a state tensor in the bytes of a trained.bin."""
-    dtype, shape = np.dtype(row["dtype"]), tuple(row["shape"])
-    return np.frombuffer(data, dtype, math.prod(shape), row["offset_bytes"]).reshape(shape)
+    shape = tuple(row["shape"])
+    return np.frombuffer(data, row["dtype"], math.prod(shape), row["offset_bytes"]).reshape(shape)

@@ -81,6 +81,7 @@ def test_a_measured_group_counts_before_a_modelled_one(tmp_path: Path) -> None:
         ("high: 4.0", "high: 1.5", "the band of 'compute.cycles.per_instruction.gemm', 1.0 to 1.5, does not hold"),
         (", high: 4.0", "", "has two ends: give both 'low' and 'high'"),
         ("low: 1.0, high: 4.0", "low: few, high: 4.0", "the low end of"),
+        ("      other: {value: 1.0, low: 1.0, high: 1.0}", "      recurrent: {value: }", "recurrent' must be a number"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:

@@ -211,7 +211,7 @@ def test_absent_weights_are_refused_unless_asked_for(tmp_path: Path) -> None:
         load(save(model, tmp_path))
 
 
-@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", ""])
+@pytest.mark.parametrize("location", ["../secret.bin", "/etc/hostname", "", "a\0b", "a" * 300])
 def test_external_data_stays_in_the_models_folder(tmp_path: Path, location: str) -> None:
     model = dense()
     external(model, "w", location)

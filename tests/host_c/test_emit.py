@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
@@ -255,7 +256,7 @@ def test_kernels_are_found_in_the_sources(runtime_objects: Path) -> None:
 
 
 def test_stack_stays_within_what_is_promised(runtime_objects: Path) -> None:
-    """The deepest chain of calls from each kernel, by the compiler's call graph, on top of poetc_run."""
+    """The deepest chain of calls from each kernel, by the compiler's call graph, on top of the way from poetc_run."""
     frames: dict[str, int] = {}
     calls: dict[str, set[str]] = {}
     for path in sorted(runtime_objects.glob("*.ci")):
@@ -270,8 +271,16 @@ def test_stack_stays_within_what_is_promised(runtime_objects: Path) -> None:
     def depth(name: str) -> int:
         return frames.get(name, 0) + max((depth(callee) for callee in calls.get(name, ())), default=0)
 
+    @functools.cache
+    def above(name: str) -> float:
+        """Down to the call of a kernel, which is one through a pointer."""
+        if name == "__indirect_call":
+            return 0
+        return frames.get(name, 0) + max((above(callee) for callee in calls.get(name, ())), default=-math.inf)
+
     deepest = max(depth(kernel) for kernel in kernel_files())
-    assert 0 < deepest + depth("poetc_run") <= STACK_BYTES
+    assert 0 < deepest + above("poetc_run") <= STACK_BYTES
+    assert 0 < depth("poetc_run") <= STACK_BYTES
 
 
 def test_no_heap_and_no_mutable_globals(runtime_objects: Path) -> None:

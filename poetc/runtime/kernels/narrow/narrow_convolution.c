@@ -223,19 +223,20 @@ static void gradients(const group_task *t, const poetc_narrow_product *p)
 int poetc_op_narrow_conv_grad_input(const poetc_call *call);
 int poetc_op_narrow_conv_grad_input(const poetc_call *call)
 {
-    const convolution c = describe(call);
     group_task t = task_of(call, 0, 2);
-    const int32_t pixels = c.height * c.width;
+    const convolution *c = &t.c;
+    const int32_t pixels = c->height * c->width;
     poetc_narrow_product p;
-    for (t.first = 0; t.first < c.group; t.first++) {
-        begin(call, &p, c.channels / c.group, c.batch * pixels, c.outputs / c.group * c.kernel_h * c.kernel_w, 3);
+    for (t.first = 0; t.first < c->group; t.first++) {
+        begin(call, &p, c->channels / c->group, c->batch * pixels, c->outputs / c->group * c->kernel_h * c->kernel_w,
+              3);
         while (poetc_narrow_next(&p)) {
             int err;
             if (p.begins)
                 gradients(&t, &p);
             weights_of_inputs(&t, p.strip, p.strip_row, p.strip_rows, p.term, p.terms);
             poetc_narrow_multiply(&p);
-            err = p.ends ? store_pixels(&t, &p, c.channels, pixels) : POETC_OK;
+            err = p.ends ? store_pixels(&t, &p, c->channels, pixels) : POETC_OK;
             if (err)
                 return err;
         }

@@ -47,18 +47,20 @@ static int store(const matrices *m, const poetc_narrow_product *p)
     return POETC_OK;
 }
 
+#define FEW_COLUMNS 4 /* at once, without a workspace: they are on the stack */
+
 /* A row at a time, from where the operands lie: its sums are on the stack. */
 static int run_in_place(const matrices *m, int32_t rows, int32_t columns, int32_t depth)
 {
-    float a[POETC_NARROW_TERMS], b[POETC_NARROW_COLUMNS], parts[POETC_NARROW_COLUMNS], sums[POETC_NARROW_COLUMNS];
+    float a[POETC_NARROW_TERMS], b[FEW_COLUMNS], parts[FEW_COLUMNS], sums[FEW_COLUMNS];
     poetc_narrow_product p;
     int32_t j, k;
     p.strip = a, p.sums = sums, p.strip_rows = p.row_count = 1;
     for (p.row = 0; p.row < rows; p.row++) {
         p.strip_row = p.row;
-        for (p.column = 0; p.column < columns; p.column += POETC_NARROW_COLUMNS) {
+        for (p.column = 0; p.column < columns; p.column += FEW_COLUMNS) {
             int err;
-            p.column_count = poetc_min(columns - p.column, POETC_NARROW_COLUMNS);
+            p.column_count = poetc_min(columns - p.column, FEW_COLUMNS);
             for (j = 0; j < p.column_count; j++)
                 sums[j] = 0.0f;
             for (p.term = 0; p.term < depth; p.term += POETC_NARROW_TERMS) {
