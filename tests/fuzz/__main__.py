@@ -4,7 +4,8 @@
 
 Python targets run under Atheris (`pip install '.[fuzz]'`), those in C under libFuzzer with AddressSanitizer and
 UndefinedBehaviorSanitizer (clang). Work lies in build/fuzz: the corpus that grew, logs, and inputs that break a target.
-`--keep` adds to tests/fuzz/corpus some inputs that reached new code, each below 2 KiB.
+`--keep` merges the corpus that grew: of the inputs that reach code that the good ones do not, the smallest go to
+tests/fuzz/corpus, at most 10 kB of a target.
 """
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ WORK = Path("build/fuzz").resolve()
 CORPUS = Path(__file__).with_name("corpus")
 CLANG = ("clang", "-fsanitize=fuzzer")
 LARGEST_BYTES = 1 << 14  # of an input
-LARGEST_KEPT_BYTES = 2048  # of an input in the repository
-MOST_KEPT = 24  # inputs of a target in the repository
+MOST_KEPT_BYTES = 10_000  # of a target in the repository
 SLOWEST_S = 25
 LARGEST_RSS_MB = 3000
 
@@ -73,17 +73,26 @@ def _fuzz(target: str, seconds: int, keep: bool) -> Outcome:
     cases = [int(n) for n in re.findall(r"stat::number_of_executed_units:\s*(\d+)", text)]
     edges = [int(n) for n in re.findall(r"cov: (\d+)", text)]
     if keep:
-        _keep(target, grown)
+        _keep(target, command, begin, grown)
     return Outcome(target, sum(cases), max(edges, default=0), tuple(sorted(broken.iterdir())))
 
 
-def _keep(target: str, grown: Path) -> None:
-    """Of the inputs that reached new code, the smallest go to the repository."""
-    found = sorted(grown.iterdir(), key=lambda p: (p.stat().st_size, p.name))
-    for path in found[:MOST_KEPT]:
-        if path.stat().st_size <= LARGEST_KEPT_BYTES:
-            (CORPUS / target).mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, CORPUS / target / path.name[:12])
+def _keep(target: str, command: list[str], begin: Path, grown: Path) -> None:
+    """Of the inputs that reach other code than the good ones and each other, the smallest go to the repository."""
+    merged, kept = _folder("merged", target), CORPUS / target
+    shutil.rmtree(merged)
+    shutil.copytree(begin, merged)
+    words = [*command, "-merge=1", str(merged), str(grown), f"-timeout={SLOWEST_S}", f"-max_len={LARGEST_BYTES}"]
+    with (_folder("logs") / f"{target}.merge.log").open("wb") as file:
+        subprocess.run(words, stdout=file, stderr=file, check=False)
+    found = [path for path in merged.iterdir() if not (begin / path.name).exists()]
+    room = MOST_KEPT_BYTES - sum(path.stat().st_size for path in kept.glob("*"))
+    for path in sorted(found, key=lambda p: (p.stat().st_size, p.name)):
+        room -= path.stat().st_size
+        if room < 0:
+            break
+        kept.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, kept / path.name[:12])
 
 
 def main() -> int:

@@ -28,6 +28,10 @@ def test_every_input_is_read_or_refused(name: str, tmp_path: Path) -> None:
             assert name == "frames", f"{seed}: {error}"  # there the replies end in the midst of a talk
 
 
+def test_the_corpus_is_small() -> None:
+    assert sum(path.stat().st_size for path in CORPUS.rglob("*") if path.is_file()) < 300_000
+
+
 def test_a_defect_of_a_parser_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(data: bytes, folder: Path) -> None:
         raise KeyError(data)
