@@ -179,6 +179,11 @@ dist: setup ## wheel and sdist in dist/, checked by twine and check-wheel-conten
 sbom: setup ## the package and its dependencies as CycloneDX: dist/poetc-VERSION.cdx.json
 	scripts/release sbom
 
+.PHONY: coverage
+coverage: setup-test setup-arm setup-browser ## lines and branches that the quick tests take, of Python and of C: docs/results/coverage.md
+	@$(BIN)/python -c 'import coverage' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[coverage]'
+	$(BIN)/python -m tests.coverage --jobs $(JOBS) --write $(PYTEST_ARGS)
+
 .PHONY: power-loss
 power-loss: setup-test setup-arm ## 10,000 power cuts and bit flips on this machine, 200 cuts on emulated boards
 	POETC_POWER_CUTS=$(or $(CUTS),2500) POETC_BIT_FLIPS=$(or $(FLIPS),2500) POETC_BOARD_CUTS=$(or $(BOARD_CUTS),67) \

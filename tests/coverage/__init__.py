@@ -1,0 +1,1 @@
+"""`make coverage`: which branches of poetc and of its runtime the tests take."""
