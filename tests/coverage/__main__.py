@@ -2,7 +2,8 @@
 
 Python is counted by coverage.py, in the workers of pytest and in every process that a test starts. C is counted by
 gcc: `counting-cc` comes before it on the PATH. Tests that fail are told, and count. `--write` puts the tables into
-docs/results/coverage.md. Work lies in build/coverage; without arguments of pytest, that of an earlier run is removed.
+docs/results/coverage.md. Work lies in build/coverage; that of an earlier run is removed. Its file missing.txt names
+the branches that no test took.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.coverage.counts import by_room, c_counts, c_shares, python_shares, table, worst
+from tests.coverage.counts import by_room, c_counts, c_missing, c_shares, python_missing, python_shares, table, worst
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "coverage"
@@ -56,8 +57,10 @@ def run(jobs: int, arguments: list[str]) -> None:
 
 def report() -> str:
     """Both tables, in markdown; the files with most branches missing go to the standard error."""
-    python = python_shares(json.loads((WORK / "python.json").read_text()))
-    c = c_shares(c_counts(WORK / "c", ROOT / "poetc" / "runtime"))
+    document = json.loads((WORK / "python.json").read_text())
+    counted = c_counts(WORK / "c", ROOT / "poetc" / "runtime")
+    (WORK / "missing.txt").write_text("".join(f"{line}\n" for line in (*python_missing(document), *c_missing(counted))))
+    python, c = python_shares(document), c_shares(counted)
     for share in (*worst(python, 25), *worst(c, 15)):
         print(share, file=sys.stderr)
     return "\n".join([*table("Python", by_room(python, 2)), "", *table("C of the runtime", by_room(c, 2))])

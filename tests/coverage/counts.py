@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 AT_ONCE = 200  # files of counts that one gcov reads
+EMITTED = "emitted"  # the room of every model.c
 
 
 @dataclass(slots=True)
@@ -49,8 +50,8 @@ def python_shares(document: Mapping[str, object]) -> list[Share]:
 def c_counts(folder: Path, sources: Path) -> dict[str, Counts]:
     """Of all programs that left counts below `folder`, added up by the file of `sources` that they were copied from.
 
-    A file counts where its path ends as that of a file of `sources`, which an emitted directory keeps below runtime/
-    and port/.
+    A file counts where it has the name of a file of `sources`, which emitted directories keep copies of. The emitted
+    model.c counts by itself in each program.
     """
     known = {path.name: path.relative_to(sources).as_posix() for path in sources.rglob("*.[ch]")}
     result: dict[str, Counts] = defaultdict(Counts)
@@ -60,7 +61,8 @@ def c_counts(folder: Path, sources: Path) -> dict[str, Counts]:
         done = subprocess.run([*words, *data[start : start + AT_ONCE]], capture_output=True, text=True, check=False)
         for line in done.stdout.splitlines():
             for file in json.loads(line)["files"] if line.startswith("{") else ():
-                name = known.get(Path(file["file"]).name)
+                path = Path(file["file"])
+                name = f"{EMITTED}/{path}" if path.name == "model.c" else known.get(path.name)
                 if name is not None:
                     _add(result[name], file["lines"])
     return dict(result)
@@ -84,11 +86,29 @@ def c_shares(counts: Mapping[str, Counts]) -> list[Share]:
     ]
 
 
+def python_missing(document: Mapping[str, object]) -> list[str]:
+    """Branches that no test took, one a line: "FILE:LINE -> LINE", where a negative line is the end of a function."""
+    files = document["files"]
+    assert isinstance(files, dict)
+    return [f"{name}:{a} -> {b}" for name, found in files.items() for a, b in found["missing_branches"]]
+
+
+def c_missing(counts: Mapping[str, Counts]) -> list[str]:
+    """Branches of the runtime that no test took, one a line: "FILE:LINE, way NUMBER"."""
+    return [
+        f"{name}:{line}, way {way}"
+        for name, c in sorted(counts.items())
+        for (line, way), taken in sorted(c.branches.items())
+        if not taken and not name.startswith(EMITTED)
+    ]
+
+
 def by_room(shares: Iterable[Share], depth: int) -> list[Share]:
-    """Added up by the first `depth` folders of a name."""
+    """Added up by the first `depth` folders of a name. Emitted code is one room."""
     rooms: dict[str, list[Share]] = defaultdict(list)
     for share in shares:
-        rooms["/".join(share.name.split("/")[:-1][:depth])].append(share)
+        folders = share.name.split("/")[:-1]
+        rooms["/".join(folders[: 1 if folders[:1] == [EMITTED] else depth])].append(share)
     return [
         Share(
             name,

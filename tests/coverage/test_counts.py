@@ -12,12 +12,15 @@ import pytest
 from tests.coverage import counts
 from tests.coverage.counts import Share
 
-SOURCE = """#include <stdio.h>
+SOURCE = """int twice(int x);
 int twice(int x) {
     if (x > 2)
         return 2 * x;
     return 0;
 }
+"""
+MODEL = """#include <stdio.h>
+int twice(int x);
 int main(int argc, char **argv) {
     (void)argv;
     printf("%d", twice(argc));
@@ -42,17 +45,25 @@ def test_programs_leave_their_counts(tmp_path: Path) -> None:
         folder = tmp_path / f"emitted-{number}"
         (folder / "runtime").mkdir(parents=True)
         shutil.copy(sources / "poetc_twice.c", folder / "runtime")
-        subprocess.run(
-            ["gcc", "-o", "program", "runtime/poetc_twice.c"], cwd=folder, env=environment, check=True, timeout=60
-        )
+        (folder / "model.c").write_text(MODEL)
+        words = ["gcc", "-o", "program", "runtime/poetc_twice.c", "model.c"]
+        subprocess.run(words, cwd=folder, env=environment, check=True, timeout=60)
         done = subprocess.run([folder / "program", *arguments], env=environment, capture_output=True, check=True)
         assert done.stdout == (b"6" if arguments else b"0")
-        assert sorted(path.name for path in folder.iterdir()) == ["program", "runtime"]
+        assert sorted(path.name for path in folder.iterdir()) == ["model.c", "program", "runtime"]
         shutil.rmtree(folder)
-        (share,) = counts.c_shares(counts.c_counts(found, tmp_path / "runtime"))
-        assert share.name == "src/poetc_twice.c"
+        counted = counts.c_counts(found, tmp_path / "runtime")
+        assert len(counts.c_missing(counted)) == 1 - number
+        emitted, share = counts.by_room(counts.c_shares(counted), 2)
+        assert (emitted.name, emitted.lines, emitted.lines_run) == ("emitted", 3 * (number + 1), 3 * (number + 1))
+        assert share.name == "src"
         branches.append((share.lines, share.lines_run, share.branches, share.branches_taken))
-    assert branches == [(7, 6, 2, 1), (7, 7, 2, 2)]
+    assert branches == [(4, 3, 2, 1), (4, 4, 2, 2)]
+
+
+def test_missing_branches_of_python_are_named() -> None:
+    files = {"poetc/a.py": {"missing_branches": [[3, 5], [7, -1]]}, "poetc/b.py": {"missing_branches": []}}
+    assert counts.python_missing({"files": files}) == ["poetc/a.py:3 -> 5", "poetc/a.py:7 -> -1"]
 
 
 def test_rooms_are_added_up() -> None:
