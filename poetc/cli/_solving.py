@@ -6,12 +6,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from poetc.cli import _options
 from poetc.scheduling import DEFAULT_GAP, Objective
 
 if TYPE_CHECKING:
     from poetc.commands.requests import SolveRequest
+
+
+def _named(_context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """An empty value is no list of names, and would be taken for the default."""
+    if not value and _context.get_parameter_source(str(parameter.name)) is not ParameterSource.DEFAULT:
+        raise click.UsageError("--processors '': name processors, or leave the option out for the main one alone")
+    return value
+
 
 problem_options = _options.stacked(
     click.option(
@@ -36,6 +45,7 @@ problem_options = _options.stacked(
         "--processors",
         metavar="NAMES",
         default="",
+        callback=_named,
         help="Processors that work beside the main one: names in the device's profile with commas between, or `all`. "
         "Default: the main one alone.",
     ),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from poetc.cli import _options
@@ -54,7 +55,8 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
 
     result = check_profiles(names)
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    if not (as_json and result.errors):  # then the one object is the error's, which holds the document
+    # With --json the one object is then the error's, which holds the document. Without, no good profile leaves no text.
+    if not result.errors or (result.text and not as_json):
         console.answer(result.document, result.text)
     result.require()
 
@@ -259,7 +261,9 @@ def bench(
     "-o", "--output", "out", type=_options.FILE, required=True, metavar="FILE.yaml", help="File of the profile."
 )
 @_options.output_options
+@click.pass_context
 def fit(
+    context: click.Context,
     files: tuple[Path, ...],
     inherits: str,
     title: str,
@@ -283,6 +287,8 @@ def fit(
     if cycles:
         if files or store_only:
             raise click.UsageError("--cycles needs no measurements: it takes neither FILE.csv nor --store-only")
+        if context.get_parameter_source("inherits") is ParameterSource.DEFAULT:
+            raise click.UsageError("--cycles needs --like DEVICE, the board whose core is modelled: --like rpi4")
         with console.progress(f"modelling the core of {inherits}") as progress:
             _, classes, source = benchmark.fit_cycles(inherits, out, title=title, progress=progress)
         document = {"out": str(out), "model": source, **benchmark.cycles_document(classes)}

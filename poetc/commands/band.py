@@ -18,6 +18,7 @@ from poetc.devices.modelled import End, at_end, bands
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
+from poetc.planning.solution import least_cost
 from poetc.scheduling import Problem, Schedule, verify_parts
 from poetc.scheduling.problem import OperatorSpec, TensorSpec, Variant
 
@@ -58,7 +59,7 @@ def band_of(artifact: Artifact, request: SolveRequest, progress: Progress = sile
             if scope.covers(replace(scope, order=claimed.order, repetition=claimed.repetition)):
                 with_choices = solution.proof.bound
             seen.append((f"{at.section} {at.end}", solution.schedule))
-        bounds.append((bound, with_choices))
+        bounds.append((bound, _at_least(with_choices, at.problem)))
     return [_row(at, *found, seen) for at, found in zip(ends, bounds, strict=True)]
 
 
@@ -73,6 +74,11 @@ def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, ste
             there = ways.get(artifact.summary["threads"], there)
             found.append(_At(section, end, numbers, priced_as(artifact.problem, there)))
     return found
+
+
+def _at_least(bound: int | None, problem: Problem) -> int:
+    """`bound`, or that of any order where it is less or there is none: every operator runs once."""
+    return max(bound or 0, least_cost(problem))
 
 
 def _row(at: _At, bound: int | None, with_choices: int | None, seen: Sequence[tuple[str, Schedule]]) -> dict[str, Any]:

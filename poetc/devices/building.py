@@ -77,9 +77,10 @@ def build_problem(
     for other in others:
         if not any(cost.processor == other.number for op in operators for cost in op.elsewhere):
             first = storages.operators[0]
-            known = f"it runs no operator of {graph.name}, only {other.abilities}; {first.name!r} is a {first.kind}"
+            known = f"runs no operator of {graph.name}, only {other.abilities}; {first.name!r} is a {first.kind}"
             known += " of " + ("integers" if features_of(first, graph.tensors, costs.machine).is_integer else "floats")
-            raise UsageError(f"--processors {other.spec.name}: {known}; leave it out")
+            way = "name the others, or leave the option out" if len(others) > 1 else "leave the option out"
+            raise UsageError(f"--processors: {other.spec.name!r} {known}; {way}")
     page_store = None if paging is Paging.NONE else chosen
     tensors = tuple(_tensor(name, storages, costs, page_store) for name in storages.names)
     return Problem(

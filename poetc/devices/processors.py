@@ -19,7 +19,15 @@ MICROCONTROLLER_TEAM_BYTES, TEAM_BYTES = 128, 2048
 
 def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
     """The value of --processors: names of those beside the main one. "main" and "" are none, "all" is every one."""
-    names = tuple(name.strip() for name in text.split(",") if name.strip() not in ("", MAIN))
+    if not text:
+        return ()
+    listed = [name.strip() for name in text.split(",")]
+    if "" in listed:
+        raise UsageError(f"--processors {text!r}: a name is empty; leave the option out for the main processor alone")
+    if len(set(listed)) < len(listed):
+        twice = next(name for name in listed if listed.count(name) > 1)
+        raise UsageError(f"--processors {text}: {twice!r} stands there twice")
+    names = tuple(name for name in listed if name != MAIN)
     if names == (ALL,):
         if not profile.processors:
             raise UsageError(f"--processors {ALL}: device {profile.name!r} has the main processor alone")
@@ -32,7 +40,7 @@ def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
             known = f"it has: {', '.join((MAIN, *profile.processors))}"
             hint = f"did you mean {close[0]!r}?" if close else known
             raise UsageError(f"--processors {text}: device {profile.name!r} has no processor {name!r}; {hint}")
-    return tuple(dict.fromkeys(names))
+    return names
 
 
 class OtherProcessor:

@@ -7,6 +7,7 @@ The same value gives the same bytes: keys sorted, no spaces, one operator, tenso
 
 from __future__ import annotations
 
+import inspect
 import types
 import typing
 from dataclasses import fields, is_dataclass
@@ -87,6 +88,8 @@ def problem_schema() -> dict[str, Any]:
     schema = msgspec.json.schema(Problem)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     for definition in schema["$defs"].values():
+        if "description" in definition:  # docstrings: their indentation is gone from Python 3.13 on
+            definition["description"] = inspect.cleandoc(definition["description"])
         if definition.get("type") != "object":
             continue
         definition["additionalProperties"] = False

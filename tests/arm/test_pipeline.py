@@ -156,6 +156,9 @@ def test_a_core_without_a_model_is_named(tmp_path: Path) -> None:
     assert ended.code == 2
     assert ended.err.count("\n") == 1
     assert not (tmp_path / "mine.yaml").exists()
+    unnamed = run("profile", "fit", "--cycles", "-o", tmp_path / "mine.yaml")
+    assert (unnamed.code, unnamed.err.count("\n")) == (2, 1)
+    assert "--cycles needs --like DEVICE" in unnamed.err
     for arguments in (("some.csv", "--cycles"), ()):
         assert run("profile", "fit", *arguments, "-o", tmp_path / "mine.yaml").code == 2
 

@@ -405,8 +405,14 @@ def test_processors_that_there_are_not(poetc: Run, model: Path, out: Path) -> No
     common = ("solve", model, "--batch", "2", "--time-limit", "2", "--no-paging", "-o", out)
     one_line(poetc(*common, "--device", "rp2350", "--processors", "core2"), 2, "--processors core2", "'core1'")
     one_line(poetc(*common, "--device", "stm32f746", "--processors", "all"), 2, "has the main processor alone")
-    said = ("dsp: it runs no operator of", "i8", "'Conv(/0/Conv_output_0)' is a Conv of floats")
-    one_line(poetc(*common, "--device", "phone-dsp", "--processors", "dsp"), 2, *said)
+    one_line(poetc(*common, "--device", "rp2350", "--processors", ""), 2, "--processors '': name processors")
+    one_line(
+        poetc(*common, "--device", "rp2350", "--processors", "core1,"), 2, "--processors 'core1,': a name is empty"
+    )
+    one_line(poetc(*common, "--device", "rpi4", "--processors", "core1,core1"), 2, "'core1' stands there twice")
+    said = ("--processors: 'dsp' runs no operator of", "i8", "'Conv(/0/Conv_output_0)' is a Conv of floats")
+    for names in ("dsp", "all"):
+        one_line(poetc(*common, "--device", "phone-dsp", "--processors", names), 2, *said)
     one_line(poetc(*common, "--device", "rpi4", "--processors", "all,core1"), 2, "'all' stands for every processor")
     plans = ("bundle", model, "--batch", "2", "--budgets", "120%,95%", "-o", out)
     one_line(poetc(*plans, "--device", "rp2350", "--processors", "all"), 2, "--processors", "on one processor")

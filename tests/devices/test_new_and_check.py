@@ -10,6 +10,7 @@ from poetc import training
 from poetc.devices import NewProfile, check_profiles, create_profile, fit_notes, list_profiles, load_profile
 from poetc.errors import CheckFailed, UsageError
 from poetc.training import TrainingOptions
+from tests.cli.conftest import run
 from tests.support.graphs import small_cnn
 
 
@@ -43,6 +44,14 @@ def test_impossible_numbers_are_named(tmp_path: Path, old: str, new: str, compla
         result.require()
     assert str(path) in str(error.value)
     assert [row["valid"] for row in result.document["profiles"]] == [False, True]
+
+
+def test_a_profile_with_a_mistake_prints_nothing_but_its_error(tmp_path: Path) -> None:
+    path = tmp_path / "board.yaml"
+    path.write_text("title: Mine\ninherits: nrf52840\nram: 3\n")
+    ended = run("profile", "check", path)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert run("profile", "check", path, "host").out.startswith("host: ok")
 
 
 def test_a_new_profile_is_its_base_with_what_was_given(tmp_path: Path) -> None:
