@@ -56,14 +56,32 @@ def _fours(name: str, pieces: Iterable[int]) -> Loops:
     return found
 
 
-def _values(p: IntegerProduct, values: int, runs: int, terms: int) -> Loops:
-    """Sums to values: of `runs` that follow each other."""
+def _parts_of(name: str, times: int, count: int, sizes: tuple[int, ...]) -> Loops:
+    """`times` loops over `count` numbers: vectors of each size, largest first, then single numbers."""
+    found: Loops = {}
+    for size in sizes:
+        add(found, {f"{name}_{size}": times * (count // size)})
+        count %= size
+    add(found, {f"{name}_one": times * count})
+    return found
+
+
+def _values(m: Machine, p: IntegerProduct, values: int, runs: int, terms: int, *, is_apart: bool = False) -> Loops:
+    """Sums to values: of `runs` that follow each other, or lie apart."""
     way = "long" if terms > _SMALL_TERMS else "stochastic" if p.is_stochastic else "nearest"
-    return {"int8_values.run": runs, f"int8_values.{way}": values}
+    if not m.is_neon or way == "long":
+        return {"int8_values.run": runs, f"int8_values.{way}": values}
+    found: Loops = {"int8_values.run": runs}
+    if is_apart:
+        return found | {f"int8_values.{way}_apart": values}
+    add(found, _parts_of(f"int8_values.{way}", runs, values // runs, (16, 4)))
+    return found
 
 
-def _scan(rows: int, columns: int) -> Loops:
+def _scan(m: Machine, rows: int, columns: int) -> Loops:
     """poetc_see of rows of sums."""
+    if m.is_neon:
+        return {"int8_scan.row": rows, **_parts_of("int8_scan.sum", rows, columns, (16, 4))}
     return {
         "int8_scan.row": rows,
         "int8_scan.four": rows * (columns // 4),
@@ -71,8 +89,10 @@ def _scan(rows: int, columns: int) -> Loops:
     }
 
 
-def _start(rows: int, columns: int) -> Loops:
+def _start(m: Machine, rows: int, columns: int) -> Loops:
     """start_sums."""
+    if m.is_neon:
+        return {"int8_start.chunk": 1, "int8_start.row": rows, **_parts_of("int8_start.sum", rows, columns, (8, 4))}
     return {
         "int8_start.chunk": 1,
         "int8_start.row": rows,
@@ -194,8 +214,8 @@ def _phase(w: _Windows, p: IntegerProduct, m: Machine) -> Loops:
     is_packed = w.terms <= unit and p.rows <= p.rows_at_once
     splits = -(-w.terms // unit) if w.terms else 0
     for columns, n in chunks:
-        add(loops, _start(p.rows, columns), n)
-        add(loops, _scan(p.rows, columns), n)
+        add(loops, _start(m, p.rows, columns), n)
+        add(loops, _scan(m, p.rows, columns), n)
         for terms, times in _parts(w.terms, unit):
             for rows, many in _parts(p.rows, p.rows_at_once):
                 add(loops, _products(m, rows, columns, _up(terms, m.integer_terms)), n * times * many)
@@ -205,13 +225,15 @@ def _phase(w: _Windows, p: IntegerProduct, m: Machine) -> Loops:
     return {name: p.groups * times for name, times in loops.items()}
 
 
-def _whole(kernel: Kernel, p: IntegerProduct, sums: Loops, runs: int, terms: int) -> Loops:
+def _whole(
+    kernel: Kernel, m: Machine, p: IntegerProduct, sums: Loops, runs: int, terms: int, *, is_apart: bool = False
+) -> Loops:
     """A product whose sums are made once or twice, scanned once, and rounded once."""
     name = kernel.symbol.removeprefix("poetc_op_")
     loops: Loops = {f"{name}.call": 1}
     add(loops, {k: n for k, n in sums.items() if not k.startswith("int8_scan.")}, p.passes)
     add(loops, {k: n for k, n in sums.items() if k.startswith("int8_scan.")})
-    add(loops, _values(p, p.groups * p.rows * p.columns, runs, terms))
+    add(loops, _values(m, p, p.groups * p.rows * p.columns, runs, terms, is_apart=is_apart))
     if p.adapts:
         add(loops, {"int8_values.looked_at": p.groups * p.rows * p.columns})
     return loops
@@ -226,7 +248,7 @@ def conv(kernel: Kernel, m: Machine) -> Loops:
     w = _Windows(down, right, c.height, c.width, c.channels // c.group, c.batch)
     chunks = 1 if p.holds_sums else -(-w.columns // p.columns_at_once)
     runs = p.groups * p.rows * max(c.batch, chunks)
-    return _whole(kernel, p, _phase(w, p, m), runs, w.terms)
+    return _whole(kernel, m, p, _phase(w, p, m), runs, w.terms)
 
 
 @counts("int8_conv_grad_input")
@@ -248,7 +270,7 @@ def conv_grad_input(kernel: Kernel, m: Machine) -> Loops:
             lines = c.batch * (1 if is_whole else down.count)
             chunks = 1 if p.holds_sums else -(-w.columns // p.columns_at_once)
             runs += p.groups * p.rows * max(lines, chunks)
-    return _whole(kernel, p, loops, runs, most)
+    return _whole(kernel, m, p, loops, runs, most, is_apart=c.stride_w > 1)
 
 
 @counts("int8_conv_grad_weight")
@@ -260,23 +282,15 @@ def conv_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     is_packed = splits == 1 and p.rows <= p.rows_at_once
     loops: Loops = {}
     for columns, n in chunks:
-        add(loops, _start(p.rows, columns), n)
-        add(loops, _scan(p.rows, columns), n)
+        add(loops, _start(m, p.rows, columns), n)
+        add(loops, _scan(m, p.rows, columns), n)
         for terms, times in _parts(p.terms, depth):
             for rows, many in _parts(p.rows, p.rows_at_once):
                 add(loops, _products(m, rows, columns, _up(terms, m.integer_terms)), n * times * many)
     again = p.rows * (1 if is_packed else sum(n for _, n in chunks))
     images = -(-p.terms // c.pixels) + splits - -(-p.terms // math.lcm(c.pixels, depth))
-    wide = "widen" if m.integer_terms in (4, 8) else "gather"
-    piece = p.terms / images
     add(loops, {"int8_errors.row": again * splits, "int8_errors.piece": again * images})
-    add(
-        loops,
-        {
-            f"int8_{wide}.four": round(again * images * (piece // 4)),
-            f"int8_{wide}.one": round(again * images * (piece % 4)),
-        },
-    )
+    add(loops, _widen(m, again * images, p.terms / images))
     pieces = -(-p.terms // width) + splits - -(-p.terms // math.lcm(width, depth))
     inputs = c.channels // c.group
     rows_in = [
@@ -289,40 +303,50 @@ def conv_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     ]
     stretch = pieces / (c.batch * c.output_height)
     lines = c.batch * sum(rows_in) * inputs
-    how = wide if c.stride_w == 1 else "gather"
     found: Loops = {
         "int8_pixels.column": p.columns * splits,
         "int8_pixels.piece": p.columns * pieces,
         "int8_pixels.read": round(lines * c.kernel_w * stretch),
-        f"int8_{how}.four": sum(round(lines * stretch * (n / stretch // 4)) for n in columns_in),
-        f"int8_{how}.one": sum(round(lines * stretch * (n / stretch % 4)) for n in columns_in),
         "int8_pixels.zero": p.columns * p.terms - lines * sum(columns_in),
     }
+    for n in columns_in:
+        add(found, _widen(m, lines * stretch, n / stretch, is_apart=c.stride_w > 1))
     add(loops, found)
     loops = {name: p.groups * n for name, n in loops.items()}
     runs = p.groups * p.rows * (1 if p.holds_sums else sum(n for _, n in chunks))
-    return _whole(kernel, p, loops, runs, p.terms)
+    return _whole(kernel, m, p, loops, runs, p.terms)
+
+
+def _widen(m: Machine, times: float, count: float, *, is_apart: bool = False) -> Loops:
+    """`widen` of so many numbers at a time, or `gather` where they lie apart."""
+    loops: Loops = {}
+    if m.is_neon and not is_apart:
+        loops["int8_widen.eight"] = round(times * (count // 8))
+        count %= 8
+    name = "int8_widen" if m.integer_terms in (4, 8) and not is_apart else "int8_gather"
+    return loops | {f"{name}.four": round(times * (count // 4)), f"{name}.one": round(times * (count % 4))}
 
 
 @counts("int8_bias_grad")
 def bias_grad(kernel: Kernel, m: Machine) -> Loops:
-    del m
     p = kernel.parameters_as(IntegerProduct)
     c = p.convolution
-    planes = c.batch * c.channels
-    numbers = planes * c.height * c.width
+    planes, pixels = c.batch * c.channels, c.height * c.width
     name = "int8_bias_grad"
-    return {f"{name}.call": 1, f"{name}.channel": c.channels, f"{name}.plane": planes, f"{name}.number": numbers}
+    numbers = _parts_of(f"{name}.number", planes, pixels, (16,)) if m.is_neon else {f"{name}.number": planes * pixels}
+    return {f"{name}.call": 1, f"{name}.channel": c.channels, f"{name}.plane": planes, **numbers}
 
 
 # --- depthwise convolutions -------------------------------------------------------------------------------------------
 
 
-def _plane(lines: int, line: int, rows: int, width: int, is_apart: bool) -> Loops:
+def _plane(m: Machine, lines: int, line: int, rows: int, width: int, is_apart: bool) -> Loops:
     """pack_plane."""
     loops: Loops = {"int8_plane.call": 1, "int8_plane.number": lines * line, "int8_plane.row": rows}
     if is_apart:
         return loops | {"int8_plane.apart": rows * width}
+    if m.is_neon:
+        return loops | {"int8_plane.eight": rows * (width // 8), "int8_plane.rest": rows * (width % 8 > 0)}
     return loops | {"int8_plane.four": rows * (width // 4), "int8_plane.one": rows * (width % 4)}
 
 
@@ -330,6 +354,18 @@ def _lines(m: Machine, c: Convolution, lines: int, count: int, stride: int) -> L
     """add_line, and the taps before."""
     is_nine = c.kernel_h == c.kernel_w == 3
     loops: Loops = {"int8_lines.taps": c.taps, "int8_lines.line": lines}
+    blocks = -(-count // 8)
+    if m.is_neon and stride <= 2:  # poetc_int8_depthwise_neon.h; 3 x 3 goes two lines at a time
+        if is_nine and stride == 1 and lines > 1:
+            return loops | {"int8_lines.nine_pair": -(-lines // 2) * blocks}
+        if is_nine and stride == 2:
+            return loops | {"int8_lines.nine_apart": lines * blocks}
+        rows = lines * blocks * c.kernel_h
+        return loops | {
+            "int8_lines.any": lines * blocks,
+            "int8_lines.any_row": rows,
+            "int8_lines.any_tap": rows * c.kernel_w,
+        }
     if m.integer_terms in (4, 8) and is_nine and stride == 1:
         return loops | {"int8_lines.nine": lines, "int8_lines.nine_two": lines * -(-count // 2)}
     if is_nine:
@@ -342,14 +378,14 @@ def _lines(m: Machine, c: Convolution, lines: int, count: int, stride: int) -> L
     }
 
 
-def _depthwise(kernel: Kernel, p: IntegerProduct, one: Loops, columns: int) -> Loops:
+def _depthwise(kernel: Kernel, m: Machine, p: IntegerProduct, one: Loops, columns: int) -> Loops:
     """Of all channels and images: `one` is of a channel and an image, whose sums are `columns`."""
     loops: Loops = {}
     times = p.groups * -(-p.columns // columns)
     add(loops, one, times)
-    add(loops, _start(1, columns), times)
-    add(loops, _scan(1, columns), times)
-    return _whole(kernel, p, loops, times, p.terms)
+    add(loops, _start(m, 1, columns), times)
+    add(loops, _scan(m, 1, columns), times)
+    return _whole(kernel, m, p, loops, times, p.terms)
 
 
 @counts("int8_depthwise")
@@ -358,9 +394,9 @@ def depthwise(kernel: Kernel, m: Machine) -> Loops:
     c = p.convolution
     lines = (c.output_height - 1) * c.stride_h + c.kernel_h
     line = _up((c.output_width - 1) * c.stride_w + c.kernel_w + 1, 2)
-    one = _plane(lines, line, c.height, c.width, False)
+    one = _plane(m, lines, line, c.height, c.width, False)
     add(one, _lines(m, c, c.output_height, c.output_width, c.stride_w))
-    return _depthwise(kernel, p, one, c.pixels)
+    return _depthwise(kernel, m, p, one, c.pixels)
 
 
 @counts("int8_depthwise_grad_input")
@@ -368,9 +404,9 @@ def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
     p = kernel.parameters_as(IntegerProduct)
     c = p.convolution
     line = _up(c.width + c.kernel_w, 2)
-    one = _plane(c.height + c.kernel_h - 1, line, c.output_height, c.output_width, c.stride_w > 1)
+    one = _plane(m, c.height + c.kernel_h - 1, line, c.output_height, c.output_width, c.stride_w > 1)
     add(one, _lines(m, c, c.height, c.width, 1))
-    return _depthwise(kernel, p, one, c.height * c.width)
+    return _depthwise(kernel, m, p, one, c.height * c.width)
 
 
 @counts("int8_depthwise_grad_weight")
@@ -382,14 +418,20 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     runs = 1 if c.stride_h == 1 else c.output_height
     run = c.output_height * line if runs == 1 else line
     one: Loops = {}
-    add(one, _plane(lines, line, c.height, c.width, False), c.batch)
-    add(one, _plane(c.output_height, line, c.output_height, c.output_width, c.stride_w > 1), c.batch)
+    add(one, _plane(m, lines, line, c.height, c.width, False), c.batch)
+    add(one, _plane(m, c.output_height, line, c.output_height, c.output_width, c.stride_w > 1), c.batch)
     times, taps = c.batch * runs * c.kernel_h, c.kernel_w
+    if m.is_neon and c.kernel_h == c.kernel_w == 3:
+        add(one, {"int8_taps.nine": c.batch * runs, "int8_taps.nine_eight": c.batch * runs * -(-run // 8)})
+        return _depthwise(kernel, m, p, one, c.taps)
+    if m.is_neon:
+        add(one, {"int8_taps.tap": times * taps, "int8_taps.eight": times * taps * -(-run // 8)})
+        return _depthwise(kernel, m, p, one, c.taps)
     if m.integer_terms in (4, 8) and taps >= 3:
         add(one, {"int8_taps.three": times, "int8_taps.three_four": times * (run // 4)})
         taps -= 3
     add(one, {"int8_taps.tap": times * taps, "int8_taps.pair": times * taps * (run // 2)})
-    return _depthwise(kernel, p, one, c.taps)
+    return _depthwise(kernel, m, p, one, c.taps)
 
 
 # --- encodings --------------------------------------------------------------------------------------------------------
@@ -408,16 +450,21 @@ def encoding(kernel: Kernel, m: Machine) -> Loops:
 
 @counts("int8_max_pool", "int8_max_pool_grad", "int8_average_pool", "int8_average_pool_grad")
 def pool(kernel: Kernel, m: Machine) -> Loops:
-    del m
     name = kernel.symbol.removeprefix("poetc_op_")
     w = kernel.parameters_as(Pool).windows
     outputs = w.planes * w.output_height * w.output_width
     passes = 1 if name == "int8_max_pool" else 2
-    taps = outputs * w.kernel_h * w.kernel_w * passes
     loops: Loops = {f"{name}.call": 1, f"{name}.plane": w.planes, f"{name}.output": outputs}
-    if name != "int8_max_pool_grad":
+    is_average = name in ("int8_average_pool", "int8_average_pool_grad")
+    if is_average and m.is_neon and w.dilation_h == w.dilation_w == 1:  # runs of pixels
+        is_whole = w.kernel_w >= w.width
+        lines, run = (1, w.kernel_h * w.width) if is_whole else (w.kernel_h, w.kernel_w)
+        add(loops, {f"{name}.row": passes * outputs * lines})
+        add(loops, _parts_of(f"{name}.tap", passes * outputs * lines, run, (4,) if name.endswith("_grad") else (16, 8)))
+    elif name != "int8_max_pool_grad":
+        taps = outputs * w.kernel_h * w.kernel_w * passes
         loops |= {f"{name}.tap": taps, f"{name}.row": outputs * w.kernel_h}
-    if name == "int8_average_pool_grad" or name == "int8_average_pool":
+    if is_average:
         loops[f"{name}.reach"] = passes * outputs * (w.kernel_h + w.kernel_w)
     if name.endswith("_grad"):
         loops[f"{name}.pixel"] = w.planes * w.height * w.width

@@ -18,7 +18,7 @@ class Machine:
     """`lanes` floats a vector, `rows` x `vectors` vectors a register block (kernels/gemm/poetc_gemm_pack.h).
 
     One lane: scalars, by calls of a library if `is_soft`. Packed `integer_terms` are filled up to a multiple
-    (kernels/int8/poetc_int8_sums.h): 4 with SMLAD, 8 with Helium, 16 elsewhere.
+    (kernels/int8/poetc_int8_sums.h): 4 with SMLAD, 8 with Helium, 16 elsewhere. `is_neon`: 64-bit Arm.
     """
 
     lanes: int
@@ -26,6 +26,7 @@ class Machine:
     vectors: int
     is_soft: bool = False
     integer_terms: int = 16
+    is_neon: bool = False
 
     @property
     def integer_columns(self) -> int:
@@ -60,9 +61,9 @@ class Machine:
 def machine_of(cpu: Cpu) -> Machine:
     """As poetc_vector.h chooses, with numerics that are the same everywhere: without Helium and 32-bit Neon."""
     if cpu.simd == "neon" and not cpu.core.startswith(("cortex-a7", "cortex-a8", "cortex-a9")):
-        return Machine(4, 12, 2)
+        return Machine(4, 12, 2, is_neon=True)
     if cpu.core in ("cortex-a72", "cortex-a73", "cortex-a76", "cortex-a78"):
-        return Machine(4, 12, 2)
+        return Machine(4, 12, 2, is_neon=True)
     lanes = _LANES.get(cpu.simd, 1)
     if lanes == 1:
         return Machine(1, 4, 4, cpu.fpu == "none", _INTEGER_TERMS.get(cpu.simd, 16))

@@ -353,7 +353,7 @@ int poetc_op_int8_bias_grad(const poetc_call *call)
     const int8_t *gy = poetc_in(call, 0);
     const float *rate = poetc_in(call, 1);
     int8_t *g = poetc_out(call, 2);
-    int32_t *sums = poetc_out(call, 4), n, c, i;
+    int32_t *sums = poetc_out(call, 4), n, c;
     const int32_t pixels = p.height * p.width;
     poetc_rounding rounding = {0, p.is_stochastic, POETC_INT8_MOST, 0};
     int32_t bits;
@@ -361,8 +361,7 @@ int poetc_op_int8_bias_grad(const poetc_call *call)
         int32_t sum = 0;
         for (n = 0; n < p.batch; n++) {
             const int8_t *plane = gy + ((size_t)n * (size_t)p.channels + (size_t)c) * (size_t)pixels;
-            for (i = 0; i < pixels; i++)
-                sum += plane[i];
+            sum += poetc_total_of_values(plane, pixels);
         }
         sums[c] = sum;
     }

@@ -5,6 +5,13 @@
  * their order changes nothing. */
 #include "int8/poetc_int8_product.h"
 
+#if defined(__aarch64__)
+#include "int8/poetc_int8_depthwise_neon.h"
+#define HAS_NEON 1
+#else
+#define HAS_NEON 0
+#endif
+
 #define SPARE 4 /* numbers behind a plane: the last ones are read four at a time */
 
 /* Adds x[0] * y[0] + x[1] * y[1]. */
@@ -27,14 +34,28 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
 {
     const int32_t count = lines * line;
     int32_t i, j, first = 0, last = width;
+#if HAS_NEON
+    fill_shorts(to, count, pad);
+#else
     for (i = 0; i < count; i++)
         to[i] = (int16_t)pad;
+#endif
     for (i = 0; i < SPARE; i++)
         to[count + i] = 0;
     while (first < width && left + first * right < 0)
         first++;
     while (last > first && left + (last - 1) * right >= line)
         last--;
+#if HAS_NEON
+    if (right == 1 && down == 1 && first < last) {
+        const int32_t above = top < 0 ? -top : 0, below = at_most(height, lines - top);
+        const int8_t *x = from + (size_t)above * (size_t)width + first;
+        if (above < below)
+            widen_rows(x, width, from + (size_t)height * (size_t)width, below - above, last - first,
+                       to + (top + above) * line + left + first, line, to + count, pad);
+        return;
+    }
+#endif
     for (i = 0; i < height && first < last; i++) {
         const int32_t at = top + i * down;
         if (at >= 0 && at < lines) { /* else no pointer may be formed */
@@ -131,20 +152,47 @@ static int32_t line_of(int32_t width, int32_t unit)
     return round_up(width + 1, unit);
 }
 
+/* The sums of a plane of `height` lines, which a packed plane x and taps w make. */
+static void add_lines(const product *p, const int16_t *x, int32_t line, const int16_t *w, int32_t stride_h,
+                      int32_t stride_w, int32_t height, int32_t width, int32_t *sums)
+{
+    const int32_t pairs = (p->kernel_w + 1) / 2;
+    int32_t i;
+#if HAS_NEON
+    if (has_eights(p->kernel_h, p->kernel_w, stride_w, width)) {
+        sums_of_plane(x, line, w, p->kernel_h, p->kernel_w, stride_h, stride_w, height, width, sums);
+        return;
+    }
+#endif
+    for (i = 0; i < height; i++, sums += width, x += (size_t)stride_h * (size_t)line)
+        add_line(x, line, w, p->kernel_h, pairs, stride_w, width, sums);
+}
+
+/* Where a plane and its taps are packed: with Neon the taps lie behind the plane and its spare numbers. */
+static void places_of(const product *p, void *packed, int32_t count, int16_t **x, int16_t **w)
+{
+#if HAS_NEON
+    (void)p;
+    *x = packed, *w = *x + count + SPARE;
+#else
+    (void)count;
+    *w = packed, *x = *w + p->kernel_h * round_up(p->kernel_w, 2);
+#endif
+}
+
 static void add_outputs(const task *t, int32_t group, int32_t column, int32_t *sums, void *packed)
 {
     const product *p = &t->p;
-    const int32_t n = column / (p->output_height * p->output_width), lines = (p->output_height - 1) * p->stride_h;
-    const int32_t line = line_of((p->output_width - 1) * p->stride_w + p->kernel_w, 2), pairs = (p->kernel_w + 1) / 2;
+    const int32_t n = column / (p->output_height * p->output_width);
+    const int32_t lines = (p->output_height - 1) * p->stride_h + p->kernel_h;
+    const int32_t line = line_of((p->output_width - 1) * p->stride_w + p->kernel_w, 2);
     const size_t plane = (size_t)p->height * (size_t)p->width, taps = (size_t)(p->kernel_h * p->kernel_w);
-    int16_t *w = packed, *x = w + 2 * p->kernel_h * pairs;
-    int32_t i;
-    pack_taps(t->weight + (size_t)group * taps, p->kernel_h, p->kernel_w, 0, w);
+    int16_t *w, *x;
+    places_of(p, packed, lines * line, &x, &w);
     pack_plane(t->image + ((size_t)n * (size_t)p->channels + (size_t)group) * plane, p->height, p->width, 1, 1,
-               p->pad_top, p->pad_left, t->pad, lines + p->kernel_h, line, x);
-    for (i = 0; i < p->output_height; i++, sums += p->output_width)
-        add_line(x + (size_t)(i * p->stride_h) * (size_t)line, line, w, p->kernel_h, pairs, p->stride_w,
-                 p->output_width, sums);
+               p->pad_top, p->pad_left, t->pad, lines, line, x);
+    pack_taps(t->weight + (size_t)group * taps, p->kernel_h, p->kernel_w, 0, w);
+    add_lines(p, x, line, w, p->stride_h, p->stride_w, p->output_height, p->output_width, sums);
 }
 
 /* Errors lie a stride apart, with zeros between them. */
@@ -152,16 +200,15 @@ static void add_image(const task *t, int32_t group, int32_t column, int32_t *sum
 {
     const product *p = &t->p;
     const int32_t n = column / (p->height * p->width), line = line_of(p->width + p->kernel_w - 1, 2);
-    const int32_t pairs = (p->kernel_w + 1) / 2;
+    const int32_t lines = p->height + p->kernel_h - 1;
     const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
-    int16_t *w = packed, *x = w + 2 * p->kernel_h * pairs;
-    int32_t i;
-    pack_taps(t->weight + (size_t)group * (size_t)(p->kernel_h * p->kernel_w), p->kernel_h, p->kernel_w, 1, w);
+    int16_t *w, *x;
+    places_of(p, packed, lines * line, &x, &w);
     pack_plane(t->errors + ((size_t)n * (size_t)p->outputs + (size_t)group) * plane, p->output_height, p->output_width,
-               p->stride_h, p->stride_w, p->kernel_h - 1 - p->pad_top, p->kernel_w - 1 - p->pad_left, 0,
-               p->height + p->kernel_h - 1, line, x);
-    for (i = 0; i < p->height; i++, sums += p->width, x += line)
-        add_line(x, line, w, p->kernel_h, pairs, 1, p->width, sums);
+               p->stride_h, p->stride_w, p->kernel_h - 1 - p->pad_top, p->kernel_w - 1 - p->pad_left, 0, lines, line,
+               x);
+    pack_taps(t->weight + (size_t)group * (size_t)(p->kernel_h * p->kernel_w), p->kernel_h, p->kernel_w, 1, w);
+    add_lines(p, x, line, w, 1, 1, p->height, p->width, sums);
 }
 
 #if HAS_SMLAD
@@ -206,6 +253,13 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
                    p->pad_left, 0, lines, line, x);
         pack_plane(t->errors + at * plane, p->output_height, p->output_width, 1, p->stride_w, 0, 0, 0, p->output_height,
                    line, errors);
+#if HAS_NEON
+        if (p->kernel_h == 3 && p->kernel_w == 3) {
+            for (i = 0; i < runs; i++)
+                add_nine_taps(errors + i * line, x + i * p->stride_h * line, line, run, sums);
+            continue;
+        }
+#endif
         for (i = 0; i < runs; i++)
             for (a = 0; a < p->kernel_h; a++) {
                 const int16_t *y = x + (i * p->stride_h + a) * line, *e = errors + i * line;
@@ -216,6 +270,10 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
                     add_three(e, y, run, s);
                     b = 3;
                 }
+#endif
+#if HAS_NEON
+                for (; b < p->kernel_w; b++)
+                    s[b] += sum_of_tap(e, y + b, run);
 #endif
                 for (; b < p->kernel_w; b++)
                     for (k = 0; k < run; k += 2)

@@ -105,6 +105,12 @@ int poetc_op_int8_max_pool_grad(const poetc_call *call)
 static int32_t taps_inside(int32_t start, int32_t kernel, int32_t dilation, int32_t low, int32_t high)
 {
     int32_t count = 0, i;
+#if defined(POETC_INT8_LANES)
+    if (dilation == 1) {
+        const int32_t first = start > low ? start : low, end = start + kernel < high ? start + kernel : high;
+        return end > first ? end - first : 0;
+    }
+#endif
     for (i = 0; i < kernel; i++)
         count += start + i * dilation >= low && start + i * dilation < high;
     return count;
@@ -119,10 +125,40 @@ static int32_t share_of(const pooling *p, const int32_t *counted, int32_t top, i
     return ((2 << FRACTION_BITS) + divisor) / (2 * divisor);
 }
 
+#if defined(POETC_INT8_LANES)
+/* The pixels of a window whose taps lie beside each other: `lines` runs of `run` pixels from `first` on, `width` apart.
+ */
+typedef struct {
+    int32_t first, lines, run;
+} window;
+
+static window window_of(const pooling *p, int32_t oh, int32_t ow)
+{
+    const int32_t h = oh * p->stride_h - p->pad_top, w = ow * p->stride_w - p->pad_left;
+    const int32_t bottom = h + p->kernel_h < p->height ? h + p->kernel_h : p->height;
+    const int32_t right = w + p->kernel_w < p->width ? w + p->kernel_w : p->width;
+    const int32_t top = h > 0 ? h : 0, left = w > 0 ? w : 0;
+    window found = {top * p->width + left, bottom - top, right - left};
+    if (found.run == p->width) { /* its lines are one run */
+        found.run *= found.lines;
+        found.lines = 1;
+    }
+    return found;
+}
+#endif
+
 static int32_t average(const pooling *p, const int32_t *counted, const int8_t *x, int32_t oh, int32_t ow)
 {
     const int32_t top = oh * p->stride_h - p->pad_top, left = ow * p->stride_w - p->pad_left;
     int32_t sum = 0, i, j;
+#if defined(POETC_INT8_LANES)
+    if (p->dilation_h == 1 && p->dilation_w == 1) {
+        const window v = window_of(p, oh, ow);
+        for (i = 0; i < v.lines && v.run > 0; i++)
+            sum += poetc_total_of_values(x + v.first + i * p->width, v.run);
+        return sum * share_of(p, counted, top, left);
+    }
+#endif
     for (i = 0; i < p->kernel_h; i++) {
         const int32_t h = top + i * p->dilation_h;
         for (j = 0; h >= 0 && h < p->height && j < p->kernel_w; j++) {
@@ -171,6 +207,14 @@ static void spread_average(const pooling *p, const int32_t *counted, const int8_
         for (ow = 0; ow < p->output_width; ow++) {
             const int32_t top = oh * p->stride_h - p->pad_top, left = ow * p->stride_w - p->pad_left;
             const int32_t share = *gy++ * share_of(p, counted, top, left);
+#if defined(POETC_INT8_LANES)
+            if (p->dilation_h == 1 && p->dilation_w == 1) {
+                const window v = window_of(p, oh, ow);
+                for (i = 0; i < v.lines && v.run > 0; i++)
+                    poetc_add_to_sums(sums + v.first + i * p->width, v.run, share);
+                continue;
+            }
+#endif
             for (i = 0; i < p->kernel_h; i++) {
                 const int32_t h = top + i * p->dilation_h;
                 for (j = 0; h >= 0 && h < p->height && j < p->kernel_w; j++) {

@@ -25,6 +25,25 @@ static inline uint32_t poetc_magnitude(int32_t value)
     return value < 0 ? 0u - (uint32_t)value : (uint32_t)value;
 }
 
+/* The sum of `count` values that follow each other. */
+static inline int32_t poetc_total_of_values(const int8_t *x, int32_t count)
+{
+    int32_t sum = 0;
+#if defined(__aarch64__)
+    int32x4_t sums = vdupq_n_s32(0);
+    for (; count >= 16; count -= 16, x += 16)
+        sums = vpadalq_s16(sums, vpaddlq_s8((int8x16_t)poetc_load_values(x)));
+    if (count >= 8) {
+        sums = vpadalq_s16(sums, vmovl_s8(poetc_load_bytes(x)));
+        count -= 8, x += 8;
+    }
+    sum = vaddvq_s32(sums);
+#endif
+    for (; count > 0; count--)
+        sum += *x++;
+    return sum;
+}
+
 /* ceil(log2 largest), 0 for none. */
 static inline int32_t poetc_bits(uint32_t largest)
 {
@@ -41,11 +60,18 @@ static inline uint32_t poetc_bits_below(int32_t sum)
     return (uint32_t)(below ^ (below >> 31));
 }
 
-/* Adds the bits of `count` sums to `seen`, which poetc_bits_seen counts. */
+/* Adds the bits of `count` sums to `seen`: as many as poetc_bits_seen counts, others below them may differ. */
 static inline uint32_t poetc_see(const int32_t *sums, int32_t count, uint32_t seen)
 {
 #if defined(POETC_INT8_LANES)
     poetc_sums all = {0};
+#if defined(__aarch64__)
+    if (count >= 16) {
+        const int32_t whole = count / 16 * 16;
+        seen |= poetc_see_sixteens(sums, whole);
+        sums += whole, count -= whole;
+    }
+#endif
     for (; count >= POETC_INT8_LANES; count -= POETC_INT8_LANES, sums += POETC_INT8_LANES)
         all |= poetc_below_lanes(poetc_load_sums(sums));
     seen |= poetc_or_of_lanes(all);

@@ -37,6 +37,13 @@ static inline void poetc_store_shorts(int16_t *p, int16x8_t v)
     __asm__("st1 {%1.8h}, %0" : "=Q"(*(int16_t (*)[8])p) : "w"(v));
 }
 
+static inline int16x4_t poetc_load_four_shorts(const int16_t *p)
+{
+    int16x4_t v;
+    __asm__("ld1 {%0.4h}, %1" : "=w"(v) : "Q"(*(const int16_t (*)[4])p));
+    return v;
+}
+
 static inline int8x8_t poetc_load_bytes(const int8_t *p)
 {
     int8x8_t v;
@@ -216,6 +223,68 @@ static inline int32_t poetc_clipped_of_lanes(poetc_sums clipped)
     return count;
 }
 
+/* Adds a number to `count` sums that follow each other. */
+static inline void poetc_add_to_sums(int32_t *sums, int32_t count, int32_t number)
+{
+#if defined(__aarch64__)
+    const poetc_sums all = {number, number, number, number};
+    for (; count >= 4; count -= 4, sums += 4)
+        poetc_store_sums(sums, poetc_load_sums(sums) + all);
+#endif
+    for (; count > 0; count--)
+        *sums++ += number;
+}
+
+#if defined(__aarch64__)
+/* Of `count` sums, a multiple of 16, bits as many as the largest magnitude less 1 has. */
+static inline uint32_t poetc_see_sixteens(const int32_t *sums, int32_t count)
+{
+    int32x4_t least = vdupq_n_s32(0), most = least;
+    int32_t low, high;
+    for (; count > 0; count -= 16, sums += 16) {
+        const int32x4x2_t a = vld1q_s32_x2(sums), b = vld1q_s32_x2(sums + 8);
+        least = vminq_s32(least, vminq_s32(vminq_s32(a.val[0], a.val[1]), vminq_s32(b.val[0], b.val[1])));
+        most = vmaxq_s32(most, vmaxq_s32(vmaxq_s32(a.val[0], a.val[1]), vmaxq_s32(b.val[0], b.val[1])));
+    }
+    low = vminvq_s32(least), high = vmaxvq_s32(most);
+    return (uint32_t)((low ^ (low >> 31)) | (high - (high > 0)));
+}
+
+/* The magnitude of four values, which may be too large. */
+static inline uint32x4_t poetc_round_four(int32x4_t sum, const poetc_rounding_lanes *r, int32_t is_stochastic)
+{
+    const uint32x4_t m = vreinterpretq_u32_s32(vabsq_s32(sum));
+    uint32x4_t rest, low;
+    if (!is_stochastic)
+        return vrshlq_u32(m, vdupq_n_s32(-r->shift));
+    rest = vandq_u32(m, vdupq_n_u32((uint32_t)r->rests));
+    low = vshlq_u32(vandq_u32(rest, vdupq_n_u32((uint32_t)r->lows)), vdupq_n_s32(r->odd));
+    return vsubq_u32(vshlq_u32(m, vdupq_n_s32(-r->shift)), vcgtq_u32(vshlq_u32(rest, vdupq_n_s32(-r->half)), low));
+}
+
+/* Values of `count` sums, a multiple of 16. Narrow lanes saturate above the largest value. */
+static inline void poetc_round_sixteens(const int32_t *sums, int32_t count, int8_t *to, const poetc_rounding_lanes *r,
+                                        int32_t is_stochastic, poetc_sums *clipped)
+{
+    const uint8x16_t most = vdupq_n_u8((uint8_t)r->most);
+    int32x4_t over = vdupq_n_s32(0);
+    for (; count > 0; count -= 16, sums += 16, to += 16) {
+        const int32x4x2_t a = vld1q_s32_x2(sums), b = vld1q_s32_x2(sums + 8);
+        const uint16x8_t low = vqmovn_high_u32(vqmovn_u32(poetc_round_four(a.val[0], r, is_stochastic)),
+                                               poetc_round_four(a.val[1], r, is_stochastic));
+        const uint16x8_t high = vqmovn_high_u32(vqmovn_u32(poetc_round_four(b.val[0], r, is_stochastic)),
+                                                poetc_round_four(b.val[1], r, is_stochastic));
+        const uint8x16_t v = vqmovn_high_u16(vqmovn_u16(low), high);
+        const int16x8_t tops = vuzp2q_s16(vreinterpretq_s16_s32(a.val[0]), vreinterpretq_s16_s32(a.val[1]));
+        const int16x8_t more = vuzp2q_s16(vreinterpretq_s16_s32(b.val[0]), vreinterpretq_s16_s32(b.val[1]));
+        const int8x16_t sign = vshrq_n_s8(vuzp2q_s8(vreinterpretq_s8_s16(tops), vreinterpretq_s8_s16(more)), 7);
+        over = vpadalq_s16(over, vpaddlq_s8(vreinterpretq_s8_u8(vcgtq_u8(v, most))));
+        poetc_store_values(to, (poetc_values)vsubq_s8(veorq_s8(vreinterpretq_s8_u8(vminq_u8(v, most)), sign), sign));
+    }
+    *clipped += (poetc_sums)over;
+}
+#endif
+
 /* Values of the sums of whole vectors, which lie `step` apart. Returns how many sums were taken. */
 static inline int32_t poetc_round_vectors(const int32_t *sums, int32_t count, int8_t *to, int32_t step, int32_t shift,
                                           int32_t is_stochastic, uint32_t most, int32_t *clipped)
@@ -223,15 +292,24 @@ static inline int32_t poetc_round_vectors(const int32_t *sums, int32_t count, in
     const poetc_rounding_lanes r = poetc_rounding_lanes_of(shift, most);
     const int32_t whole = count / POETC_INT8_LANES * POETC_INT8_LANES;
     poetc_sums over = {0};
-    int32_t i, j;
+    int32_t i = 0, j;
+#if defined(__aarch64__)
+    if (step == 1) {
+        i = count / 16 * 16;
+        if (is_stochastic)
+            poetc_round_sixteens(sums, i, to, &r, 1, &over);
+        else
+            poetc_round_sixteens(sums, i, to, &r, 0, &over);
+    }
+#endif
     if (step == 1 && is_stochastic)
-        for (i = 0; i < whole; i += POETC_INT8_LANES)
+        for (; i < whole; i += POETC_INT8_LANES)
             poetc_store_bytes(to + i, poetc_round_lanes(poetc_load_sums(sums + i), &r, 1, &over));
     else if (step == 1)
-        for (i = 0; i < whole; i += POETC_INT8_LANES)
+        for (; i < whole; i += POETC_INT8_LANES)
             poetc_store_bytes(to + i, poetc_round_lanes(poetc_load_sums(sums + i), &r, 0, &over));
     else
-        for (i = 0; i < whole; i += POETC_INT8_LANES) {
+        for (; i < whole; i += POETC_INT8_LANES) {
             const poetc_sums v = poetc_round_lanes(poetc_load_sums(sums + i), &r, is_stochastic, &over);
             for (j = 0; j < POETC_INT8_LANES; j++, to += step)
                 *to = (int8_t)v[j];

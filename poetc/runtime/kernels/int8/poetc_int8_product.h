@@ -135,7 +135,14 @@ static void start_sums(const task *t, int32_t group, int32_t columns, int32_t *s
     for (i = 0; i < t->p.rows; i++) {
         const int32_t start = start_of(t, group * t->p.rows + i);
         int32_t *to = sums + (size_t)i * (size_t)step;
-        for (j = 0; j + 4 <= columns; j += 4)
+#if defined(__aarch64__)
+        const int32x4x2_t starts = {{vdupq_n_s32(start), vdupq_n_s32(start)}};
+        for (j = 0; j + 8 <= columns; j += 8)
+            vst1q_s32_x2(to + j, starts);
+#else
+        j = 0;
+#endif
+        for (; j + 4 <= columns; j += 4)
             to[j] = start, to[j + 1] = start, to[j + 2] = start, to[j + 3] = start;
         for (; j < columns; j++)
             to[j] = start;
