@@ -111,8 +111,6 @@ def _may_be_bias(c: Importer, value: Value, other: Value) -> bool:
 @onnx_operator("Add", "Sub", "Mul", "Div")
 def arithmetic(c: Importer, n: Node) -> str | Value:
     x, y = c.input(n, 0), c.input(n, 1)
-    if c.opset < 7 and n.get_int("broadcast", 0):
-        raise Unsupported("broadcasting of operator sets before 7")
     right, left = _scalar(c, y, x), _scalar(c, x, y)
     if right is not None:
         if n.op in ("Add", "Sub"):

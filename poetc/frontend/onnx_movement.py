@@ -214,7 +214,7 @@ def _split(c: Importer, x: Value, axis: int, sizes: Sequence[int]) -> tuple[str,
 def pad(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     rank = len(x.shape)
-    pads = c.ints(c.input(n, 1), "the pads") if n.has_input(1) else n.get_ints("pads") or n.get_ints("paddings") or ()
+    pads = c.ints(c.input(n, 1), "the pads") if n.has_input(1) else n.get_ints("pads") or ()
     given = c.optional(n, 3)
     if given is not None:
         axes = [normalize_axis(a, rank) for a in c.ints(given, "the axes")]
