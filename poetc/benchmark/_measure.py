@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -42,6 +43,7 @@ OTHER_LOSS = (*(f"layer.{number}" for number in range(0, 100, 2)), *(f"boards.{n
 OPTIMIZERS = ("sgd", "sgd", "adam", "sgd", "momentum")
 NOT_FUSED, HOST_PAGED = 3, 11  # every so manieth network of the host
 UNBOUNDED_BYTES = 1 << 62
+_WHOLE = re.compile("[0-9]{1,18}")  # a number in a log
 
 
 def _silent(message: str) -> None:
@@ -274,7 +276,7 @@ def read_csv(path: Path) -> list[Measurement]:
         lines = [line for line in csv.DictReader(log[begin:]) if not str(line.get("network")).startswith("#")]
     except OSError as error:
         raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, csv.Error):
         raise UsageError(f"{path}: not a text file") from None
     rows: list[Measurement] = []
     for number, line in enumerate(lines, begin + 2):
@@ -287,13 +289,13 @@ def read_csv(path: Path) -> list[Measurement]:
         whole: dict[str, int] = {}
         for name in ("time_ns", "first_cache_bytes", "cache_bytes"):
             text = cells.pop(name)
-            if not text.isdigit():
+            if not _WHOLE.fullmatch(text):
                 raise UsageError(f"{path}:{number}: {name} is {text!r}, not a whole number")
             whole[name] = int(text)
         loops: dict[str, int] = {}
         for item in cells.pop("loops").split():
             name, _, times = item.partition("=")
-            if not times.isdigit() or "." not in name:
+            if not _WHOLE.fullmatch(times) or "." not in name:
                 raise UsageError(f"{path}:{number}: loops has {item!r}, which is not group.loop=times")
             loops[name] = int(times)
         rows.append(Measurement(**cells, **whole, loops=loops))  # type: ignore[arg-type]

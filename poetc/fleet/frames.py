@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import select
 import socket
 import struct
@@ -162,7 +163,7 @@ def open_line(where: str) -> Line:
         kind, _, rest = where.partition(":")
         if kind == "tcp":
             host, _, port = rest.rpartition(":")
-            if not host or not port.isdigit():
+            if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
                 raise UsageError(f"{where}: write tcp:HOST:PORT")
             return _Descriptor(socket.create_connection((host, int(port)), timeout=10).detach())
         if kind == "unix":
@@ -172,6 +173,8 @@ def open_line(where: str) -> Line:
         return _Descriptor(_open_device(where))
     except OSError as error:
         raise UsageError(f"{where}: {error.strerror or error}") from None
+    except ValueError as error:  # a host that is no name, or a path with a zero byte
+        raise UsageError(f"{where}: {error}") from None
 
 
 def _open_device(path: str) -> int:

@@ -73,7 +73,7 @@ def answer(
         modulus=modulus,
         factor=share / levels,
         seed=seed ^ (cast(int, state["nid"]) & _WORD),
-        round=int(message.metadata.group_id) if message.metadata.group_id.isdigit() else 0,
+        round=int(message.metadata.group_id) if message.metadata.group_id.isdecimal() else 0,
     )
     reply = cast(Message, secaggplus_mod(message, context, lambda asked, _: _masks_alone(client.model, asked, trained)))
     record = reply.content.config_records[RECORD_KEY_CONFIGS]

@@ -16,7 +16,7 @@ def emit_update(b: Builder, kind: str, inputs: Sequence[str], attributes: Mappin
     outputs = []
     for i in range(len(replaces)):
         base, _, version = replaces[i].rpartition("@")
-        base, next_version = (base, int(version) + 1) if base and version.isdigit() else (replaces[i], 1)
+        base, next_version = (base, int(version) + 1) if base and version.isdecimal() else (replaces[i], 1)
         outputs.append(b.fresh(f"{base}@{next_version}"))
     role = b.role
     made: list[str] = []

@@ -209,6 +209,16 @@ def test_csv(tmp_path: Path) -> None:
     path.write_text(text.replace(first, first + "x", 1))
     with pytest.raises(UsageError, match=r"bench\.csv:2: time_ns is '\d+x'"):
         read_csv(path)
+    for damage in ("²", "٣", "9" * 5000):
+        path.write_text(text.replace(first, first + damage, 1))
+        with pytest.raises(UsageError, match="not a whole number"):
+            read_csv(path)
+        path.write_text(text.replace("gemm.terms_4=", f"gemm.terms_4={damage}", 1))
+        with pytest.raises(UsageError, match=r"not group\.loop=times"):
+            read_csv(path)
+    path.write_text(text.replace(first, first + " " * 200_000, 1))
+    with pytest.raises(UsageError, match=r"bench\.csv: not a text file"):
+        read_csv(path)
     path.write_text(text.replace("time_ns", "time"))
     with pytest.raises(UsageError, match="no column 'time_ns'"):
         read_csv(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -89,9 +90,21 @@ def test_a_silent_or_refusing_board_is_named() -> None:
         refusing.ask(Request.TRAIN, b"")
 
 
-@pytest.mark.parametrize("line", ["tcp:nowhere", "unix:/nonexistent/line", "/nonexistent/tty", "/dev/null"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tcp:nowhere",
+        "tcp:10.0.0..5:80",
+        "tcp:localhost:²",
+        "tcp:localhost:65537",  # would be port 1
+        "unix:/nonexistent/line",
+        "/nonexistent/tty",
+        "/dev/null",
+        "/dev/\0",
+    ],
+)
 def test_a_line_that_cannot_be_opened_is_named(line: str) -> None:
-    with pytest.raises(UsageError, match=f"^{line}: ") as refusal:
+    with pytest.raises(UsageError, match=f"^{re.escape(line)}: ") as refusal:
         open_line(line)
     assert "\n" not in str(refusal.value)
 

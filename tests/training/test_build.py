@@ -114,6 +114,18 @@ def test_patterns_choose_parameters() -> None:
         build(small_cnn(), TrainingOptions(train="last:x"))
 
 
+@pytest.mark.parametrize("name", ["w@²", "w@3", "w@", "@", "@1"])
+def test_a_weight_may_look_like_a_version_of_another(name: str) -> None:
+    b = Builder()
+    x = b.add_tensor("x", TensorType((2, 3)), Role.INPUT)
+    w = b.add_tensor(name, TensorType((3, 4)), Role.PARAMETER, np.ones((3, 4), np.float32))
+    y = b.emit1("MatMul", [x, w])
+    graph = Graph("g", b.tensors, tuple(b.operators), (x,), (y,), b.values)
+    step = build(graph, TrainingOptions(optimizer="sgd", loss="mse"))
+    ((old, new),) = step.updates.items()
+    assert old == name and new != name and step.tensors[new].type == step.tensors[old].type
+
+
 def test_bad_options_name_the_option() -> None:
     for kwargs, option in (
         ({"loss": "hinge"}, "--loss"),
