@@ -21,7 +21,7 @@ import yaml
 
 from poetc.devices._yaml import KeyPath, read
 from poetc.devices.modelled import is_modelled, with_modelled_loops
-from poetc.devices.profile import MAIN, DeviceProfile, Processor, Quantity, Source
+from poetc.devices.profile import MAIN, DeviceProfile, Processor, Quantity, Source, SourceKind
 from poetc.errors import UsageError, printable
 
 _WHOLE = ("_bytes", "_count", "_cycles", "_hz")
@@ -241,6 +241,9 @@ class _File:
             if not isinstance(value, dict):
                 raise self.error(at, f"source {name!r} is a section with 'kind' and 'text'")
             self._known_keys(value, ("kind", "text", "url"), at)
+            if (kind := value.get("kind")) not in typing.get_args(SourceKind):
+                kinds = ", ".join(typing.get_args(SourceKind))
+                raise self.error(at, f"source {name!r}: its kind is {_shown(kind)}; choose from {kinds}")
             try:
                 self.sources[name] = msgspec.to_builtins(msgspec.convert(value, Source))
             except msgspec.ValidationError as error:

@@ -103,7 +103,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         ("ram_bytes: 65536", "ram_bytes: 512", ":8: 'memory.ram_bytes' leaves nothing"),
         ("  ram_bytes: 65536\n", "", ":7: section 'memory' lacks 'ram_bytes'"),
         ("source: bench", "source: desk", ":13: unknown source 'desk'"),
-        ("kind: measured", "kind: guessed", ":5: source 'bench': invalid enum value"),
+        ("kind: measured", "kind: guessed", ":5: source 'bench': its kind is 'guessed'; choose from "),
         ("Softmax: 0.5", "Softmax: [1]", ":18: 'compute.efficiency.Softmax' must be a number"),
         ("    kind: sd\n", "    kind: tape\n", ":23: 'stores.sd.kind': one of sd, emmc"),
         (
