@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--board", default="mps2-an386")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--numerics", choices=("portable", "fast"), default="portable")
-    parser.add_argument("--precision", choices=("f32", "niti"), default="f32")
+    parser.add_argument("--precision", choices=("f32", "bf16", "f16", "niti"), default="f32")
     parser.add_argument("--no-fusion", action="store_false", dest="fusion")
     parser.add_argument("--rows", action="store_true", help="a line for every operator")
     options = parser.parse_args()

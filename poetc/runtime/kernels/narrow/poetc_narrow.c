@@ -2,12 +2,7 @@
  *
  * Layout: dense arrays.
  * Order of sums: blocks of 32 terms in sequence, and the blocks in sequence. */
-#include "narrow/poetc_narrow.h"
-#include "simd/poetc_half.h"
-#include "simd/poetc_vector.h"
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "narrow/poetc_narrow_lanes.h"
 
 #define TERMS 32 /* of a block */
 
@@ -16,56 +11,60 @@ static float power_of_two(int32_t exponent)
     return poetc_float_of((uint32_t)(127 + exponent) << 23);
 }
 
-/* Halves that lie together; vectors convert four at once. */
-static void widen_halves(float *to, const uint16_t *from, float factor, int32_t count)
+/* One float, `form` a constant wherever this is inlined. */
+POETC_INLINE float widened(const int form, const void *from, float factor, float times)
 {
-    int32_t i = 0;
-#if defined(__aarch64__)
-    for (; i + 4 <= count; i += 4)
-        vst1q_f32(to + i, vmulq_n_f32(vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from + i))), factor));
-#elif defined(POETC_HELIUM)
-    for (; i + 4 <= count; i += 4)
-        vst1q_f32(to + i, vmulq_n_f32(vcvtbq_f32_f16(vreinterpretq_f16_u32(vldrhq_u32(from + i))), factor));
-#endif
-    for (; i < count; i++)
-        to[i] = poetc_float_of_half(from[i]) * factor;
+    const uint16_t *half = from;
+    const float *x = from;
+    if (form == POETC_FORM_F16)
+        return poetc_float_of_half(*half) * factor;
+    if (form == POETC_FORM_BF16)
+        return poetc_float_of((uint32_t)*half << 16);
+    if (form == POETC_FORM_TO_F16)
+        return poetc_float_of_half(poetc_half_of(*x * times)) * factor;
+    if (form == POETC_FORM_TO_BF16)
+        return poetc_float_of((uint32_t)poetc_bfloat_of(poetc_bits_of(*x)) << 16);
+    return *x;
 }
+
+POETC_INLINE void widen(const int form, const int is_dense, float *to, const void *from, ptrdiff_t step, int32_t scale,
+                        int32_t count)
+{
+    const ptrdiff_t bytes = (form == POETC_FORM_F16 || form == POETC_FORM_BF16 ? 2 : 4) * (is_dense ? 1 : step);
+    const char *at = from;
+    int32_t left = count;
+#if POETC_FOUR
+    const poetc_stored stored = {form, scale};
+    const poetc_powers powers = poetc_powers_of(stored);
+#if defined(POETC_HELIUM)
+    for (; left > 0; left -= 4, at += 4 * bytes, to += 4)
+        vstrwq_p_f32(to, poetc_four(form, is_dense, at, step, powers, left), vctp32q((uint32_t)left));
+    return;
+#else
+    for (; left >= 4; left -= 4, at += 4 * bytes, to += 4)
+        vst1q_f32(to, poetc_four(form, is_dense, at, step, powers, 4));
+#endif
+#endif
+    for (; left > 0; left--, at += bytes)
+        *to++ = widened(form, at, power_of_two(-scale), power_of_two(scale));
+}
+
+#define WIDEN(form)                                                                                                    \
+    if (step == 1)                                                                                                     \
+        widen(form, 1, to, at, 1, stored.scale, count);                                                                \
+    else                                                                                                               \
+        widen(form, 0, to, at, step, stored.scale, count)
 
 void poetc_widen(float *to, const void *from, poetc_stored stored, ptrdiff_t first, ptrdiff_t step, int32_t count)
 {
-    const uint16_t *halves = (const uint16_t *)from + first;
-    const float *floats = (const float *)from + first;
-    const float factor = power_of_two(-stored.scale), times = power_of_two(stored.scale);
-    int32_t i;
+    const int is_half = stored.form == POETC_FORM_F16 || stored.form == POETC_FORM_BF16;
+    const void *at = (const char *)from + first * (is_half ? 2 : 4);
     switch (stored.form) {
-    case POETC_FORM_F16:
-        if (step == 1) {
-            widen_halves(to, halves, factor, count);
-            break;
-        }
-        for (i = 0; i < count; i++, halves += step)
-            to[i] = poetc_float_of_half(*halves) * factor;
-        break;
-    case POETC_FORM_BF16:
-        if (step == 1) { /* a loop that compilers turn into vectors */
-            for (i = 0; i < count; i++)
-                to[i] = poetc_float_of((uint32_t)halves[i] << 16);
-            break;
-        }
-        for (i = 0; i < count; i++, halves += step)
-            to[i] = poetc_float_of((uint32_t)*halves << 16);
-        break;
-    case POETC_FORM_TO_F16:
-        for (i = 0; i < count; i++, floats += step)
-            to[i] = poetc_float_of_half(poetc_half_of(*floats * times)) * factor;
-        break;
-    case POETC_FORM_TO_BF16:
-        for (i = 0; i < count; i++, floats += step)
-            to[i] = poetc_float_of((uint32_t)poetc_bfloat_of(poetc_bits_of(*floats)) << 16);
-        break;
-    default:
-        for (i = 0; i < count; i++, floats += step)
-            to[i] = *floats;
+    case POETC_FORM_F16: WIDEN(POETC_FORM_F16); break;
+    case POETC_FORM_BF16: WIDEN(POETC_FORM_BF16); break;
+    case POETC_FORM_TO_F16: WIDEN(POETC_FORM_TO_F16); break;
+    case POETC_FORM_TO_BF16: WIDEN(POETC_FORM_TO_BF16); break;
+    default: WIDEN(POETC_FORM_F32);
     }
 }
 
@@ -78,17 +77,26 @@ int poetc_narrow(void *to, poetc_stored stored, ptrdiff_t first, const float *fr
     switch (stored.form) {
     case POETC_FORM_F16:
 #if defined(__aarch64__)
-        for (; i + 4 <= count; i += 4)
-            vst1_u16(halves + i, vreinterpret_u16_f16(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(from + i), factor))));
+    {
+        uint16x4_t most = vdup_n_u16(0);
+        for (; i + 4 <= count; i += 4) {
+            const uint16x4_t words = vreinterpret_u16_f16(vcvt_f16_f32(vmulq_n_f32(vld1q_f32(from + i), factor)));
+            most = vmax_u16(most, vbic_u16(words, vdup_n_u16(0x8000u)));
+            vst1_u16(halves + i, words);
+        }
+        largest = vmaxv_u16(most);
+    }
 #elif defined(POETC_HELIUM)
-        for (; i + 4 <= count; i += 4)
-            vstrhq_u32(halves + i,
-                       vreinterpretq_u32_f16(vcvtbq_f16_f32(vdupq_n_f16(0), vmulq_n_f32(vld1q_f32(from + i), factor))));
+        for (; i < count; i += 4) {
+            const mve_pred16_t some = vctp32q((uint32_t)(count - i));
+            const uint32x4_t words = poetc_halves_of_four(vldrwq_z_f32(from + i, some), factor);
+            largest = vmaxvq_p_u32(largest, vandq_u32(words, vdupq_n_u32(0x7fffu)), some);
+            vstrhq_p_u32(halves + i, words, some);
+        }
 #endif
-        for (; i < count; i++)
-            halves[i] = poetc_half_of(from[i] * factor);
-        for (i = 0; i < count; i++) {
-            const uint32_t size = halves[i] & 0x7fffu;
+        for (; i < count; i++) {
+            const uint32_t word = poetc_half_of(from[i] * factor), size = word & 0x7fffu;
+            halves[i] = (uint16_t)word;
             largest = size > largest ? size : largest;
         }
         return largest >= 0x7c00u ? POETC_EEXPONENT : POETC_OK;

@@ -7,14 +7,32 @@
 
 int poetc_narrow_put(const poetc_narrow_result *result, ptrdiff_t first, float *sums, int32_t count)
 {
-    int32_t i;
-    for (i = 0; result->is_checked && i < count; i++)
-        if ((poetc_bits_of(sums[i]) & 0x7f800000u) == 0x7f800000u)
+    int32_t i = 0;
+    if (result->is_checked) {
+        uint32_t largest = 0u;
+#if defined(POETC_HELIUM)
+        for (; i < count; i += 4) {
+            const mve_pred16_t some = vctp32q((uint32_t)(count - i));
+            const uint32x4_t words = vreinterpretq_u32_f32(vldrwq_z_f32(sums + i, some));
+            largest = vmaxvq_p_u32(largest, vandq_u32(words, vdupq_n_u32(0x7fffffffu)), some);
+        }
+#endif
+        for (; i < count; i++) {
+            const uint32_t size = poetc_bits_of(sums[i]) & 0x7fffffffu;
+            largest = size > largest ? size : largest;
+        }
+        if (largest >= 0x7f800000u)
             return POETC_EEXPONENT;
+    }
     if (result->rate) {
         float *w = (float *)result->y + first;
         const float rate = *result->rate;
-        for (i = 0; i < count; i++)
+        i = 0;
+#if POETC_LANES > 1
+        for (; i + POETC_LANES <= count; i += POETC_LANES)
+            poetc_vector_store(w + i, poetc_vector_load(w + i) - poetc_vector_load(sums + i) * rate);
+#endif
+        for (; i < count; i++)
             w[i] -= rate * sums[i];
         return POETC_OK;
     }
