@@ -2,6 +2,7 @@
 
     python -m bench.cycles steps
     python -m bench.cycles mlperf --models FOLDER
+    python -m bench.cycles energy --models FOLDER
     python -m bench.cycles kernels --models FOLDER
     python -m bench.cycles products
     python -m bench.cycles ranking [--device rpi4] [--before FILE]
@@ -50,6 +51,15 @@ MLPERF = (
     ("stm32l4r5", None, "int8", "v1.0 STMicroelectronics", {"ad": 7.58, "ic": 226.9, "kws": 75.1, "vww": 230.5}),
     ("stm32h7b3", None, "int8", "v1.0 STMicroelectronics, H7A3", {"ad": 1.83, "ic": 54.3, "kws": 16.8, "vww": 50.7}),
     ("rpi4", None, "float32", "v0.5 Latent AI", {"ad": 0.169, "ic": 1.312, "kws": 0.393, "vww": 3.745}),
+)
+# MLPerf Tiny, one inference in microjoules: medians of the same logs. Apollo4 Plus: read off the bar chart of
+# github.com/AmbiqAI/MLPerfTiny (docs/results.png), not submitted, the clock is not stated. (board, submission,
+# energies)
+ENERGIES = (
+    ("stm32l4r5", "v0.5 reference, TFLM", {"ad": 416, "ic": 29_207, "kws": 7_374, "vww": 24_313}),
+    ("stm32l4r5", "v1.0 STMicroelectronics", {"ad": 323, "ic": 10_682, "kws": 3_372, "vww": 10_067}),
+    ("stm32h7b3", "v1.0 STMicroelectronics, H7A3", {"ad": 266, "ic": 8_707, "kws": 2_722, "vww": 7_978}),
+    ("apollo4", "Ambiq, Apollo4 Plus, TFLM, a chart", {"ic": 2_000, "kws": 430, "vww": 1_480}),
 )
 NETWORKS = {"ad": "mlperf_ad", "ic": "mlperf_ic_resnet8", "kws": "mlperf_kws_f32", "vww": "mlperf_vww96"}
 # HPL in float64 on four cores: github.com/geerlingguy/top500-benchmark, issues 33, 18 and 26. (board, clock of the
@@ -165,6 +175,20 @@ def mlperf(folder: Path) -> Iterator[str]:
             yield row(where, *cells, f"{submission}, {precision}", verdict(published, low, high), shown(whole))
 
 
+def energies(folder: Path) -> Iterator[str]:
+    """Energy of the forward pass: its time times the active power, at the ends of both bands."""
+    yield row("board", "network", "precision", "forward pass, µJ", "band, µJ", "published, µJ", "of", "published is")
+    yield row(*["---"] * 8)
+    for name, submission, published in ENERGIES:
+        profile = load_profile(name)
+        found = (profile, *(at_end(at_end(profile, "compute", end), "power", end) for end in ("low", "high")))
+        for network, microjoules in published.items():
+            step = network_step(folder, network, "int8")
+            value, low, high = (1e3 * milliseconds(step, p, (Phase.FORWARD,)) * p.power.active_w.value for p in found)
+            cells = ("float32" if network == "ad" else "int8", f"{value:,.0f}", f"{low:,.0f} to {high:,.0f}")
+            yield row(name, network, *cells, f"{microjoules:,}", f"{submission}, int8", verdict(microjoules, low, high))
+
+
 def kernels(folder: Path) -> Iterator[str]:
     """Instructions a multiply-accumulate of convolutions of ResNet-8 and DS-CNN, as the counted loops price them."""
     yield row("board", "precision", "convolutions, forward", "gradients", "depthwise", "CMSIS-NN, forward")
@@ -273,12 +297,13 @@ def page_over_recompute(problem: Problem) -> Iterator[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=("steps", "mlperf", "kernels", "products", "ranking"))
+    parser.add_argument("table", choices=("steps", "mlperf", "energy", "kernels", "products", "ranking"))
     parser.add_argument("--models", type=Path, default=Path("models"))
     parser.add_argument("--device", default="rpi4")
     parser.add_argument("--before", type=Path)
     given = parser.parse_args()
-    makers = {"steps": steps, "mlperf": lambda: mlperf(given.models), "kernels": lambda: kernels(given.models)}
+    makers = {"steps": steps, "mlperf": lambda: mlperf(given.models), "energy": lambda: energies(given.models)}
+    makers |= {"kernels": lambda: kernels(given.models)}
     makers |= {"products": products, "ranking": lambda: ranking(given.device, given.before)}
     for line in makers[given.table]():
         print(line, flush=True)

@@ -89,7 +89,7 @@ def test_a_problem_has_no_bands(tmp_path: Path) -> None:
 
 
 def test_guesses_are_named() -> None:
-    guessed = guessed_numbers(load_profile("apollo4"))  # power is a guess, times are modelled
+    guessed = guessed_numbers(load_profile("cortex-m55"))  # power is a guess, times are modelled
     assert guessed.compute_time == ()
     assert guessed.compute_energy == ("power.active_w",)
     assert guessed.only_power
