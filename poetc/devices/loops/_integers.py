@@ -69,6 +69,8 @@ def _parts_of(name: str, times: int, count: int, sizes: tuple[int, ...]) -> Loop
 def _values(m: Machine, p: IntegerProduct, values: int, runs: int, terms: int, *, is_apart: bool = False) -> Loops:
     """Sums to values: of `runs` that follow each other, or lie apart."""
     way = "long" if terms > _SMALL_TERMS else "stochastic" if p.is_stochastic else "nearest"
+    if m.has_helium and way != "long":
+        return {"int8_values.run": runs, f"int8_values.{way}_four": max(runs, -(-values // 4))}
     if not m.is_neon or way == "long":
         return {"int8_values.run": runs, f"int8_values.{way}": values}
     found: Loops = {"int8_values.run": runs}
@@ -80,6 +82,8 @@ def _values(m: Machine, p: IntegerProduct, values: int, runs: int, terms: int, *
 
 def _scan(m: Machine, rows: int, columns: int) -> Loops:
     """poetc_see of rows of sums."""
+    if m.has_helium:
+        return {"int8_scan.row": rows, "int8_scan.four": rows * -(-columns // 4)}
     if m.is_neon:
         return {"int8_scan.row": rows, **_parts_of("int8_scan.sum", rows, columns, (16, 4))}
     return {
@@ -91,6 +95,8 @@ def _scan(m: Machine, rows: int, columns: int) -> Loops:
 
 def _start(m: Machine, rows: int, columns: int) -> Loops:
     """start_sums."""
+    if m.has_helium:
+        return {"int8_start.chunk": 1, "int8_start.row": rows, "int8_start.four": rows * -(-columns // 4)}
     if m.is_neon:
         return {"int8_start.chunk": 1, "int8_start.row": rows, **_parts_of("int8_start.sum", rows, columns, (8, 4))}
     return {
@@ -127,7 +133,7 @@ def _products(m: Machine, rows: int, columns: int, depth: int) -> Loops:
     if unit == 4:  # a loop of sixteen terms, and one of four
         many = (blocks + apart) * (depth // 16)
         return loops | {"int8_product.sixteen": many, "int8_product.four": (blocks + apart) * (depth % 16 // 4)}
-    return loops | {"int8_product.terms": (blocks + apart) * (depth // (8 if unit == 8 else m.integer_lanes))}
+    return loops | {"int8_product.terms": (blocks + apart) * (depth // (16 if m.has_helium else m.integer_lanes))}
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------
@@ -177,6 +183,17 @@ def _pack_windows(w: _Windows, p: IntegerProduct, m: Machine, chunks: int, most_
     splits = -(-w.terms // most_terms)
     depth = _up(w.terms, m.integer_terms)
     outside = w.batch * (lines - lines_in) * right.count * right.taps * w.planes
+    if m.has_helium:
+        copied_each = _up(numbers // copies, 16) // 16 if copies else 0
+        filled = padded + w.batch * (lines - lines_in) * right.count + w.columns * splits * (depth > w.terms)
+        return {
+            "int8_windows.line": sets * right.count,
+            "int8_windows.tap": gathers,
+            "int8_windows.fill": filled,
+            "int8_windows.copy": copies,
+            "int8_windows.copied_sixteen": copies * copied_each,
+            "int8_gather.eight": gathers * -(-w.planes // 8),
+        }
     return {
         "int8_windows.window": w.columns * splits,
         "int8_windows.line": w.batch * lines * right.count,
@@ -194,6 +211,12 @@ def _pack_weights(w: _Windows, p: IntegerProduct, m: Machine, times: int, splits
     """rows_of_weights of all rows, `times` over."""
     taps = w.down.taps * w.right.taps
     rows = p.rows * times
+    if m.has_helium:
+        return {
+            "int8_weights.row": rows * splits,
+            "int8_weights.tap": rows * taps,
+            "int8_gather.eight": rows * taps * -(-w.planes // 8),
+        }
     return {
         "int8_weights.row": rows * splits,
         "int8_weights.line": rows * w.down.taps,
@@ -207,33 +230,42 @@ def _pack_weights(w: _Windows, p: IntegerProduct, m: Machine, times: int, splits
 def _phase(w: _Windows, p: IntegerProduct, m: Machine) -> Loops:
     """make_sums for one phase of all groups, once."""
     loops: Loops = {}
-    line = max(1, w.right.taps * w.planes)
-    unit = p.terms_at_once // line * line
     chunks = _parts(w.columns, p.columns_at_once)
+    if not w.terms:  # zeros go to their places, which costs about as much as a start of sums
+        return {name: p.groups * times for name, times in _start(m, p.rows, w.columns).items()}
+    line = w.right.taps * w.planes
+    unit = p.terms_at_once // line * line
     count = sum(n for _, n in chunks)
     is_packed = w.terms <= unit and p.rows <= p.rows_at_once
-    splits = -(-w.terms // unit) if w.terms else 0
+    splits = -(-w.terms // unit)
     for columns, n in chunks:
         add(loops, _start(m, p.rows, columns), n)
         add(loops, _scan(m, p.rows, columns), n)
         for terms, times in _parts(w.terms, unit):
             for rows, many in _parts(p.rows, p.rows_at_once):
                 add(loops, _products(m, rows, columns, _up(terms, m.integer_terms)), n * times * many)
-    if w.terms:
-        add(loops, _pack_windows(w, p, m, count, unit))
-        add(loops, _pack_weights(w, p, m, 1 if is_packed else count, splits))
+    add(loops, _pack_windows(w, p, m, count, unit))
+    add(loops, _pack_weights(w, p, m, 1 if is_packed else count, splits))
     return {name: p.groups * times for name, times in loops.items()}
 
 
 def _whole(
-    kernel: Kernel, m: Machine, p: IntegerProduct, sums: Loops, runs: int, terms: int, *, is_apart: bool = False
+    kernel: Kernel,
+    m: Machine,
+    p: IntegerProduct,
+    sums: Loops,
+    runs: int,
+    terms: int,
+    *,
+    zeros: int = 0,
+    is_apart: bool = False,
 ) -> Loops:
-    """A product whose sums are made once or twice, scanned once, and rounded once."""
+    """A product whose sums are made once or twice, scanned once, and rounded once, but for columns of `zeros`."""
     name = kernel.symbol.removeprefix("poetc_op_")
     loops: Loops = {f"{name}.call": 1}
     add(loops, {k: n for k, n in sums.items() if not k.startswith("int8_scan.")}, p.passes)
     add(loops, {k: n for k, n in sums.items() if k.startswith("int8_scan.")})
-    add(loops, _values(m, p, p.groups * p.rows * p.columns, runs, terms, is_apart=is_apart))
+    add(loops, _values(m, p, p.groups * p.rows * (p.columns - zeros), runs, terms, is_apart=is_apart))
     if p.adapts:
         add(loops, {"int8_values.looked_at": p.groups * p.rows * p.columns})
     return loops
@@ -256,7 +288,7 @@ def conv_grad_input(kernel: Kernel, m: Machine) -> Loops:
     p = kernel.parameters_as(IntegerProduct)
     c = p.convolution
     loops: Loops = {}
-    runs = most = 0
+    runs = most = zeros = 0
     for down_first in range(c.stride_h):
         down = _every(down_first, c.stride_h, c.height, c.pad_top, c.dilation_h, c.kernel_h)
         for right_first in range(c.stride_w):
@@ -266,11 +298,14 @@ def conv_grad_input(kernel: Kernel, m: Machine) -> Loops:
             w = _Windows(down, right, c.output_height, c.output_width, c.outputs // c.group, c.batch)
             most = max(most, w.terms)
             add(loops, _phase(w, p, m))
+            if not w.terms:
+                zeros += w.columns
+                continue
             is_whole = down.count * right.count == c.height * c.width
             lines = c.batch * (1 if is_whole else down.count)
             chunks = 1 if p.holds_sums else -(-w.columns // p.columns_at_once)
             runs += p.groups * p.rows * max(lines, chunks)
-    return _whole(kernel, m, p, loops, runs, most, is_apart=c.stride_w > 1)
+    return _whole(kernel, m, p, loops, runs, most, zeros=zeros, is_apart=c.stride_w > 1)
 
 
 @counts("int8_conv_grad_weight")
@@ -319,11 +354,14 @@ def conv_grad_weight(kernel: Kernel, m: Machine) -> Loops:
 
 def _widen(m: Machine, times: float, count: float, *, is_apart: bool = False) -> Loops:
     """`widen` of so many numbers at a time, or `gather` where they lie apart."""
+    if m.has_helium:
+        name, unit = ("gather.eight", 8) if is_apart else ("widen.sixteen", 16)
+        return {f"int8_{name}": round(times * math.ceil(count / unit))}
     loops: Loops = {}
     if m.is_neon and not is_apart:
         loops["int8_widen.eight"] = round(times * (count // 8))
         count %= 8
-    name = "int8_widen" if m.integer_terms in (4, 8) and not is_apart else "int8_gather"
+    name = "int8_widen" if m.integer_terms == 4 and not is_apart else "int8_gather"
     return loops | {f"{name}.four": round(times * (count // 4)), f"{name}.one": round(times * (count % 4))}
 
 
@@ -342,6 +380,10 @@ def bias_grad(kernel: Kernel, m: Machine) -> Loops:
 
 def _plane(m: Machine, lines: int, line: int, rows: int, width: int, is_apart: bool) -> Loops:
     """pack_plane."""
+    if m.has_helium:
+        found = {"int8_plane.call": 1, "int8_plane.row": rows, "int8_plane.sixteen": _up(lines * line, 16) // 16}
+        add(found, {"int8_plane.apart": rows * width} if is_apart else {"int8_plane.sixteen": rows * -(-width // 16)})
+        return found
     loops: Loops = {"int8_plane.call": 1, "int8_plane.number": lines * line, "int8_plane.row": rows}
     if is_apart:
         return loops | {"int8_plane.apart": rows * width}
@@ -354,6 +396,10 @@ def _lines(m: Machine, c: Convolution, lines: int, count: int, stride: int) -> L
     """add_line, and the taps before."""
     is_nine = c.kernel_h == c.kernel_w == 3
     loops: Loops = {"int8_lines.taps": c.taps, "int8_lines.line": lines}
+    if m.has_helium:
+        three = lines * c.kernel_h * -(-c.kernel_w // 3)
+        four = "four" if stride == 1 else "apart_four"
+        return loops | {"int8_lines.three": three, f"int8_lines.{four}": three * -(-count // 4)}
     blocks = -(-count // 8)
     if m.is_neon and stride <= 2:  # poetc_int8_depthwise_neon.h; 3 x 3 goes two lines at a time
         if is_nine and stride == 1 and lines > 1:
@@ -366,7 +412,7 @@ def _lines(m: Machine, c: Convolution, lines: int, count: int, stride: int) -> L
             "int8_lines.any_row": rows,
             "int8_lines.any_tap": rows * c.kernel_w,
         }
-    if m.integer_terms in (4, 8) and is_nine and stride == 1:
+    if m.integer_terms == 4 and is_nine and stride == 1:
         return loops | {"int8_lines.nine": lines, "int8_lines.nine_two": lines * -(-count // 2)}
     if is_nine:
         return loops | {"int8_lines.sum_nine": lines * count}
@@ -421,13 +467,17 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     add(one, _plane(m, lines, line, c.height, c.width, False), c.batch)
     add(one, _plane(m, c.output_height, line, c.output_height, c.output_width, c.stride_w > 1), c.batch)
     times, taps = c.batch * runs * c.kernel_h, c.kernel_w
+    if m.has_helium:
+        times *= -(-taps // 3)
+        add(one, {"int8_taps.three": times, "int8_taps.sixteen": times * -(-run // 16)})
+        return _depthwise(kernel, m, p, one, c.taps)
     if m.is_neon and c.kernel_h == c.kernel_w == 3:
         add(one, {"int8_taps.nine": c.batch * runs, "int8_taps.nine_eight": c.batch * runs * -(-run // 8)})
         return _depthwise(kernel, m, p, one, c.taps)
     if m.is_neon:
         add(one, {"int8_taps.tap": times * taps, "int8_taps.eight": times * taps * -(-run // 8)})
         return _depthwise(kernel, m, p, one, c.taps)
-    if m.integer_terms in (4, 8) and taps >= 3:
+    if m.integer_terms == 4 and taps >= 3:
         add(one, {"int8_taps.three": times, "int8_taps.three_four": times * (run // 4)})
         taps -= 3
     add(one, {"int8_taps.tap": times * taps, "int8_taps.pair": times * taps * (run // 2)})

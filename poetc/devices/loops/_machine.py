@@ -10,7 +10,7 @@ from poetc.ops import Kernel
 
 Loops = dict[str, int]  # "group.loop" → how often its body runs in one execution
 _LANES = {"sse": 4, "avx2": 8, "avx512": 16}
-_INTEGER_TERMS = {"dsp": 4, "helium": 8}
+_INTEGER_TERMS = {"dsp": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,8 @@ class Machine:
     """`lanes` floats a vector, `rows` x `vectors` vectors a register block (kernels/gemm/poetc_gemm_pack.h).
 
     One lane: scalars, by calls of a library if `is_soft`. Packed `integer_terms` are filled up to a multiple
-    (kernels/int8/poetc_int8_sums.h): 4 with SMLAD, 8 with Helium, 16 elsewhere. `is_neon`: 64-bit Arm.
+    (kernels/int8/poetc_int8_sums.h): 4 with SMLAD, 16 elsewhere. `is_neon`: 64-bit Arm.
+    With `has_helium` integers go in its vectors.
     """
 
     lanes: int
@@ -27,6 +28,7 @@ class Machine:
     is_soft: bool = False
     integer_terms: int = 16
     is_neon: bool = False
+    has_helium: bool = False
 
     @property
     def integer_columns(self) -> int:
@@ -66,7 +68,8 @@ def machine_of(cpu: Cpu) -> Machine:
         return Machine(4, 12, 2, is_neon=True)
     lanes = _LANES.get(cpu.simd, 1)
     if lanes == 1:
-        return Machine(1, 4, 4, cpu.fpu == "none", _INTEGER_TERMS.get(cpu.simd, 16))
+        terms = _INTEGER_TERMS.get(cpu.simd, 16)
+        return Machine(1, 4, 4, cpu.fpu == "none", terms, has_helium=cpu.simd == "helium")
     return Machine(lanes, 12 if lanes == 16 else 6, 2)
 
 

@@ -7,21 +7,31 @@
 
 /* --- rows and columns ------------------------------------------------------------------------------------------- */
 
-static void zeros(operand *to, int32_t count)
-{
-    for (; count > 0; count--)
-        *to++ = 0;
-}
-
 static void pads(operand *to, int32_t count, int32_t pad)
 {
+#if POETC_INT8_HELIUM
+    poetc_fill_bytes(to, count, (operand)pad);
+#else
     for (; count > 0; count--)
         *to++ = (operand)pad;
+#endif
+}
+
+static void zeros(operand *to, int32_t count)
+{
+    if (count)
+        pads(to, count, 0);
 }
 
 /* `count` bytes that lie `step` apart. */
 static void gather(const int8_t *from, size_t step, int32_t count, operand *to)
 {
+#if POETC_INT8_HELIUM
+    if (step < POETC_HELIUM_STEP) {
+        poetc_gather_bytes(from, poetc_places(step), step, count, to);
+        return;
+    }
+#endif
     for (; count >= 4; count -= 4, from += 4 * step, to += 4) {
         const operand v0 = from[0], v1 = from[step], v2 = from[2 * step], v3 = from[3 * step];
         to[0] = v0, to[1] = v1, to[2] = v2, to[3] = v3;
@@ -33,7 +43,10 @@ static void gather(const int8_t *from, size_t step, int32_t count, operand *to)
 /* `count` bytes that follow each other. */
 static void widen(const int8_t *from, int32_t count, operand *to)
 {
-#if HAS_SMLAD
+#if POETC_INT8_HELIUM
+    poetc_copy_bytes(from, count, to);
+    return;
+#elif HAS_SMLAD
     for (; count >= 4; count -= 4, from += 4, to += 4) {
         uint32_t even, odd, word;
         __builtin_memcpy(&word, from, sizeof word);
@@ -49,18 +62,6 @@ static void widen(const int8_t *from, int32_t count, operand *to)
         poetc_store_shorts(to, vmovl_s8(poetc_load_bytes(from)));
 #endif
     gather(from, 1, count, to);
-}
-
-static void copy(const operand *from, int32_t count, operand *to)
-{
-    for (; count >= 8; count -= 8, from += 8, to += 8)
-#if defined(__aarch64__)
-        poetc_store_shorts(to, poetc_load_shorts(from));
-#else
-        __builtin_memcpy(to, from, 8 * sizeof *to);
-#endif
-    for (; count > 0; count--)
-        *to++ = *from++;
 }
 
 /* Rows are the weights of an output or of a channel; the terms are taps, and planes within a tap. */
@@ -84,6 +85,19 @@ static void rows_of_weights(const task *t, int32_t group, int32_t row, int32_t c
     }
 }
 
+#if !POETC_INT8_HELIUM
+static void copy(const operand *from, int32_t count, operand *to)
+{
+    for (; count >= 8; count -= 8, from += 8, to += 8)
+#if defined(__aarch64__)
+        poetc_store_shorts(to, poetc_load_shorts(from));
+#else
+        __builtin_memcpy(to, from, 8 * sizeof *to);
+#endif
+    for (; count > 0; count--)
+        *to++ = *from++;
+}
+
 /* The taps along an axis that are within the size of a plane, from `place` on: those below `first` and from `last` on
  * are not. */
 static void taps_within(const axis *x, int32_t place, int32_t size, int32_t *first, int32_t *last)
@@ -97,7 +111,67 @@ static void taps_within(const axis *x, int32_t place, int32_t size, int32_t *fir
     *last = k;
 }
 
-/* Columns are the windows that pixels read. Beside the pixel before, a window shares the most of its taps with it. */
+#endif
+
+/* Columns are the windows that pixels read. The most of its taps a window shares with the one before it. */
+#if POETC_INT8_HELIUM
+/* A line of taps of all windows of a row of pixels at a time, so that a window costs a copy and a gather. */
+static void columns_of_windows(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
+                               operand *to)
+{
+    const axis *down = &t->down, *right = &t->right;
+    const int32_t planes = t->planes_group, depth = round_up(terms, UNIT), line = right->taps * planes;
+    const int32_t first_line = term / line, lines = (term + terms) / line, pixels = down->count * right->count;
+    const int32_t shared = right->tap && right->move % right->tap == 0 ? right->move / right->tap : right->taps;
+    const size_t plane = (size_t)t->height * (size_t)t->width;
+    const uint16x8_t places = poetc_places(plane);
+    int32_t n = column / pixels, i = column % pixels / right->count, j = column % right->count, run, a, b, k;
+    for (; count > 0; count -= run, to += run * depth) {
+        const int8_t *x = t->planes + ((size_t)n * (size_t)t->planes_all + (size_t)(group * planes)) * plane;
+        operand *next = to;
+        run = at_most(right->count - j, count);
+        for (a = first_line; a < lines; a++, next += line) {
+            const int32_t h = i * down->move + down->origin + a * down->tap;
+            int32_t left = j * right->move + right->origin, from = 0, until = right->taps;
+            const int8_t *row;
+            operand *window = next;
+            if (h < 0 || h >= t->height) {
+                for (k = 0; k < run; k++, window += depth)
+                    poetc_fill_bytes(window, line, (operand)t->pad);
+                continue;
+            }
+            row = x + (size_t)h * (size_t)t->width;
+            for (k = 0; k < run; k++, window += depth, left += right->move) {
+                int32_t place = left + from * right->tap;
+                operand *tap = window + from * planes;
+                if (from > 0)
+                    poetc_copy_bytes(window - depth + shared * planes, from * planes, window);
+                if (until < right->taps)
+                    poetc_copy_bytes(window - depth, (right->taps - until) * planes, window + until * planes);
+                for (b = from; b < until; b++, place += right->tap, tap += planes) {
+                    if (place < 0 || place >= t->width)
+                        poetc_fill_bytes(tap, planes, (operand)t->pad);
+                    else if (plane < POETC_HELIUM_STEP)
+                        poetc_gather_bytes(row + place, places, plane, planes, tap);
+                    else
+                        gather(row + place, plane, planes, tap);
+                }
+                if (shared > 0 && shared < right->taps)
+                    from = right->taps - shared; /* the last taps are new */
+                else if (shared < 0 && -shared < right->taps)
+                    until = -shared; /* the first ones are */
+            }
+        }
+        if (depth > terms)
+            for (k = 0; k < run; k++)
+                poetc_fill_bytes(to + k * depth + terms, depth - terms, 0);
+        j = 0;
+        if (++i == down->count)
+            i = 0, n++;
+    }
+}
+#else
+/* Beside the pixel before. */
 static void columns_of_windows(const task *t, int32_t group, int32_t column, int32_t count, int32_t term, int32_t terms,
                                operand *to)
 {
@@ -144,6 +218,7 @@ static void columns_of_windows(const task *t, int32_t group, int32_t column, int
         }
     }
 }
+#endif
 
 /* Rows are the errors of an output, a term a pixel. */
 static void errors_of_outputs(const task *t, int32_t group, int32_t row, int32_t count, int32_t term, int32_t terms,

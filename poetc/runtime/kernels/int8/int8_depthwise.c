@@ -1,8 +1,8 @@
 /* Depthwise convolution in 8 bits and its gradients: one plane of the image and of the outputs at a time.
  *
- * Layout: images are [N, C, H, W], weights [C, 1, kh, kw]. A plane is packed in 16 bits with its padding around it. Its
- * lines have room for a number more, so that taps are read in pairs. Order of sums: sums of 32 bits are exact, so that
- * their order changes nothing. */
+ * Layout: images are [N, C, H, W], weights [C, 1, kh, kw]. A plane is packed in 16 bits with its padding around it, or
+ * with Helium in 8. Its lines have room for a number more, so that taps are read in pairs. Order of sums: sums of 32
+ * bits are exact, so that their order changes nothing. */
 #include "int8/poetc_int8_product.h"
 
 #if defined(__aarch64__)
@@ -14,6 +14,7 @@
 
 #define SPARE 4 /* numbers behind a plane: the last ones are read four at a time */
 
+#if !POETC_INT8_HELIUM
 /* Adds x[0] * y[0] + x[1] * y[1]. */
 static inline int32_t add_pair(const int16_t *x, const int16_t *y, int32_t sum)
 {
@@ -27,14 +28,18 @@ static inline int32_t add_pair(const int16_t *x, const int16_t *y, int32_t sum)
 #endif
 }
 
+#endif
+
 /* Packs a plane of `lines` lines of `line` numbers. Number (i, j) of `from` lies at (top + i * down, left + j * right),
  * unless that is outside; all others are `pad`. */
 static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_t down, int32_t right, int32_t top,
-                       int32_t left, int32_t pad, int32_t lines, int32_t line, int16_t *to)
+                       int32_t left, int32_t pad, int32_t lines, int32_t line, operand *to)
 {
     const int32_t count = lines * line;
     int32_t i, j, first = 0, last = width;
-#if HAS_NEON
+#if POETC_INT8_HELIUM
+    poetc_fill_bytes(to, count, (int8_t)pad);
+#elif HAS_NEON
     fill_shorts(to, count, pad);
 #else
     for (i = 0; i < count; i++)
@@ -60,9 +65,15 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
         const int32_t at = top + i * down;
         if (at >= 0 && at < lines) { /* else no pointer may be formed */
             const int8_t *x = from + (size_t)i * (size_t)width + first;
-            int16_t *y = to + at * line + left + first * right;
+            operand *y = to + at * line + left + first * right;
+#if POETC_INT8_HELIUM
+            if (right == 1) {
+                poetc_copy_bytes(x, last - first, y);
+                continue;
+            }
+#endif
             for (j = first; j + 4 <= last && right == 1; j += 4, x += 4, y += 4) {
-                const int16_t v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
+                const operand v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
                 y[0] = v0, y[1] = v1, y[2] = v2, y[3] = v3;
             }
             for (; j < last; j++, y += j < last ? right : 0)
@@ -71,6 +82,61 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
     }
 }
 
+#if POETC_INT8_HELIUM
+/* Adds three taps of `count` windows, `stride` apart: four at a time. */
+static inline void add_three_taps(const operand *x, int32_t stride, const operand *w, int32_t taps, int32_t count,
+                                  int32_t *sums)
+{
+    const int32_t w0 = w[0], w1 = taps > 1 ? w[1] : 0, w2 = taps > 2 ? w[2] : 0;
+    const uint32x4_t places = vmulq_n_u32(vidupq_n_u32(0u, 1), (uint32_t)stride);
+    int32x4_t sum, v;
+    if (stride == 1)
+        __asm__ volatile("wlstp.32 lr, %[count], 1f\n"
+                         "0: vldrw.32 %q[sum], [%[sums]]\n\t"
+                         "vldrb.s32 %q[v], [%[x]], #4\n\t"
+                         "vmla.s32 %q[sum], %q[v], %[w0]\n\t"
+                         "vldrb.s32 %q[v], [%[x], #-3]\n\t"
+                         "vmla.s32 %q[sum], %q[v], %[w1]\n\t"
+                         "vldrb.s32 %q[v], [%[x], #-2]\n\t"
+                         "vmla.s32 %q[sum], %q[v], %[w2]\n\t"
+                         "vstrw.32 %q[sum], [%[sums]], #16\n\t"
+                         "letp lr, 0b\n"
+                         "1:"
+                         : [sum] "=&w"(sum), [v] "=&w"(v), [x] "+r"(x), [sums] "+r"(sums)
+                         : [w0] "r"(w0), [w1] "r"(w1), [w2] "r"(w2), [count] "r"(count)
+                         : "lr", "memory");
+    else
+        __asm__ volatile("wlstp.32 lr, %[count], 1f\n"
+                         "0: vldrw.32 %q[sum], [%[sums]]\n\t"
+                         "vldrb.s32 %q[v], [%[x], %q[places]]\n\t"
+                         "vmla.s32 %q[sum], %q[v], %[w0]\n\t"
+                         "add %[x], #1\n\t"
+                         "vldrb.s32 %q[v], [%[x], %q[places]]\n\t"
+                         "vmla.s32 %q[sum], %q[v], %[w1]\n\t"
+                         "add %[x], #1\n\t"
+                         "vldrb.s32 %q[v], [%[x], %q[places]]\n\t"
+                         "vmla.s32 %q[sum], %q[v], %[w2]\n\t"
+                         "add %[x], %[step]\n\t"
+                         "vstrw.32 %q[sum], [%[sums]], #16\n\t"
+                         "letp lr, 0b\n"
+                         "1:"
+                         : [sum] "=&w"(sum), [v] "=&w"(v), [x] "+r"(x), [sums] "+r"(sums)
+                         : [w0] "r"(w0), [w1] "r"(w1), [w2] "r"(w2), [places] "w"(places), [step] "r"(4 * stride - 2),
+                           [count] "r"(count)
+                         : "lr", "memory");
+}
+
+static void add_line(const operand *x, int32_t line, const operand *w, int32_t kernel_h, int32_t pairs, int32_t stride,
+                     int32_t count, int32_t *sums)
+{
+    const int32_t taps = 2 * pairs;
+    int32_t a, b;
+    for (a = 0; a < kernel_h; a++, x += line, w += taps)
+        for (b = 0; b < taps; b += 3)
+            if (b < taps - 1 || w[b]) /* else the zero that fills up a line */
+                add_three_taps(x + b, stride, w + b, taps - b, count, sums);
+}
+#else
 #if HAS_SMLAD
 static inline int16x2_t two(const int16_t *p)
 {
@@ -134,8 +200,10 @@ static void add_line(const int16_t *x, int32_t line, const int16_t *w, int32_t k
     }
 }
 
+#endif
+
 /* The taps of a plane in pairs, in their order or backwards. */
-static void pack_taps(const int8_t *w, int32_t kernel_h, int32_t kernel_w, int32_t is_backwards, int16_t *to)
+static void pack_taps(const int8_t *w, int32_t kernel_h, int32_t kernel_w, int32_t is_backwards, operand *to)
 {
     const int32_t line = round_up(kernel_w, 2), last = kernel_h * kernel_w - 1;
     int32_t a, b, tap = 0;
@@ -153,7 +221,7 @@ static int32_t line_of(int32_t width, int32_t unit)
 }
 
 /* The sums of a plane of `height` lines, which a packed plane x and taps w make. */
-static void add_lines(const product *p, const int16_t *x, int32_t line, const int16_t *w, int32_t stride_h,
+static void add_lines(const product *p, const operand *x, int32_t line, const operand *w, int32_t stride_h,
                       int32_t stride_w, int32_t height, int32_t width, int32_t *sums)
 {
     const int32_t pairs = (p->kernel_w + 1) / 2;
@@ -169,7 +237,7 @@ static void add_lines(const product *p, const int16_t *x, int32_t line, const in
 }
 
 /* Where a plane and its taps are packed: with Neon the taps lie behind the plane and its spare numbers. */
-static void places_of(const product *p, void *packed, int32_t count, int16_t **x, int16_t **w)
+static void places_of(const product *p, void *packed, int32_t count, operand **x, operand **w)
 {
 #if HAS_NEON
     (void)p;
@@ -187,7 +255,7 @@ static void add_outputs(const task *t, int32_t group, int32_t column, int32_t *s
     const int32_t lines = (p->output_height - 1) * p->stride_h + p->kernel_h;
     const int32_t line = line_of((p->output_width - 1) * p->stride_w + p->kernel_w, 2);
     const size_t plane = (size_t)p->height * (size_t)p->width, taps = (size_t)(p->kernel_h * p->kernel_w);
-    int16_t *w, *x;
+    operand *w, *x;
     places_of(p, packed, lines * line, &x, &w);
     pack_plane(t->image + ((size_t)n * (size_t)p->channels + (size_t)group) * plane, p->height, p->width, 1, 1,
                p->pad_top, p->pad_left, t->pad, lines, line, x);
@@ -202,7 +270,7 @@ static void add_image(const task *t, int32_t group, int32_t column, int32_t *sum
     const int32_t n = column / (p->height * p->width), line = line_of(p->width + p->kernel_w - 1, 2);
     const int32_t lines = p->height + p->kernel_h - 1;
     const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
-    int16_t *w, *x;
+    operand *w, *x;
     places_of(p, packed, lines * line, &x, &w);
     pack_plane(t->errors + ((size_t)n * (size_t)p->outputs + (size_t)group) * plane, p->output_height, p->output_width,
                p->stride_h, p->stride_w, p->kernel_h - 1 - p->pad_top, p->kernel_w - 1 - p->pad_left, 0, lines, line,
@@ -211,7 +279,29 @@ static void add_image(const task *t, int32_t group, int32_t column, int32_t *sum
     add_lines(p, x, line, w, 1, 1, p->height, p->width, sums);
 }
 
-#if HAS_SMLAD
+#if POETC_INT8_HELIUM
+/* The products of `count` errors with the numbers 0, 1 and 2 behind their own. */
+static void add_three(const operand *errors, const operand *x, int32_t count, int32_t *sums)
+{
+    int32_t s0 = sums[0], s1 = sums[1], s2 = sums[2];
+    int8x16_t e, v;
+    __asm__("wlstp.8 lr, %[count], 1f\n"
+            "0: vldrb.8 %q[e], [%[errors]], #16\n\t"
+            "vldrb.8 %q[v], [%[x]], #16\n\t"
+            "vmladava.s8 %[s0], %q[e], %q[v]\n\t"
+            "vldrb.8 %q[v], [%[x], #-15]\n\t"
+            "vmladava.s8 %[s1], %q[e], %q[v]\n\t"
+            "vldrb.8 %q[v], [%[x], #-14]\n\t"
+            "vmladava.s8 %[s2], %q[e], %q[v]\n\t"
+            "letp lr, 0b\n"
+            "1:"
+            : [e] "=&w"(e), [v] "=&w"(v), [s0] "+Te"(s0), [s1] "+Te"(s1), [s2] "+Te"(s2), [errors] "+r"(errors),
+              [x] "+r"(x)
+            : [count] "r"(count)
+            : "lr", "memory");
+    sums[0] = s0, sums[1] = s1, sums[2] = s2;
+}
+#elif HAS_SMLAD
 /* The products of `count` errors with the numbers 0, 1 and 2 behind their own; `count` is a multiple of 4. */
 static void add_three(const int16_t *errors, const int16_t *x, int32_t count, int32_t *sums)
 {
@@ -244,7 +334,7 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
     /* Lines that follow each other are one. */
     const int32_t runs = p->stride_h == 1 ? 1 : p->output_height, run = runs == 1 ? p->output_height * line : line;
     const size_t plane = (size_t)p->output_height * (size_t)p->output_width;
-    int16_t *x = packed, *errors = x + lines * line + SPARE;
+    operand *x = packed, *errors = x + lines * line + SPARE;
     int32_t n, i, a, b, k;
     (void)column;
     for (n = 0; n < p->batch; n++) {
@@ -262,8 +352,16 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
 #endif
         for (i = 0; i < runs; i++)
             for (a = 0; a < p->kernel_h; a++) {
-                const int16_t *y = x + (i * p->stride_h + a) * line, *e = errors + i * line;
+                const operand *y = x + (i * p->stride_h + a) * line, *e = errors + i * line;
                 int32_t *s = sums + a * p->kernel_w;
+#if POETC_INT8_HELIUM
+                for (b = 0; b < p->kernel_w; b += 3) {
+                    int32_t part[3] = {0};
+                    add_three(e, y + b, run, part);
+                    for (k = 0; k < 3 && b + k < p->kernel_w; k++)
+                        s[b + k] += part[k];
+                }
+#else
                 b = 0;
 #if HAS_SMLAD
                 if (p->kernel_w >= 3) {
@@ -278,6 +376,7 @@ static void add_taps(const task *t, int32_t group, int32_t column, int32_t *sums
                 for (; b < p->kernel_w; b++)
                     for (k = 0; k < run; k += 2)
                         s[b] = add_pair(e + k, y + b + k, s[b]);
+#endif
             }
     }
 }

@@ -6,6 +6,7 @@
 #ifndef POETC_INT8_H
 #define POETC_INT8_H
 
+#include "int8/poetc_int8_helium.h"
 #include "int8/poetc_int8_lanes.h"
 
 #define POETC_INT8_MOST 127u
@@ -63,7 +64,12 @@ static inline uint32_t poetc_bits_below(int32_t sum)
 /* Adds the bits of `count` sums to `seen`: as many as poetc_bits_seen counts, others below them may differ. */
 static inline uint32_t poetc_see(const int32_t *sums, int32_t count, uint32_t seen)
 {
-#if defined(POETC_INT8_LANES)
+#if POETC_INT8_HELIUM
+    if (count > 0) {
+        seen = poetc_see_helium(sums, count, seen);
+        count = 0;
+    }
+#elif defined(POETC_INT8_LANES)
     poetc_sums all = {0};
 #if defined(__aarch64__)
     if (count >= 16) {
@@ -123,7 +129,10 @@ static inline void poetc_round_small(const int32_t *sums, int32_t count, int8_t 
     const uint32_t rests = ((uint32_t)1 << shift) - 1u, lows = ((uint32_t)1 << half) - 1u, largest = r->most;
     const int32_t *const end = sums + count;
     int32_t clipped = 0;
-#if defined(POETC_INT8_LANES)
+#if POETC_INT8_HELIUM
+    r->clipped += poetc_round_helium(sums, count, to, step, shift, r->is_stochastic, largest);
+    sums = end;
+#elif defined(POETC_INT8_LANES)
     const int32_t done = poetc_round_vectors(sums, count, to, step, shift, r->is_stochastic, largest, &clipped);
     sums += done;
     to += (ptrdiff_t)done * step;

@@ -4,7 +4,7 @@
 #ifndef POETC_INT8_LANES_H
 #define POETC_INT8_LANES_H
 
-#include "poetc_kernel.h"
+#include "int8/poetc_int8_helium.h"
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 #include <immintrin.h>
@@ -14,6 +14,8 @@
 #define POETC_INT8_LANES 4
 #elif defined(__aarch64__)
 #include <arm_neon.h>
+#define POETC_INT8_LANES 4
+#elif POETC_INT8_HELIUM
 #define POETC_INT8_LANES 4
 #endif
 
@@ -70,6 +72,7 @@ static inline void poetc_store_sums(int32_t *p, poetc_sums v)
 }
 #endif
 
+#if !POETC_INT8_HELIUM
 /* Stores the low bytes of the lanes, which are within a byte. */
 static inline void poetc_store_bytes(int8_t *to, poetc_sums v)
 {
@@ -87,6 +90,8 @@ static inline void poetc_store_bytes(int8_t *to, poetc_sums v)
     __asm__("st1 {%1.b}[3], %0" : "=Q"(to[3]) : "w"(word));
 #endif
 }
+
+#endif
 
 /* Sixteen values. */
 typedef int8_t poetc_values __attribute__((vector_size(16)));
@@ -149,6 +154,12 @@ static inline void poetc_add_values(const int8_t *a, int32_t times_a, const int8
                                    (poetc_sums)vmovl_s16(vget_low_s16(y_high)) * times_b);
     poetc_store_sums(sums + 12,
                      (poetc_sums)vmovl_high_s16(x_high) * times_a + (poetc_sums)vmovl_high_s16(y_high) * times_b);
+#elif POETC_INT8_HELIUM
+    int32_t i;
+    for (i = 0; i < 16; i += 4) {
+        const int32x4_t x = vmulq_n_s32(vldrbq_s32(a + i), times_a);
+        vstrwq_s32(sums + i, vmlaq_n_s32(x, vldrbq_s32(b + i), times_b));
+    }
 #else
     int32_t i;
     for (i = 0; i < 16; i++)
@@ -156,6 +167,27 @@ static inline void poetc_add_values(const int8_t *a, int32_t times_a, const int8
 #endif
 }
 
+static inline int32_t poetc_clipped_of_values(poetc_values clipped)
+{
+    int32_t count = 0, i;
+    for (i = 0; i < 16; i++)
+        count -= clipped[i];
+    return count;
+}
+
+/* Adds a number to `count` sums that follow each other. */
+static inline void poetc_add_to_sums(int32_t *sums, int32_t count, int32_t number)
+{
+#if defined(__aarch64__)
+    const poetc_sums all = {number, number, number, number};
+    for (; count >= 4; count -= 4, sums += 4)
+        poetc_store_sums(sums, poetc_load_sums(sums) + all);
+#endif
+    for (; count > 0; count--)
+        *sums++ += number;
+}
+
+#if !POETC_INT8_HELIUM /* whose scans and rounding are in assembly */
 /* Of each lane its magnitude less 1, or 0. */
 static inline poetc_sums poetc_below_lanes(poetc_sums sum)
 {
@@ -207,32 +239,12 @@ static inline poetc_sums poetc_round_lanes(poetc_sums sum, const poetc_rounding_
     return (v ^ sign) - sign;
 }
 
-static inline int32_t poetc_clipped_of_values(poetc_values clipped)
-{
-    int32_t count = 0, i;
-    for (i = 0; i < 16; i++)
-        count -= clipped[i];
-    return count;
-}
-
 static inline int32_t poetc_clipped_of_lanes(poetc_sums clipped)
 {
     int32_t count = 0, i;
     for (i = 0; i < POETC_INT8_LANES; i++)
         count -= clipped[i];
     return count;
-}
-
-/* Adds a number to `count` sums that follow each other. */
-static inline void poetc_add_to_sums(int32_t *sums, int32_t count, int32_t number)
-{
-#if defined(__aarch64__)
-    const poetc_sums all = {number, number, number, number};
-    for (; count >= 4; count -= 4, sums += 4)
-        poetc_store_sums(sums, poetc_load_sums(sums) + all);
-#endif
-    for (; count > 0; count--)
-        *sums++ += number;
 }
 
 #if defined(__aarch64__)
@@ -317,6 +329,7 @@ static inline int32_t poetc_round_vectors(const int32_t *sums, int32_t count, in
     *clipped += poetc_clipped_of_lanes(over);
     return whole;
 }
+#endif
 #endif
 
 #endif

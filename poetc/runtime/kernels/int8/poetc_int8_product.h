@@ -135,6 +135,10 @@ static void start_sums(const task *t, int32_t group, int32_t columns, int32_t *s
     for (i = 0; i < t->p.rows; i++) {
         const int32_t start = start_of(t, group * t->p.rows + i);
         int32_t *to = sums + (size_t)i * (size_t)step;
+#if POETC_INT8_HELIUM
+        poetc_fill_sums(to, columns, start);
+        continue;
+#endif
 #if defined(__aarch64__)
         const int32x4x2_t starts = {{vdupq_n_s32(start), vdupq_n_s32(start)}};
         for (j = 0; j + 8 <= columns; j += 8)
@@ -154,6 +158,11 @@ static void round_run(const task *t, const int32_t *sums, int32_t count, int8_t 
                       poetc_rounding *rounding)
 {
     int32_t i;
+    if (!t->terms) { /* the sums are not made */
+        for (i = 0; i < count; i++, to += step)
+            *to = 0;
+        return;
+    }
     if (t->terms <= SMALL_TERMS && rounding->shift <= 30) {
         poetc_round_small(sums, count, to, step, rounding);
         return;
@@ -232,7 +241,14 @@ static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *
             at_once = wide;
 #endif
         for (group = 0; group < p->groups; group++, part += is_held ? (size_t)p->rows * (size_t)t->columns : 0) {
-            if (is_packed && !is_wide && t->terms) {
+            if (!t->terms) { /* no window reads these pixels: their errors are zeros */
+                if (is_held && p->adapts)
+                    __builtin_memset(part, 0, (size_t)p->rows * (size_t)t->columns * sizeof *part);
+                if (rounding)
+                    store(t, group, 0, t->columns, part, t->columns, rounding);
+                continue;
+            }
+            if (is_packed && !is_wide) {
                 t->pack_rows(t, group, 0, p->rows, 0, t->terms, a);
                 fill_up(a, p->rows, BLOCK_ROWS, round_up(t->terms, UNIT));
             }

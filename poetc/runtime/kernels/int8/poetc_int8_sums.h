@@ -1,4 +1,4 @@
-/* The register blocks of products of 8-bit integers, packed in 16 bits.
+/* The register blocks of products of 8-bit integers, packed in 16 bits, or with Helium in 8.
  *
  * Layout: rows and columns are packed each behind the other, `depth` numbers each. `depth` is a multiple of UNIT.
  * Order of sums: sums of 32 bits are exact, so that their order changes nothing. */
@@ -7,7 +7,11 @@
 
 #include "int8/poetc_int8.h"
 
+#if POETC_INT8_HELIUM
+typedef int8_t operand;
+#else
 typedef int16_t operand; /* of a product, packed */
+#endif
 
 #if defined(__AVX2__)
 typedef __m256i lanes;
@@ -95,27 +99,39 @@ static void sums_of_block(const operand *a, const operand *b, int32_t depth, int
     s01 = __smlad(x0_high, y_high, __smlad(x0_low, y_low, s01));                                                       \
     s11 = __smlad(x1_high, y_high, __smlad(x1_low, y_low, s11))
 
-#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1)
-#include <arm_mve.h>
-/* With Helium, eight terms at a time: two rows and two columns, and so many `pairs` of rows that lie behind each
- * other. */
-static void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int32_t depth, int32_t *sums, int32_t step)
+#if POETC_INT8_HELIUM
+/* Two rows and two columns, and so many `pairs` of rows that lie behind each other: sixteen terms at a time. Alone it
+ * has all registers. */
+__attribute__((noinline)) static void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int32_t depth,
+                                                    int32_t *sums, int32_t step)
 {
-    for (; pairs > 0; pairs--, a += 2 * depth, sums += 2 * step) {
-        const operand *a0 = a, *a1 = a + depth, *b0 = b, *b1 = b + depth;
-        int32_t s00 = sums[0], s01 = sums[1], s10 = sums[step], s11 = sums[step + 1], k;
-        for (k = depth; k > 0; k -= 8, a0 += 8, a1 += 8, b0 += 8, b1 += 8) {
-            const int16x8_t x0 = vld1q_s16(a0), x1 = vld1q_s16(a1), y0 = vld1q_s16(b0), y1 = vld1q_s16(b1);
-            s00 = vmladavaq_s16(s00, x0, y0);
-            s01 = vmladavaq_s16(s01, x0, y1);
-            s10 = vmladavaq_s16(s10, x1, y0);
-            s11 = vmladavaq_s16(s11, x1, y1);
-        }
-        sums[0] = s00, sums[1] = s01, sums[step] = s10, sums[step + 1] = s11;
-    }
+    const operand *a1 = a + depth, *b1 = b + depth;
+    const uint32_t times = (uint32_t)depth / 16u;
+    do {
+        int32_t *const sums1 = sums + step;
+        int32_t s00 = sums[0], s01 = sums[1], s10 = sums1[0], s11 = sums1[1];
+        int8x16_t x0, x1, y0, y1;
+        __asm__("dls lr, %[times]\n"
+                "0: vldrb.8 %q[x0], [%[a]], #16\n\t"
+                "vldrb.8 %q[y0], [%[b]], #16\n\t"
+                "vmladava.s8 %[s00], %q[x0], %q[y0]\n\t"
+                "vldrb.8 %q[x1], [%[a1]], #16\n\t"
+                "vmladava.s8 %[s10], %q[x1], %q[y0]\n\t"
+                "vldrb.8 %q[y1], [%[b1]], #16\n\t"
+                "vmladava.s8 %[s01], %q[x0], %q[y1]\n\t"
+                "vmladava.s8 %[s11], %q[x1], %q[y1]\n\t"
+                "le lr, 0b"
+                : [x0] "=&w"(x0), [x1] "=&w"(x1), [y0] "=&w"(y0), [y1] "=&w"(y1), [s00] "+Te"(s00), [s01] "+Te"(s01),
+                  [s10] "+Te"(s10), [s11] "+Te"(s11), [a] "+r"(a), [a1] "+r"(a1), [b] "+r"(b), [b1] "+r"(b1)
+                : [times] "r"(times)
+                : "lr", "memory");
+        sums[0] = s00, sums[1] = s01, sums1[0] = s10, sums1[1] = s11;
+        a = a1, a1 += depth, b -= depth, b1 -= depth;
+        sums += 2 * step;
+    } while (--pairs);
 }
 
-#define UNIT 8
+#define UNIT 16
 #else
 /* Two rows and two columns, and so many `pairs` of rows: those that follow lie behind. */
 static void sums_of_pairs(const operand *a, int32_t pairs, const operand *b, int32_t depth, int32_t *sums, int32_t step)
