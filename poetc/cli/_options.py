@@ -395,8 +395,8 @@ training_options = stacked(
         show_default=True,
         metavar="all|last:N|norm|bias|adapter|best|PATTERNS",
         help="Parameters that are trained: all, the last N layers, norms, biases, adapters, or those that match"
-        " (fc*,conv1.weight). Commas join sets, & takes the part that two sets share; fc*@1/4 is a share of channels."
-        " best: the set of the most importance, see --importance.",
+        " (fc*,conv1.weight). Commas join sets, all,!mask leaves mask out, & takes the part that two sets share."
+        " A share of channels is fc*@1/4. best: the set of the most importance, see --importance.",
     ),
     click.option(
         "--lora",

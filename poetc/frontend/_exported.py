@@ -22,16 +22,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from poetc.frontend._calls import Call, call_of, declared, mangled
 from poetc.graph import Array, Origin
 
-_FX = "pkg.torch.onnx.fx_node"
-_SCOPES = "pkg.torch.onnx.name_scopes"
-_PLACEHOLDER = re.compile(r"%([pb])_(\w+)")
-_TARGET = re.compile(r"target=torch\.ops\.aten\.(\w+)")
-_WORD = re.compile(r"'([^']*)'")
 _MODULE_NAME = re.compile(r"[A-Za-z_0-9]+(\.[A-Za-z_0-9]+)+")
 _REPEAT = re.compile(r"_\d+$")
-_LONGEST_TEXT = 20_000
 _LARGEST = 1 << 24  # bytes of an initializer that is looked into
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 # Operator → names of its inputs in PyTorch, from number 1 on.
@@ -47,30 +42,14 @@ _PLAIN = {
     "ConvTranspose": 2,
     "MatMul": 1,
 }  # Operator → the place of its shift, or the part that it lacks for one.
+_OWN = "/"  # owner of the ones and zeros that the exporter writes for a norm without scale or shift
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _WITH_SHIFT = ("linear", "addmm", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d")
-
-
-def _mangled(name: str) -> str:
-    """As the exporter writes a parameter's name in a call."""
-    return re.sub(r"\W", "_", name)
 
 
 def is_module_name(name: str) -> bool:
     """Whether a tensor is named as a module's parameters and buffers are, rather than by an exporter."""
     return len(name) < 500 and _MODULE_NAME.fullmatch(name) is not None
-
-
-@dataclass(slots=True)
-class _Call:
-    """The call of the PyTorch program that a node stands for."""
-
-    text: str  # of the whole call: nodes with the same one were made of it together
-    target: str
-    parameters_and_buffers: list[str]  # mangled, in the order of its arguments
-    parameters: list[str]
-    buffers: list[str]
-    scopes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +115,11 @@ class Exported:
     edits: list[Parted | LeftOut] = field(default_factory=list)  # in order
     copies: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # parameter → see `Origin.copies`
 
+    def is_parameter(self, initializer: str) -> bool:
+        """Whether the file says so: by the calls that read it, else by a name that no constant has."""
+        named = is_module_name(initializer) or initializer.startswith("onnx::")
+        return initializer in self.parameters or (named and initializer not in self.buffers)
+
     def origin(self, initializer: str, dtype: str) -> Origin:
         """The place in the file of an initializer's numbers."""
         parted = {e.name: e.of for e in self.edits if isinstance(e, Parted)}
@@ -165,13 +149,15 @@ class _Restoring:
                     self.readers[name].append((node, k))
                 else:
                     self.users[name].append(node)
-        self.calls = {id(node): call for node in graph.node if (call := _call_of(node)) is not None}
-        self.mangled = {_mangled(name): name for name in self.initializers}
+        self.calls = {id(node): call for node in graph.node if (call := call_of(node)) is not None}
+        self.mangled = {mangled(name): name for name in self.initializers}
+        self.declared = declared(graph)
         self.modules = {name.rpartition(".")[0] for name in self.taken if is_module_name(name)}
         self.modules |= {path[:k] for path in set(self.modules) for k, x in enumerate(path) if x == "."}
-        self.prefixes = [(_mangled(p) + "_", p) for p in sorted(self.modules, key=len, reverse=True) if p]
+        self.prefixes = [(mangled(p) + "_", p) for p in sorted(self.modules, key=len, reverse=True) if p]
         self.result = Exported()
         self.separated: list[str] = []
+        self.constants: list[str] = []
         self.added: list[str] = []
         self.unfolded: list[str] = []
         self.tied: list[str] = []
@@ -214,9 +200,9 @@ class _Restoring:
             groups.setdefault(owner, []).append(reader)
         if len(groups) < 2:
             return
-        owned = _mangled(name)
+        owned = mangled(name)
         if owned not in groups:  # those of which nothing is known stay, else the first
-            groups[owned] = groups.pop("" if "" in groups else next(iter(groups)))
+            groups[owned] = groups.pop("" if "" in groups else next(o for o in groups if o != _OWN))
         else:
             groups[owned] += groups.pop("", [])
         for owner, members in groups.items():
@@ -228,11 +214,12 @@ class _Restoring:
             self.taken -= set(identities)
             copy = onnx.TensorProto()
             copy.CopyFrom(tensor)
-            copy.name = identities[0] if aliases else self._fresh(self._name_of(owner, members[0][0]))
+            made = f"{first_output(members[0][0])}/{name}" if owner == _OWN else self._name_of(owner, members[0][0])
+            copy.name = identities[0] if aliases else self._fresh(made)
             self.readers[copy.name] = [(node, k) for node, k in members if node not in aliases]
             places = tuple((first_output(node), k) for node, k in self.readers[copy.name])
             self._edit(Parted(copy.name, name, places, identities), copy)
-            self.separated.append(copy.name)
+            (self.constants if owner == _OWN else self.separated).append(copy.name)
 
     def _owner(self, name: str, node: onnx.NodeProto, k: int) -> tuple[str, bool]:
         """The module whose parameter a node reads there, mangled, and whether that is certain or only likely.
@@ -241,15 +228,15 @@ class _Restoring:
         call, words = self.calls.get(id(node)), _SLOTS.get(node.op_type, ())
         word = words[k - 1] if 1 <= k <= len(words) else ""
         if node.op_type == "Identity" and is_module_name(node.output[0]):
-            return _mangled(node.output[0]), True  # of a tied weight the older exporter knows one name only
+            return mangled(node.output[0]), True  # of a tied weight the older exporter knows one name only
         if node.op_type == "Identity":  # The initializers that it made of a parameter: perhaps the same twice.
             paths = {self._module_path(n.name) for n in self.users[node.output[0]]}
-            return (_mangled(f"{paths.pop()}.{name}") if len(paths) == 1 and "" not in paths else ""), False
+            return (mangled(f"{paths.pop()}.{name}") if len(paths) == 1 and "" not in paths else ""), False
         if call is not None and node.op_type in ("LSTM", "GRU", "RNN") and 1 <= k <= 3:
             zeros = self._is_uniform(self.initializers[name], 0)  # of a layer without a shift
-            return (
-                "" if zeros else _mangled(f"{call.scopes[-2] if len(call.scopes) > 1 else ''}.{'WRB'[k - 1]}")
-            ), True
+            return ("" if zeros else mangled(f"{call.scopes[-2] if len(call.scopes) > 1 else ''}.{'WRB'[k - 1]}")), True
+        if call is not None and not call.parameters_and_buffers and node.op_type in _SLOTS and k:
+            return (_OWN if self._is_uniform(self.initializers[name], 0, 1) else ""), True
         if call is not None:
             return self._read_by(call, node, k), True
         return self._likely_owner(name, node, word, node.input[1] if k > 1 else ""), False
@@ -258,15 +245,15 @@ class _Restoring:
         """By the path in the node's name, or the weight `beside` it."""
         path = self._module_path(node.name)
         if word and node.op_type in _PLAIN and is_module_name(beside) and beside.endswith(".weight"):
-            return _mangled(f"{beside.removesuffix('weight')}{word}")
+            return mangled(f"{beside.removesuffix('weight')}{word}")
         if path and word:
-            return _mangled(f"{path}.{word}")
+            return mangled(f"{path}.{word}")
         if path and is_module_name(name) and path != name.rpartition(".")[0]:
-            return _mangled(f"{path}.{name.rpartition('.')[2]}")
+            return mangled(f"{path}.{name.rpartition('.')[2]}")
         if path and not is_module_name(name) and len(self.initializers[name].dims):
-            return _mangled(f"{path}.{name}") if node.op_type in ("Mul", "Add") else ""
+            return mangled(f"{path}.{name}") if node.op_type in ("Mul", "Add") else ""
         if node.op_type.endswith("Normalization") and is_module_name(name):
-            return _mangled(f"{node.output[0]}.{word}")
+            return mangled(f"{node.output[0]}.{word}")
         return ""
 
     def _module_path(self, node: str) -> str:
@@ -285,7 +272,7 @@ class _Restoring:
             before = part
         return ".".join(parts)
 
-    def _read_by(self, call: _Call, node: onnx.NodeProto, k: int) -> str:
+    def _read_by(self, call: Call, node: onnx.NodeProto, k: int) -> str:
         """The parameter or buffer (mangled) that the call reads where the node has input `k`; "" if not clear."""
         name, reads = node.input[k], call.parameters_and_buffers
         slots = _SLOTS.get(node.op_type, ())
@@ -293,10 +280,13 @@ class _Restoring:
             return ""  # a step of a group norm, which scales and shifts behind it
         if 1 <= k <= len(slots) and len(node.input) - 1 == len(reads):
             return reads[k - 1]
-        if _mangled(name) in reads:
-            return _mangled(name)
+        if mangled(name) in reads:
+            return mangled(name)
         lost = [p for p in reads if p not in self.mangled]
-        foreign = [i for i in node.input if i in self.initializers and _mangled(i) not in reads]
+        if node.op_type in _PLAIN and k == 1 and len(reads) > 1 and call.target in _WITH_SHIFT:
+            shift = reads[0 if call.target == "addmm" else -1]  # which the exporter leaves out if all of it is zero
+            lost = [p for p in lost if p != shift]
+        foreign = [i for i in node.input if i in self.initializers and mangled(i) not in reads]
         foreign = [i for i in foreign if self.initializers[i].data_type in _FLOATS]
         if len(lost) == len(foreign):
             return lost[foreign.index(name)] if name in foreign else ""
@@ -304,19 +294,21 @@ class _Restoring:
             return lost[-1 if node.op_type == "Add" else 0]
         return ""
 
-    def _unmangled(self, call: _Call, parameter: str) -> str:
+    def _unmangled(self, call: Call, parameter: str) -> str:
         """The parameter's name in the module tree: the innermost known module that it begins with, the attribute."""
         return self._split(parameter, call.scopes)
 
-    def _split(self, mangled: str, scopes: Iterable[str] = ()) -> str:
+    def _split(self, flat: str, scopes: Iterable[str] = ()) -> str:
         """A mangled name with the dots that belong into it, as far as modules are known."""
+        if flat in self.declared:
+            return self.declared[flat][1]
         for path in sorted((p for p in scopes if p), key=len, reverse=True):
-            if mangled.startswith(_mangled(path) + "_") and path not in self.modules:
-                return f"{path}.{mangled[len(path) + 1 :]}"
+            if flat.startswith(mangled(path) + "_") and path not in self.modules:
+                return f"{path}.{flat[len(path) + 1 :]}"
         for prefix, path in self.prefixes:
-            if mangled.startswith(prefix):
-                return f"{path}.{mangled[len(prefix) :]}"
-        return mangled
+            if flat.startswith(prefix):
+                return f"{path}.{flat[len(prefix) :]}"
+        return flat
 
     def _name_of(self, owner: str, node: onnx.NodeProto) -> str:
         call = self.calls.get(id(node))
@@ -430,7 +422,7 @@ class _Restoring:
             if call is None and not copy.startswith("onnx::"):
                 continue
             rows, columns = self.initializers[copy].dims
-            possible = [t for t in tables[columns, rows] if call is None or _mangled(t) in call.parameters]
+            possible = [t for t in tables[columns, rows] if call is None or mangled(t) in call.parameters]
             array = self._array(self.initializers[copy]) if possible else None
             for table in possible:
                 other = self._array(self.initializers[table])
@@ -472,10 +464,10 @@ class _Restoring:
                     if read in call.parameters and read not in self.mangled:
                         result.aliases.setdefault(name, self._unmangled(call, read))
         result.parameters = frozenset(own | result.aliases.keys())
-        if (
-            self.calls
-        ):  # Tensors that the exporter itself made of zeros or ones: an initial state, the scale of a norm without one.
-            buffers |= {n for n, t in self.initializers.items() if not is_module_name(n) and self._is_uniform(t, 0, 1)}
+        if self.calls:  # the exporter's own: an initial state of zeros, the scale of a norm without one
+            foreign = {n: t for n, t in self.initializers.items() if not is_module_name(n)}
+            whole = self._holds_every_parameter()  # so that nothing was computed from one
+            buffers |= {n for n, t in foreign.items() if whole or self._is_uniform(t, 0, 1)}
         result.buffers = frozenset(buffers - result.parameters)
         result.missing = tuple(sorted(set(lost.values()) - set(result.aliases.values())))
         if not self.calls:
@@ -483,7 +475,14 @@ class _Restoring:
             scales = {n for n in floats if all(r.op_type == "DequantizeLinear" for r, _ in self.readers[n])}
             result.numbers = tuple(n for n in floats if is_module_name(n) and n not in scales)
 
-    def _note_places(self, node: onnx.NodeProto, call: _Call | None) -> None:
+    def _holds_every_parameter(self) -> bool:
+        """Whether the file lists the parameters of the program, and each is there, perhaps under another name."""
+        listed = {target for kind, target in self.declared.values() if kind == "PARAMETER"}
+        packed = {p for c in self.calls.values() if c.target in _RECURRENT for p in c.parameters}
+        packed_names = {self.declared[p][1] for p in packed if p in self.declared}
+        return bool(listed) and listed <= {*self.initializers, *self.result.aliases.values(), *packed_names}
+
+    def _note_places(self, node: onnx.NodeProto, call: Call | None) -> None:
         path = self._module_path(node.name) if call is None else max(call.scopes[:-1], key=len, default="")
         for name in node.input:
             if name in self.initializers and (name.startswith("onnx::") if call is None else not is_module_name(name)):
@@ -502,7 +501,7 @@ class _Restoring:
 
     def _know_initializer(self, tensor: onnx.TensorProto) -> None:
         self.initializers[tensor.name] = tensor
-        self.mangled[_mangled(tensor.name)] = tensor.name
+        self.mangled[mangled(tensor.name)] = tensor.name
         self.taken.add(tensor.name)
 
     def _fresh(self, name: str) -> str:
@@ -520,18 +519,6 @@ def first_output(node: onnx.NodeProto) -> str:
 def makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     """The nodes of a graph by their first output."""
     return {first_output(node): node for node in graph.node}
-
-
-def _call_of(node: onnx.NodeProto) -> _Call | None:
-    properties = {p.key: p.value for p in node.metadata_props if p.key in (_FX, _SCOPES)}
-    text = properties.get(_FX, "")
-    target = _TARGET.search(text[:_LONGEST_TEXT])
-    if target is None or len(text) > _LONGEST_TEXT:
-        return None
-    found = _PLACEHOLDER.findall(text)
-    scopes = _WORD.findall(properties.get(_SCOPES, "")[:_LONGEST_TEXT])
-    names = {kind: [n for k, n in found if k == kind] for kind in "pb"}
-    return _Call(text, target[1], [n for _, n in found], names["p"], names["b"], scopes)
 
 
 def _some(names: Iterable[str], what: str = "parameter") -> str:

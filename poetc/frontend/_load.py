@@ -283,7 +283,8 @@ class _Source:
             outputs[name] = tensor
         if not outputs:
             raise UsageError("no output depends on an input: there is nothing to train")
-        rewriter = Rewriter(c.builder, tuple(outputs.values()))
+        own = {v.tensor for v in c.values.values() if v.tensor and v.given and self.exported.is_parameter(v.name)}
+        rewriter = Rewriter(c.builder, tuple(outputs.values()), frozenset(own))
         rewriter.run(PATTERNS)
         names = {t: v.name if v.given else n for n, v in reversed(c.values.items()) if (t := v.tensor)}
         names |= {t: n for n, t in outputs.items()}
@@ -389,6 +390,9 @@ class _Translator:
             return
         if foldable and n.op == "Expand" and c.rebatch is not None:
             self._bind(n, TRANSLATIONS["Expand"](c, n), weights_only=True)
+            return
+        if foldable and n.op == "Identity" and inputs[0].given and inputs[0].is_float and not inputs[0].weight:
+            self._bind(n, inputs[0])  # a slope of one number remains a parameter
             return
         if (foldable and n.op in ("Range", "Trilu", "EyeLike")) or (foldable and not self._trainable(n, inputs)):
             c.fold(n)

@@ -20,9 +20,11 @@ class Rewriter:
     Operators that nothing needs any more are gone from `operators` after `run`.
     """
 
-    def __init__(self, builder: Builder, outputs: tuple[str, ...]) -> None:
+    def __init__(self, builder: Builder, outputs: tuple[str, ...], parameters: frozenset[str] = frozenset()) -> None:
+        """`parameters`: tensors that the file says are trained, whatever their numbers are now."""
         self.builder = builder
         self.outputs = outputs
+        self.parameters = parameters
         self.operators: list[Operator] = []
         self.computed: set[str] = set()  # constants that patterns made
         self._uses: Counter[str] = Counter(outputs)

@@ -146,7 +146,9 @@ def _batch_norm_parts(r: Rewriter, tensor: str) -> tuple[str, str, str, str, flo
 
 
 def _filled(r: Rewriter, tensor: str, number: float) -> bool:
-    """A constant with the same number everywhere."""
+    """A constant with the same number everywhere. A parameter that starts so is none: it is trained."""
+    if r.root(tensor) in r.parameters:
+        return False
     held = r.held(tensor)
     if isinstance(held, Fill):
         return held.kind == {0.0: "zeros", 1.0: "ones"}.get(number)

@@ -96,6 +96,11 @@ def assign_roles(
         if len(places) > 1:
             shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
             added.append(f"{name!r} is the weight of {len(places)} operators ({shown}): trained as one, tied weight")
+        if tensor.role is Role.PARAMETER and name not in parameters and uses.is_added_to_scores(name):
+            added.append(
+                f"trained, but may have been a fixed mask: {name!r}, a summand of attention scores"
+                f" (--train 'all,!{name}' keeps it as it is)"
+            )
     added += _untied(graph, tensors)
     if not any(op.kind == "BatchNormApply" for op in graph.operators) and _looks_folded(graph):
         added.append("every convolution has a bias and there is no batch norm: the exporter may have folded it away")
@@ -224,9 +229,26 @@ class _Uses:
         """Everything that the operator reads is known."""
         return all(t in self.known for t in op.inputs)
 
+    def is_added_to_scores(self, name: str) -> bool:
+        """Whether nothing but sums that a softmax takes read the tensor, perhaps through views."""
+        sums = self._reached(name)
+        return set(sums) == {"summand"} and any(
+            op.kind in ("Softmax", "LogSoftmax") for t in sums["summand"].outputs for op, _ in self.readers[t]
+        )
+
     def weight_places(self, name: str) -> list[str]:
         """Operators that use the tensor whole, in a position of a weight: more than one means tied weights."""
-        places = []
-        for t in (name, *(o for op, _ in self.readers[name] if op.kind == "Reshape" for o in op.outputs)):
-            places += [op.source or op.name for op, k in self.readers[t] if self._position(op, k)]
-        return sorted(set(places))
+        places, queue, seen = set(), [(name, "")], {(name, "")}
+        while queue:
+            t, inside = queue.pop()
+            for op, k in self.readers[t]:
+                if inside and op.source != inside:
+                    continue
+                if self._position(op, k):
+                    places.add(op.source or op.name)
+                elif op.kind == "Reshape" or (op.kind in _CARRIERS and op.source):
+                    # Through others than views only within one recurrent layer: its parts by direction and gate.
+                    found = {(o, inside if op.kind == "Reshape" else op.source) for o in op.outputs} - seen
+                    queue += found
+                    seen |= found
+        return sorted(places)

@@ -66,7 +66,7 @@ class Lora:
 def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Updates:
     """The meaning of `--train` and `--lora` for the model, with its adapters or without.
 
-    The last entry that names a parameter counts.
+    The last entry that names a parameter counts; ! before an entry takes its parameters out again.
 
     With `--lora`, `train` names the trained parameters besides adapters: `all` stands for nothing else. A weight that
     it names gets no adapter. Raises UsageError for a pattern that matches nothing, and for an adapter that a layer
@@ -76,6 +76,10 @@ def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Update
     terms = [] if lora and train == "all" else [t.strip() for t in train.split(",")]
     for term in terms:
         if lora and term == "adapter":
+            continue
+        if term.startswith("!") and term not in graph.tensors:
+            left_out = _named(graph, term[1:].strip(), "--train")
+            found = {name: update for name, update in found.items() if name not in left_out}
             continue
         shared = _SHARE.fullmatch(term)
         if shared is None:

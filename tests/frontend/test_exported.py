@@ -217,6 +217,68 @@ def test_the_older_exporters_folded_batch_norms_are_named(tmp_path: Path) -> Non
     assert any("batch norms that the exporter folded into 1 convolution ('/0/Conv')" in note for note in graph.notes)
 
 
+def test_a_weight_whose_shift_was_left_out_is_its_modules(tmp_path: Path) -> None:
+    """Both readers have one copied weight and no shift: as attention's last layer before training."""
+    nodes = []
+    for number, (x, y) in enumerate((("x", "a"), ("a", "y"))):
+        call = f"linear.default](args = (%x, %p_{number}_out_weight, %p_{number}_out_bias)"
+        nodes.append(node("Gemm", [x, "0.out.weight"], [y], call, f"{number}.out"))
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], {"0.out.weight": normal(4, 4)}), tmp_path))
+    assert parameters(graph) == {"0.out.weight", "0.out.bias", "1.out.weight", "1.out.bias"}
+
+
+def test_a_norm_without_scale_shares_no_parameter(tmp_path: Path) -> None:
+    """The ones and zeros that the exporter writes for it equal another norm's."""
+    call = "layer_norm.default](args = (%x, [4], None, None, 1e-05, False)"
+    plain = node("LayerNormalization", ["x", "n1.weight", "n1.bias"], ["a"], call, "n0")
+    model = make([plain, norm(1, "a", "y", "n1.weight", "n1.bias")], {"x": (2, 4)}, ["y"],
+                 {"n1.weight": ONES, "n1.bias": ZEROS})  # fmt: skip
+    graph = load(save(model, tmp_path))
+    assert parameters(graph) == {"n1.weight", "n1.bias"}
+    assert not any("tied" in note for note in graph.notes)
+    assert next(op for op in graph.operators if op.kind == "LayerNorm").inputs[1] != "n1.weight"
+
+
+def test_numbers_of_a_program_without_a_lost_parameter_are_constants(tmp_path: Path) -> None:
+    """A factor of a resize, computed beforehand; where a parameter is lost, it may have been made of that."""
+    nodes = [
+        node("Abs", ["x"], ["a"], "abs.default](args = (%x,)"),
+        node("Mul", ["a", "clamp_2"], ["b"], "mul.Tensor](args = (%abs, %clamp_2)"),
+        node("Gemm", ["b", "f.out.weight"], ["y"], "linear.default](args = (%b, %p_f_out_weight)", "f.out"),
+    ]
+    for more, expected in (("", {"f.out.weight"}), ("p_g: PARAMETER target='g'\n", {"f.out.weight", "clamp_2"})):
+        model = make(nodes, {"x": (2, 4)}, ["y"], {"clamp_2": normal(4), "f.out.weight": normal(4, 4)})
+        signature = f"# inputs\np_f_out_weight: PARAMETER target='f.out.weight'\n{more}x: USER_INPUT\n"
+        key = "pkg.torch.export.ExportedProgram.graph_signature"
+        model.graph.metadata_props.add(key=key, value=signature)
+        assert parameters(load(save(model, tmp_path))) == expected
+
+
+def test_a_slope_of_one_number_behind_an_identity_is_trained(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Identity", ["onnx::PRelu_15"], ["onnx::PRelu_16"]),
+        helper.make_node("PRelu", ["x", "onnx::PRelu_15"], ["a"], name="/0/PRelu"),
+        helper.make_node("PRelu", ["a", "onnx::PRelu_16"], ["y"], name="/1/PRelu"),
+    ]
+    weights = {"onnx::PRelu_15": np.full((1, 1, 1), 0.25, np.float32)}
+    graph = load(save(make(nodes, {"x": (2, 4, 3, 3)}, ["y"], weights), tmp_path))
+    assert len(parameters(graph)) == 2
+
+
+def test_copied_recurrent_layers_of_the_older_exporter_are_told(tmp_path: Path) -> None:
+    """Of both directions: their weights are parts of one tensor."""
+    nodes = [helper.make_node("Identity", ["onnx::RNN_1"], ["onnx::RNN_2"])]
+    for k, (x, y, weight) in enumerate((("x", "a", "onnx::RNN_1"), ("b", "c", "onnx::RNN_2"))):
+        names, name = [x, weight, f"onnx::RNN_{7 + k}"], f"/body/{k}/cell/RNN"
+        nodes.append(helper.make_node("RNN", names, [y], name=name, hidden_size=3, direction="bidirectional"))
+        nodes.append(helper.make_node("ReduceSum", [y, "one"], [{"a": "b", "c": "y"}[y]], keepdims=0))
+    weights = {"onnx::RNN_1": normal(2, 3, 3), "one": np.array([1])}
+    weights |= {f"onnx::RNN_{k}": normal(2, 3, 3, seed=k) for k in (7, 8)}
+    graph = load(save(make(nodes, {"x": (2, 2, 3)}, ["y"], weights), tmp_path))
+    layers = "is the weight of 2 operators (/body/0/cell/RNN, /body/1/cell/RNN): trained as one, tied weight"
+    assert [n for n in graph.notes if "tied" in n] == [f"'onnx::RNN_1' {layers}"]
+
+
 def test_metadata_that_is_nonsense_is_ignored(tmp_path: Path) -> None:
     """Whoever wrote it: strings in a file are anything."""
     for text in ("", "%p_", "target=torch.ops.aten.linear](" + "%p_w, " * 50_000, "target=torch.ops.aten.\0(%p_\n"):

@@ -142,6 +142,20 @@ def test_group_norm_written_as_instance_norm(tmp_path: Path) -> None:
     assert parameters(graph) == {"scale", "bias"}
 
 
+def test_a_norms_parameters_of_ones_and_zeros_are_not_lost(tmp_path: Path) -> None:
+    """A factor behind a norm is another parameter; views around a norm do not make a group norm of it."""
+    norm = make_node("InstanceNormalization", ["x", "n.weight", "n.bias"], ["i"])
+    weights = {"n.weight": np.ones(3, f32), "n.bias": np.zeros(3, f32)}
+    behind = make([norm, make_node("Mul", ["i", "s.factor"], ["y"])], {"x": (2, 3, 4, 4)}, ["y"],
+                  weights | {"s.factor": np.full((3, 1, 1), 1.5, f32)})  # fmt: skip
+    graph = assert_agrees(behind, {"x": normal(2, 3, 4, 4)}, tmp_path)
+    assert parameters(graph) == {"n.weight", "n.bias", "s.factor"}
+    views = {"line": np.array([2, 3, -1]), "plane": np.array([2, 3, 4, 4])}
+    nodes = [make_node("Reshape", ["given", "line"], ["x"]), norm, make_node("Reshape", ["i", "plane"], ["y"])]
+    seen = make(nodes, {"given": (2, 3, 4, 4)}, ["y"], weights | views)
+    assert parameters(assert_agrees(seen, {"given": normal(2, 3, 4, 4)}, tmp_path)) == {"n.weight", "n.bias"}
+
+
 def test_batch_norm_written_out(tmp_path: Path) -> None:
     nodes = [
         make_node("Sub", ["x", "mean"], ["d"]),
