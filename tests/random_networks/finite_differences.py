@@ -26,7 +26,7 @@ ELEMENTS = 5
 def _loss(model: nn.Module, recipe: Recipe) -> Tensor:
     x, target = (torch.from_numpy(a) for a in recipe.batch_of(0))
     x, target = (t.double() if t.is_floating_point() else t for t in (x, target))
-    return reference.loss_of(model(x), target, recipe)
+    return reference.loss_of(model, x, target, recipe)
 
 
 def gradients(network: nn.Module, recipe: Recipe, *, ordered: bool) -> dict[str, Tensor]:

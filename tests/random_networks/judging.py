@@ -16,6 +16,7 @@ from tests.random_networks.training import Trained
 # where Adam divides a gradient that cancels by its own size, that is as large as rounding.
 EXACT, NOISE_OF_CONSTANTS = 2e-6, 3.0
 FLOOR, NOISE = 4e-6, 30.0
+ROUNDING = 1e-12  # in float64, of the largest gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,26 @@ def differences(
                     mine_array = sketch(mine_array)
                 judge(what.format(name), _largest(mine_array - theirs_array) / scale, distance)
     return result
+
+
+def rounding_alone(expected: Trained, noise: Trained) -> dict[str, Array]:
+    """Elements whose gradient is zero but for rounding, in arrays that have any: a key's bias in attention is one.
+
+    Adam divides a gradient by its own size, so PyTorch moves them at random, in float64 too.
+    """
+    scale = max((_largest(g) for g in expected.gradients.values()), default=0.0)
+    found = {}
+    for name, gradient in expected.gradients.items():
+        elements = (np.abs(gradient) < ROUNDING * scale) & ((gradient != 0) | (noise.gradients[name] != 0))
+        if elements.any():
+            found[name] = elements
+    return found
+
+
+def unmoved(trained: Trained, elements: Mapping[str, Array], start: Mapping[str, Array]) -> Trained:
+    """With these elements as they were before the first step."""
+    state = {n: np.where(elements[n], start[n], a) if n in elements else a for n, a in trained.state.items()}
+    return Trained(trained.losses, trained.gradients, state)
 
 
 def _largest(array: Array) -> float:

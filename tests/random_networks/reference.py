@@ -75,6 +75,16 @@ def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def output(network: nn.Module, recipe: Recipe) -> Array:
+    """The module's output of the first batch, in the mode of its export."""
+    model = copy.deepcopy(network)
+    set_mode(model, recipe)
+    if not recipe.exporter.endswith("_train"):
+        model.eval()
+    with torch.no_grad():
+        return np.asarray(model(torch.from_numpy(recipe.batch_of(0)[0])).numpy())
+
+
 def train(network: nn.Module, recipe: Recipe, dtype: torch.dtype) -> Trained:
     """The steps of the recipe; names are those of the module."""
     model = copy.deepcopy(network).to(dtype)
@@ -88,7 +98,7 @@ def train(network: nn.Module, recipe: Recipe, dtype: torch.dtype) -> Trained:
         x, target = (torch.from_numpy(a) for a in recipe.batch_of(number))
         x, target = (t.to(dtype) if t.is_floating_point() else t for t in (x, target))
         optimizer.zero_grad()
-        loss = loss_of(model(x), target, recipe)
+        loss = loss_of(model, x, target, recipe)
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.item())
         if not number:
@@ -142,8 +152,8 @@ class _Watched:
         self.before = self._variance()
 
 
-def loss_of(output: Tensor, target: Tensor, recipe: Recipe) -> Tensor:
-    o = recipe.options
+def loss_of(model: nn.Module, x: Tensor, target: Tensor, recipe: Recipe) -> Tensor:
+    o, output = recipe.options, model(x)
     match o["loss"]:
         case "cross-entropy" | "soft-cross-entropy":
             # No axes are moved: with a gradient whose channels vary fastest, PyTorch 2.13's instance norm of a single
@@ -158,6 +168,8 @@ def loss_of(output: Tensor, target: Tensor, recipe: Recipe) -> Tensor:
             return functional.l1_loss(output, target)
         case "huber":
             return functional.huber_loss(output, target, delta=o.get("huber_delta", 1.0))
+        case _ if isinstance(list(model.modules())[-1], nn.Sigmoid):  # which joins the loss in poetc
+            return functional.binary_cross_entropy(output, target)
         case _:
             return functional.binary_cross_entropy_with_logits(output, target)
 
