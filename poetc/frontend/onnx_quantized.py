@@ -19,6 +19,8 @@ def dequantize(c: Importer, n: Node) -> str:
     q, zero = c.input(n, 0), c.optional(n, 2)
     if q.tensor and c.type(q.tensor).dtype is DType.I8:
         return c.emit1("DequantizeLinear", [q], _codes(c, n))
+    if c.quantized and q.tensor and c.type(q.tensor).dtype is DType.U8:
+        raise Unsupported("a given tensor of uint8 (quantise to int8, or let QuantizeLinear make it from floats)")
     x = c.tensor(q) if q.is_float else c.emit1("Cast", [q], {"to": DType.F32.value})
     if zero is not None and c.array(zero, "the zero point").any():
         x = c.emit1("Sub", [x, _along(c, n, q, zero)])

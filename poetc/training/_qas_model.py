@@ -103,7 +103,10 @@ class _Model:
         for name, tensor in graph.tensors.items():
             if tensor.role is Role.INPUT or (self._is_given(name) and name not in layers):
                 b.add_tensor(name, tensor.type, tensor.role, graph.values.get(name))
-                self.floats.add(name)
+                if codes := self._input_codes(name):
+                    self.of_codes[name] = _Coded(name, codes)
+                else:
+                    self.floats.add(name)
             elif name in graph.outputs:
                 b.fresh(name)
         for op in graph.operators:
@@ -128,6 +131,13 @@ class _Model:
             notes=tuple(dict.fromkeys(self.notes)),
             origins={n: replace(o, scale=()) for n, o in graph.origins.items() if n in used},
         )
+
+    def _input_codes(self, tensor: str) -> Codes | None:
+        """The codes of an input that is given as integers, which DequantizeLinear reads; None for other tensors."""
+        if self.graph.tensors[tensor].role is not Role.INPUT or self.graph.tensors[tensor].dtype is not DType.I8:
+            return None
+        readers = [op for op in self.graph.operators if tensor in op.inputs]
+        return _codes(readers[0]) if readers and readers[0].kind == "DequantizeLinear" else None
 
     def _one(self, op: Operator) -> None:
         if op.kind == "QuantizeLinear":

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node
 
 CLASSES = 5
+CODES = "codes"  # the input of `given_codes`
 
 
 def residual(batch: int = 4) -> onnx.ModelProto:
@@ -75,3 +76,18 @@ def quantised(folder: Path, activation: str = "QUInt8", per_channel: bool = True
         activation_type=getattr(types, activation), weight_type=types.QInt8,
     )  # fmt: skip
     return out
+
+
+def given_codes(path: Path) -> Path:
+    """The model of `path` with codes as its input, called CODES; it stands beside `path`."""
+    model = onnx.load(path)
+    graph = model.graph
+    made = next(n for n in graph.node if n.op_type == "QuantizeLinear" and n.input[0] == "x")
+    is_u8 = any(t.name == made.input[2] and t.data_type == TensorProto.UINT8 for t in graph.initializer)
+    graph.node.remove(made)
+    graph.input[0].name = CODES
+    graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8 if is_u8 else TensorProto.INT8
+    for node in graph.node:
+        node.input[:] = [CODES if name == made.output[0] else name for name in node.input]
+    onnx.save(model, path.with_suffix(".codes.onnx"))
+    return path.with_suffix(".codes.onnx")

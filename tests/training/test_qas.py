@@ -14,9 +14,11 @@ import pytest
 from onnx import TensorProto, helper
 
 import poetc
+from poetc.batches import read_batches
 from poetc.commands.best_updates import choice_of
 from poetc.commands.bundle import bundle
 from poetc.commands.import_state import import_state
+from poetc.commands.programs import training_program
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import load
@@ -170,6 +172,30 @@ def test_the_loss_falls(tmp_path: Path, rounding: str) -> None:
     assert losses[1] < 0.5 * losses[0]
 
 
+def test_a_model_may_be_given_codes(tmp_path: Path) -> None:
+    """The same weights as from floats, and the floats need no RAM."""
+    path = qdq.quantised(tmp_path, "QInt8")
+    step, values, state = trained(path, QAS)
+    codes = run_standard(build(model_of(qdq.given_codes(path)), QAS))
+    given = next(op.outputs[0] for op in step.operators if op.kind == "QuantizeLinear" and op.inputs[0] == "x")
+    found = evaluate(
+        codes, {qdq.CODES: values[given], "target": np.arange(4, dtype=np.int32) % qdq.CLASSES}, np.float32
+    )
+    assert codes.tensors[qdq.CODES].type.size_bytes * 4 == step.tensors["x"].type.size_bytes
+    for name, new in codes.updates.items():
+        np.testing.assert_array_equal(found[new], state[name], err_msg=name)
+
+
+def test_codes_beyond_8_bits_are_refused(tmp_path: Path) -> None:
+    model = poetc.load(qdq.given_codes(qdq.quantised(tmp_path, "QInt8")), training=QAS)
+    solution = model.solve(device="host", budget="100%", time_limit_s=2)
+    x = np.zeros((4, 3, 8, 8), np.int32)
+    x[1, 2, 0, 3] = 128
+    np.savez(tmp_path / "d.npz", codes=x, target=np.zeros(4, np.int32))
+    with pytest.raises(UsageError, match=r"codes\[1, 2, 0, 3\] is 128, not from -128 to 127"):
+        read_batches(training_program(solution.artifact), tmp_path / "d.npz", 1)
+
+
 def test_a_share_of_the_channels_moves_alone(tmp_path: Path) -> None:
     options = TrainingOptions(precision="qas", learning_rate=2.0, train="w3_quantized@1/2,bias")
     step, _, state = trained(qdq.quantised(tmp_path), options)
@@ -221,6 +247,7 @@ def test_other_models_are_refused_with_a_way_out(tmp_path: Path) -> None:
     operators = qdq.quantised(tmp_path, form="QOperator")
     assert "QuantFormat.QDQ" in refused(operators)
     assert "--precision niti" in refused(tmp_path / "float.onnx")
+    assert "quantise to int8" in refused(qdq.given_codes(qdq.quantised(tmp_path)))
     model = onnx.load(qdq.quantised(tmp_path))
     nodes = model.graph.node
     softmax = next(n for n in nodes if n.op_type == "Softmax")
