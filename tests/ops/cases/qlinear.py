@@ -57,6 +57,11 @@ def layer_updates() -> list[Case]:
         terms = w[0] // int(str(geometry.get("group", 1))) * w[2] * w[3]  # of a sum, each up to 12.7
         case = Case("QLinearConvGradInput", back, {**geometry, "input_size": x[2:]}, atol=max(2e-5, 3e-7 * terms))
         found.append(case)
+    for inputs, group, plane in ((6, 1, (7, 7)), (10, 2, (5, 9))):  # one tap a pixel: four planes at once, and a rest
+        outputs = 35 * group  # more than are made floats at once
+        w = (outputs, inputs // group, 1, 1)
+        back = (uniform((2, outputs, *plane), -1, 1), values(*w), uniform((outputs,), 0.001, 0.1))
+        found.append(Case("QLinearConvGradInput", back, {"group": group, "input_size": plane}, atol=2e-5))
     return found
 
 

@@ -4,9 +4,11 @@
  * Layout: images are [N, C, H, W] of int8_t, gradients floats, weights [O, C / group, kh, kw] of int8_t.
  * Order of sums: a sum is made of parts of PART terms, pixels in their order; the parts are added in sequence. */
 #include "int8/poetc_linear_sgd.h"
+#include "simd/poetc_f4.h"
 
 #define PART 64
 #define COLUMNS 4
+#define OUTPUTS 32 /* whose weights are made floats at once: 512 bytes of stack */
 
 /* ints: QLinearConvSgd of poetc/ops/qlinear_update.py. */
 typedef struct {
@@ -165,6 +167,55 @@ static void dense(const layer *p, const float *gy, const int8_t *w, const float 
         }
 }
 
+/* gx[4 channels][4 pixels] += weights[terms][4 channels] times gy[terms][4 pixels]. */
+static void four_pixels(const float *gy, ptrdiff_t plane, const float *weights, int32_t terms, float *gx)
+{
+    poetc_f4 a = poetc_f4_load(gx), b = poetc_f4_load(gx + plane), c = poetc_f4_load(gx + 2 * plane),
+             d = poetc_f4_load(gx + 3 * plane);
+    for (; terms > 0; terms--, gy += plane, weights += 4) {
+        const poetc_f4 g = poetc_f4_load(gy);
+        a = poetc_f4_add_scaled(a, g, weights[0]);
+        b = poetc_f4_add_scaled(b, g, weights[1]);
+        c = poetc_f4_add_scaled(c, g, weights[2]);
+        d = poetc_f4_add_scaled(d, g, weights[3]);
+    }
+    poetc_f4_store(gx, a);
+    poetc_f4_store(gx + plane, b);
+    poetc_f4_store(gx + 2 * plane, c);
+    poetc_f4_store(gx + 3 * plane, d);
+}
+
+/* Four planes of gx, where each pixel has one tap: `rows` outputs in their order, as `spread` adds them. `codes` are
+ * those of the first output, `inputs` apart from the next. */
+static void four_planes(const float *gy, int32_t pixels, const int8_t *codes, int32_t inputs, const float *scales,
+                        int32_t rows, float *gx)
+{
+    float weights[4 * OUTPUTS];
+    int32_t o, k, pixel, j;
+    __builtin_memset(gx, 0, 4 * (size_t)pixels * sizeof *gx);
+    for (o = 0; o < rows; o += OUTPUTS, gy += OUTPUTS * (size_t)pixels) {
+        const int32_t part = at_most(OUTPUTS, rows - o);
+        for (k = 0; k < part; k++, codes += inputs)
+            for (j = 0; j < 4; j++)
+                weights[4 * k + j] = (float)codes[j] * scales[o + k];
+        for (pixel = 0; pixel + 4 <= pixels; pixel += 4)
+            four_pixels(gy + pixel, pixels, weights, part, gx + pixel);
+        for (; pixel < pixels; pixel++)
+            for (j = 0; j < 4; j++) {
+                float *to = gx + (size_t)j * (size_t)pixels + pixel;
+                const float *g = gy + pixel;
+                for (k = 0; k < part; k++, g += pixels)
+                    POETC_MULTIPLY_ADD(*to, *g, weights[4 * k + j]);
+            }
+    }
+}
+
+static int is_pointwise(const layer *p)
+{
+    return p->kernel_h * p->kernel_w == 1 && p->stride_h * p->stride_w == 1 && p->output_height == p->height &&
+           p->output_width == p->width;
+}
+
 /* gy, w, scale of each output -> gx. ints: the layer. One plane of gx at a time: each output of its group spreads its
  * rows over the plane, the taps in their order. */
 int poetc_op_qlinear_conv_grad_input(const poetc_call *call);
@@ -187,6 +238,12 @@ int poetc_op_qlinear_conv_grad_input(const poetc_call *call)
         for (n = 0; n < p.batch; n++)
             for (c = 0; c < p.channels; c++, gx += plane) {
                 const int32_t first = c / inputs * rows;
+                if (is_pointwise(&p) && c % inputs + 4 <= inputs) {
+                    four_planes(gy + ((size_t)n * (size_t)p.outputs + (size_t)first) * pixels, (int32_t)pixels,
+                                w + (size_t)first * (size_t)inputs + c % inputs, inputs, scales + first, rows, gx);
+                    c += 3, gx += 3 * plane;
+                    continue;
+                }
                 __builtin_memset(gx, 0, plane * sizeof *gx);
                 for (o = first; o < first + rows; o++) {
                     const int8_t *codes = w + (size_t)(o * inputs + c % inputs) * (size_t)taps;
