@@ -29,7 +29,7 @@ MODELS = ("lenet5", "resnet", "ds-cnn")
 
 def training_step(source: Path, batch: int, options: TrainingOptions) -> tuple[TrainingGraph, Program]:
     """A keep-all schedule."""
-    graph = frontend.load(source, batch=batch, random_weights=0)
+    graph = frontend.load(source, batch=batch, random_weights=0, quantized=options.precision == "qas")
     step = passes.run_standard(training.build(training.in_precision(graph, options), options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--board", default="mps2-an386")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--numerics", choices=("portable", "fast"), default="portable")
-    parser.add_argument("--precision", choices=("f32", "bf16", "f16", "niti"), default="f32")
+    parser.add_argument("--precision", choices=("f32", "bf16", "f16", "niti", "qas"), default="f32")
     parser.add_argument("--no-fusion", action="store_false", dest="fusion")
     parser.add_argument("--rows", action="store_true", help="a line for every operator")
     options = parser.parse_args()
