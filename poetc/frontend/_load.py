@@ -251,9 +251,11 @@ class _Source:
             dtype = element_dtype(info.type.tensor_type.elem_type, f"input {info.name!r}")
             shape = shapes[info.name]
             check_size(f"input {info.name!r}", shape, dtype.itemsize)
-            if (dtype == np.int8 and not self.quantized) or dtype == np.uint16 or dtype.itemsize > 8 or not (is_float(dtype) or dtype.kind in "biu"):
+            is_code = dtype == np.int8
+            is_known = dtype.itemsize <= 8 and (is_float(dtype) or dtype.kind in "biu") and dtype != np.uint16
+            if not is_known or (is_code and not self.quantized):
                 raise UnsupportedModelError(f"input {info.name!r} has element type {dtype}")
-            element = DType.I8 if dtype == np.int8 else our_dtype(dtype)
+            element = DType.I8 if is_code else our_dtype(dtype)
             c.builder.add_tensor(info.name, TensorType(shape, element), Role.INPUT)
             c.values[info.name] = Value(info.name, shape, dtype, tensor=info.name)
         for value in self.initializers:
