@@ -107,9 +107,10 @@ def require_values(
         return
     if array.dtype.kind == "f":
         _reject(where, name, array, array != np.trunc(array), "no whole number", first)
-    least, most = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
     if not np.can_cast(array.dtype, dtype.numpy):
-        _reject(where, name, array, (array < least) | (array > most), f"not from {least:,} to {most:,}", first)
+        ends = np.iinfo(dtype.numpy.name)
+        wrong = (array < ends.min) | (array > ends.max)
+        _reject(where, name, array, wrong, f"not from {ends.min:,} to {ends.max:,}", first)
     if limit is not None:
         wrong = ((array < limit.least) | (array > limit.most)) & (array != limit.ignored)
         _reject(where, name, array, wrong, f"not {limit}{'; classes count from 0' if is_target else ''}", first)
