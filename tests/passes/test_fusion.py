@@ -156,7 +156,7 @@ def smallest_bytes(graph: TrainingGraph) -> int:
 
 
 @pytest.mark.usefixtures("however_small")
-@pytest.mark.parametrize("batch", [1, 4, 8])
+@pytest.mark.parametrize("batch", [1, 4, pytest.param(8, marks=pytest.mark.long)])
 def test_the_smallest_budget_does_not_grow(batch: int) -> None:
     """Weights that come from the store for their update alone leave RAM while their gradient is made apart."""
     without, fused = steps(load(DIGITS, batch=batch))

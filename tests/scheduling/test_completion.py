@@ -229,7 +229,7 @@ def test_keep_all_of_stored_parameters() -> None:
 @given(randoms)
 @settings(max_examples=20)
 def test_first_lower_bound(random: Random) -> None:
-    problem = random_dag(random, random.randint(1, 5), paging=random.random() < 0.5)
+    problem = random_dag(random, random.randint(1, 4), paging=random.random() < 0.5)
     smallest = minimum_budget(problem, fixed_order=False)
     assert smallest is not None
     assert order_free_bound_bytes(problem) <= smallest <= keep_all_peak_bytes(problem)

@@ -209,6 +209,7 @@ def test_the_clock_ends_the_search() -> None:
 
 
 @given(st.randoms(use_true_random=False))
+@settings(max_examples=40)
 def test_random_rectangles_that_return(random: Random) -> None:
     count = random.randint(1, 25)
     starts = np.array([random.randrange(50) for _ in range(count)], np.int64)

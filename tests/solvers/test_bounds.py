@@ -41,8 +41,8 @@ from tests.solvers.chains import chain
 from tests.support.problems import training_problem
 from tests.support.ram import order_free_bound_bytes
 
-SEEDS = range(240)
-WRITING = range(400)  # few of them write to the store
+SEEDS = range(120)  # thousands: make fuzz-bounds
+WRITING = range(200)  # few of them write to the store
 
 
 def tensor(
@@ -106,7 +106,7 @@ def test_cut_bounds_never_exceed_the_optimum(lp: bool) -> None:
             assert model.base_cost <= relaxation.bound <= optimum, (seed, cuts)
             tight += len(cuts) == model.n_ops and relaxation.bound == optimum
     # With a cut at every operator the MIP is often the optimum: a bound that was always weak would be a defect too.
-    assert tight > (50 if not lp else 10)
+    assert tight > (25 if not lp else 5)
 
 
 def lp_bound(relaxation: CutModel) -> float:
@@ -415,7 +415,7 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
     paged likewise.
     """
     compared = chains = read = 0
-    for seed in range(120):
+    for seed in range(40):
         random = Random(seed)
         problem = training_problem(random, random.choice((2, 3, 4)), paging=paging)
         model = Model(problem)
@@ -453,7 +453,7 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
             assert relaxation.bound_of(answer) <= model.cost(codes), (seed, cuts)
             compared += 1
             chains += len(relaxation.twice)
-    assert compared > 500 and chains > 500 and (read > 500) == paging
+    assert compared == 200 and chains > 150 and (read > 150) == paging
 
 
 def test_chains_may_be_longer_than_calls_are_nested() -> None:
@@ -500,4 +500,4 @@ def test_what_others_imply_is_left_out_of_mips(monkeypatch: pytest.MonkeyPatch) 
             assert fewer.objective == pytest.approx(whole.objective, abs=1e-5), seed
             assert fewer.bound <= whole.objective + 1e-5, seed
             assert beaten.infeasible or beaten.objective >= whole.objective - 1e-3, seed
-    assert compared > 100 and infeasible and sum(left_out) > 1000
+    assert compared > 50 and infeasible and sum(left_out) > 500

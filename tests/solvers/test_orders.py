@@ -73,7 +73,7 @@ def test_a_better_order_is_found_and_the_optimum_proven_for_all_schedules() -> N
 
 def test_never_above_the_fixed_order_nor_below_the_optimum_over_all_orders() -> None:
     least = better = solved = 0
-    for seed in range(90):
+    for seed in range(45):
         random = Random(seed)
         paging = seed % 3 == 0
         problem = random_dag(random, 6, paging=paging) if seed % 2 else training_problem(random, 1, paging=paging)
@@ -95,8 +95,8 @@ def test_never_above_the_fixed_order_nor_below_the_optimum_over_all_orders() -> 
         better += fixed is None or cost < fixed.cost
         if schedule.proof.scope.is_everything and schedule.proof.status is Status.OPTIMAL:
             assert cost == best.cost, seed
-    assert solved > 25
-    assert better >= 4
+    assert solved > 12
+    assert better >= 2
     assert least > 0.9 * solved
 
 

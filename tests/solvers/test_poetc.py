@@ -52,7 +52,7 @@ OPTIONS = SolveOptions(time_limit_s=60, fixed_order=True)  # as the oracle
 
 
 def test_tiny_problems_are_solved_to_proven_optimality() -> None:
-    for seed in range(160):
+    for seed in range(80):
         problem, optimum = case(seed)
         if optimum is None:
             with pytest.raises(InfeasibleError):
