@@ -29,11 +29,13 @@ parallel = true
 patch = subprocess
 source_pkgs = poetc
 data_file = {work}/python/data
+[report]
+ignore_errors = true
 [paths]
 poetc =
     poetc
     */poetc
-"""
+"""  # errors: sources of modules that a test wrote and removed
 
 
 def run(jobs: int, arguments: list[str]) -> None:
