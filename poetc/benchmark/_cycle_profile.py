@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from poetc import codegen
-from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, model_of, tool_for
+from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, missing_model, model_of, tool_for
 from poetc.benchmark._profile_fit import reference
 from poetc.devices import DeviceProfile, load_profile
 from poetc.devices.cost import CostModel
@@ -37,11 +37,17 @@ _SIDE, _ELEMENTS = 96, 4096  # of the product and of the sum whose rates stand f
 
 
 def fit_cycles(
-    base: str, path: Path, *, title: str = "", progress: Callable[[str], None] = lambda _: None
+    base: str,
+    path: Path,
+    *,
+    title: str = "",
+    progress: Callable[[str], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
 ) -> tuple[DeviceProfile, Mapping[str, ClassCycles], str]:
     """Write a profile that inherits `base` and has the model's cycles; it, the cycles and the source's text.
 
-    Raises UsageError, and leaves no file, where there is no model, compiler or llvm-mca for the core.
+    `note` hears of a better model that is not installed. Raises UsageError, and leaves no file, where there is no
+    model, compiler or llvm-mca for the core.
     """
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: a profile's file ends in .yaml")
@@ -67,6 +73,8 @@ def fit_cycles(
             "cycles": section,
         },
     }
+    if missing := missing_model(core.name):
+        note(missing)
     write_text(path, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=110, default_flow_style=None))
     return load_profile(path), classes, text
 

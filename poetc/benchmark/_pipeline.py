@@ -70,6 +70,7 @@ LATER = {
     "cortex-m55": Model("cortex-m55", "Cortex-M55", True, since=16),
     "cortex-a76": Model("neoverse-n1", "Neoverse N1", False, since=16),
 }
+_PACKAGED = 19  # release that Debian 12 has beside its own 14
 _NEWEST = 22  # release of LLVM that is looked for, downwards
 
 
@@ -121,6 +122,17 @@ def model_of(core: str) -> Model | None:
         )
     later = LATER.get(core)
     return later if later is not None and tool_for(later)[1] >= later.since else MODELS[core]
+
+
+def missing_model(core: str) -> str:
+    """The advice for a core whose own model only a later llvm-mca has, which is not installed; else empty."""
+    later = LATER.get(core)
+    if later is None or tool_for(later)[1] >= later.since:
+        return ""
+    return (
+        f"LLVM {later.since} and later model the {later.scheduler}, which fits {core} better than the"
+        f" {MODELS[core].scheduler} that was taken: apt-get install llvm-{_PACKAGED}, and fit again"
+    )
 
 
 @cache

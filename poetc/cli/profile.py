@@ -289,8 +289,11 @@ def fit(
             raise click.UsageError("--cycles needs no measurements: it takes neither FILE.csv nor --store-only")
         if context.get_parameter_source("inherits") is ParameterSource.DEFAULT:
             raise click.UsageError("--cycles needs --like DEVICE, the board whose core is modelled: --like rpi4")
+        notes: list[str] = []
         with console.progress(f"modelling the core of {inherits}") as progress:
-            _, classes, source = benchmark.fit_cycles(inherits, out, title=title, progress=progress)
+            _, classes, source = benchmark.fit_cycles(inherits, out, title=title, progress=progress, note=notes.append)
+        for note in notes:
+            console.note(note)
         document = {"out": str(out), "model": source, **benchmark.cycles_document(classes)}
         console.answer(document, f"{benchmark.cycles_text(classes)}\n\nmodelled by  {source}\nwritten to   {out}")
         return

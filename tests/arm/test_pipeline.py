@@ -130,14 +130,17 @@ def test_a_later_release_has_the_better_model(monkeypatch: pytest.MonkeyPatch) -
     releases = {"llvm-mca": 14, "llvm-mca-19": 19}
     monkeypatch.setattr(_pipeline, "_release", lambda program: releases.get(program, 0))
     monkeypatch.setattr("shutil.which", releases.get)
-    found = {}
+    found, advice = {}, {}
     for step in ("both", "plain"):
         _pipeline.tool_for.cache_clear()
+        advice[step] = [_pipeline.missing_model(core) for core in ("cortex-m55", "cortex-m4", "cortex-m0")]
         found[step] = [_cycle_profile._source_text(core, model_of(core)) for core in ("cortex-m55", "cortex-m4")]
         releases.pop("llvm-mca-19", None)
     _pipeline.tool_for.cache_clear()
     assert found["both"] == [f"llvm-mca {said}, on the innermost loops of the kernels" for said in LATER_AND_PLAIN]
     assert found["plain"][0].startswith("llvm-mca 14, Cortex-M4 model, the nearest to cortex-m55,")
+    assert advice["both"] == ["", "", ""]
+    assert "apt-get install llvm-19" in advice["plain"][0] and advice["plain"][1:] == ["", ""]
 
 
 def test_a_class_is_weighted_by_instructions_and_has_a_band() -> None:
