@@ -127,25 +127,27 @@ static inline int32_t shifted(int32_t value, int32_t shift)
     return value < 0 ? -s : s;
 }
 
-#define SUMS 16 /* at a time */
+#if defined(POETC_INT8_LANES)
+#define SUMS 64 /* at once, on the stack */
+#else
+#define SUMS 16 /* at once, on the stack */
+#endif
 
 /* The sums of at most SUMS numbers, each shifted. Returns how many. */
 static int32_t add_some(const int8_t *a, int32_t up_a, const int8_t *b, int32_t up_b, int32_t count, int32_t *sums)
 {
     const int32_t some = count < SUMS ? count : SUMS;
-    int32_t i;
+    int32_t i = 0;
     if (up_a >= 0 && up_b >= 0) {
         const int32_t times_a = (int32_t)((uint32_t)1 << up_a), times_b = (int32_t)((uint32_t)1 << up_b);
 #if defined(POETC_INT8_LANES)
-        if (some == SUMS) {
-            poetc_add_values(a, times_a, b, times_b, sums);
-            return some;
-        }
+        for (; i + 16 <= some; i += 16)
+            poetc_add_values(a + i, times_a, b + i, times_b, sums + i);
 #endif
-        for (i = 0; i < some; i++)
+        for (; i < some; i++)
             sums[i] = a[i] * times_a + b[i] * times_b;
     } else
-        for (i = 0; i < some; i++)
+        for (; i < some; i++)
             sums[i] = shifted(a[i], up_a) + shifted(b[i], up_b);
     return some;
 }

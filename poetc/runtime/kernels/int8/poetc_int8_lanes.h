@@ -297,6 +297,44 @@ static inline void poetc_round_sixteens(const int32_t *sums, int32_t count, int8
 }
 #endif
 
+#if POETC_INT8_LANES == 16
+/* The magnitude of 16 values, which may be too large. */
+static inline __m512i poetc_round_sixteen(__m512i sum, const poetc_rounding_lanes *r, int32_t is_stochastic)
+{
+    const __m128i shift = _mm_cvtsi32_si128(r->shift);
+    const __m512i m = _mm512_abs_epi32(sum);
+    __m512i upper, lower, whole;
+    if (!is_stochastic)
+        return _mm512_srl_epi32(_mm512_add_epi32(m, _mm512_set1_epi32(r->unit)), shift);
+    upper = _mm512_srl_epi32(_mm512_and_si512(m, _mm512_set1_epi32(r->rests)), _mm_cvtsi32_si128(r->half));
+    lower = _mm512_sll_epi32(_mm512_and_si512(m, _mm512_set1_epi32(r->lows)), _mm_cvtsi32_si128(r->odd));
+    whole = _mm512_srl_epi32(m, shift);
+    return _mm512_mask_add_epi32(whole, _mm512_cmpgt_epi32_mask(upper, lower), whole, _mm512_set1_epi32(1));
+}
+
+/* Values of `count` sums, a multiple of 64; whether none was too large. If one was, `to` holds no values. */
+static inline int poetc_round_unclipped(const int32_t *sums, int32_t count, int8_t *to, const poetc_rounding_lanes *r,
+                                        int32_t is_stochastic)
+{
+    const __m512i zero = _mm512_setzero_si512();
+    const __m512i order = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    __m512i largest = zero;
+    for (; count > 0; count -= 64, sums += 64, to += 64) {
+        __m512i y[4], low, high;
+        int32_t i;
+        _Pragma("GCC unroll 4") for (i = 0; i < 4; i++)
+        {
+            const __m512i sum = _mm512_loadu_si512(sums + 16 * i), v = poetc_round_sixteen(sum, r, is_stochastic);
+            largest = _mm512_max_epu32(largest, v);
+            y[i] = _mm512_mask_sub_epi32(v, _mm512_movepi32_mask(sum), zero, v);
+        }
+        low = _mm512_packs_epi32(y[0], y[1]), high = _mm512_packs_epi32(y[2], y[3]);
+        _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high)));
+    }
+    return !_mm512_cmpgt_epu32_mask(largest, _mm512_set1_epi32(r->most));
+}
+#endif
+
 /* Values of the sums of whole vectors, which lie `step` apart. Returns how many sums were taken. */
 static inline int32_t poetc_round_vectors(const int32_t *sums, int32_t count, int8_t *to, int32_t step, int32_t shift,
                                           int32_t is_stochastic, uint32_t most, int32_t *clipped)
@@ -312,6 +350,13 @@ static inline int32_t poetc_round_vectors(const int32_t *sums, int32_t count, in
             poetc_round_sixteens(sums, i, to, &r, 1, &over);
         else
             poetc_round_sixteens(sums, i, to, &r, 0, &over);
+    }
+#endif
+#if POETC_INT8_LANES == 16
+    if (step == 1 && count >= 64) {
+        i = count / 64 * 64;
+        if (!(is_stochastic ? poetc_round_unclipped(sums, i, to, &r, 1) : poetc_round_unclipped(sums, i, to, &r, 0)))
+            i = 0; /* the clipped ones are counted below */
     }
 #endif
     if (step == 1 && is_stochastic)

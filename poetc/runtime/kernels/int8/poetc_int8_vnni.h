@@ -28,6 +28,7 @@ typedef struct {
     uint8_t *columns, *scratch;
     int8_t *rows;
     int32_t *starts; /* -128 times the sum of each packed row */
+    int32_t group;   /* whose rows are packed, all of them; -1: none */
 } vnni;
 
 /* Places from which a run of pixels reads, without a tap: in the scratch, and in the packed block. */
@@ -307,7 +308,7 @@ static void vnni_pixels(const task *t, const vnni *v, int32_t group, int32_t col
 /* How sums are used: added to those before, stored, and their bits seen. */
 typedef struct {
     int32_t is_first, is_stored, is_seen;
-    poetc_sums seen;
+    __m512i least, most; /* of the sums that were seen, and 0 */
 } vnni_use;
 
 /* The products of 8 rows and 16 or 32 columns, for sums[row * step + column]. `rows` of the rows count, and of the last
@@ -318,7 +319,7 @@ typedef struct {
     {                                                                                                                  \
         const size_t depth = 4 * (size_t)words;                                                                        \
         __m512i s[VNNI_ROWS][VECTORS];                                                                                 \
-        poetc_sums seen = {0};\
+        __m512i least = _mm512_setzero_si512(), most = least;\
         int32_t i, j, k;\
         _Pragma("GCC unroll 8") for (i = 0; i < VNNI_ROWS; i++)                                                        \
             _Pragma("GCC unroll 2") for (j = 0; j < (VECTORS); j++)                                                    \
@@ -346,11 +347,14 @@ typedef struct {
                     sum = _mm512_add_epi32(sum, _mm512_maskz_loadu_epi32(lanes, to));                                  \
                 if (use->is_stored)                                                                                    \
                     _mm512_mask_storeu_epi32(to, lanes, sum);                                                          \
-                if (use->is_seen)                                                                                      \
-                    seen |= poetc_below_lanes((poetc_sums)_mm512_maskz_mov_epi32(lanes, sum));                    \
+                if (use->is_seen) {\
+                    least = _mm512_mask_min_epi32(least, lanes, least, sum);\
+                    most = _mm512_mask_max_epi32(most, lanes, most, sum);\
+                }\
             }                                                                                                          \
         }                                                                                                              \
-        use->seen |= seen;\
+        use->least = _mm512_min_epi32(use->least, least);\
+        use->most = _mm512_max_epi32(use->most, most);\
     }
 
 VNNI_BLOCK(vnni_one, 1)
@@ -428,17 +432,18 @@ static int vnni_fits(const task *t, int32_t columns, uint8_t *from, size_t bytes
     v->columns = (uint8_t *)(((uintptr_t)from + 63) / 64 * 64);
     v->scratch = v->columns + (size_t)v->columns_at_once * 4 * (size_t)words;
     v->rows = (int8_t *)(v->scratch + scratch);
+    v->group = -1;
     v->starts = (int32_t *)(void *)(end - 4 * (size_t)v->rows_at_once);
     return 1;
 }
 
 /* The sums of `columns` columns of a group, in sums[row * step + column]. With `seen` their bits are looked at; those
  * that are made again are not stored then. */
-static void vnni_make(const task *t, const vnni *v, int32_t group, int32_t column, int32_t columns, int32_t *sums,
+static void vnni_make(const task *t, vnni *v, int32_t group, int32_t column, int32_t columns, int32_t *sums,
                       int32_t step, uint32_t *seen)
 {
-    const int32_t rows = t->p.rows;
-    vnni_use use = {0, 0, 0, {0}};
+    const int32_t rows = t->p.rows, is_whole = rows <= v->rows_at_once && v->units <= v->units_at_once;
+    vnni_use use = {0, 0, 0, _mm512_setzero_si512(), _mm512_setzero_si512()};
     int32_t unit, row, done, i;
     for (unit = 0; unit < v->units; unit += v->units_at_once) {
         const int32_t units = least(v->units_at_once, v->units - unit), words = units * v->unit;
@@ -454,7 +459,7 @@ static void vnni_make(const task *t, const vnni *v, int32_t group, int32_t colum
                 vnni_windows(t, v, group, column + done, some, unit, units);
             for (row = 0; row < rows; row += v->rows_at_once) {
                 const int32_t count = least(v->rows_at_once, rows - row);
-                if (!done || rows > v->rows_at_once) {
+                if ((!done || rows > v->rows_at_once) && v->group != group) {
                     if (t->is_update)
                         vnni_errors(t, group, row, count, unit, units, v->rows);
                     else
@@ -465,10 +470,13 @@ static void vnni_make(const task *t, const vnni *v, int32_t group, int32_t colum
                 }
                 vnni_products(v, count, some, words, sums + (size_t)row * (size_t)step + done, step, &use);
             }
+            if (is_whole)
+                v->group = group;
         }
     }
     if (seen)
-        *seen |= poetc_or_of_lanes(use.seen);
+        *seen |=
+            poetc_bits_below(_mm512_reduce_min_epi32(use.least)) | poetc_bits_below(_mm512_reduce_max_epi32(use.most));
 }
 
 #endif
