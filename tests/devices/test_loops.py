@@ -26,7 +26,8 @@ from poetc.ops.kernels.convolution import PackedConvolution, PackedGradWeightSgd
 from tests.support.graphs import small_cnn
 from tests.support.kernels import bind_kind
 
-MACHINES = (Machine(1, 4, 4), Machine(1, 4, 4, True), Machine(4, 12, 2), Machine(8, 6, 2), Machine(16, 12, 2))
+NEON = Machine(4, 12, 2, is_neon=True)
+MACHINES = (Machine(1, 4, 4), Machine(1, 4, 4, True), NEON, Machine(8, 6, 2), Machine(16, 12, 2))
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +107,23 @@ def test_blocks_of_integers_hold_every_product(terms: int, has_helium: bool) -> 
         least = macs // 2 if "grad_input" in kernel.symbol else macs  # strides leave taps out at the edge
         assert least <= 4 * products and (macs < 100_000 or 4 * products < 2 * macs), kernel
         seen += 1
+    assert seen > 10
+
+
+def test_planes_of_integers_hold_every_product_with_neon() -> None:
+    """Eight sums of a line at a time, and eight errors of a run, and a price for each of their loops."""
+    seen, priced = 0, load_profile("qemu-virt-a72").compute.loop_ns
+    for step in itertools.islice(integer_steps(), 2, 5):
+        for _, kernel, macs in kernels(step):
+            loops = loops_of(kernel, NEON) or {}
+            assert all(n > 0 and name.split(".", 1)[0] in priced for name, n in loops.items()), kernel
+            if not kernel.symbol.startswith("poetc_op_int8_depthwise"):
+                continue
+            products = 8 * loops.get("int8_lines.any_tap", 0) + 144 * loops.get("int8_lines.nine_pair", 0)
+            products += 72 * (loops.get("int8_lines.nine_apart", 0) + loops.get("int8_taps.nine_eight", 0))
+            products += 8 * loops.get("int8_taps.eight", 0)
+            assert macs // 3 < products, kernel  # at the edge of an image taps read zeros
+            seen += 1
     assert seen > 10
 
 
