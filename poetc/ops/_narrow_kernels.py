@@ -14,7 +14,7 @@ from poetc.ops.kernels.convolution_shape import Convolution
 from poetc.ops.kernels.kernel import Kernel, Parameters
 from poetc.ops.kernels.rows import Elements, Walk
 
-TERMS, COLUMNS, ROWS, STRIP = 32, 32, 32, 8  # as in poetc_narrow_product.h
+TERMS, COLUMNS, ROWS, STRIP = 32, 32, 32, 12  # as in poetc_narrow_product.h
 FEW = 4  # with so few rows, or terms, a product of matrices packs nothing
 BLOCK_ROWS = 12  # at most, of a register block
 ELEMENTS = 128  # of a slice, about
@@ -24,6 +24,11 @@ POOLS = ("MaxPool", "MaxPoolGrad", "AveragePool", "AveragePoolGrad")
 # Kinds whose f32 kernel runs slice by slice.
 SLICED = (*ACTIVATIONS, *(f"{kind}Grad" for kind in ACTIVATIONS), *POOLS, "Add")
 KINDS = (*SLICED, "Conv", "ConvGradInput", "ConvGradWeight", "MatMul", "ReduceSum")
+_DEPTHWISE = {
+    "Conv": "depthwise",
+    "ConvGradInput": "depthwise_grad_input",
+    "ConvGradWeight": "depthwise_grad_weight",
+}
 _FORMS = {DType.F16: 1, DType.BF16: 2}
 
 
@@ -137,10 +142,33 @@ def _convolution(kind: str, op: Bound, operands: tuple[Operand, ...]) -> Kernel 
     else:
         shape = shape_of(Windows.of(op, op.get_ints("kernel")), group, left, right, False)
         rows, depth = shape.outputs // group, shape.batch * shape.pixels
+    kept = (*operands[:2], operands[-1])
+    if shape.is_depthwise:
+        floats = _depthwise_floats(kind, shape)
+        return Kernel(f"poetc_op_narrow_{_DEPTHWISE[kind]}", NarrowConvolution(shape, kept, floats), (), 4 * floats)
     name = {"Conv": "conv", "ConvGradInput": "conv_grad_input", "ConvGradWeight": "conv_grad_weight"}[kind]
     floats = workspace_floats(rows, depth)
-    kept = (*operands[:2], operands[-1])
     return Kernel(f"poetc_op_narrow_{name}", NarrowConvolution(shape, kept, floats), (), 4 * floats)
+
+
+def _depthwise_floats(kind: str, c: Convolution) -> int:
+    """The workspace of narrow_depthwise.c: a ring of lines, one of zeros, and the sums and weights behind them."""
+    rows, reach = (c.kernel_h - 1) * c.dilation_h + 1, (c.kernel_w - 1) * c.dilation_w
+    if kind == "ConvGradWeight":
+        lanes = _whole(c.kernel_w)
+        line = (c.output_width - 1) * c.stride_w + (lanes - 1) * c.dilation_w + 1
+        return (rows + 1) * line + 2 * c.kernel_h * lanes + c.output_width
+    columns = _whole(c.output_width if kind == "Conv" else c.width)
+    line = (columns - 1) * c.stride_w + reach + 1
+    if kind == "ConvGradInput":
+        rows = (c.kernel_h - 1) * c.dilation_h // c.stride_h + 1
+        line = columns + c.pad_left + reach
+    return (rows + 1) * line + 2 * columns + c.taps
+
+
+def _whole(count: int) -> int:
+    """Whole vectors of four floats."""
+    return -(-count // 4) * 4
 
 
 def _product(op: Bound, operands: tuple[Operand, ...]) -> Kernel | None:

@@ -58,13 +58,16 @@ def windows(*pads: int, strides: tuple[int, int] = (1, 1), dilations: tuple[int,
 
 
 def convolutions(dtype: str) -> list[Case]:
-    """Plain, strided with dilation, in groups, depthwise, pointwise with more than a block of terms."""
+    """Plain, strided with dilation, in groups, depthwise, pointwise; taps and terms beyond a block."""
     found: list[Case] = []
     for n, channels, size, outputs, kernel, geometry in (
         (2, 3, (7, 9), 5, (3, 3), windows(1, 1, 1, 1)),
         (1, 4, (11, 8), 18, (3, 2), windows(2, 0, 1, 3, strides=(2, 3), dilations=(2, 1))),
         (2, 4, (6, 6), 6, (3, 3), windows(1, 1, 1, 1, group=2)),
         (1, 5, (8, 9), 5, (3, 3), windows(1, 1, 1, 1, strides=(2, 2), group=5)),
+        (2, 3, (9, 5), 3, (7, 5), windows(3, 2, 3, 2, group=3)),
+        (1, 2, (11, 42), 2, (3, 2), windows(2, 0, 1, 3, strides=(2, 3), dilations=(2, 1), group=2)),
+        (2, 2, (8, 7), 2, (2, 3), windows(1, 3, 0, 2, strides=(3, 1), dilations=(3, 2), group=2)),
         (1, 70, (5, 7), 67, (1, 1), windows(0, 0, 0, 0)),
     ):
         extents = [(k - 1) * d + 1 for k, d in zip(kernel, geometry["dilations"], strict=True)]

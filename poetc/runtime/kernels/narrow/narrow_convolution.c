@@ -160,6 +160,12 @@ static void weights_of_inputs(const group_task *t, float *to, int32_t row, int32
     const int32_t of_group = t->c.outputs / t->c.group;
     int32_t i, k, run;
     for (i = 0; i < rows; i++) {
+        if (taps == 1) {
+            poetc_widen(to, t->right, t->right_stored, ((ptrdiff_t)t->first * of_group + term) * channels + row + i,
+                        channels, terms);
+            to += terms;
+            continue;
+        }
         for (k = 0; k < terms; k += run, to += run) {
             const int32_t output = (term + k) / taps, tap = (term + k) % taps;
             const ptrdiff_t filter = ((ptrdiff_t)t->first * of_group + output) * channels + row + i;
@@ -173,7 +179,8 @@ static void weights_of_inputs(const group_task *t, float *to, int32_t row, int32
 static void spread(const group_task *t, float *to, ptrdiff_t from, int32_t w, int32_t tap, int32_t count)
 {
     const convolution *c = &t->c;
-    int32_t at = w + c->pad_left - tap * c->dilation_w, i;
+    int32_t at = w + c->pad_left - tap * c->dilation_w, outputs, i, k;
+    float some[POETC_NARROW_COLUMNS];
     if (c->stride_w == 1) {
         int32_t skip = 0, end = count;
         while (skip < count && at + skip < 0)
@@ -186,11 +193,14 @@ static void spread(const group_task *t, float *to, ptrdiff_t from, int32_t w, in
         zeros(to + end, count - end);
         return;
     }
-    for (i = 0; i < count; i++, at++) {
-        to[i] = 0.0f;
-        if (at >= 0 && at % c->stride_w == 0 && at / c->stride_w < c->output_width)
-            poetc_widen(to + i, t->left, t->left_stored, from + at / c->stride_w, 1, 1);
-    }
+    zeros(to, count);
+    i = at < 0 ? -at : (c->stride_w - at % c->stride_w) % c->stride_w;
+    outputs = poetc_min((count - i + c->stride_w - 1) / c->stride_w, c->output_width - (at + i) / c->stride_w);
+    if (outputs <= 0)
+        return;
+    poetc_widen(some, t->left, t->left_stored, from + (at + i) / c->stride_w, 1, outputs);
+    for (k = 0; k < outputs; k++)
+        to[i + k * c->stride_w] = some[k];
 }
 
 static void gradients(const group_task *t, const poetc_narrow_product *p)

@@ -36,13 +36,12 @@ POETC_INLINE void widen(const int form, const int is_dense, float *to, const voi
 #if POETC_FOUR
     const poetc_stored stored = {form, scale};
     const poetc_powers powers = poetc_powers_of(stored);
-#if defined(POETC_HELIUM)
-    for (; left > 0; left -= 4, at += 4 * bytes, to += 4)
-        vstrwq_p_f32(to, poetc_four(form, is_dense, at, step, powers, left), vctp32q((uint32_t)left));
-    return;
-#else
     for (; left >= 4; left -= 4, at += 4 * bytes, to += 4)
         vst1q_f32(to, poetc_four(form, is_dense, at, step, powers, 4));
+#if defined(POETC_HELIUM)
+    if (left > 0)
+        vstrwq_p_f32(to, poetc_four(form, is_dense, at, step, powers, left), vctp32q((uint32_t)left));
+    return;
 #endif
 #endif
     for (; left > 0; left--, at += bytes)

@@ -73,23 +73,29 @@ POETC_INLINE float32x4_t poetc_four_bfloats(float32x4_t x)
 #endif
 }
 
-/* The floats at `from`, at most `left` of them. Form and `is_dense` (the step is 1) are constants wherever this is
- * inlined; lanes beyond the last may hold anything. */
+/* The floats at `from`, at most `left` of them; lanes beyond the last may hold anything. Form and `is_dense` (the step
+ * is 1) are constants wherever this is inlined. A constant `left` is 4. */
 POETC_INLINE float32x4_t poetc_four(const int form, const int is_dense, const void *from, ptrdiff_t step,
                                     poetc_powers powers, int32_t left)
 {
     float32x4_t x;
 #if defined(POETC_HELIUM)
+    const int is_whole = __builtin_constant_p(left);
     const mve_pred16_t some = vctp32q((uint32_t)left);
     const uint32x4_t apart = vmulq_n_u32(vidupq_n_u32(0, 1), (uint32_t)step);
     if (form == POETC_FORM_F16 || form == POETC_FORM_BF16) {
-        const uint32x4_t word =
-            is_dense ? vldrhq_z_u32(from, some) : vldrhq_gather_shifted_offset_z_u32(from, apart, some);
+        const uint32x4_t word = is_whole && is_dense ? vldrhq_u32(from)
+                                : is_whole           ? vldrhq_gather_shifted_offset_u32(from, apart)
+                                : is_dense           ? vldrhq_z_u32(from, some)
+                                                     : vldrhq_gather_shifted_offset_z_u32(from, apart, some);
         if (form == POETC_FORM_BF16)
             return vreinterpretq_f32_u32(vshlq_n_u32(word, 16));
         return poetc_four_of_halves(word, powers.factor);
     }
-    x = is_dense ? vldrwq_z_f32(from, some) : vldrwq_gather_shifted_offset_z_f32(from, apart, some);
+    x = is_whole && is_dense ? vld1q_f32(from)
+        : is_whole           ? vldrwq_gather_shifted_offset_f32(from, apart)
+        : is_dense           ? vldrwq_z_f32(from, some)
+                             : vldrwq_gather_shifted_offset_z_f32(from, apart, some);
     if (form == POETC_FORM_TO_F16)
         return poetc_four_rounded(x, powers);
 #else

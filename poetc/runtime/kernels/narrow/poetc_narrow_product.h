@@ -14,7 +14,7 @@
 #define POETC_NARROW_TERMS 32
 #define POETC_NARROW_COLUMNS 32 /* at once */
 #define POETC_NARROW_ROWS 32
-#define POETC_NARROW_STRIP 8 /* rows of a at once */
+#define POETC_NARROW_STRIP 12 /* rows of a at once: whole register blocks */
 
 /* The results: floats or 16 bits, or weights that move by -rate times them. `sums` are POETC_NARROW_COLUMNS apart. */
 typedef struct {
