@@ -5,28 +5,33 @@
     python -m bench.cycles energy --models FOLDER
     python -m bench.cycles kernels --models FOLDER
     python -m bench.cycles products
+    python -m bench.cycles x86
     python -m bench.cycles ranking [--device rpi4] [--before FILE]
 
 Each prints a Markdown table. FOLDER has mlperf_ad, mlperf_ic_resnet8, mlperf_kws_f32 and mlperf_vww96 as ONNX files.
-Nothing is measured here: the same profiles give the same table on every machine.
+Nothing is measured here: the same profiles give the same table on every machine. `x86` needs gcc and llvm-mca.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import re
 import statistics
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from poetc import frontend, passes, training
+from poetc.benchmark._pipeline import Loop, innermost_loops, run_model
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
 from poetc.devices.modelled import at_end
 from poetc.graph import Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
+from poetc.runtime import runtime_directory
 from poetc.scheduling import Problem
 from poetc.training import TrainingOptions
 from tests.devices.mobilenet import mobilenet_v2
@@ -72,6 +77,21 @@ CMSIS = {
     ("qemu-mps2-an386", "int8"): "1.93 to 2.07",
     ("qemu-mps3-an547", "int8"): "0.25 to 0.39",
 }
+# Loops of the profile `host` that are one loop of the assembly: (group, loop, function, vectors of 64 bytes a pass).
+X86 = (
+    ("gemm", "packed_12", "block_12", 26),
+    ("gemm", "terms_12", "block_12", 26),
+    ("gemm", "packed_8", "block_8", 18),
+    ("gemm", "terms_8", "block_8", 18),
+    ("clip_grad", "chunk", "poetc_op_clip_grad", 5),
+    ("leaky_relu_grad", "chunk", "poetc_op_leaky_relu_grad", 4),
+    ("leaky_relu", "chunk", "poetc_op_leaky_relu", 3),
+    ("relu_grad", "chunk", "poetc_op_relu_grad", 3),
+)
+X86_SOURCES = ("gemm/poetc_gemm.c", "operators/activation.c")
+X86_FLAGS = ("-std=c99", "-O3", "-march=icelake-client", "-ffp-contract=off", "-g1")
+X86_HZ = 3.6e9  # of the machine of the profile, by its first loop
+CROSSING = 3 / 4  # of the accesses of 64 bytes, whose operands begin at any multiple of 16
 
 
 def ends(profile: DeviceProfile) -> tuple[DeviceProfile, DeviceProfile, DeviceProfile]:
@@ -249,6 +269,44 @@ def products() -> Iterator[str]:
         yield row(name, f"{value:.1f}", f"{least:.1f} to {most:.1f}", f"{published:.1f}", f"{one:.1f}", where)
 
 
+def x86() -> Iterator[str]:
+    """Loops of kernels in llvm-mca's model of Ice Lake, without and with accesses that cross a line of the cache."""
+    yield row("loop", "cycles", "with lines", "ns", "ns, with lines", "ns, measured", "error", "with lines")
+    yield row(*["---"] * 8)
+    loops = [loop for source in X86_SOURCES for loop in innermost_loops(assembly(source))]
+    measured = load_profile("host").compute.loop_ns
+    for group, name, function, accesses in X86:  # of several copies the first: they take the same cycles
+        loop = next(found for found in loops if found.function == function and vectors(found) == accesses)
+        (timed,) = run_model([loop], "x86_64-linux-gnu", "icelake-client")
+        crossing = timed.cycles + line_cycles(loop, CROSSING)
+        ns = measured[group][name].value
+        plain, lined = (1e9 * cycles / X86_HZ for cycles in (timed.cycles, crossing))
+        cells = (f"{timed.cycles:.3g}", f"{crossing:.3g}", f"{plain:.2f}", f"{lined:.2f}", f"{ns:.2f}")
+        yield row(f"`{group}.{name}`", *cells, f"{plain / ns - 1:+.0%}", f"{lined / ns - 1:+.0%}")
+
+
+def assembly(source: str) -> str:
+    root = runtime_directory()
+    folders = [root / "include", root / "kernels", *(p for p in (root / "kernels").iterdir() if p.is_dir())]
+    words = ["gcc", *X86_FLAGS, *(f"-I{folder}" for folder in folders), "-S", "-o", "-", str(root / "kernels" / source)]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+
+def vectors(loop: Loop) -> int:
+    return sum("zmm" in line and "(%" in line for line in loop.body)
+
+
+def line_cycles(loop: Loop, share: float) -> float:
+    """Cycles that a share of the accesses of 64 bytes adds by crossing a line: as if nothing else hid them.
+
+    A load that crosses takes one of the two load ports twice, and a store two writes of the cache, which makes one a
+    cycle. A number that is read for all lanes crosses nothing.
+    """
+    whole = [line for line in loop.body if "zmm" in line and "(%" in line and "{1to16}" not in line]
+    stores = sum(re.search(r"zmm\d+(\{%k\d\})?, [^,]*\(%", line) is not None for line in whole)
+    return share * ((len(whole) - stores) / 2 + stores)
+
+
 def ranking(device: str, before: Path | None) -> Iterator[str]:
     yield row(
         "MobileNetV2",
@@ -297,14 +355,14 @@ def page_over_recompute(problem: Problem) -> Iterator[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=("steps", "mlperf", "energy", "kernels", "products", "ranking"))
+    parser.add_argument("table", choices=("steps", "mlperf", "energy", "kernels", "products", "x86", "ranking"))
     parser.add_argument("--models", type=Path, default=Path("models"))
     parser.add_argument("--device", default="rpi4")
     parser.add_argument("--before", type=Path)
     given = parser.parse_args()
     makers = {"steps": steps, "mlperf": lambda: mlperf(given.models), "energy": lambda: energies(given.models)}
     makers |= {"kernels": lambda: kernels(given.models)}
-    makers |= {"products": products, "ranking": lambda: ranking(given.device, given.before)}
+    makers |= {"products": products, "x86": x86, "ranking": lambda: ranking(given.device, given.before)}
     for line in makers[given.table]():
         print(line, flush=True)
 
