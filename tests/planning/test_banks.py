@@ -16,14 +16,18 @@ from poetc.planning.banks import _InBanks
 from poetc.planning.chain import reductions
 from poetc.scheduling import (
     BankSpec,
+    Compute,
     InPlace,
+    Move,
     OperatorSpec,
     Paging,
+    PlanError,
     Problem,
     ScheduleError,
     TensorSpec,
     Variant,
     keep_all,
+    pack,
     trace_of,
     verify,
     verify_plan,
@@ -266,3 +270,35 @@ def test_checker_counts_each_bank() -> None:
     banks = tuple(replace(b, budget_bytes=peaks[full] - 16) if k == full else b for k, b in enumerate(problem.banks))
     with pytest.raises(ScheduleError, match=f"bank 'bank{full}' needs {peaks[full]} bytes"):
         verify(replace(problem, banks=banks), schedule)
+
+
+def test_checker_of_plans_counts_each_bank() -> None:
+    problem = next(p for seed in itertools.count() if (p := banked(Random(seed), 3)) and cheapest(p) is not None)
+    schedule = solved(problem).schedule
+    plan = pack(problem, schedule)
+    verify_plan(problem, schedule, plan)
+    first, *others = plan.allocations
+    used = max(range(2), key=lambda b: plan.banks[b].arena_bytes)
+    longer = tuple(replace(b, arena_bytes=b.arena_bytes + 16 * (k == used)) for k, b in enumerate(plan.banks))
+    smaller = tuple(replace(b, budget_bytes=b.budget_bytes * (k != used)) for k, b in enumerate(problem.banks))
+    for changed, wrong, says in (
+        (problem, replace(plan, banks=()), "the plan has 0 banks, the problem has 2"),
+        (problem, replace(plan, banks=longer), f"bank bank{used}: ends at .*, arena_bytes is "),
+        (replace(problem, banks=smaller), plan, f"bank bank{used}: needs .* bytes, more than its budget"),
+        (problem, replace(plan, allocations=(replace(first, tensors=((99, 0),)), *others)), "allocation 0 is of a ten"),
+        (problem, replace(plan, allocations=(replace(first, operator=99), *others)), "allocation 0 is of an operator"),
+    ):
+        with pytest.raises(PlanError, match=says):
+            verify_plan(changed, schedule, wrong)
+
+
+def test_a_move_to_a_bank_that_is_not_there() -> None:
+    problem = next(p for seed in itertools.count() if (p := banked(Random(seed), 3)) and cheapest(p) is not None)
+    schedule = solved(problem).schedule
+    at = next(k for k, s in enumerate(schedule.steps) if isinstance(s, Compute)) + 1
+    made = problem.operators[schedule.steps[at - 1].operator].outputs[0]  # type: ignore[union-attr]
+    problem = replace(problem, tensors=tuple(replace(t, move_ns=1) for t in problem.tensors))
+    for bank, says in ((7, "to bank 7, which does not exist"), (schedule.banks[made], "where it is already")):
+        steps = (*schedule.steps[:at], Move(made, bank), *schedule.steps[at:])
+        with pytest.raises(ScheduleError, match=says):
+            verify(problem, replace(schedule, steps=steps))

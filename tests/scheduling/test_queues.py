@@ -8,6 +8,7 @@ import pytest
 
 from poetc.errors import UsageError
 from poetc.scheduling import (
+    BankSpec,
     Compute,
     Elsewhere,
     Free,
@@ -188,6 +189,11 @@ def test_documents() -> None:
         ({"processors": (PROCESSORS[0], PROCESSORS[0])}, "'main' is the name of"),
         ({"processors": ()}, r"\$.operators\[0\].elsewhere\[0\].processor: processor 1, must ascend"),
         ({"processors": (PROCESSORS[0], replace(PROCESSORS[1], idle_uw=-1))}, r"\$.processors\[1\].idle_uw: -1 is neg"),
+        (
+            {"processors": (PROCESSORS[0], replace(PROCESSORS[1], active_uw=1))},
+            r"\[1\].idle_uw: 500000 is more than acti",
+        ),
+        ({"banks": (BankSpec(name="a", budget_bytes=64),)}, r"\$.banks: tensors are placed in banks for one processor"),
     ],
 )
 def test_problems_that_are_none(changes: dict[str, object], complaint: str) -> None:
