@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +47,16 @@ REFUSED = {
 }
 
 
-def cases() -> Iterator[Any]:
+@functools.cache
+def cases() -> list[Any]:
+    """Made once in a process: collecting them takes longer than most of what is done with them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case.node import collect_testcases
 
         found = collect_testcases(None)
-    for case in found:
-        if {n.op_type for n in case.model.graph.node} <= set(TRANSLATIONS) - INTEGERS | FOLDED and case.data_sets:
-            yield case
+    claimed = set(TRANSLATIONS) - INTEGERS | FOLDED
+    return [case for case in found if {n.op_type for n in case.model.graph.node} <= claimed and case.data_sets]
 
 
 def array(value: Any) -> Any:
