@@ -17,7 +17,17 @@ import sys
 import time
 from pathlib import Path
 
-from tests.coverage.counts import by_room, c_counts, c_missing, c_shares, python_missing, python_shares, table, worst
+from tests.coverage.counts import (
+    by_room,
+    c_counts,
+    c_missing,
+    c_shares,
+    counting_compiler,
+    python_missing,
+    python_shares,
+    table,
+    worst,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "coverage"
@@ -45,7 +55,7 @@ def run(jobs: int, arguments: list[str]) -> None:
     for folder in (compilers, WORK / "python", WORK / "c"):
         folder.mkdir(parents=True)
     for name in ("gcc", "cc"):
-        shutil.copy(Path(__file__).with_name("counting-cc"), compilers / name)
+        counting_compiler(name, compilers)
     settings = WORK / "coveragerc"
     settings.write_text(SETTINGS.format(work=WORK))
     environment = dict(os.environ, COVERAGE_RCFILE=str(settings), GCOV_PREFIX=str(WORK / "c"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -34,6 +35,15 @@ class Share:
     @property
     def missing(self) -> int:
         return self.branches - self.branches_taken
+
+
+def counting_compiler(name: str, folder: Path) -> None:
+    """Put a compiler of that name, whose programs count, into `folder`."""
+    real = shutil.which(name)
+    assert real is not None
+    (folder / "real").mkdir(exist_ok=True)
+    (folder / "real" / name).symlink_to(real)
+    shutil.copy(Path(__file__).with_name("counting-cc"), folder / name)
 
 
 def python_shares(document: Mapping[str, object]) -> list[Share]:

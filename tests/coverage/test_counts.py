@@ -36,7 +36,7 @@ def test_programs_leave_their_counts(tmp_path: Path) -> None:
     compilers, sources = tmp_path / "bin", tmp_path / "runtime" / "src"
     compilers.mkdir()
     sources.mkdir(parents=True)
-    shutil.copy(Path(__file__).with_name("counting-cc"), compilers / "gcc")
+    counts.counting_compiler("gcc", compilers)
     (sources / "poetc_twice.c").write_text(SOURCE)
     found = tmp_path / "counts"
     environment = dict(os.environ, PATH=f"{compilers}:{os.environ['PATH']}", GCOV_PREFIX=str(found))
