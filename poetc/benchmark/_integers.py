@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from poetc import passes, training
-from poetc.graph import Fill, Graph, Role, TensorType, TrainingGraph
+from poetc.graph import Attribute, DType, Fill, Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder
 from poetc.ops.encoding import FORMATS
 from poetc.training import RESCALES, TrainingOptions
 
+_SCALE = 2.0**-5  # of all codes
+_UNIT: dict[str, Attribute] = {"scale": _SCALE, "zero": 0}
 CLASSES, SCANNED = 10, 6  # every so manieth network keeps a history of scans
 # A layer is a convolution (outputs, kernel, stride, group, padded; outputs 0: depthwise), or a pool (kind, kernel,
 # stride). It may also be a residual around the layer before, or a dense layer of so many outputs.
@@ -92,6 +97,60 @@ def integer_steps() -> Iterator[TrainingGraph]:
         graph = _network(f"saved.{name}", *NETWORKS[1])
         step = passes.run_standard(training.build(graph, TrainingOptions()))
         yield passes.encoded(step, passes.offered(step, name))
+
+
+def coded_steps() -> Iterator[TrainingGraph]:
+    """The steps of `NETWORKS` on codes of 8 bits with a scale for each output (`--precision qas`)."""
+    for number, (shape, layers) in enumerate(NETWORKS):
+        options = TrainingOptions(precision="qas")
+        yield passes.run_standard(training.build(_coded_network(f"codes.{number}", shape, layers), options))
+
+
+def _coded_network(name: str, shape: Sequence[int], layers: Sequence[Layer]) -> Graph:
+    """The graph that a QDQ model becomes: every layer has its own scales, and a rectifier is a lowest code."""
+    random, b = np.random.default_rng(0), Builder()
+    codes: dict[str, Attribute] = {"x_scale": _SCALE, "x_zero": 0, "scale": _SCALE, "zero": 0}
+    rectified: dict[str, Attribute] = {**codes, "low": 0, "high": 127, "stops_low": 1, "stops_high": 0}
+
+    def weights(*sizes: int) -> list[str]:
+        w, scale, bias = (b.fresh(n) for n in ("weight", "weight:scale", "bias"))
+        value = random.integers(-127, 128, sizes).astype(np.int8)
+        b.add_tensor(w, TensorType(sizes, DType.I8), Role.PARAMETER, value)
+        each = np.full(sizes[0], 1 / (64 * math.sqrt(math.prod(sizes[1:]))), np.float32)
+        b.add_tensor(scale, TensorType(sizes[:1]), Role.CONSTANT, each)
+        b.add_tensor(bias, TensorType(sizes[:1], DType.I32), Role.PARAMETER, np.zeros(sizes[0], np.int32))
+        return [w, scale, bias]
+
+    def dense(x: str, outputs: int, more: dict[str, Attribute]) -> str:
+        size = b.type(x).elements // shape[0]
+        if b.type(x).shape[1] != size:
+            x = b.emit1("Reshape", [x], {"shape": (shape[0], size, 1, 1)})
+        return b.emit1("QLinearConv", [x, *weights(outputs, size, 1, 1)], more)
+
+    image = (*shape, 1, 1) if len(shape) == 2 else tuple(shape)
+    given = b.add_tensor("x", TensorType(image), Role.INPUT)
+    x = before = b.emit1("QuantizeLinear", [given], {"scale": _SCALE, "zero": 0})
+    for kind, *numbers in layers:
+        at = x
+        if kind == "conv":
+            outputs, (kernel_h, kernel_w), stride, group, padded = numbers
+            channels = b.type(x).shape[1]
+            outputs, group = outputs or channels, group or channels
+            pads = (kernel_h // 2, kernel_w // 2, (kernel_h - 1) // 2, (kernel_w - 1) // 2) if padded else (0,) * 4
+            attributes = {**rectified, "pads": pads, "strides": (stride,) * 2, "dilations": (1, 1), "group": group}
+            x = b.emit1("QLinearConv", [x, *weights(outputs, channels // group, kernel_h, kernel_w)], attributes)
+        elif kind == "residual":
+            scales = {f"{operand}_{name}": value for operand in "ab" for name, value in _UNIT.items()}
+            x = b.emit1("QLinearAdd", [x, before], {**rectified, **scales})
+        elif kind == "dense":
+            x = dense(x, numbers[0], rectified)
+        else:
+            attributes = {"kernel": (numbers[0],) * 2, "strides": (numbers[1],) * 2}
+            x = b.emit(f"QLinear{kind}", [x], {**codes, **attributes} if kind == "AveragePool" else attributes)[0]
+        before = at
+    x = b.emit1("DequantizeLinear", [dense(x, CLASSES, codes)], {"scale": _SCALE, "zero": 0})
+    y = b.emit1("Reshape", [x], {"shape": (shape[0], CLASSES)})
+    return Graph(name, b.tensors, tuple(b.operators), ("x",), (y,), b.values)
 
 
 def _network(name: str, shape: Sequence[int], layers: Sequence[Layer]) -> Graph:

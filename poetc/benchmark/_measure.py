@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from poetc import codegen, frontend, passes, training
-from poetc.benchmark._integers import integer_steps
+from poetc.benchmark._integers import coded_steps, integer_steps
 from poetc.benchmark._networks import board_networks, networks
 from poetc.codegen import program as flat
 from poetc.codegen import time_program
@@ -130,7 +131,7 @@ def bench(
     for number, graph in enumerate([*board_networks(part_bytes), *own]):
         step = step_of(graph, "sgd", fusion=number % 2 == 0)
         result += measure_on_board(step, target, profile, progress, paging=number % PAGED == 0)
-    for step in integer_steps():
+    for step in itertools.chain(integer_steps(), coded_steps()):
         result += measure_on_board(step, target, profile, progress, paging=False)
     if not result:
         raise UsageError(f"none of the networks fits {target}")

@@ -21,6 +21,7 @@ from poetc.training import TrainingOptions
 from tests.arm.conftest import load_networks
 from tests.cli.conftest import MODEL, run
 from tests.devices import mobilenet
+from tests.support import qdq
 from tests.support.graphs import small_cnn
 
 WITHIN = 0.05
@@ -64,6 +65,22 @@ def test_instructions_of_a_step_in_integers_are_those_predicted(board: str, tmp_
     for call, n in zip(program.instructions, counted.step_instructions, strict=True):
         assert isinstance(call, Call)
         assert n < 0.02 * counted.instructions or costs[call.operator] == pytest.approx(n, rel=0.1), call.title
+
+
+@pytest.mark.parametrize("board", ["mps2-an386", pytest.param("virt-a72", marks=pytest.mark.long)])
+def test_instructions_of_a_step_on_codes_are_those_predicted(board: str, tmp_path: Path) -> None:
+    """Of a QDQ model (`--precision qas`)."""
+    options, profile = TrainingOptions(precision="qas"), load_profile(f"qemu-{board}")
+    graph = frontend.load(qdq.quantised(tmp_path), quantized=True)
+    step = passes.run_standard(training.build(training.in_precision(graph, options), options))
+    program = _measure.plain_program(step, profile)
+    problem = build_problem(step, profile, budget_bytes=1 << 40)
+    counted = execute(build_firmware(program, step.values, board, tmp_path / "firmware"), [sample_inputs(program, 0)])
+    assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)
+    costs = {op.name: op.time_ns for op in problem.operators}
+    for call, n in zip(program.instructions, counted.step_instructions, strict=True):
+        assert isinstance(call, Call)
+        assert n < 0.05 * counted.instructions or costs[call.operator] == pytest.approx(n, rel=0.15), call.title
 
 
 def counted_step(

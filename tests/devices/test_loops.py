@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from poetc.benchmark._integers import integer_steps
+from poetc.benchmark._integers import coded_steps, integer_steps
 from poetc.benchmark._measure import step_of
 from poetc.benchmark._networks import board_networks
 from poetc.devices import build_problem, list_profiles, load_profile, zeros
@@ -108,6 +108,28 @@ def test_blocks_of_integers_hold_every_product(terms: int, has_helium: bool) -> 
         assert least <= 4 * products and (macs < 100_000 or 4 * products < 2 * macs), kernel
         seen += 1
     assert seen > 10
+
+
+def test_updates_of_codes_hold_every_product() -> None:
+    """Of gradients in floats: two rows by four columns; a tap of an output beside each of its pixels."""
+    seen, priced = 0, load_profile("qemu-mps2-an386").compute.loop_ns
+    for step in itertools.islice(coded_steps(), 3):
+        for _, kernel, macs in kernels(step):
+            loops = loops_of(kernel, Machine(1, 4, 4, integer_terms=4)) or {}
+            if "qlinear" not in kernel.symbol or not loops:
+                continue
+            assert all(n > 0 and name.split(".", 1)[0] in priced for name, n in loops.items()), kernel
+            name = kernel.symbol.removeprefix("poetc_op_")
+            if name == "qlinear_conv_sgd":
+                products = 8 * loops.get(f"{name}.two_term", 0) + 4 * loops.get(f"{name}.one_term", 0)
+                assert macs <= products
+                seen += 1
+            elif name == "qlinear_conv_grad_input":
+                products = 16 * loops.get(f"{name}.fours_term", 0) + 4 * loops.get(f"{name}.fours_rest", 0)
+                products += loops.get(f"{name}.term", 0) + loops.get(f"{name}.dense_term", 0)
+                assert macs // 2 < products <= macs, kernel  # taps beside the image are left out
+                seen += 1
+    assert seen > 15
 
 
 def test_planes_of_integers_hold_every_product_with_neon() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 
 from poetc.devices.loops import (  # noqa: F401
+    _coded,
     _convolution,
     _convolution_packed,
     _convolution_packed_grad_input,

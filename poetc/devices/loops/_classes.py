@@ -30,7 +30,7 @@ _CLASSES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("operators/mov", "operators/gather", "operators/pad", "operators/poetc_walk", "simd/poetc_clear"),
     ),
     "optimizer": (("sgd",), ("operators/optimizer", "operators/sgd_of", "operators/accumulation")),
-    "int8": (("int8", "Integer"), ("int8/",)),
+    "int8": (("int8", "Integer", "qlinear", "QLinear"), ("int8/",)),
     "elementwise": (
         (
             "add",

@@ -79,8 +79,8 @@ BESIDES: dict[str, str] = {}  # of a kernel: the group in which a profile has it
 _SHARED = """gemm put transpose planes pixels windows spread fill strip clear copy gaps tiles pairs slide gather filter
 taps correlate segment outer inner
 rank_one walk memcpy descend direct winograd
-int8_errors int8_gather int8_lines int8_pixels int8_plane int8_product int8_scan int8_start int8_taps int8_values
-int8_weights int8_widen int8_windows"""
+int8_errors int8_gather int8_lines int8_pixels int8_plane int8_product int8_requantize int8_scan int8_start int8_taps
+int8_values int8_weights int8_widen int8_windows"""
 SHARED = frozenset(_SHARED.split())
 
 
