@@ -233,7 +233,9 @@ def _beside(folder: Path, location: str) -> Path | None:
     """The file at a location. None where a path cannot be so: a model must not read files outside of its own folder."""
     try:
         file = (folder / location).resolve()
-        file.is_file()
+        file.stat()  # `is_file` is False for such a name from Python 3.14 on
+    except (FileNotFoundError, NotADirectoryError):
+        pass
     except (OSError, ValueError):  # too long, or with a zero byte
         return None
     return file if location and file.is_relative_to(folder.resolve()) else None
