@@ -1,14 +1,16 @@
 """`poetc solve --band`: a schedule's cost and gap where numbers of the profile are at the ends of their bands.
 
 The schedule stays, and is priced anew. The problem at each end is solved again, with the kernels and the places of
-state that were chosen. That gives the bound there, and other schedules to compare this one with.
+state that were chosen. That gives the bound there, and other schedules to compare this one with. Where all costs are
+as high or higher, the bound of the schedule itself holds, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import ge
 from typing import Any
 
 from poetc.artifact import Artifact
@@ -19,7 +21,7 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
 from poetc.planning.solution import least_cost
-from poetc.scheduling import Problem, Schedule, verify_parts
+from poetc.scheduling import Objective, Problem, Schedule, verify_parts
 from poetc.scheduling.problem import OperatorSpec, TensorSpec, Variant
 
 SECTIONS = ("compute", "stores", "power", "threads")
@@ -37,30 +39,47 @@ class _At:
     numbers: int
     problem: Problem
 
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether no cost depends on the section: the time of a step needs no power."""
+        return self.section == "power" and self.problem.objective is Objective.TIME
 
-def band_of(artifact: Artifact, request: SolveRequest, progress: Progress = silent) -> list[dict[str, Any]]:
+    def keeps_bound_of(self, problem: Problem) -> bool:
+        """Whether every schedule, with other choices too, costs here as much as in `problem` or more."""
+        return (self.end == "high" or self.changes_nothing) and _costs_at_least(self.problem, problem)
+
+
+def band_of(
+    artifact: Artifact, request: SolveRequest, progress: Progress = silent
+) -> tuple[list[dict[str, Any]], list[str]]:
     """A row for each end: costs of the schedule, the bound, and a better schedule among those that were seen.
 
-    Takes up to the time limit once more.
+    And a note where one of those is better with the profile's own numbers, too. Takes up to the time limit once more.
     """
     assert artifact.graph is not None and artifact.profile is not None
     ends = list(_ends(artifact, request, artifact.profile, artifact.graph))
     seen: list[tuple[str, Schedule]] = [("", artifact.schedule)]
     bounds: list[tuple[int | None, int | None]] = []
+    to_solve = sum(not at.changes_nothing for at in ends)
     for at in ends:
+        bound = artifact.schedule.proof.bound if at.keeps_bound_of(artifact.problem) else None
+        with_choices = bound
+        if at.changes_nothing:
+            bounds.append((bound, _at_least(with_choices, at.problem)))
+            continue
         progress(f"solving where {at.section} is {at.end}")
-        bound = with_choices = None
-        planner = replace(request.planner(request.options.time_limit_s / len(ends), progress), reductions=())
+        planner = replace(request.planner(request.options.time_limit_s / to_solve, progress), reductions=())
         with suppress(InfeasibleError, LimitError):
             solution = planner.solve(at.problem)
             claimed, scope = artifact.schedule.proof.scope, solution.proof.scope
             if scope.covers(claimed):
-                bound = solution.proof.bound
+                bound = max(bound or 0, solution.proof.bound)
             if scope.covers(replace(scope, order=claimed.order, repetition=claimed.repetition)):
-                with_choices = solution.proof.bound
+                with_choices = max(with_choices or 0, solution.proof.bound)
             seen.append((f"{at.section} {at.end}", solution.schedule))
         bounds.append((bound, _at_least(with_choices, at.problem)))
-    return [_row(at, *found, seen) for at, found in zip(ends, bounds, strict=True)]
+    rows = [_row(at, *found, seen) for at, found in zip(ends, bounds, strict=True)]
+    return rows, _better_at_home(artifact.problem, seen)
 
 
 def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, step: TrainingGraph) -> Sequence[_At]:
@@ -81,15 +100,34 @@ def _at_least(bound: int | None, problem: Problem) -> int:
     return max(bound or 0, least_cost(problem))
 
 
+def _better_at_home(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> list[str]:
+    """A note where a schedule that was found at an end is better with the profile's own numbers, too."""
+    own, better = _own_and_best(problem, seen)
+    if better is None:
+        return []
+    place, cost = better
+    saved = f"{(own - cost) / own:.1%}".replace("%", " %")
+    return [
+        f"a schedule that --band found for {place} needs {saved} less with the profile's own numbers, too; "
+        "a longer --time-limit may find it"
+    ]
+
+
+def _own_and_best(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> tuple[int, tuple[str, int] | None]:
+    """The cost of the first schedule, and where another one that meets the deadline was found which costs less."""
+    traces = [(name, verify_parts([(problem, schedule.steps)])) for name, schedule in seen]
+    costs = [(name, problem.objective.cost(t.energy_pj, t.time_ns)) for name, t in traces]
+    deadline = problem.deadline_ns
+    in_time = [c for c, (_, t) in zip(costs, traces, strict=True) if deadline is None or t.time_ns <= deadline]
+    cost, best = costs[0][1], min(in_time, key=lambda pair: pair[1], default=costs[0])
+    return cost, best if best[1] < cost * (1 - WORTH_A_WORD) else None
+
+
 def _row(at: _At, bound: int | None, with_choices: int | None, seen: Sequence[tuple[str, Schedule]]) -> dict[str, Any]:
     """`with_choices`: a bound for the kernels and the places of state that the schedule has."""
-    traces = [(name, verify_parts([(at.problem, schedule.steps)])) for name, schedule in seen]
-    costs = [(name, at.problem.objective.cost(t.energy_pj, t.time_ns)) for name, t in traces]
-    own, cost = traces[0][1], costs[0][1]
+    own = verify_parts([(at.problem, seen[0][1].steps)])
+    cost, better = _own_and_best(at.problem, seen)
     deadline = at.problem.deadline_ns
-    in_time = [c for c, (_, t) in zip(costs, traces, strict=True) if deadline is None or t.time_ns <= deadline]
-    best = min(in_time, key=lambda pair: pair[1], default=costs[0])
-    better = best[1] < cost * (1 - WORTH_A_WORD)
     return {
         "section": at.section,
         "end": at.end,
@@ -101,12 +139,29 @@ def _row(at: _At, bound: int | None, with_choices: int | None, seen: Sequence[tu
         "gap": _gap(cost, bound),
         "gap_with_these_choices": _gap(cost, with_choices),
         "in_time": deadline is None or own.time_ns <= deadline,
-        "better": {"found_at": best[0], "cost": best[1]} if better else None,
+        "better": None if better is None else {"found_at": better[0], "cost": better[1]},
     }
 
 
 def _gap(cost: int, bound: int | None) -> float | None:
     return None if bound is None or cost <= 0 else max(0.0, (cost - bound) / cost)
+
+
+def _costs_at_least(problem: Problem, other: Problem) -> bool:
+    """Whether nothing costs less in `problem` than in `other`, nor takes less time where there is a deadline."""
+    price = problem.objective.cost
+    timed = problem.deadline_ns is not None
+
+    def all_of(of: Problem) -> Iterator[int]:
+        for op in of.operators:
+            for energy_pj, time_ns in ((op.energy_pj, op.time_ns), *((e.energy_pj, e.time_ns) for e in op.elsewhere)):
+                yield from (price(energy_pj, time_ns), time_ns if timed else 0)
+        for t in of.tensors:
+            for pj, ns in zip(_TENSOR_COSTS[1::2], _TENSOR_COSTS[::2], strict=True):
+                needed_ns = getattr(t, ns) or 0  # none: it may not be moved
+                yield from (price(getattr(t, pj), needed_ns), needed_ns if timed else 0)
+
+    return problem.processors == other.processors and all(map(ge, all_of(problem), all_of(other)))
 
 
 def priced_as(problem: Problem, other: Problem) -> Problem:

@@ -137,7 +137,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     )
     summary |= programs.predicted_sizes(artifact)
     if request.band:
-        summary["band"] = band_of(artifact, request, progress)
+        summary["band"], more = band_of(artifact, request, progress)
+        summary["notes"] += more
     if request.out is not None:
         progress("writing the report")
         summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)

@@ -7,11 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from poetc.commands.band import _At, _at_least, _row, priced_as
-from poetc.devices import load_profile
+import poetc
+from poetc.commands.band import _At, _at_least, _better_at_home, _row, priced_as
+from poetc.devices import build_problem, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.reporting._words import band_rows, guesses
-from poetc.scheduling import OperatorSpec, Problem, TensorSpec, keep_all, verify
+from poetc.scheduling import (
+    Compute,
+    Free,
+    Objective,
+    OperatorSpec,
+    PageIn,
+    PageOut,
+    Problem,
+    TensorSpec,
+    keep_all,
+    verify,
+)
 from poetc.scheduling.problem import ProcessorSpec, Variant
 from tests.cli.conftest import MODEL, run
 
@@ -79,6 +91,123 @@ def test_a_schedule_is_priced_at_both_ends(tmp_path: Path) -> None:
     report = (tmp_path / "a.poetc" / "report.txt").read_text(encoding="utf-8")
     assert "At the ends of the profile's bands" in report
     assert "At the ends of the profile" in (tmp_path / "a.poetc" / "report.html").read_text(encoding="utf-8")
+
+
+BOARD = """
+title: a board
+inherits: nrf52840
+sources: {{s: {{kind: estimated, text: x}}}}
+compute:
+  source: s
+  cycles: null
+  contraction_mac_per_s: {macs}
+  elementwise_flop_per_s: 1.0e7
+  memory_bytes_per_s: 1.0e8
+  operator_overhead_ns: 1000
+power: {{active_w: {watts}, idle_w: {{value: 0.002, source: s}}}}
+stores:
+  sd: {{read_bytes_per_s: {rate}, read_latency_ns: {{value: 1000, source: s}}, read_w: {{value: 0.3, source: s}}}}
+"""
+BANDS = {"macs": (1.0e7, 2.0e6, 5.0e7), "watts": (0.01, 0.008, 0.02), "rate": (1.0e6, 5.0e5, 2.0e6)}
+
+
+def board(folder: Path, name: str, **moved: float) -> Path:
+    """A board with bands, or with plain numbers where some are moved."""
+    words = {}
+    for key, (value, low, high) in BANDS.items():
+        more = "" if moved else f", low: {low}, high: {high}"
+        words[key] = f"{{value: {moved.get(key, value)}, source: s{more}}}"
+    (folder / f"{name}.yaml").write_text(BOARD.format(**words), encoding="utf-8")
+    return folder / f"{name}.yaml"
+
+
+def priced_by_hand(solution: poetc.Solution, device: Path) -> tuple[int, int]:
+    """Energy and time of a schedule step by step: operators by a profile of plain numbers, page-ins by hand."""
+    profile = load_profile(device)
+    assert solution.artifact.graph is not None
+    there = {op.name: op for op in build_problem(solution.artifact.graph, profile, budget_bytes=0).operators}
+    store = profile.stores["sd"]
+    energy_pj = time_ns = 0
+    for step in solution.schedule.steps:
+        if isinstance(step, Compute):
+            chosen = solution.problem.operators[step.operator]
+            kernels: tuple[OperatorSpec | Variant, ...] = (there[chosen.name], *there[chosen.name].low_workspace)
+            (kernel,) = (k for k in kernels if k.kernel == chosen.kernel)
+            energy_pj, time_ns = energy_pj + kernel.energy_pj, time_ns + kernel.time_ns
+        elif isinstance(step, PageIn):
+            size = solution.problem.tensors[step.tensor].footprint_bytes
+            ns = store.read_latency_ns.value + size / store.read_bytes_per_s.value * 1e9
+            watts = store.read_w.value + profile.power.active_w.value  # the processor polls
+            energy_pj, time_ns = energy_pj + round(ns * watts * 1e3), time_ns + round(ns)
+        elif isinstance(step, PageOut):
+            tensor = solution.problem.tensors[step.tensor]
+            ns = tensor.page_out_ns  # writes have no band
+            watts = store.write_w.value + profile.power.active_w.value
+            energy_pj, time_ns = energy_pj + round(ns * watts * 1e3), time_ns + ns
+    return energy_pj, time_ns
+
+
+def test_costs_at_the_ends_are_those_of_profiles_with_plain_numbers(tmp_path: Path) -> None:
+    limits = ("--batch", "4", "-d", board(tmp_path, "banded"), "--budget", "45%", "--gap", "0.9", "--time-limit", "0.5")
+    assert run("solve", MODEL, *limits, "--band", "-o", tmp_path / "a.poetc").code == 0
+    solution = poetc.open_solution(tmp_path / "a.poetc")
+    assert any(isinstance(step, PageIn) for step in solution.schedule.steps)
+    moved = {
+        ("compute", "low"): {"macs": BANDS["macs"][2]},
+        ("compute", "high"): {"macs": BANDS["macs"][1]},
+        ("stores", "low"): {"rate": BANDS["rate"][2]},
+        ("stores", "high"): {"rate": BANDS["rate"][1]},
+        ("power", "low"): {"watts": BANDS["watts"][1]},
+        ("power", "high"): {"watts": BANDS["watts"][2]},
+    }
+    rows = {(row["section"], row["end"]): row for row in solution.summary["band"]}
+    assert rows.keys() == moved.keys()
+    for place, numbers in moved.items():
+        energy_pj, time_ns = priced_by_hand(solution, board(tmp_path, "plain", **numbers))
+        assert rows[place]["energy_pj"] == pytest.approx(energy_pj, rel=1e-6), place
+        assert rows[place]["time_ns"] == pytest.approx(time_ns, rel=1e-6), place
+        assert rows[place]["bound"] is None or rows[place]["bound"] <= rows[place]["cost"]
+
+
+def test_a_bound_holds_where_everything_costs_as_much_or_more() -> None:
+    plain = problem(10)
+    assert _At("compute", "high", 3, problem(20)).keeps_bound_of(plain)
+    assert not _At("compute", "low", 3, problem(20)).keeps_bound_of(plain)  # other kernels may cost less
+    assert not _At("compute", "high", 3, problem(9)).keeps_bound_of(plain)
+    timed = replace(plain, objective=Objective.TIME)
+    assert _At("power", "low", 3, timed).keeps_bound_of(timed)
+    assert _At("power", "low", 3, timed).changes_nothing
+    assert not _At("power", "low", 3, plain).changes_nothing
+
+
+def test_a_schedule_that_is_better_at_home_is_said() -> None:
+    plain = problem(10)
+    once = keep_all(plain)
+    twice = replace(once, steps=(once.steps[0], Free(0), *once.steps))
+    (note,) = _better_at_home(plain, [("", twice), ("stores high", once)])
+    assert "found for stores high needs 33.3 % less with the profile's own numbers" in note
+    assert _better_at_home(plain, [("", once), ("stores high", twice)]) == []
+
+
+@pytest.mark.long
+def test_power_changes_nothing_in_the_time(tmp_path: Path) -> None:
+    """Rows of the power's ends had gaps of their own, from a search with less time."""
+    limits = (
+        "--batch",
+        "1",
+        "-d",
+        board(tmp_path, "b"),
+        "--budget",
+        "60%",
+        "--objective",
+        "time",
+        "--time-limit",
+        "0.5",
+    )
+    ended = run("solve", MODEL, *limits, "--band", "-o", tmp_path / "a.poetc", "--json")
+    assert ended.code == 0, ended.err
+    for row in (row for row in ended.json["band"] if row["section"] == "power"):
+        assert (row["time_ns"], row["gap"]) == (ended.json["time_ns"], pytest.approx(ended.json["gap"], abs=1e-9))
 
 
 def test_a_problem_has_no_bands(tmp_path: Path) -> None:
