@@ -206,12 +206,13 @@ def band_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = []
     for row in summary.get("band") or ():
         text = f"{format_pj(row['energy_pj'])}, {format_ns(row['time_ns'])}"
-        if row["gap"] is not None:
-            text += f"; within {at_most(row['gap'])} of optimal"
-        elif (gap := row.get("gap_with_these_choices")) is not None:
-            text += f"; within {at_most(gap)} of optimal with these kernels and places of state"
-        else:
-            text += "; no bound"
+        gap, fixed = row["gap"], row.get("gap_with_these_choices")
+        found = [] if gap is None else [f"{at_most(gap)} of optimal"]
+        if fixed is not None and (gap is None or at_most(fixed) != at_most(gap)):
+            found.append(
+                f"{at_most(fixed)}{' of optimal' if gap is None else ''} with these kernels and places of state"
+            )
+        text += f"; within {', '.join(found)}" if found else "; no bound"
         if not row["in_time"]:
             text += "; misses the deadline"
         if better := row["better"]:
