@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -62,7 +63,9 @@ def run(jobs: int, arguments: list[str]) -> None:
     environment["PATH"] = f"{compilers}{os.pathsep}{environment['PATH']}"
     chosen = arguments or ["-m", "not long and not conformance"]
     words = [sys.executable, "-m", "coverage", "run", "-m", "pytest", "-n", str(jobs), "-p", "no:cacheprovider"]
-    subprocess.run([*words, *chosen], env=environment, cwd=ROOT, check=False)
+    # What tests compile once and keep from run to run would not count.
+    with tempfile.TemporaryDirectory(prefix="poetc-coverage-") as folder:
+        subprocess.run([*words, *chosen], env=dict(environment, TMPDIR=folder), cwd=ROOT, check=False)
     for command in (["combine", "--quiet"], ["json", "--quiet", "-o", str(WORK / "python.json")]):
         subprocess.run([sys.executable, "-m", "coverage", *command], env=environment, cwd=ROOT, check=True)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 AT_ONCE = 200  # files of counts that one gcov reads
-EMITTED = "emitted"  # the room of every model.c
 
 
 @dataclass(slots=True)
@@ -60,8 +59,8 @@ def python_shares(document: Mapping[str, object]) -> list[Share]:
 def c_counts(folder: Path, sources: Path) -> dict[str, Counts]:
     """Of all programs that left counts below `folder`, added up by the file of `sources` that they were copied from.
 
-    A file counts where it has the name of a file of `sources`, which emitted directories keep copies of. The emitted
-    model.c counts by itself in each program.
+    A file counts where it has the name of a file of `sources`, which emitted directories keep copies of. Their own
+    model.c is tables, without a line that runs.
     """
     known = {path.name: path.relative_to(sources).as_posix() for path in sources.rglob("*.[ch]")}
     result: dict[str, Counts] = defaultdict(Counts)
@@ -71,8 +70,7 @@ def c_counts(folder: Path, sources: Path) -> dict[str, Counts]:
         done = subprocess.run([*words, *data[start : start + AT_ONCE]], capture_output=True, text=True, check=False)
         for line in done.stdout.splitlines():
             for file in json.loads(line)["files"] if line.startswith("{") else ():
-                path = Path(file["file"])
-                name = f"{EMITTED}/{path}" if path.name == "model.c" else known.get(path.name)
+                name = known.get(Path(file["file"]).name)
                 if name is not None:
                     _add(result[name], file["lines"])
     return dict(result)
@@ -109,16 +107,15 @@ def c_missing(counts: Mapping[str, Counts]) -> list[str]:
         f"{name}:{line}, way {way}"
         for name, c in sorted(counts.items())
         for (line, way), taken in sorted(c.branches.items())
-        if not taken and not name.startswith(EMITTED)
+        if not taken
     ]
 
 
 def by_room(shares: Iterable[Share], depth: int) -> list[Share]:
-    """Added up by the first `depth` folders of a name. Emitted code is one room."""
+    """Added up by the first `depth` folders of a name."""
     rooms: dict[str, list[Share]] = defaultdict(list)
     for share in shares:
-        folders = share.name.split("/")[:-1]
-        rooms["/".join(folders[: 1 if folders[:1] == [EMITTED] else depth])].append(share)
+        rooms["/".join(share.name.split("/")[:-1][:depth])].append(share)
     return [
         Share(
             name,
