@@ -119,10 +119,8 @@ MADE = {  # the last thing that each makes
 }
 
 
-QUICK = "tutorials/first-schedule"  # the page that a newcomer follows
-
-
-@pytest.mark.parametrize("page", [p if p == QUICK else pytest.param(p, marks=pytest.mark.long) for p in MADE])
+@pytest.mark.long
+@pytest.mark.parametrize("page", MADE)
 def test_pages_of_commands_run(page: str, tmp_path: Path) -> None:
     """Every line of a shell, and every piece of Python, one after the other in one folder."""
     in_a_copy(tmp_path)
