@@ -111,9 +111,6 @@ class Profile:
 
     # --- removal ---
 
-    def _grow(self, stay: Residency, first: int, last: int) -> None:
-        self.ram[max(first, 0) : last + 1] += self.model.size[stay.tensor]
-
     def try_remove(self, j: int, capacity: int) -> bool:
         """Remove the recomputation or page-in at `j`, if RAM has room to keep its tensors since their last stay."""
         model = self.model

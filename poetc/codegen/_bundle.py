@@ -45,9 +45,6 @@ class ProgramBundle:
     kept: tuple[int, ...] = ()
     parts: tuple[int, ...] = ()
 
-    def goes_to_other_parts(self, switch: ProgramSwitch) -> bool:
-        return bool(self.parts) and self.parts[switch.source] != self.parts[switch.target]
-
     def share(self, plan: int, join: int) -> str:
         """The share of the batch over which the rest of a plan reads sums; "" if it reads none."""
         made = set[str]()

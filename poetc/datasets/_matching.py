@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -148,8 +147,3 @@ def _refuse_raw(where: str, called: str, span: str) -> None:
         f"{where}: {called} from {span} looks unscaled: scale it as the model was trained, such as with --normalize"
         " 0..255, or give --any-range"
     )
-
-
-def with_rows(samples: Samples, rows: Array) -> Samples:
-    """The part of the samples with these indices."""
-    return replace(samples, rows=rows if samples.rows is None else samples.rows[rows])

@@ -45,10 +45,6 @@ class Rewriter:
                 pass
         self.operators = _needed(self.operators, self.outputs)
 
-    def _improve(self, patterns: Mapping[str, Sequence[Pattern]]) -> bool:
-        last = self.operators[-1]
-        return any(pattern(self, last) for pattern in patterns.get(last.kind, ()))
-
     def _resolved(self, op: Operator) -> Operator:
         inputs = tuple(self._alias.get(t, t) for t in op.inputs)
         return op if inputs == op.inputs else _with(op, inputs=inputs)

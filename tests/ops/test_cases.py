@@ -11,7 +11,7 @@ import pytest
 
 import tests.ops.cases
 from poetc.ops import registry, spec
-from tests.support.kernels import Case, check_gradient, check_kernel, differentiable, evaluate, library
+from tests.support.kernels import Case, bind_kind, check_gradient, check_kernel, differentiable, evaluate, library
 
 CASES: list[Case] = [
     case
@@ -29,6 +29,10 @@ def test_runtime_compiles() -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_types(case: Case) -> None:
     evaluate(case.kind, case.attributes, case.arrays())
+    op = bind_kind(case.kind, case.attributes, case.arrays())
+    work = spec(case.kind).work(op)
+    assert min(work.macs, work.flops, work.bytes_moved or 0) >= 0
+    assert all(type(number) is int for number in (work.macs, work.flops, work.bytes_moved or 0))
 
 
 @pytest.mark.parametrize("case", KERNEL_CASES, ids=str)

@@ -7,7 +7,6 @@ are counted along each axis apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from poetc.devices.loops._machine import Loops, Machine, add, counts
@@ -46,14 +45,6 @@ def _every(first: int, stride: int, size: int, pad: int, dilation: int, kernel: 
     step = stride // math.gcd(stride, dilation)
     origin = (first + pad - tap * dilation) // stride
     return _Axis(count, 1, origin, -(step * dilation // stride), -(-(kernel - tap) // step))
-
-
-def _fours(name: str, pieces: Iterable[int]) -> Loops:
-    """Loops that take four numbers at a time, then one."""
-    found: Loops = {}
-    for size in pieces:
-        add(found, {f"{name}_four": size // 4, f"{name}_one": size % 4})
-    return found
 
 
 def _parts_of(name: str, times: int, count: int, sizes: tuple[int, ...]) -> Loops:
