@@ -387,6 +387,8 @@ def _lines(m: Machine, c: Convolution, lines: int, count: int, stride: int) -> L
     """add_line, and the taps before."""
     is_nine = c.kernel_h == c.kernel_w == 3
     loops: Loops = {"int8_lines.taps": c.taps, "int8_lines.line": lines}
+    if m.has_helium and is_nine and stride == 1 and lines >= 4:  # four lines at a time
+        return loops | {"int8_lines.nine": -(-lines // 4), "int8_lines.nine_column": -(-lines // 4) * count}
     if m.has_helium:
         three = lines * c.kernel_h * -(-c.kernel_w // 3)
         four = "four" if stride == 1 else "apart_four"
@@ -404,6 +406,7 @@ def _lines(m: Machine, c: Convolution, lines: int, count: int, stride: int) -> L
             "int8_lines.any_tap": rows * c.kernel_w,
         }
     if m.integer_terms == 4 and is_nine and stride == 1:
+        del loops["int8_lines.line"]
         return loops | {"int8_lines.nine": lines, "int8_lines.nine_two": lines * -(-count // 2)}
     if is_nine:
         return loops | {"int8_lines.sum_nine": lines * count}

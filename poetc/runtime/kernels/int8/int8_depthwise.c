@@ -30,6 +30,38 @@ static inline int32_t add_pair(const int16_t *x, const int16_t *y, int32_t sum)
 
 #endif
 
+#if HAS_SMLAD && !POETC_INT8_HELIUM
+/* Fills `count` numbers, which are even and begin at a multiple of 4 bytes: eight at a time. */
+static inline void fill_pairs(operand *to, int32_t count, int32_t pad)
+{
+    const uint32_t pair = ((uint32_t)pad & 0xffffu) | (uint32_t)pad << 16;
+    const uint64_t four = (uint64_t)pair << 32 | pair;
+    for (; count >= 8; count -= 8, to += 8) {
+        __builtin_memcpy(__builtin_assume_aligned(to, 4), &four, sizeof four);
+        __builtin_memcpy(__builtin_assume_aligned(to + 4, 4), &four, sizeof four);
+    }
+    for (; count > 0; count -= 2, to += 2)
+        __builtin_memcpy(__builtin_assume_aligned(to, 4), &pair, sizeof pair);
+}
+#endif
+
+#if HAS_SMLAD
+/* Packs `count` numbers that follow each other, at least one. */
+static inline void pack_row(const int8_t *x, int32_t count, operand *to)
+{
+#if POETC_INT8_HELIUM
+    poetc_copy_bytes(x, count, to);
+#else
+    for (; count >= 4; count -= 4, x += 4, to += 4) {
+        const operand v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
+        to[0] = v0, to[1] = v1, to[2] = v2, to[3] = v3;
+    }
+    for (; count > 0; count--)
+        *to++ = *x++;
+#endif
+}
+#endif
+
 /* Packs a plane of `lines` lines of `line` numbers. Number (i, j) of `from` lies at (top + i * down, left + j * right),
  * unless that is outside; all others are `pad`. */
 static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_t down, int32_t right, int32_t top,
@@ -41,6 +73,8 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
     poetc_fill_bytes(to, count, (int8_t)pad);
 #elif HAS_NEON
     fill_shorts(to, count, pad);
+#elif HAS_SMLAD
+    fill_pairs(to, count, pad);
 #else
     for (i = 0; i < count; i++)
         to[i] = (int16_t)pad;
@@ -61,17 +95,21 @@ static void pack_plane(const int8_t *from, int32_t height, int32_t width, int32_
         return;
     }
 #endif
+#if HAS_SMLAD
+    if (right == 1 && down == 1 && first < last) {
+        const int32_t above = top < 0 ? -top : 0, below = at_most(height, lines - top);
+        const int8_t *x = from + (size_t)above * (size_t)width + first;
+        operand *y = to + (top + above) * line + left + first;
+        for (i = above; i < below; i++, x += width, y += line)
+            pack_row(x, last - first, y);
+        return;
+    }
+#endif
     for (i = 0; i < height && first < last; i++) {
         const int32_t at = top + i * down;
         if (at >= 0 && at < lines) { /* else no pointer may be formed */
             const int8_t *x = from + (size_t)i * (size_t)width + first;
             operand *y = to + at * line + left + first * right;
-#if POETC_INT8_HELIUM
-            if (right == 1) {
-                poetc_copy_bytes(x, last - first, y);
-                continue;
-            }
-#endif
             for (j = first; j + 4 <= last && right == 1; j += 4, x += 4, y += 4) {
                 const operand v0 = x[0], v1 = x[1], v2 = x[2], v3 = x[3];
                 y[0] = v0, y[1] = v1, y[2] = v2, y[3] = v3;
@@ -126,6 +164,51 @@ static inline void add_three_taps(const operand *x, int32_t stride, const operan
                          : "lr", "memory");
 }
 
+/* Adds a column of four lines to the sums of the windows that begin two before it, one before it and with it.
+ * The start comes from a core register, since eight vectors are in use. */
+#define ADD_COLUMN                                                                                                     \
+    {                                                                                                                  \
+        int32x4_t number = vldrbq_gather_offset_s32(from, upper);                                                      \
+        __asm__("" : "+r"(start));                                                                                     \
+        s0 = vmlaq_n_s32(s0, number, w02), s1 = vmlaq_n_s32(s1, number, w01);                                          \
+        s2 = vmlaq_n_s32(vdupq_n_s32(start), number, w00);                                                             \
+        number = vldrbq_gather_offset_s32(from, inner);                                                                \
+        s0 = vmlaq_n_s32(s0, number, w12), s1 = vmlaq_n_s32(s1, number, w11), s2 = vmlaq_n_s32(s2, number, w10);       \
+        number = vldrbq_gather_offset_s32(from, lower);                                                                \
+        s0 = vmlaq_n_s32(s0, number, w22), s1 = vmlaq_n_s32(s1, number, w21), s2 = vmlaq_n_s32(s2, number, w20);       \
+        from++;                                                                                                        \
+    }
+
+#define NINES_LINES 4
+
+/* The sums of a plane of at least four lines, with 3 x 3 taps, all of which start from the first. Four lines go from
+ * left to right at once, the last four perhaps once more. */
+static void sums_of_nines(const operand *x, int32_t line, const operand *w, int32_t height, int32_t width,
+                          int32_t *sums)
+{
+    const uint32x4_t lanes = vidupq_n_u32(0u, 1), upper = vmulq_n_u32(lanes, (uint32_t)line);
+    const uint32x4_t inner = vaddq_n_u32(upper, (uint32_t)line), lower = vaddq_n_u32(inner, (uint32_t)line);
+    const uint32x4_t places = vmulq_n_u32(lanes, 4u * (uint32_t)width);
+    const int32_t w00 = w[0], w01 = w[1], w02 = w[2], w10 = w[4], w11 = w[5], w12 = w[6], w20 = w[8], w21 = w[9];
+    const int32_t w22 = w[10];
+    int32_t start = sums[0], i, j;
+    for (i = 0;; i = at_most(i + 4, height - 4)) {
+        const operand *from = x + i * line;
+        int32_t *to = sums + i * width;
+        int32x4_t s0 = vdupq_n_s32(start), s1 = s0, s2;
+        ADD_COLUMN
+        s0 = s1, s1 = s2;
+        ADD_COLUMN
+        for (j = 0; j < width; j++) {
+            s0 = s1, s1 = s2;
+            ADD_COLUMN
+            vstrwq_scatter_offset_s32(to++, places, s0);
+        }
+        if (i + 4 >= height)
+            break;
+    }
+}
+
 static void add_line(const operand *x, int32_t line, const operand *w, int32_t kernel_h, int32_t pairs, int32_t stride,
                      int32_t count, int32_t *sums)
 {
@@ -145,31 +228,40 @@ static inline int16x2_t two(const int16_t *p)
     return pair;
 }
 
-/* A line of sums of 3 x 3 taps, a number apart. Of a row of taps w it needs (w0, w1) and (w1, w2). */
-static void add_line_of_nine(const int16_t *x, int32_t line, const int16_t *w, int32_t count, int32_t *sums)
+/* Four numbers, which lie at a multiple of 4 bytes; then the place moves on by two. */
+#define LOAD_WINDOW(v, p)                                                                                              \
+    __asm__("ldrd %0, %1, [%2], #4" : "=r"(v##_low), "=r"(v##_high), "+r"(p) : "m"(*(const int16_t(*)[4])(p)))
+#define ADD_WINDOWS(p, w01, w12)                                                                                       \
+    LOAD_WINDOW(y, p);                                                                                                 \
+    s0 = __smlabt(y_high, w12, __smlad(y_low, w01, s0));                                                               \
+    s1 = __smlad(y_high, w12, __smlatb(y_low, w01, s1))
+
+#define NINES_LINES 1
+
+/* The sums of a plane with 3 x 3 taps, a number apart, all of which start from the first. Two windows at a time: of a
+ * row of taps w they need (w0, w1) and (w1, w2). A second window beyond a line goes to the next line, whose own comes
+ * later. */
+__attribute__((noinline)) static void sums_of_nines(const int16_t *x, int32_t line, const int16_t *w, int32_t height,
+                                                    int32_t width, int32_t *sums)
 {
     const int16x2_t w01 = two(w), w12 = two(w + 1), w34 = two(w + 4), w45 = two(w + 5), w67 = two(w + 8);
     const int16x2_t w78 = two(w + 9);
-    const int16_t *x1 = x + line, *x2 = x1 + line;
-    int32_t i;
-    for (i = 0; i < count; i += 2) {
-        int16x2_t y_low, y_high;
-        int32_t s0 = sums[i], s1 = 0;
-        LOAD_FOUR(y, x);
-        x -= 2;
-        s0 = __smlabt(y_high, w12, __smlad(y_low, w01, s0));
-        s1 = __smlad(y_high, w12, __smlatb(y_low, w01, s1));
-        LOAD_FOUR(y, x1);
-        x1 -= 2;
-        s0 = __smlabt(y_high, w45, __smlad(y_low, w34, s0));
-        s1 = __smlad(y_high, w45, __smlatb(y_low, w34, s1));
-        LOAD_FOUR(y, x2);
-        x2 -= 2;
-        s0 = __smlabt(y_high, w78, __smlad(y_low, w67, s0));
-        s1 = __smlad(y_high, w78, __smlatb(y_low, w67, s1));
-        sums[i] = s0;
-        if (i + 1 < count)
-            sums[i + 1] += s1;
+    const int32_t start = sums[0], *const last = sums + height * width - 1;
+    for (; height > 0; height--, x += line) {
+        const int16_t *x0 = x, *x1 = x0 + line, *x2 = x1 + line;
+        int32_t *const end = sums + width;
+        while (sums < end) {
+            int32_t s0 = start, s1 = start;
+            int16x2_t y_low, y_high;
+            ADD_WINDOWS(x0, w01, w12);
+            ADD_WINDOWS(x1, w34, w45);
+            ADD_WINDOWS(x2, w67, w78);
+            sums[0] = s0;
+            if (sums != last)
+                sums[1] = s1;
+            sums += 2;
+        }
+        sums = end;
     }
 }
 #endif
@@ -179,12 +271,6 @@ static void add_line(const int16_t *x, int32_t line, const int16_t *w, int32_t k
                      int32_t count, int32_t *sums)
 {
     int32_t i, a, b;
-#if HAS_SMLAD
-    if (kernel_h == 3 && pairs == 2 && w[3] == 0 && w[7] == 0 && w[11] == 0 && stride == 1) {
-        add_line_of_nine(x, line, w, count, sums);
-        return;
-    }
-#endif
     for (i = 0; i < count; i++, x += stride) {
         const int16_t *y = x, *v = w;
         int32_t sum = sums[i];
@@ -226,6 +312,12 @@ static void add_lines(const product *p, const operand *x, int32_t line, const op
 {
     const int32_t pairs = (p->kernel_w + 1) / 2;
     int32_t i;
+#if HAS_SMLAD
+    if (p->kernel_h == 3 && p->kernel_w == 3 && stride_h == 1 && stride_w == 1 && height >= NINES_LINES) {
+        sums_of_nines(x, line, w, height, width, sums);
+        return;
+    }
+#endif
 #if HAS_NEON
     if (has_eights(p->kernel_h, p->kernel_w, stride_w, width)) {
         sums_of_plane(x, line, w, p->kernel_h, p->kernel_w, stride_h, stride_w, height, width, sums);

@@ -57,8 +57,8 @@ static inline int32_t poetc_bits(uint32_t largest)
 /* Of a number above 1 its magnitude less 1, or a number with as many bits for the others. */
 static inline uint32_t poetc_bits_below(int32_t sum)
 {
-    const int32_t below = sum - (sum > 0);
-    return (uint32_t)(below ^ (below >> 31));
+    const uint32_t sign = (uint32_t)(sum >> 31), below = (uint32_t)sum - sign - 1u;
+    return below ^ (uint32_t)((int32_t)below >> 31);
 }
 
 /* Adds the bits of `count` sums to `seen`: as many as poetc_bits_seen counts, others below them may differ. */
@@ -122,11 +122,26 @@ static inline int8_t poetc_rounded(int32_t sum, poetc_rounding *r)
     return (int8_t)(sum < 0 ? -(int32_t)m : (int32_t)m);
 }
 
+/* Pseudo-stochastic rounding of a sum by half + carry bits. It adds 1 where the upper of these bits, h, are above the
+ * lower ones, l. That is the carry of h + (all ones - l). With an odd shift l has half of the bits and a zero. */
+static inline int8_t poetc_round_by_carry(int32_t sum, int32_t half, int32_t carry, uint32_t ones, uint32_t most,
+                                          int32_t *clipped)
+{
+    const int32_t sign = sum >> 31;
+    const uint32_t m = (uint32_t)((sum ^ sign) - sign);
+    uint32_t v = ((m >> half) + (ones & ~(m << (carry - half)))) >> carry;
+    if (__builtin_expect(v > most, 0)) {
+        v = most;
+        ++*clipped;
+    }
+    return (int8_t)(((int32_t)v ^ sign) - sign);
+}
+
 /* Values of `count` sums of at most 2^30 in magnitude, `step` apart. The shift is at most 30. */
 static inline void poetc_round_small(const int32_t *sums, int32_t count, int8_t *to, int32_t step, poetc_rounding *r)
 {
-    const int32_t shift = r->shift > 0 ? r->shift : 0, half = shift / 2, odd = shift & 1, most = (int32_t)r->most;
-    const uint32_t rests = ((uint32_t)1 << shift) - 1u, lows = ((uint32_t)1 << half) - 1u, largest = r->most;
+    const int32_t shift = r->shift > 0 ? r->shift : 0, half = shift / 2, most = (int32_t)r->most;
+    const uint32_t largest = r->most;
     const int32_t *const end = sums + count;
     int32_t clipped = 0;
 #if POETC_INT8_HELIUM
@@ -138,16 +153,17 @@ static inline void poetc_round_small(const int32_t *sums, int32_t count, int8_t 
     to += (ptrdiff_t)done * step;
 #endif
     if (shift && r->is_stochastic) {
-        for (; sums != end; to += step) {
-            const int32_t sum = *sums++, sign = sum >> 31;
-            const uint32_t m = (uint32_t)((sum ^ sign) - sign), rest = m & rests;
-            uint32_t v = (m >> shift) + ((rest >> half) > ((rest & lows) << odd));
-            if (v > largest) {
-                v = largest;
-                clipped++;
-            }
-            *to = (int8_t)(((int32_t)v ^ sign) - sign);
+        const int32_t carry = shift - half;
+        const uint32_t ones = ((uint32_t)1 << carry) - 1u;
+        int32_t pairs = (int32_t)(end - sums) / 2;
+        for (; pairs > 0; pairs--, sums += 2, to += step) {
+            const int32_t first = sums[0], second = sums[1];
+            *to = poetc_round_by_carry(first, half, carry, ones, largest, &clipped);
+            to += step;
+            *to = poetc_round_by_carry(second, half, carry, ones, largest, &clipped);
         }
+        if (sums != end)
+            *to = poetc_round_by_carry(*sums, half, carry, ones, largest, &clipped);
     } else if (shift) {
         const int32_t unit = (int32_t)((uint32_t)1 << (shift - 1)); /* one is taken from a negative sum */
         for (; sums != end; to += step) {
