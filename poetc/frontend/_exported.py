@@ -42,6 +42,7 @@ _PLAIN = {
     "ConvTranspose": 2,
     "MatMul": 1,
 }  # Operator → the place of its shift, or the part that it lacks for one.
+_ELEMENTWISE = ("Add", "Sub", "Mul", "Div")
 _OWN = "/"  # owner of the ones and zeros that the exporter writes for a norm without scale or shift
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _WITH_SHIFT = ("linear", "addmm", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d")
@@ -466,8 +467,9 @@ class _Restoring:
         result.parameters = frozenset(own | result.aliases.keys())
         if self.calls:  # the exporter's own: an initial state of zeros, the scale of a norm without one
             foreign = {n: t for n, t in self.initializers.items() if not is_module_name(n)}
-            whole = self._holds_every_parameter()  # so that nothing was computed from one
-            buffers |= {n for n, t in foreign.items() if whole or self._is_uniform(t, 0, 1)}
+            whole = self._holds_every_parameter()  # so that none was made into a factor or summand
+            factors = {n for n in foreign if whole and all(r.op_type in _ELEMENTWISE for r, _ in self.readers[n])}
+            buffers |= factors | {n for n, t in foreign.items() if self._is_uniform(t, 0, 1)}
         result.buffers = frozenset(buffers - result.parameters)
         result.missing = tuple(sorted(set(lost.values()) - set(result.aliases.values())))
         if not self.calls:
