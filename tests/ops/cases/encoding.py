@@ -17,8 +17,13 @@ def special(shape: tuple[int, ...]) -> Make:
 
 
 def ranges(shape: tuple[int, ...]) -> Make:
-    """Of every magnitude that 16 bits can hold, and of some that they cannot."""
-    return lambda random: (random.standard_normal(shape) * 2.0 ** random.integers(-30, 20, shape)).astype(np.float32)
+    """Of every magnitude that f16 can hold, and of some that it rounds to zero."""
+
+    def make(random: np.random.Generator) -> Any:
+        x = random.standard_normal(shape) * 2.0 ** random.integers(-30, 20, shape)
+        return np.clip(x, -65504.0, 65504.0).astype(np.float32)
+
+    return make
 
 
 def in_int8(shape: tuple[int, ...]) -> Make:

@@ -117,8 +117,15 @@ int poetc_op_unpack_nibbles(const poetc_call *call)
 
 #define BLOCK 128 /* elements of 8 bits that share a scale */
 #define SMALLEST 1e-30f
+#define INFINITE 0x7f800000u /* the bits of an infinity */
 
-/* x -> halves. */
+/* Whether a float of these bits is finite and its code, which is infinite from magnitude `least` on, is not. */
+static inline uint32_t becomes_infinite(uint32_t word, uint32_t least)
+{
+    return (word & 0x7fffffffu) - least < INFINITE - least;
+}
+
+/* x -> halves. POETC_EEXPONENT: a finite number is none of f16. */
 int poetc_op_encode_f16(const poetc_call *call);
 int poetc_op_encode_f16(const poetc_call *call)
 {
@@ -126,10 +133,13 @@ int poetc_op_encode_f16(const poetc_call *call)
     uint16_t *code = poetc_out(call, 1);
     const int32_t count = POETC_END(call->share, call->ints[0], 16);
     int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    uint32_t is_over = 0u;
     POETC_THREADED_OVER(poetc_op_encode_f16, call, call->ints[0]);
-    for (; i < count; i++)
+    for (; i < count; i++) {
+        is_over |= becomes_infinite(poetc_bits_of(x[i]), 0x477ff000u); /* 65520 */
         code[i] = poetc_half_of(x[i]);
-    return POETC_OK;
+    }
+    return is_over ? POETC_EEXPONENT : POETC_OK;
 }
 
 /* halves -> x. */
@@ -146,7 +156,8 @@ int poetc_op_decode_f16(const poetc_call *call)
     return POETC_OK;
 }
 
-/* x -> the upper halves of words: to nearest, ties to even. A NaN stays one. */
+/* x -> the upper halves of words: to nearest, ties to even. A NaN stays one. POETC_EEXPONENT: a finite number is none
+ * of bf16. */
 int poetc_op_encode_bf16(const poetc_call *call);
 int poetc_op_encode_bf16(const poetc_call *call)
 {
@@ -154,11 +165,13 @@ int poetc_op_encode_bf16(const poetc_call *call)
     uint16_t *code = poetc_out(call, 1);
     const int32_t count = POETC_END(call->share, call->ints[0], 16);
     int32_t i = POETC_BEGIN(call->share, call->ints[0], 16);
+    uint32_t is_over = 0u;
     POETC_THREADED_OVER(poetc_op_encode_bf16, call, call->ints[0]);
     for (; i < count; i++) {
+        is_over |= becomes_infinite(x[i], 0x7f7f8000u);
         code[i] = poetc_bfloat_of(x[i]);
     }
-    return POETC_OK;
+    return is_over ? POETC_EEXPONENT : POETC_OK;
 }
 
 /* the upper halves of words -> x. */
