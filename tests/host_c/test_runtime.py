@@ -6,6 +6,7 @@ import ctypes
 import subprocess
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,8 @@ def test_reference_is_compared(case: Case) -> None:
     result = validate(program, program, case.graph.values, reference=bad, steps=1)
     assert [p.split(" ")[0] for p in result.problems()] == ["gradients"]
     assert result.max_grad_rel_error == pytest.approx(1e-3, rel=0.01)
+    units = [replace(result, narrow_rounding=0.5 * share * result.max_grad_rel_error) for share in (0.9, 1.1)]
+    assert [bool(found.problems()) for found in units] == [True, False]  # a flipped rounding costs a whole unit
     with pytest.raises(UsageError, match=r"no 'in\.x'"):
         validate(program, program, case.graph.values, reference={"loss": np.float64(0)}, steps=1)
     with pytest.raises(UsageError, match="does not compute the gradient of unknown"):

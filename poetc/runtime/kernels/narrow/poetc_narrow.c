@@ -8,7 +8,7 @@
 
 static float power_of_two(int32_t exponent)
 {
-    return poetc_float_of((uint32_t)(127 + exponent) << 23);
+    return poetc_from_bits((uint32_t)(127 + exponent) << 23);
 }
 
 /* One float, `form` a constant wherever this is inlined. */
@@ -19,11 +19,11 @@ POETC_INLINE float widened(const int form, const void *from, float factor, float
     if (form == POETC_FORM_F16)
         return poetc_float_of_half(*half) * factor;
     if (form == POETC_FORM_BF16)
-        return poetc_float_of((uint32_t)*half << 16);
+        return poetc_from_bits((uint32_t)*half << 16);
     if (form == POETC_FORM_TO_F16)
         return poetc_float_of_half(poetc_half_of(*x * times)) * factor;
     if (form == POETC_FORM_TO_BF16)
-        return poetc_float_of((uint32_t)poetc_bfloat_of(poetc_bits_of(*x)) << 16);
+        return poetc_from_bits((uint32_t)poetc_bfloat_of(poetc_bits(*x)) << 16);
     return *x;
 }
 
@@ -101,7 +101,7 @@ int poetc_narrow(void *to, poetc_stored stored, ptrdiff_t first, const float *fr
         return largest >= 0x7c00u ? POETC_EEXPONENT : POETC_OK;
     case POETC_FORM_BF16:
         for (; i < count; i++)
-            halves[i] = poetc_bfloat_of(poetc_bits_of(from[i]));
+            halves[i] = poetc_bfloat_of(poetc_bits(from[i]));
         break;
     default:
         for (; i < count; i++)

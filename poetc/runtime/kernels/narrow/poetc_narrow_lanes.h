@@ -21,8 +21,8 @@ typedef struct {
 
 static inline poetc_powers poetc_powers_of(poetc_stored stored)
 {
-    poetc_powers p = {poetc_float_of((uint32_t)(127 - stored.scale) << 23),
-                      poetc_float_of((uint32_t)(127 + stored.scale) << 23)};
+    poetc_powers p = {poetc_from_bits((uint32_t)(127 - stored.scale) << 23),
+                      poetc_from_bits((uint32_t)(127 + stored.scale) << 23)};
     return p;
 }
 

@@ -18,7 +18,7 @@ int poetc_narrow_put(const poetc_narrow_result *result, ptrdiff_t first, float *
         }
 #endif
         for (; i < count; i++) {
-            const uint32_t size = poetc_bits_of(sums[i]) & 0x7fffffffu;
+            const uint32_t size = poetc_bits(sums[i]) & 0x7fffffffu;
             largest = size > largest ? size : largest;
         }
         if (largest >= 0x7f800000u)

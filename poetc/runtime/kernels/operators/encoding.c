@@ -136,7 +136,7 @@ int poetc_op_encode_f16(const poetc_call *call)
     uint32_t is_over = 0u;
     POETC_THREADED_OVER(poetc_op_encode_f16, call, call->ints[0]);
     for (; i < count; i++) {
-        is_over |= becomes_infinite(poetc_bits_of(x[i]), 0x477ff000u); /* 65520 */
+        is_over |= becomes_infinite(poetc_bits(x[i]), 0x477ff000u); /* 65520 */
         code[i] = poetc_half_of(x[i]);
     }
     return is_over ? POETC_EEXPONENT : POETC_OK;
@@ -204,11 +204,11 @@ int poetc_op_encode_int8(const poetc_call *call)
         uint32_t largest = 0u;
         float size, factor = 0.0f;
         for (i = first; i < end; i++) {
-            const uint32_t word = poetc_bits_of(x[i]) & 0x7fffffffu;
+            const uint32_t word = poetc_bits(x[i]) & 0x7fffffffu;
             largest = word > largest ? word : largest;
         }
-        size = poetc_float_of(largest);
-        scale[first / BLOCK] = largest >= 0x7f800000u ? poetc_float_of(0x7fc00000u)
+        size = poetc_from_bits(largest);
+        scale[first / BLOCK] = largest >= 0x7f800000u ? poetc_from_bits(0x7fc00000u)
                                : size >= SMALLEST     ? size * (1.0f / 127.0f)
                                                       : 0.0f;
         if (largest >= 0x7f800000u || size < SMALLEST) {

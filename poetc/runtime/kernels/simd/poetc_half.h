@@ -6,20 +6,7 @@
 #define POETC_HALF_H
 
 #include "poetc_kernel.h"
-
-static inline uint32_t poetc_bits_of(float x)
-{
-    uint32_t word;
-    __builtin_memcpy(&word, &x, sizeof word);
-    return word;
-}
-
-static inline float poetc_float_of(uint32_t word)
-{
-    float x;
-    __builtin_memcpy(&x, &word, sizeof x);
-    return x;
-}
+#include "poetc_math.h"
 
 /* Arm's cores convert to and from 16 bits themselves, with the bits of the functions below. */
 #if defined(__GNUC__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) &&              \
@@ -28,12 +15,12 @@ static inline uint16_t poetc_half_of(float x)
 {
     float packed;
     __asm__("vcvtb.f16.f32 %0, %1" : "=t"(packed) : "t"(x));
-    return (uint16_t)poetc_bits_of(packed);
+    return (uint16_t)poetc_bits(packed);
 }
 
 static inline float poetc_float_of_half(uint16_t half)
 {
-    float x = poetc_float_of(half);
+    float x = poetc_from_bits(half);
     __asm__("vcvtb.f32.f16 %0, %0" : "+t"(x));
     return x;
 }
@@ -56,15 +43,15 @@ static inline float poetc_float_of_half(uint16_t word)
 /* To nearest, ties to even. A NaN keeps its upper bits, and becomes quiet. */
 static inline uint16_t poetc_half_of(float x)
 {
-    const uint32_t word = poetc_bits_of(x), sign = word >> 16 & 0x8000u;
+    const uint32_t word = poetc_bits(x), sign = word >> 16 & 0x8000u;
     uint32_t size = word & 0x7fffffffu;
     if (size > 0x7f800000u)
         return (uint16_t)(sign | 0x7e00u | (size >> 13 & 0x1ffu));
     if (size >= 0x477ff000u) /* rounds to infinity */
         return (uint16_t)(sign | 0x7c00u);
     if (size < 0x38800000u) { /* subnormal: adding a half rounds it in the last place of the sum */
-        const float sum = poetc_float_of(size) + 0.5f;
-        return (uint16_t)(sign | (poetc_bits_of(sum) - 0x3f000000u));
+        const float sum = poetc_from_bits(size) + 0.5f;
+        return (uint16_t)(sign | (poetc_bits(sum) - 0x3f000000u));
     }
     size += 0xfffu + (size >> 13 & 1u);
     return (uint16_t)(sign | (size - 0x38000000u) >> 13);
@@ -74,10 +61,10 @@ static inline float poetc_float_of_half(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000u) << 16, size = half & 0x7fffu;
     if (size >= 0x7c00u)
-        return poetc_float_of(sign | 0x7f800000u | (size & 0x3ffu) << 13 | (size > 0x7c00u ? 0x400000u : 0u));
+        return poetc_from_bits(sign | 0x7f800000u | (size & 0x3ffu) << 13 | (size > 0x7c00u ? 0x400000u : 0u));
     if (size >= 0x400u)
-        return poetc_float_of(sign | ((size << 13) + 0x38000000u));
-    return poetc_float_of(sign | poetc_bits_of((float)(int32_t)size * 0x1p-24f));
+        return poetc_from_bits(sign | ((size << 13) + 0x38000000u));
+    return poetc_from_bits(sign | poetc_bits((float)(int32_t)size * 0x1p-24f));
 }
 #endif
 
