@@ -83,8 +83,8 @@ class Validation:
         """The faults, one line each; empty if all is well. A NaN is never well.
 
         A lossy encoding may round another way where the interpreter's last bit differs. So gradients may differ by as
-        much as lossy encodings cost them. So it is with tensors in 16 bits: beside a tie, numbers that are rounded
-        up and down differ by a whole unit in the last place, which is twice the error of a rounding.
+        much as lossy encodings cost them. So it is with tensors in 16 bits. Two numbers on both sides of a tie become
+        numbers a whole unit in the last place apart, twice the error of a rounding.
         """
         unit = 2 * self.narrow_rounding
         gradient = max(gradient, *(e.rel_error for e in self.saved_errors), unit)
