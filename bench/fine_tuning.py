@@ -36,6 +36,7 @@ Arrays = Any
 class Case:
     """`rate` of floats and qas; `niti_rate` is 2^(bits of the largest update - 7).
 
+    `falls`: the rate of floats and qas follows a cosine, and that of niti is halved after each third of the steps.
     `first`: options and epochs of a training in floats before that, if there is one.
     """
 
@@ -44,13 +45,14 @@ class Case:
     epochs: int
     rate: float
     niti_rate: float
+    falls: bool = False
     first: tuple[TrainingOptions, int] | None = None
 
 
 CASES = {
-    "lenet": Case(25, 2500, 10, 0.02, 0.03125, (TrainingOptions(optimizer="momentum", learning_rate=0.02), 5)),
-    "resnet8": Case(16, 640, 4, 1e-4, 0.03125),
-    "ds-cnn": Case(16, 1250, 4, 0.002, 0.03125),
+    "lenet": Case(25, 2500, 10, 0.02, 0.03125, first=(TrainingOptions(optimizer="momentum", learning_rate=0.02), 5)),
+    "resnet8": Case(16, 640, 8, 1e-4, 0.03125, falls=True),
+    "ds-cnn": Case(16, 1250, 12, 0.002, 0.03125, falls=True),
 }
 
 
@@ -67,12 +69,19 @@ def images(name: str, x: Arrays) -> Arrays:
 
 
 def trained(
-    model: Path, options: TrainingOptions, data: tuple[Path, Path], epochs: int, seed: int, batch: int, out: Path
+    model: Path,
+    options: TrainingOptions,
+    data: tuple[Path, Path],
+    epochs: int,
+    seed: int,
+    batch: int,
+    out: Path,
+    schedule: str = "constant",
 ) -> Mapping[str, Any]:
     loaded = poetc.load(model, batch=batch, training=options)
     return poetc.train(
         loaded, data=f"{data[0]}:x,y", validation=f"{data[1]}:x,y", out=out, epochs=epochs, seed=seed,
-        force=True, any_range=True, time_limit_s=3,
+        schedule=schedule, force=True, any_range=True, time_limit_s=3,
     )  # fmt: skip
 
 
@@ -113,10 +122,14 @@ def main() -> None:
             ("niti", model, TrainingOptions(precision="niti", learning_rate=case.niti_rate)),
             ("qas", qdq, TrainingOptions(precision="qas", learning_rate=case.rate)),
         ):
+            schedule = "constant"
+            if case.falls:
+                third = len(x) * 4 // 5 // case.batch * case.epochs // 3
+                schedule = f"step:every={third},factor=0.5" if label == "niti" else "cosine"
             before, after, loss = 0.0, [], []
             start = time.process_time()
             for seed in range(asked.seeds):
-                result = trained(path, options, data, case.epochs, seed, case.batch, folder / "out.onnx")
+                result = trained(path, options, data, case.epochs, seed, case.batch, folder / "out.onnx", schedule)
                 before = 100 * result["before"]["accuracy"]
                 after.append(100 * result["epochs"][-1]["validation_accuracy"])
                 loss.append(result["epochs"][-1]["validation_loss"])
