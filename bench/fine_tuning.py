@@ -1,14 +1,15 @@
 """Fine-tuning in floats, in integers (niti) and of quantised models (qas), side by side: accuracy before and after.
 
-    python -m bench.fine_tuning CASE MNIST.npz [--model FILE.onnx] [--seeds N]
+    python -m bench.fine_tuning CASE DATA.npz [--model FILE.onnx] [--seeds N]
 
-CASE is one of these, and MNIST has the arrays x [samples, 28, 28] of u8 and y; of digits, x is [samples, 8, 8].
+CASE is one of these. DATA has the arrays x [samples, height, width] of u8 and y: MNIST, for ds-cnn digits of 8 x 8.
 
 - `lenet`: LeNet-5 of demo/boards, first trained in floats for 5 epochs on the same images
 - `resnet8`: MLPerf's ResNet-8 with its CIFAR-10 weights, on MNIST's digits in three channels of 32 x 32
 - `ds-cnn`: MLPerf's DS-CNN with its weights for key words, on digits of 8 x 8, stretched to 49 x 10
+- `mobilenet`: MobileNetV2 x 0.35 that knows the UCI digits, on tune.npz: bench/peer_mobilenet.py makes both
 
-The last fifth of the samples tests. docs/results/integer.md has the tables.
+The last fifth of the samples tests, of tune.npz the last third. docs/results/integer.md has the tables.
 """
 
 from __future__ import annotations
@@ -53,11 +54,12 @@ CASES = {
     "lenet": Case(25, 2500, 10, 0.02, 0.03125, first=(TrainingOptions(optimizer="momentum", learning_rate=0.02), 5)),
     "resnet8": Case(16, 640, 8, 1e-4, 0.03125, falls=True),
     "ds-cnn": Case(16, 1250, 12, 0.002, 0.03125, falls=True),
+    "mobilenet": Case(16, 1500, 8, 0.02, 0.03125, falls=True),
 }
 
 
 def images(name: str, x: Arrays) -> Arrays:
-    """The network's input [samples, ...] of pixels [samples, height, width]."""
+    """The network's input [samples, ...] of pixels [samples, height, width] or [samples, 3, height, width]."""
     if name == "lenet":
         return x[:, None].astype(np.float32) / 255
     if name == "resnet8":  # it takes pixels as they are
@@ -65,7 +67,19 @@ def images(name: str, x: Arrays) -> Arrays:
     if name == "ds-cnn":
         stretched = np.pad(x.repeat(6, axis=1), ((0, 0), (0, 1), (1, 1)))
         return stretched[..., None].astype(np.float32) / 8 - 1
+    if name == "mobilenet":
+        return x.astype(np.float32) / 255
     raise ValueError(name)
+
+
+def samples(path: Path, count: int) -> tuple[Arrays, Arrays, int]:
+    """Pixels and labels of at most `count` samples, and how many of them train: four fifths, or train_x of tune.npz."""
+    with np.load(path) as arrays:
+        if "train_x" in arrays:
+            x, y = (np.concatenate([arrays[f"train_{name}"], arrays[f"test_{name}"]]) for name in "xy")
+            return x, y.astype(np.int32), len(arrays["train_x"])
+        order = np.random.default_rng(0).permutation(len(arrays["x"]))[:count]
+        return arrays["x"][order], arrays["y"][order].astype(np.int32), len(order) * 4 // 5
 
 
 def trained(
@@ -85,9 +99,8 @@ def trained(
     )  # fmt: skip
 
 
-def save(folder: Path, label: str, x: Arrays, y: Arrays, batch: int) -> tuple[Path, Path]:
-    """The files for training and for the test."""
-    cut = len(x) * 4 // 5 // batch * batch
+def save(folder: Path, label: str, x: Arrays, y: Arrays, cut: int) -> tuple[Path, Path]:
+    """The files for training, with `cut` samples, and for the test."""
     paths = folder / f"{label}-train.npz", folder / f"{label}-test.npz"
     for path, part in zip(paths, (slice(0, cut), slice(cut, None)), strict=True):
         np.savez(path, x=x[part], y=y[part])
@@ -102,14 +115,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     asked = parser.parse_args()
     case = CASES[asked.case]
-    with np.load(asked.data) as arrays:
-        order = np.random.default_rng(0).permutation(len(arrays["x"]))
-        x, y = arrays["x"][order], arrays["y"][order].astype(np.int32)
+    x, y, training = samples(asked.data, case.samples)
+    steps = training // case.batch
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         model = network("lenet5", folder) if asked.case == "lenet" else asked.model
-        x, y = x[: case.samples], y[: case.samples]
-        data = save(folder, "all", images(asked.case, x), y, case.batch)
+        data = save(folder, "all", images(asked.case, x), y, steps * case.batch)
         if case.first is not None:
             options, epochs = case.first
             out = folder / "first.onnx"
@@ -124,8 +135,7 @@ def main() -> None:
         ):
             schedule = "constant"
             if case.falls:
-                third = len(x) * 4 // 5 // case.batch * case.epochs // 3
-                schedule = f"step:every={third},factor=0.5" if label == "niti" else "cosine"
+                schedule = f"step:every={steps * case.epochs // 3},factor=0.5" if label == "niti" else "cosine"
             before, after, loss = 0.0, [], []
             start = time.process_time()
             for seed in range(asked.seeds):
