@@ -1,8 +1,10 @@
 /* Integers of 8 bits on a Cortex-M with Helium: copies, gathers, scans and rounding.
  *
  * The processor masks the lanes beyond the last one (WLSTP and LETP), so that no rest is left to scalars. A loop takes
- * no turn if it has nothing to do. Layout: sums and values lie behind each other or a step apart. Order of sums:
- * nothing is added up here. */
+ * no turn if it has nothing to do.
+ *
+ * Layout: sums and values lie behind each other or a step apart.
+ * Order of sums: nothing is added up here. */
 #ifndef POETC_INT8_HELIUM_H
 #define POETC_INT8_HELIUM_H
 
@@ -117,7 +119,7 @@ static inline uint32_t poetc_see_helium(const int32_t *sums, int32_t count, uint
     "vadd.i32 %q[m], %q[m], %[odd]\n\t"                                                                               \
     "vshl.u32 %q[m], %[down]\n\t"
 #define POETC_TOGETHER "vstrb.32 %q[m], [%[to]], #4\n\t"
-#define POETC_APART                                                                                                    \
+#define POETC_STEPPED                                                                                                    \
     "vstrb.32 %q[m], [%[to], %q[places]]\n\t"                                                                         \
     "add %[to], %[four]\n\t"
 
@@ -132,11 +134,11 @@ static inline int32_t poetc_round_helium(const int32_t *sums, int32_t count, int
     if (is_stochastic && step == 1)
         POETC_ROUND(POETC_STOCHASTIC, POETC_TOGETHER);
     else if (is_stochastic)
-        POETC_ROUND(POETC_STOCHASTIC, POETC_APART);
+        POETC_ROUND(POETC_STOCHASTIC, POETC_STEPPED);
     else if (step == 1)
         POETC_ROUND(POETC_NEAREST, POETC_TOGETHER);
     else
-        POETC_ROUND(POETC_NEAREST, POETC_APART);
+        POETC_ROUND(POETC_NEAREST, POETC_STEPPED);
     return (int32_t)vaddvq_u32(clipped);
 }
 #endif

@@ -114,7 +114,7 @@ static void weights_of_outputs(const group_task *t, float *to, int32_t row, int3
         poetc_widen(to, t->right, t->right_stored, ((ptrdiff_t)t->first * of_group + row + i) * depth + term, 1, terms);
 }
 
-static void windows(const group_task *t, const poetc_narrow_product *p)
+POETC_APART void windows(const group_task *t, const poetc_narrow_product *p)
 {
     const int32_t column = p->column, columns = p->column_count, term = p->term, terms = p->terms;
     float line[POETC_NARROW_COLUMNS];
@@ -176,7 +176,7 @@ static void weights_of_inputs(const group_task *t, float *to, int32_t row, int32
 }
 
 /* `count` pixels of an image row from `w` on: the outputs of the row at `from` that read them through a tap. */
-static void spread(const group_task *t, float *to, ptrdiff_t from, int32_t w, int32_t tap, int32_t count)
+POETC_APART void spread(const group_task *t, float *to, ptrdiff_t from, int32_t w, int32_t tap, int32_t count)
 {
     const convolution *c = &t->c;
     int32_t at = w + c->pad_left - tap * c->dilation_w, outputs, i, k;
@@ -203,7 +203,7 @@ static void spread(const group_task *t, float *to, ptrdiff_t from, int32_t w, in
         to[i + k * c->stride_w] = some[k];
 }
 
-static void gradients(const group_task *t, const poetc_narrow_product *p)
+POETC_APART void gradients(const group_task *t, const poetc_narrow_product *p)
 {
     const int32_t column = p->column, columns = p->column_count, term = p->term, terms = p->terms;
     const convolution *c = &t->c;
@@ -270,7 +270,7 @@ static void gradients_of_outputs(const group_task *t, float *to, int32_t row, in
     }
 }
 
-static void pixels_of_taps(const group_task *t, const poetc_narrow_product *p)
+POETC_APART void pixels_of_taps(const group_task *t, const poetc_narrow_product *p)
 {
     const int32_t column = p->column, columns = p->column_count, term = p->term, terms = p->terms;
     float line[POETC_NARROW_TERMS];

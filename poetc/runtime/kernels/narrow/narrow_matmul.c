@@ -20,7 +20,7 @@ static void rows_of_a(const matrices *m, const poetc_narrow_product *p)
                     (ptrdiff_t)(p->strip_row + i) * m->a_row + (ptrdiff_t)p->term * m->a_term, m->a_term, p->terms);
 }
 
-static void columns_of_b(const matrices *m, const poetc_narrow_product *p)
+POETC_APART void columns_of_b(const matrices *m, const poetc_narrow_product *p)
 {
     float line[POETC_NARROW_COLUMNS];
     int32_t k;
@@ -137,7 +137,7 @@ static void add_terms(const matrices *m, const float *a, int32_t term, int32_t t
         sums[k] += parts[k];
 }
 
-static int run_few_rows(const matrices *m, poetc_narrow_product *p, int32_t rows, int32_t columns, int32_t depth)
+POETC_APART int run_few_rows(const matrices *m, poetc_narrow_product *p, int32_t rows, int32_t columns, int32_t depth)
 {
     float a[POETC_NARROW_TERMS], sums[POETC_NARROW_COLUMNS];
     p->strip = a, p->sums = sums, p->strip_rows = p->row_count = 1;
@@ -161,7 +161,7 @@ static int run_few_rows(const matrices *m, poetc_narrow_product *p, int32_t rows
 }
 
 /* The columns of all terms are read once for many rows. */
-static int run_few_terms(const matrices *m, poetc_narrow_product *p, int32_t rows, int32_t columns, int32_t depth)
+POETC_APART int run_few_terms(const matrices *m, poetc_narrow_product *p, int32_t rows, int32_t columns, int32_t depth)
 {
     float a[FEW * ROWS_AT_ONCE], b[FEW * POETC_NARROW_COLUMNS], sums[POETC_NARROW_COLUMNS];
     int32_t i, k;
