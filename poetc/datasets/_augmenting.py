@@ -47,9 +47,13 @@ class Augmentation:
         return Augmentation(flip=flip, crop_pixels=crop, noise=noise)
 
     def require_images(self, slots: Sequence[Slot]) -> None:
-        """UsageError where there is nothing to flip or crop."""
+        """UsageError where there is nothing to flip, to crop, or to add noise to."""
+        if self.noise and not any(s.dtype is DType.F32 and not s.is_target for s in slots):
+            raise UsageError("--augment: noise is for floating-point inputs, and the model has none")
         if (self.flip or self.crop_pixels) and not any(map(_is_image, slots)):
-            raise UsageError("--augment: flip and crop are for inputs [samples, channels, height, width]")
+            raise UsageError(
+                "--augment: flip and crop are for floating-point inputs [samples, channels, height, width]"
+            )
 
     def before_scaling(self, batch: Mapping[str, Array], slots: Sequence[Slot], random: Random) -> dict[str, Array]:
         """Images flipped and cropped."""

@@ -15,6 +15,7 @@ from poetc.reporting._words import band_rows, guesses
 from poetc.scheduling import (
     Compute,
     Free,
+    Move,
     Objective,
     OperatorSpec,
     PageIn,
@@ -146,6 +147,9 @@ def priced_by_hand(solution: poetc.Solution, device: Path) -> tuple[int, int]:
             ns = tensor.page_out_ns  # writes have no band
             watts = store.write_w.value + profile.power.active_w.value
             energy_pj, time_ns = energy_pj + round(ns * watts * 1e3), time_ns + ns
+        elif isinstance(step, Move):
+            ns = solution.problem.tensors[step.tensor].move_ns or 0  # neither has memory's speed
+            energy_pj, time_ns = energy_pj + round(ns * profile.power.active_w.value * 1e3), time_ns + ns
     return energy_pj, time_ns
 
 

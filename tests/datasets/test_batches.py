@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from poetc.datasets import Augmentation, Batches, Evaluation, Normalization, Samples, split
 from poetc.errors import UsageError
+from poetc.graph import DType
 from tests.datasets.support import CLASS, FEATURES, IMAGE, images, opened, stored
 
 SLOTS = (IMAGE, CLASS)
@@ -124,3 +126,11 @@ def test_a_flip_turns_half_of_the_images(tmp_path: Path) -> None:
 def test_bad_augmentation_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--augment"):
         Augmentation.parse(text)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [({"noise": 0.1}, "noise"), ({"flip": True}, "flip and crop")])
+def test_augmentation_of_inputs_without_floats_is_refused(given: dict[str, float], wanted: str) -> None:
+    codes = replace(IMAGE, dtype=DType.I8)
+    with pytest.raises(UsageError, match=f"--augment: {wanted} .*floating-point"):
+        Augmentation(**given).require_images((codes, CLASS))  # type: ignore[arg-type]
+    Augmentation(**given).require_images(SLOTS)  # type: ignore[arg-type]
