@@ -40,7 +40,8 @@ class NewHead:
     def parse(cls, text: str, name: str = "", seed: int = 0) -> NewHead:
         """The new head from `N` or `N:NAME`; `name` where there is no NAME. UsageError for anything else."""
         number, colon, own = text.partition(":")
-        if not number.isdecimal() or not 1 <= int(number[:11]) <= _MOST or (colon and not own):
+        is_short = number.isdecimal() and len(number) <= len(str(_MOST))
+        if not is_short or not 1 <= int(number) <= _MOST or (colon and not own):
             raise UsageError(f"--new-head {printable(text[:80])!r}: write the number of outputs, or N:OUTPUT")
         return cls(int(number), own or name, seed)
 

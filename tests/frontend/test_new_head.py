@@ -91,7 +91,7 @@ def test_what_cannot_be_replaced_is_said_in_one_line(tmp_path: Path) -> None:
         load(DIGITS, batch=2, new_head=NewHead(4, "scores"))
     with pytest.raises(UsageError, match="output 'logits' has 10 classes already"):
         load(DIGITS, batch=2, new_head=NewHead(10))
-    for text in ("", "0", "many", "5:", "-3", "9" * 5000):
+    for text in ("", "0", "many", "5:", "-3", "9" * 5000, "00000000001" + "9" * 14):
         with pytest.raises(UsageError, match="write the number of outputs"):
             NewHead.parse(text)
     assert NewHead.parse("5:y", "x", 2) == NewHead(5, "y", 2)

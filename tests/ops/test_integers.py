@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import platform
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,17 @@ from poetc.graph import DType, TensorType
 from poetc.ops import Bound, spec
 from poetc.ops._integers import bits_of, rounded
 from tests.ops.cases import integer
-from tests.support.kernels import Case, bind_kind, evaluate, library, run_kernel, scalar_library, wide_library
+from tests.support.kernels import (
+    RUNTIME,
+    Case,
+    bind_kind,
+    compiler,
+    evaluate,
+    library,
+    run_kernel,
+    scalar_library,
+    wide_library,
+)
 
 PRODUCTS = [case for case in integer.CASES if case.kind.startswith("IntegerConv")]
 
@@ -27,6 +40,16 @@ def test_kernels_with_less_workspace_have_the_same_bits(case: Case) -> None:
             actual = run_kernel(case.kind, case.attributes, inputs, lib=lib, kernel=kernel)
             for y, reference in zip(actual, expected, strict=True):
                 np.testing.assert_array_equal(y, reference)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="parts of AVX-512")
+def test_parts_of_avx512_suffice_that_the_kernels_ask_for() -> None:
+    """Each file asks for the parts whose instructions it has: a compiler may offer some parts alone."""
+    source, include = RUNTIME / "kernels" / "int8" / "int8_convolution.c", [RUNTIME / "include", RUNTIME / "kernels"]
+    parts = [f"-mavx512{part}" for part in ("f", "bw", "vnni", "vbmi")]
+    words = [*compiler(), "-std=c99", "-O0", *parts, *(f"-I{folder}" for folder in include)]
+    ended = subprocess.run([*words, "-c", str(source), "-o", "/dev/null"], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_a_kernel_that_makes_its_sums_twice_says_so() -> None:

@@ -326,7 +326,7 @@ static inline int poetc_round_unclipped(const int32_t *sums, int32_t count, int8
         {
             const __m512i sum = _mm512_loadu_si512(sums + 16 * i), v = poetc_round_sixteen(sum, r, is_stochastic);
             largest = _mm512_max_epu32(largest, v);
-            y[i] = _mm512_mask_sub_epi32(v, _mm512_movepi32_mask(sum), zero, v);
+            y[i] = _mm512_mask_sub_epi32(v, _mm512_cmplt_epi32_mask(sum, zero), zero, v);
         }
         low = _mm512_packs_epi32(y[0], y[1]), high = _mm512_packs_epi32(y[2], y[3]);
         _mm512_storeu_si512(to, _mm512_permutexvar_epi32(order, _mm512_packs_epi16(low, high)));

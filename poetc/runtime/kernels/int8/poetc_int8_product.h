@@ -201,7 +201,7 @@ static void store(const task *t, int32_t group, int32_t column, int32_t columns,
     }
 }
 
-#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512BW__)
+#if defined(__AVX512VNNI__) && defined(__AVX512VBMI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include "int8/poetc_int8_vnni.h"
 #define HAS_VNNI 1
 #else
