@@ -110,6 +110,7 @@ class Exported:
     notes: list[str] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)  # initializer → the parameter of the module that it holds
     missing: tuple[str, ...] = ()  # parameters that the program reads and no initializer holds
+    gone: tuple[str, ...] = ()  # parameters that the file lists, neither held by an initializer nor read by a call
     merged_norms: tuple[str, ...] = ()  # convolutions that hold a batch norm's numbers too
     places: dict[str, str] = field(default_factory=dict)  # initializer with an exporter's name → module that reads it
     numbers: tuple[str, ...] = ()  # single numbers that have a parameter's name
@@ -226,13 +227,14 @@ class _Restoring:
         """The module whose parameter a node reads there, mangled, and whether that is certain or only likely.
 
         The name is "" if the file does not say. Who is the same stays tied."""
-        call, words = self.calls.get(id(node)), _SLOTS.get(node.op_type, ())
-        word = words[k - 1] if 1 <= k <= len(words) else ""
+        call, word = self.calls.get(id(node)), _slot(node, k)
         if node.op_type == "Identity" and is_module_name(node.output[0]):
             return mangled(node.output[0]), True  # of a tied weight the older exporter knows one name only
         if node.op_type == "Identity":  # The initializers that it made of a parameter: perhaps the same twice.
-            paths = {self._module_path(n.name) for n in self.users[node.output[0]]}
-            return (mangled(f"{paths.pop()}.{name}") if len(paths) == 1 and "" not in paths else ""), False
+            places = [(n, list(n.input).index(node.output[0])) for n in self.users[node.output[0]]]
+            found = {(self._module_path(n.name), _slot(n, k) or name) for n, k in places}
+            path, own = found.pop() if len(found) == 1 else ("", "")
+            return (mangled(f"{path}.{own}") if path else ""), False
         if call is not None and node.op_type in ("LSTM", "GRU", "RNN") and 1 <= k <= 3:
             zeros = self._is_uniform(self.initializers[name], 0)  # of a layer without a shift
             return ("" if zeros else mangled(f"{call.scopes[-2] if len(call.scopes) > 1 else ''}.{'WRB'[k - 1]}")), True
@@ -467,22 +469,36 @@ class _Restoring:
         result.parameters = frozenset(own | result.aliases.keys())
         if self.calls:  # the exporter's own: an initial state of zeros, the scale of a norm without one
             foreign = {n: t for n, t in self.initializers.items() if not is_module_name(n)}
-            whole = self._holds_every_parameter()  # so that none was made into a factor or summand
+            absent = self._absent()
+            listed = any(kind == "PARAMETER" for kind, _ in self.declared.values())
+            whole = listed and not absent  # so that none was made into a factor or summand
             factors = {n for n in foreign if whole and all(r.op_type in _ELEMENTWISE for r, _ in self.readers[n])}
             buffers |= factors | {n for n, t in foreign.items() if self._is_uniform(t, 0, 1)}
         result.buffers = frozenset(buffers - result.parameters)
         result.missing = tuple(sorted(set(lost.values()) - set(result.aliases.values())))
+        if self.calls:
+            result.gone = tuple(sorted(absent - set(result.missing)))
         if not self.calls:
             floats = [n for n, t in self.initializers.items() if t.data_type in _FLOATS and math.prod(t.dims) == 1]
             scales = {n for n in floats if all(r.op_type == "DequantizeLinear" for r, _ in self.readers[n])}
-            result.numbers = tuple(n for n in floats if is_module_name(n) and n not in scales)
+            paths = {n for n in floats if n.isidentifier() and all(r.name.startswith("/") for r, _ in self.readers[n])}
+            result.numbers = tuple(n for n in floats if (is_module_name(n) or n in paths) and n not in scales)
 
-    def _holds_every_parameter(self) -> bool:
-        """Whether the file lists the parameters of the program, and each is there, perhaps under another name."""
+    def _absent(self) -> set[str]:
+        """Parameters of the program, as far as the file lists them, that it holds under no name.
+
+        Of tied parameters it lists all names, and the calls read one.
+        """
         listed = {target for kind, target in self.declared.values() if kind == "PARAMETER"}
+        absent = listed - {*self.initializers, *self.result.aliases.values()}
         packed = {p for c in self.calls.values() if c.target in _RECURRENT for p in c.parameters}
-        packed_names = {self.declared[p][1] for p in packed if p in self.declared}
-        return bool(listed) and listed <= {*self.initializers, *self.result.aliases.values(), *packed_names}
+        absent -= {self.declared[p][1] for p in packed if p in self.declared}
+        for call in self.calls.values() if absent else ():
+            module = max(call.scopes[:-1], key=len, default="")
+            read = [self._unmangled(call, p) for p in call.parameters]
+            if module and any(not p.startswith(module + ".") for p in read):  # another module's
+                absent -= {f"{module}.{p.rpartition('.')[2]}" for p in read}
+        return absent
 
     def _note_places(self, node: onnx.NodeProto, call: Call | None) -> None:
         path = self._module_path(node.name) if call is None else max(call.scopes[:-1], key=len, default="")
@@ -514,6 +530,12 @@ class _Restoring:
         return found
 
 
+def _slot(node: onnx.NodeProto, k: int) -> str:
+    """The name in PyTorch of input `k` of a node, "" if it has none."""
+    words = _SLOTS.get(node.op_type, ())
+    return words[k - 1] if 1 <= k <= len(words) else ""
+
+
 def first_output(node: onnx.NodeProto) -> str:
     return next((o for o in node.output if o), "")
 
@@ -543,6 +565,11 @@ def names_notes(exported: Exported, trained: Iterable[str], constants: Iterable[
         notes.append(
             f"not in the file, so not trained: {missing} of the PyTorch model, which the exporter folded into others"
             " (torch.onnx.export(..., optimize=False) keeps them)"
+        )
+    if exported.gone:
+        notes.append(
+            f"not in the file: {_some(exported.gone)} of the PyTorch model, tied to others, left out or made"
+            " into others (torch.onnx.export(..., optimize=False) keeps them)"
         )
     if exported.merged_norms:
         merged = _some(exported.merged_norms, "convolution")

@@ -232,9 +232,12 @@ class _Uses:
     def is_added_to_scores(self, name: str) -> bool:
         """Whether nothing but sums that a softmax takes read the tensor, perhaps through views."""
         sums = self._reached(name)
-        return set(sums) == {"summand"} and any(
-            op.kind in ("Softmax", "LogSoftmax") for t in sums["summand"].outputs for op, _ in self.readers[t]
-        )
+        if set(sums) != {"summand"}:
+            return False
+        scores = list(sums["summand"].outputs)
+        for t in scores:
+            scores += [o for op, _ in self.readers[t] if op.kind == "Reshape" for o in op.outputs]
+        return any(op.kind in ("Softmax", "LogSoftmax") for t in scores for op, _ in self.readers[t])
 
     def weight_places(self, name: str) -> list[str]:
         """Operators that use the tensor whole, in a position of a weight: more than one means tied weights."""

@@ -170,6 +170,35 @@ def test_what_the_file_calls_a_parameter_is_trained_whatever_it_looks_like(tmp_p
     assert parameters(graph) == {"0.gain", "1.table"}
 
 
+def test_a_listed_parameter_that_no_call_reads_is_named(tmp_path: Path) -> None:
+    """A factor of ones, which the exporter leaves out. Of tied parameters it lists both names, and reads one."""
+    nodes = [
+        node("Gather", ["h.weight", "tokens"], ["e"], "embedding.default](args = (%p_h_weight, %tokens)", "emb"),
+        node("MatMul", ["e", "f.weight"], ["y"], "linear.default](args = (%e, %p_f_weight)", "f"),
+    ]
+    inputs = {"tokens": (onnx.TensorProto.INT64, (2, 3))}
+    model = make(nodes, inputs, ["y"], {"h.weight": normal(7, 4), "f.weight": normal(4, 4, seed=1)})
+    listed = ("h.weight", "f.weight", "emb.weight", "scale")
+    text = "".join(f"p_{name.replace('.', '_')}: PARAMETER target='{name}'\n" for name in listed)
+    model.graph.metadata_props.add(key="pkg.torch.export.ExportedProgram.graph_signature", value=text)
+    graph = load(save(model, tmp_path))
+    assert parameters(graph) == {"h.weight", "f.weight"}
+    told = [note.split(" of ")[0] for note in graph.notes if "not in the file" in note]
+    assert told == ["not in the file: 1 parameter ('scale')"]
+
+
+def test_a_single_number_of_the_model_itself_is_told_apart_from_constants(tmp_path: Path) -> None:
+    """By the older exporter: it names its own constants otherwise."""
+    nodes = [
+        helper.make_node("Exp", ["logit_scale"], ["/Exp_output_0"], name="/Exp"),
+        helper.make_node("Mul", ["x", "/Exp_output_0"], ["a"], name="/Mul"),
+        helper.make_node("Mul", ["a", "onnx::Mul_7"], ["y"], name="/Mul_1"),
+    ]
+    number = np.array(0.7, np.float32)
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], {"logit_scale": number, "onnx::Mul_7": number}), tmp_path))
+    assert "taken for constants, not trained: 1 tensor ('logit_scale')" in graph.notes
+
+
 def test_a_slope_of_one_number_is_trained(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Unsqueeze", ["act.weight", "axes"], ["slope"]),
@@ -255,14 +284,16 @@ def test_numbers_of_a_program_without_a_lost_parameter_are_constants(tmp_path: P
 
 
 def test_a_slope_of_one_number_behind_an_identity_is_trained(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Identity", ["onnx::PRelu_15"], ["onnx::PRelu_16"]),
-        helper.make_node("PRelu", ["x", "onnx::PRelu_15"], ["a"], name="/0/PRelu"),
-        helper.make_node("PRelu", ["a", "onnx::PRelu_16"], ["y"], name="/1/PRelu"),
-    ]
-    weights = {"onnx::PRelu_15": np.full((1, 1, 1), 0.25, np.float32)}
-    graph = load(save(make(nodes, {"x": (2, 4, 3, 3)}, ["y"], weights), tmp_path))
-    assert len(parameters(graph)) == 2
+    """Two modules have two; a module that is called twice has one."""
+    for second, expected in (("/1/PRelu", 2), ("/0_1/PRelu", 1)):
+        nodes = [
+            helper.make_node("Identity", ["onnx::PRelu_15"], ["onnx::PRelu_16"]),
+            helper.make_node("PRelu", ["x", "onnx::PRelu_15"], ["a"], name="/0/PRelu"),
+            helper.make_node("PRelu", ["a", "onnx::PRelu_16"], ["y"], name=second),
+        ]
+        weights = {"onnx::PRelu_15": np.full((1, 1, 1), 0.25, np.float32)}
+        graph = load(save(make(nodes, {"x": (2, 4, 3, 3)}, ["y"], weights), tmp_path))
+        assert len(parameters(graph)) == expected
 
 
 def test_copied_recurrent_layers_of_the_older_exporter_are_told(tmp_path: Path) -> None:

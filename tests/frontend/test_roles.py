@@ -54,18 +54,20 @@ def test_a_float_buffer_that_only_feeds_a_comparison_is_folded(tmp_path: Path) -
 
 
 def test_a_summand_of_scores_may_be_a_mask_and_is_told(tmp_path: Path) -> None:
-    nodes = [
-        make_node("MatMul", ["x", "w"], ["s"]),
-        make_node("Add", ["s", "a.mask"], ["m"]),
-        make_node("Softmax", ["m"], ["p"], axis=-1),
-        make_node("Add", ["p", "a.bias"], ["y"]),
-    ]
-    weights = {"w": normal(3, 3), "a.mask": normal(3, 3), "a.bias": normal(3)}
-    graph = load(save(make(nodes, {"x": (3, 3)}, ["y"], weights), tmp_path))
-    assert parameters(graph) == {"w", "a.mask", "a.bias"}
-    told = [note for note in graph.notes if "may have been a fixed mask" in note]
-    assert len(told) == 1 and "'a.mask'" in told[0]
-    assert select_parameters(graph, "all,!a.mask") == {"w", "a.bias"}
+    for view in ("m", "viewed"):  # windows of attention, in several images, are put in one dimension
+        nodes = [
+            make_node("MatMul", ["x", "w"], ["s"]),
+            make_node("Add", ["s", "a.mask"], ["m"]),
+            make_node("Reshape", ["m", "shape"], ["viewed"]),
+            make_node("Softmax", [view], ["p"], axis=-1),
+            make_node("Add", ["p", "a.bias"], ["y"]),
+        ]
+        weights = {"w": normal(3, 3), "a.mask": normal(3, 3), "a.bias": normal(3), "shape": np.array([3, 1, 3])}
+        graph = load(save(make(nodes, {"x": (3, 3)}, ["y"], weights), tmp_path))
+        assert parameters(graph) == {"w", "a.mask", "a.bias"}
+        told = [note for note in graph.notes if "may have been a fixed mask" in note]
+        assert len(told) == 1 and "'a.mask'" in told[0]
+        assert select_parameters(graph, "all,!a.mask") == {"w", "a.bias"}
 
 
 def test_batch_norm_statistics(tmp_path: Path) -> None:
