@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from poetc import codegen, frontend, passes, training
-from poetc.codegen import HostModel, all_inputs, compile_library, sample_inputs
-from poetc.codegen.program import Program
+from poetc import frontend, passes, training
 from poetc.devices import build_problem, load_profile
 from poetc.devices.saved import saved_bytes
 from poetc.graph import Array, TrainingGraph
+from poetc.measure import HostModel, compile_library
+from poetc.program import Program, all_inputs, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 
@@ -44,7 +44,7 @@ def build(path: Path, fusion: bool) -> tuple[TrainingGraph, Program, dict[str, i
     step = passes.run_standard(training.build(graph, TrainingOptions(fusion=fusion)))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 62)
     schedule = keep_all(problem)
-    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
+    program = lower(step, problem, schedule, pack(problem, schedule))
     figures = {
         "operators": len(problem.operators),
         "saved": saved_bytes(problem),

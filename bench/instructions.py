@@ -16,11 +16,11 @@ from collections import defaultdict
 from pathlib import Path
 
 from demo.boards import networks
-from poetc import codegen, frontend, passes, training
-from poetc.codegen.program import Call, Program
+from poetc import emit, frontend, measure, passes, training
 from poetc.devices import build_problem, load_profile
 from poetc.graph import TrainingGraph
 from poetc.ops import bind, spec
+from poetc.program import Call, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 
@@ -33,16 +33,16 @@ def training_step(source: Path, batch: int, options: TrainingOptions) -> tuple[T
     step = passes.run_standard(training.build(training.in_precision(graph, options), options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
-    return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
+    return step, lower(step, problem, schedule, pack(problem, schedule))
 
 
 def count(
-    source: Path, batch: int, board: str, numerics: codegen.Numerics, all_rows: bool, training_options: TrainingOptions
+    source: Path, batch: int, board: str, numerics: emit.Numerics, all_rows: bool, training_options: TrainingOptions
 ) -> None:
     step, program = training_step(source, batch, training_options)
     with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
-        firmware = codegen.build_firmware(program, step.values, board, Path(scratch), numerics=numerics)
-        run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
+        firmware = measure.build_firmware(program, step.values, board, Path(scratch), numerics=numerics)
+        run = measure.execute(firmware, [sample_inputs(program, 0)])
     operators = {op.name: op for op in step.operators}
     symbols = {i.operator: i.symbol for i in program.instructions if isinstance(i, Call)}
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])

@@ -27,9 +27,10 @@ import numpy as np
 
 import poetc
 from bench.instructions import training_step
-from poetc import codegen
+from poetc import measure
 from poetc.commands.run import RunRequest, run
 from poetc.events import silent
+from poetc.program import all_inputs, sample_inputs
 from poetc.training import TrainingOptions
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,7 +115,7 @@ def size(name: str, device: str, batch: int) -> None:
             print(f"{precision:5} {ram}; {', '.join(counts)}", flush=True)
 
 
-def run_once(model: codegen.HostModel, inputs: list[tuple[Any, Any]]) -> None:
+def run_once(model: measure.HostModel, inputs: list[tuple[Any, Any]]) -> None:
     """A step without HostModel's checks."""
     for place, value in inputs:
         place[...] = value
@@ -134,10 +135,10 @@ def time_steps(source: Path, batch: int, turns: int) -> None:
             ("niti", "niti", CFLAGS),
         ):
             step, program = training_step(source, batch, options[precision])
-            model = models.enter_context(codegen.build_host([program], step.values, cflags=flags))
-            inputs = codegen.sample_inputs(program, 0)
+            model = models.enter_context(measure.build_host([program], step.values, cflags=flags))
+            inputs = sample_inputs(program, 0)
             model.run(inputs)
-            places = [(model._view(b.operand), inputs[b.name]) for b in codegen.all_inputs(program)]
+            places = [(model._view(b.operand), inputs[b.name]) for b in all_inputs(program)]
             runs[label] = functools.partial(run_once, model, places)
             times[label] = []
         for _ in range(turns):

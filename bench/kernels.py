@@ -20,12 +20,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from poetc import codegen, frontend, passes, solvers, training
-from poetc.codegen.program import Call, Program
+from poetc import frontend, measure, passes, solvers, training
 from poetc.devices import build_problem, load_profile
 from poetc.graph import TrainingGraph
 from poetc.ops import bind, spec
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, find_smallest_ram
+from poetc.program import Call, Program, all_inputs, sample_inputs
+from poetc.program import lower as lower_program
 from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
@@ -98,7 +99,7 @@ def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGr
         deadline_ns = round(float(budget[:-1]) * problem.compute_once_ns)
         found = find_smallest_ram(replace(problem, deadline_ns=deadline_ns), LONGEST_SEARCH_S)
         assert found.schedule is not None and found.plan is not None, "keep-all takes no longer than itself"
-        return step, codegen.lower(step, problem, found.schedule, found.plan)
+        return step, lower_program(step, problem, found.schedule, found.plan)
     if int(budget) < 100:
         budget_bytes = keep_all_peak_bytes(problem) * int(budget) // 100
         problem = build_problem(step, load_profile("host"), budget_bytes=budget_bytes)
@@ -109,16 +110,16 @@ def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGr
             assert error.smallest_bytes is not None
             problem = build_problem(step, load_profile("host"), budget_bytes=error.smallest_bytes)
             schedule = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=20))
-    return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
+    return step, lower_program(step, problem, schedule, pack(problem, schedule))
 
 
 def run_poetc(lowered: Path, contract: bool) -> None:
     """The worker of poetc."""
     step, program = pickle.loads(lowered.read_bytes())
-    with codegen.build_host([program], step.values, cflags=cflags(contract)) as model:
-        inputs = codegen.sample_inputs(program, 0)
+    with measure.build_host([program], step.values, cflags=cflags(contract)) as model:
+        inputs = sample_inputs(program, 0)
         model.run(inputs)
-        places = [(model._view(b.operand), inputs[b.name]) for b in codegen.all_inputs(program)]
+        places = [(model._view(b.operand), inputs[b.name]) for b in all_inputs(program)]
         runtime = ctypes.byref(model._runtime)  # the loop must not pay for HostModel's checks
         print("ready", flush=True)
         for line in sys.stdin:
@@ -194,7 +195,7 @@ def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) ->
         source = export(torch, name, batch, folder)
         peak = peak_macs(build_peak(folder))
         step, program = lower(source, "100")
-        times = codegen.time_program(program, step.values, repeats=10 * rounds, cflags=cflags(contract))
+        times = measure.time_program(program, step.values, repeats=10 * rounds, cflags=cflags(contract))
     kinds = {op.name: op for op in step.operators}
     rows: dict[tuple[str, str], list[int]] = {}
     for instruction, time_ns in zip(program.instructions, times.instruction_ns, strict=True):

@@ -28,12 +28,12 @@ if __package__ in (None, ""):  # python bench/shapes.py as well as python -m ben
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench.kernels import CLASSES, build_peak, cflags, export, lower, peak_macs
-from poetc.codegen._host import compile_library
-from poetc.codegen.program import Call, Operand
 from poetc.graph import Operator, Phase, Role, TrainingGraph
+from poetc.measure._host import compile_library
 from poetc.ops import bind, spec
 from poetc.ops.kernels.convolution_shape import ConvolutionParameters
 from poetc.ops.kernels.matmul import PackedProduct, Product, SgdProduct
+from poetc.program import Call, Operand
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 

@@ -37,11 +37,11 @@ CODE_BYTES = 128 << 10
 
 def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[Any, Any, Any, int]:
     """Problem, program, training graph and the peak of keep-all. Raises what poetc raises."""
-    from poetc import codegen
     from poetc.commands.requests import ModelRequest, training_graph
     from poetc.devices import build_problem, load_profile
     from poetc.errors import InfeasibleError, LimitError
     from poetc.planning import Planner
+    from poetc.program import lower
     from poetc.scheduling import keep_all, keep_all_peak_bytes, pack
     from poetc.scheduling.schedule import SolveOptions
     from poetc.training import TrainingOptions
@@ -76,7 +76,7 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
             problem = build_problem(step, profile, budget_bytes=int(least * OVER_SMALLEST))
             solution = Planner(options=options).solve(problem)
             schedule, packed = solution.schedule, solution.plan
-    program = codegen.lower(step, problem, schedule, packed)
+    program = lower(step, problem, schedule, packed)
     image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
     too_large = profile.flash_bytes is not None and image_bytes > profile.flash_bytes
     if program.arena_bytes + profile.base_bytes > profile.ram_bytes or too_large:
@@ -86,9 +86,9 @@ def plan(path: Path, setting: str, device: str, time_limit_s: float) -> tuple[An
 
 def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> dict[str, Any]:
     """One row."""
-    from poetc import benchmark, codegen
-    from poetc.codegen.program import Call, Move, PageIn, PageOut
+    from poetc import benchmark, measure
     from poetc.commands.run import predicted_ns
+    from poetc.program import Call, Move, PageIn, PageOut, sample_inputs
 
     problem, program, step, keep_all_bytes = plan(path, setting, device, time_limit_s)
     predicted = predicted_ns(problem, program)
@@ -102,8 +102,8 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> 
         if predicted > MOST_INSTRUCTIONS:
             raise SystemExit(f"not run: about {predicted:,} instructions")
         with tempfile.TemporaryDirectory(prefix="poetc-truth-") as scratch:
-            firmware = codegen.build_firmware(program, step.values, on.partition(":")[2], Path(scratch))
-            counted = codegen.execute(firmware, [codegen.sample_inputs(program, 0)]).step_instructions
+            firmware = measure.build_firmware(program, step.values, on.partition(":")[2], Path(scratch))
+            counted = measure.execute(firmware, [sample_inputs(program, 0)]).step_instructions
         measured = sum(counted)
         costs = {op.name: op for op in problem.operators}
         for instruction, count in zip(program.instructions, counted, strict=True):

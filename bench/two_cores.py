@@ -21,9 +21,9 @@ from pathlib import Path
 
 import poetc
 from bench.kernels import CFLAGS, export
-from poetc import codegen
-from poetc.codegen import HostModel, compile_library
 from poetc.commands.programs import graph_of, training_program
+from poetc.measure import HostModel, compile_library
+from poetc.program import sample_inputs
 
 NETWORKS = ("mobilenetv2", "resnet18", "bert")
 BATCHES = (1, 8)
@@ -58,7 +58,7 @@ def work(path: Path, side_by_side: bool) -> None:
     """A worker: a step for each line that it reads, and its wall and processor time in ms."""
     library, program, values = pickle.loads(path.read_bytes())
     program = program if side_by_side else replace(program, queues=())
-    inputs = codegen.sample_inputs(program, 0)
+    inputs = sample_inputs(program, 0)
     with HostModel(library, [replace(program, probes={})], values) as model:
         for line in sys.stdin:
             wall, busy = time.perf_counter(), time.process_time()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from poetc import codegen
-from poetc.codegen.program import Binding, Program
+from poetc.datasets import looks_raw
 from poetc.errors import UsageError
 from poetc.files import read_arrays
 from poetc.graph import Array, DType
+from poetc.program import Binding, Program, all_inputs, require_usable, sample_inputs, scales_itself
 
 DEFAULT_STEPS = 10
 STORED_TARGET = "target"  # the name under which a data file holds the target
@@ -37,10 +37,10 @@ def read_batches(
     many samples are left out.
     """
     if data is None:
-        return [dict(codegen.sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
+        return [dict(sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
     arrays = _load(data)
     chosen, called = {}, {}
-    for binding in codegen.all_inputs(program):
+    for binding in all_inputs(program):
         is_target = program.target is not None and binding.name == program.target.name
         key = STORED_TARGET if is_target and binding.name not in arrays else binding.name
         if key not in arrays:
@@ -48,18 +48,18 @@ def read_batches(
         if arrays[key].dtype.kind not in "fiub":
             raise UsageError(f"{data}: {key} is of type {arrays[key].dtype}; needed are numbers")
         chosen[binding.name], called[binding.name] = arrays[key], key
-    codegen.require_usable(program, chosen, str(data), called)
+    require_usable(program, chosen, str(data), called)
     columns = _columns(program, str(data), chosen, called, note)
     count = min(len(column) for column in columns.values())
     if count == 0:
         raise UsageError(f"{data}: holds less than one batch")
-    for binding in codegen.all_inputs(program):
+    for binding in all_inputs(program):
         if binding.operand.type.dtype is not DType.F32 or binding is program.target:
             continue
         array = chosen[binding.name]
         least, most, is_whole = array.min(), array.max(), bool((array == np.trunc(array)).all())
         span = f"{data}: {called[binding.name]} from {least:g} to {most:g}"
-        if not any_range and codegen.looks_raw(least, most, is_whole) and not codegen.scales_itself(program, binding):
+        if not any_range and looks_raw(least, most, is_whole) and not scales_itself(program, binding):
             raise UsageError(f"{span} looks unscaled: scale it as the model was trained, or give --any-range")
         note(span)
     return [{name: column[step % count] for name, column in columns.items()} for step in range(steps or count)]
@@ -84,7 +84,7 @@ def _columns(
     """Each array as [steps, *shape]; all have as many samples. Samples of a last batch that is not whole are noted."""
     columns: dict[str, Array] = {}
     samples: dict[str, int] = {}  # of arrays that run over samples
-    for binding in codegen.all_inputs(program):
+    for binding in all_inputs(program):
         name, array = binding.name, chosen[binding.name]
         columns[name] = _cut(data, called[name], array, binding)
         if array.shape[1:] != binding.operand.type.shape:
@@ -97,7 +97,7 @@ def _columns(
         raise UsageError(f"{data}: its arrays have different numbers of batches: {counts}")
     steps = len(next(iter(columns.values()))) if columns else 0
     for count in set(samples.values()):
-        batch = max(b.operand.type.shape[0] for b in codegen.all_inputs(program) if b.operand.type.shape)
+        batch = max(b.operand.type.shape[0] for b in all_inputs(program) if b.operand.type.shape)
         if steps and count > steps * batch:
             rest = count - steps * batch
             note(f"{data}: {count} samples make {steps} batches of {batch}; the last {rest} are not used")

@@ -18,9 +18,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from poetc.codegen import TARGETS
-from poetc.codegen._boards import BOARDS
-from poetc.codegen._code_size import (
+from poetc.boards import TARGETS
+from poetc.boards._boards import BOARDS
+from poetc.boards._targets import resolve
+from poetc.emit._code_size import (
     CHECKPOINTS,
     DATA_FILE,
     LOOP,
@@ -32,8 +33,7 @@ from poetc.codegen._code_size import (
     read_table,
     write_table,
 )
-from poetc.codegen._targets import resolve
-from poetc.codegen.layouts.contents import WARNINGS
+from poetc.emit.layouts.contents import WARNINGS
 from poetc.runtime import runtime_directory
 
 # The headers that train.c needs to compile: the size of its code hardly depends on the numbers.

@@ -22,13 +22,13 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from poetc import codegen
+from poetc import measure
 from poetc.artifact import Artifact
-from poetc.codegen.program import Program
 from poetc.commands import programs
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_request
 from poetc.graph import Array
+from poetc.program import Program
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
@@ -98,7 +98,7 @@ def train_before(demo: Demo, source: Path) -> None:
     assert solved.graph is not None
     program = programs.training_program(solved)
     side = networks.NETWORKS[demo.network]().input_side
-    with codegen.build_host([program], solved.graph.values) as host:
+    with measure.build_host([program], solved.graph.values) as host:
         for batch in batches(program, FIRST_WRITERS, side, 16, demo.before):
             host.run(batch)
         state = {name: host.state(name) for name in host.state_names()}
@@ -128,7 +128,7 @@ def accuracy(solved: Artifact, state: dict[str, Array], batch: int, side: int) -
     values = {**solved.inference.values, **solved.graph.values}
     images, labels = digits(NEW_WRITER, "test", side)
     hits = count = 0
-    with codegen.build_host([program, inference], values) as model:
+    with measure.build_host([program, inference], values) as model:
         for name, array in state.items():
             model.set_state(name, array)
         model.select(inference)
@@ -150,8 +150,8 @@ def show(demo: Demo) -> None:
         side = networks.NETWORKS[demo.network]().input_side
         data = list(batches(program, NEW_WRITER, side, demo.batch, demo.steps))
         memory = programs.memory_of(solved)
-        firmware = codegen.build_firmware(program, solved.graph.values, demo.board, directory, memory=memory)
-        run = codegen.execute(firmware, data)
+        firmware = measure.build_firmware(program, solved.graph.values, demo.board, directory, memory=memory)
+        run = measure.execute(firmware, data)
         summary = solved.summary
         base = solved.problem.base_bytes
         rows = [

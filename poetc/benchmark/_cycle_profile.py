@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from poetc import codegen
 from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, missing_model, model_of, tool_for
 from poetc.benchmark._profile_fit import reference
+from poetc.boards import BOARDS, TARGETS, Core
 from poetc.devices import DeviceProfile, load_profile
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
@@ -52,7 +52,7 @@ def fit_cycles(
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: a profile's file ends in .yaml")
     parent = load_profile(base)
-    core = codegen.Core(parent.cpu.core, parent.cpu.fpu, parent.cpu.simd)
+    core = Core(parent.cpu.core, parent.cpu.fpu, parent.cpu.simd)
     model = model_of(core.name)
     counted = counted_like(parent)
     classes = measure_class_cycles(core, _flags(counted, core), progress)
@@ -96,14 +96,14 @@ def counted_like(profile: DeviceProfile) -> DeviceProfile:
     return (same or kin[-1:])[0]
 
 
-def _flags(counted: DeviceProfile, core: codegen.Core) -> str:
+def _flags(counted: DeviceProfile, core: Core) -> str:
     """GCC's flags on the board that counted; empty where they are those of the device.
 
     Boards without an operating system load unaligned vectors in words, which takes more instructions.
     """
     if core.is_microcontroller:
         return ""
-    return codegen.TARGETS[codegen.BOARDS[counted.name.removeprefix("qemu-")].target].flags
+    return TARGETS[BOARDS[counted.name.removeprefix("qemu-")].target].flags
 
 
 def _source_text(core: str, model: Model | None) -> str:

@@ -6,13 +6,13 @@ import json
 from dataclasses import fields
 from pathlib import Path
 
-from poetc import codegen
+from poetc import boards, emit
 from poetc.benchmark._measure import CODE_BYTES, Measurement, paging_program, plain_program, rows_of, step_of
 from poetc.benchmark._networks import board_network
-from poetc.codegen.program import Program
 from poetc.devices import DeviceProfile, load_profile
 from poetc.errors import UsageError
 from poetc.graph import DType, Graph, TrainingGraph
+from poetc.program import Program, all_inputs
 
 LINUX = "aarch64"  # the port of programs for Linux with 64 bits
 LINUX_BYTES = 1 << 20  # of the tensors of such a program, whatever RAM there is
@@ -27,19 +27,19 @@ def emit_bench(device: str, out: Path, *, board: str | None = None, force: bool 
     stands for the device. Raises UsageError.
     """
     profile = load_profile(device)
-    core = codegen.Core(profile.cpu.core, profile.cpu.fpu, profile.cpu.simd)
-    like = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
+    core = boards.Core(profile.cpu.core, profile.cpu.fpu, profile.cpu.simd)
+    like = boards.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
     on_linux = board is None and like is None and "a64" in core.features
     name = board or (like.name if like is not None else LINUX if on_linux else None)
-    if name is None or (codegen.find_board(name).ram is None and not on_linux):
+    if name is None or (boards.find_board(name).ram is None and not on_linux):
         raise UsageError(
             f"no firmware can be made for {profile.name} ({profile.cpu.core}); --board names a board's port"
         )
     step, program = _program(profile, LINUX_BYTES if on_linux else profile.ram_bytes)
     rows = rows_of("sweep", step, program, [0] * len(program.instructions), profile)
     copies: list[str] = []
-    target = codegen.TARGETS[codegen.find_board(name).target]
-    codegen.emit(
+    target = boards.TARGETS[boards.find_board(name).target]
+    emit.emit(
         [program],
         step.values,
         model="model",
@@ -89,6 +89,6 @@ def _header(rows: list[Measurement], program: Program, step: TrainingGraph, cloc
         operator = row.operator.replace(",", ";").replace('"', "'")
         caches = f"{row.first_cache_bytes},{row.cache_bytes}"
         lines.append(f"    {json.dumps(f'{row.network},{operator},{row.cost_class},{row.simd},{caches},{loops},')},")
-    floats = [int(step.tensors[b.name].dtype is DType.F32) for b in codegen.all_inputs(program)]
+    floats = [int(step.tensors[b.name].dtype is DType.F32) for b in all_inputs(program)]
     lines += ["};", "", f"static const uint8_t poetc_bench_floats[] = {{{', '.join(map(str, floats))}}};", ""]
     return "\n".join(lines)

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from poetc import codegen, frontend, passes, training
+from poetc import boards, frontend, passes, training
 from poetc.benchmark._integers import coded_steps, integer_steps
 from poetc.benchmark._networks import board_networks, networks
-from poetc.codegen import program as flat
-from poetc.codegen import time_program
-from poetc.codegen.program import Call, Program
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.features import features_of
 from poetc.devices.loops import machine_of
@@ -30,6 +27,9 @@ from poetc.errors import UsageError
 from poetc.events import Progress
 from poetc.files import scratch_directory, write_text
 from poetc.graph import Graph, TrainingGraph
+from poetc.measure import build_firmware, execute, host_simd, time_program
+from poetc.program import Call, Program, lower, sample_inputs
+from poetc.program import _ir as flat
 from poetc.runtime.layout import ALIGNMENT_BYTES
 from poetc.scheduling import Action, Compute, PageIn, PageOut, complete, keep_all, pack
 from poetc.training import TrainingOptions
@@ -73,7 +73,7 @@ def plain_program(step: TrainingGraph, profile: DeviceProfile) -> Program:
     """A step with every tensor kept until its last use."""
     problem = build_problem(step, profile, budget_bytes=UNBOUNDED_BYTES)
     schedule = keep_all(problem)
-    return codegen.lower(step, problem, schedule, pack(problem, schedule))
+    return lower(step, problem, schedule, pack(problem, schedule))
 
 
 def paging_program(step: TrainingGraph, profile: DeviceProfile) -> Program:
@@ -99,7 +99,7 @@ def paging_program(step: TrainingGraph, profile: DeviceProfile) -> Program:
         actions += [PageOut(t) for t in sorted(out[at])]
     kept = keep_all(problem)
     schedule = replace(kept, steps=complete(problem, actions))
-    return codegen.lower(step, problem, schedule, pack(problem, schedule))
+    return lower(step, problem, schedule, pack(problem, schedule))
 
 
 def bench(
@@ -117,8 +117,8 @@ def bench(
 
     `batch`, `dim` and `shape` give lengths to dimensions of `models`, as on the command line.
     """
-    if target != "host" and target not in codegen.BOARDS:
-        raise UsageError(f"--target {target}: choose from host, {', '.join(codegen.BOARDS)}")
+    if target != "host" and target not in boards.BOARDS:
+        raise UsageError(f"--target {target}: choose from host, {', '.join(boards.BOARDS)}")
     sizes = frontend.Sizes.parse(batch, dim, shape)
     own = [  # only times matter
         frontend.load(path, batch=batch, dims=sizes.dims, shapes=sizes.shapes, random_weights=0) for path in models
@@ -156,7 +156,7 @@ def host_cache_bytes() -> tuple[int, int]:
 def host_profile(cflags: str) -> DeviceProfile:
     """The profile `host`, with the vectors that `cflags` compile for here and this machine's caches."""
     profile = load_profile("host")
-    cpu = msgspec.structs.replace(profile.cpu, simd=codegen.host_simd(cflags))
+    cpu = msgspec.structs.replace(profile.cpu, simd=host_simd(cflags))
     source = Source(kind="measured", text="the operating system's facts on this machine")
     first, second = (Quantity(value=size, source=source) for size in host_cache_bytes())
     memory = msgspec.structs.replace(profile.memory, first_cache_bytes=first, cache_bytes=second)
@@ -201,8 +201,8 @@ def measure_on_board(
         return []
     progress(f"{step.name} on {board}")
     with scratch_directory("poetc-bench-") as scratch:
-        firmware = codegen.build_firmware(program, step.values, board, scratch, numerics="portable")
-        run = codegen.execute(firmware, [codegen.sample_inputs(program, 0)])
+        firmware = build_firmware(program, step.values, board, scratch, numerics="portable")
+        run = execute(firmware, [sample_inputs(program, 0)])
     rows = rows_of(step.name, step, program, run.step_instructions, profile)
     return [row if row.cost_class in PAGE_CLASSES else replace(row, loops=_counted(row.loops)) for row in rows]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from poetc import codegen
+from poetc import boards
 from poetc.devices.loops import CLASSES, OTHER, class_of_group, class_of_source
 from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
@@ -154,7 +154,7 @@ def _release(program: str) -> int:
     return int(found[1]) if found else 0
 
 
-def target_of(core: codegen.Core) -> tuple[str, str, str]:
+def target_of(core: boards.Core) -> tuple[str, str, str]:
     """GCC's prefix and flags for the kernels on a core, as firmware and programs compile them; LLVM's triple."""
     if core.is_microcontroller:
         thumb = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
@@ -384,7 +384,7 @@ def as_counted(timed: Iterable[Timed], counted: Iterable[Loop]) -> list[Timed]:
 
 
 def measure_class_cycles(
-    core: codegen.Core, counted_flags: str = "", progress: Callable[[str], None] = lambda _: None
+    core: boards.Core, counted_flags: str = "", progress: Callable[[str], None] = lambda _: None
 ) -> Mapping[str, ClassCycles]:
     """Cycles of a counted instruction by class of kernels.
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from poetc.artifact import Artifact
 from poetc.benchmark._measure import BENCH_CFLAGS, MOVE_CLASS, PAGE_CLASSES, host_profile, rows_of
-from poetc.codegen import time_program
-from poetc.codegen.program import Program
 from poetc.commands import programs
 from poetc.graph import TrainingGraph
+from poetc.measure import time_program
+from poetc.program import Program
 from poetc.scheduling import Problem
 
 FARTHEST = 10  # operators that the table names

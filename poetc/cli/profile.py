@@ -153,7 +153,7 @@ def _ask(options: dict[str, Any]) -> None:
 
 def _complete_target(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     del context, parameter
-    from poetc.codegen import BOARDS
+    from poetc.boards import BOARDS
 
     return [CompletionItem(name) for name in ("host", *BOARDS) if name.startswith(incomplete)]
 

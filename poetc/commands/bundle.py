@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from poetc import codegen, reporting, training
+from poetc import emit, reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands.best_updates import settled
 from poetc.commands.encodings import is_lossy, made, offers_of, require_exact
@@ -148,7 +148,7 @@ def _bundle(
     progress("looking for switches")
     summary["bundle"] = {"switch_flash_bytes": flash_bytes}
     lowered, switches, switching = switches_of(artifact)
-    switch_bytes = codegen.switch_bytes(lowered, POINTER_BYTES)
+    switch_bytes = emit.switch_bytes(lowered, POINTER_BYTES)
     if artifact.others and flash_bytes is not None and switch_bytes > flash_bytes:
         raise UsageError(
             f"--switch-flash {switch_flash}: the tables take {switch_bytes:,} bytes without any switch; allow more"

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poetc import artifact, codegen
+from poetc import artifact, boards, measure
 from poetc.artifact import Artifact
-from poetc.codegen.program import Program
 from poetc.commands.programs import (
     all_programs,
     arena_ram_bytes,
@@ -20,8 +19,26 @@ from poetc.commands.programs import (
     switches_of,
     values_of,
 )
+from poetc.emit import (
+    GOALS,
+    LAYOUTS,
+    Build,
+    FirmwareSize,
+    Form,
+    Memory,
+    Numerics,
+    Part,
+    Sections,
+    bank_sections,
+    bank_starts,
+    emit_models,
+    firmware_size,
+    is_measured,
+    shaped,
+)
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
+from poetc.program import Program, state_in_ram_bytes, store_blocks
 from poetc.training.rates import parse as rates_of
 
 
@@ -32,7 +49,7 @@ def emit(
     progress: Progress = silent,
     *,
     board: str | None = None,
-    numerics: codegen.Numerics = "portable",
+    numerics: Numerics = "portable",
     checkpoint: int | None = None,
     package: bool = False,
     schedule: str | None = None,
@@ -55,22 +72,22 @@ def emit(
     paths = [directories] if isinstance(directories, Path) else list(directories)
     if len(names) > len(paths):
         raise UsageError(f"--name {names[len(paths)]}: there are {len(paths)} directories, and a name for each already")
-    form = codegen.Form(layout, opt_level, shared_arena=share_arena)
+    form = Form(layout, opt_level, shared_arena=share_arena)
     if target is None and board is not None:
-        target = codegen.find_board(board).target
+        target = boards.find_board(board).target
     if target is None:
-        target = "host" if len(paths) == 1 and codegen.LAYOUTS[layout].programs else "c99"
+        target = "host" if len(paths) == 1 and LAYOUTS[layout].programs else "c99"
     rates = None if schedule is None else rates_of(schedule)
     solved = [artifact.read(path) for path in paths]
-    form = replace(form, sections=codegen.Sections.parse(sections, [b.name for b in solved[0].problem.banks]))
+    form = replace(form, sections=Sections.parse(sections, [b.name for b in solved[0].problem.banks]))
     notes = [note for one in solved for note in one.notes]  # such as absent weights
     device = _core(solved[0])
-    chosen, its_board = codegen.resolve(target, board, numerics == "portable", device)
-    chosen = codegen.shaped(chosen, form, len(paths), package)
+    chosen, its_board = boards.resolve(target, board, numerics == "portable", device)
+    chosen = shaped(chosen, form, len(paths), package)
     for one in solved:
         core = _core(one)
         if core is not None:
-            notes += codegen.check_device(target, board, core, one.problem.device, chosen.build)
+            notes += boards.check_device(target, board, core, one.problem.device, chosen.build)
     progress("lowering")
     all_names = [*names, *[""] * (len(solved) - len(names))]
     for one in solved:
@@ -82,7 +99,7 @@ def emit(
         size = _firmware_size(parts[0].programs[0], its_board, numerics, memory_of(solved[0]), checkpoint)
     progress("writing C")
     copies: list[str] = []
-    build = codegen.Build(
+    build = Build(
         target=target,
         numerics=numerics,
         board=board,
@@ -94,7 +111,7 @@ def emit(
         fleet=fleet,
         threads=max(int(one.summary.get("threads", 1)) for one in solved),
     )
-    codegen.emit_models(parts, form, build, out, force=force, copies=copies)
+    emit_models(parts, form, build, out, force=force, copies=copies)
     if package:
         progress("compiling")
         notes += _build_package(out, f"{chosen.cross_compile}gcc")
@@ -116,17 +133,16 @@ def emit(
         "device": solved[0].problem.device,
         "core": device.name if device is not None else None,
         "flags": chosen.flags,
-        "makes": codegen.GOALS["package" if package else chosen.build],
+        "makes": GOALS["package" if package else chosen.build],
         "library": str(out / "libmodel.so") if package and (out / "libmodel.so").exists() else None,
         "models": [part.name or part.model for part in parts],
         "programs": list(dict.fromkeys(program.name for program in programs)),
         "arena_bytes": max(arenas) if share_arena else sum(arenas),
         "train_arena_bytes": (max if share_arena else sum)(arena_ram_bytes(p) for p in trained),
-        "state_bytes": sum(codegen.state_in_ram_bytes(p) if p.banks else p.state_bytes for p in trained),
+        "state_bytes": sum(state_in_ram_bytes(p) if p.banks else p.state_bytes for p in trained),
         "flash_bytes": sum(max(program.flash_bytes for program in part.programs) for part in parts),
         "store_bytes": sum(
-            max(codegen.store_blocks(p) for p in part.programs) * p.block_bytes
-            for part, p in zip(parts, trained, strict=True)
+            max(store_blocks(p) for p in part.programs) * p.block_bytes for part, p in zip(parts, trained, strict=True)
         ),
         "steps": sum(len(p.instructions) for p in trained),
         "firmware_flash_bytes": size.flash_bytes if size else None,
@@ -136,30 +152,28 @@ def emit(
     }
 
 
-def _require_banks(solved: Artifact, target: codegen.Target, board: codegen.Board | None, fleet: bool) -> None:
+def _require_banks(solved: Artifact, target: boards.Target, board: boards.Board | None, fleet: bool) -> None:
     """UsageError where the arena would have to be in one piece, and was solved for banks of RAM."""
     if not solved.problem.banks:
         return
     if target.build == "library":
         return
     if target.build != "firmware" or fleet:
-        codegen.bank_starts(None, solved.problem, solved.plan, memory_of(solved))
+        bank_starts(None, solved.problem, solved.plan, memory_of(solved))
     if board is not None:
-        codegen.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
+        bank_starts(board, solved.problem, solved.plan, memory_of(solved))
 
 
-def _with_banks(form: codegen.Form, solved: Artifact, target: codegen.Target) -> codegen.Form:
+def _with_banks(form: Form, solved: Artifact, target: boards.Target) -> Form:
     """With a section for each bank that the arena of a library is in."""
     if target.build != "library" or not solved.problem.banks:
         return form
     banks = solved.profile.memory.banks if solved.profile is not None else {}
     usual = {name: bank.section for name, bank in banks.items() if bank.section}
-    return replace(form, sections=codegen.bank_sections(form.sections, solved.problem, solved.plan, usual))
+    return replace(form, sections=bank_sections(form.sections, solved.problem, solved.plan, usual))
 
 
-def _part(
-    solved: Artifact, name: str, target: codegen.Target, board: codegen.Board | None, sections: codegen.Sections
-) -> codegen.Part:
+def _part(solved: Artifact, name: str, target: boards.Target, board: boards.Board | None, sections: Sections) -> Part:
     bundle = switches_of(solved)[0] if solved.others else None
     starts = None
     if target.build == "library" and solved.problem.banks:
@@ -171,10 +185,10 @@ def _part(
         # Firmware has RAM for the training step; inference and evaluation come along where they need no more.
         programs = [p for p in programs if p.arena_bytes <= programs[0].arena_bytes]
     model = graph_of(solved).name.removesuffix(".onnx")
-    return codegen.Part(programs, values_of(solved), model, name, bundle)
+    return Part(programs, values_of(solved), model, name, bundle)
 
 
-def _larger(solved: Artifact, part: codegen.Part) -> list[str]:
+def _larger(solved: Artifact, part: Part) -> list[str]:
     """A note where another program than training takes more than the budget."""
     training, budget_bytes = part.programs[0], solved.problem.budget_bytes
     larger = [p for p in part.programs if p.arena_bytes > training.arena_bytes]
@@ -196,28 +210,28 @@ def _build_package(out: Path, compiler: str) -> list[str]:
             f"{missing[0]} not found: libmodel.so is not built; run `make` in {out}, or `make CROSS_COMPILE=` there"
             " on the device itself"
         ]
-    codegen.make_library(out, f"CC={compiler}")
+    measure.make_library(out, f"CC={compiler}")
     shutil.rmtree(out / "build", ignore_errors=True)
     return []
 
 
 def _firmware_size(
     program: Program,
-    board: codegen.Board | None,
-    numerics: codegen.Numerics,
-    memory: codegen.Memory,
+    board: boards.Board | None,
+    numerics: Numerics,
+    memory: Memory,
     checkpoint: int | None,
-) -> codegen.FirmwareSize | None:
+) -> FirmwareSize | None:
     """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
-    if board is None or board.code is None or not codegen.is_measured(board) or program.banks:
+    if board is None or board.code is None or not is_measured(board) or program.banks:
         return None
-    size = codegen.firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
+    size = firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
     require_room(program, board, size)
     return size
 
 
-def _core(solved: Artifact) -> codegen.Core | None:
+def _core(solved: Artifact) -> boards.Core | None:
     if solved.profile is None:
         return None
     cpu = solved.profile.cpu
-    return codegen.Core(cpu.core, cpu.fpu, cpu.simd)
+    return boards.Core(cpu.core, cpu.fpu, cpu.simd)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from poetc import artifact, codegen, frontend, reporting
+from poetc import artifact, emit, frontend, reporting
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import imported_with, training_options
@@ -86,7 +86,7 @@ def with_values(solved: Artifact, values: Mapping[str, Value], source: str) -> A
 
 def trained_bin(solved: Artifact, identity: int) -> bytes:
     """The initial state of the training program as the trained.bin of an emission, after 0 steps."""
-    return codegen.initial_state(training_program(solved), graph_of(solved).values, identity)
+    return emit.initial_state(training_program(solved), graph_of(solved).values, identity)
 
 
 def _identity(solved: Artifact, out: Path) -> int:
@@ -94,7 +94,7 @@ def _identity(solved: Artifact, out: Path) -> int:
 
     UsageError where that is of another.
     """
-    known, beside = identities(solved), out.parent / codegen.MANIFEST
+    known, beside = identities(solved), out.parent / emit.MANIFEST
     if not beside.is_file():
         return known[0]
     try:

@@ -6,22 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from poetc import codegen, passes, training
+from poetc import boards, emit, measure, passes, training
 from poetc.artifact import Artifact
-from poetc.codegen import ProgramBundle
-from poetc.codegen.program import Program
 from poetc.devices import build_problem
 from poetc.errors import UsageError
 from poetc.graph import TrainingGraph, Value
 from poetc.planning import Bundle, Solution, Switching, inference
 from poetc.planning.safe_points import within_flash
+from poetc.program import Program, ProgramBundle, lower, lower_bundle
 from poetc.scheduling import Switch, all_in_ram, keep_all, pack
 
 SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
 
 
 def training_program(
-    solved: Artifact, board: codegen.Board | None = None, starts: Mapping[str, int] | None = None
+    solved: Artifact, board: boards.Board | None = None, starts: Mapping[str, int] | None = None
 ) -> Program:
     """The training step under the schedule that was solved.
 
@@ -29,8 +28,8 @@ def training_program(
     by bank, for a library.
     """
     if solved.problem.banks and board is not None and starts is None:
-        starts = codegen.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
-    return codegen.lower(graph_of(solved), solved.problem, solved.schedule, solved.plan, starts=starts)
+        starts = emit.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
+    return lower(graph_of(solved), solved.problem, solved.schedule, solved.plan, starts=starts)
 
 
 def keep_all_program(solved: Artifact) -> Program:
@@ -41,7 +40,7 @@ def keep_all_program(solved: Artifact) -> Program:
     return _kept(solved, passes.without_encodings(graph_of(solved)))
 
 
-def program_of_history(solved: Artifact, history: codegen.History) -> tuple[Program, dict[str, Value]]:
+def program_of_history(solved: Artifact, history: measure.History) -> tuple[Program, dict[str, Value]]:
     """The training step of a bundle that keeps every tensor, and adds up the batch as `history` says; its values."""
     graphs = graphs_of(solved)
     step = graphs[history[0][0]]
@@ -64,7 +63,7 @@ def _kept(solved: Artifact, graph: TrainingGraph) -> Program:
         problem = build_problem(graph, solved.profile, budget_bytes=problem.budget_bytes)
     problem = replace(all_in_ram(problem), banks=())
     schedule = keep_all(problem)
-    return codegen.lower(graph, problem, schedule, pack(problem, schedule))
+    return lower(graph, problem, schedule, pack(problem, schedule))
 
 
 def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ...]:
@@ -88,7 +87,7 @@ def inference_program(solved: Artifact, training: Program) -> Program | None:
 def all_programs(
     solved: Artifact,
     bundle: ProgramBundle | None = None,
-    board: codegen.Board | None = None,
+    board: boards.Board | None = None,
     starts: Mapping[str, int] | None = None,
 ) -> list[Program]:
     """The training step, or the plans of a bundle for it, then the programs that predict and evaluate."""
@@ -98,7 +97,7 @@ def all_programs(
 
 def arena_ram_bytes(program: Program) -> int:
     """All RAM of the arena: in banks, of its parts without the addresses between them."""
-    return sum(codegen.bank_size(program, b.name) for b in program.banks) if program.banks else program.arena_bytes
+    return sum(emit.bank_size(program, b.name) for b in program.banks) if program.banks else program.arena_bytes
 
 
 POINTER_BYTES = 4  # of the boards that count flash
@@ -111,7 +110,7 @@ def switches_of(solved: Artifact) -> tuple[ProgramBundle, list[Switch], Switchin
     switching = Switching(found)
     count = len(plans)
     switches = [s for i in range(count) for j in range(count) if i != j for s in switching.switches(i, j)]
-    lowered = codegen.lower_bundle(graphs_of(solved), plans, switches)
+    lowered = lower_bundle(graphs_of(solved), plans, switches)
     switches = [switches[k] for k in lowered.kept]
     limit_bytes = solved.summary["bundle"]["switch_flash_bytes"]
     if limit_bytes is None:
@@ -121,7 +120,7 @@ def switches_of(solved: Artifact) -> tuple[ProgramBundle, list[Switch], Switchin
     def only(chosen: Sequence[Switch]) -> ProgramBundle:
         return replace(lowered, switches=tuple(lowered.switches[place[id(s)]] for s in chosen))
 
-    chosen = within_flash(switching, switches, lambda own: codegen.switch_bytes(only(own), POINTER_BYTES), limit_bytes)
+    chosen = within_flash(switching, switches, lambda own: emit.switch_bytes(only(own), POINTER_BYTES), limit_bytes)
     return only(chosen), chosen, switching
 
 
@@ -147,13 +146,13 @@ def graph_of(solved: Artifact) -> TrainingGraph:
     return solved.graph
 
 
-def memory_of(solved: Artifact) -> codegen.Memory:
+def memory_of(solved: Artifact) -> emit.Memory:
     """The RAM that firmware is linked for: the budget that was solved for, and in it the profile's stack."""
     if solved.profile is None:
         raise UsageError("solved without a device profile: its stack is not known; run poetc solve again")
     problem = solved.problem
     budget_bytes = problem.banks[0].budget_bytes if problem.banks else problem.budget_bytes
-    return codegen.Memory(budget_bytes, int(solved.profile.memory.stack_bytes.value))
+    return emit.Memory(budget_bytes, int(solved.profile.memory.stack_bytes.value))
 
 
 def predicted_sizes(solved: Artifact) -> dict[str, Any]:
@@ -163,15 +162,15 @@ def predicted_sizes(solved: Artifact) -> dict[str, Any]:
     linked.
     """
     profile = solved.profile
-    board = None if profile is None else codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
+    board = None if profile is None else boards.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
     if board is None or solved.graph is None or solved.problem.banks:
         return {"firmware_board": None, **dict.fromkeys(SIZE_KEYS)}
-    size = codegen.firmware_size(training_program(solved), board, memory=memory_of(solved))
+    size = emit.firmware_size(training_program(solved), board, memory=memory_of(solved))
     values = (size.flash_bytes, size.code_bytes, size.tables_bytes, size.image_bytes, size.ram_bytes)
     return {"firmware_board": board.name, **dict(zip(SIZE_KEYS, values, strict=True))}
 
 
-def require_room(program: Program, board: codegen.Board, size: codegen.FirmwareSize) -> None:
+def require_room(program: Program, board: boards.Board, size: emit.FirmwareSize) -> None:
     """UsageError where a board has less RAM or flash than the firmware will take: before the linker has to say it."""
     assert board.ram is not None and board.code is not None
     stack, excess = size.ram_bytes - size.arena_bytes, size.ram_bytes - board.ram.size_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from poetc import codegen
+from poetc import boards, emit
 from poetc.commands.requests import ModelRequest, training_graph, with_any_weights
 from poetc.devices import build_problem, load_profile
 from poetc.devices.saved import saved_bytes
@@ -28,10 +28,10 @@ def pruned(request: ModelRequest, step: TrainingGraph, problem: Problem) -> dict
     profile = load_profile(request.device)
     full = build_problem(whole, profile, budget_bytes=0)
     before, after = _work(whole), _work(step)
-    board = codegen.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
+    board = boards.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
     code_bytes = None
-    if board is not None and codegen.is_measured(board):
-        code_bytes = codegen.kernel_bytes(before[1], board) - codegen.kernel_bytes(after[1], board)
+    if board is not None and emit.is_measured(board):
+        code_bytes = emit.kernel_bytes(before[1], board) - emit.kernel_bytes(after[1], board)
     return {
         "saved_bytes": saved_bytes(full) - saved_bytes(problem),
         "keep_all_peak_bytes": keep_all_peak_bytes(full) - keep_all_peak_bytes(problem),

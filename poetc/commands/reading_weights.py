@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from poetc import codegen
+from poetc import emit
 from poetc.artifact import Artifact
-from poetc.codegen.program import Program
 from poetc.commands.adapter_files import read_adapter
 from poetc.commands.programs import graph_of, inference_programs, training_program
 from poetc.commands.weights import by_graph_name, model_of, read_safetensors
@@ -19,6 +18,18 @@ from poetc.events import Progress, silent
 from poetc.files import read_arrays, read_file
 from poetc.graph import Array
 from poetc.loop import is_checkpoint, read_checkpoint
+from poetc.program import (
+    Program,
+    StoreLayout,
+    is_trained,
+    listed_layout,
+    read_listed_state,
+    read_state,
+    state_identity,
+    state_on_store,
+    store_blocks,
+    store_layout,
+)
 
 LARGEST_STATE_BYTES = 1 << 32
 
@@ -63,38 +74,38 @@ def read_trained(solved: Artifact, path: Path, note: Progress = silent) -> dict[
     """
     data = read_file(path, LARGEST_STATE_BYTES)
     manifest = _manifest_beside(path)
-    if not codegen.is_trained(data):
+    if not is_trained(data):
         data = _from_store(solved, path, data, manifest, note)
     state_of_manifest = {} if manifest is None else manifest["state"]
-    if codegen.state_identity(data) == state_of_manifest.get("identity"):
-        return codegen.read_listed_state(data, state_of_manifest, str(path))
+    if state_identity(data) == state_of_manifest.get("identity"):
+        return read_listed_state(data, state_of_manifest, str(path))
     program = training_program(solved)
-    state = codegen.read_state(data, program, str(path))
-    if codegen.state_identity(data) not in identities(solved):
+    state = read_state(data, program, str(path))
+    if state_identity(data) not in identities(solved):
         raise UsageError(
             f"{path}: trained by another schedule, from other weights, or by another version of poetc; with the"
-            f" {codegen.MANIFEST} of the directory that trained it beside it, it can be read"
+            f" {emit.MANIFEST} of the directory that trained it beside it, it can be read"
         )
     return state
 
 
 def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Mapping[str, Any] | None, note: Progress) -> bytes:
     """The trained.bin that the store's newest whole checkpoint would make. `data` as they are where it is no store."""
-    layouts: list[codegen.StoreLayout] = []
+    layouts: list[StoreLayout] = []
     with contextlib.suppress(KeyError, TypeError, ValueError):
-        layouts += [codegen.listed_layout(manifest)] if manifest is not None else []
+        layouts += [listed_layout(manifest)] if manifest is not None else []
     training = training_program(solved)
     for programs, identity in zip(_emitted(solved), identities(solved), strict=True):
-        blocks = max(codegen.store_blocks(program) for program in programs)
-        layouts.append(codegen.store_layout(training, identity, blocks))
-    found = codegen.state_on_store(data, layouts)
+        blocks = max(store_blocks(program) for program in programs)
+        layouts.append(store_layout(training, identity, blocks))
+    found = state_on_store(data, layouts)
     if found is not None:
         note(f"{path}: the checkpoint of step {found[1]}")
         return found[0]
     if any(len(data) >= layout.end_bytes for layout in layouts):
         raise UsageError(
             f"{path}: neither a trained.bin nor a store with a whole checkpoint of this model; with the"
-            f" {codegen.MANIFEST} of the directory that trained it beside it, it can be read"
+            f" {emit.MANIFEST} of the directory that trained it beside it, it can be read"
         )
     return data
 
@@ -103,7 +114,7 @@ def identities(solved: Artifact) -> list[int]:
     """Those of the programs that `poetc emit` writes, in the order of `_emitted`."""
     values = {**model_of(solved).values, **graph_of(solved).values}
     name = graph_of(solved).name.removesuffix(".onnx")
-    return [codegen.identity_of(name, programs, values) for programs in _emitted(solved)]
+    return [emit.identity_of(name, programs, values) for programs in _emitted(solved)]
 
 
 def _emitted(solved: Artifact) -> list[list[Program]]:
@@ -115,7 +126,7 @@ def _emitted(solved: Artifact) -> list[list[Program]]:
 
 
 def _manifest_beside(path: Path) -> Mapping[str, Any] | None:
-    beside = path.parent / codegen.MANIFEST
+    beside = path.parent / emit.MANIFEST
     if not beside.is_file():
         return None
     try:

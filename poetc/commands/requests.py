@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import codegen, frontend, passes, solvers, training
+from poetc import frontend, passes, solvers, training
 from poetc.devices import (
     DeviceProfile,
     build_problem,
@@ -30,6 +30,7 @@ from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
 from poetc.planning.saved import Offer
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE, Problems
+from poetc.program import OFFSET_LIMIT
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import SolveOptions
@@ -321,7 +322,7 @@ def require_offsets(request: SolveRequest, problem: Problem, step: TrainingGraph
     constant_bytes = sum(t.size_bytes for t in step.tensors.values() if t.role is Role.CONSTANT)
     arena_bytes = min(problem.budget_bytes, keep_all_peak_bytes(problem))
     kind, size_bytes = max(("constants", constant_bytes), ("tensors", arena_bytes), key=lambda pair: pair[1])
-    if size_bytes >= codegen.OFFSET_LIMIT:
+    if size_bytes >= OFFSET_LIMIT:
         remedy = "give --budget 4GB or less, or a smaller --batch" if kind == "tensors" else "train a smaller model"
         raise UnsupportedModelError(
             f"{request.model.source}: {format_bytes(size_bytes)} of {kind}, more than 32-bit offsets reach; {remedy}"

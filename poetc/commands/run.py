@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from poetc import artifact, codegen
+from poetc import artifact, boards, emit, measure
 from poetc.artifact import Artifact
 from poetc.batches import read_batches
-from poetc.codegen import BOARDS
-from poetc.codegen.program import Call, Move, PageIn, PageOut, Program
+from poetc.boards import BOARDS
 from poetc.commands import programs
 from poetc.errors import CheckFailed, UsageError
 from poetc.events import Progress
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.output_directory import Kind, check_replaceable, replacing
+from poetc.program import Call, Move, PageIn, PageOut, Program, bank_high_water, chance_loss, slot_blocks
 from poetc.scheduling import Problem
 
 OnStep = Callable[[int, float], None]
 ABSURD = 3  # times the loss of guessing, for a first loss
-PRODUCTS = ("counter.so", *(f"src/{name}" for name in codegen.PRODUCTS))
+PRODUCTS = ("counter.so", *(f"src/{name}" for name in emit.PRODUCTS))
 KEPT = Kind("poetc-run.json", "files of poetc run", "--keep", PRODUCTS)
 
 
@@ -40,7 +40,7 @@ class RunRequest:
     on: str
     steps: int | None = None
     data: Path | None = None
-    numerics: codegen.Numerics = "portable"
+    numerics: emit.Numerics = "portable"
     keep: Path | None = None
     force: bool = False
     checkpoint: int | None = None
@@ -65,10 +65,10 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
     if request.keep is not None:
         check_replaceable(request.keep, KEPT, force=request.force, names=())
     if board is not None:
-        codegen.require_toolchain(codegen.find_board(board))
+        boards.require_toolchain(boards.find_board(board))
     solved = artifact.read(request.directory)
     progress("lowering")
-    program = programs.training_program(solved, None if board is None else codegen.find_board(board))
+    program = programs.training_program(solved, None if board is None else boards.find_board(board))
     batches = read_batches(program, request.data, request.steps, note, any_range=request.any_range)
     assert solved.graph is not None  # training_program says so
     values = solved.graph.values
@@ -80,7 +80,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
             document = _on_host(solved, program, values, batches, directory, on_step, **wanted)
         else:
             document = _on_board(request, board, solved, program, values, batches, directory, progress, on_step)
-    for text in _odd_losses(document["losses"], codegen.chance_loss(program)):
+    for text in _odd_losses(document["losses"], chance_loss(program)):
         note(text)
     return {**document, "copies": copies}
 
@@ -107,12 +107,12 @@ def _on_board(
     progress: Progress,
     on_step: OnStep,
 ) -> dict[str, Any]:
-    found = codegen.find_board(board)
+    found = boards.find_board(board)
     size = _predicted_size(solved, program, request, found)
     if size is not None:
         programs.require_room(program, found, size)
     progress(f"compiling for {board}")
-    firmware = codegen.build_firmware(
+    firmware = measure.build_firmware(
         program,
         values,
         board,
@@ -124,7 +124,7 @@ def _on_board(
     )
     _require_stack(firmware, request.on)
     progress(f"running on {board}")
-    document = _document(solved, program, firmware, codegen.execute(firmware, batches, on_step))
+    document = _document(solved, program, firmware, measure.execute(firmware, batches, on_step))
     document["flash_predicted_bytes"] = size.flash_bytes if size else None
     document["ram_predicted_bytes"] = size.ram_bytes if size else None
     document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
@@ -171,19 +171,19 @@ def _board(on: str) -> str | None:
     emulator, _, name = on.partition(":")
     if emulator != "qemu" or (name not in BOARDS and not Path(name).is_dir()):
         raise UsageError(f"--on {on}: choose from {', '.join(board_names())}, or qemu: and a folder with board.yaml")
-    if not codegen.find_board(name).qemu:
+    if not boards.find_board(name).qemu:
         raise UsageError(f"--on {on}: its board.yaml has no `qemu`, the machine that emulates it")
     return name
 
 
 def _predicted_size(
-    solved: Artifact, program: Program, request: RunRequest, board: codegen.Board
-) -> codegen.FirmwareSize | None:
+    solved: Artifact, program: Program, request: RunRequest, board: boards.Board
+) -> emit.FirmwareSize | None:
     """As it is known before anything is compiled, to stand beside that of the program. None: it is no firmware."""
-    if board.code is None or not codegen.is_measured(board) or program.banks:
+    if board.code is None or not emit.is_measured(board) or program.banks:
         return None
     memory = programs.memory_of(solved)
-    return codegen.firmware_size(
+    return emit.firmware_size(
         program,
         board,
         numerics=request.numerics,
@@ -222,13 +222,11 @@ def predicted_ns(problem: Problem, program: Program) -> int:
     return total
 
 
-def _bank_peaks(program: Program, run: codegen.Run) -> dict[str, Any]:
+def _bank_peaks(program: Program, run: measure.Run) -> dict[str, Any]:
     """The peak in each part of an arena that lies in two memories; CheckFailed where one is not as predicted."""
     rows = [
         {"name": part.name, "peak_predicted_bytes": predicted, "peak_measured_bytes": measured}
-        for part, predicted, measured in zip(
-            program.banks, codegen.bank_high_water(program), run.bank_bytes, strict=True
-        )
+        for part, predicted, measured in zip(program.banks, bank_high_water(program), run.bank_bytes, strict=True)
     ]
     for row in rows:
         if row["peak_predicted_bytes"] != row["peak_measured_bytes"]:
@@ -239,7 +237,7 @@ def _bank_peaks(program: Program, run: codegen.Run) -> dict[str, Any]:
     return {"banks": rows} if rows else {}
 
 
-def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, run: codegen.Run) -> dict[str, Any]:
+def _document(solved: Artifact, program: Program, firmware: measure.Firmware, run: measure.Run) -> dict[str, Any]:
     """The answer.
 
     Peaks are of the RAM that a budget counts: the share set aside for runtime and stack, and the arena.
@@ -254,8 +252,7 @@ def _document(solved: Artifact, program: Program, firmware: codegen.Firmware, ru
         "loss": run.losses[-1],
         "losses": list(run.losses),
         "peak_measured_bytes": base + run.arena_bytes,
-        "peak_predicted_bytes": base
-        + (sum(codegen.bank_high_water(program)) if program.banks else program.high_water_bytes),
+        "peak_predicted_bytes": base + (sum(bank_high_water(program)) if program.banks else program.high_water_bytes),
         "budget_bytes": solved.problem.budget_bytes,
         "arena_bytes": programs.arena_ram_bytes(program),
         **_bank_peaks(program, run),
@@ -290,14 +287,14 @@ def _written_bytes(program: Program) -> int:
 
 def _checkpoint_bytes(program: Program) -> int:
     """The bytes that one checkpoint writes to the store, in whole blocks."""
-    return codegen.slot_blocks(program) * program.block_bytes
+    return slot_blocks(program) * program.block_bytes
 
 
-def _span(elf: codegen.Elf, first: str, end: str) -> int | None:
+def _span(elf: boards.Elf, first: str, end: str) -> int | None:
     return elf.symbols[end] - elf.symbols[first] if first in elf.symbols else None
 
 
-def _require_stack(firmware: codegen.Firmware, on: str) -> None:
+def _require_stack(firmware: measure.Firmware, on: str) -> None:
     """CheckFailed where the stack may need more than is set aside: before it overflows in the run."""
     bound, reserved = firmware.stack_bound_bytes, _span(firmware.elf, "poetc_stack", "poetc_stack_top")
     if bound is not None and reserved is not None and bound > reserved:
@@ -327,16 +324,16 @@ def _on_host(
     gradients: bool,
     kept: bool,
 ) -> dict[str, Any]:
-    with codegen.build_host([program], values, directory=directory) as model:
+    with measure.build_host([program], values, directory=directory) as model:
         try:
             arena_bytes = model.measure_high_water(batches[0])
-        except codegen.StepError as error:
+        except measure.StepError as error:
             raise CheckFailed(f"step 1: {error}") from error
         losses, checksums = [], []
         for step, batch in enumerate(batches, 1):
             try:
                 losses.append(model.run(batch))
-            except codegen.StepError as error:
+            except measure.StepError as error:
                 raise CheckFailed(f"step {step}: {error}") from error
             checksums.append(f"{model.gradients_crc():08x}")
             on_step(step, losses[-1])
@@ -347,7 +344,7 @@ def _on_host(
         state = {name: model.state(name) for name in model.state_names()}
         if kept:
             (place := directory / "run").mkdir()
-            codegen.write_records(place / "data.bin", program, batches)
+            measure.write_records(place / "data.bin", program, batches)
             model.save(place)
         base = solved.problem.base_bytes
         return {
@@ -367,7 +364,7 @@ def _on_host(
             "page_ins": model.page_ins,
             "page_outs": model.page_outs,
             "store_written_bytes": _written_bytes(program),
-            "state_sha256": codegen.state_digest(state),
+            "state_sha256": measure.state_digest(state),
             "gradients_crc": checksums if gradients else None,
             "flash_bytes": None,
         }

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from poetc import artifact, codegen
+from poetc import artifact, measure
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import ExportRequest, export_arrays, export_onnx, find_model, require_free
@@ -59,6 +59,7 @@ from poetc.loop import (
     parse_metrics,
 )
 from poetc.output_directory import digest
+from poetc.program import class_scores, sample_inputs
 from poetc.reporting import Solved
 from poetc.reporting.training import page
 from poetc.runtime.session import Session, SessionError
@@ -243,7 +244,7 @@ def train(
         note(f"{batches.source.where}: {batches.remark()}")
     identity = data.identity()
     if not request.resume:
-        codegen.require_compiler()  # before hours of solving, not after them
+        measure.require_compiler()  # before hours of solving, not after them
         _begin(request)
     if checkpoint is not None:
         _require_same_data(request, checkpoint, identity)
@@ -266,7 +267,7 @@ def train(
         progress("compiling for this machine")
         with _removed_if_no_step_ran(request, store), trainer(solved, elastic=request.elastic) as session:
             one_target = losses[0].target if len(losses) > 1 else None  # of several, that of the metrics
-            engine = SessionEngine(session, codegen.class_scores(program, one_target))
+            engine = SessionEngine(session, class_scores(program, one_target))
             kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
             loop = Loop(
                 engine,
@@ -280,7 +281,7 @@ def train(
                 watcher=watcher,
                 stopping=stopping,
                 identity=identity,
-                peak_bytes=engine.measure_peak(codegen.sample_inputs(program)),
+                peak_bytes=engine.measure_peak(sample_inputs(program)),
             )
             if request.elastic:
                 _follow_memory(session)

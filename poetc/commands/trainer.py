@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poetc import codegen
+from poetc import boards, emit, measure
 from poetc.artifact import Artifact
 from poetc.commands.programs import all_programs, graph_of, switches_of, values_of
 from poetc.files import scratch_directory
@@ -29,15 +29,15 @@ def trainer(
     bundle = switches_of(solved)[0] if elastic else None
     with scratch_directory("poetc-trainer-") as scratch:
         programs = all_programs(solved, bundle)
-        library = codegen.compile_library(
+        library = measure.compile_library(
             programs,
             values_of(solved),
             scratch,
             model=graph_of(solved).name.removesuffix(".onnx"),
             cc=cc,
-            cflags=codegen.TARGETS["host"].flags,
+            cflags=boards.TARGETS["host"].flags,
             threads=threads,
             bundle=bundle,
         )
         operators = {p.name: [p.where(i) for i in range(len(p.instructions))] for p in programs}
-        return Session(library, library.with_name(codegen.MANIFEST), store, undo=undo, operators=operators)
+        return Session(library, library.with_name(emit.MANIFEST), store, undo=undo, operators=operators)

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from poetc import artifact, codegen
-from poetc.codegen import Validation
+from poetc import artifact, measure
 from poetc.commands.programs import (
     exact_program,
     graph_of,
@@ -23,6 +22,7 @@ from poetc.errors import CheckFailed, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_arrays
 from poetc.graph import Array
+from poetc.measure import Validation
 
 SHOWN = 4  # failures of switches in a message
 
@@ -48,7 +48,7 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
     training, kept = training_program(solved), keep_all_program(solved)
     progress("compiling and running")
     graph = graph_of(solved)
-    result: Validation = codegen.validate(
+    result: Validation = measure.validate(
         training,
         kept,
         graph.values,
@@ -79,11 +79,11 @@ def validate_switches(directory: Path, most: int | None = None, progress: Progre
     progress("lowering")
     bundle = switches_of(solved)[0]
     progress("compiling and running")
-    result = codegen.validate_bundle(
+    result = measure.validate_bundle(
         bundle,
         values_of(solved),
         most=most,
-        requests=codegen.REQUESTS if most is None else min(most, codegen.REQUESTS),
+        requests=measure.REQUESTS if most is None else min(most, measure.REQUESTS),
         reference=partial(program_of_history, solved) if solved.other_graphs else None,
     )
     problems = result.failures[:SHOWN]

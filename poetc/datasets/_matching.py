@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from poetc import codegen
 from poetc.datasets._columns import Column, Samples, chunks, require_equal_lengths
 from poetc.datasets._slots import Slot
 from poetc.errors import UsageError, printable
 from poetc.graph import Array, DType
+from poetc.program import RAW_FROM, require_values
 
 INPUT_NAMES = ("x", "X", "input", "inputs", "features", "images", "data")
 TARGET_NAMES = ("target", "y", "Y", "targets", "label", "labels")
@@ -118,6 +118,14 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
 
 
+def looks_raw(least: float, most: float, is_whole: bool) -> bool:
+    """Whether floats of this range look as if nobody had scaled them.
+
+    They go beyond 16, and are whole or of one sign.
+    """
+    return (least < -RAW_FROM or most > RAW_FROM) and (is_whole or least >= 0 or most <= 0)
+
+
 def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) -> None:
     """UsageError for a value that no kernel can use, named by its array and index.
 
@@ -132,13 +140,11 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
             continue
         least, most, is_whole = np.inf, -np.inf, True
         for first, part in chunks(column):
-            codegen.require_values(
-                part, slot.dtype, slot.limit, samples.where, called, is_target=slot.is_target, first=first
-            )
+            require_values(part, slot.dtype, slot.limit, samples.where, called, is_target=slot.is_target, first=first)
             if may_be_raw and part.size:
                 least, most = min(least, float(part.min())), max(most, float(part.max()))
                 is_whole = is_whole and bool((part == np.trunc(part)).all())
-        if may_be_raw and codegen.looks_raw(least, most, is_whole):
+        if may_be_raw and looks_raw(least, most, is_whole):
             _refuse_raw(samples.where, called, f"{least:g} to {most:g}")
 
 

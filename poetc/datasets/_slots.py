@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from poetc import codegen
-from poetc.codegen import Limit
 from poetc.graph import DType, TrainingGraph
 from poetc.ops import Use
+from poetc.program import Limit, is_scaled, limit_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +67,8 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
                 dtype=tensor.dtype,
                 is_target=name == graph.target or name in targets,
                 sample_shape=tensor.shape[1:] if rows == 1 else (rows, *tensor.shape[1:]),
-                limit=codegen.limit_of(uses, {name}) if tensor.dtype is DType.I32 else None,
-                takes_any_range=tensor.dtype is DType.F32 and codegen.is_scaled(uses, {name}),
+                limit=limit_of(uses, {name}) if tensor.dtype is DType.I32 else None,
+                takes_any_range=tensor.dtype is DType.F32 and is_scaled(uses, {name}),
             )
         )
     return tuple(found)

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from poetc import codegen
 from poetc.datasets._matching import TARGET_NAMES
 from poetc.datasets._slots import Slot
 from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
+from poetc.program import require_values
 
 PATTERN = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -70,7 +70,7 @@ class BatchFunction:
                 raise UsageError(
                     f"{where}: {slot.name} has shape {list(array.shape)} of {array.dtype}; needed are {slot.wanted}"
                 )
-            codegen.require_values(array, slot.dtype, slot.limit, where, slot.name, is_target=slot.is_target)
+            require_values(array, slot.dtype, slot.limit, where, slot.name, is_target=slot.is_target)
         if len({len(array) for array in found.values()}) > 1 or not len(found[slots[0].name]):
             raise UsageError(f"{where}: its arrays hold {', '.join(str(len(a)) for a in found.values())} samples")
         return found

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from poetc import codegen
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.trainer import trainer
@@ -18,6 +17,7 @@ from poetc.fleet.update import Quantizer
 from poetc.fleet.weights import FleetModel, Weight
 from poetc.graph import Array
 from poetc.loop import Loss, Meter, SessionEngine, default_metrics
+from poetc.program import sample_inputs
 from poetc.runtime.session import Session
 
 
@@ -111,7 +111,7 @@ class Participant:
 
     def measure_peak(self) -> int:
         """Bytes of the arena that a training step touches."""
-        return self._engine.measure_peak(codegen.sample_inputs(self._program))
+        return self._engine.measure_peak(sample_inputs(self._program))
 
     def close(self) -> None:
         self.session.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, replace
 
-from poetc import codegen, solvers
-from poetc.codegen.program import Program
+from poetc import solvers
 from poetc.devices import DeviceProfile, build_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
@@ -15,6 +14,7 @@ from poetc.graph import Graph, Phase, TrainingGraph
 from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.settings import INFERENCE
+from poetc.program import Program, lower, lower_inference, store_blocks, without_loss
 from poetc.scheduling import (
     Paging,
     Problem,
@@ -76,12 +76,12 @@ def programs(
         return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
     if found.problem is None or not _has_loss(found.problem):
         alone = found.problem or _as_planned(alone_problem(inference, profile, problem), found.plan)
-        infer = codegen.lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
+        infer = lower_inference(inference, alone, found.schedule, found.plan, training, around=True)
         return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
-    evaluate = codegen.lower_inference(
+    evaluate = lower_inference(
         evaluation, found.problem, found.schedule, found.plan, training, name="evaluate", around=True
     )
-    infer = codegen.without_loss(evaluate)
+    infer = without_loss(evaluate)
     alone = alone_problem(inference, profile, problem)
     if _above(alone) <= problem.budget_bytes - problem.base_bytes - training.state_bytes:
         kept = _keeping_all(inference, profile, problem, _sharing(training, evaluate), "infer")
@@ -93,7 +93,7 @@ def programs(
 def _keeping_all(graph: Graph, profile: DeviceProfile, problem: Problem, layout: Program, name: str) -> Program:
     alone = fastest(alone_problem(graph, profile, problem))
     schedule = keep_all(alone)
-    return codegen.lower_inference(graph, alone, schedule, pack(alone, schedule), layout, name=name)
+    return lower_inference(graph, alone, schedule, pack(alone, schedule), layout, name=name)
 
 
 def _sharing(training: Program, other: Program) -> Program:
@@ -173,7 +173,7 @@ def _within_budget(
     if kept.arena_bytes - own_bytes <= above_bytes:
         return InferencePlan()
     progress("scheduling the model itself")
-    training = codegen.lower(graph, problem, schedule, plan)
+    training = lower(graph, problem, schedule, plan)
     limited, found = _limited(alone, training, problem), None
     for choice in dict.fromkeys((fastest(limited), with_least_workspace(limited))):
         if found is None and (placed := _scheduled(choice, training, stop_at)) is not None:
@@ -237,5 +237,5 @@ def _limited(alone: Problem, training: Program, problem: Problem) -> Problem:
     if alone.store_capacity_bytes is None:
         return limited
     there = sum(t.footprint_bytes for t in alone.tensors if t.initial == "store")  # among training's pages already
-    taken = codegen.store_blocks(training) * training.block_bytes
+    taken = store_blocks(training) * training.block_bytes
     return replace(limited, store_capacity_bytes=max(0, alone.store_capacity_bytes - taken) + there)

@@ -272,7 +272,7 @@ class Session:
     def count_hits(self, scores: Sequence[Sequence[int]]) -> None:
         """Count, in each training step from now on, the samples whose class has the highest score.
 
-        `scores`: the fields of each `poetc_scores` of the training program, as `poetc.codegen.class_scores` finds them.
+        `scores`: the fields of each `poetc_scores` of the training program, as `poetc.program.class_scores` finds them.
         """
         with self._lock:
             self._alive()

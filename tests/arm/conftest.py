@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from poetc import codegen
+from poetc import boards, emit, measure
 from poetc.artifact import Artifact
-from poetc.codegen import HostModel, Memory, Run
-from poetc.codegen.program import Program
 from poetc.commands import programs
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_request
+from poetc.emit import Memory
 from poetc.graph import Array
+from poetc.measure import HostModel, Run
+from poetc.program import Program, sample_inputs
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 
@@ -70,21 +71,21 @@ class Solved:
         return programs.memory_of(self.artifact)
 
     def batches(self, steps: int) -> list[dict[str, Array]]:
-        return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
+        return [dict(sample_inputs(self.program, step)) for step in range(steps)]
 
     def on_host(self, steps: int, cflags: str = "-O2") -> Bits:
-        with codegen.build_host([self.program], self.values, cflags=cflags) as model:
+        with measure.build_host([self.program], self.values, cflags=cflags) as model:
             return run_host(model, self.batches(steps))
 
     def on_board(self, board: str, directory: Path, steps: int, gradients: bool = False) -> Run:
         memory = self.memory
-        if codegen.BOARDS[board].target == "cortex-a-bare":  # frames of 64-bit code are larger than the plan's
+        if boards.BOARDS[board].target == "cortex-a-bare":  # frames of 64-bit code are larger than the plan's
             stack_bytes = max(STACK_ARM64_BYTES, memory.stack_bytes)
-            memory = codegen.Memory(memory.budget_bytes + stack_bytes - memory.stack_bytes, stack_bytes)
-        firmware = codegen.build_firmware(
+            memory = emit.Memory(memory.budget_bytes + stack_bytes - memory.stack_bytes, stack_bytes)
+        firmware = measure.build_firmware(
             self.program, self.values, board, directory, memory=memory, gradients=gradients
         )
-        return codegen.execute(firmware, self.batches(steps))
+        return measure.execute(firmware, self.batches(steps))
 
 
 def run_host(model: HostModel, batches: list[dict[str, Array]]) -> Bits:
@@ -92,7 +93,7 @@ def run_host(model: HostModel, batches: list[dict[str, Array]]) -> Bits:
     for batch in batches:
         losses.append(model.run(batch))
         gradients.append(model.gradients_crc())
-    digest = codegen.state_digest({name: model.state(name) for name in model.state_names()})
+    digest = measure.state_digest({name: model.state(name) for name in model.state_names()})
     return Bits(tuple(losses), digest, tuple(gradients))
 
 

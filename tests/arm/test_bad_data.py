@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen
-from poetc.codegen import Firmware
-from tests.codegen.models import training_case
+from poetc import measure
+from poetc.measure import Firmware
+from tests.program.models import training_case
 from tests.support.bad_data import BAD, X, Y, records
 
 
 @pytest.fixture(scope="module")
 def firmware(tmp_path_factory: pytest.TempPathFactory) -> Firmware:
     case = training_case()
-    return codegen.build_firmware(case.program(), case.graph.values, "mps2-an386", tmp_path_factory.mktemp("firmware"))
+    return measure.build_firmware(case.program(), case.graph.values, "mps2-an386", tmp_path_factory.mktemp("firmware"))
 
 
 def train(firmware: Firmware, data: bytes | None) -> tuple[int, str]:
@@ -27,7 +27,7 @@ def train(firmware: Firmware, data: bytes | None) -> tuple[int, str]:
         (run / name).unlink(missing_ok=True)
     if data is not None:
         (run / "data.bin").write_bytes(data)
-    words = codegen.emulator_command(firmware, Path("counts.txt"))
+    words = measure.emulator_command(firmware, Path("counts.txt"))
     done = subprocess.run(words, cwd=run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert (run / "trained.bin").exists() == (done.returncode == 0), done.stdout
     return done.returncode, done.stdout

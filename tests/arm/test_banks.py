@@ -9,10 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import artifact, codegen
-from poetc.codegen import BOARDS, BoardFault
+from poetc import artifact, measure
+from poetc.boards import BOARDS
 from poetc.commands import programs
 from poetc.commands.emit import emit
+from poetc.emit import bank_size
+from poetc.measure import BoardFault
+from poetc.program import bank_high_water
 from tests.arm.conftest import Solve, bits, run_host
 from tests.layouts.support import CORE, LINK, make_model, qemu, run, sample, start_up
 from tests.layouts.support import bits as losses_in
@@ -34,7 +37,7 @@ def test_a_library_in_sections_of_the_users_linker_script(solve: Solve, tmp_path
     usual = (tmp_path / "link.ld").read_text()
     script = usual.replace("    /DISCARD/", "    INCLUDE library/mlp_banks.ld\n    /DISCARD/")
     record = sample(solved.program)
-    with codegen.build_host([solved.program], solved.values) as model:
+    with measure.build_host([solved.program], solved.values) as model:
         expected = [int(np.float32(model.run(record)).view(np.uint32)) for _ in range(2)]
     words = [*CORE, "-std=c99", *(f"-I{p}" for p in {h.parent for h in source.rglob("*.h")}), "-I.", "main.c", *port]
     (tmp_path / "link.ld").write_text(script)
@@ -61,23 +64,23 @@ def test_several_memories(board: str, budget: str, solve: Solve, tmp_path: Path)
     solved = solve("lenet", 4, f"qemu-{board}", budget)
     program = programs.training_program(solved.artifact, BOARDS[board])
     assert len(program.banks) == budget.count("=")
-    firmware = codegen.build_firmware(program, solved.values, board, tmp_path, memory=solved.memory, gradients=True)
-    run = codegen.execute(firmware, solved.batches(2))
-    assert run.bank_bytes == codegen.bank_high_water(program)
-    with codegen.build_host([solved.program], solved.values) as model:
+    firmware = measure.build_firmware(program, solved.values, board, tmp_path, memory=solved.memory, gradients=True)
+    run = measure.execute(firmware, solved.batches(2))
+    assert run.bank_bytes == bank_high_water(program)
+    with measure.build_host([solved.program], solved.values) as model:
         assert bits(run) == run_host(model, solved.batches(2))
     path = firmware.directory / "src" / "model.c"
     text = path.read_text()
     for part in program.banks:
-        beyond = part.offset_bytes + codegen.bank_size(program, part.name)
+        beyond = part.offset_bytes + bank_size(program, part.name)
         changed, count = re.subn(
             r"(static const poetc_ref train_refs\[\] = \{\s*)\d+u", rf"\g<1>{2 * (beyond // 16)}u", text
         )
         assert count == 1
         path.write_text(changed)
         with pytest.raises(BoardFault, match=board):
-            codegen.execute(
-                codegen.rebuild(
+            measure.execute(
+                measure.rebuild(
                     firmware.board, program, solved.values, firmware.directory, checkpoint=firmware.checkpoint_steps
                 ),
                 solved.batches(1),

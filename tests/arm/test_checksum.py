@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen._boards import BOARDS, TARGETS
-from poetc.codegen._toolchain import compiler_prefix, require
+from poetc.boards._boards import BOARDS, TARGETS
+from poetc.boards._toolchain import compiler_prefix, require
 from poetc.runtime import runtime_directory
 
 HARNESS = Path(__file__).with_name("crc.c")

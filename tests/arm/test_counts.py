@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import benchmark, codegen, frontend, passes, training
+from poetc import benchmark, boards, emit, frontend, measure, passes, training
 from poetc.benchmark import _measure
-from poetc.codegen import build_firmware, execute, sample_inputs
-from poetc.codegen.program import Call
 from poetc.commands.run import predicted_ns
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Graph, Operator, Role, TensorType, TrainingGraph
+from poetc.measure import build_firmware, execute
 from poetc.ops import Builder, bind, spec
+from poetc.program import Call, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 from tests.arm.conftest import load_networks
@@ -84,20 +84,20 @@ def test_instructions_of_a_step_on_codes_are_those_predicted(board: str, tmp_pat
 
 
 def counted_step(
-    graph: Graph, board: str, numerics: codegen.Numerics, directory: Path
-) -> tuple[dict[str, int], codegen.Run, dict[str, Operator]]:
+    graph: Graph, board: str, numerics: emit.Numerics, directory: Path
+) -> tuple[dict[str, int], measure.Run, dict[str, Operator]]:
     """Of a step of plain SGD, keep-all: multiply-accumulates of every operator, what was counted, the operators."""
     step = _measure.step_of(graph, "sgd")
     return *counted_program(step, board, numerics, directory), {op.name: op for op in step.operators}
 
 
 def counted_program(
-    step: TrainingGraph, board: str, numerics: codegen.Numerics, directory: Path
-) -> tuple[dict[str, int], codegen.Run]:
+    step: TrainingGraph, board: str, numerics: emit.Numerics, directory: Path
+) -> tuple[dict[str, int], measure.Run]:
     """Multiply-accumulates of every operator of a step, keep-all, and what was counted."""
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
-    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
+    program = lower(step, problem, schedule, pack(problem, schedule))
     counted = execute(
         build_firmware(program, step.values, board, directory, numerics=numerics), [sample_inputs(program, 0)]
     )
@@ -132,7 +132,7 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
 )
 @pytest.mark.parametrize("network", ["lenet5", pytest.param("ds-cnn", marks=pytest.mark.long)])
 def test_instructions_of_a_multiply_accumulate(
-    network: str, board: str, numerics: codegen.Numerics, most: float, tmp_path: Path
+    network: str, board: str, numerics: emit.Numerics, most: float, tmp_path: Path
 ) -> None:
     """Of products and convolutions in the backward pass, all together; `python -m bench.instructions` has every one."""
     graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=1)
@@ -242,7 +242,7 @@ def test_firmware_that_measures_logs_what_fit_reads(tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     subprocess.run(["make", "-s", "-C", str(firmware)], check=True, capture_output=True)
     (firmware / "data.bin").touch()
-    qemu = [*codegen.BOARDS["mps2-an386"].qemu, "-semihosting-config", "enable=on,target=native"]
+    qemu = [*boards.BOARDS["mps2-an386"].qemu, "-semihosting-config", "enable=on,target=native"]
     done = subprocess.run(
         [*qemu, "-kernel", "firmware.elf"], cwd=firmware, capture_output=True, text=True, check=True, timeout=60
     )

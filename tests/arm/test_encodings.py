@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import BOARDS
+from poetc.boards import BOARDS
 from poetc.commands import programs
 from poetc.devices import build_problem
 from poetc.ops.encoding import FORMATS

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from poetc import passes, training
-from poetc.codegen import Interpreter, build_firmware, execute, lower, sample_inputs
-from poetc.codegen.program import Call
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Graph, Role, TensorType
+from poetc.measure import build_firmware, execute
 from poetc.ops import Builder
+from poetc.program import Call, Interpreter, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 

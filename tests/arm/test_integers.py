@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import codegen, passes, training
-from poetc.codegen import BOARDS, build_firmware, build_host, execute, sample_inputs
+from poetc import measure, passes, training
+from poetc.boards import BOARDS
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Attribute, Graph, Role, TensorType
+from poetc.measure import build_firmware, build_host, execute
 from poetc.ops import Builder
+from poetc.program import lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 from tests.arm.conftest import Bits, Solve, Solved, bits
@@ -96,7 +98,7 @@ def test_odd_convolutions_have_the_bits_of_the_host(board: str, tmp_path: Path) 
     step = passes.run_standard(training.build(training.in_precision(graph, options), options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
-    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
+    program = lower(step, problem, schedule, pack(problem, schedule))
     batch = sample_inputs(program, 0)
     with build_host([program], step.values) as model:
         model.run(batch)
@@ -105,4 +107,4 @@ def test_odd_convolutions_have_the_bits_of_the_host(board: str, tmp_path: Path) 
     for number in range(len(ODD)):
         name = f"weight{number}"
         assert (np.asarray(step.values[name]) != expected[name]).any(), name
-    assert run.state_sha256 == codegen.state_digest(expected)
+    assert run.state_sha256 == measure.state_digest(expected)

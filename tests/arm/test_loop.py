@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import codegen
-from poetc.codegen import BOARDS, emit, lower_inference, sample_inputs
-from poetc.codegen.program import Program
+from poetc import measure
+from poetc.boards import BOARDS
+from poetc.emit import emit
+from poetc.program import Program, lower_inference, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import evaluation
 from poetc.training.rates import parse
-from tests.codegen.models import Case, make_problem, mlp, training_case
+from tests.program.models import Case, make_problem, mlp, training_case
 
 EPOCHS, RECORDS = 4, 3
 SCHEDULE = parse(f"cosine:warmup=2,final=0.001,steps={EPOCHS * RECORDS}")
@@ -36,8 +37,8 @@ def programs(case: Case) -> list[Program]:
 
 def write_data(folder: Path, program: Program, first: int = 0) -> None:
     folder.mkdir(exist_ok=True)
-    codegen.write_records(folder / "data.bin", program, [sample_inputs(program, first + k) for k in range(RECORDS)])
-    codegen.write_records(folder / "validation.bin", program, [sample_inputs(program, 50 + k) for k in range(2)])
+    measure.write_records(folder / "data.bin", program, [sample_inputs(program, first + k) for k in range(RECORDS)])
+    measure.write_records(folder / "validation.bin", program, [sample_inputs(program, 50 + k) for k in range(2)])
 
 
 Row = tuple[bytes, int, bool]  # of an epoch: bits of the validation loss, hits, whether it is the best so far
@@ -85,10 +86,10 @@ def test_a_board_trains_as_the_host_does(
     target = BOARDS[board].target
     source = tmp_path / "src"
     emit(programs, case.graph.values, model="m", target=target, board=board, out_dir=source, schedule=SCHEDULE)
-    firmware = codegen.rebuild(BOARDS[board], programs[0], case.graph.values, tmp_path, checkpoint=1)
+    firmware = measure.rebuild(BOARDS[board], programs[0], case.graph.values, tmp_path, checkpoint=1)
     run = firmware.run_directory
     write_data(run, programs[0])
-    words = codegen.emulator_command(firmware, tmp_path / "counts.txt")
+    words = measure.emulator_command(firmware, tmp_path / "counts.txt")
     expected, trained = on_host
     done = log_of(words, run)
     assert len(expected) == EPOCHS and expected[0][2]
@@ -97,7 +98,7 @@ def test_a_board_trains_as_the_host_does(
 
     assert f"resumed step {EPOCHS * RECORDS}\ndone" in log_of(words, run)
 
-    codegen.fresh_store(firmware, case.graph.values)  # stopped in the third epoch
+    measure.fresh_store(firmware, case.graph.values)  # stopped in the third epoch
     log = ""
     with subprocess.Popen(words, cwd=run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen
-from poetc.codegen import Memory
-from poetc.codegen.program import Call, Move
+from poetc import measure
+from poetc.emit import Memory
+from poetc.program import Call, Move, sample_inputs
 from tests.arm.conftest import run_host
-from tests.codegen.models import training_case
+from tests.program.models import training_case
 
 
 @pytest.mark.parametrize("board", ["mps2-an385-m0", "mps2-an386", "raspi3b"])
@@ -21,12 +21,12 @@ def test_trains_with_tensors_that_are_moved_about(board: str, tmp_path: Path) ->
     shifts = [m.operand.offset_bytes - m.source.offset_bytes for m in moves]
     near = [s for s, m in zip(shifts, moves, strict=True) if abs(s) < m.operand.type.size_bytes]
     assert min(near) < 0 < max(near)
-    batches = [dict(codegen.sample_inputs(program, step)) for step in range(3)]
-    with codegen.build_host([program], case.graph.values) as model:
+    batches = [dict(sample_inputs(program, step)) for step in range(3)]
+    with measure.build_host([program], case.graph.values) as model:
         expected = run_host(model, batches)
     memory = Memory(65536, 4096)
-    firmware = codegen.build_firmware(program, case.graph.values, board, tmp_path, memory=memory)
-    run = codegen.execute(firmware, batches)
+    firmware = measure.build_firmware(program, case.graph.values, board, tmp_path, memory=memory)
+    run = measure.execute(firmware, batches)
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
     assert run.arena_bytes == program.high_water_bytes
     counted = {c.name: c for c in run.counts if c.kind == "move"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import codegen
+from poetc import measure
 from tests.arm.conftest import Solve, bits
 
 STEPS = 2
@@ -31,6 +31,6 @@ def test_every_core_has_the_bits_of_the_host(precision: str, board: str, solve: 
 def test_vectors_of_helium_convert_as_the_host_does(precision: str, solve: Solve, tmp_path: Path) -> None:
     """The assembler of binutils 2.40 encodes VCVTB with other registers than it was told, unless they are q0."""
     solved = solve("lenet", 1, "qemu-mps2-an386", "80%", precision=precision)
-    firmware = codegen.build_firmware(solved.program, solved.values, "mps3-an547", tmp_path, numerics="fast")
-    run = codegen.execute(firmware, solved.batches(STEPS))
+    firmware = measure.build_firmware(solved.program, solved.values, "mps3-an547", tmp_path, numerics="fast")
+    run = measure.execute(firmware, solved.batches(STEPS))
     np.testing.assert_allclose(run.losses, solved.on_host(STEPS).losses, rtol=1e-4)

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import BOARDS, TARGETS, BoardStopped, build_firmware, execute
+from poetc.boards import BOARDS, TARGETS
 from poetc.commands import programs
+from poetc.measure import BoardStopped, build_firmware, execute
 from tests.arm.conftest import Bits, Solve, bits
 
 STEPS = 20

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import codegen, passes, training
-from poetc.codegen import Interpreter, _run, build_firmware, build_host, execute, sample_inputs
-from poetc.codegen.program import Call
+from poetc import boards, emit, measure, passes, training
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Attribute, Graph, Role, TensorType, TrainingGraph
+from poetc.measure import _run, build_firmware, build_host, execute
 from poetc.ops import Builder
 from poetc.ops.convolution import NORM_ACTIVATIONS
 from poetc.ops.kernels import packed_operands, winograd
 from poetc.passes import _fusion
+from poetc.program import Call, Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 
@@ -154,20 +154,20 @@ def network(shapes: Sequence[Shape], normalized: bool = False) -> Graph:
     return Graph("odd", b.tensors, tuple(b.operators), ("input",), (y,), b.values)
 
 
-def compiled(graph: Graph, rate: float, fusion: bool = False) -> tuple[TrainingGraph, codegen.Program]:
+def compiled(graph: Graph, rate: float, fusion: bool = False) -> tuple[TrainingGraph, Program]:
     options = TrainingOptions(loss="mse", learning_rate=rate, fusion=fusion)
     step = passes.run_standard(training.build(graph, options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
-    return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
+    return step, lower(step, problem, schedule, pack(problem, schedule))
 
 
-def symbols_of(program: codegen.Program) -> list[str]:
+def symbols_of(program: Program) -> list[str]:
     return [i.symbol for i in program.instructions if isinstance(i, Call)]
 
 
 def check(
-    shapes: Sequence[Shape], board: str, numerics: codegen.Numerics, directory: Path, positive: bool = False
+    shapes: Sequence[Shape], board: str, numerics: emit.Numerics, directory: Path, positive: bool = False
 ) -> list[str]:
     """Gradients of all parameters against numpy's; the kernels. `positive`: sums that grow from term to term."""
     graph = network(shapes)
@@ -191,7 +191,7 @@ def check(
 
 @pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "portable"), ("mps3-an547", "fast")])
 def test_odd_convolutions_are_those_of_numpy(
-    board: str, numerics: codegen.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
     monkeypatch.setattr(packed_operands, "SHARE", 0.25)  # workspaces for small operands too
@@ -222,13 +222,13 @@ def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Pat
     batch = sample_inputs(program, 0)
     with build_host([program], step.values) as model:
         model.run(batch)
-        expected = codegen.state_digest({name: model.state(name) for name in model.state_names()})
+        expected = measure.state_digest({name: model.state(name) for name in model.state_names()})
     assert execute(build_firmware(program, step.values, board, tmp_path), [batch]).state_sha256 == expected
 
 
 @pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "portable"), ("mps3-an547", "fast")])
 def test_what_is_made_again_is_what_was_not_kept(
-    board: str, numerics: codegen.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batch norm and activation, in gradients of weights: the bits of the host without fusion, or near them."""
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
@@ -273,10 +273,10 @@ def test_what_is_compiled_for_a_debugger_computes_the_same(
     """Assembly asks for more registers than -O0 leaves."""
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
     monkeypatch.setattr(packed_operands, "SHARE", 0.25)
-    target = codegen.TARGETS[codegen.BOARDS[board].target]
+    target = boards.TARGETS[boards.BOARDS[board].target]
     flags = target.flags.replace("-O2", "-O0")
     assert flags != target.flags
-    monkeypatch.setitem(codegen.TARGETS, target.name, replace(target, flags=flags))
+    monkeypatch.setitem(boards.TARGETS, target.name, replace(target, flags=flags))
     check(KNOWN, board, "fast", tmp_path)
 
 

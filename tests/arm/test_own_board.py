@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from poetc import codegen
+from poetc import boards, emit, measure
 from poetc.cli import cli
 from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
@@ -45,12 +45,12 @@ def folder(tmp_path: Path) -> Path:
 
 def test_it_trains_as_a_board_of_poetc_does(folder: Path, solve: Solve, tmp_path: Path) -> None:
     solved = solve("mlp", 4, "qemu-microbit", "16KiB")
-    firmware = codegen.build_firmware(
+    firmware = measure.build_firmware(
         solved.program, solved.values, str(folder), tmp_path / "ours", memory=solved.memory
     )
     assert "our_pins" in firmware.elf.symbols, "a file of the folder is there in place of poetc's"
     assert firmware.board.title in (firmware.directory / "src" / "link.ld").read_text()
-    run = codegen.execute(firmware, solved.batches(2))
+    run = measure.execute(firmware, solved.batches(2))
     assert run.arena_bytes == solved.program.high_water_bytes
     usual = solved.on_board("mps2-an386", tmp_path / "usual", 2)
     assert (run.losses, run.state_sha256) == (usual.losses, usual.state_sha256)
@@ -60,9 +60,9 @@ def test_the_linker_script_may_be_its_own(folder: Path, solve: Solve, tmp_path: 
     (folder / "link.ld").write_text("/* ours */\n")
     solved = solve("mlp", 4, "qemu-microbit", "16KiB")
     source = tmp_path / "src"
-    codegen.emit([solved.program], solved.values, model="m", target="cortex-m4f", out_dir=source, board=str(folder))
+    emit.emit([solved.program], solved.values, model="m", target="cortex-m4f", out_dir=source, board=str(folder))
     assert (source / "link.ld").read_text() == "/* ours */\n"
-    assert not codegen.is_measured(codegen.find_board(str(folder))), "no size is predicted for files of others"
+    assert not emit.is_measured(boards.find_board(str(folder))), "no size is predicted for files of others"
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_mistakes_are_named(folder: Path, old: str, new: str, said: str | None) 
         assert isinstance(result.exception, UsageError) and "no `qemu`" in str(result.exception)
         return
     with pytest.raises(UsageError) as error:
-        codegen.find_board(str(folder))
+        boards.find_board(str(folder))
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_folder_without_a_description_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a board of your own is a folder with board\.yaml"):
-        codegen.find_board(str(tmp_path))
+        boards.find_board(str(tmp_path))

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen
-from poetc.codegen import BoardStopped, Firmware, Memory
-from poetc.codegen.program import PageOut
+from poetc import measure
+from poetc.emit import Memory
 from poetc.errors import CheckFailed
 from poetc.graph import Array
+from poetc.measure import BoardStopped, Firmware
+from poetc.program import PageOut, sample_inputs
 from tests.arm.conftest import STACK_ARM64_BYTES, Bits, Solve, Solved, run_host
-from tests.codegen.models import state_paged_actions, training_case
+from tests.program.models import state_paged_actions, training_case
 
 CARDS = ["lm3s6965evb", "raspi3b"]
 EIO, ECORRUPT = -5, -84
@@ -38,23 +39,23 @@ def test_trains_with_tensors_on_the_card(board: str, solved: Solved, expected: B
     memory = solved.memory
     if board == "raspi3b":  # frames of 64-bit code are larger than those that the plan was made for
         memory = Memory(memory.budget_bytes + STACK_ARM64_BYTES - memory.stack_bytes, STACK_ARM64_BYTES)
-    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=memory)
+    firmware = measure.build_firmware(solved.program, solved.values, board, tmp_path, memory=memory)
     assert firmware.stack_bound_bytes is not None and firmware.stack_bound_bytes <= memory.stack_bytes
-    run = codegen.execute(firmware, solved.batches(1))
+    run = measure.execute(firmware, solved.batches(1))
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
     assert run.arena_bytes == solved.program.high_water_bytes
     assert run.page_outs == sum(isinstance(i, PageOut) for i in solved.program.instructions)
     assert run.page_ins > 0
     assert run.stack_bytes is not None and run.stack_bytes <= firmware.stack_bound_bytes
     # The card, read on this machine, holds every page with its number, its run and its checksum.
-    pages = codegen.check_pages(firmware, 1)
+    pages = measure.check_pages(firmware, 1)
     assert len(pages) == len({i.page for i in solved.program.instructions if isinstance(i, PageOut)})
     card = tmp_path / "run" / "store.bin"
     damaged = bytearray(card.read_bytes())
     damaged[solved.program.pages[next(iter(pages))].first_block * 512] ^= 1
     card.write_bytes(damaged)
     with pytest.raises(CheckFailed, match="on the store"):
-        codegen.check_pages(firmware, 1)
+        measure.check_pages(firmware, 1)
 
 
 # --- weights on the card, and what goes wrong with it ---------------------------------------------------------------
@@ -71,12 +72,12 @@ class Weights:
         self.case, self.program = case, case.program(state_paged_actions(case, on_store))
 
     def build(self, board: str, directory: Path, checkpoint: int | None = None) -> Firmware:
-        return codegen.build_firmware(
+        return measure.build_firmware(
             self.program, self.case.graph.values, board, directory, memory=Memory(32768, 4096), checkpoint=checkpoint
         )
 
     def batches(self, steps: int) -> Sequence[dict[str, Array]]:
-        return [dict(codegen.sample_inputs(self.program, step)) for step in range(steps)]
+        return [dict(sample_inputs(self.program, step)) for step in range(steps)]
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +87,9 @@ def weights() -> Weights:
 
 @pytest.mark.parametrize("board", CARDS)
 def test_weights_on_the_card(board: str, weights: Weights, tmp_path: Path) -> None:
-    with codegen.build_host([weights.program], weights.case.graph.values) as model:
+    with measure.build_host([weights.program], weights.case.graph.values) as model:
         expected = run_host(model, list(weights.batches(5)))
-    run = codegen.execute(weights.build(board, tmp_path), weights.batches(5))
+    run = measure.execute(weights.build(board, tmp_path), weights.batches(5))
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
 
 
@@ -101,16 +102,16 @@ def test_damaged_weight_stops_the_step(board: str, weights: Weights, tmp_path: P
     image[page.first_block * 512 + 5] ^= 0x10
     card.write_bytes(image)
     with pytest.raises(BoardStopped, match="step 1 code -84") as stopped:
-        codegen.execute(firmware, weights.batches(2))
+        measure.execute(firmware, weights.batches(2))
     assert stopped.value.code == ECORRUPT
 
 
 def test_missing_card_stops_before_the_first_step(weights: Weights, tmp_path: Path) -> None:
     firmware = weights.build("lm3s6965evb", tmp_path)
-    words = [w for w in codegen.emulator_command(firmware, tmp_path / "counts") if not w.startswith("if=sd")]
+    words = [w for w in measure.emulator_command(firmware, tmp_path / "counts") if not w.startswith("if=sd")]
     words.remove("-drive")
     with pytest.raises(BoardStopped, match="step 0 code -5") as stopped:
-        codegen.execute(firmware, weights.batches(1), command=words)
+        measure.execute(firmware, weights.batches(1), command=words)
     assert stopped.value.code == EIO
 
 
@@ -125,4 +126,4 @@ def test_block_that_the_card_refuses_stops_the_step(board: str, weights: Weights
     assert small_bytes < used_bytes
     card.write_bytes(card.read_bytes()[:small_bytes])
     with pytest.raises(BoardStopped, match="step 1 code -5"):
-        codegen.execute(firmware, weights.batches(2))
+        measure.execute(firmware, weights.batches(2))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc import benchmark, codegen
+from poetc import benchmark, boards
 from poetc.benchmark import _cycle_profile, _pipeline
 from poetc.benchmark._pipeline import (
     ClassCycles,
@@ -112,7 +112,7 @@ def test_cycles_of_a_cortex_m0plus_are_the_manuals() -> None:
 
 
 def test_without_an_fpu_the_library_counts() -> None:
-    prefix, flags, _ = target_of(codegen.Core("cortex-m0plus"))
+    prefix, flags, _ = target_of(boards.Core("cortex-m0plus"))
     found = float_library(prefix, flags.split())
     assert {part.function for part in found} == {"addsf3", "subsf3", "mulsf3"}
     assert all(100 < len(part.body) < 1000 for part in found)
@@ -168,7 +168,7 @@ def test_a_core_without_a_model_is_named(tmp_path: Path) -> None:
 
 def test_a_fitted_profile_prices_kernels_by_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From one file of the runtime, which the compiler of the board compiles."""
-    prefix, flags, triple = target_of(codegen.Core("cortex-m4", "single", "dsp"))
+    prefix, flags, triple = target_of(boards.Core("cortex-m4", "single", "dsp"))
     text = next(t for t in _pipeline.assemble(prefix, flags.split()) if "poetc_op_conv" in t)
     classes = by_class(run_model(innermost_loops(text)[:8], triple, "cortex-m4"))
     monkeypatch.setattr(_cycle_profile, "measure_class_cycles", lambda *_: classes)

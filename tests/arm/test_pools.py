@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import codegen
-from poetc.codegen import BOARDS, Interpreter, build_firmware, execute, rebuild, sample_inputs
+from poetc import emit
+from poetc.boards import BOARDS
 from poetc.graph import Graph, Role, TensorType
+from poetc.measure import build_firmware, execute, rebuild
 from poetc.ops import Builder
+from poetc.program import Interpreter, sample_inputs
 from tests.arm.test_odd_convolutions import compiled, symbols_of
 
 # Zeros of both signs and numbers that vectors of Helium take for zeros; what is no number.
@@ -23,7 +25,7 @@ VALUES = {
 
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "portable"), ("mps3-an547", "fast")])
-def test_the_first_of_the_largest_is_taken(board: str, numerics: codegen.Numerics, values: str, tmp_path: Path) -> None:
+def test_the_first_of_the_largest_is_taken(board: str, numerics: emit.Numerics, values: str, tmp_path: Path) -> None:
     """Where the gradient goes: planes of which one alone has such values, rows that no vectors fill, few columns."""
     random = np.random.default_rng(22)
     b = Builder()

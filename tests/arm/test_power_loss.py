@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import all_inputs, emit, sample_inputs
-from poetc.codegen._interpret import fit_input
-from poetc.codegen.program import PageOut
-from tests.codegen.models import Case, paged_actions, state_paged_actions, training_case
+from poetc.emit import emit
+from poetc.program import PageOut, all_inputs, sample_inputs
+from poetc.program._interpret import fit_input
+from tests.program.models import Case, paged_actions, state_paged_actions, training_case
 
 HARNESS = Path(__file__).with_name("power_loss.c")
 ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")

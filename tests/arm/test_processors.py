@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen
-from poetc.codegen import HostModel, build_host, sample_inputs
-from poetc.codegen.program import Program
+from poetc import emit, measure
 from poetc.devices.processors import MICROCONTROLLER_TEAM_BYTES
 from poetc.errors import UsageError
 from poetc.graph import Array
-from tests.codegen.models import Case
+from poetc.measure import HostModel, build_host
+from poetc.program import Program, sample_inputs
 from tests.host_c.test_queues import parallel
+from tests.program.models import Case
 
 STEPS = 3
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "two-processors.md"
@@ -32,7 +32,7 @@ def bits(model: HostModel, batches: list[dict[str, Array]]) -> tuple[tuple[float
     for batch in batches:
         losses.append(model.run(batch))
         gradients.append(model.gradients_crc())
-    return tuple(losses), tuple(gradients), codegen.state_digest({n: model.state(n) for n in model.state_names()})
+    return tuple(losses), tuple(gradients), measure.state_digest({n: model.state(n) for n in model.state_names()})
 
 
 @pytest.mark.parametrize("board", ["mps2-an521", "aarch64"])
@@ -42,9 +42,9 @@ def test_two_processors_do_the_work_of_one(board: str, program: tuple[Case, Prog
     batches = [dict(sample_inputs(two, step)) for step in range(STEPS)]
     with build_host([one], values) as model:
         expected = bits(model, batches)
-    firmware = codegen.build_firmware(two, values, board, tmp_path, checkpoint=0, gradients=True)
+    firmware = measure.build_firmware(two, values, board, tmp_path, checkpoint=0, gradients=True)
     assert firmware.has_processors
-    run = codegen.execute(firmware, batches)
+    run = measure.execute(firmware, batches)
     assert (run.losses, run.gradients_crc, run.state_sha256) == expected
     assert run.arena_bytes == two.high_water_bytes
     assert len(run.queue_instructions) == 2 and min(run.queue_instructions) > 0
@@ -52,7 +52,7 @@ def test_two_processors_do_the_work_of_one(board: str, program: tuple[Case, Prog
     assert max(run.queue_instructions) <= run.longest_instructions < run.instructions
     if board == "mps2-an521":
         assert firmware.elf.extents["processors.0"] <= MICROCONTROLLER_TEAM_BYTES
-        size = codegen.firmware_size(two, firmware.board, checkpoint=0, gradients=True)
+        size = emit.firmware_size(two, firmware.board, checkpoint=0, gradients=True)
         assert size.ram_bytes == firmware.elf.data_bytes + firmware.elf.bss_bytes
         assert abs(size.flash_bytes - firmware.elf.flash_bytes) <= 512  # without the code of the checksum
 
@@ -65,9 +65,9 @@ def test_bare_processors_do_the_work_of_one(processors: int, tmp_path: Path) -> 
     batches = [dict(sample_inputs(several, step)) for step in range(STEPS)]
     with build_host([one], values) as model:
         expected = bits(model, batches)
-    firmware = codegen.build_firmware(several, values, "virt-a72", tmp_path, checkpoint=0, gradients=True)
+    firmware = measure.build_firmware(several, values, "virt-a72", tmp_path, checkpoint=0, gradients=True)
     assert firmware.has_processors
-    run = codegen.execute(firmware, batches)
+    run = measure.execute(firmware, batches)
     assert (run.losses, run.gradients_crc, run.state_sha256) == expected
     assert run.arena_bytes == several.high_water_bytes
     assert len(run.queue_instructions) == processors and min(run.queue_instructions) > 0
@@ -77,7 +77,7 @@ def test_bare_processors_do_the_work_of_one(processors: int, tmp_path: Path) -> 
 def test_a_board_with_fewer_processors_refuses(tmp_path: Path) -> None:
     case, four = parallel(2, 4)
     with pytest.raises(UsageError, match="mps2-an521 has 2 processors, and the schedule is for 4"):
-        codegen.emit(
+        emit.emit(
             [four], case.graph.values, model="m", target="generic-m33", board="mps2-an521", out_dir=tmp_path / "src"
         )
 
@@ -86,10 +86,10 @@ def test_a_board_with_fewer_processors_refuses(tmp_path: Path) -> None:
 def test_a_board_with_one_processor_runs_it_too(program: tuple[Case, Program], tmp_path: Path) -> None:
     """Without the port of the second, and with the instructions of the first alone."""
     case, two = program
-    firmware = codegen.build_firmware(two, case.graph.values, "mps2-an386", tmp_path, checkpoint=0)
+    firmware = measure.build_firmware(two, case.graph.values, "mps2-an386", tmp_path, checkpoint=0)
     assert not firmware.has_processors
     batches = [dict(sample_inputs(two, step)) for step in range(STEPS)]
-    run = codegen.execute(firmware, batches)
+    run = measure.execute(firmware, batches)
     with build_host([two], case.graph.values) as model:
         assert run.losses == bits(model, batches)[0]
     assert run.queue_instructions == ()
@@ -105,7 +105,7 @@ void multicore_reset_core1(void);
 def test_a_library_for_the_pico_sdk(core: str, program: tuple[Case, Program], tmp_path: Path) -> None:
     """The port of RP2040 and RP2350 compiles in such a project, and is empty in others."""
     case, two = program
-    out = codegen.emit([two], case.graph.values, model="model", target="c99", out_dir=tmp_path / "src")
+    out = emit.emit([two], case.graph.values, model="model", target="c99", out_dir=tmp_path / "src")
     (tmp_path / "sdk" / "pico").mkdir(parents=True)
     (tmp_path / "sdk" / "pico" / "multicore.h").write_text(SDK)
     folders = [f"-I{out / name}" for name in ("runtime/processors", "runtime/include")]
@@ -142,7 +142,7 @@ def test_a_library_for_the_pico_sdk(core: str, program: tuple[Case, Program], tm
 def test_the_c_of_the_page_compiles(program: tuple[Case, Program], tmp_path: Path) -> None:
     """Its names are those of the files of a model with another name."""
     case, two = program
-    out = codegen.emit([two], case.graph.values, model="digits", target="c99", out_dir=tmp_path / "src")
+    out = emit.emit([two], case.graph.values, model="digits", target="c99", out_dir=tmp_path / "src")
     begin, serve = re.findall(r"^```c\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     (comment,) = re.findall(r"/\* (poetc_queues_init\(.*?\)) ", serve)
     lines = ['#include "model.h"', '#include "poetc_processors.h"', serve]

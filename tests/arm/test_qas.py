@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import BOARDS
+from poetc.boards import BOARDS
 from poetc.commands import programs
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_request

@@ -9,11 +9,12 @@ from random import Random
 
 import pytest
 
-from poetc import codegen
-from poetc.codegen import Firmware, PowerCut, Run
+from poetc import emit, measure
 from poetc.errors import UsageError
+from poetc.measure import Firmware, PowerCut, Run
+from poetc.program import sample_inputs
 from tests.arm.conftest import Solve, Solved
-from tests.codegen.models import state_paged_actions, training_case
+from tests.program.models import state_paged_actions, training_case
 
 STEPS = 3
 CUTS = int(os.environ.get("POETC_BOARD_CUTS", "0"))  # more than those that are chosen, on each board: `make power-loss`
@@ -26,11 +27,11 @@ def solved(solve: Solve) -> Solved:
 
 def cut_and_resume(firmware: Firmware, solved: Solved, cut: int, whole: Run) -> int:
     """The step that the second boot goes on from; it must end as `whole`, the run without a cut, did."""
-    codegen.fresh_store(firmware, solved.values)
+    measure.fresh_store(firmware, solved.values)
     batches = solved.batches(len(whole.losses))
     with pytest.raises(PowerCut) as lost:
-        codegen.execute(firmware, batches, cut_at=cut)
-    run = codegen.execute(firmware, batches)
+        measure.execute(firmware, batches, cut_at=cut)
+    run = measure.execute(firmware, batches)
     assert run.losses == whole.losses[run.resumed_step :]
     assert run.state_sha256 == whole.state_sha256
     assert lost.value.steps - 1 <= run.resumed_step <= lost.value.steps  # at most the last step is lost
@@ -48,9 +49,9 @@ def moments(run: Run) -> list[int]:
 
 @pytest.mark.parametrize("board", ["lm3s6965evb", "raspi3b", "aarch64"])
 def test_cut_anywhere_resumes_at_the_last_complete_step(board: str, solved: Solved, tmp_path: Path) -> None:
-    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    firmware = measure.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
     assert firmware.checkpoint_steps == 1
-    whole = codegen.execute(firmware, solved.batches(STEPS))
+    whole = measure.execute(firmware, solved.batches(STEPS))
     assert whole.resumed_step == 0
     assert {cut_and_resume(firmware, solved, cut, whole) for cut in moments(whole)} == set(range(STEPS + 1))
     random = Random(board)
@@ -62,8 +63,8 @@ def test_cut_anywhere_resumes_at_the_last_complete_step(board: str, solved: Solv
 def test_cuts_within_a_checkpoint(solved: Solved, tmp_path: Path) -> None:
     """Along the instructions that save the first step: it counts as soon as the last block is whole, not before."""
     board = "lm3s6965evb"
-    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
-    whole = codegen.execute(firmware, solved.batches(2))
+    firmware = measure.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    whole = measure.execute(firmware, solved.batches(2))
     blocks = -(-(solved.program.state_bytes + 16) // 512)
     length = blocks * 25_000  # instructions: 7,500 a block of the card, and the checksum
     cuts = [whole.step_ends[0] + length * part // 12 for part in range(13)]
@@ -78,32 +79,32 @@ def test_weights_on_the_card_resume_too(tmp_path: Path) -> None:
     case = training_case(on_store=names, block_bytes=512)
     program = case.program(state_paged_actions(case, [t.name for t in case.problem.tensors if t.initial == "store"]))
     values = case.graph.values
-    firmware = codegen.build_firmware(program, values, "lm3s6965evb", tmp_path, memory=codegen.Memory(32768, 4096))
-    batches = [dict(codegen.sample_inputs(program, step)) for step in range(STEPS)]
-    whole = codegen.execute(firmware, batches)
+    firmware = measure.build_firmware(program, values, "lm3s6965evb", tmp_path, memory=emit.Memory(32768, 4096))
+    batches = [dict(sample_inputs(program, step)) for step in range(STEPS)]
+    whole = measure.execute(firmware, batches)
     resumed = set()
     for cut in moments(whole):
-        codegen.fresh_store(firmware, values)
+        measure.fresh_store(firmware, values)
         with pytest.raises(PowerCut):
-            codegen.execute(firmware, batches, cut_at=cut)
-        run = codegen.execute(firmware, batches)
+            measure.execute(firmware, batches, cut_at=cut)
+        run = measure.execute(firmware, batches)
         assert run.state_sha256 == whole.state_sha256
         resumed.add(run.resumed_step)
     assert resumed == set(range(STEPS + 1))
     # Without checkpoints nothing says which version the card has: the second boot stops instead of training on.
     with pytest.raises(UsageError, match="every step must be saved"):
-        codegen.build_firmware(program, values, "lm3s6965evb", tmp_path / "b", checkpoint=2)
+        measure.build_firmware(program, values, "lm3s6965evb", tmp_path / "b", checkpoint=2)
 
 
 def test_checkpoint_of_another_model_is_passed_over(solve: Solve, solved: Solved, tmp_path: Path) -> None:
-    firmware = codegen.build_firmware(solved.program, solved.values, "lm3s6965evb", tmp_path / "a")
-    whole = codegen.execute(firmware, solved.batches(2))
+    firmware = measure.build_firmware(solved.program, solved.values, "lm3s6965evb", tmp_path / "a")
+    whole = measure.execute(firmware, solved.batches(2))
     other = dict(solved.values)
     name = next(b.name for b in solved.program.state if b.name.endswith(".weight"))
     other[name] = solved.values[name] * 0.5  # type: ignore[operator]
-    changed = codegen.build_firmware(solved.program, other, "lm3s6965evb", tmp_path / "b")
+    changed = measure.build_firmware(solved.program, other, "lm3s6965evb", tmp_path / "b")
     (changed.run_directory / "store.bin").write_bytes((firmware.run_directory / "store.bin").read_bytes())
-    run = codegen.execute(changed, solved.batches(2))
+    run = measure.execute(changed, solved.batches(2))
     assert run.resumed_step == 0
     assert run.losses != whole.losses
 
@@ -111,11 +112,11 @@ def test_checkpoint_of_another_model_is_passed_over(solve: Solve, solved: Solved
 def test_checkpoints_can_be_asked_for_and_left_out(solved: Solved, tmp_path: Path) -> None:
     """A file of the debugger's machine is a store, too; a board with a card can do without."""
     batches = solved.batches(STEPS)
-    board = codegen.build_firmware(solved.program, solved.values, "mps2-an385", tmp_path / "a", checkpoint=2)
-    assert codegen.execute(board, batches).resumed_step == 0
-    assert codegen.execute(board, solved.batches(STEPS + 2)).resumed_step == 2
+    board = measure.build_firmware(solved.program, solved.values, "mps2-an385", tmp_path / "a", checkpoint=2)
+    assert measure.execute(board, batches).resumed_step == 0
+    assert measure.execute(board, solved.batches(STEPS + 2)).resumed_step == 2
     for name, asked in (("mps2-an385", None), ("lm3s6965evb", 0)):
-        board = codegen.build_firmware(solved.program, solved.values, name, tmp_path / name, checkpoint=asked)
+        board = measure.build_firmware(solved.program, solved.values, name, tmp_path / name, checkpoint=asked)
         assert board.checkpoint_steps == 0
         assert "poetc_checkpoint_save" not in board.elf.symbols
-        assert codegen.execute(board, batches).losses == codegen.execute(board, batches).losses
+        assert measure.execute(board, batches).losses == measure.execute(board, batches).losses

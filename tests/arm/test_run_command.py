@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poetc import artifact, codegen
+from poetc import artifact, boards, emit, measure
+from poetc.boards import BOARDS, _toolchain
 from poetc.cli.emit import TARGETS
 from poetc.cli.run import run as run_command
-from poetc.codegen import BOARDS, _toolchain
-from poetc.codegen._stack import CallGraph, library_frames
 from poetc.commands import programs
 from poetc.commands import run as running
 from poetc.errors import CheckFailed, UsageError
+from poetc.measure._stack import CallGraph, library_frames
 from poetc.runtime import STACK_BYTES, runtime_directory
 from tests.arm.conftest import Solve
 
@@ -142,7 +142,7 @@ def test_linkers_words_come_without_the_linker() -> None:
 
 
 def test_names_in_the_help_are_those_of_the_tables() -> None:
-    assert set(TARGETS) == set(codegen.TARGETS)
+    assert set(TARGETS) == set(boards.TARGETS)
     text = " ".join(str(getattr(option, "help", "")) for option in run_command.params)
     assert all(name in text for name in BOARDS)
     readme = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "port.md").read_text()
@@ -219,8 +219,8 @@ def test_stack_that_may_not_suffice_is_not_run(
     directory: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     budget_bytes = programs.memory_of(artifact.read(directory)).budget_bytes
-    monkeypatch.setattr(programs, "memory_of", lambda _: codegen.Memory(budget_bytes, 512))
-    monkeypatch.setattr(codegen, "execute", lambda *_: pytest.fail("it was run"))
+    monkeypatch.setattr(programs, "memory_of", lambda _: emit.Memory(budget_bytes, 512))
+    monkeypatch.setattr(measure, "execute", lambda *_: pytest.fail("it was run"))
     request = running.RunRequest(directory=directory, on="qemu:mps2-an386", steps=1, keep=tmp_path)
     with pytest.raises(CheckFailed, match=r"^qemu:mps2-an386: the stack may need \d+ bytes, .* sets 512 aside"):
         running.run(request, lambda _: None, lambda *_: None)
@@ -263,7 +263,7 @@ def test_pointers_of_a_kernel_lead_to_functions_of_its_file() -> None:
 def test_deepest_kernels_of_helium_stay_within_what_is_promised(kernel: str, tmp_path: Path) -> None:
     """Its eight vector registers leave most on the stack."""
     root, graph = runtime_directory(), CallGraph()
-    target = codegen.TARGETS["cortex-m55"]
+    target = boards.TARGETS["cortex-m55"]
     include = [f"-I{root / folder}" for folder in ("include", "src", "kernels")]
     for name in ("src/poetc.c", f"kernels/{kernel}.c", "kernels/gemm/poetc_gemm.c"):
         built = tmp_path / "kernel.o"

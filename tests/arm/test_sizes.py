@@ -12,19 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen
-from poetc.codegen import BOARDS, Firmware, FirmwareSize
-from poetc.codegen._code_size import columns
-from poetc.codegen._state_file import state_in_ram_bytes
+from poetc import boards, measure
+from poetc.boards import BOARDS
 from poetc.commands import emit
+from poetc.emit import FirmwareSize, Numerics, firmware_size, is_measured
+from poetc.emit._code_size import columns
 from poetc.errors import UsageError
+from poetc.measure import Firmware
+from poetc.program._state_file import state_in_ram_bytes
 from tests.arm.conftest import Solve, Solved
 
 GOLDEN = Path(__file__).with_name("golden")
 GROWTH = 0.02
 ACCURACY, ACCURACY_BYTES = 0.02, 1024  # of the predicted flash: whichever is more
 LENET_CODE_BYTES = 40 * 1024
-BARE = sorted(name for name, board in BOARDS.items() if board.code is not None and codegen.is_measured(board))
+BARE = sorted(name for name, board in BOARDS.items() if board.code is not None and is_measured(board))
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,10 @@ class Built:
         }
 
 
-def build(solved: Solved, board: str, directory: Path, numerics: codegen.Numerics = "portable") -> Built:
+def build(solved: Solved, board: str, directory: Path, numerics: Numerics = "portable") -> Built:
     memory = solved.memory
-    firmware = codegen.build_firmware(solved.program, solved.values, board, directory, memory=memory, numerics=numerics)
-    return Built(firmware, codegen.firmware_size(solved.program, BOARDS[board], numerics=numerics, memory=memory))
+    firmware = measure.build_firmware(solved.program, solved.values, board, directory, memory=memory, numerics=numerics)
+    return Built(firmware, firmware_size(solved.program, BOARDS[board], numerics=numerics, memory=memory))
 
 
 def require_prediction(built: Built) -> None:
@@ -111,7 +113,7 @@ def test_other_programs_are_as_predicted(
     batch: int,
     device: str,
     budget: str,
-    numerics: codegen.Numerics,
+    numerics: Numerics,
     solve: Solve,
     tmp_path: Path,
 ) -> None:
@@ -122,7 +124,7 @@ def test_solve_predicts_what_run_measures(solve: Solve, tmp_path: Path) -> None:
     """The same numbers in the summary of `solve` and in what `run` compares with the program."""
     solved = solve("lenet", 8, "qemu-mps2-an386", "100%")
     summary = solved.artifact.summary
-    predicted = codegen.firmware_size(solved.program, BOARDS["mps2-an386"], memory=solved.memory)
+    predicted = firmware_size(solved.program, BOARDS["mps2-an386"], memory=solved.memory)
     assert summary["firmware_board"] == "mps2-an386"
     assert summary["flash_bytes"] == predicted.flash_bytes
     assert summary["firmware_ram_bytes"] == predicted.ram_bytes
@@ -132,7 +134,7 @@ def test_solve_predicts_what_run_measures(solve: Solve, tmp_path: Path) -> None:
 
 def test_devices_are_predicted_by_their_core() -> None:
     def board(device: str, core: str, fpu: str) -> str | None:
-        found = codegen.board_like(device, core, fpu)
+        found = boards.board_like(device, core, fpu)
         return found.name if found else None
 
     assert board("stm32f746", "cortex-m7", "single") == "mps2-an500"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen
-from poetc.codegen.program import PageOut
+from poetc import measure
 from poetc.commands import programs
 from poetc.errors import UsageError
+from poetc.program import PageOut
 from poetc.scheduling import movable_state, stored_state
 from tests.arm.conftest import Solve, Solved, run_host
 
@@ -30,10 +30,10 @@ def solved(solve: Solve) -> Solved:
 def test_bits_are_those_of_keep_all_and_the_peak_is_the_predicted_one(
     board: str, solved: Solved, tmp_path: Path
 ) -> None:
-    with codegen.build_host([programs.keep_all_program(solved.artifact)], solved.values) as model:
+    with measure.build_host([programs.keep_all_program(solved.artifact)], solved.values) as model:
         kept = run_host(model, solved.batches(STEPS))
-    firmware = codegen.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
-    run = codegen.execute(firmware, solved.batches(STEPS))
+    firmware = measure.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+    run = measure.execute(firmware, solved.batches(STEPS))
     assert (run.losses, run.state_sha256) == (kept.losses, kept.state_sha256)
     assert len(set(run.losses)) == STEPS
     assert run.arena_bytes == solved.program.high_water_bytes
@@ -46,6 +46,6 @@ def test_bits_are_those_of_keep_all_and_the_peak_is_the_predicted_one(
 
 def test_checkpoints_of_several_steps_name_the_way_out(solved: Solved, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--checkpoint 2: .* --state ram"):
-        codegen.build_firmware(
+        measure.build_firmware(
             solved.program, solved.values, "lm3s6965evb", tmp_path, memory=solved.memory, checkpoint=2
         )

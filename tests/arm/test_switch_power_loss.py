@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import poetc
-from poetc.codegen import BOARDS
-from poetc.codegen.program import PageIn, PageOut
+from poetc.boards import BOARDS
 from poetc.commands.programs import switches_of
+from poetc.program import PageIn, PageOut
 from tests.arm.test_switches import SPARE_BYTES, add_ram
 from tests.cli.conftest import MODEL
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import poetc
-from poetc.codegen import BOARDS
+from poetc.boards import BOARDS
 from poetc.commands.programs import switches_of
 from poetc.errors import CheckFailed
 from tests.cli.conftest import MODEL

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from poetc import codegen
+from poetc import measure
 from poetc.devices import build_problem
 from poetc.planning.kernels import fastest, low_workspace_operators, with_least_workspace
+from poetc.program import Program, lower
 from poetc.scheduling import Problem, keep_all, pack
 from tests.arm.conftest import Solve, Solved, run_host
 from tests.support.planning import planner
@@ -21,11 +22,11 @@ def asked(solved: Solved) -> Problem:
     return build_problem(artifact.graph, artifact.profile, budget_bytes=artifact.problem.budget_bytes)
 
 
-def kept(solved: Solved, problem: Problem) -> codegen.Program:
+def kept(solved: Solved, problem: Problem) -> Program:
     """Every operator once, with these kernels."""
     assert solved.artifact.graph is not None
     schedule = keep_all(problem)
-    return codegen.lower(solved.artifact.graph, problem, schedule, pack(problem, schedule))
+    return lower(solved.artifact.graph, problem, schedule, pack(problem, schedule))
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
@@ -37,7 +38,7 @@ def test_a_tight_budget_has_such_kernels_and_the_bits_of_keep_all(board: str, so
     assert found.budget_bytes < planner("store").lower_bound_bytes(quick)
     chosen = low_workspace_operators(problem, found)
     assert chosen and solved.artifact.summary["low_workspace_kernels"] == len(chosen)
-    with codegen.build_host([kept(solved, quick)], solved.values) as model:
+    with measure.build_host([kept(solved, quick)], solved.values) as model:
         expected = run_host(model, solved.batches(2))
     run = solved.on_board(board, tmp_path, 2, gradients=True)
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
@@ -58,8 +59,8 @@ def test_fast_numerics_have_the_same_bits_whatever_kernels_run(
     digests = set()
     for i, program in enumerate(programs):
         name = f"program{i}"
-        firmware = codegen.build_firmware(program, solved.values, board, tmp_path / name, numerics="fast")
-        run = codegen.execute(firmware, solved.batches(2))
+        firmware = measure.build_firmware(program, solved.values, board, tmp_path / name, numerics="fast")
+        run = measure.execute(firmware, solved.batches(2))
         digests.add((run.losses, run.state_sha256))
         assert run.arena_bytes == program.high_water_bytes
     assert len(digests) == 1

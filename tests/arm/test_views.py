@@ -7,21 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import codegen, passes, training
-from poetc.codegen import build_firmware, build_host, execute, sample_inputs
+from poetc import emit, passes, training
 from poetc.devices import build_problem, load_profile
 from poetc.graph import TrainingGraph
+from poetc.measure import build_firmware, build_host, execute
+from poetc.program import Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions
 from tests.passes.networks import attention, kinds
 
 
-def compiled(projections: str, fusion: bool) -> tuple[TrainingGraph, codegen.Program]:
+def compiled(projections: str, fusion: bool) -> tuple[TrainingGraph, Program]:
     options = TrainingOptions(loss="mse", learning_rate=1.0, fusion=fusion)
     step = passes.run_standard(training.build(attention(projections, tokens=21, size=9), options))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
     schedule = keep_all(problem)
-    return step, codegen.lower(step, problem, schedule, pack(problem, schedule))
+    return step, lower(step, problem, schedule, pack(problem, schedule))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def compiled(projections: str, fusion: bool) -> tuple[TrainingGraph, codegen.Pro
         ("virt-a72", "portable", "turned"),
     ],
 )
-def test_attention_that_moves_nothing(board: str, numerics: codegen.Numerics, projections: str, tmp_path: Path) -> None:
+def test_attention_that_moves_nothing(board: str, numerics: emit.Numerics, projections: str, tmp_path: Path) -> None:
     plain, apart = compiled(projections, fusion=False)
     step, program = compiled(projections, fusion=True)
     assert kinds(step)["MatMulOfViews"] == 6

@@ -9,9 +9,9 @@ import pytest
 
 from poetc import benchmark
 from poetc.benchmark import _measure, _timing
-from poetc.codegen import time_program
 from poetc.devices import load_profile
 from poetc.graph import Graph
+from poetc.measure import time_program
 from tests.cli.conftest import MODEL, run
 from tests.support.graphs import small_cnn
 

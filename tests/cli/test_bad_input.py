@@ -20,7 +20,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from poetc import codegen
+from poetc import measure
 from poetc.cli import _text
 from poetc.cli._console import Console
 from poetc.errors import CheckFailed
@@ -258,7 +258,7 @@ def test_a_run_that_is_interrupted_keeps_nothing(
         return raises
 
     for error, code, there in ((KeyboardInterrupt(), 130, False), (CheckFailed("wrong"), 1, True)):
-        monkeypatch.setattr(codegen, "build_host", ends(error))
+        monkeypatch.setattr(measure, "build_host", ends(error))
         ended = poetc("run", solved[0], "--on", "host", "--keep", tmp_path / "kept")
         assert (ended.code, [p.name for p in tmp_path.iterdir()]) == (code, ["kept"] if there else [])
     assert json.loads((tmp_path / "kept" / "poetc-run.json").read_text())["error"] == "wrong"

@@ -13,11 +13,11 @@ import onnx.helper as oh
 import pytest
 
 from poetc import artifact
-from poetc.codegen import HostModel, Interpreter, compile_library, sample_inputs
-from poetc.codegen.program import PageIn, PageOut
 from poetc.commands import programs
 from poetc.errors import LimitError
+from poetc.measure import HostModel, compile_library
 from poetc.planning import inference
+from poetc.program import Interpreter, PageIn, PageOut, sample_inputs
 from tests.cli.conftest import Ended, run
 
 BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "20")

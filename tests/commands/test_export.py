@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node as node
 
-from poetc import codegen
+from poetc import emit, measure
 from poetc.artifact import Artifact
 from poetc.commands import programs
 from poetc.commands.export import ExportRequest, export, export_onnx, initial_weights
@@ -24,6 +24,7 @@ from poetc.commands.reading_weights import read_weights
 from poetc.commands.weights import trained_names
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Array
+from poetc.program import sample_inputs
 from tests.commands.conftest import Trained
 from tests.commands.trained import DIGITS, answers, assert_as_inferred, sample, solved_of, trained
 from tests.frontend.support import make, normal, save
@@ -94,7 +95,7 @@ def test_state_of_another_schedule_is_refused_unless_its_manifest_says_where_it_
     other = replace(solved, graph=replace(digits.step, values=changed))
     with pytest.raises(UsageError, match="trained by another schedule, from other weights"):
         read_weights(other, digits.trained_bin)
-    emitted = codegen.emit(written, values, model="digits", target="host", out_dir=tmp_path / "src")
+    emitted = emit.emit(written, values, model="digits", target="host", out_dir=tmp_path / "src")
     shutil.copy(digits.trained_bin, emitted)
     state = read_weights(other, emitted / "trained.bin")
     export_onnx(solved, state, tmp_path / "out.onnx")
@@ -333,10 +334,10 @@ def with_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> WithCheckpoint
     solved = solved_of(save(model, folder), optimizer="momentum")
     main = programs.all_programs(solved)
     name = programs.graph_of(solved).name.removesuffix(".onnx")
-    codegen.emit(main, programs.values_of(solved), model=name, target="host", out_dir=folder / "src")
+    emit.emit(main, programs.values_of(solved), model=name, target="host", out_dir=folder / "src")
     subprocess.run(["make", "-s", "-C", folder / "src", "CFLAGS=-O1", "train"], check=True)
-    batches = [codegen.sample_inputs(main[0], step) for step in range(3)]
-    codegen.write_records(folder / "src" / "data.bin", main[0], batches)
+    batches = [sample_inputs(main[0], step) for step in range(3)]
+    measure.write_records(folder / "src" / "data.bin", main[0], batches)
     states = [folder / "src" / f"trained{step}.bin" for step in (1, 2, 3)]
     for step, state in enumerate(states, 1):
         words = ["./train", "-c", "-r", "data.bin", str(step), state.name]
@@ -352,9 +353,9 @@ def test_a_checkpoint_of_the_c_program_is_exported(
     solved, folder, states = with_checkpoints.solved, with_checkpoints.folder, with_checkpoints.states
     store = tmp_path / "store.bin"
     if beside:
-        shutil.copy(folder / codegen.MANIFEST, tmp_path)
+        shutil.copy(folder / emit.MANIFEST, tmp_path)
     data = bytearray((folder / "store.bin").read_bytes())
-    session = json.loads((folder / codegen.MANIFEST).read_text())["session"]
+    session = json.loads((folder / emit.MANIFEST).read_text())["session"]
     first = session["store_blocks"] * session["block_bytes"]  # two slots of the same size
     for step in (3, 2):
         store.write_bytes(data)

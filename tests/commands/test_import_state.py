@@ -11,12 +11,13 @@ from onnx import numpy_helper
 from onnx.helper import make_node as node
 
 import poetc
-from poetc import artifact, codegen
+from poetc import artifact, emit, measure
 from poetc.commands import programs
 from poetc.commands.export import ExportRequest, export
 from poetc.commands.import_state import import_state
 from poetc.commands.reading_weights import read_trained
 from poetc.errors import UsageError
+from poetc.program import sample_inputs
 from poetc.training import TrainingOptions
 from tests.commands.conftest import Trained
 from tests.commands.trained import DIGITS, assert_as_inferred, solved_of
@@ -67,21 +68,21 @@ def test_training_goes_on_under_another_schedule(digits: Trained, tmp_path: Path
     """With the same bits, optimizer state included."""
     values = {**digits.step.values}
     training = programs.training_program(digits.solved)
-    emitted = codegen.emit([training], values, model="digits", target="host", out_dir=tmp_path / "src")
-    library = codegen.compile_library([training], values, tmp_path / "one", model="digits")
-    with codegen.HostModel(library, [training], values, model="digits") as host:
+    emitted = emit.emit([training], values, model="digits", target="host", out_dir=tmp_path / "src")
+    library = measure.compile_library([training], values, tmp_path / "one", model="digits")
+    with measure.HostModel(library, [training], values, model="digits") as host:
         for step in range(2):
-            host.run(codegen.sample_inputs(training, step))
+            host.run(sample_inputs(training, step))
         host.save(emitted)
-        whole = host.run(codegen.sample_inputs(training, 2))
+        whole = host.run(sample_inputs(training, 2))
     other = solved_of(DIGITS, batch=4, budget="200%", optimizer="momentum")
     artifact.write(other, tmp_path / "other.poetc", {})
     import_state(tmp_path / "other.poetc", emitted / "trained.bin", tmp_path / "next.poetc")
     moved = artifact.read(tmp_path / "next.poetc")
     assert moved.graph is not None
     again = programs.training_program(moved)
-    with codegen.build_host([again], moved.graph.values) as host:
-        assert host.run(codegen.sample_inputs(again, 2)) == whole
+    with measure.build_host([again], moved.graph.values) as host:
+        assert host.run(sample_inputs(again, 2)) == whole
 
 
 def test_a_trained_bin_for_the_emitted_program(digits: Trained, tmp_path: Path) -> None:
@@ -91,7 +92,7 @@ def test_a_trained_bin_for_the_emitted_program(digits: Trained, tmp_path: Path) 
     assert all(np.array_equal(state[name], array) for name, array in digits.state.items())
     with pytest.raises(UsageError, match=r"start\.bin: exists; .*--force"):
         import_state(digits.directory, digits.trained_bin, out)
-    (tmp_path / codegen.MANIFEST).write_text('{"state": {"identity": 1}}')
+    (tmp_path / emit.MANIFEST).write_text('{"state": {"identity": 1}}')
     with pytest.raises(UsageError, match="emitted from another solution"):
         import_state(digits.directory, digits.trained_bin, tmp_path / "other.bin")
 

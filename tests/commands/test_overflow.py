@@ -11,10 +11,10 @@ from onnx import helper, numpy_helper
 
 import poetc
 from poetc import TrainingOptions
-from poetc.codegen import BoardStopped
 from poetc.commands.run import RunRequest, run
 from poetc.errors import CheckFailed
 from poetc.events import silent
+from poetc.measure import BoardStopped
 from poetc.runtime.session import SessionError
 
 HUGE = np.float32(2.0**60)

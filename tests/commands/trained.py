@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from poetc import codegen
+from poetc import measure
 from poetc.artifact import Artifact
 from poetc.commands import programs
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.graph import Array
+from poetc.program import sample_inputs
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 from tests.frontend.support import normal
@@ -38,10 +39,10 @@ def trained(solved: Artifact, folder: Path, steps: int = 3) -> tuple[dict[str, A
     assert solved.graph is not None and solved.inference is not None
     values = {**solved.inference.values, **solved.graph.values}
     name = solved.inference.name.removesuffix(".onnx")
-    library = codegen.compile_library(emitted, values, folder / "built", model=name, cflags="-O1")
-    with codegen.HostModel(library, emitted, values, model=name) as host:
+    library = measure.compile_library(emitted, values, folder / "built", model=name, cflags="-O1")
+    with measure.HostModel(library, emitted, values, model=name) as host:
         for step in range(steps):
-            host.run(codegen.sample_inputs(training, step))
+            host.run(sample_inputs(training, step))
         host.save(folder)
         state = {name: host.state(name) for name in host.state_names()}
         host.select(emitted[1])

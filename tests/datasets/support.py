@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from poetc.codegen import Limit
 from poetc.datasets import Samples, Slot, open_source
 from poetc.graph import DType
+from poetc.program import Limit
 
 IMAGE = Slot(name="x", shape=(4, 1, 2, 3), dtype=DType.F32, is_target=False, sample_shape=(1, 2, 3))
 FEATURES = Slot(name="x", shape=(4, 3), dtype=DType.F32, is_target=False, sample_shape=(3,))

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 
 import poetc.runtime
-from poetc.codegen import all_inputs, emit, lower_inference, sample_inputs
-from poetc.codegen._image import initial_pages, state_image, store_image
-from poetc.codegen._interpret import fit_input
-from poetc.codegen._state_file import pack_state
-from poetc.codegen.program import Program
+from poetc.emit import emit
 from poetc.fleet.frames import Request, frame
 from poetc.fleet.update import Quantizer
 from poetc.graph import Value
+from poetc.program import Program, all_inputs, lower_inference, sample_inputs
+from poetc.program._image import initial_pages, state_image, store_image
+from poetc.program._interpret import fit_input
+from poetc.program._state_file import pack_state
 from poetc.scheduling import keep_all, pack
-from tests.codegen.models import make_problem, mlp, state_paged_actions, training_case
+from tests.program.models import make_problem, mlp, state_paged_actions, training_case
 
 SOURCES = Path(__file__).with_name("c")
 ON_STORE = ("fc1.weight:velocity", "fc2.weight")

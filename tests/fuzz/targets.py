@@ -45,7 +45,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from tests.codegen.models import mlp
+from tests.program.models import mlp
 from tests.support import fuzzing
 from tests.support.problems import training_problem
 

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import HostModel, StepError, compile_library, emit, sample_inputs
+from poetc.emit import emit
+from poetc.measure import HostModel, StepError, compile_library
+from poetc.program import sample_inputs
 from poetc.runtime import runtime_directory
-from tests.codegen.models import state_paged_actions, training_case
+from tests.program.models import state_paged_actions, training_case
 from tests.support.bad_data import BAD, X, Y, records
 
 TARGETS = {"host": ("./train", "data.bin", "0", "trained.bin"), "cortex-a": ("./train",)}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import emit
+from poetc.emit import emit
 from poetc.runtime import runtime_directory
-from tests.codegen.models import paged_actions, training_case
+from tests.program.models import paged_actions, training_case
 
 ROOT = runtime_directory()
 HEADERS = sorted(

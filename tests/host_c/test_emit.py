@@ -17,16 +17,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import Interpreter, emit, sample_inputs
-from poetc.codegen._cprint import comment, floating, identifier, identifiers, integer, string
-from poetc.codegen._emit import KIND
-from poetc.codegen._sources import kernel_files, runtime_sources
-from poetc.codegen._state_file import read_state
-from poetc.codegen.program import Program
+from poetc.emit import emit
+from poetc.emit._cprint import comment, floating, identifier, identifiers, integer, string
+from poetc.emit._emit import KIND
+from poetc.emit._sources import kernel_files, runtime_sources
 from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
+from poetc.program import Interpreter, Program, sample_inputs
+from poetc.program._state_file import read_state
 from poetc.runtime import STACK_BYTES, runtime_directory
-from tests.codegen.models import Case, mlp, paged_actions, state_paged_actions, training_case
+from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
 
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
 WEIRD = "1 net/a:b;c*/\\??/" + "n" * 200

@@ -9,14 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import HostModel, compile_library, emit, lower_inference, sample_inputs
-from poetc.codegen._state_file import read_state
-from poetc.codegen.program import Program
+from poetc.emit import emit
 from poetc.errors import UsageError
+from poetc.measure import HostModel, compile_library
+from poetc.program import Program, lower_inference, sample_inputs
+from poetc.program._state_file import read_state
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions, build, evaluation
 from poetc.training.rates import Schedule, parse
-from tests.codegen.models import Case, make_problem, mlp, training_case
+from tests.program.models import Case, make_problem, mlp, training_case
 
 RECORDS, EPOCHS = 3, 4
 SCHEDULE = "cosine:warmup=2,final=0.001"

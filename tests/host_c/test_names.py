@@ -8,12 +8,12 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from poetc.codegen import emit
-from poetc.codegen._manifest import describe
-from poetc.codegen._module import Module, header
-from poetc.codegen.program import Program
+from poetc.emit import emit
+from poetc.emit._manifest import describe
+from poetc.emit._module import Module, header
+from poetc.program import Program
 from poetc.runtime import runtime_directory
-from tests.codegen.models import paged_actions, state_paged_actions, training_case
+from tests.program.models import paged_actions, state_paged_actions, training_case
 
 SCOPE = "StatefulPartitionedCall/mobilenet/expanded_conv_13/depthwise/BatchNorm/FusedBatchNormV3/" * 3
 ENDS = ("ReadVariableOp", "ReadVariableOp:velocity", "ReadVariableOp_1", "\u00e9*/??/", "\u00e8*/??/", "n" * 5000)

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 import poetc
-from poetc.codegen import all_inputs, sample_inputs
-from poetc.codegen.program import Program
 from poetc.commands.programs import switches_of
 from poetc.commands.trainer import trainer
+from poetc.program import Program, all_inputs, sample_inputs
 from poetc.runtime.session import SessionError
 from tests.cli.conftest import MODEL
 

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import MANIFEST, HostModel, compile_library, sample_inputs
-from poetc.codegen.program import Program
 from poetc.devices.processors import TEAM_BYTES
+from poetc.emit import MANIFEST
+from poetc.measure import HostModel, compile_library
+from poetc.program import Program, sample_inputs
 from poetc.runtime.library import Library
 from poetc.runtime.session import Session
-from tests.codegen.models import Case
 from tests.host_c.test_queues import parallel
+from tests.program.models import Case
 
 STEPS = 20
 

@@ -12,10 +12,10 @@ from random import Random
 
 import pytest
 
-from poetc.codegen import all_inputs, emit, sample_inputs
-from poetc.codegen._interpret import fit_input
-from poetc.codegen.program import Program
-from tests.codegen.models import paged_actions, state_paged_actions, training_case
+from poetc.emit import emit
+from poetc.program import Program, all_inputs, sample_inputs
+from poetc.program._interpret import fit_input
+from tests.program.models import paged_actions, state_paged_actions, training_case
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
 
 STEPS = 6

@@ -9,13 +9,13 @@ from random import Random
 
 import pytest
 
-from poetc.codegen import emit, lower
-from poetc.codegen._check import ProgramError
-from poetc.codegen._queues import check_queues
-from poetc.codegen.program import Program
+from poetc.emit import emit
+from poetc.program import Program, lower
+from poetc.program._check import ProgramError
+from poetc.program._queues import check_queues
 from poetc.scheduling import Elsewhere, ProcessorSpec, Proof, Schedule, Scope, Status, complete, keep_all_actions, pack
 from poetc.solvers.processors import side_by_side
-from tests.codegen.models import Case, training_case
+from tests.program.models import Case, training_case
 
 HERE = Path(__file__).parent
 

@@ -9,8 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-from poetc.codegen import emit
-from tests.codegen.models import paged_actions, state_paged_actions, training_case
+from poetc.emit import emit
+from tests.program.models import paged_actions, state_paged_actions, training_case
 
 
 def readme(target: str, directory: Path, *, on_store: bool = False, **options: object) -> str:

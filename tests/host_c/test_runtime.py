@@ -13,24 +13,15 @@ import numpy as np
 import pytest
 
 import poetc.runtime
-from poetc.codegen import (
-    HostModel,
-    Interpreter,
-    StepError,
-    compile_library,
-    lower_inference,
-    sample_inputs,
-    validate,
-    without_loss,
-)
-from poetc.codegen._image import page_blocks, store_image
-from poetc.codegen._validate import _run_both
-from poetc.codegen.program import Move, Program
 from poetc.errors import CheckFailed, UsageError
+from poetc.measure import HostModel, StepError, compile_library, validate
+from poetc.measure._validate import _run_both
+from poetc.program import Interpreter, Move, Program, lower_inference, sample_inputs, without_loss
+from poetc.program._image import page_blocks, store_image
 from poetc.runtime import runtime_state_bytes
 from poetc.scheduling import keep_all, pack
 from poetc.training import evaluation
-from tests.codegen.models import (
+from tests.program.models import (
     Case,
     absent_state_actions,
     absent_versions_actions,

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import HostModel, all_inputs, compile_library, emit, lower_inference, sample_inputs
-from poetc.codegen._interpret import find_binding
+from poetc.emit import emit
+from poetc.measure import HostModel, compile_library
+from poetc.program import all_inputs, lower_inference, sample_inputs
+from poetc.program._interpret import find_binding
 from poetc.scheduling import keep_all, pack
-from tests.codegen.models import make_problem, mlp, paged_actions, state_paged_actions, training_case
+from tests.program.models import make_problem, mlp, paged_actions, state_paged_actions, training_case
 
 STEPS = 4
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import HostModel, all_inputs, compile_library, emit, lower, sample_inputs
-from poetc.codegen._interpret import fit_input
-from poetc.codegen._state_file import TRAILER_BYTES, read_state, regions, tensors
-from poetc.codegen.program import Operand, Program, Space
+from poetc.emit import emit
 from poetc.errors import UsageError
+from poetc.measure import HostModel, compile_library
+from poetc.program import Operand, Program, Space, all_inputs, lower, sample_inputs
+from poetc.program._interpret import fit_input
+from poetc.program._state_file import TRAILER_BYTES, read_state, regions, tensors
 from poetc.scheduling import pack
-from tests.codegen.models import paged_actions, state_paged_actions, training_case
+from tests.program.models import paged_actions, state_paged_actions, training_case
 
 STEPS = 3
 ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")

@@ -11,11 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import HostModel, Interpreter, compile_library, emit, sample_inputs
+from poetc.emit import emit
 from poetc.graph import Attribute
+from poetc.measure import HostModel, compile_library
+from poetc.program import Interpreter, sample_inputs
 from poetc.scheduling import Action
-from tests.codegen.models import Case, mlp, paged_actions, recomputed_actions, training_case
 from tests.ops.test_cases import KERNEL_CASES
+from tests.program.models import Case, mlp, paged_actions, recomputed_actions, training_case
 from tests.support.kernels import RUNTIME, compiler, library, uniform
 from tests.support.kernels import Case as Row
 from tests.support.threads import results, threaded_library, with_threads

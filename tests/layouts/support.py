@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from poetc.codegen import BOARDS, TARGETS, Build, Form, Part, all_inputs, build_host, emit, emit_models
-from poetc.codegen.program import Program
+from poetc.boards import BOARDS, TARGETS
+from poetc.emit import Build, Form, Part, emit, emit_models
 from poetc.graph import Array
-from tests.codegen.models import Case, mlp, training_case
+from poetc.measure import build_host
+from poetc.program import Program, all_inputs
+from tests.program.models import Case, mlp, training_case
 
 BOARD = BOARDS["mps2-an386"]
 TARGET = TARGETS[BOARD.target]

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from poetc.cli.emit import LAYOUTS, OPT_LEVELS
-from poetc.codegen import LAYOUTS as KNOWN
-from poetc.codegen import OPT_LEVELS as KNOWN_LEVELS
-from poetc.codegen import Form, Part, Sections, bank_sections
+from poetc.emit import LAYOUTS as KNOWN
+from poetc.emit import OPT_LEVELS as KNOWN_LEVELS
+from poetc.emit import Form, Part, Sections, bank_sections
 from poetc.errors import UsageError
 from poetc.scheduling import BankSpec, BankUse, MemoryPlan, Problem
-from tests.codegen.models import state_paged_actions, training_case
 from tests.layouts.support import Model, make_model, run, write
+from tests.program.models import state_paged_actions, training_case
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from poetc.codegen import Form, emit, write_records
+from poetc.emit import Form, emit
+from poetc.measure import write_records
 from tests.layouts.support import CORE, LINK, Model, bits, make_model, qemu, run, start_up, write
 
 needs_arm = pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="make setup-arm")

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import BOARDS, Form, build_firmware, build_host, execute, sample_inputs, state_digest
-from poetc.codegen.program import Program
-from tests.codegen.models import Case
+from poetc.boards import BOARDS
+from poetc.emit import Form
+from poetc.measure import build_firmware, build_host, execute, state_digest
+from poetc.program import Program, sample_inputs
 from tests.layouts.support import bits, make_model, run, write
 from tests.layouts.test_layouts import MAIN
+from tests.program.models import Case
 
 GENERIC = sorted(name for name, board in BOARDS.items() if board.target.startswith("generic-"))
 

@@ -6,13 +6,14 @@ from collections import Counter
 
 import numpy as np
 
-from poetc import codegen
+from poetc import measure
 from poetc.graph import Array, Attribute, DType, Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder
 from poetc.passes import run_standard
+from poetc.program import lower
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions, build
-from tests.codegen.models import make_problem
+from tests.program.models import make_problem
 
 
 def network(activation: str = "HardSwish", tokens: int = 6) -> Graph:
@@ -171,8 +172,8 @@ def trained(
     """Losses and state (without the constant of fusion) after the emitted C has run the step on `batches`."""
     problem = make_problem(step)
     schedule = keep_all(problem)
-    program = codegen.lower(step, problem, schedule, pack(problem, schedule))
-    with codegen.build_host([program], step.values, cflags=cflags) as model:
+    program = lower(step, problem, schedule, pack(problem, schedule))
+    with measure.build_host([program], step.values, cflags=cflags) as model:
         losses = [model.run(batch) for batch in batches]
         assert model.measure_high_water(batches[0]) == program.high_water_bytes
         for batch in batches:

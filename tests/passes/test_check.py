@@ -11,7 +11,7 @@ from poetc.graph import Graph, Operator, Role, TensorType, TrainingGraph
 from poetc.ops import Builder
 from poetc.passes import GraphError, Pass, check_graph, run_passes
 from poetc.training import TrainingOptions, build
-from tests.codegen.models import mlp
+from tests.program.models import mlp
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from poetc.ops import Builder, bind, spec
 from poetc.passes import check_graph, encoded, offered, run_standard, without_encodings
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
-from tests.codegen.models import make_problem
+from tests.program.models import make_problem
 from tests.support.graphs import evaluate, random_inputs
 
 

@@ -16,8 +16,8 @@ from poetc.passes import order_backward, run_standard
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
-from tests.codegen.models import make_problem
 from tests.passes.networks import gained, kinds, network, steps, tied
+from tests.program.models import make_problem
 from tests.support.graphs import small_cnn
 from tests.support.planning import planner
 

@@ -17,8 +17,8 @@ from poetc.passes import _movement, check_graph, read_in_place, run_standard
 from poetc.passes._movement import view_steps
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
-from tests.codegen.models import make_problem
 from tests.passes.networks import attention, gained, kinds, random_batches, steps, trained
+from tests.program.models import make_problem
 from tests.support.kernels import AnyArray, library, run_kernel, scalar_library, wide_library
 
 PROJECTIONS = ("apart", "split", "slices", "turned")

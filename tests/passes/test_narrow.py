@@ -13,8 +13,8 @@ from poetc.ops import Builder
 from poetc.passes import check_graph, run_standard
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
-from tests.codegen.models import make_problem
 from tests.passes.test_encoding import pooled
+from tests.program.models import make_problem
 from tests.support.graphs import evaluate, random_inputs
 
 

@@ -13,7 +13,7 @@ from poetc.ops import spec, view_roots
 from poetc.passes import check_graph, order_backward, run_standard
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
-from tests.codegen.models import make_problem, mlp
+from tests.program.models import make_problem, mlp
 from tests.support.graphs import evaluate, random_inputs, small_cnn
 
 GRAPHS = {

@@ -8,15 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from poetc.codegen import lower_bundle
-from poetc.codegen._bundle import ProgramBundle
-from poetc.codegen._interpret import Interpreter, sample_inputs
-from poetc.codegen.program import Program
 from poetc.commands.requests import ModelRequest, SolveRequest, limits, read_problem
 from poetc.graph import TrainingGraph
 from poetc.planning import Switching, solve_bundle
 from poetc.planning.safe_points import waits, within_flash
 from poetc.planning.switching import step_cost
+from poetc.program import Program, lower_bundle
+from poetc.program._bundle import ProgramBundle
+from poetc.program._interpret import Interpreter, sample_inputs
 from poetc.scheduling import (
     Compute,
     ScheduleError,

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from poetc.codegen import lower, lower_bundle, sample_inputs
-from poetc.codegen._interpret import Interpreter
-from poetc.codegen.program import Program
 from poetc.commands.requests import ModelRequest, SolveRequest, limits, problem_of, training_graph
 from poetc.devices import load_profile
 from poetc.graph import TrainingGraph
 from poetc.planning import Bundle, Solution, Switching
+from poetc.program import Program, lower, lower_bundle, sample_inputs
+from poetc.program._interpret import Interpreter
 from poetc.scheduling import Compute, Free, ScheduleError, all_in_ram, joined, keep_all, pack, verify_parts
 from poetc.training import TrainingOptions, continued, is_partial_sum, share_of, with_own_names
 from tests.cli.conftest import MODEL

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from poetc import codegen
+from poetc import measure
 from poetc.artifact import Artifact
 from poetc.commands import programs, requests
 from poetc.commands import solve as solving
@@ -18,6 +18,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import PoetcError
 from poetc.graph import Graph, Role, TrainingGraph, materialize
 from poetc.ops import bind, spec
+from poetc.program import Interpreter
 from poetc.scheduling import SolveOptions
 from tests.random_networks.recipe import Array, Recipe
 
@@ -95,7 +96,7 @@ def solve(recipe: Recipe, model: Path, time_limit_s: float) -> Artifact:
 def interpreted(recipe: Recipe, solved: Artifact) -> Trained:
     """The scheduled program in numpy, float32, on its arena."""
     assert solved.graph is not None
-    model = codegen.Interpreter(programs.training_program(solved), solved.graph.values)
+    model = Interpreter(programs.training_program(solved), solved.graph.values)
     return _run(recipe, solved.graph, model)
 
 
@@ -103,8 +104,8 @@ def compiled(recipe: Recipe, solved: Artifact, directory: Path) -> Trained:
     """The emitted C on this machine."""
     assert solved.graph is not None
     program, values = programs.training_program(solved), solved.graph.values
-    library = codegen.compile_library([program], values, directory)
-    with codegen.HostModel(library, [program], values) as model:
+    library = measure.compile_library([program], values, directory)
+    with measure.HostModel(library, [program], values) as model:
         return _run(recipe, solved.graph, model)
 
 

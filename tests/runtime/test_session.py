@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.codegen import HostModel, compile_library, lower_inference, sample_inputs
-from poetc.codegen._state_file import read_state
-from poetc.codegen.program import Program
 from poetc.graph import Array, Value
+from poetc.measure import HostModel, compile_library
+from poetc.program import Program, lower_inference, sample_inputs
+from poetc.program._state_file import read_state
 from poetc.runtime import runtime_directory
 from poetc.runtime.library import PART_BYTES, touched_bytes
 from poetc.runtime.session import Session, SessionError
 from poetc.scheduling import keep_all, pack
-from tests.codegen.models import absent_state_actions, make_problem, mlp, state_paged_actions, training_case
+from tests.program.models import absent_state_actions, make_problem, mlp, state_paged_actions, training_case
 
 STEPS = 4
 WHERE = ("ram", "store")

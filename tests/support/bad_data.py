@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from poetc.codegen import sample_inputs
 from poetc.graph import Array
-from tests.codegen.models import training_case
+from poetc.program import sample_inputs
+from tests.program.models import training_case
 
 RECORDS = 3
 

@@ -9,19 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from poetc import codegen
+from poetc import boards
 from poetc.artifact import Artifact
-from poetc.codegen._object_cache import kept_objects
-from poetc.codegen._run import write_records
-from poetc.codegen._toolchain import command, tool_environment
+from poetc.boards._toolchain import command, tool_environment
 from poetc.commands.emit import emit
 from poetc.commands.programs import training_program
 from poetc.graph import Array
+from poetc.measure._object_cache import kept_objects
+from poetc.measure._run import write_records
 
 
 def built(directory: Path, out: Path, board: str) -> Path:
     """The folder `out` with the firmware of a solved directory."""
-    emit(directory, codegen.BOARDS[board].target, out, board=board, fleet=True)
+    emit(directory, boards.BOARDS[board].target, out, board=board, fleet=True)
     words = ["make", "-s", "-j2", "-C", str(out)]
     with kept_objects(out, words, tool_environment()):
         command(words, f"the emitted C does not build for {board}")
@@ -38,7 +38,7 @@ def running(
     """The name of the line to a board that has these batches as its data."""
     write_records(folder / "data.bin", training_program(solved), batches)
     line = os.path.relpath(folder / "line")
-    qemu = list(codegen.BOARDS[board].qemu)
+    qemu = list(boards.BOARDS[board].qemu)
     qemu[qemu.index("-serial") + 1] = "unix:line,server=on,wait=off"
     qemu += ["-semihosting-config", "enable=on,target=native", "-kernel", str((firmware / "firmware.elf").resolve())]
     with subprocess.Popen(qemu, cwd=folder, stdin=subprocess.DEVNULL) as process:

@@ -11,9 +11,9 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from poetc import frontend, passes
-from poetc.codegen import Interpreter, lower, lower_inference, sample_inputs
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Array, Graph, Role, TrainingGraph
+from poetc.program import Interpreter, lower, lower_inference, sample_inputs
 from poetc.scheduling import Problem, keep_all, pack
 from poetc.training import TrainingOptions, build, evaluation
 

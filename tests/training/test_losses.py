@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from poetc.codegen import limit_of
 from poetc.errors import UsageError
 from poetc.graph import DType, Graph, Role, TensorType
 from poetc.ops import Builder, Use
 from poetc.passes import check_graph
+from poetc.program import limit_of
 from poetc.training import TrainingOptions, build, evaluation, takes_batch_statistics
 from tests.support.graphs import evaluate
 from tests.training.pytorch_cases import CLASSES, HIDDEN, ROWS, network

@@ -1,0 +1,32 @@
+"""Boards, their cores and targets, and the compilers for them."""
+
+from poetc.boards._boards import BOARDS, KIB, TARGETS, Board, Region, Target
+from poetc.boards._cores import Core
+from poetc.boards._own_board import own_files, own_linker_script
+from poetc.boards._targets import board_like, check_device, find_board, resolve
+from poetc.boards._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, telling, tool_environment
+from poetc.boards._toolchain import require as require_toolchain
+
+__all__ = [
+    "BOARDS",
+    "KIB",
+    "TARGETS",
+    "Board",
+    "Core",
+    "Elf",
+    "Region",
+    "Target",
+    "board_like",
+    "build_counter",
+    "check_device",
+    "command",
+    "compiler_prefix",
+    "find_board",
+    "own_files",
+    "own_linker_script",
+    "read_elf",
+    "require_toolchain",
+    "resolve",
+    "telling",
+    "tool_environment",
+]

@@ -1,0 +1,60 @@
+"""C of programs: tables, firmware, and the layouts of a directory that a build system reads."""
+
+from poetc.emit._bundle_tables import switch_bytes
+from poetc.emit._code_size import FirmwareSize, firmware_size, is_measured, kernel_bytes
+from poetc.emit._emit import KIND as _EMITTED
+from poetc.emit._emit import (
+    Build,
+    Form,
+    Part,
+    emit,
+    emit_models,
+    identity_of,
+    images,
+    initial_state,
+    shaped,
+    share_layout,
+)
+from poetc.emit._firmware import Memory, Sections, bank_size, bank_starts, checkpoint_blocks, checkpoint_steps
+from poetc.emit._library_banks import bank_sections
+from poetc.emit._module import Module, source
+from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Layout, Numerics
+from poetc.emit.layouts.makefile import GOALS, PRODUCTS
+
+MANIFEST = _EMITTED.manifest
+
+
+__all__ = [
+    "GOALS",
+    "LAYOUTS",
+    "MANIFEST",
+    "OPT_LEVELS",
+    "PRODUCTS",
+    "_EMITTED",
+    "Build",
+    "FirmwareSize",
+    "Form",
+    "Layout",
+    "Memory",
+    "Module",
+    "Numerics",
+    "Part",
+    "Sections",
+    "bank_sections",
+    "bank_size",
+    "bank_starts",
+    "checkpoint_blocks",
+    "checkpoint_steps",
+    "emit",
+    "emit_models",
+    "firmware_size",
+    "identity_of",
+    "images",
+    "initial_state",
+    "is_measured",
+    "kernel_bytes",
+    "shaped",
+    "share_layout",
+    "source",
+    "switch_bytes",
+]

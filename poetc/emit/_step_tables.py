@@ -1,0 +1,83 @@
+"""The steps of a program as tables of C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from poetc.emit._cprint import Pool, comment, floating, integer, table
+from poetc.program import Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
+from poetc.runtime.layout import ALIGNMENT_BYTES
+
+
+def _reference(operand: Operand) -> str:
+    return f"{2 * (operand.offset_bytes // ALIGNMENT_BYTES) + (operand.space is Space.FLASH)}u"
+
+
+def _operands(instruction: Instruction) -> list[Operand]:
+    if isinstance(instruction, Call):
+        workspace = [instruction.workspace] if instruction.workspace else []
+        return [*instruction.inputs, *instruction.outputs, *workspace]
+    if isinstance(instruction, Move):
+        return [instruction.source, instruction.operand]
+    return [instruction.operand]
+
+
+@dataclass(slots=True)
+class Pools:
+    """The tables that steps share: operands, whole numbers and floats."""
+
+    refs: Pool[str] = field(default_factory=Pool)
+    ints: Pool[str] = field(default_factory=Pool)
+    floats: Pool[str] = field(default_factory=Pool)
+
+    @property
+    def words(self) -> int:
+        """Entries of all three tables, 4 bytes each."""
+        return len(self.refs.items) + len(self.ints.items) + len(self.floats.items)
+
+    def tables(self, name: str) -> list[str]:
+        """C of the tables that are not empty; their names begin with `name`."""
+        lines: list[str] = []
+        for kind, part, pool in (
+            ("poetc_ref", "refs", self.refs),
+            ("int32_t", "ints", self.ints),
+            ("float", "floats", self.floats),
+        ):
+            if pool.items:
+                lines += ["", *table(f"static const {kind} {name}_{part}[]", pool.items)]
+        return lines
+
+
+def step_rows(program: Program, pools: Pools) -> list[str]:
+    """Rows of the table of steps. Fills the pools."""
+    steps: list[str] = []
+
+    def row(pool: Pool[str], table_name: str, items: list[str]) -> str:
+        at = pool.add(items)
+        return "NULL" if at is None else f"{program.name}_{table_name} + {at}"
+
+    for instruction in program.instructions:
+        kernel, opcode = "NULL", "POETC_COMPUTE"
+        int_row: list[str] = []
+        float_row: list[str] = []
+        match instruction:
+            case Call():
+                kernel, what = instruction.symbol, instruction.operator
+                int_row = [integer(v) for v in instruction.ints]
+                float_row = [floating(v) for v in instruction.floats]
+            case PageOut(page=page):
+                opcode, what, int_row = "POETC_PAGE_OUT", instruction.operand.tensor, [str(page)]
+            case PageIn(page=page, source=page_source):
+                opcode, what = "POETC_PAGE_IN", instruction.operand.tensor
+                int_row = [str(page), f"POETC_PAGE_{page_source.name}"]
+            case Move(operand=operand):
+                kernel, what, int_row = instruction.symbol, operand.tensor, [str(operand.type.size_bytes)]
+        parts = [
+            kernel,
+            row(pools.refs, "refs", [_reference(o) for o in _operands(instruction)]),
+            row(pools.ints, "ints", int_row),
+            row(pools.floats, "floats", float_row),
+            opcode,
+        ]
+        steps.append(f"    {{{', '.join(parts)}}}, {comment(what)}")
+    return steps

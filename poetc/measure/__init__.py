@@ -1,0 +1,54 @@
+"""Programs that run: on this machine and on emulated boards, their checks and times."""
+
+from poetc.measure._bundle_host import REQUESTS, BundleValidation, validate_bundle
+from poetc.measure._bundle_reference import History
+from poetc.measure._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
+from poetc.measure._run import (
+    BoardFault,
+    BoardStopped,
+    Firmware,
+    PowerCut,
+    Run,
+    build_firmware,
+    check_pages,
+    emulator_command,
+    execute,
+    fresh_store,
+    rebuild,
+    state_digest,
+    write_records,
+)
+from poetc.measure._timing import StepTimes, host_simd, time_program
+from poetc.measure._validate import TensorError, Validation, validate
+
+__all__ = [
+    "REQUESTS",
+    "BoardFault",
+    "BoardStopped",
+    "BundleValidation",
+    "Firmware",
+    "History",
+    "HostModel",
+    "PowerCut",
+    "Run",
+    "StepError",
+    "StepTimes",
+    "TensorError",
+    "Validation",
+    "build_firmware",
+    "build_host",
+    "check_pages",
+    "compile_library",
+    "emulator_command",
+    "execute",
+    "fresh_store",
+    "host_simd",
+    "make_library",
+    "rebuild",
+    "require_compiler",
+    "state_digest",
+    "time_program",
+    "validate",
+    "validate_bundle",
+    "write_records",
+]

@@ -1,0 +1,356 @@
+"""Builds emitted C with the host's compiler as a shared library and runs it through ctypes, measured."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from poetc.boards import telling
+from poetc.emit import Module, emit, images, source
+from poetc.errors import CheckFailed, UsageError
+from poetc.files import scratch_directory
+from poetc.graph import Array, Value
+from poetc.measure._object_cache import kept_objects
+from poetc.program import (
+    Operand,
+    Page,
+    Program,
+    ProgramBundle,
+    all_inputs,
+    find_binding,
+    fit_input,
+    initial_pages,
+    model_identity,
+    pack_state,
+)
+from poetc.runtime.library import Config, Library, Processors, Runtime, aligned, callbacks, touched_bytes
+
+GUARD_BYTES = 4096  # on either side of the arena
+_GUARD = 0xC3
+_TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
+_OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+
+# page_out or page_in of a store: (first block, block count, address) -> 0 or a negative code
+Transfer = Callable[[int, int, int], int]
+
+
+class StepError(CheckFailed):
+    """A function of the runtime returned a code other than 0; `text` is the runtime's sentence on it.
+
+    `where`: the operator that it came from, as of `Program.where`.
+    """
+
+    def __init__(self, what: str, code: int, text: str, where: str = "") -> None:
+        super().__init__(f"{what} stopped with code {code}{where}: {text}")
+        self.code = code
+
+
+def require_compiler(cc: str | None = None) -> None:
+    """UsageError where this machine has no make, or not the compiler that it would call."""
+    words = (cc or os.environ.get("CC") or "gcc").split()
+    for name in ("make", *words[:1]):
+        if shutil.which(name) is None:
+            raise UsageError(f"{name} not found: install make and gcc to build on this machine")
+
+
+def make_library(sources: Path, *variables: str) -> Path:
+    """Build libmodel.so in an emitted directory; `variables` are of its Makefile.
+
+    Raises CheckFailed with the compiler's message.
+    """
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
+    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
+    with kept_objects(sources, command, inherited):
+        done = subprocess.run([*command, "libmodel.so"], capture_output=True, text=True, env=inherited, check=False)
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
+    return sources / "libmodel.so"
+
+
+def compile_library(
+    programs: Sequence[Program],
+    values: Mapping[str, Value],
+    directory: Path,
+    *,
+    model: str = "model",
+    cc: str | None = None,
+    cflags: str = "-O2",
+    threads: int = 0,
+    bundle: ProgramBundle | None = None,
+) -> Path:
+    """Emit for the host into `directory` / src and build; returns the shared library.
+
+    `threads`: the most that kernels run in, 0: built without. Objects of an earlier call with the same sources are
+    taken. UsageError if there is no compiler.
+    """
+    require_compiler(cc)
+    sources = emit(programs, values, model=model, target="host", out_dir=directory / "src", bundle=bundle)
+    variables = [f"CFLAGS={cflags} -fPIC -Werror"]
+    if threads:
+        variables.append(f"THREADS={threads}")
+    if cc is not None:
+        variables.append(f"CC={cc}")
+    return make_library(sources, *variables)
+
+
+class HostModel:
+    """Emitted programs in this process; the first runs until `select`, on as many threads as it has queues.
+
+    The store is a file, unless `store` gives two functions.
+    """
+
+    def __init__(
+        self,
+        library: Path,
+        programs: Sequence[Program],
+        values: Mapping[str, Value],
+        *,
+        model: str = "model",
+        store: tuple[Transfer, Transfer] | None = None,
+    ) -> None:
+        self.program = programs[0]
+        self._programs = tuple(programs)
+        self.run_ns = 0  # processor time of the last run in the calling thread
+        self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
+        self._library = Library(library)
+        self._dll = self._library.dll
+        self._values = values
+        self._module = module = Module(model, self._programs)
+        self._names = module.prefix
+        self._memory, start = aligned(module.arena_bytes, GUARD_BYTES)
+        self._memory[...] = _GUARD
+        self.arena: Array = self._memory[start : start + module.arena_bytes]
+        self._before, self._after = self._memory[:start], self._memory[start + module.arena_bytes :]
+        self._config, self._runtime = Config(), Runtime()
+        self._probes_at: dict[int, list[tuple[str, Operand]]] = {}
+        self._store = store
+        self._temporary = tempfile.TemporaryDirectory(prefix="poetc-store-")
+        self._keep: list[object] = []  # callbacks must outlive the calls
+        self._processors: Processors | None = None
+        self.reset()
+        if module.queues is not None:
+            self._processors = Processors(self._library, self._runtime, module.queues)
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    def reset(self, pattern: int = 0) -> None:
+        """Start anew from the initial values, the rest of the arena filled with the byte `pattern`, the store empty."""
+        self._close_store()
+        self._keep.clear()
+        self.arena[...] = pattern
+        self._config.arena = self.arena.ctypes.data
+        self._config.arena_bytes = self.arena.size
+        self._config.flash = self._address("constants") if any(p.flash_bytes for p in self._programs) else None
+        if any(p.pages for p in self._programs):
+            self._open_store()
+        self._use(self._programs[0])
+        state = self._address("state") if self.program.state_bytes else None
+        program = self._address(self.program.name)
+        self._check(
+            "poetc_init",
+            self._dll.poetc_init(
+                ctypes.byref(self._runtime),
+                ctypes.c_void_p(program),
+                ctypes.byref(self._config),
+                ctypes.c_void_p(state),
+            ),
+        )
+        for page, data in initial_pages(self.program, self._values).items():
+            self._check("poetc_load_page", self._dll.poetc_load_page(ctypes.byref(self._runtime), page, data))
+
+    def select(self, program: Program) -> None:
+        """Go on with another of the programs (from training to inference and back); the state stays."""
+        self._use(program)
+        address = ctypes.c_void_p(self._address(program.name))
+        self._check("poetc_select", self._dll.poetc_select(ctypes.byref(self._runtime), address))
+
+    def _use(self, program: Program) -> None:
+        self.program = program
+        self._probes_at = {}
+        for parameter, (index, operand) in sorted(program.probes.items()):
+            self._probes_at.setdefault(index, []).append((parameter, operand))
+        observer = _OBSERVER(self._observe) if self._probes_at else _OBSERVER()
+        self._keep.append(observer)
+        self._config.observer = ctypes.cast(observer, ctypes.c_void_p).value
+
+    def close(self) -> None:
+        if self._processors is not None:
+            self._processors.end()
+        self._close_store()
+        self._temporary.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _address(self, name: str) -> int:
+        return self._library.address(f"{self._names}_{name}")
+
+    @property
+    def store_path(self) -> Path:
+        """The file of the store, if it is one."""
+        return Path(self._temporary.name) / "store.bin"
+
+    def _open_store(self) -> None:
+        if self._store is not None:
+            transfers = [self._transfer(f) for f in self._store]
+            self._keep.extend(transfers)
+            self._config.store.page_out = ctypes.cast(transfers[0], ctypes.c_void_p).value
+            self._config.store.page_in = ctypes.cast(transfers[1], ctypes.c_void_p).value
+            return
+        self.store_path.unlink(missing_ok=True)
+        code = self._library.open_store(self._config.store, self.store_path, self.program.block_bytes)
+        self._check("poetc_host_open", code)
+
+    @staticmethod
+    def _transfer(function: Transfer) -> Any:
+        return _TRANSFER(lambda _, first, count, address: function(first, count, address))
+
+    def _close_store(self) -> None:
+        if self._store is None:
+            self._check("poetc_host_close", self._library.close_store(self._config.store))
+
+    def _check(self, what: str, code: int, where: str = "") -> None:
+        if code != 0:
+            raise StepError(what, code, self._library.text(code), where)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, inputs: Mapping[str, Array]) -> float:
+        """One step; returns the loss.
+
+        StepError if the runtime returns a code, CheckFailed if it wrote past the arena.
+        """
+        for binding in all_inputs(self.program):
+            self._view(binding.operand)[...] = fit_input(binding, inputs)
+        start_ns = time.thread_time_ns()
+        with callbacks():
+            if self._processors is None:
+                code = self._dll.poetc_run(ctypes.byref(self._runtime))
+            else:
+                code = self._dll.poetc_processors_run(self._processors.memory, ctypes.byref(self._runtime))
+        self.run_ns = time.thread_time_ns() - start_ns
+        if not (self._before == _GUARD).all() or not (self._after == _GUARD).all():
+            raise CheckFailed("the emitted C wrote outside its arena")
+        # Of several processors each counts its own steps.
+        where = "" if self._processors is not None else self.program.where(self._runtime.step)
+        self._check("poetc_run", code, where)
+        return float(self._dll.poetc_loss(ctypes.byref(self._runtime)))
+
+    def _observe(self, _context: int, _runtime: int, index: int) -> int:
+        for parameter, operand in self._probes_at.get(index, ()):
+            self.probes[parameter] = self._view(operand).copy()
+        return 0
+
+    def gradients_crc(self) -> int:
+        """A checksum of all gradients of the last run, as the training program of boards logs it."""
+        total = 0
+        for seed, name in enumerate(sorted(self.program.probes)):
+            total += zlib.crc32(np.ascontiguousarray(self.probes[name]).tobytes(), seed)
+        return total & 0xFFFFFFFF
+
+    def _view(self, operand: Operand) -> Array:
+        data = self.arena[operand.offset_bytes : operand.offset_bytes + operand.type.size_bytes]
+        return data.view(operand.type.dtype.numpy).reshape(operand.type.shape)
+
+    def state(self, name: str) -> Array:
+        """A copy of a state tensor, in RAM or in the store's file. KeyError if there is none."""
+        for page in self.program.pages:
+            if page.image and page.tensor == name:
+                return self._page(page)
+        return self._view(find_binding(self.program.state, name).operand).copy()
+
+    def _page(self, page: Page) -> Array:
+        """A copy of a page of state in the store's file."""
+        assert page.type is not None
+        slot = self._runtime.run_count % page.slots
+        with self.store_path.open("rb") as file:
+            file.seek((page.first_block + slot * page.block_count) * self.program.block_bytes)
+            data = file.read(page.size_bytes)
+        return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape).copy()
+
+    def set_state(self, name: str, array: Array) -> None:
+        """Overwrite a state tensor in RAM, such as the learning rate. KeyError if there is none."""
+        self._view(find_binding(self.program.state, name).operand)[...] = array
+
+    def save(self, directory: Path) -> None:
+        """Write trained.bin with the state that a training program leaves, and store.bin if there is a store."""
+        main, values = self._programs[0], self._values
+        files = [source(self._module).encode(), *(data for _, data in images(self._module, values))]
+        steps = self._runtime.run_count
+        data = pack_state(main, model_identity(files), steps, self.arena, lambda i: self._page(main.pages[i]).tobytes())
+        (directory / "trained.bin").write_bytes(data)
+        if self.program.pages and self._store is None:
+            shutil.copyfile(self.store_path, directory / "store.bin")
+
+    def state_names(self) -> list[str]:
+        """Everything that `state` can return, sorted."""
+        return sorted({b.name for b in self.program.state} | {p.tensor for p in self.program.pages if p.image})
+
+    def output(self, name: str) -> Array:
+        return self._view(find_binding(self.program.outputs, name).operand).copy()
+
+    @property
+    def page_ins(self) -> int:
+        return int(self._runtime.page_ins)
+
+    @property
+    def page_outs(self) -> int:
+        return int(self._runtime.page_outs)
+
+    def measure_high_water(self, inputs: Mapping[str, Array]) -> int:
+        """End of the highest byte of the arena that a step touches.
+
+        Two runs from two fillings: a byte that is written cannot equal both. Leaves the model reset.
+        """
+        return self._touched(inputs, [self.arena])[0]
+
+    def measure_banks(self, inputs: Mapping[str, Array]) -> tuple[int, ...]:
+        """The same in each part of an arena that is spread over banks of RAM, from where the part begins."""
+        return self._touched(inputs, [self.arena[b.offset_bytes : b.end] for b in self.program.banks])
+
+    def _touched(self, inputs: Mapping[str, Array], parts: Sequence[Array]) -> tuple[int, ...]:
+        touched = [0] * len(parts)
+        program = self.program
+        for pattern in (0x55, 0xAA):
+            self.reset(pattern)
+            if program is not self.program:
+                self.select(program)
+            self.run(inputs)
+            touched = [max(t, touched_bytes(p, pattern)) for t, p in zip(touched, parts, strict=True)]
+        self.reset()
+        return tuple(touched)
+
+
+def build_host(
+    programs: Sequence[Program],
+    values: Mapping[str, Value],
+    *,
+    directory: Path | None = None,
+    cc: str | None = None,
+    cflags: str = "-O2",
+    store: tuple[Transfer, Transfer] | None = None,
+) -> HostModel:
+    """Emit, compile and load `programs`; the model runs the first.
+
+    Sources stay in `directory`, else they are dropped.
+    """
+    with scratch_directory("poetc-build-") as scratch:
+        library = compile_library(programs, values, directory or scratch, cc=cc, cflags=cflags)
+        return HostModel(library, programs, values, store=store)

@@ -1,0 +1,348 @@
+"""Checks that the emitted C computes as it should: against the interpreter, against keep-all, against a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from poetc.emit import share_layout
+from poetc.errors import UsageError
+from poetc.files import scratch_directory
+from poetc.graph import Array, DType, Role, Value
+from poetc.measure._host import HostModel, compile_library
+from poetc.ops.sgd_of import is_sgd_of
+from poetc.program import Call, Interpreter, Program, all_inputs, bank_high_water, require_usable, sample_inputs
+
+LOSS_TOLERANCE = 1e-6
+GRADIENT_TOLERANCE = 2e-5
+# A share of the largest gradient: below it, a tensor's error is measured absolutely. So one unit in the last place of
+# the largest passes. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
+GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
+
+# A learning rate, a power of two, beside whose step the weights vanish: how far they move is the gradient, to full
+# precision.
+TELLING_RATE = 2.0**30
+
+# Half the distance of neighbours in 16 bits, of numbers near 1: a last bit of 32 may round one of them the other way.
+NARROW_ROUNDING = {DType.F16: 2.0**-11, DType.BF16: 2.0**-8}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """One tensor: max |difference| / max |expected|, the latter floored for gradients (see `GRADIENT_FLOOR`)."""
+
+    name: str
+    quantity: str  # gradient | statistic
+    rel_error: float
+    max_abs: float  # Maximum of the expected values.
+
+
+@dataclass(frozen=True, slots=True)
+class BankPeak:
+    """The peak in a bank of RAM, from where its part of the arena begins."""
+
+    name: str
+    predicted_bytes: int
+    measured_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """`against`: the base of the errors, "reference" or "interpreter". Sizes are of the arena, in bytes.
+
+    Where the arena is spread over banks of RAM, its peaks are sums over `banks`.
+    """
+
+    against: str
+    steps: int
+    loss: float
+    loss_rel_error: float
+    max_grad_rel_error: float
+    max_statistic_rel_error: float
+    interpreter_loss_rel_error: float
+    interpreter_max_grad_rel_error: float
+    bit_identical_to_keep_all: bool
+    first_difference: str  # the first tensor that differs from keep-all, "" if none
+    peak_predicted_bytes: int
+    peak_measured_bytes: int
+    page_ins: int  # over all steps
+    page_outs: int
+    tensors: tuple[TensorError, ...]
+    banks: tuple[BankPeak, ...] = ()
+    saved_errors: tuple[TensorError, ...] = ()  # of gradients, by lossy encodings of saved tensors
+    narrow_rounding: float = 0.0  # relative: of the tensors that the step stores in 16 bits
+
+    def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
+        """The faults, one line each; empty if all is well. A NaN is never well.
+
+        A lossy encoding may round another way where the interpreter's last bit differs. So gradients may differ by as
+        much as lossy encodings cost them. So it is with tensors in 16 bits. Two numbers on both sides of a tie become
+        numbers a whole unit in the last place apart, twice the error of a rounding.
+        """
+        unit = 2 * self.narrow_rounding
+        gradient = max(gradient, *(e.rel_error for e in self.saved_errors), unit)
+        loss = max(loss, unit)
+        checks = (
+            (self.loss_rel_error <= loss, f"loss differs from the {self.against} by {self.loss_rel_error:.3g}"),
+            (
+                self.max_grad_rel_error <= gradient,
+                f"gradients differ from the {self.against} by {self.max_grad_rel_error:.3g}",
+            ),
+            (
+                self.max_statistic_rel_error <= gradient,
+                f"running statistics differ from the {self.against} by {self.max_statistic_rel_error:.3g}",
+            ),
+            (self.bit_identical_to_keep_all, f"{self.first_difference} differs from keep-all"),
+            (
+                self.peak_measured_bytes == self.peak_predicted_bytes,
+                f"measured peak {self.peak_measured_bytes} bytes, predicted {self.peak_predicted_bytes}",
+            ),
+            *(
+                (
+                    b.measured_bytes == b.predicted_bytes,
+                    f"measured peak in {b.name} {b.measured_bytes} bytes, predicted {b.predicted_bytes}",
+                )
+                for b in self.banks
+            ),
+        )
+        return tuple(text for holds, text in checks if not holds)
+
+    def to_json(self) -> dict[str, Any]:
+        left_out = [name for name in ("banks", "narrow_rounding") if not getattr(self, name)]
+        return {k: v for k, v in asdict(self).items() if k not in left_out}
+
+
+def validate(
+    program: Program,
+    keep_all: Program,
+    values: Mapping[str, Value],
+    *,
+    reference: Mapping[str, Array] | None = None,
+    zero_gradients: Collection[str] = (),
+    steps: int = 3,
+    seed: int = 0,
+    directory: Path | None = None,
+    cc: str | None = None,
+    exact: Program | None = None,
+) -> Validation:
+    """Compile and run both programs (the same training graph under its schedule and under keep-all) and compare.
+
+    `reference` is a mapping as loaded from an .npz: `in.NAME`, `target`, `loss`, `grad.NAME`, and optionally
+    `bnmean.NAME`, `bnvar_onnx.NAME`; its inputs are then used for every step. Otherwise inputs are made up from
+    `seed`, new ones for each step. Gradients of `zero_gradients` are zero without being computed. The first step is
+    compared with the interpreter and the reference; loss, gradients
+    and state of all `steps` bit by bit with keep-all. `exact`: the step without lossy encodings of saved tensors, whose
+    gradients tell the error of those encodings. Raises UsageError where the reference does not fit the program.
+    """
+    batches = _batches(program, reference, zero_gradients, steps, seed)
+    with scratch_directory("poetc-validate-") as scratch:
+        model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, cc)
+        with model, other:
+            measured = model.measure_high_water(batches[0])
+            in_banks = model.measure_banks(batches[0]) if program.banks else ()
+            unstored = _unstored_gradients(model, batches[0])
+            difference, loss, gradients, state = _run_both(model, other, batches)
+            gradients |= unstored
+            page_ins, page_outs = model.page_ins, model.page_outs
+        without = {} if exact is None else _gradients(exact, values, batches[0], scratch / "exact", cc)
+    interpreter = Interpreter(program, values)
+    interpreted_loss = interpreter.run(batches[0])
+    by_interpreter = _gradient_errors(gradients, interpreter.probes)
+    statistics = {n: interpreter.state(n) for n in state if n in _statistics(keep_all)}
+    banks = tuple(
+        BankPeak(b.name, predicted, found)
+        for b, predicted, found in zip(program.banks, bank_high_water(program), in_banks, strict=True)
+    )
+    expected_loss, tensors = interpreted_loss, [*by_interpreter, *_statistic_errors(state, statistics)]
+    if reference is not None:
+        expected_loss = float(np.asarray(reference["loss"]))
+        zeros = {n: np.zeros_like(g) for n, g in _named(reference, "grad.").items() if n in zero_gradients}
+        tensors = _reference_errors(reference, gradients | zeros, state)
+    return Validation(
+        against="interpreter" if reference is None else "reference",
+        steps=steps,
+        loss=loss,
+        loss_rel_error=_relative(loss, expected_loss),
+        max_grad_rel_error=_worst(tensors, "gradient"),
+        max_statistic_rel_error=_worst(tensors, "statistic"),
+        interpreter_loss_rel_error=_relative(loss, interpreted_loss),
+        interpreter_max_grad_rel_error=_worst(by_interpreter, "gradient"),
+        bit_identical_to_keep_all=not difference,
+        first_difference=difference,
+        peak_predicted_bytes=sum(b.predicted_bytes for b in banks) if banks else program.high_water_bytes,
+        peak_measured_bytes=sum(b.measured_bytes for b in banks) if banks else measured,
+        banks=banks,
+        page_ins=page_ins,
+        page_outs=page_outs,
+        tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),
+        saved_errors=tuple(_norm_error(name, gradients[name], without[name]) for name in sorted(without)),
+        narrow_rounding=_narrow_rounding(program),
+    )
+
+
+def _narrow_rounding(program: Program) -> float:
+    types = {operand.type.dtype for call in program.instructions if isinstance(call, Call) for operand in call.outputs}
+    return max((NARROW_ROUNDING[t] for t in types if t in NARROW_ROUNDING), default=0.0)
+
+
+def _gradients(
+    program: Program, values: Mapping[str, Value], batch: Mapping[str, Array], directory: Path, cc: str | None
+) -> dict[str, Array]:
+    """The gradients of a step of another program, compiled and run on this machine."""
+    library = compile_library([replace(program, name="exact")], values, directory, cc=cc)
+    with HostModel(library, [replace(program, name="exact")], values) as model:
+        unstored = _unstored_gradients(model, batch)
+        model.run(batch)
+        return {**model.probes, **unstored}
+
+
+def _statistics(keep_all: Program) -> set[str]:
+    """By name; keep-all has all state in RAM."""
+    return {b.name for b in keep_all.state if b.role is Role.STATISTIC}
+
+
+def _build(
+    program: Program, keep_all: Program, values: Mapping[str, Value], directory: Path, cc: str | None
+) -> tuple[HostModel, HostModel]:
+    """From one library if they can share one, since most of the time goes into compiling kernels."""
+    if share_layout(program, keep_all):
+        library = compile_library([program, keep_all], values, directory, cc=cc)
+        return HostModel(library, [program], values), HostModel(library, [keep_all], values)
+    libraries = [compile_library([p], values, directory / p.name, cc=cc) for p in (program, keep_all)]
+    return HostModel(libraries[0], [program], values), HostModel(libraries[1], [keep_all], values)
+
+
+def _batches(
+    program: Program, reference: Mapping[str, Array] | None, zero_gradients: Collection[str], steps: int, seed: int
+) -> list[Mapping[str, Array]]:
+    if reference is None:
+        return [sample_inputs(program, seed + step) for step in range(steps)]
+    inputs: dict[str, Array] = {}
+    for binding in all_inputs(program):
+        key = "target" if binding.role is Role.TARGET else f"in.{binding.name}"
+        if key not in reference:
+            raise UsageError(f"the reference has no {key!r}: it is of another model")
+        array = np.asarray(reference[key])
+        if array.shape != binding.operand.type.shape:
+            raise UsageError(
+                f"the reference gives {key!r} in shape {array.shape}, the program takes {binding.operand.type.shape}"
+            )
+        inputs[binding.name] = array
+    named = {b.name: "target" if b.role is Role.TARGET else f"in.{b.name}" for b in all_inputs(program)}
+    require_usable(program, inputs, "the reference", named)
+    if "loss" not in reference:
+        raise UsageError("the reference has no 'loss'")
+    known = program.probes.keys() | _unstored(program).keys()
+    kept = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
+    for what, keys, has in (
+        ("compute the gradient of", _named(reference, "grad."), known | set(zero_gradients)),
+        ("keep", _named(reference, "bnmean.") | _named(reference, "bnvar_onnx."), kept),
+    ):
+        missing = sorted(keys.keys() - has)
+        if missing:
+            raise UsageError(f"the program does not {what} {', '.join(missing[:5])}, which the reference has")
+    return [inputs] * steps
+
+
+def _run_both(
+    model: HostModel, other: HostModel, batches: list[Mapping[str, Array]]
+) -> tuple[str, float, dict[str, Array], dict[str, Array]]:
+    """The first difference, and loss, gradients and state of the first step."""
+    difference = ""
+    first: tuple[float, dict[str, Array], dict[str, Array]] | None = None
+    for step, batch in enumerate(batches):
+        loss, kept = model.run(batch), other.run(batch)
+        state = {name: model.state(name) for name in model.state_names()}
+        if first is None:
+            first = loss, dict(model.probes), state
+        if np.float32(loss).tobytes() != np.float32(kept).tobytes():
+            difference = difference or f"step {step + 1}: the loss"
+        if model.probes.keys() != other.probes.keys() or model.state_names() != other.state_names():
+            difference = difference or f"step {step + 1}: the set of tensors"
+        for what, name, a, b in _pairs(model, other, state):
+            if a.tobytes() != b.tobytes():
+                difference = difference or f"step {step + 1}: the {what} {name}"
+    assert first is not None
+    return (difference, *first)
+
+
+def _pairs(model: HostModel, other: HostModel, state: Mapping[str, Array]) -> Iterator[tuple[str, str, Array, Array]]:
+    for name in sorted(model.probes.keys() & other.probes.keys()):
+        yield "gradient of", name, model.probes[name], other.probes[name]
+    for name in sorted(state.keys() & set(other.state_names())):
+        yield "state", name, state[name], other.state(name)
+
+
+def _unstored(program: Program) -> dict[str, str]:
+    """Parameters whose gradient no tensor holds (`poetc.ops.sgd_of`), and the learning rate that each moves by."""
+    calls = (i for i in program.instructions if isinstance(i, Call) and is_sgd_of(i.kind))
+    return {call.inputs[0].tensor: call.inputs[-1].tensor for call in calls}
+
+
+def _unstored_gradients(model: HostModel, batch: Mapping[str, Array]) -> dict[str, Array]:
+    """Their gradients in the first step, by how far it moves them. Leaves the model reset."""
+    moved = _unstored(model.program)
+    before = {name: model.state(name) for name in moved}
+    for rate in set(moved.values()):
+        model.set_state(rate, np.array([TELLING_RATE], np.float32))
+    if moved:
+        model.run(batch)
+    steps = {name: np.asarray(w, np.float64) - model.state(name) for name, w in before.items()}
+    model.reset()
+    return {name: np.asarray(step / TELLING_RATE, np.float32) for name, step in steps.items()}
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------
+
+
+def _relative(value: float, expected: float) -> float:
+    return abs(value - expected) / max(abs(expected), float(np.finfo(np.float32).tiny))
+
+
+def _max_abs(array: Array) -> float:
+    return float(np.max(np.abs(np.asarray(array, np.float64)), initial=0.0))
+
+
+def _error(name: str, quantity: str, found: Array, expected: Array, floor: float) -> TensorError:
+    if found.shape != expected.shape:
+        raise UsageError(f"{name}: shape {found.shape}, the reference has {expected.shape}")
+    scale = max(_max_abs(expected), floor, float(np.finfo(np.float32).tiny))
+    difference = _max_abs(np.asarray(found, np.float64) - np.asarray(expected, np.float64))
+    return TensorError(name, quantity, difference / scale, _max_abs(expected))
+
+
+def _norm_error(name: str, found: Array, expected: Array) -> TensorError:
+    """The norm of the difference, as a share of the norm of the expected array."""
+    size = float(np.linalg.norm(np.asarray(expected, np.float64)))
+    difference = float(np.linalg.norm(np.asarray(found, np.float64) - np.asarray(expected, np.float64)))
+    return TensorError(name, "gradient", difference / max(size, float(np.finfo(np.float32).tiny)), _max_abs(expected))
+
+
+def _gradient_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
+    floor = GRADIENT_FLOOR * max((_max_abs(g) for g in expected.values()), default=0.0)
+    return [_error(n, "gradient", found[n], expected[n], floor) for n in sorted(expected)]
+
+
+def _statistic_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
+    return [_error(n, "statistic", found[n], expected[n], 0.0) for n in sorted(expected)]
+
+
+def _reference_errors(
+    reference: Mapping[str, Array], gradients: Mapping[str, Array], state: Mapping[str, Array]
+) -> list[TensorError]:
+    statistics = _named(reference, "bnmean.") | _named(reference, "bnvar_onnx.")
+    return [*_gradient_errors(gradients, _named(reference, "grad.")), *_statistic_errors(state, statistics)]
+
+
+def _named(reference: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    return {k.removeprefix(prefix): np.asarray(reference[k]) for k in reference if k.startswith(prefix)}
+
+
+def _worst(tensors: list[TensorError], quantity: str) -> float:
+    """The largest error; NaN if any is."""
+    errors = [t.rel_error for t in tensors if t.quantity == quantity]
+    return float(np.max(errors)) if errors else 0.0

@@ -1,0 +1,229 @@
+"""Checks a Program without knowing how it was made: bounds, alignment, and that every read finds the value it names."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator
+from itertools import pairwise
+
+from poetc.errors import PoetcError
+from poetc.ops import Bound, spec
+from poetc.program._ir import Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
+from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, page_bytes
+
+OFFSET_LIMIT = 1 << 32  # Offsets are uint32_t in the runtime.
+
+
+class ProgramError(PoetcError):
+    """A program that would compute another result than its graph. This is a defect of poetc, not of the model."""
+
+
+def operands(program: Program) -> Iterator[Operand]:
+    """Every operand that instructions and bindings refer to."""
+    for instruction in program.instructions:
+        if isinstance(instruction, Call):
+            yield from instruction.inputs
+            yield from instruction.outputs
+            if instruction.workspace is not None:
+                yield instruction.workspace
+        else:
+            yield instruction.operand
+            if isinstance(instruction, Move):
+                yield instruction.source
+    for binding in (*program.inputs, *program.outputs, *program.state, *program.constants):
+        yield binding.operand
+    if program.target is not None:
+        yield program.target.operand
+
+
+def check_program(program: Program) -> None:
+    """Raises ProgramError at the first thing that is wrong, with the instruction and the reason."""
+    _check_bounds(program)
+    _check_pages(program)
+    _check_absences(program)
+    contents = _Arena()
+    entries = [*program.state, *program.inputs, *([program.target] if program.target else [])]
+    for binding in entries:
+        if contents.overlaps(binding.operand):
+            raise ProgramError(f"{binding.name}: overlaps {contents.overlaps(binding.operand)[0]} when a run begins")
+        contents.write(binding.operand)
+    given = {i: page.tensor for i, page in enumerate(program.pages) if page.image}  # until this run is complete
+    stored: dict[int, str] = {}  # Pages that this run wrote.
+    probes: dict[int, list[Operand]] = {}
+    for index, operand in program.probes.values():
+        probes.setdefault(index, []).append(operand)
+    for index, instruction in enumerate(program.instructions):
+        where = f"instruction {index}"
+        for operand in probes.get(index, ()):
+            contents.read(operand, f"{where}: probe")
+        match instruction:
+            case Call():
+                _check_call(instruction, contents, f"{where} ({instruction.operator})")
+            case PageOut(operand=operand, page=page):
+                contents.read(operand, where)
+                stored[page] = operand.tensor
+                if program.pages[page].slots == 1:
+                    given.pop(page, None)
+            case PageIn(operand=operand, page=page, source=source):
+                held = stored if source is PageSource.THIS_RUN else given
+                if held.get(page) != operand.tensor:
+                    found = held.get(page, "nothing")
+                    raise ProgramError(f"{where}: page {page} holds {found} of {source.name}, not {operand.tensor}")
+                contents.write(operand)
+            case Move(operand=operand, source=moved):
+                if (operand.type, operand.tensor) != (moved.type, moved.tensor):
+                    raise ProgramError(f"{where}: {moved.tensor} would be moved to where {operand.tensor} is")
+                if {operand.space, moved.space} != {Space.ARENA}:
+                    raise ProgramError(f"{where}: moves {operand.tensor} out of RAM")
+                contents.read(moved, where)
+                contents.clear(moved)
+                contents.write(operand)
+    for binding in program.outputs:
+        contents.read(binding.operand, f"output {binding.name}")
+    for binding in program.state:
+        final = binding.final_tensor or binding.name
+        contents.read(_renamed(binding.operand, final), f"state {binding.name} at the end")
+    for i, region in enumerate(program.pages):
+        if region.slots == 2 and program.updates_state and stored.get(i) != region.final_tensor:
+            left = stored.get(i, region.tensor)
+            raise ProgramError(f"page {i}: a run leaves {left} on the store, not {region.final_tensor}")
+
+
+def _check_absences(program: Program) -> None:
+    """A failed run restores state only from a page that the same run wrote before, and only to a place of state."""
+    written: dict[tuple[int, str], int] = {}
+    for index, instruction in enumerate(program.instructions):
+        if isinstance(instruction, PageOut):
+            written.setdefault((instruction.page, instruction.operand.tensor), index)
+    places = {(b.operand.offset_bytes, b.operand.type) for b in program.state}
+    for a in program.absences:
+        tensor = a.operand.tensor
+        if written.get((a.page, tensor), a.begin) >= a.begin:
+            raise ProgramError(f"instruction {a.begin}: {tensor} is absent, and page {a.page} does not have it yet")
+        if (a.operand.offset_bytes, a.operand.type) not in places:
+            raise ProgramError(f"instruction {a.begin}: {tensor} would be brought back to where no state lives")
+
+
+def _renamed(operand: Operand, tensor: str) -> Operand:
+    return Operand(operand.space, operand.offset_bytes, operand.type, tensor)
+
+
+def _check_bounds(program: Program) -> None:
+    limits = {Space.ARENA: program.arena_bytes, Space.FLASH: program.flash_bytes}
+    for operand in operands(program):
+        end = operand.offset_bytes + operand.type.size_bytes
+        if operand.offset_bytes % ALIGNMENT_BYTES:
+            raise ProgramError(f"{operand.tensor}: offset {operand.offset_bytes} is not aligned")
+        if operand.offset_bytes < 0 or end > limits[operand.space]:
+            limit = limits[operand.space]
+            raise ProgramError(f"{operand.tensor}: ends at {end}, outside the {operand.space} of {limit} bytes")
+        outside = not any(b.offset_bytes <= operand.offset_bytes and end <= b.end for b in program.banks)
+        if program.banks and outside and operand.space is Space.ARENA and operand.type.size_bytes:
+            raise ProgramError(f"{operand.tensor}: lies at {operand.offset_bytes}, in no bank of RAM, or in two")
+    if max(limits.values()) >= OFFSET_LIMIT:
+        raise ProgramError(f"{program.name}: more than 4 GiB of arena or constants")
+    for binding in program.state:
+        if binding.operand.offset_bytes + binding.operand.type.size_bytes > program.state_bytes:
+            raise ProgramError(f"{binding.name}: state outside the {program.state_bytes} bytes at the bottom")
+
+
+def _check_pages(program: Program) -> None:
+    if program.block_bytes % ALIGNMENT_BYTES or program.block_bytes < 2 * TRAILER_BYTES:
+        raise ProgramError(f"a block of {program.block_bytes} bytes: must be a multiple of 16, at least 32")
+    if program.pages and program.page_buffer_offset is None:
+        raise ProgramError("a program with pages has no page buffer")
+    regions = sorted((p.first_block, p.first_block + p.block_count * p.slots, p.tensor) for p in program.pages)
+    for (_, end, a), (start, _, b) in pairwise(regions):
+        if start < end:
+            raise ProgramError(f"the pages of {a} and {b} overlap")
+    for page in program.pages:
+        if page.block_count * program.block_bytes < page_bytes(page.size_bytes, program.block_bytes):
+            raise ProgramError(f"the page of {page.tensor} is too small")
+    offset = program.page_buffer_offset
+    if offset is not None:
+        if offset % ALIGNMENT_BYTES or offset + program.block_bytes > program.arena_bytes:
+            raise ProgramError("the page buffer is outside the arena or not aligned")
+        for operand in operands(program):
+            end = operand.offset_bytes + operand.type.size_bytes
+            if operand.space is Space.ARENA and operand.offset_bytes < offset + program.block_bytes and end > offset:
+                raise ProgramError(f"{operand.tensor}: overlaps the page buffer")
+
+
+def _check_call(call: Call, contents: _Arena, where: str) -> None:
+    for operand in call.inputs:
+        contents.read(operand, where)
+    kind = spec(call.kind)
+    bound = Bound(call.attributes, tuple(o.type for o in call.inputs), tuple(o.type for o in call.outputs))
+    allowed = {*kind.must_alias, *kind.may_alias(bound)}
+    # The same tensor given twice is allowed where one of the two is.
+    allowed |= {(k, j) for i, j in allowed for k, o in enumerate(call.inputs) if o.tensor == call.inputs[i].tensor}
+    for i, operand in enumerate(call.inputs):
+        for j, output in enumerate(call.outputs):
+            same = operand.offset_bytes == output.offset_bytes and (i, j) in allowed
+            if overlap(operand, output) and not same:
+                raise ProgramError(f"{where}: writes {output.tensor} over its input {operand.tensor}")
+    for i, j in kind.must_alias:
+        if call.inputs[i].offset_bytes != call.outputs[j].offset_bytes or call.inputs[i].space is not Space.ARENA:
+            raise ProgramError(f"{where}: {call.outputs[j].tensor} is not in the place of {call.inputs[i].tensor}")
+    for i, output in enumerate(call.outputs):
+        if output.space is not Space.ARENA:
+            raise ProgramError(f"{where}: writes {output.tensor} to constants")
+        if any(overlap(output, other) for other in call.outputs[:i]):
+            raise ProgramError(f"{where}: two outputs overlap")
+    if call.workspace is not None:
+        if any(overlap(call.workspace, o) for o in (*call.inputs, *call.outputs)):
+            raise ProgramError(f"{where}: the workspace overlaps an operand")
+        contents.clear(call.workspace)
+    for output in call.outputs:
+        contents.write(output)
+
+
+def overlap(a: Operand, b: Operand) -> bool:
+    """Whether two operands share a byte."""
+    return (
+        a.space is b.space
+        and a.offset_bytes < b.offset_bytes + b.type.size_bytes
+        and b.offset_bytes < a.offset_bytes + a.type.size_bytes
+    )
+
+
+class _Arena:
+    """Which tensor is where, as the program runs: disjoint intervals sorted by offset."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._regions: list[tuple[int, int, str]] = []
+
+    def _range(self, operand: Operand) -> tuple[int, int]:
+        """Indices of the regions that meet the operand."""
+        start, end = operand.offset_bytes, operand.offset_bytes + operand.type.size_bytes
+        low = bisect.bisect_right(self._starts, start)
+        if low and self._regions[low - 1][1] > start:
+            low -= 1
+        return low, max(low, bisect.bisect_left(self._starts, end))
+
+    def overlaps(self, operand: Operand) -> list[str]:
+        low, high = self._range(operand)
+        return [tensor for _, _, tensor in self._regions[low:high]]
+
+    def clear(self, operand: Operand) -> None:
+        low, high = self._range(operand)
+        del self._starts[low:high], self._regions[low:high]
+
+    def write(self, operand: Operand) -> None:
+        if operand.type.size_bytes == 0:
+            return
+        self.clear(operand)
+        at = bisect.bisect_left(self._starts, operand.offset_bytes)
+        end = operand.offset_bytes + operand.type.size_bytes
+        self._starts.insert(at, operand.offset_bytes)
+        self._regions.insert(at, (operand.offset_bytes, end, operand.tensor))
+
+    def read(self, operand: Operand, where: str) -> None:
+        if operand.space is Space.FLASH or operand.type.size_bytes == 0:
+            return
+        low, high = self._range(operand)
+        wanted = (operand.offset_bytes, operand.offset_bytes + operand.type.size_bytes, operand.tensor)
+        if self._regions[low:high] != [wanted]:
+            found = ", ".join(tensor for _, _, tensor in self._regions[low:high]) or "nothing"
+            raise ProgramError(f"{where}: reads {operand.tensor} at {operand.offset_bytes}, where {found} is")

@@ -1,0 +1,82 @@
+"""The bytes that a program starts from: state, constants, and pages that must be on the store."""
+
+from __future__ import annotations
+
+import bisect
+import struct
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from poetc.graph import TensorType, Value, materialize
+from poetc.program._ir import Binding, Program
+from poetc.program._state_file import regions
+from poetc.runtime.layout import TRAILER_BYTES, page_bytes
+
+
+def _bytes(name: str, value: Value, type: TensorType) -> bytes:
+    array = np.asarray(materialize(value, type), type.dtype.numpy)
+    if array.shape != type.shape:
+        raise ValueError(f"{name}: the value has shape {array.shape}, the tensor {type.shape}")
+    return array.tobytes()
+
+
+def _image(bindings: tuple[Binding, ...], size_bytes: int, values: Mapping[str, Value]) -> bytes:
+    image = bytearray(size_bytes)
+    for binding in bindings:
+        data = _bytes(binding.name, values[binding.name], binding.operand.type)
+        image[binding.operand.offset_bytes : binding.operand.offset_bytes + len(data)] = data
+    return bytes(image)
+
+
+def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
+    """The bottom of the arena before the first run: `state_bytes` bytes."""
+    return _image(program.state, program.state_bytes, values)
+
+
+def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
+    """The same without the gaps between the regions of the state, as `poetc_init` copies it."""
+    parts = [r for r in regions(program) if r.page is None]
+    starts = [r.arena_offset_bytes for r in parts]
+    image = bytearray(sum(r.size_bytes for r in parts))
+    for binding in program.state:
+        data, at = _bytes(binding.name, values[binding.name], binding.operand.type), binding.operand.offset_bytes
+        if data:
+            region = parts[bisect.bisect_right(starts, at) - 1]
+            begin = region.offset_bytes + at - region.arena_offset_bytes
+            image[begin : begin + len(data)] = data
+    return bytes(image)
+
+
+def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:
+    """Flash: `flash_bytes` bytes."""
+    return _image(program.constants, program.flash_bytes, values)
+
+
+def initial_pages(program: Program, values: Mapping[str, Value]) -> dict[int, bytes]:
+    """Data of the pages that must be on the store before the first run, by page."""
+    return {
+        i: _bytes(page.tensor, values[page.tensor], page.type)
+        for i, page in enumerate(program.pages)
+        if page.image and page.type
+    }
+
+
+def page_blocks(index: int, stamp: int, data: bytes, block_bytes: int) -> bytes:
+    """A slot as poetc.c writes it: data, zeros, and the trailer at the end of the last block."""
+    head = struct.pack("<III", index, stamp, len(data))
+    trailer = head + struct.pack("<I", zlib.crc32(data, zlib.crc32(head)))
+    size = page_bytes(len(data), block_bytes)
+    return data + bytes(size - len(data) - TRAILER_BYTES) + trailer
+
+
+def store_image(program: Program, values: Mapping[str, Value]) -> bytes:
+    """The store from block 0, as far as initial pages need it: to be copied to the card before the first run."""
+    image = bytearray()
+    for index, data in initial_pages(program, values).items():
+        start = program.pages[index].first_block * program.block_bytes
+        blocks = page_blocks(index, 0, data, program.block_bytes)
+        image.extend(bytes(max(0, start + len(blocks) - len(image))))
+        image[start : start + len(blocks)] = blocks
+    return bytes(image)

@@ -1,0 +1,203 @@
+"""Runs a Program in numpy on a real arena, so that a packing mistake shows up as a wrong number.
+
+Kernels are replaced by `OpSpec.evaluate`; places, order, pages and aliasing are those of the program.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from poetc.errors import UsageError
+from poetc.graph import Array, Value
+from poetc.ops import Bound, Use, sample, spec
+from poetc.ops.sgd_of import SgdOf
+from poetc.program._check import ProgramError, check_program
+from poetc.program._image import constants_image, initial_pages, state_image
+from poetc.program._ir import Binding, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
+from poetc.program._state_file import regions
+
+POISON = 0xFF  # Every float made of it is a NaN, so that a read of bytes that nobody wrote cannot go unnoticed.
+
+
+def fit_input(binding: Binding, inputs: Mapping[str, Array]) -> Array:
+    """The array given for `binding`, in its type. Raises UsageError if it is missing or has another shape."""
+    if binding.name not in inputs:
+        raise UsageError(f"no value for input {binding.name!r} (given: {', '.join(sorted(inputs)) or 'none'})")
+    array, type = np.asarray(inputs[binding.name]), binding.operand.type
+    if array.shape != type.shape:
+        raise UsageError(f"input {binding.name!r} has shape {array.shape}, the program takes {type.shape}")
+    return np.ascontiguousarray(array, type.dtype.numpy)
+
+
+def all_inputs(program: Program) -> tuple[Binding, ...]:
+    """The arrays that the caller writes before each run: the inputs, then the target."""
+    return (*program.inputs, *((program.target,) if program.target else ()))
+
+
+def find_binding(bindings: tuple[Binding, ...], name: str) -> Binding:
+    """KeyError if there is none of that name."""
+    for binding in bindings:
+        if binding.name == name:
+            return binding
+    raise KeyError(name)
+
+
+class Interpreter:
+    """A program, its arena and its store. `values` as in `Graph.values`."""
+
+    def __init__(self, program: Program, values: Mapping[str, Value]) -> None:
+        check_program(program)
+        self.program = program
+        self.arena = np.full(program.arena_bytes, POISON, np.uint8)
+        self.arena[: program.state_bytes] = np.frombuffer(state_image(program, values), np.uint8)
+        self._regions = [r for r in regions(program) if r.page is None]
+        self.flash = np.frombuffer(constants_image(program, values), np.uint8)
+        self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
+        self.high_water_bytes = program.state_bytes  # end of the highest byte written so far
+        self.run_count = 0
+        self.page_ins = 0
+        self.page_outs = 0
+        self._pages: dict[tuple[int, int], tuple[int, int, bytes]] = {}  # (page, slot) -> stamp, CRC-32, data
+        self._sequence = 0
+        self._probes_at: dict[int, list[tuple[str, Operand]]] = {}
+        for parameter, (index, operand) in sorted(program.probes.items()):
+            self._probes_at.setdefault(index, []).append((parameter, operand))
+        for page, data in initial_pages(program, values).items():
+            self._pages[page, 0] = 0, zlib.crc32(data), data
+
+    def run(self, inputs: Mapping[str, Array]) -> float:
+        """One step on `inputs` (target included); returns the loss.
+
+        For inference, it returns the first element of the first output.
+        """
+        self._sequence += 1
+        self._spoil()
+        for binding in all_inputs(self.program):
+            self._write(binding.operand, fit_input(binding, inputs))
+        with np.errstate(all="ignore"):
+            for index, instruction in enumerate(self.program.instructions):
+                for parameter, operand in self._probes_at.get(index, ()):
+                    self.probes[parameter] = self._read(operand).copy()
+                match instruction:
+                    case Call():
+                        self._call(instruction)
+                    case PageOut():
+                        self._page_out(instruction)
+                    case PageIn():
+                        self._page_in(instruction)
+                    case Move():
+                        self._move(instruction)
+        self.run_count += self.program.updates_state
+        return float(self._read(self.program.outputs[0].operand).reshape(-1)[0])
+
+    def state(self, name: str) -> Array:
+        """A copy of a state tensor, in RAM or on the store. KeyError if there is none."""
+        for i, page in enumerate(self.program.pages):
+            if page.image and page.tensor == name:
+                assert page.type is not None
+                data = self._pages[i, self.run_count % page.slots][2]
+                return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape).copy()
+        return self._read(find_binding(self.program.state, name).operand).copy()
+
+    def output(self, name: str) -> Array:
+        return self._read(find_binding(self.program.outputs, name).operand).copy()
+
+    def _spoil(self) -> None:
+        """Nothing but the state stays from run to run."""
+        if not self.program.banks:
+            self.arena[self.program.state_bytes :] = POISON
+            return
+        kept = [
+            (r.arena_offset_bytes, self.arena[r.arena_offset_bytes :][: r.size_bytes].copy()) for r in self._regions
+        ]
+        self.arena[...] = POISON
+        for offset, data in kept:
+            self.arena[offset : offset + data.size] = data
+
+    # --- bytes --------------------------------------------------------------------------------------------------------
+
+    def _bytes(self, operand: Operand) -> Array:
+        memory = self.arena if operand.space is Space.ARENA else self.flash
+        return memory[operand.offset_bytes : operand.offset_bytes + operand.type.size_bytes]
+
+    def _read(self, operand: Operand) -> Array:
+        return self._bytes(operand).view(operand.type.dtype.numpy).reshape(operand.type.shape)
+
+    def _write(self, operand: Operand, array: Array) -> None:
+        self._read(operand)[...] = array
+        self._touch(operand.offset_bytes + operand.type.size_bytes)
+
+    def _touch(self, end: int) -> None:
+        self.high_water_bytes = max(self.high_water_bytes, end)
+
+    # --- instructions -------------------------------------------------------------------------------------------------
+
+    def _call(self, call: Call) -> None:
+        if call.workspace is not None:
+            self._bytes(call.workspace)[...] = POISON
+            self._touch(call.workspace.offset_bytes + call.workspace.type.size_bytes)
+        bound = Bound(call.attributes, tuple(o.type for o in call.inputs), tuple(o.type for o in call.outputs))
+        kind, inputs = spec(call.kind), [self._read(o) for o in call.inputs]
+        results = kind.evaluate(bound, inputs)
+        if isinstance(kind, SgdOf) and not kind.adds:
+            self.probes[call.inputs[0].tensor] = np.array(kind.gradient_of(bound, inputs))
+        # An output may be a view of an input that another output overwrites.
+        copies = [np.array(r, o.type.dtype.numpy) for r, o in zip(results, call.outputs, strict=True)]
+        for copy, operand in zip(copies, call.outputs, strict=True):
+            if copy.shape != operand.type.shape:
+                raise ProgramError(f"{call.operator}: evaluates to shape {copy.shape}, not {operand.type.shape}")
+            self._write(operand, copy)
+        if call.workspace is not None:
+            self._bytes(call.workspace)[...] = POISON
+
+    def _slot_and_stamp(self, page: int, source: PageSource) -> tuple[int, int]:
+        """The place of a page and the numbers in its stamp: as `page_in` in poetc.c."""
+        if source is PageSource.IMAGE:
+            return 0, 0
+        if self.program.pages[page].slots == 2:
+            version = self.run_count + (source is PageSource.THIS_RUN)
+            return version % 2, version
+        return 0, self._sequence
+
+    def _page_out(self, instruction: PageOut) -> None:
+        slot, stamp = self._slot_and_stamp(instruction.page, PageSource.THIS_RUN)
+        data = self._bytes(instruction.operand).tobytes()
+        self._pages[instruction.page, slot] = stamp, zlib.crc32(data), data
+        self._use_buffer()
+        self.page_outs += 1
+
+    def _page_in(self, instruction: PageIn) -> None:
+        slot, stamp = self._slot_and_stamp(instruction.page, instruction.source)
+        found, checksum, data = self._pages[instruction.page, slot]
+        if found != stamp or zlib.crc32(data) != checksum:
+            raise ProgramError(f"page {instruction.page}: stamped {found}, not {stamp}, or corrupt")
+        operand = instruction.operand
+        self._bytes(operand)[...] = np.frombuffer(data, np.uint8)
+        self._touch(operand.offset_bytes + operand.type.size_bytes)
+        self._use_buffer()
+        self.page_ins += 1
+
+    def _move(self, instruction: Move) -> None:
+        data = self._bytes(instruction.source).copy()
+        self._bytes(instruction.source)[...] = POISON
+        self._bytes(instruction.operand)[...] = data
+        self._touch(instruction.operand.offset_bytes + instruction.operand.type.size_bytes)
+
+    def _use_buffer(self) -> None:
+        offset, size = self.program.page_buffer_offset, self.program.block_bytes
+        assert offset is not None
+        self.arena[offset : offset + size] = POISON
+        self._touch(offset + size)
+
+
+def sample_inputs(program: Program, seed: int = 0) -> dict[str, Array]:
+    """Inputs and target made up from `seed`: normal floats; integers that are in range wherever they are an index."""
+    calls = [call for call in program.instructions if isinstance(call, Call) and call.inputs]
+    uses = [
+        Use(c.kind, c.attributes, [o.tensor for o in c.inputs], [o.tensor for o in c.outputs], c.inputs[0].type)
+        for c in calls
+    ]
+    return sample({binding.name: binding.operand.type for binding in all_inputs(program)}, uses, seed)

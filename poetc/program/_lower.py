@@ -1,0 +1,548 @@
+"""Schedule + MemoryPlan → Program: every step becomes an instruction, every tensor reference an offset."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
+from poetc.ops import Kernel, bind, spec, view_roots
+from poetc.program._banks import bank_peaks, in_window
+from poetc.program._check import ProgramError, check_program, operands, overlap
+from poetc.program._ir import (
+    Absence,
+    BankRange,
+    Binding,
+    Call,
+    Instruction,
+    Move,
+    Operand,
+    Page,
+    PageIn,
+    PageOut,
+    PageSource,
+    Program,
+    QueueStep,
+    Space,
+)
+from poetc.program._queues import queues_of
+from poetc.runtime.layout import ALIGNMENT_BYTES, DEFAULT_BLOCK_BYTES, align, page_bytes
+from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule
+from poetc.scheduling import Move as MoveStep
+from poetc.scheduling import PageIn as PageInStep
+from poetc.scheduling import PageOut as PageOutStep
+
+
+def lower(
+    graph: Graph,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    *,
+    name: str | None = None,
+    layout: Program | None = None,
+    around: bool = False,
+    starts: Mapping[str, int] | None = None,
+) -> Program:
+    """The program that runs `schedule` in the places that `plan` gives.
+
+    `problem` was built from `graph` (same names). `layout` is another program of the same model, whose state and
+    constants this one shares at the same offsets. Everything else is moved above its state, unless `plan` was made
+    `around` it (`pack_around`). `starts`: the addresses of the arena's parts, where the problem has banks; on this
+    machine they adjoin. The name defaults to "train" for a TrainingGraph and "infer" for another. Raises
+    ProgramError if they do not fit together.
+    """
+    plan, banks = in_window(problem, schedule, plan, starts)
+    program = Lowering(graph, problem, schedule, plan, layout, around, banks=banks).program(
+        name or ("train" if isinstance(graph, TrainingGraph) else "infer")
+    )
+    if starts is not None and banks:
+        program = replace(program, arena_address=starts[banks[0].name])
+    check_program(program)
+    return program
+
+
+def lower_inference(
+    graph: Graph,
+    problem: Problem,
+    schedule: Schedule,
+    plan: MemoryPlan,
+    training: Program,
+    *,
+    name: str = "infer",
+    around: bool = False,
+) -> Program:
+    """`lower` of a forward-only graph, with the state and the constants where the training program has them."""
+    return lower(graph, problem, schedule, plan, name=name, layout=training, around=around)
+
+
+def without_loss(evaluation: Program) -> Program:
+    """The program `infer` that `evaluation` is with a loss: the same steps in the same places, but for the loss."""
+    loss, target = evaluation.outputs[0], evaluation.target
+    assert target is not None
+    left_out = {loss.operand.tensor, target.operand.tensor}
+    instructions = tuple(
+        i
+        for i in evaluation.instructions
+        if left_out.isdisjoint(o.tensor for o in (i.outputs if isinstance(i, Call) else (i.operand,)))
+    )
+    program = replace(
+        evaluation,
+        name="infer",
+        instructions=instructions,
+        target=None,
+        outputs=evaluation.outputs[1:],
+        absences=tuple(a for b in evaluation.state for a in _absences(b.operand, {b.name}, instructions)),
+    )
+    program = replace(program, high_water_bytes=high_water(program))
+    check_program(program)
+    return program
+
+
+@dataclass(frozen=True, slots=True)
+class _Stay:
+    """A tensor's bytes: readable at schedule steps [first, end), at `offset`."""
+
+    first: int
+    end: int
+    offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class Lowering:
+    graph: Graph
+    problem: Problem
+    schedule: Schedule
+    plan: MemoryPlan
+    layout: Program | None
+    around: bool  # the plan's offsets are those of `layout`
+    beside: Lowering | None = None  # another plan of the same step, lowered before: constants and pages are shared
+    banks: tuple[BankRange, ...] = ()
+    starts: list[int] = field(default_factory=list)  # for each step of the schedule, the instructions before it
+    stays: dict[str, list[_Stay]] = field(init=False)
+    workspaces: dict[int, list[Allocation]] = field(init=False)
+    roots: dict[str, str] = field(init=False)
+    known: dict[str, int] = field(init=False)  # tensor name -> Problem index
+    flash: dict[str, Binding] = field(init=False)
+    flash_bytes: int = field(init=False)
+    pages: dict[str, int] = field(init=False)  # tensor name -> index into page_table
+    page_table: list[Page] = field(init=False)
+    next_version: dict[str, str] = field(init=False)  # state → the version that replaces it in place
+    fixed_state: dict[str, Binding] = field(init=False)
+
+    def __post_init__(self) -> None:
+        layout = self.layout
+        self.known = {t.name: i for i, t in enumerate(self.problem.tensors)}
+        self.roots = view_roots(self.graph)
+        self.fixed_state = {b.name: b for b in layout.state} if layout else {}
+        self.flash = {b.name: b for b in layout.constants} if layout else {}
+        self.flash_bytes = layout.flash_bytes if layout else 0
+        self.page_table = list(layout.pages) if layout else []
+        self.pages = {p.tensor: i for i, p in enumerate(self.page_table) if p.image}
+        if self.beside is not None:
+            self.flash, self.flash_bytes = dict(self.beside.flash), self.beside.flash_bytes
+            self.page_table, self.pages = self.beside.page_table, self.beside.pages
+        names = [t.name for t in self.problem.tensors]
+        self.next_version = {
+            names[pair.input]: names[pair.output]
+            for op in self.problem.operators
+            for pair in op.in_place
+            if pair.required
+        }
+        for op in self.graph.operators:  # in this order whatever the schedule, so that programs of a model agree
+            for root in (self.roots[t] for t in op.inputs):
+                if root in self.graph.values and root not in self.known and root not in self.fixed_state:
+                    self._constant(root)
+        self.stays = {}
+        self.workspaces = {}
+        for allocation in self.plan.allocations:
+            if allocation.operator is not None and not allocation.tensors:
+                self.workspaces.setdefault(allocation.operator, []).append(allocation)
+            for (tensor, first), following in itertools.zip_longest(allocation.tensors, allocation.tensors[1:]):
+                # The operator that takes the bytes over still reads its input, in the step where its output begins.
+                end = allocation.end if following is None else following[1] + 1
+                tensor_name = names[tensor]
+                stay = _Stay(first, end, self._moved(tensor_name, allocation.offset_bytes), allocation.size_bytes)
+                self.stays.setdefault(tensor_name, []).append(stay)
+
+    # --- places -------------------------------------------------------------------------------------------------------
+
+    def _moved(self, tensor: str, offset: int) -> int:
+        """An offset of the plan in this program: the same, unless the state at the bottom is laid out by `layout`."""
+        if self.layout is None or self.around:
+            return offset
+        if tensor in self.fixed_state:
+            return self.fixed_state[tensor].operand.offset_bytes
+        if offset < self.plan.state_bytes:
+            raise ProgramError(
+                f"{tensor or 'workspace'}: lies among the state, but the program that lays it out has no such state"
+            )
+        return offset - self.plan.state_bytes + self.layout.state_bytes
+
+    def _operand(self, tensor: str, step: int, *, written: bool = False) -> Operand:
+        """Where the bytes of `tensor` (maybe a view) are when step `step` runs."""
+        root = self.roots[tensor]
+        type = self.graph.tensors[tensor].type
+        if root in self.known:
+            for stay in self.stays.get(root, ()):
+                if (stay.first == step) if written else (stay.first <= step < stay.end):
+                    if type.size_bytes > stay.size:
+                        raise ProgramError(f"{root}: {type.size_bytes} bytes in an allocation of {stay.size}")
+                    return Operand(Space.ARENA, stay.offset, type, root)
+            raise ProgramError(f"step {step}: {root} is not in RAM")
+        if root in self.fixed_state:
+            return Operand(Space.ARENA, self.fixed_state[root].operand.offset_bytes, type, root)
+        if root not in self.flash:
+            raise ProgramError(f"{root}: no operator makes it, and it has no value")
+        return replace(self.flash[root].operand, type=type)
+
+    def _constant(self, root: str) -> None:
+        """A place in flash, if it has none yet."""
+        if root not in self.flash:
+            tensor = self.graph.tensors[root]
+            operand = Operand(Space.FLASH, self.flash_bytes, tensor.type, root)
+            self.flash[root] = Binding(root, tensor.role, operand)
+            self.flash_bytes = align(self.flash_bytes + tensor.size_bytes)
+
+    def _workspace(self, operator: int, step: int, size_bytes: int) -> Operand | None:
+        if size_bytes == 0:
+            return None
+        for a in self.workspaces.get(operator, ()):
+            if a.start <= step < a.end and a.size_bytes >= size_bytes:
+                type = TensorType((size_bytes,), DType.U8)
+                return Operand(Space.ARENA, self._moved("", a.offset_bytes), type, "")
+        name = self.problem.operators[operator].name
+        raise ProgramError(f"step {step}: {name} needs {size_bytes} bytes of workspace and the plan has none")
+
+    # --- instructions -------------------------------------------------------------------------------------------------
+
+    def instructions(self, written: Collection[int] = ()) -> tuple[Instruction, ...]:
+        """All of them; `written`: the pages that the run has written before."""
+        found: list[Instruction] = []
+        self.starts.clear()
+        for step, instruction in self._instructions(set(written)):
+            while len(self.starts) <= step:
+                self.starts.append(len(found))
+            found.append(instruction)
+        while len(self.starts) <= len(self.schedule.steps):
+            self.starts.append(len(found))
+        return tuple(found)
+
+    def _instructions(self, written: set[int]) -> Iterator[tuple[int, Instruction]]:
+        operators = {op.name: op for op in self.graph.operators}
+        for step, action in enumerate(self.schedule.steps):
+            match action:
+                case Compute(operator=index):
+                    yield step, self._call(operators[self.problem.operators[index].name], index, step)
+                case PageOutStep(tensor=index):
+                    page = self._page(self.problem.tensors[index].name)
+                    if self.page_table[page].image and self.page_table[page].slots == 1:
+                        continue  # never updated: the store holds these very bytes
+                    written.add(page)
+                    yield step, PageOut(self._operand(self.problem.tensors[index].name, step), page)
+                case PageInStep(tensor=index):
+                    page = self._page(self.problem.tensors[index].name)
+                    tensor, region = self.problem.tensors[index].name, self.page_table[page]
+                    source = PageSource.THIS_RUN
+                    if region.image and (page not in written or tensor == region.tensor):
+                        # The last run's slot holds the first version even after the new one is written.
+                        source = PageSource.LAST_RUN if region.slots == 2 else PageSource.IMAGE
+                    yield step, PageIn(self._operand(tensor, step, written=True), page, source)
+                case MoveStep(tensor=index):
+                    tensor = self.problem.tensors[index].name
+                    source_place, place = self._operand(tensor, step - 1), self._operand(tensor, step, written=True)
+                    if source_place != place:  # else it is there already
+                        yield step, Move(place, source_place)
+                case Free():
+                    pass
+
+    def _call(self, op: Operator, index: int, step: int) -> Call:
+        kind, bound = spec(op.kind), bind(op, self.graph.tensors)
+        kernel = self._kernel(op, index, kind.kernels(bound))
+        return Call(
+            operator=op.name,
+            kind=op.kind,
+            attributes=op.attributes,
+            inputs=tuple(self._operand(t, step) for t in op.inputs),
+            outputs=tuple(self._operand(t, step, written=True) for t in op.outputs),
+            symbol=kernel.symbol,
+            ints=kernel.ints,
+            floats=kernel.floats,
+            workspace=self._workspace(index, step, kernel.workspace_bytes),
+            node=op.source,
+        )
+
+    def _kernel(self, op: Operator, index: int, kernels: tuple[Kernel, ...]) -> Kernel:
+        """The one that the problem names; the fastest where it names none."""
+        wanted = self.problem.operators[index]
+        kernel = next((k for k in kernels if wanted.kernel in ("", k.name)), None)
+        if kernel is None:
+            known = ", ".join(k.name for k in kernels)
+            raise ProgramError(f"{op.name}: there is no kernel {wanted.kernel} for it, but {known}; solve again")
+        size_bytes = align(kernel.workspace_bytes)
+        if size_bytes != wanted.workspace_bytes:
+            reason = f"the kernel {kernel.name} has a workspace of {size_bytes} bytes"
+            raise ProgramError(f"{op.name}: {reason}, not of {wanted.workspace_bytes}; solve again")
+        return kernel
+
+    # --- pages --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _block_bytes(self) -> int:
+        if self.layout is not None and self.layout.pages:
+            return self.layout.block_bytes
+        return self.problem.page_buffer_bytes or DEFAULT_BLOCK_BYTES
+
+    def _chain(self, tensor: str) -> list[str]:
+        """The versions of state, the first one given."""
+        chain = [tensor]
+        while chain[-1] in self.next_version:
+            chain.append(self.next_version[chain[-1]])
+        return chain
+
+    def _add_page(self, tensor: str, *, slots: int = 1, image: bool = False, final: str = "") -> int:
+        type = self.graph.tensors[tensor].type
+        last = self.page_table[-1] if self.page_table else None
+        first = last.first_block + last.block_count * last.slots if last else 0
+        count = page_bytes(type.size_bytes, self._block_bytes) // self._block_bytes
+        self.page_table.append(Page(first, count, type.size_bytes, tensor, slots, image, final, type))
+        return len(self.page_table) - 1
+
+    def _state_pages(self) -> None:
+        """State that lives on the store: one page for its first and last version, with two slots if they are two.
+
+        A version between them has a page of its own, should it ever be moved there.
+        """
+        for tensor in self.problem.tensors:
+            if tensor.initial == "store" and tensor.name not in self.pages:
+                chain = self._chain(tensor.name)
+                page = self._add_page(tensor.name, slots=min(len(chain), 2), image=True, final=chain[-1])
+                self.pages |= {chain[0]: page, chain[-1]: page}
+
+    def _page(self, tensor: str) -> int:
+        if tensor not in self.pages:
+            self.pages[tensor] = self._add_page(tensor)
+        return self.pages[tensor]
+
+    # --- bindings -----------------------------------------------------------------------------------------------------
+
+    def _at_start(self, root: str) -> Operand:
+        type = self.graph.tensors[root].type
+        for stay in self.stays.get(root, ()):
+            if stay.first == 0:
+                return Operand(Space.ARENA, stay.offset, type, root)
+        raise ProgramError(f"{root}: must be in RAM when a run begins, and the plan has no place for it")
+
+    def _at_end(self, tensor: str) -> Operand:
+        root = self.roots[tensor]
+        type = self.graph.tensors[tensor].type
+        for stay in self.stays.get(root, ()):
+            if stay.end >= len(self.schedule.steps):
+                return Operand(Space.ARENA, stay.offset, type, root)
+        raise ProgramError(f"{root}: must be in RAM when a run ends, and the plan has no place for it")
+
+    def _input(self, tensor: str) -> Binding | None:
+        """None: nothing reads it."""
+        if tensor not in self.known:
+            return None
+        return Binding(tensor, self.graph.tensors[tensor].role, self._at_start(tensor))
+
+    def _target(self) -> Binding | None:
+        named = (self.graph.target,) if isinstance(self.graph, TrainingGraph) else self.graph.inputs
+        return next((self._input(t) for t in named if self.graph.tensors[t].role is Role.TARGET), None)
+
+    def _state(self) -> Iterator[Binding]:
+        if self.layout is not None:
+            yield from (replace(b, final_tensor=b.name) for b in self.layout.state)
+            return
+        for tensor in self.problem.tensors:
+            role = self.graph.tensors[tensor.name].role
+            if tensor.initial == "ram" and role not in (Role.INPUT, Role.TARGET):
+                final = self._chain(tensor.name)[-1]
+                operand = self._at_start(tensor.name)
+                if self._at_end(final).offset_bytes != operand.offset_bytes:
+                    raise ProgramError(f"{tensor.name}: {final} ends the run elsewhere than {tensor.name} began it")
+                yield Binding(tensor.name, role, operand, final)
+
+    def _probes(self, instructions: tuple[Instruction, ...]) -> Mapping[str, tuple[int, Operand]]:
+        if not isinstance(self.graph, TrainingGraph):
+            return {}
+        probes: dict[str, tuple[int, Operand]] = {}
+        readers: dict[str, tuple[int, Operand]] = {}  # gradient -> the first update that reads it
+        phases = {op.name: op.phase for op in self.graph.operators}
+        for i, instruction in enumerate(instructions):
+            if isinstance(instruction, Call) and phases[instruction.operator] is Phase.UPDATE:
+                for operand in instruction.inputs:
+                    readers.setdefault(operand.tensor, (i, operand))
+        for parameter, gradient in self.graph.gradients.items():
+            if self.roots[gradient] in readers:
+                index, operand = readers[self.roots[gradient]]
+                whole, made = self.graph.tensors[parameter].type, self.graph.tensors[gradient].type
+                is_whole = whole.elements == made.elements  # else a weight is trained in part
+                type = TensorType(whole.shape, made.dtype) if is_whole else made
+                probes[parameter] = index, replace(operand, type=type)
+        return probes
+
+    def _absences(self, instructions: tuple[Instruction, ...], state: tuple[Binding, ...]) -> Iterator[Absence]:
+        """The instructions during which the place of state in RAM does not hold it, and the page that has it then."""
+        for binding in state:
+            yield from _absences(binding.operand, set(self._chain(binding.name)), instructions)
+
+    # --- all of it ----------------------------------------------------------------------------------------------------
+
+    def program(self, name: str) -> Program:
+        self._state_pages()
+        instructions = self.instructions()
+        state = tuple(sorted(self._state(), key=lambda b: b.operand.offset_bytes))
+        training = isinstance(self.graph, TrainingGraph)
+        target = self._target()
+        inputs = [self._input(t) for t in self.graph.inputs if not (target and t == target.name)]
+        results = self.graph.outputs  # of training and evaluation the loss comes first
+        outputs = tuple(Binding(t, self.graph.tensors[t].role, self._at_end(t)) for t in results)
+        state_bytes = self.layout.state_bytes if self.layout else self.plan.state_bytes
+        arena_bytes = self._top(self.plan.arena_bytes, state_bytes)
+        pages = any(isinstance(i, PageOut | PageIn) for i in instructions)
+        buffer_offset = None
+        if pages:
+            buffer_offset, arena_bytes = self._page_buffer(arena_bytes)
+        program = Program(
+            name=name,
+            instructions=instructions,
+            arena_bytes=arena_bytes,
+            state_bytes=state_bytes,
+            flash_bytes=self.flash_bytes,
+            inputs=tuple(b for b in inputs if b),
+            target=target,
+            outputs=outputs,
+            state=state,
+            constants=tuple(self.flash.values()),
+            pages=tuple(self.page_table) if pages else (),
+            block_bytes=self._block_bytes,
+            page_buffer_offset=buffer_offset,
+            probes=self._probes(instructions) if training else {},
+            absences=tuple(self._absences(instructions, state)),
+            banks=_with_room(self.layout.banks, arena_bytes) if self.layout is not None else self.banks,
+        )
+        self._check_capacity(program)
+        program = replace(program, high_water_bytes=high_water(program))
+        return replace(program, queues=self._queues(program))
+
+    def _queues(self, program: Program) -> tuple[tuple[QueueStep, ...], ...]:
+        """None where one processor works alone, or state leaves RAM for a while, which a failed run brings back."""
+        steps = self.schedule.steps
+        if program.absences or not any(isinstance(s, Compute) and s.processor for s in steps):
+            return ()
+        processors = [0] * len(program.instructions)
+        for step, action in enumerate(steps):
+            if isinstance(action, Compute):
+                processors[self.starts[step]] = action.processor
+        return queues_of(program, processors, max(processors) + 1)
+
+    def _page_buffer(self, arena_bytes: int) -> tuple[int, int]:
+        """Offset of one block, and the arena's size with it: the plan's nameless allocation, or else on top."""
+        for a in self.plan.allocations:
+            if not a.tensors and a.operator is None and a.size_bytes >= self._block_bytes:
+                return self._moved("", a.offset_bytes), arena_bytes
+        return arena_bytes, arena_bytes + self._block_bytes
+
+    def _top(self, arena_bytes: int, state_bytes: int) -> int:
+        return align(arena_bytes - self.plan.state_bytes + state_bytes, ALIGNMENT_BYTES)
+
+    def _check_capacity(self, program: Program) -> None:
+        capacity = self.problem.store_capacity_bytes
+        needed = store_blocks(program) * program.block_bytes
+        if capacity is not None and needed > capacity:
+            raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
+
+
+def absences_of(program: Program, instructions: tuple[Instruction, ...]) -> tuple[Absence, ...]:
+    """Of the state of `program`, where a run executes `instructions`. ProgramError where state would be lost."""
+    successor = {
+        c.inputs[i].tensor: c.outputs[j].tensor
+        for c in instructions
+        if isinstance(c, Call)
+        for i, j in spec(c.kind).must_alias
+    }
+    found: list[Absence] = []
+    for binding in program.state:
+        versions = [binding.name]
+        while versions[-1] in successor:
+            versions.append(successor[versions[-1]])
+        found += _absences(binding.operand, set(versions), instructions)
+    return tuple(found)
+
+
+def _absences(place: Operand, versions: set[str], instructions: tuple[Instruction, ...]) -> Iterator[Absence]:
+    """The instructions during which the bytes at `place` are none of `versions`.
+
+    Each absence names the page of the version that was moved to the store last.
+
+    A tensor that was moved to the store also stays in place until something else is written there. A PageIn spoils its
+    own place until it has succeeded. Copies elsewhere do not count, since their place is not kept from run to run.
+    """
+    saved: PageOut | None = None
+    begin: int | None = None
+
+    def absence(end: int) -> Absence:
+        if saved is None or begin is None:
+            raise ProgramError(f"instruction {end - 1}: {place.tensor} is overwritten, and no page has it")
+        return Absence(begin, end, saved.page, replace(place, tensor=saved.operand.tensor))
+
+    for index, instruction in enumerate(instructions):
+        if isinstance(instruction, PageOut) and instruction.operand.tensor in versions:
+            if begin is not None:  # until this page is whole, the one before it counts
+                yield absence(index + 1)
+                begin = index + 1
+            saved = instruction
+        for operand in _written(instruction):
+            if overlap(operand, place):
+                returns = operand.tensor in versions and operand.offset_bytes == place.offset_bytes
+                if begin is None and (isinstance(instruction, PageIn) or not returns):
+                    begin = index
+                if returns and begin is not None:
+                    yield absence(index + 1)
+                    begin = None
+
+
+def _written(instruction: Instruction) -> list[Operand]:
+    match instruction:
+        case Call(outputs=outputs, workspace=workspace):
+            return [*outputs, *([workspace] if workspace else [])]
+        case PageIn(operand=operand) | Move(operand=operand):
+            return [operand]
+        case PageOut():
+            return []
+
+
+def store_blocks(program: Program) -> int:
+    """Blocks of the store that the pages occupy, from block 0."""
+    return max((p.first_block + p.block_count * p.slots for p in program.pages), default=0)
+
+
+def _with_room(banks: tuple[BankRange, ...], arena_bytes: int) -> tuple[BankRange, ...]:
+    """The parts of another program's arena, the last one as large as one of `arena_bytes` needs it.
+
+    Whoever builds the program looks whether the memory is there.
+    """
+    return tuple(
+        replace(b, size_bytes=max(b.size_bytes, arena_bytes - b.offset_bytes)) if b is banks[-1] else b for b in banks
+    )
+
+
+def bank_high_water(program: Program) -> tuple[int, ...]:
+    """`high_water` within each part of the arena, from where the part begins."""
+    return bank_peaks(program, operands(program))
+
+
+def high_water(program: Program) -> int:
+    """The end of the highest byte of the arena that anything occupies.
+
+    Sizes are not rounded up, but the state is written whole.
+    """
+    ends = [program.state_bytes]
+    ends += [o.offset_bytes + o.type.size_bytes for o in operands(program) if o.space is Space.ARENA]
+    if program.page_buffer_offset is not None:
+        ends.append(program.page_buffer_offset + program.block_bytes)
+    return max(ends)

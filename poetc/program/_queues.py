@@ -1,0 +1,116 @@
+"""The queues of a program on several processors, their fences, and an independent check of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from poetc.program._check import ProgramError
+from poetc.program._ir import Call, Instruction, Move, Operand, PageIn, PageOut, Program, QueueStep, Space
+
+Ints = npt.NDArray[np.int64]
+
+
+def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[tuple[QueueStep, ...], ...]:
+    """By processor its steps, each with the steps of the others that it waits for.
+
+    A step waits for every earlier one in the list that touches the same bytes, unless both only read them. Waits that
+    follow from others are left out.
+    """
+    queues: list[list[QueueStep]] = [[] for _ in range(count)]
+    ends: list[list[Ints]] = [[] for _ in range(count)]  # by processor and step, all that is over then
+    over = [np.zeros(count, np.int64) for _ in range(count)]  # by processor, after its last step
+    touched = _Touched()
+    for index, (instruction, own) in enumerate(zip(program.instructions, processors, strict=True)):
+        needed = np.zeros(count, np.int64)
+        for queue, place in touched.conflicts(instruction):
+            needed[queue] = max(needed[queue], place + 1)
+        now, waits = over[own].copy(), [0] * count
+        for other in np.argsort(-needed, kind="stable"):
+            if other != own and needed[other] > now[other]:
+                waits[int(other)] = int(needed[other])
+                now = np.maximum(now, ends[int(other)][int(needed[other]) - 1])
+        touched.add(instruction, own, len(queues[own]))
+        queues[own].append(QueueStep(index, tuple(waits)))
+        now[own] = len(queues[own])
+        over[own] = now
+        ends[own].append(now)
+    result = tuple(tuple(queue) for queue in queues)
+    check_queues(program, result)
+    return result
+
+
+def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> None:
+    """ProgramError unless every step is in one queue, in order, and behind all steps that it must not overtake."""
+    where = {step.instruction: (q, n) for q, queue in enumerate(queues) for n, step in enumerate(queue)}
+    if sorted(where) != list(range(len(program.instructions))) or len(where) != sum(map(len, queues)):
+        raise ProgramError("the queues of the processors do not have every instruction once")
+    over: dict[int, Ints] = {}
+    touched = _Touched()
+    for index, instruction in enumerate(program.instructions):
+        q, n = where[index]
+        step = queues[q][n]
+        before = over[queues[q][n - 1].instruction] if n else np.zeros(len(queues), np.int64)
+        for other, count in enumerate(step.waits):
+            if count:
+                last = queues[other][count - 1].instruction
+                if last not in over:
+                    raise ProgramError(f"instruction {index} waits for {last}, which comes later")
+                before = np.maximum(before, over[last])
+        if n and queues[q][n - 1].instruction > index:
+            raise ProgramError(f"instruction {index} is behind a later one in its queue")
+        for other, place in touched.conflicts(instruction):
+            if place >= before[other] and other != q:
+                overtaken = queues[other][place].instruction
+                raise ProgramError(f"instruction {index} may overtake {overtaken}, which touches the same bytes")
+        touched.add(instruction, q, n)
+        before = before.copy()
+        before[q] = n + 1
+        over[index] = before
+
+
+class _Touched:
+    """The ranges of the arena that instructions read and write so far."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[int, int, int, int, int]] = []  # begin, end, whether written, queue, place
+        self._known = np.zeros((0, 5), np.int64)
+
+    def conflicts(self, instruction: Instruction) -> list[tuple[int, int]]:
+        """(queue, place) of the latest step of each queue that touches bytes which `instruction` must not share."""
+        if len(self.rows) > len(self._known):
+            self._known = np.array(self.rows, np.int64).reshape(-1, 5)
+        known, latest = self._known, dict[int, int]()
+        for begin, end, written in _ranges(instruction):
+            shared = (known[:, 0] < end) & (begin < known[:, 1])
+            if not written:
+                shared &= known[:, 2] == 1
+            for queue, place in known[shared][:, 3:]:
+                latest[int(queue)] = max(latest.get(int(queue), -1), int(place))
+        return list(latest.items())
+
+    def add(self, instruction: Instruction, queue: int, place: int) -> None:
+        self.rows += [(begin, end, written, queue, place) for begin, end, written in _ranges(instruction)]
+
+
+def _ranges(instruction: Instruction) -> list[tuple[int, int, int]]:
+    """Bytes of the arena that an instruction touches: begin, end, and whether it writes them."""
+    read: Sequence[Operand] = ()
+    wrote: Sequence[Operand] = ()
+    match instruction:
+        case Call(inputs=inputs, outputs=outputs, workspace=workspace):
+            read, wrote = inputs, (*outputs, *([workspace] if workspace else []))
+        case PageOut(operand=operand):
+            read = (operand,)
+        case PageIn(operand=operand):
+            wrote = (operand,)
+        case Move(operand=operand, source=source):
+            read, wrote = (source,), (operand,)
+    return [
+        (o.offset_bytes, o.offset_bytes + o.type.size_bytes, int(written))
+        for operands, written in ((read, False), (wrote, True))
+        for o in operands
+        if o.space is Space.ARENA
+    ]

@@ -1,0 +1,216 @@
+"""Small training graphs and problems, made by hand, for tests of everything from lowering to C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from poetc.graph import Graph, Role, TensorType, TrainingGraph
+from poetc.ops import Builder, bind, spec, view_roots
+from poetc.program import Program, lower
+from poetc.runtime.layout import page_bytes
+from poetc.scheduling import (
+    Action,
+    Compute,
+    InPlace,
+    OperatorSpec,
+    Paging,
+    Problem,
+    Schedule,
+    Status,
+    TensorSpec,
+    complete,
+    keep_all,
+    pack,
+    verify,
+    verify_plan,
+)
+from poetc.scheduling import PageIn as PageInStep
+from poetc.scheduling import PageOut as PageOutStep
+from poetc.training import TrainingOptions, build
+from tests.support.moves import wander
+
+
+def mlp(hidden: int = 20, seed: int = 0) -> Graph:
+    """x [4, 2, 3] → view → dense → relu → dense → logits [4, 3]."""
+    random = np.random.default_rng(seed)
+    b = Builder()
+
+    def parameter(name: str, *shape: int) -> str:
+        value = random.standard_normal(shape).astype(np.float32)
+        return b.add_tensor(name, TensorType(shape), Role.PARAMETER, value)
+
+    x = b.add_tensor("x", TensorType((4, 2, 3)), Role.INPUT)
+    h = b.emit1("Reshape", [x], {"shape": (4, 6)}, hint="flat")
+    matmul = {"trans_a": False, "trans_b": True, "alpha": 1.0}
+    h = b.emit1("MatMul", [h, parameter("fc1.weight", hidden, 6)], matmul, hint="h")
+    h = b.emit1("Relu", [h], hint="a")
+    y = b.emit1("MatMul", [h, parameter("fc2.weight", 3, hidden)], matmul, hint="logits")
+    return Graph("mlp", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+def make_problem(graph: Graph, *, on_store: Sequence[str] = (), block_bytes: int = 64) -> Problem:
+    """All in RAM, costs of 1, paging allowed; `on_store`: state, of any version, that lives on the store."""
+    roots = view_roots(graph)
+    operators = [op for op in graph.operators if not spec(op.kind).is_view]
+    used = {roots[t] for op in operators for t in (*op.inputs, *op.outputs)}
+    names = [n for n in graph.tensors if n in used]
+    index = {n: i for i, n in enumerate(names)}
+    training = isinstance(graph, TrainingGraph)
+    results = {graph.loss} if isinstance(graph, TrainingGraph) else set(graph.outputs)
+    replaced = {op.inputs[i] for op in operators for i, _ in spec(op.kind).must_alias}
+    made = {t for op in operators for t in op.outputs}
+
+    def tensor(name: str) -> TensorSpec:
+        role = graph.tensors[name].role
+        home = "store" if name.partition("@")[0] in on_store else "ram"
+        keeps = role.is_state or role is Role.CONSTANT or (not training and role is Role.PARAMETER)
+        final = home if (keeps and name not in replaced) or name in results else ""
+        size = -(-graph.tensors[name].size_bytes // 16) * 16
+        return TensorSpec(
+            name=name,
+            size_bytes=size,
+            initial="" if name in made else home,
+            final=final,
+            store_bytes=page_bytes(size, block_bytes),
+            move_ns=1,
+            move_pj=1,
+        )
+
+    def operator(op):  # type: ignore[no-untyped-def]
+        kind, bound = spec(op.kind), bind(op, graph.tensors)
+        pairs = [
+            InPlace(input=index[op.inputs[i]], output=index[op.outputs[o]], required=True) for i, o in kind.must_alias
+        ]
+        for i, o in () if pairs else kind.may_alias(bound):
+            if graph.tensors[roots[op.inputs[i]]].role in (Role.ACTIVATION, Role.GRADIENT):
+                pairs.append(InPlace(input=index[roots[op.inputs[i]]], output=index[op.outputs[o]]))
+        return OperatorSpec(
+            name=op.name,
+            kind=op.kind,
+            phase=op.phase.value,
+            inputs=tuple(dict.fromkeys(index[roots[t]] for t in op.inputs)),
+            outputs=tuple(index[t] for t in op.outputs),
+            time_ns=1,
+            energy_pj=1,
+            workspace_bytes=-(-kind.kernel(bound).workspace_bytes // 16) * 16,
+            recomputable=kind.recomputable,
+            in_place=tuple(pairs),
+        )
+
+    return Problem(
+        name=graph.name,
+        operators=tuple(operator(op) for op in operators),
+        tensors=tuple(tensor(n) for n in names),
+        budget_bytes=1 << 30,
+        paging=Paging.SYNC,
+        page_buffer_bytes=block_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    graph: TrainingGraph
+    problem: Problem
+
+    def tensor(self, name: str) -> int:
+        return next(i for i, t in enumerate(self.problem.tensors) if t.name == name)
+
+    def schedule(self, actions: Sequence[Action] | None = None) -> Schedule:
+        kept = keep_all(self.problem)
+        if actions is None:
+            return kept
+        cost = sum(isinstance(a, Compute) for a in actions)
+        proof = replace(kept.proof, objective=cost, bound=0, status=Status.FEASIBLE)
+        return replace(kept, solver="test", steps=complete(self.problem, actions), proof=proof)
+
+    def program(self, actions: Sequence[Action] | None = None) -> Program:
+        schedule = self.schedule(actions)
+        verify(self.problem, schedule)
+        return lower(self.graph, self.problem, schedule, pack(self.problem, schedule))
+
+    def wandering(self, seed: int, actions: Sequence[Action] | None = None) -> Program:
+        """A program whose tensors are moved about."""
+        schedule, plan = wander(Random(seed), self.problem, self.schedule(actions), share=0.9)
+        verify(self.problem, schedule)
+        verify_plan(self.problem, schedule, plan)
+        return lower(self.graph, self.problem, schedule, plan)
+
+
+def training_case(
+    graph: Graph | None = None, optimizer: str = "momentum", *, on_store: Sequence[str] = (), block_bytes: int = 64
+) -> Case:
+    graph = build(graph or mlp(), TrainingOptions(optimizer=optimizer, learning_rate=0.05))
+    return Case(graph, make_problem(graph, on_store=on_store, block_bytes=block_bytes))
+
+
+def computes(case: Case) -> list[Compute]:
+    return [Compute(i) for i in range(len(case.problem.operators))]
+
+
+def paged_actions(case: Case, tensor: str) -> list[Action]:
+    """Keep-all, but `tensor` goes to the store when it is made and comes back before each later reader."""
+    index = case.tensor(tensor)
+    actions: list[Action] = []
+    made = False
+    for i, op in enumerate(case.problem.operators):
+        if index in op.inputs and made:
+            actions.append(PageInStep(index))
+        actions.append(Compute(i))
+        if index in op.outputs:
+            actions.append(PageOutStep(index))
+            made = True
+    return actions
+
+
+def recomputed_actions(case: Case, tensor: str) -> list[Action]:
+    """Keep-all, but `tensor` is made again before each reader other than the first."""
+    index = case.tensor(tensor)
+    maker = next(i for i, op in enumerate(case.problem.operators) if index in op.outputs)
+    readers = 0
+    actions: list[Action] = []
+    for i, op in enumerate(case.problem.operators):
+        if index in op.inputs:
+            readers += 1
+            if readers > 1:
+                actions.append(Compute(maker))
+        actions.append(Compute(i))
+    return actions
+
+
+def state_paged_actions(case: Case, names: Sequence[str]) -> list[Action]:
+    """State that lives on the store comes in before each reader; the new version goes out when it is made."""
+    actions: list[Action] = []
+    old = {case.tensor(n) for n in names}
+    new = {case.tensor(case.graph.updates[n]) for n in names}
+    for i, op in enumerate(case.problem.operators):
+        actions += [PageInStep(t) for t in op.inputs if t in old]
+        actions.append(Compute(i))
+        actions += [PageOutStep(t) for t in op.outputs if t in new]
+    return actions
+
+
+def absent_state_actions(case: Case, name: str) -> list[Action]:
+    """Keep-all, but state that lives in RAM goes to the store first thing and comes back for its update."""
+    index = case.tensor(name)
+    actions: list[Action] = [PageOutStep(index)]
+    for i, op in enumerate(case.problem.operators):
+        if index in op.inputs:
+            actions.append(PageInStep(index))
+        actions.append(Compute(i))
+    return actions
+
+
+def absent_versions_actions(case: Case, names: Sequence[str]) -> list[Action]:
+    """Keep-all, but state that lives in RAM is on the store until each reader, and from its update to the end."""
+    old = [case.tensor(n) for n in names]
+    new = [case.tensor(case.graph.updates[n]) for n in names]
+    actions: list[Action] = [PageOutStep(t) for t in old]
+    for i, op in enumerate(case.problem.operators):
+        actions += [PageInStep(t) for t in op.inputs if t in old]
+        actions.append(Compute(i))
+        actions += [PageOutStep(t) for t in op.outputs if t in new]
+    return [*actions, *(PageInStep(t) for t in new)]
