@@ -44,7 +44,7 @@ class InfeasibleError(PoetcError):
 
 
 class LimitError(PoetcError):
-    """The time limit was reached before any schedule was found."""
+    """No schedule was found, and none is proven to be impossible: time is up, or the named solver has no answer."""
 
     exit_code = 5
 

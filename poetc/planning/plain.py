@@ -10,7 +10,7 @@ from typing import Protocol
 from poetc import solvers
 from poetc.devices import format_bytes
 from poetc.devices.units import format_count
-from poetc.errors import InfeasibleError, LimitError
+from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.progress import BestSoFar
@@ -76,9 +76,11 @@ class _PlainSolve:
         try:
             first = self._first()
         except InfeasibleError as error:
+            if self.solver != ENGINE:
+                raise self._of_named(error) from error
             raise error if beating else self._with_smallest(error) from error
         except LimitError as error:
-            if beating:
+            if beating or self.solver != ENGINE:
                 raise
             why, scheduled_bytes = str(error), None
             if isinstance(error, solvers.NotFoundError) and error.smallest_bytes is not None:
@@ -87,11 +89,24 @@ class _PlainSolve:
         found = self._packed(first)
         if found is not None:
             return found
+        if self.solver != ENGINE:
+            raise LimitError(
+                f"{self.solver}: its schedule does not pack into {self.problem.budget_bytes} bytes; "
+                "take a larger budget or another solver"
+            )
         why = f"a schedule fits the budget of {self.problem.budget_bytes} bytes, but none was found that can be packed"
         why += " into it"
         if beating:
             raise LimitError(why)
         return self._other_instead(first, why)
+
+    def _of_named(self, error: InfeasibleError) -> PoetcError:
+        """`error` of a published method: infeasible only where no schedule of any solver fits.
+
+        The answer of a solver that the user named is that solver's alone. No other schedule takes its place.
+        """
+        proven = solvers.lower_bound_bytes(self.problem) > self.problem.budget_bytes
+        return error if proven else LimitError(str(error), details=error.details)
 
     def _for_solver(self, options: SolveOptions, warm_start: WarmStart | None = None) -> SolveOptions:
         """`options` for the solver: the engine alone gets a warm start."""

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from poetc.devices import format_bytes
-from poetc.errors import LimitError
+from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import RamSearch, SmallestRam, arena, plain, planner, ram_bytes, smallest_ram
 from poetc.planning.settings import PLAIN
 from poetc.scheduling import (
@@ -25,7 +25,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from poetc.solvers import NotFoundError, WarmStart
+from poetc.solvers import NotFoundError, WarmStart, available
 from poetc.solvers.poetc.options import warm_start_of
 from tests.support.moves import tight
 from tests.support.planning import solve_plain
@@ -58,6 +58,38 @@ def test_the_arena_that_fits_is_enough(problem: Problem) -> None:
     schedule, plan = solve_plain(problem, "keep_all", SolveOptions())
     assert ram_bytes(problem, plan) <= problem.budget_bytes
     assert schedule.steps == keep_all(problem).steps
+
+
+@pytest.mark.parametrize("solver", sorted(set(available()) - {"poetc"}))
+def test_a_named_solver_without_a_schedule_gives_nobody_elses(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, solver: str
+) -> None:
+    """It ends with its reason, though the schedule of least RAM fits."""
+
+    refusals = [LimitError, InfeasibleError]
+
+    def nothing(asked: Problem, name: str, *words: object) -> Schedule:
+        raise refusals.pop()(f"{name}: it needs more")
+
+    monkeypatch.setattr("poetc.solvers.solve", nothing)
+    while refusals:
+        with pytest.raises(LimitError) as raised:
+            solve_plain(problem, solver, SolveOptions(time_limit_s=1))
+        assert str(raised.value) == f"{solver}: it needs more"
+
+
+def test_a_budget_below_every_schedule_is_infeasible_for_a_named_solver_too(problem: Problem) -> None:
+    with pytest.raises(InfeasibleError, match=r"^keep-all needs 640 bytes"):
+        solve_plain(replace(problem, budget_bytes=1), "keep_all", SolveOptions(time_limit_s=1))
+
+
+def test_a_named_solver_whose_schedule_does_not_pack_says_so(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+        return replace(pack(asked, schedule), arena_bytes=problem.budget_bytes - problem.base_bytes + 64)
+
+    replace_packing(monkeypatch, packed)
+    with pytest.raises(LimitError, match=r"^keep_all: its schedule does not pack into \d+ bytes; take a larger budget"):
+        solve_plain(problem, "keep_all", SolveOptions(time_limit_s=1))
 
 
 @pytest.mark.parametrize("found_bytes", [None, 200, 900])
