@@ -74,7 +74,7 @@ def sweep(
     """Solve every MODEL for every device and budget.
 
     Budgets of one model on one device share their work: ten of them take about as long as three. Interrupt it and run
-    it again: it goes on where it was.
+    it again: it goes on where it was. The exit code is 0 where at least one point has a schedule.
     """
     from poetc.cli import _text
     from poetc.commands import sweep as sweeping
@@ -110,3 +110,4 @@ def sweep(
     last = "importance" if any(r.get("importance") is not None for r in results) else ""
     header = ("model", "device", "budget", "status", "energy", "gap", "peak", last)
     console.answer({"out": str(out), "results": results}, _text.table(header, rows) + f"\n\nwritten to  {out}")
+    click.get_current_context().exit(sweeping.exit_code_of(results))

@@ -29,7 +29,7 @@ from poetc.commands.locking._lock import model_hash, options_of
 from poetc.commands.requests import SolveRequest
 from poetc.commands.solve import solve, solve_budgets
 from poetc.devices import load_profile, profile_to_dict
-from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
+from poetc.errors import CheckFailed, InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.files import read_file
 from poetc.processes import KilledError, in_processes
 from poetc.training import BEST
@@ -163,6 +163,16 @@ def sweep(
                     if on_result is not None:
                         on_result(finished, len(points), result)
     return [done[point.key] for point in points]
+
+
+def exit_code_of(results: Sequence[Mapping[str, Any]]) -> int:
+    """0 where one of the results has a schedule. Else that of `solve` for the weakest verdict among them."""
+    statuses = {result["status"] for result in results}
+    if any("energy_pj" in result for result in results) or not statuses:
+        return 0
+    if statuses == {"infeasible"}:
+        return InfeasibleError.exit_code
+    return LimitError.exit_code if statuses <= {"infeasible", "limit"} else CheckFailed.exit_code
 
 
 def read_results(out: Path) -> dict[str, dict[str, Any]]:

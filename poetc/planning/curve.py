@@ -6,6 +6,7 @@ first, then the budgets between them. A budget whose neighbours already close it
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -136,9 +137,21 @@ class _Curve:
             solution = replace(solution, problem=replace(solution.problem, budget_bytes=budget), schedule=schedule)
             verify(solution.problem, schedule)
             return Point(budget, solution, None, seconds, budget in self.seconds)
-        larger = [at for at, e in self.errors.items() if at >= budget and isinstance(e, InfeasibleError)]
-        error = self.errors.get(budget) or self.errors[min(larger)]
+        error = self.errors.get(budget)
+        if error is None:
+            larger = min(at for at, e in self.errors.items() if at >= budget and isinstance(e, InfeasibleError))
+            error = _for_less(self.errors[larger], larger, budget)
         return Point(budget, None, error, seconds, budget in self.seconds)
+
+
+def _for_less(error: PoetcError, proven_bytes: int, budget_bytes: int) -> InfeasibleError:
+    """The proof that nothing fits in `proven_bytes`, as one about the smaller `budget_bytes`."""
+    of_larger, own = (re.compile(rf"\b{proven_bytes}\b"), str(budget_bytes))
+    text, count = of_larger.subn(own, str(error), count=1)
+    if not count:
+        text = f"{error} (proven for {proven_bytes} bytes, so that {budget_bytes} are too few)"
+    details = {**error.details, "budget_bytes": budget_bytes} if "budget_bytes" in error.details else error.details
+    return InfeasibleError(text, details=details)
 
 
 def _fits(solution: Solution, budget: int) -> bool:

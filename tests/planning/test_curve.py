@@ -9,7 +9,7 @@ import pytest
 
 from poetc.errors import InfeasibleError
 from poetc.planning import plain, solve_curve
-from poetc.planning.curve import visiting_order
+from poetc.planning.curve import _for_less, visiting_order
 from poetc.planning.solution import bound_holds
 from poetc.scheduling import (
     Problem,
@@ -69,6 +69,25 @@ def test_every_point_is_the_optimum_of_its_budget(monkeypatch: pytest.MonkeyPatc
     assert infeasible >= 8
     assert packed_worse < 8, "an arena is rarely larger than what is live"
     assert len(solved) < 8 * 10 * 0.9, "neighbours settle some budgets"
+
+
+@pytest.mark.parametrize("solver", ["poetc", "keep_all"])
+def test_every_budget_has_its_own_verdict(solver: str) -> None:
+    """A proof for a larger budget is told as one of the smaller ones, which are not solved."""
+    problem = training_problem(Random(1), 1)
+    points = solve_curve(problem, [16, 32, 48], replace(planner("ram", options=OPTIONS), solver=solver))
+    assert [p.solved for p in points].count(True) == 1
+    for point in points:
+        assert isinstance(point.error, InfeasibleError)
+        others = {16, 32, 48} - {point.budget_bytes}
+        assert f" {point.budget_bytes}" in str(point.error)
+        assert not any(f" {other} " in str(point.error) for other in others)
+        assert point.error.details.get("budget_bytes", point.budget_bytes) == point.budget_bytes
+
+
+def test_a_proof_that_names_no_budget_says_which_it_was_for() -> None:
+    text = str(_for_less(InfeasibleError("nothing fits"), 48, 16))
+    assert text == "nothing fits (proven for 48 bytes, so that 16 are too few)"
 
 
 def test_a_wider_gap_needs_fewer_solves() -> None:

@@ -24,6 +24,7 @@ from tests.cli.conftest import MODEL, run
 TEMPLATE = SolveRequest(
     model=ModelRequest(source=MODEL, batch=4), options=SolveOptions(gap=0.05, time_limit_s=20), state="ram"
 )
+STATUSES = ("infeasible", "limit", "error")
 SOLVED = ("optimal", "feasible")
 OPTIONS = ("--batch", "4", "--gap", "0.05", "--time-limit", "20", "--state", "ram")
 
@@ -43,6 +44,22 @@ def test_the_product_in_order_each_once() -> None:
     assert len({p.key for p in made}) == 4
     with pytest.raises(UsageError, match="no such file"):
         sweeping.make_points(TEMPLATE, [Path("none.onnx")], ["host"], [None])
+
+
+def test_the_exit_code_tells_whether_anything_was_solved(tmp_path: Path) -> None:
+    """And each row names its own budget."""
+    done = run("sweep", MODEL, *OPTIONS, "-d", "rpi4", "-b", "1kB", "-b", "2kB", "-o", tmp_path / "a.jsonl", "--json")
+    rows = done.json["results"]
+    assert done.code == 4
+    assert [(r["status"], r["budget"]) for r in rows] == [("infeasible", "1kB"), ("infeasible", "2kB")]
+    assert ["no schedule fits in 1000 " in rows[0]["error"], "no schedule fits in 2000 " in rows[1]["error"]] == [
+        True
+    ] * 2
+    solved, never, limit, failed = {"status": "limit", "energy_pj": 1}, *({"status": s} for s in STATUSES)
+    assert sweeping.exit_code_of([never, solved, failed]) == 0
+    assert sweeping.exit_code_of([never, never]) == 4
+    assert sweeping.exit_code_of([never, limit]) == 5
+    assert sweeping.exit_code_of([never, limit, failed]) == 1
 
 
 @pytest.mark.long
