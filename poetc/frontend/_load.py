@@ -18,6 +18,7 @@ from poetc.frontend import (  # noqa: F401
     onnx_attention,
     onnx_classical,
     onnx_einsum,
+    onnx_group_query,
     onnx_loss,
     onnx_math,
     onnx_microsoft,
@@ -31,6 +32,7 @@ from poetc.frontend import (  # noqa: F401
 )
 from poetc.frontend._blocked import with_plain_channels
 from poetc.frontend._bound_inputs import bind_inputs
+from poetc.frontend._caches import without_caches
 from poetc.frontend._constants import fold_constants
 from poetc.frontend._control_flow import CONTROL_FLOW, unrolled
 from poetc.frontend._exported import is_module_name, names_notes, restore
@@ -95,6 +97,7 @@ def load(
         notes = [
             *bind_inputs(model, constants or {}),
             *with_forward_part(model),
+            *without_caches(model),
             *with_plain_channels(model, path.parent),
         ]
         if quantized:

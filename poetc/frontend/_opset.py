@@ -17,7 +17,7 @@ _INTRODUCED = {
     "SequenceAt": 11, "Celu": 12, "Einsum": 12, "GreaterOrEqual": 12, "LessOrEqual": 12,
     "SoftmaxCrossEntropyLoss": 12, "NegativeLogLikelihoodLoss": 12, "HardSwish": 14,
     "Trilu": 14, "CastLike": 15, "LayerNormalization": 17, "GroupNormalization": 18, "Mish": 18, "Gelu": 20,
-    "RMSNormalization": 23, "Attention": 23, "Swish": 24,
+    "RMSNormalization": 23, "Attention": 23, "RotaryEmbedding": 23, "Swish": 24,
 }  # fmt: skip
 
 # (operator, input index, version): that input exists only from this version on.

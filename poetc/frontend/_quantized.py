@@ -277,6 +277,14 @@ class Floats:
             self.numbers[name] = self._array(name)
         return self.numbers[name]
 
+    def stored(self, name: str) -> Array | None:
+        """The numbers of an initializer of any size, or of a Reshape of one; None of anything else."""
+        tensor, maker = self.initializers.get(name), self.makers.get(name)
+        if maker is not None and maker.op == "Reshape":
+            held, shape = self.stored(maker.inputs[0]), self.array(maker.inputs[1])
+            return None if held is None or shape is None else held.reshape([int(d) for d in shape])
+        return None if tensor is None else read_tensor(tensor, self.folder)
+
     def factor(self, name: str) -> Array | None:
         """The numbers of a constant, or of a product of two, whose node may come later in the file."""
         n = self.makers.get(name)

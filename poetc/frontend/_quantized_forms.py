@@ -15,7 +15,7 @@ import onnx
 from onnx import helper
 
 from poetc.errors import UnsupportedModelError
-from poetc.frontend._node import Malformed, Node, Unsupported
+from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
 from poetc.frontend._quantized import DOMAINS, FLOAT_TOO, FORMS, STANDARD, Floats, Quantization, form
 from poetc.graph import Array
 
@@ -228,7 +228,7 @@ def _with_bias(f: Floats, n: Node, y: str, index: int) -> None:
 def matmul_of_few_bits(f: Floats, n: Node) -> None:
     """A product with a weight of 2, 4 or 8 bits, in blocks along its columns: several numbers a byte."""
     k, columns, bits, block = (n.get_int(a) for a in ("K", "N", "bits", "block_size"))
-    packed, scales, zeros = (f.array(_name(n, i)) if n.has_input(i) else None for i in (1, 2, 3))
+    packed, scales, zeros = (f.stored(_name(n, i)) for i in (1, 2, 3))
     if bits not in (2, 4, 8) or packed is None or scales is None or n.has_input(4):
         raise Unsupported("weights of this layout")
     if (zeros is None) == n.has_input(3) or block < 1:
@@ -249,6 +249,30 @@ def matmul_of_few_bits(f: Floats, n: Node) -> None:
         real = f.emit("Slice", [real, *ends])
     y = f.emit("MatMul", [n.inputs[0], f.emit("Transpose", [real], perm=(1, 0))])
     _with_bias(f, n, y, 5)
+
+
+@form("GatherBlockQuantized")
+def gather_of_few_bits(f: Floats, n: Node) -> None:
+    """Rows of a table of 4 or 8 bits, in blocks along an axis; bytes of uint8 may hold two numbers of 4 bits."""
+    data, scales, zeros = (f.stored(_name(n, i)) for i in (0, 2, 3))
+    bits, block, along = n.get_int("bits", 4), n.get_int("block_size", 128), n.get_int("quantize_axis", 1)
+    if data is None or scales is None or (zeros is None) == n.has_input(3) or block < 1:
+        raise Unsupported("a table that is computed from the model's inputs (it must be constant)")
+    along = normalize_axis(along, data.ndim)
+    is_packed = data.dtype == np.uint8
+    if is_packed:
+        if bits not in (2, 4, 8) or along != data.ndim - 1:
+            raise Unsupported(f"a table of {bits} bits in blocks along axis {along}")
+        data = _unpacked(data, bits)
+        zeros = None if zeros is None else _unpacked(zeros, bits)[..., : scales.shape[-1]]
+    if zeros is None:
+        zeros = np.full(scales.shape, 2 ** (bits - 1) if is_packed else 0, data.dtype)
+    if scales.ndim != data.ndim or scales.shape[along] != -(-data.shape[along] // block) or zeros.shape != scales.shape:
+        raise Malformed(f"scales of shape {list(scales.shape)} for blocks of {block} along {list(data.shape)}")
+    held = (("integers", data), ("scale", scales.astype(np.float32)), ("zero", zeros))
+    names = [f.add(a, f.fresh(f"{n.inputs[0]}.{what}")) for what, a in held]
+    real = f.emit("DequantizeLinear", names, axis=along, block_size=block)
+    f.emit("Gather", [real, n.inputs[1]], n.outputs[0], axis=n.get_int("gather_axis", 0))
 
 
 def _unpacked(packed: Array, bits: int) -> Array:

@@ -15,7 +15,7 @@ _KNOWN = {
     "q_num_heads", "kv_num_heads", "scale", "is_causal", "softcap", "qk_matmul_output_mode", "softmax_precision",
     "left_window_size", "right_window_size",
 }  # fmt: skip
-_NOTHING = np.array(-np.inf, np.float32)
+NOTHING = np.array(-np.inf, np.float32)
 
 
 @onnx_operator("Attention")
@@ -39,7 +39,7 @@ def attention(c: Importer, n: Node) -> Sequence[str]:
     if heads % groups:
         raise Malformed(f"{heads} query heads do not divide into {groups} key heads")
     if heads != groups:
-        keys, values = (_repeat_heads(c, x, heads // groups) for x in (keys, values))
+        keys, values = (repeat_heads(c, x, heads // groups) for x in (keys, values))
     total = c.shape(keys)[2]
     scale = n.get_float("scale") if n.has("scale") else 1.0 / math.sqrt(size)
     raw = scores = c.emit1("MatMul", [queries, keys], {"trans_b": True, "alpha": scale})
@@ -48,7 +48,7 @@ def attention(c: Importer, n: Node) -> Sequence[str]:
     capped = scores
     visible = _visible(c, n, length, total, past_keys)
     if visible is not None:
-        scores = c.emit1("Where", [visible, scores, c.constant(_NOTHING)])
+        scores = c.emit1("Where", [visible, scores, c.constant(NOTHING)])
     if mask is not None:
         scores = _masked(c, scores, mask, total)
     weights = c.emit1("Softmax", [scores], {"axis": 3})
@@ -72,7 +72,7 @@ def _masked(c: Importer, scores: str, mask: Value, total: int) -> str:
         rest = c.constant(hidden.astype(np.bool_ if is_bool else np.float32))
         name = c.emit1("Concat", [name, rest], {"axis": len(mask.shape) - 1})
     if is_bool:
-        return c.emit1("Where", [name, scores, c.constant(_NOTHING)])
+        return c.emit1("Where", [name, scores, c.constant(NOTHING)])
     return c.emit1("Add", [scores, name])
 
 
@@ -126,7 +126,7 @@ def _heads(c: Importer, x: Value, heads: int, flat: bool) -> str:
     return c.transpose(c.reshape(x, (batch, length, heads, width // heads)), (0, 2, 1, 3))
 
 
-def _repeat_heads(c: Importer, x: str, times: int) -> str:
+def repeat_heads(c: Importer, x: str, times: int) -> str:
     """Each key head serves `times` query heads in a row."""
     batch, groups, length, size = c.shape(x)
     wide = c.emit1(

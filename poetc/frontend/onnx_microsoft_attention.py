@@ -32,7 +32,8 @@ def attention(c: Importer, n: Node) -> Sequence[str]:
     x, weight, bias = c.input(n, 0), c.input(n, 1), c.optional(n, 2)
     if n.get_int("do_rotary"):
         raise Unsupported("do_rotary")
-    if n.has_input(4) or n.has_output(1) or n.has_input(6):
+    past = c.optional(n, 4)
+    if (past is not None and past.elements) or n.has_output(1) or n.has_input(6):
         raise Unsupported("a cache of keys and values")
     if len(x.shape) != 3 or len(weight.shape) != 2 or weight.shape[0] != x.shape[2]:
         raise Malformed(f"multiplies {list(x.shape)} and {list(weight.shape)}")
@@ -53,8 +54,9 @@ def multi_head_attention(c: Importer, n: Node) -> Sequence[str]:
     """Attention over queries, keys and values; the latter may lie side by side in one tensor."""
     _refuse_unknown(n, _MULTI_HEAD)
     query, key, value, bias = c.input(n, 0), c.optional(n, 1), c.optional(n, 2), c.optional(n, 3)
-    if any(n.has_input(k) for k in (6, 7, 8, 9)) or n.has_output(1) or n.has_output(2):
-        raise Unsupported("a cache of keys and values")
+    caches = [x for k in (6, 7, 8, 9) if (x := c.optional(n, k)) is not None]
+    if any(x.elements for x in caches):
+        raise Unsupported("a cache of keys and values that is not empty")
     if n.has_output(3):
         raise Unsupported("output 3 of this operator")
     parts: list[str | Value]
@@ -68,7 +70,8 @@ def multi_head_attention(c: Importer, n: Node) -> Sequence[str]:
         parts = [query, key, value]
     if bias is not None:
         parts = _biased(c, parts, bias)
-    return [_attend(c, n, [_heads(c, part, n) for part in parts], c.optional(n, 4), c.optional(n, 5))]
+    queries, keys, values = (_heads(c, part, n) for part in parts)
+    return [_attend(c, n, [queries, keys, values], c.optional(n, 4), c.optional(n, 5)), keys, values]
 
 
 def _side_by_side(c: Importer, x: Value, count: int) -> list[str]:
