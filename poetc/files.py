@@ -20,6 +20,7 @@ from poetc.errors import PoetcError, UsageError, printable
 
 FULL_BYTES = 1 << 20  # where less is free, a write that names no file failed there
 LARGEST_TEXT_BYTES = 1 << 26  # of a problem, a schedule, a lock file: a hundred times the largest there is
+_PIECE_BYTES = 1 << 16
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -42,10 +43,15 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path, limit_bytes: int = LARGEST_TEXT_BYTES) -> bytes:
-    """All of a file. Raises the errors of `open_file`, and UsageError for a file above `limit_bytes`."""
+    """All of a file. Raises the errors of `open_file`, and UsageError for a file above `limit_bytes`.
+
+    Memory is taken for the size of the file, not for the limit: `read` reserves as many bytes as it is asked for.
+    """
     with open_file(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        data = b"" if size_bytes > limit_bytes else file.read(limit_bytes + 1)
+        data = b"" if size_bytes > limit_bytes else file.read(size_bytes + 1)
+        while size_bytes < len(data) <= limit_bytes and (more := file.read(_PIECE_BYTES)):
+            data += more  # a file that grows, or one of /proc, which says that it is empty
     if size_bytes > limit_bytes or len(data) > limit_bytes:
         raise UsageError(f"{path}: larger than the {limit_bytes:,} bytes that such a file can have")
     return data

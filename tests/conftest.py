@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _mapped_libraries_are_whole() -> Iterator[None]:
+    """A test that writes into a loaded library, instead of replacing it, ends the process with SIGBUS later."""
+    yield
+    with Path("/proc/self/mem").open("rb", buffering=0) as memory:
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            addresses, access, _, _, _, *path = line.split(maxsplit=5)
+            if path and ".so" in path[0] and access.startswith("r"):
+                memory.seek(int(addresses.split("-")[1], 16) - 1)
+                try:
+                    memory.read(1)
+                except OSError:
+                    raise AssertionError(f"{path[0]}: loaded here, and written into: replace it instead") from None
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ import errno
 import os
 import shutil
 import tempfile
+import tracemalloc
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import scratch_directory, write_text
+from poetc.files import read_file, scratch_directory, write_text
 
 
 class _Usage(NamedTuple):
@@ -79,3 +80,20 @@ def test_no_message_names_temporary_files(temporary: Path) -> None:
     with pytest.raises(CheckFailed) as failed, scratch_directory("poetc-test-") as place:
         raise CheckFailed(f"nm: {place}/src/firmware.elf: no symbols", details={"steps": 1})
     assert str(failed.value) == "nm: src/firmware.elf: no symbols" and failed.value.details == {"steps": 1}
+
+
+def test_memory_is_taken_for_the_size_of_a_file_and_not_for_its_limit(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.write_bytes(b"12345")
+    tracemalloc.start()
+    try:
+        assert read_file(small, 1 << 30) == b"12345"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_says_it_is_empty_is_read_and_its_limit_holds() -> None:
+    assert read_file(Path("/proc/self/status")).startswith(b"Name:")
+    with pytest.raises(UsageError, match="larger than the 9 bytes"):
+        read_file(Path("/proc/self/status"), 9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Sequence
@@ -60,9 +61,17 @@ def describe(error: BaseException) -> tuple[int, str]:
     if isinstance(error, OSError):
         return UsageError.exit_code, one_line(_os_error(error))
     if isinstance(error, MemoryError):
-        return INTERNAL, "this machine has not enough memory for it; try a smaller --batch"
+        return INTERNAL, _no_memory()
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return INTERNAL, f"internal error ({one_line(what)[:200]}); run again with --debug for the traceback and report it"
+
+
+def _no_memory() -> str:
+    """The limit of the process is named where it has one, since another --batch seldom helps then."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        return f"no more memory: this process may take {limit:,} bytes (ulimit -v); raise it, or try a smaller --batch"
+    return "this machine has not enough memory for it; try a smaller --batch"
 
 
 def one_line(text: str) -> str:

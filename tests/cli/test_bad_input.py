@@ -223,6 +223,7 @@ def test_a_kept_run_is_all_there_or_refused(poetc: Run, solved: Solved, tmp_path
     # What an earlier one left is replaced, and what was built of it; nothing of the user's is.
     subprocess.run(["make", "-s", "-j2", "-C", kept / "src", "train", "CFLAGS=-O1"], check=True, capture_output=True)
     (kept / "old").write_text("mine")
+    (kept / "src" / "libmodel.so").unlink()  # as a linker does: this process has it mapped
     (kept / "src" / "libmodel.so").write_text("built anew")
     (kept / "src" / "main.c").write_text(main := (kept / "src" / "main.c").read_text() + "\n")
     one_line(poetc(*host, "--keep", kept), 2, "src/main.c is not as", "--keep", "--force")

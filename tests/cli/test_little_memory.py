@@ -1,0 +1,67 @@
+"""Every command on a machine of little memory: a file of a few kilobytes takes no gigabytes of address space."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc.cli import cli
+from tests.cli.conftest import MODEL, Ended
+
+LIMIT_KIB = 700_000  # below the memory of the smallest Raspberry Pi with its swap
+SMALL = ("--batch", "2", "--time-limit", "3")
+SOLVED = "SOLVED"
+COMMANDS = {
+    "analyze": ("MODEL", "--batch", "2"),
+    "bundle": ("MODEL", *SMALL, "--budgets", "80%,100%", "-o", "bundle"),
+    "check": ("poetc.lock",),
+    "compare": ("MODEL", *SMALL, "--budgets", "90%", "--solvers", "keep_all,chen"),
+    "completion": ("bash",),
+    "diff": (SOLVED, SOLVED),
+    "emit": (SOLVED, "--target", "host", "-o", "src"),
+    "export": (SOLVED, "-o", "out.onnx", "--npz", "out.npz"),
+    "import-state": (SOLVED, "--from", "start.npz", "-o", "other"),
+    "importance": (SOLVED, "--shares", "", "--ranks", "", "--data", "data.npz", "-o", "importance.json"),
+    "lock": ("MODEL", "--batch", "2", "--gap", "0.9", "-o", "poetc.lock"),
+    "profile": ("show", "rpi4"),
+    "report": (SOLVED, "--html", "report.html"),
+    "run": (SOLVED, "--on", "host", "--steps", "1"),
+    "solve": ("MODEL", *SMALL, "--budget", "80%", "-o", "solved"),
+    "solvers": (),
+    "sweep": ("MODEL", *SMALL, "--device", "rpi4", "--budget", "90%", "-o", "sweep.jsonl"),
+    "train": ("MODEL", "--batch", "2", "--data", "data.npz", "--epochs", "1", "-o", "trained.onnx"),
+    "validate": (SOLVED,),
+}
+SLOW = {"bundle", "importance", "run", "compare", "sweep"}
+
+
+@pytest.mark.parametrize("command", [pytest.param(n, marks=[pytest.mark.long] * (n in SLOW)) for n in sorted(COMMANDS)])
+def test_a_command_runs_within_little_memory(
+    command: str, solved: tuple[Path, Ended], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    random = np.random.Generator(np.random.PCG64(0))
+    images, labels = random.random((8, 1, 8, 8), np.float32), random.integers(0, 10, 8).astype(np.int32)
+    np.savez(tmp_path / "data.npz", image=images, target=labels)
+    before = {"check": "lock", "import-state": "export"}.get(command)
+    if before is not None:
+        _run(before, solved[0], tmp_path, limited=False)
+        if before == "export":
+            (tmp_path / "out.npz").rename(tmp_path / "start.npz")
+    ended = _run(command, solved[0], tmp_path, limited=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def _run(command: str, solved: Path, folder: Path, *, limited: bool) -> subprocess.CompletedProcess[str]:
+    words = {"MODEL": str(MODEL), SOLVED: str(solved)}
+    arguments = [words.get(word, word) for word in COMMANDS[command]]
+    limit = f"ulimit -v {LIMIT_KIB} && " if limited else ""
+    shell = ("sh", "-c", f'{limit}exec "$@"', "sh", sys.executable, "-m", "poetc", command, *arguments)
+    return subprocess.run(shell, cwd=folder, capture_output=True, text=True, timeout=300)
+
+
+def test_every_command_is_tried() -> None:
+    assert set(COMMANDS) == set(cli.commands)
