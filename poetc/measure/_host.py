@@ -279,7 +279,7 @@ class HostModel:
     def _page(self, page: Page) -> Array:
         """A copy of a page of state in the store's file."""
         assert page.type is not None
-        slot = self._runtime.run_count % page.slots
+        slot = (self._runtime.run_count + self._runtime.version_offset) % page.slots
         with self.store_path.open("rb") as file:
             file.seek((page.first_block + slot * page.block_count) * self.program.block_bytes)
             data = file.read(page.size_bytes)

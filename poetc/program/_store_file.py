@@ -16,8 +16,10 @@ from poetc.program._state_file import TAG, TRAILER_BYTES, regions, sealed, state
 from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES, CHECKPOINT_WORDS_BYTES
 from poetc.runtime.layout import TRAILER_BYTES as PAGE_TRAILER_BYTES
 
-CHECKPOINT_TAG = b"poetc c3"
-SLOTS = 2  # of a session: version v is in slot v mod 2
+CHECKPOINT_TAG = b"poetc c4"
+OLD_CHECKPOINT_TAG = b"poetc c3"  # of a runtime that wrote zeros in the first two words of the trailer
+OLD_WORDS_BYTES = 8
+SLOTS = 2  # of a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,23 @@ def is_trained(data: bytes) -> bool:
     return data[-TRAILER_BYTES:][: len(TAG)] == TAG
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class _Saved:
+    """A whole checkpoint. The last save is the newest; `step` orders those of an older runtime, which have save 0."""
+
+    save: int
+    step: int
+    slot: int
+    version: int  # that stamps its pages
+
+
 def state_on_store(data: bytes, layouts: Iterable[StoreLayout]) -> tuple[bytes, int] | None:
     """The state in the newest whole checkpoint as a trained.bin, and its step. None where there is no whole one."""
     for layout in layouts:
-        versions = sorted(filter(None, (_version(data, layout, slot) for slot in range(SLOTS))), reverse=True)
-        for version in versions:
-            state = _state(data, layout, version)
+        for saved in sorted(filter(None, (_saved(data, layout, slot) for slot in range(SLOTS))), reverse=True):
+            state = _state(data, layout, saved)
             if state is not None:
-                return sealed(state, layout.identity, version), version
+                return sealed(state, layout.identity, saved.step), saved.step
     return None
 
 
@@ -114,24 +125,26 @@ def _slot(data: bytes, layout: StoreLayout, slot: int) -> bytes:
     return data[start : start + layout.slot_blocks * layout.block_bytes]
 
 
-def _version(data: bytes, layout: StoreLayout, slot: int) -> int:
-    """The step of the checkpoint in a slot; 0 where there is no whole one of this emission."""
+def _saved(data: bytes, layout: StoreLayout, slot: int) -> _Saved | None:
+    """The checkpoint in a slot; None where there is no whole one of this emission."""
     whole = _slot(data, layout, slot)
     if len(whole) != layout.slot_blocks * layout.block_bytes:
-        return 0
+        return None
     trailer = whole[-CHECKPOINT_TRAILER_BYTES:]
-    version, _, _, _, size_bytes, checksum = struct.unpack("<6I", trailer)
-    told = CHECKPOINT_TAG + struct.pack("<I", layout.identity) + trailer[:-4]
-    whole_data = zlib.crc32(whole[: layout.data_bytes], zlib.crc32(told)) == checksum
-    return version if whole_data and size_bytes == layout.data_bytes and version % SLOTS == slot else 0
+    save, offset, step, _, _, _, size_bytes, checksum = struct.unpack("<8I", trailer)
+    tag, words = (CHECKPOINT_TAG, trailer) if save else (OLD_CHECKPOINT_TAG, trailer[OLD_WORDS_BYTES:])
+    told = tag + struct.pack("<I", layout.identity) + words[:-4]
+    if size_bytes != layout.data_bytes or zlib.crc32(whole[: layout.data_bytes], zlib.crc32(told)) != checksum:
+        return None
+    return _Saved(save, step, slot, (step + offset) % 2**32)
 
 
-def _state(data: bytes, layout: StoreLayout, version: int) -> bytes | None:
+def _state(data: bytes, layout: StoreLayout, saved: _Saved) -> bytes | None:
     """The bytes of trained.bin before its trailer; None where a page of this version is not whole."""
-    state = bytearray(_slot(data, layout, version % SLOTS)[: layout.ram_bytes])
+    state = bytearray(_slot(data, layout, saved.slot)[: layout.ram_bytes])
     state += bytes(layout.size_bytes - len(state))
     for page in layout.pages:
-        stamp = version if page.slots > 1 else 0
+        stamp = saved.version if page.slots > 1 else 0
         start = (page.first_block + stamp % page.slots * page.slot_blocks) * layout.block_bytes
         whole = data[start : start + page.slot_blocks * layout.block_bytes]
         trailer, held = whole[-PAGE_TRAILER_BYTES:], whole[: page.size_bytes]

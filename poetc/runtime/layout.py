@@ -4,7 +4,7 @@ from __future__ import annotations
 
 ALIGNMENT_BYTES = 16
 TRAILER_BYTES = 16  # at the end of the last block of every page: page, stamp, size, CRC-32, each 32 bits, little-endian
-CHECKPOINT_TRAILER_BYTES = 24  # of a checkpoint: POETC_CHECKPOINT_TRAILER
+CHECKPOINT_TRAILER_BYTES = 32  # of a checkpoint: POETC_CHECKPOINT_TRAILER
 CHECKPOINT_WORDS_BYTES = 32  # of the caller, in every checkpoint: POETC_CHECKPOINT_WORDS of 4 bytes
 DEFAULT_BLOCK_BYTES = 512
 

@@ -66,6 +66,7 @@ class Runtime(ctypes.Structure):
         ("step", ctypes.c_uint32),
         ("page_ins", ctypes.c_uint32),
         ("page_outs", ctypes.c_uint32),
+        ("version_offset", ctypes.c_uint32),
     ]
 
 
@@ -78,6 +79,9 @@ class _Checkpoint(ctypes.Structure):
         ("records", ctypes.c_uint32),
         ("records_crc", ctypes.c_uint32),
         ("words", ctypes.c_uint32 * 8),
+        ("saves", ctypes.c_uint32),
+        ("next_slot", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
     ]
 
 

@@ -1,9 +1,10 @@
 /* Cuts the power at every block that a training run writes, and checks what comes back. Built with the emitted model.
  *
- *     power_loss STEPS CHECKPOINT_SLOTS [CUTS_A_BOOT]
+ *     power_loss STEPS CHECKPOINT_SLOTS [CUTS_A_BOOT [PERIOD]]
  *
- * Prints "cuts N steps_lost_at_most M" and exits 0; or says what is wrong and exits 1. The block being written at the
- * cut is torn: its first half is new, the rest old. After it nothing is written or read until the next boot, which
+ * CUTS_A_BOOT: blocks to the next cut of the same run; 0: one cut. PERIOD: steps between two checkpoints. Prints
+ * "cuts N steps_lost_at_most M" and exits 0; or says what is wrong and exits 1. The block being written at the cut is
+ * torn: its first half is new, the rest old. After it nothing is written or read until the next boot, which
  * starts with garbage in RAM.
  */
 #include "model.h"
@@ -18,6 +19,7 @@ enum { BLOCKS = 4096, POWER_IS_OFF = -99 };
 static uint8_t card[BLOCKS][POETC_MODEL_BLOCK_BYTES], fresh_card[BLOCKS][POETC_MODEL_BLOCK_BYTES];
 static uint8_t arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16)));
 static uint8_t buffer[POETC_MODEL_BLOCK_BYTES];
+static uint32_t period = 1;
 static long writes, cut_at; /* blocks written since the beginning; the one that is torn */
 static int power = 1;
 
@@ -77,6 +79,7 @@ static int boot(uint32_t steps, uint32_t *resumed, uint32_t *saved)
 
     memset(arena, 0xa5, sizeof arena);
     memset(&runtime, 0xa5, sizeof runtime);
+    checkpoint.saves = checkpoint.next_slot = 0;
     err = poetc_init(&runtime, POETC_MODEL_PROGRAM, &config, POETC_MODEL_STATE);
     if (err)
         return err;
@@ -87,8 +90,9 @@ static int boot(uint32_t steps, uint32_t *resumed, uint32_t *saved)
     while (!err && runtime.run_count < steps) {
         fill_inputs(runtime.run_count);
         err = poetc_run(&runtime);
-        if (!err)
-            err = poetc_checkpoint_save(&runtime, &checkpoint);
+        if (err || runtime.run_count % period != 0)
+            continue;
+        err = poetc_checkpoint_save(&runtime, &checkpoint);
         if (!err)
             *saved = runtime.run_count;
     }
@@ -99,11 +103,12 @@ int main(int argc, char **argv)
 {
     static uint8_t expected[POETC_MODEL_STATE_BYTES + 1];
     const uint32_t steps = (uint32_t)atoi(argv[1]);
-    const long distance = argc > 3 ? atol(argv[3]) : 0; /* blocks to the next cut of the same run; 0: one cut */
+    const long distance = argc > 3 ? atol(argv[3]) : 0;
     uint32_t resumed, saved = 0, lost, most = 0;
     long total, cuts;
     FILE *image = fopen("store.img", "rb");
 
+    period = argc > 4 ? (uint32_t)atoi(argv[4]) : 1u;
     config.arena = arena;
     config.arena_bytes = sizeof arena;
     config.flash = POETC_MODEL_CONSTANTS;

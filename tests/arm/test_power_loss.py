@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from poetc.emit import emit
+from poetc.emit import MANIFEST, emit
 from poetc.program import PageOut, all_inputs, sample_inputs
 from poetc.program._interpret import fit_input
+from poetc.program._store_file import listed_layout
+from poetc.program._store_file import state_on_store as newest_state
+from poetc.runtime.session import read_manifest
 from tests.program.models import Case, paged_actions, state_paged_actions, training_case
 
-HARNESS = Path(__file__).with_name("power_loss.c")
+HARNESSES = [Path(__file__).with_name(name) for name in ("power_loss.c", "checkpoints.c")]
 ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
 Build = Callable[[Case, list], Path]
 
@@ -29,21 +32,28 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         subprocess.run(["make", "-s", "-C", directory / "src", "libmodel.a"], check=True)
         include = [f"-I{directory / 'src' / f}" for f in (".", "runtime/include")]
         warnings = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
-        program_path = directory / "src" / "power_loss"
-        subprocess.run(
-            ["cc", *warnings, *include, "-o", program_path, HARNESS, directory / "src" / "libmodel.a"], check=True
-        )
-        return program_path
+        for harness in HARNESSES:
+            program_path = directory / "src" / harness.stem
+            subprocess.run(
+                ["cc", *warnings, *include, "-o", program_path, harness, directory / "src" / "libmodel.a"], check=True
+            )
+        return directory / "src" / "power_loss"
 
     return make
 
 
-def cut(program: Path, *arguments: object) -> tuple[int, int]:
-    """Cut points that were tried, and the most steps that one of them cost."""
+def harness(program: Path, *arguments: object) -> str:
+    """What the harness printed: `power_loss` with numbers, `checkpoints` with a word."""
+    program = program if isinstance(arguments[0], int) else program.with_name("checkpoints")
     words = [str(program), *map(str, arguments)]
     done = subprocess.run(words, cwd=program.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    match = re.fullmatch(r"cuts (\d+) steps_lost_at_most (\d+)\n", done.stdout)
+    return done.stdout
+
+
+def cut(program: Path, *arguments: object) -> tuple[int, int]:
+    """Cut points that were tried, and the most steps that one of them cost."""
+    match = re.fullmatch(r"cuts (\d+) steps_lost_at_most (\d+)\n", harness(program, *arguments))
     assert match is not None
     return int(match[1]), int(match[2])
 
@@ -76,6 +86,50 @@ def test_paged_activations(slots: int, build: Build) -> None:
     cuts, lost = cut(build(case, paged_actions(case, "a")), 12, slots)
     assert cuts >= 250
     assert lost == 1
+
+
+@pytest.fixture(scope="module")
+def state_in_ram(build: Build) -> Path:
+    case = training_case(block_bytes=64)
+    return build(case, paged_actions(case, "a"))
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4])
+@pytest.mark.parametrize("period", range(1, 9))
+def test_every_period_leaves_a_whole_checkpoint(period: int, slots: int, state_in_ram: Path) -> None:
+    """Saves take the slots in turn, also where the period shares a factor with their number."""
+    cuts, lost = cut(state_in_ram, 4 * period + 1, slots, 0, period)
+    assert cuts >= 100
+    assert lost <= period
+
+
+@pytest.mark.parametrize("slots", [2, 3, 4])
+@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
+def test_the_last_save_is_the_newest(where: str, slots: int, request: pytest.FixtureRequest) -> None:
+    """Training, older weights, a checkpoint, training: every cut resumes at the last save, not at the highest step."""
+    program = request.getfixturevalue(where)
+    found = harness(program, "saves", slots)
+    assert int(re.fullmatch(r"cuts (\d+)\n", found)[1]) >= 100  # type: ignore[index]
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
+def test_a_slot_that_cannot_be_read_is_none(where: str, slots: int, request: pytest.FixtureRequest) -> None:
+    """A driver that fails at any one block: the state of the other slot. At a block of each: its code, and no state."""
+    program = request.getfixturevalue(where)
+    found = harness(program, "unreadable", slots)
+    assert int(re.fullmatch(r"blocks (\d+)\n", found)[1]) >= 10  # type: ignore[index]
+
+
+@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
+def test_a_checkpoint_of_an_older_runtime(where: str, request: pytest.FixtureRequest) -> None:
+    """It is loaded, and the next save is newer than all of them; poetc export reads both."""
+    program = request.getfixturevalue(where)
+    assert harness(program, "old") == "same state\n"
+    data, manifest = (program.parent / "old.store").read_bytes(), read_manifest(program.parent / MANIFEST)
+    found = newest_state(data, [listed_layout(manifest)])
+    assert found is not None and found[1] == 5
+    assert found[0] == (program.parent / "old.state").read_bytes()
 
 
 @pytest.mark.parametrize("where", ["ram", "store"])

@@ -365,7 +365,7 @@ def test_a_checkpoint_of_the_c_program_is_exported(
         assert notes == [f"{store}: the checkpoint of step {step}"]
         assert found.keys() == expected.keys()
         assert all(np.array_equal(found[name], expected[name]) for name in found)
-        data[first + (len(data) - first) // 2 * (step % 2)] ^= 1
+        data[first + (len(data) - first) // 2 * ((step - 1) % 2)] ^= 1
     store.write_bytes(data)
     with pytest.raises(UsageError, match=r"store.bin: neither a trained.bin nor a store with a whole checkpoint"):
         read_weights(solved, store)

@@ -126,8 +126,8 @@ int __wrap_unlink(const char *path)
     return failed;
 }
 
-int __real_poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint);
-int __wrap_poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+int __real_poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint);
+int __wrap_poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint)
 {
     int err = __real_poetc_checkpoint_save(runtime, checkpoint);
 

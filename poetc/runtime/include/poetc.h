@@ -171,17 +171,19 @@ typedef struct poetc_config {
     void *observer_context;  /* handed to the observer. Default NULL. */
 } poetc_config;
 
-/* All the memory that the runtime itself needs, besides the arena and the stack. That is 28 bytes where a pointer has
+/* All the memory that the runtime itself needs, besides the arena and the stack. That is 32 bytes where a pointer has
  * 4, and 40 where it has 8. */
 typedef struct poetc_runtime {
     const poetc_config *config;
     const poetc_program *program;
-    uint32_t run_count; /* complete runs of a training program: the version of the state */
+    uint32_t run_count; /* complete runs of a training program */
     uint32_t sequence;  /* runs begun, complete or not: stamps pages, so that a page of an earlier run is not taken for
                            this one's */
     uint32_t step;      /* where the last run stopped: the step that failed, or step_count */
     uint32_t page_ins;  /* transfers so far */
     uint32_t page_outs;
+    uint32_t version_offset; /* to run_count: the version of the state, with which its pages are stamped. 0 until state
+                                is taken over from a stream, which makes a new version whatever its run_count. */
 } poetc_runtime;
 
 /* Check the configuration against `program` and set up `runtime`. `state_image` holds the regions of the state, one
@@ -228,9 +230,9 @@ int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data);
  * page buffer, between two runs only. POETC_ECORRUPT: the page is not whole, and nothing was handed over. */
 int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context);
 
-/* The other way: write a page of state from `offset` of `source` on. It is then as after the complete run with which
- * runtime->run_count becomes `version`. The data go a block at a time through the page buffer, between two runs only.
- */
+/* The other way: write a page of state from `offset` of `source` on, as that of `version` (run_count and version_offset
+ * of the runtime, together). A page with two slots keeps its other version. A page with one slot that has these data
+ * already is not written. The data go a block at a time through the page buffer, between two runs only. */
 int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
                            poetc_source source, void *context);
 

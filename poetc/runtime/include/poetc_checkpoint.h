@@ -13,8 +13,11 @@
  *     }
  *
  * After a cut at any point the loop goes on from the last step whose checkpoint is whole: at most one step is lost.
- * Where state lives on the store (pages with two slots), save after every run. Where all state is in RAM, the steps
- * between two saves are those that may be lost.
+ * Where state lives on the store (pages with two slots), save after every run, and after poetc_state_read. Where all
+ * state is in RAM, the steps between two saves are those that may be lost.
+ *
+ * The newest checkpoint is the one that was saved last, whatever its step: a state that was read from a stream, and
+ * saved, is the one that a load restores.
  */
 #ifndef POETC_CHECKPOINT_H
 #define POETC_CHECKPOINT_H
@@ -25,7 +28,9 @@
 extern "C" {
 #endif
 
-#define POETC_CHECKPOINT_TRAILER 24u /* bytes at the end of a slot: version, sequence, records, their CRC-32, size, CRC-32 */
+/* Bytes at the end of a slot: number of the save, version offset, complete runs, sequence, records, their CRC-32, size,
+ * CRC-32. */
+#define POETC_CHECKPOINT_TRAILER 32u
 
 #define POETC_CHECKPOINT_WORDS 8u
 
@@ -38,18 +43,22 @@ typedef struct poetc_checkpoint {
     uint32_t records; /* the caller's, saved and restored with the state: how many records of its data it has used, */
     uint32_t records_crc;                   /* and their checksum, which tells whether the data are still the same */
     uint32_t words[POETC_CHECKPOINT_WORDS]; /* the caller's, too, for whatever else it goes on from */
+    uint32_t saves;     /* kept by save and load, 0 at first: the number of the newest save; 0: not known yet */
+    uint32_t next_slot; /* kept by them, too: where the next save goes, */
+    uint32_t version;   /* and the version of the state in the newest one: its pages must stay */
 } poetc_checkpoint;
 
 /* Blocks of one slot. */
 uint32_t poetc_checkpoint_blocks(const poetc_program *program);
 
-/* Save the state and the counters of the last complete run. 0, POETC_EINVAL (no store, fewer than two slots), or the
- * driver's code; after an error the checkpoint before this one is whole. */
-int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint);
+/* Save the state and the counters of the last complete run, in the slot behind the newest one. 0, POETC_EINVAL (no
+ * store, fewer than two slots), or the driver's code; after an error the checkpoint before this one is whole. Without a
+ * load before it, the first save reads all slots. */
+int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 
-/* Restore the newest whole checkpoint, with its `records`, `records_crc` and `words`. Torn, damaged and foreign ones
- * are passed over. After another code the state and `words` may be anything: call poetc_init with `state_image` again.
- */
+/* Restore the newest whole checkpoint, with its `records`, `records_crc` and `words`. Torn, damaged, foreign and
+ * unreadable ones are passed over. POETC_ENOENT: no slot has one. The driver's code: none is whole, and some slot
+ * cannot be read. After either the state and `words` may be anything: call poetc_init with `state_image` again. */
 int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 
 #ifdef __cplusplus

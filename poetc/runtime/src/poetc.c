@@ -263,9 +263,14 @@ static int walk_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
 
 /* State on the store is stamped with its version, and version v lives in slot v mod 2. Any other page is stamped with
  * the run that wrote it. */
+static uint32_t version_of(const poetc_runtime *runtime)
+{
+    return runtime->run_count + runtime->version_offset;
+}
+
 static int page_out(poetc_runtime *runtime, const poetc_step *step)
 {
-    const uint32_t page = (uint32_t)step->ints[0], version = runtime->run_count + 1u;
+    const uint32_t page = (uint32_t)step->ints[0], version = version_of(runtime) + 1u;
     const uint8_t *data = (const uint8_t *)runtime->config->arena + (size_t)(step->refs[0] >> 1) * POETC_ALIGN;
 
     runtime->page_outs++;
@@ -278,7 +283,7 @@ static int page_in(poetc_runtime *runtime, const poetc_step *step)
 {
     const uint32_t page = (uint32_t)step->ints[0];
     uint8_t *data = (uint8_t *)runtime->config->arena + (size_t)(step->refs[0] >> 1) * POETC_ALIGN;
-    uint32_t version = runtime->run_count;
+    uint32_t version = version_of(runtime);
 
     runtime->page_ins++;
     if (step->ints[1] == POETC_PAGE_IMAGE)
@@ -300,10 +305,33 @@ int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data)
 
 int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context)
 {
-    const uint32_t stamp = runtime->program->pages[page].slots == 2u ? runtime->run_count : 0;
+    const uint32_t stamp = runtime->program->pages[page].slots == 2u ? version_of(runtime) : 0;
     int err = walk_page(runtime, page, stamp & 1u, stamp, NULL, NULL);
 
     return err ? err : walk_page(runtime, page, stamp & 1u, stamp, sink, context);
+}
+
+/* The trailer of a page whose data begin at `offset` of `source`. */
+static int trailer_of(const poetc_runtime *runtime, uint32_t page, uint32_t stamp, uint32_t offset, poetc_source source,
+                      void *context, uint8_t trailer[POETC_TRAILER])
+{
+    const uint32_t block = runtime->program->block_bytes, size = runtime->program->pages[page].size_bytes;
+    uint8_t *buffer = (uint8_t *)runtime->config->arena + runtime->program->page_buffer_offset;
+    uint32_t done, used, crc;
+
+    make_head(trailer, page, stamp, size);
+    crc = poetc_crc32(0, trailer, 12);
+    for (done = 0; done < size; done += used) {
+        int err;
+
+        used = size - done < block ? size - done : block;
+        err = source(context, offset + done, buffer, used);
+        if (err)
+            return err;
+        crc = poetc_crc32(crc, buffer, used);
+    }
+    put_u32(trailer + 12, crc);
+    return POETC_OK;
 }
 
 int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
@@ -315,25 +343,26 @@ int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t versi
     const uint32_t stamp = program->pages[page].slots == 2u ? version : 0, count = poetc_page_blocks(program, page);
     const uint32_t first = program->pages[page].first_block + (stamp & 1u) * count;
     uint8_t *buffer = (uint8_t *)runtime->config->arena + program->page_buffer_offset;
-    uint32_t done = 0, crc, i;
     uint8_t trailer[POETC_TRAILER];
+    uint32_t done = 0, i;
+    int err = trailer_of(runtime, page, stamp, offset, source, context, trailer);
 
-    make_head(trailer, page, stamp, size);
-    crc = poetc_crc32(0, trailer, 12);
+    if (err)
+        return err;
+    /* A page with one slot has no copy: a cut must not tear data that are right already. */
+    if (program->pages[page].slots == 1u && walk_page(runtime, page, 0, 0, NULL, NULL) == POETC_OK &&
+        memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0)
+        return POETC_OK;
     for (i = 0; i < count; i++) {
         const uint32_t used = size - done < block ? size - done : block;
-        int err;
 
         memset(buffer, 0, block);
         err = used > 0 ? source(context, offset + done, buffer, used) : POETC_OK;
         if (err)
             return err;
-        crc = poetc_crc32(crc, buffer, used);
         done += used;
-        if (i == count - 1u) {
-            put_u32(trailer + 12, crc);
+        if (i == count - 1u)
             memcpy(buffer + block - POETC_TRAILER, trailer, POETC_TRAILER);
-        }
         err = store->page_out(store->context, first + i, 1, buffer);
         if (err)
             return driver_code(err);

@@ -1,19 +1,23 @@
 /* Checkpoints of the training state. See poetc_checkpoint.h.
  *
  * A slot is the data, zeros, and a trailer at the end of its last block. The data are the regions of the state, one
- * behind the other, and the caller's words. The trailer has version (complete runs), sequence, records and their
- * checksum, size, and a CRC-32 over a tag, the model's identity, these five, the data. Version v goes to slot v mod
- * slots; the trailer is in the block that is written last. Nothing says which slot is the newest: the versions do, so
- * that there is no third place that could be torn.
+ * behind the other, and the caller's words. The trailer has the number of the save, version offset, complete runs,
+ * sequence, records and their checksum, size, and a CRC-32 over a tag, the model's identity, these seven, the data. It
+ * is in the block that is written last. Saves take the slots in turn, beginning behind the newest whole one. Nothing
+ * says which slot is the newest: the numbers of the saves do, so that there is no third place that could be torn.
+ *
+ * An older runtime wrote zeros in place of the first two words, and its checksum begins at the third.
  */
 #include "poetc_checkpoint.h"
 #include "poetc_bytes.h"
 
 #include <string.h>
 
-static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '3'}; /* tells a checkpoint from a page */
+static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '4'}; /* tells a checkpoint from a page */
+static const uint8_t old_tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '3'};
 
-enum { SIZE_AT = 16, CRC_AT = 20 };
+enum { SAVE_AT = 0, OFFSET_AT = 4, RUNS_AT = 8, SEQUENCE_AT = 12, RECORDS_AT = 16, RECORDS_CRC_AT = 20 };
+enum { SIZE_AT = 24, CRC_AT = 28 };
 
 static int check(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
 {
@@ -76,14 +80,16 @@ uint32_t poetc_checkpoint_blocks(const poetc_program *program)
     return (data_bytes(program) + POETC_CHECKPOINT_TRAILER + program->block_bytes - 1u) / program->block_bytes;
 }
 
-/* CRC of the tag, the model's identity and the trailer's five words; that of the data is added to it. */
+/* CRC of the tag, the model's identity and the trailer's words before it; that of the data is added to it. */
 static uint32_t begin_crc(const poetc_checkpoint *checkpoint, const uint8_t *trailer)
 {
+    const int is_old = get_u32(trailer + SAVE_AT) == 0;
+    const uint32_t from = is_old ? RUNS_AT : SAVE_AT;
     uint8_t identity[4];
 
     put_u32(identity, checkpoint->identity);
-    return poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer,
-                       POETC_CHECKPOINT_TRAILER - 4u);
+    return poetc_crc32(poetc_crc32(poetc_crc32(0, is_old ? old_tag : tag, sizeof tag), identity, sizeof identity),
+                       trailer + from, CRC_AT - from);
 }
 
 /* Write the data, whole blocks from where they lie, the others through the buffer, in which the rest stays. */
@@ -116,71 +122,54 @@ static int write_data(const poetc_runtime *runtime, const poetc_checkpoint *chec
     return err;
 }
 
-static int save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+static uint8_t *trailer_in(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
 {
-    const poetc_program *program = runtime->program;
-    const poetc_store *store = &runtime->config->store;
-    const uint32_t block = program->block_bytes, size = data_bytes(program), count = poetc_checkpoint_blocks(program);
-    const uint32_t first = checkpoint->first_block + runtime->run_count % checkpoint->slots * count;
-    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + block - POETC_CHECKPOINT_TRAILER;
-    int err = write_data(runtime, checkpoint, first, size);
-
-    if (!err && count - size / block == 2u) { /* the trailer has no room beside the rest of the data */
-        err = driver_code(store->page_out(store->context, first + size / block, 1, buffer));
-        memset(buffer, 0, block);
-    }
-    if (err)
-        return err;
-    put_u32(trailer, runtime->run_count);
-    put_u32(trailer + 4, runtime->sequence);
-    put_u32(trailer + 8, checkpoint->records);
-    put_u32(trailer + 12, checkpoint->records_crc);
-    put_u32(trailer + SIZE_AT, size);
-    put_u32(trailer + CRC_AT, crc_of_data(begin_crc(checkpoint, trailer), runtime, checkpoint));
-    err = barrier(store); /* the trailer vouches for pages of this run, too, which have no other */
-    if (!err)
-        err = driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
-    return err ? err : barrier(store); /* the next bytes overwrite the version before */
+    return (uint8_t *)checkpoint->buffer + runtime->program->block_bytes - POETC_CHECKPOINT_TRAILER;
 }
 
-int poetc_checkpoint_save(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+static uint32_t first_block_of(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint, uint32_t slot)
 {
-    int err = check(runtime, checkpoint);
+    return checkpoint->first_block + slot * poetc_checkpoint_blocks(runtime->program);
+}
 
-    return err ? err : save(runtime, checkpoint);
+/* The number of the save in a trailer, complete runs (which order those of an older runtime), and the slot. */
+typedef struct age {
+    uint32_t save, runs, slot;
+} age;
+
+static int is_newer(const age *a, const age *b)
+{
+    if (a->save != b->save)
+        return a->save > b->save;
+    return a->runs != b->runs ? a->runs > b->runs : a->slot > b->slot;
 }
 
 /* Read the trailer of a slot into the buffer. 0, POETC_ENOENT where it cannot be one of ours, or the driver's code. */
 static int read_trailer(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint, uint32_t slot)
 {
-    const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
-    const uint32_t count = poetc_checkpoint_blocks(program);
-    uint8_t *buffer = checkpoint->buffer, *trailer = buffer + program->block_bytes - POETC_CHECKPOINT_TRAILER;
-    int err =
-        driver_code(store->page_in(store->context, checkpoint->first_block + (slot + 1u) * count - 1u, 1, buffer));
+    const uint32_t last = first_block_of(runtime, checkpoint, slot + 1u) - 1u;
+    int err = driver_code(store->page_in(store->context, last, 1, checkpoint->buffer));
 
-    if (err)
-        return err;
-    if (get_u32(trailer + SIZE_AT) != data_bytes(program) || get_u32(trailer) % checkpoint->slots != slot)
-        return POETC_ENOENT;
-    return POETC_OK;
+    if (!err && get_u32(trailer_in(runtime, checkpoint) + SIZE_AT) != data_bytes(runtime->program))
+        err = POETC_ENOENT;
+    return err;
 }
 
-/* Read the data of the slot whose trailer is in the buffer; POETC_ENOENT if its checksum does not hold. */
-static int read_data(poetc_runtime *runtime, poetc_checkpoint *checkpoint, uint32_t slot)
+/* Read the data of a slot with that trailer, to their place or, without `keeps`, block after block to the buffer alone.
+ * POETC_ENOENT if the checksum does not hold. */
+static int read_data(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint, uint32_t slot,
+                     const uint8_t *trailer, int keeps)
 {
-    const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
-    const uint32_t block = program->block_bytes, size = data_bytes(program);
-    const uint32_t first = checkpoint->first_block + slot * poetc_checkpoint_blocks(program);
-    uint8_t *buffer = checkpoint->buffer, trailer[POETC_CHECKPOINT_TRAILER];
-    uint32_t done, length;
+    const uint32_t block = runtime->program->block_bytes, size = data_bytes(runtime->program);
+    const uint32_t first = first_block_of(runtime, checkpoint, slot);
+    uint8_t *buffer = checkpoint->buffer;
+    uint32_t crc = begin_crc(checkpoint, trailer), done, length;
 
-    memcpy(trailer, buffer + block - POETC_CHECKPOINT_TRAILER, POETC_CHECKPOINT_TRAILER);
     for (done = 0; done < size; done += length) {
         uint8_t *data = piece(runtime, checkpoint, done, &length);
-        const uint32_t used = done % block, whole = used == 0 ? length / block : 0;
+        const uint32_t used = done % block, whole = keeps && used == 0 ? length / block : 0;
         int err = POETC_OK;
 
         if (used == 0)
@@ -190,55 +179,118 @@ static int read_data(poetc_runtime *runtime, poetc_checkpoint *checkpoint, uint3
             return err;
         if (whole > 0) {
             length = whole * block;
-            continue;
+        } else {
+            if (length > block - used)
+                length = block - used;
+            if (keeps)
+                memcpy(data, buffer + used, length);
+            else
+                data = buffer + used;
         }
-        if (length > block - used)
-            length = block - used;
-        memcpy(data, buffer + used, length);
+        crc = poetc_crc32(crc, data, length);
     }
-    if (get_u32(trailer + CRC_AT) != crc_of_data(begin_crc(checkpoint, trailer), runtime, checkpoint))
-        return POETC_ENOENT;
-    runtime->run_count = get_u32(trailer);
-    runtime->sequence = get_u32(trailer + 4) + 1u; /* pages of the run that was cut carry the next one */
-    checkpoint->records = get_u32(trailer + 8);
-    checkpoint->records_crc = get_u32(trailer + 12);
-    return POETC_OK;
+    return get_u32(trailer + CRC_AT) == crc ? POETC_OK : POETC_ENOENT;
 }
 
-/* From the newest trailer to the oldest, until one has its data. */
-static int load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
+/* Find the newest whole slot, and copy its trailer. With `keeps`, its data are then in their place. A slot that cannot
+ * be read is none; the driver's code is returned only where no slot is whole. */
+static int find(const poetc_runtime *runtime, poetc_checkpoint *checkpoint, uint8_t *trailer, int keeps)
 {
-    const uint8_t *trailer =
-        (const uint8_t *)checkpoint->buffer + runtime->program->block_bytes - POETC_CHECKPOINT_TRAILER;
-    uint32_t slot, below = UINT32_MAX;
+    const uint8_t *found = trailer_in(runtime, checkpoint);
+    age below = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+    int result = POETC_ENOENT;
 
     for (;;) {
-        uint32_t newest = 0, newest_slot = checkpoint->slots;
+        age newest = {0, 0, checkpoint->slots}, one;
         int err;
 
-        for (slot = 0; slot < checkpoint->slots; slot++) {
-            err = read_trailer(runtime, checkpoint, slot);
+        for (one.slot = 0; one.slot < checkpoint->slots; one.slot++) {
+            err = read_trailer(runtime, checkpoint, one.slot);
+            one.save = get_u32(found + SAVE_AT);
+            one.runs = get_u32(found + RUNS_AT);
             if (err && err != POETC_ENOENT)
-                return err;
-            if (!err && get_u32(trailer) < below && (newest_slot == checkpoint->slots || get_u32(trailer) > newest)) {
-                newest = get_u32(trailer);
-                newest_slot = slot;
+                result = err;
+            if (!err && is_newer(&below, &one) && (newest.slot == checkpoint->slots || is_newer(&one, &newest))) {
+                newest = one;
+                memcpy(trailer, found, POETC_CHECKPOINT_TRAILER);
             }
         }
-        if (newest_slot == checkpoint->slots)
-            return POETC_ENOENT;
-        err = read_trailer(runtime, checkpoint, newest_slot);
-        if (!err)
-            err = read_data(runtime, checkpoint, newest_slot);
+        if (newest.slot == checkpoint->slots)
+            return result;
+        err = read_data(runtime, checkpoint, newest.slot, trailer, keeps);
+        if (!err) {
+            /* Higher than that of any slot that cannot be read, should it be readable again some day. */
+            checkpoint->saves = newest.save + checkpoint->slots - 1u;
+            checkpoint->next_slot = (newest.slot + 1u) % checkpoint->slots;
+            checkpoint->version = newest.runs + get_u32(trailer + OFFSET_AT);
+            return POETC_OK;
+        }
         if (err != POETC_ENOENT)
-            return err;
+            result = err;
         below = newest;
     }
 }
 
-int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
+static int save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint)
 {
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t block = program->block_bytes, size = data_bytes(program), count = poetc_checkpoint_blocks(program);
+    const uint32_t first = first_block_of(runtime, checkpoint, checkpoint->next_slot);
+    uint8_t *trailer = trailer_in(runtime, checkpoint);
+    int err = write_data(runtime, checkpoint, first, size);
+
+    if (!err && count - size / block == 2u) { /* the trailer has no room beside the rest of the data */
+        err = driver_code(store->page_out(store->context, first + size / block, 1, checkpoint->buffer));
+        memset(checkpoint->buffer, 0, block);
+    }
+    if (err)
+        return err;
+    put_u32(trailer + SAVE_AT, checkpoint->saves + 1u);
+    put_u32(trailer + OFFSET_AT, runtime->version_offset);
+    put_u32(trailer + RUNS_AT, runtime->run_count);
+    put_u32(trailer + SEQUENCE_AT, runtime->sequence);
+    put_u32(trailer + RECORDS_AT, checkpoint->records);
+    put_u32(trailer + RECORDS_CRC_AT, checkpoint->records_crc);
+    put_u32(trailer + SIZE_AT, size);
+    put_u32(trailer + CRC_AT, crc_of_data(begin_crc(checkpoint, trailer), runtime, checkpoint));
+    err = barrier(store); /* the trailer vouches for pages of this run, too, which have no other */
+    if (!err)
+        err = driver_code(store->page_out(store->context, first + count - 1u, 1, checkpoint->buffer));
+    return err ? err : barrier(store); /* the next bytes overwrite the version before */
+}
+
+int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint)
+{
+    uint8_t trailer[POETC_CHECKPOINT_TRAILER];
     int err = check(runtime, checkpoint);
 
-    return err ? err : load(runtime, checkpoint);
+    if (err)
+        return err;
+    if (checkpoint->saves == 0) /* nothing was loaded: which slot must not be touched? */
+        (void)find(runtime, checkpoint, trailer, 0);
+    err = save(runtime, checkpoint);
+    if (!err) { /* else the next save takes the same slot: the others are whole */
+        checkpoint->saves++;
+        checkpoint->version = runtime->run_count + runtime->version_offset;
+        checkpoint->next_slot = (checkpoint->next_slot + 1u) % checkpoint->slots;
+    }
+    return err;
+}
+
+int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
+{
+    uint8_t trailer[POETC_CHECKPOINT_TRAILER];
+    int err = check(runtime, checkpoint);
+
+    if (!err)
+        err = find(runtime, checkpoint, trailer, 1);
+    if (err)
+        return err;
+    runtime->version_offset = get_u32(trailer + OFFSET_AT);
+    runtime->run_count = get_u32(trailer + RUNS_AT);
+    runtime->sequence = get_u32(trailer + SEQUENCE_AT) + 1u; /* pages of the run that was cut carry the next one */
+    checkpoint->records = get_u32(trailer + RECORDS_AT);
+    checkpoint->records_crc = get_u32(trailer + RECORDS_CRC_AT);
+    return POETC_OK;
 }

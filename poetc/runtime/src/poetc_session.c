@@ -191,15 +191,24 @@ POETC_COLD int poetc_session_save(poetc_session *session, poetc_sink sink, void 
 
 int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source source, void *context)
 {
-    const poetc_program *before = session->runtime.program;
-    int err = poetc_select(&session->runtime, session->model->train.program);
+    poetc_runtime *runtime = &session->runtime;
+    const poetc_checkpoint *checkpoint = &session->checkpoint;
+    const poetc_program *before = runtime->program;
+    const uint32_t offset = runtime->version_offset;
+    int err = poetc_select(runtime, session->model->train.program);
 
+    /* The next version takes the slots of the pages that the newest checkpoint does not need. */
+    if (checkpoint->saves > 0)
+        runtime->version_offset += (runtime->run_count + offset - checkpoint->version) & 1u;
     if (!err)
-        err = poetc_state_read(&session->runtime, &session->model->state, size_bytes, source, context);
+        err = poetc_state_read(runtime, &session->model->state, size_bytes, source, context);
     if (!err)
         session->is_lost = 0; /* all of it is replaced */
-    else if (session->is_lost)
-        session->runtime.program = before; /* whose state is to be recovered */
+    else {
+        runtime->version_offset = offset;
+        if (session->is_lost)
+            runtime->program = before; /* whose state is to be recovered */
+    }
     return err;
 }
 

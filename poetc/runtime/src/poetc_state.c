@@ -88,7 +88,7 @@ int poetc_state_read(poetc_runtime *runtime, const poetc_state *state, uint32_t 
                      void *context)
 {
     uint8_t trailer[POETC_STATE_TRAILER];
-    uint32_t data_bytes = 0, offset = 0, i;
+    uint32_t data_bytes = 0, offset, version, steps, i;
     int err;
 
     for (i = 0; i < state->region_count; i++)
@@ -96,16 +96,23 @@ int poetc_state_read(poetc_runtime *runtime, const poetc_state *state, uint32_t 
     if (size_bytes != data_bytes + POETC_STATE_TRAILER)
         return POETC_EINVAL;
     err = check(state, data_bytes, source, context, trailer);
-    for (i = 0; i < state->region_count && !err; i++) {
-        const poetc_region *region = &state->regions[i];
+    if (err)
+        return err;
+    steps = get_u32(trailer + STEPS_AT);
+    version = runtime->run_count + runtime->version_offset + 1u;
+    /* Pages first: they take their other slots, so that the last checkpoint stands until the next one. */
+    for (i = state->region_count, offset = data_bytes; i > 0 && !err; i--) {
+        const poetc_region *region = &state->regions[i - 1u];
 
+        offset -= region_bytes(runtime->program, region);
         if (region->size_bytes > 0)
             err = source(context, offset, (uint8_t *)runtime->config->arena + region->place, region->size_bytes);
         else
-            err = poetc_write_state_page(runtime, region->place, get_u32(trailer + STEPS_AT), offset, source, context);
-        offset += region_bytes(runtime->program, region);
+            err = poetc_write_state_page(runtime, region->place, version, offset, source, context);
     }
-    if (!err)
-        runtime->run_count = get_u32(trailer + STEPS_AT);
+    if (!err) {
+        runtime->run_count = steps;
+        runtime->version_offset = version - steps;
+    }
     return err;
 }

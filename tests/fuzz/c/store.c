@@ -26,7 +26,7 @@ static void mend_pages(void)
 
 static void mend_checkpoints(void)
 {
-    static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '3'};
+    static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '4'};
     const poetc_checkpoint *checkpoint = &session.checkpoint;
     const uint32_t count = poetc_checkpoint_blocks(session.model->train.program);
     uint32_t slot, crc;
@@ -34,12 +34,13 @@ static void mend_checkpoints(void)
     for (slot = 0; slot < checkpoint->slots; slot++) {
         uint8_t *data = medium + (size_t)(checkpoint->first_block + slot * count) * BLOCK_BYTES;
         uint8_t *trailer = data + (size_t)count * BLOCK_BYTES - POETC_CHECKPOINT_TRAILER, identity[4];
-        const uint32_t size = (uint32_t)trailer[16] | (uint32_t)trailer[17] << 8;
+        const uint32_t size = (uint32_t)trailer[24] | (uint32_t)trailer[25] << 8;
 
+        trailer[3] &= 0x7f; /* no card lives long enough for its count of saves to wrap */
         store_u32(identity, checkpoint->identity);
-        crc = poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer, 20);
+        crc = poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer, 28);
         if (size <= (uint32_t)(trailer - data))
-            store_u32(trailer + 20, poetc_crc32(crc, data, size));
+            store_u32(trailer + 28, poetc_crc32(crc, data, size));
     }
 }
 
@@ -67,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (i = 0; i < 2 && !err; i++)
         err = step(&loss);
     FUZZ_HOLDS(err <= 0);
-    if (err || session.runtime.run_count < 2u) /* the last: the count of a card has wrapped */
+    if (err)
         return 0;
     if (save_state(&before) != POETC_OK || poetc_session_checkpoint(&session) != POETC_OK)
         return 0;

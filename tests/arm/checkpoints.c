@@ -1,0 +1,328 @@
+/* Checkpoints beside streams of state, drivers that fail, and slots that an older runtime wrote. Built with the emitted
+ * model.
+ *
+ *     checkpoints saves SLOTS         power cuts around a state that is read from a stream; prints "cuts N"
+ *     checkpoints unreadable SLOTS    blocks that the driver cannot read; prints "blocks N"
+ *     checkpoints old                 slots in the form of an older runtime; prints "same state", and writes old.store
+ *                                     and old.state
+ *
+ * Says what is wrong and exits 1 otherwise.
+ */
+#include "model.h"
+#include "poetc_session.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCKS = 4096, BLOCK = POETC_MODEL_BLOCK_BYTES, POWER_IS_OFF = -99, BAD_BLOCK = -74, LOAD = 5, OPERATIONS = 9 };
+
+typedef struct stream {
+    uint8_t bytes[2 * POETC_MODEL_ARENA_BYTES + BLOCKS];
+    uint32_t size_bytes;
+} stream;
+
+static uint8_t card[BLOCKS][BLOCK], fresh_card[BLOCKS][BLOCK];
+static uint8_t arena[POETC_MODEL_ARENA_BYTES] __attribute__((aligned(16)));
+static uint8_t buffer[BLOCK];
+static long writes, cut_at; /* blocks written since the beginning; the one that is torn */
+static int power = 1;
+static uint32_t bad_first = POETC_NONE, bad_second = POETC_NONE; /* blocks that cannot be read */
+static stream states[OPERATIONS + 1], now;
+static poetc_session session;
+static uint32_t slots;
+
+static void fail(const char *what, long a, long b)
+{
+    printf("%s: %ld, %ld\n", what, a, b);
+    exit(1);
+}
+
+static int page_out(void *context, uint32_t first, uint32_t count, const void *data)
+{
+    uint32_t i;
+
+    (void)context;
+    for (i = 0; i < count; i++) {
+        const int is_torn = power && ++writes == cut_at;
+
+        if (!power)
+            return POWER_IS_OFF;
+        memcpy(card[first + i], (const uint8_t *)data + (size_t)i * BLOCK, is_torn ? BLOCK / 2 : BLOCK);
+        power = !is_torn;
+    }
+    return power ? 0 : POWER_IS_OFF;
+}
+
+static int page_in(void *context, uint32_t first, uint32_t count, void *data)
+{
+    uint32_t i;
+
+    (void)context;
+    if (!power)
+        return POWER_IS_OFF;
+    for (i = first; i < first + count; i++)
+        if (i == bad_first || i == bad_second)
+            return BAD_BLOCK;
+    memcpy(data, card[first], (size_t)count * BLOCK);
+    return 0;
+}
+
+static int put(void *context, const void *data, uint32_t size_bytes)
+{
+    stream *to = context;
+
+    if (size_bytes > sizeof to->bytes - to->size_bytes)
+        fail("a stream is too long", (long)to->size_bytes, (long)size_bytes);
+    memcpy(to->bytes + to->size_bytes, data, size_bytes);
+    to->size_bytes += size_bytes;
+    return 0;
+}
+
+static int get(void *context, uint32_t offset, void *data, uint32_t size_bytes)
+{
+    memcpy(data, ((const stream *)context)->bytes + offset, size_bytes);
+    return 0;
+}
+
+static void read_state(stream *to)
+{
+    to->size_bytes = 0;
+    if (poetc_session_save(&session, put, to))
+        fail("the state cannot be read", 0, 0);
+}
+
+static int is_same(const stream *a, const stream *b)
+{
+    return a->size_bytes == b->size_bytes && memcmp(a->bytes, b->bytes, a->size_bytes) == 0;
+}
+
+static void start(void)
+{
+    poetc_config config = {0};
+
+    memset(arena, 0xa5, sizeof arena);
+    memset(&session, 0xa5, sizeof session);
+    config.arena = arena;
+    config.arena_bytes = sizeof arena;
+    config.store.page_out = page_out;
+    config.store.page_in = page_in;
+    if (poetc_session_init(&session, POETC_MODEL_DESCRIPTION, &config))
+        fail("no session", 0, 0);
+    session.checkpoint.buffer = buffer;
+    session.checkpoint.slots = slots;
+}
+
+/* Operation `index` of the story: a training step, or the state after two steps from a stream. Then a checkpoint. */
+static int operate(int index)
+{
+    const poetc_binding *inputs = POETC_MODEL_INPUTS;
+    uint32_t i, j;
+    int err;
+
+    if (index == LOAD) {
+        err = poetc_session_load(&session, states[2].size_bytes, get, &states[2]);
+    } else {
+        for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
+            memset(arena + inputs[i].offset, 0, inputs[i].size_bytes);
+            for (j = 0; i == 0 && j + 4 <= inputs[i].size_bytes; j += 4) {
+                float value = (float)(((uint32_t)index * 7u + j) % 11u) * 0.125f - 0.5f;
+                memcpy(arena + inputs[i].offset + j, &value, 4);
+            }
+        }
+        err = poetc_session_step(&session, NULL, NULL);
+    }
+    return err ? err : poetc_session_checkpoint(&session);
+}
+
+/* From operation `done` to the end. Returns how many are complete; `states` is filled where there was no cut. */
+static int go_on(int done, int keeps)
+{
+    for (; done < OPERATIONS; done++) {
+        const int err = operate(done);
+
+        if (err == POWER_IS_OFF)
+            break;
+        if (err)
+            fail("an operation failed", done, err);
+        if (keeps)
+            read_state(&states[done + 1]);
+    }
+    return done;
+}
+
+static void whole_story(void)
+{
+    memcpy(card, fresh_card, sizeof card);
+    start();
+    read_state(&states[0]);
+    if (poetc_session_resume(&session))
+        fail("a fresh card", 0, 0);
+    go_on(0, 1);
+    if (!is_same(&states[2], &states[LOAD + 1]))
+        fail("the stream is not the state", 0, 0);
+}
+
+static void cut_everywhere(void)
+{
+    long total, cut;
+
+    writes = 0;
+    whole_story();
+    total = writes;
+    for (cut = 1; cut <= total; cut++) {
+        int done, found, err;
+
+        memcpy(card, fresh_card, sizeof card);
+        writes = 0;
+        cut_at = cut;
+        start();
+        err = poetc_session_resume(&session);
+        done = go_on(0, 0);
+        power = 1;
+        cut_at = 0;
+        start();
+        err = poetc_session_resume(&session);
+        if (err)
+            fail("no resume after the cut", cut, err);
+        read_state(&now);
+        found = is_same(&now, &states[done]) ? done : done + 1;
+        if (found > OPERATIONS || !is_same(&now, &states[found]))
+            fail("another state than that of the last save, cut and operations", cut, done);
+        go_on(found, 0);
+        read_state(&now);
+        if (!is_same(&now, &states[OPERATIONS]))
+            fail("another end, cut and operations", cut, done);
+    }
+    printf("cuts %ld\n", total);
+}
+
+static void bad_blocks(void)
+{
+    uint32_t count, first, newest, block, i;
+
+    whole_story();
+    count = poetc_checkpoint_blocks(session.model->train.program);
+    first = session.checkpoint.first_block;
+    newest = (session.checkpoint.next_slot + slots - 1u) % slots;
+    for (block = 0; block < count; block++) {
+        for (i = 0; i < slots; i++) {
+            const int err = (bad_first = first + i * count + block, start(), poetc_session_resume(&session));
+            const uint32_t expected = i == newest ? OPERATIONS - 1 : OPERATIONS;
+
+            if (err || (int)(session.runtime.run_count) != (int)expected - LOAD + 1)
+                fail("one bad block: code, step", err, (long)session.runtime.run_count);
+        }
+    }
+    if (slots == 2) {
+        bad_first = first;
+        bad_second = first + count;
+        start();
+        if (poetc_session_resume(&session) != BAD_BLOCK || poetc_session_step(&session, NULL, NULL) != POETC_EIO)
+            fail("no slot can be read", 0, 0);
+    }
+    bad_first = first + newest * count; /* the save that cannot be read is replaced, and never comes back */
+    bad_second = POETC_NONE;
+    start();
+    if (poetc_session_resume(&session) || poetc_session_checkpoint(&session))
+        fail("one bad block, and a save", 0, 0);
+    read_state(&now);
+    bad_first = POETC_NONE;
+    start();
+    if (poetc_session_resume(&session))
+        fail("readable again", 0, 0);
+    read_state(&states[0]);
+    if (!is_same(&now, &states[0]))
+        fail("a save of before came back", 0, 0);
+    printf("blocks %lu\n", (unsigned long)(count * slots));
+}
+
+static void put_word(uint8_t *to, uint32_t value)
+{
+    int i;
+
+    for (i = 0; i < 4; i++)
+        to[i] = (uint8_t)(value >> 8 * i);
+}
+
+/* A slot as the older runtime wrote it: the trailer begins with the complete runs, version v is in slot v mod 2. */
+static void make_old(uint32_t slot, uint32_t count, uint32_t size_bytes)
+{
+    static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '3'};
+    uint8_t *data = card[session.checkpoint.first_block + slot * count];
+    uint8_t *trailer = data + (size_t)count * BLOCK - 24, identity[4];
+    uint32_t crc;
+
+    memset(trailer - 8, 0, 8);
+    put_word(identity, session.checkpoint.identity);
+    crc = poetc_crc32(poetc_crc32(poetc_crc32(0, tag, 8), identity, 4), trailer, 20);
+    put_word(trailer + 20, poetc_crc32(crc, data, size_bytes));
+}
+
+static void old_form(void)
+{
+    static uint8_t swapped[BLOCKS][BLOCK];
+    uint32_t count, size_bytes = 4u * POETC_CHECKPOINT_WORDS, i, k;
+    FILE *file;
+
+    memcpy(card, fresh_card, sizeof card);
+    start();
+    read_state(&states[0]);
+    if (poetc_session_resume(&session))
+        fail("a fresh card", 0, 0);
+    for (k = 0; k < 4; k++)
+        if (operate((int)k))
+            fail("a step", (long)k, 0);
+    read_state(&states[4]);
+    count = poetc_checkpoint_blocks(session.model->train.program);
+    for (i = 0; i < session.model->train.program->region_count; i++)
+        size_bytes += session.model->train.program->regions[i].size_bytes;
+    /* Steps 3 and 4 are in slots 0 and 1 of today, and were in slots 1 and 0. */
+    k = session.checkpoint.first_block;
+    memcpy(swapped, card[k], (size_t)count * BLOCK);
+    memmove(card[k], card[k + count], (size_t)count * BLOCK);
+    memcpy(card[k + count], swapped, (size_t)count * BLOCK);
+    make_old(0, count, size_bytes);
+    make_old(1, count, size_bytes);
+    start();
+    if (poetc_session_resume(&session) || session.runtime.run_count != 4)
+        fail("the older runtime's checkpoint: step", (long)session.runtime.run_count, 4);
+    read_state(&now);
+    if (!is_same(&now, &states[4]))
+        fail("another state", 0, 0);
+    if (operate(4))
+        fail("a step after it", 0, 0);
+    read_state(&states[5]);
+    start();
+    if (poetc_session_resume(&session) || session.runtime.run_count != 5)
+        fail("a save after it: step", (long)session.runtime.run_count, 5);
+    read_state(&now);
+    if (!is_same(&now, &states[5]))
+        fail("another state after it", 0, 0);
+    file = fopen("old.store", "wb");
+    if (file == NULL || fwrite(card, 1, sizeof card, file) != sizeof card || fclose(file))
+        fail("old.store", 0, 0);
+    file = fopen("old.state", "wb");
+    if (file == NULL || fwrite(now.bytes, 1, now.size_bytes, file) != now.size_bytes || fclose(file))
+        fail("old.state", 0, 0);
+    printf("same state\n");
+}
+
+int main(int argc, char **argv)
+{
+    FILE *image = fopen("store.img", "rb");
+
+    if (image != NULL) {
+        if (fread(fresh_card, 1, sizeof fresh_card, image) == 0)
+            return 1;
+        fclose(image);
+    }
+    slots = argc > 2 ? (uint32_t)atoi(argv[2]) : 2u;
+    if (strcmp(argv[1], "saves") == 0)
+        cut_everywhere();
+    else if (strcmp(argv[1], "unreadable") == 0)
+        bad_blocks();
+    else
+        old_form();
+    return 0;
+}
