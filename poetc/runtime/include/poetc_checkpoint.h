@@ -16,8 +16,8 @@
  * Where state lives on the store (pages with two slots), save after every run, and after poetc_state_read. Where all
  * state is in RAM, the steps between two saves are those that may be lost.
  *
- * The newest checkpoint is the one that was saved last, whatever its step: a state that was read from a stream, and
- * saved, is the one that a load restores.
+ * The newest checkpoint is the one that was saved last, whatever its step. So a state that was read from a stream lasts
+ * once it is saved.
  */
 #ifndef POETC_CHECKPOINT_H
 #define POETC_CHECKPOINT_H

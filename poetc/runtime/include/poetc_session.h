@@ -103,7 +103,7 @@ const void *poetc_session_output(const poetc_session *session, uint32_t index);
 float poetc_session_learning_rate(const poetc_session *session);
 int poetc_session_set_learning_rate(poetc_session *session, float rate);
 
-/* The state as one stream: see poetc_state.h. Where checkpoints are saved, resume first: state on the store then takes
+/* The state as one stream: see poetc_state.h. Where checkpoints are saved, resume first. State on the store then takes
  * the place that the newest checkpoint does not need, and a cut leaves that checkpoint. The next checkpoint makes the
  * load last, whatever its step: save it before the next step. */
 int poetc_session_save(poetc_session *session, poetc_sink sink, void *context);

@@ -2,9 +2,10 @@
  *
  * A slot is the data, zeros, and a trailer at the end of its last block. The data are the regions of the state, one
  * behind the other, and the caller's words. The trailer has the number of the save, version offset, complete runs,
- * sequence, records and their checksum, size, and a CRC-32 over a tag, the model's identity, these seven, the data. It
- * is in the block that is written last. Saves take the slots in turn, beginning behind the newest whole one. Nothing
- * says which slot is the newest: the numbers of the saves do, so that there is no third place that could be torn.
+ * sequence, records and their checksum, size, and a CRC-32. That covers a tag, the model's identity, the words before,
+ * and the data. The trailer is in the block that is written last. Saves take the slots in turn, beginning behind the
+ * newest whole one. Nothing says which slot is the newest: the numbers of the saves do, so that there is no third place
+ * that could be torn.
  *
  * An older runtime wrote zeros in place of the first two words, and its checksum begins at the third.
  */
