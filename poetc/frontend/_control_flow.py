@@ -85,7 +85,7 @@ class _Body:
         values = [self.c.value(name) for name in names]
         return [
             self.bind(self.c.constant(self.c.array(v)), f"{self.label}.zeros")
-            if v.known and isinstance(v.array, np.ndarray) and not v.array.any()
+            if isinstance(v.array, np.ndarray) and self.c.is_zero(v)
             else name
             for name, v in zip(names, values, strict=True)
         ]

@@ -466,6 +466,9 @@ class _Restoring:
                     read = self._read_by(call, node, k)
                     if read in call.parameters and read not in self.mangled:
                         result.aliases.setdefault(name, self._unmangled(call, read))
+        for kind, name in self.declared.values():
+            if name in self.initializers:
+                (own if kind == "PARAMETER" else buffers).add(name)
         result.parameters = frozenset(own | result.aliases.keys())
         if self.calls:  # the exporter's own: an initial state of zeros, the scale of a norm without one
             foreign = {n: t for n, t in self.initializers.items() if not is_module_name(n)}

@@ -23,7 +23,8 @@ class Value:
     """The facts on one ONNX value. Either it depends on the graph's inputs and has a `tensor`, or it can be known.
 
     `weight`: made of a float tensor that may turn out to be trained, so operators on it are emitted besides being
-    foldable. `node`: evaluates to `array` on demand. `sequence`: the members, where the value is a sequence of tensors.
+    foldable. It may be of any element type. `node`: evaluates to `array` on demand. `sequence`: the members, where the
+    value is a sequence of tensors.
     """
 
     name: str
@@ -113,6 +114,8 @@ class Importer:
         self.node = Node(onnx.NodeProto())
         self.dequantized: dict[tuple[object, ...], Value] = {}  # weights that the file holds as integers
         self.computed: set[str] = set()  # tensors whose numbers were computed here: never trained
+        self.read: dict[Value, str] = {}  # floats of the file whose numbers are fixed, and the node that reads them
+        self._followed: set[Value] = set()
         self._constants = 0
 
     # --- ONNX values ---
@@ -131,12 +134,43 @@ class Importer:
     def optional(self, n: Node, index: int) -> Value | None:
         return self.value(n.inputs[index]) if n.has_input(index) else None
 
+    def leaves(self, value: Value) -> set[Value]:
+        """The floats of the file that a known value is made of."""
+        found, seen, waiting = set[Value](), {value}, [value]
+        while waiting:
+            v = waiting.pop()
+            if v.given:
+                found |= {v} if v.is_float else set()
+                continue
+            made = {self.value(i) for i in v.node.inputs if i} if v.node is not None else set()
+            waiting += made - seen
+            seen |= made
+        return found
+
+    def is_declared(self, value: Value) -> bool:
+        """Whether a known value is made of a parameter that the file declares."""
+        return value.weight and any(v.name in self.trained for v in self.leaves(value))
+
+    def is_zero(self, value: Value) -> bool:
+        """Whether all its numbers are zero, and none of them is a parameter that the file declares."""
+        return value.known and not self.is_declared(value) and not self._numbers(value, "an input").any()
+
     def array(self, value: Value, what: str = "an input") -> Array:
-        """The numbers of a known value. Unsupported when they depend on the graph's inputs."""
+        """The numbers of a known value, as they are now. Unsupported when they depend on the graph's inputs.
+
+        The floats of the file that they are made of must not be trained: `read` has them.
+        """
+        if value.known and value not in self._followed:
+            self._followed.add(value)
+            for leaf in self.leaves(value):
+                self.read.setdefault(leaf, self.node.label)
+        return self._numbers(value, what)
+
+    def _numbers(self, value: Value, what: str) -> Array:
         if value.array is None:
             if value.node is None:
                 raise Unsupported(f"{what} that is computed from the model's inputs (it must be constant)")
-            self.fold(value.node)
+            self._fold(value.node)
         if isinstance(value.array, Fill):
             if value.elements * 4 > LARGEST_FOLDED_BYTES:
                 raise Unsupported(f"{what} as large as {list(value.shape)} in a computation at import time")
@@ -161,8 +195,10 @@ class Importer:
             raise Unsupported(f"a constant as large as {list(shape)} made at import time")
 
     def number(self, value: Value | None) -> float | None:
-        """The number of a known one-element value, else None."""
+        """The number of a known one-element value that training cannot change, else None."""
         if value is None or not value.known or value.elements != 1:
+            return None
+        if value.weight and (not value.given or value.name in self.trained):
             return None
         return float(self.array(value).reshape(-1)[0])
 
@@ -173,7 +209,13 @@ class Importer:
 
     def fold(self, n: Node) -> None:
         """Evaluate a node whose inputs are all known; fills in the arrays of its outputs."""
-        inputs = [self.array(self.value(i)) if i else None for i in n.inputs]
+        for i in n.inputs:
+            if i:
+                self.array(self.value(i))
+        self._fold(n)
+
+    def _fold(self, n: Node) -> None:
+        inputs = [self._numbers(self.value(i), "an input") if i else None for i in n.inputs]
         try:
             results = _folding.fold(n.proto, inputs, self.opset, self.room_bytes)
         except _folding.FoldingError as error:

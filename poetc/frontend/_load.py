@@ -59,13 +59,14 @@ from poetc.frontend._rewriter import Rewriter
 from poetc.frontend._traced_batch import batch_of, merging, other_batches
 from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._translations import DOMAINS, TRANSLATIONS
-from poetc.frontend._values import constant, constant_of_shape, dequantized, fill_for, fill_roles, shape_of
-from poetc.frontend.roles import assign_roles
+from poetc.frontend._values import constant, constant_of_shape, dequantized, eye_like, fill_for, fill_roles, shape_of
+from poetc.frontend.roles import GATES, assign_roles
 from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
 from poetc.ops import load_others
 
-# Their results are facts about the file, not numbers that could be trained.
-_ALWAYS_FOLDED = frozenset({"Shape", "Size", "NonZero", "Range", "EyeLike", "OneHot", "Trilu", "IsNaN", "IsInf"})
+_WITHOUT_NUMBERS = frozenset({"Constant", "ConstantOfShape", "Shape", "Size", "EyeLike"})  # shapes are all they read
+# Facts about the file, unless made of a tensor with a parameter's name, or of different numbers.
+_MOSTLY_FOLDED = frozenset({"NonZero", "Range", "OneHot", "Trilu", "IsNaN", "IsInf"})
 
 
 def load(
@@ -209,7 +210,7 @@ class _Source:
             self.notes.append(f"dropped {len(names)} unused {what}{'s' * (len(names) > 1)}: {shown}")
 
     def _decode(self, tensors: Sequence[onnx.TensorProto], folder: Path, random_weights: int | None) -> list[Value]:
-        roles = fill_roles(self.nodes)
+        roles, gates = fill_roles(self.nodes), _gates(self.nodes)
         result, absent, narrowed = [], [], []
         for tensor in tensors:
             dtype = tensor_dtype(tensor)
@@ -222,8 +223,8 @@ class _Source:
                 array = fill_for(tensor.name, shape, dtype, roles.get(tensor.name, ""), self.seed)
             if is_float(dtype) and dtype != np.float32:
                 narrowed.append(tensor.name)
-            # One number is a weight only where it has the name of a module's parameter.
-            known = tensor.name in self.exported.parameters or is_module_name(tensor.name)
+            # One number is a weight only where it has the name of a module's parameter, or a function is taken of it.
+            known = tensor.name in self.exported.parameters or is_module_name(tensor.name) or tensor.name in gates
             weight = is_float(dtype) and (math.prod(shape) > 1 or known)
             origin = self.exported.origin(tensor.name, dtype.name)
             held = np.dtype(np.float32) if is_float(dtype) and dtype.itemsize == 2 else dtype
@@ -290,7 +291,8 @@ class _Source:
         if not outputs:
             raise UsageError("no output depends on an input: there is nothing to train")
         own = {v.tensor for v in c.values.values() if v.tensor and v.given and self.exported.is_parameter(v.name)}
-        rewriter = Rewriter(c.builder, tuple(outputs.values()), frozenset(own))
+        declared = {v.tensor for v in c.values.values() if v.tensor and v.name in self.exported.parameters}
+        rewriter = Rewriter(c.builder, tuple(outputs.values()), frozenset(own), frozenset(declared))
         rewriter.run(PATTERNS)
         names = {t: v.name if v.given else n for n, v in reversed(c.values.items()) if (t := v.tensor)}
         names |= {t: n for n, t in outputs.items()}
@@ -298,6 +300,7 @@ class _Source:
         graph = _frozen(self.name, rewriter, names, tuple(i.name for i in self.inputs), tuple(outputs))
         computed = frozenset(names.get(t, t) for t in c.computed | rewriter.computed)
         graph = assign_roles(graph, computed, c.notes, self.exported.parameters, self.exported.buffers)
+        _refuse_fixed_parameters(c, graph, names)
         floats = [t for t in graph.tensors.values() if t.dtype is DType.F32 and t.name in graph.values]
         trained = [t.name for t in floats if t.role is Role.PARAMETER]
         constants = [t.name for t in floats if t.role is Role.CONSTANT and t.name in self.given]
@@ -305,6 +308,38 @@ class _Source:
         graph = fold_constants(replace(graph, notes=(*graph.notes, *notes)))
         origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
         return replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
+
+
+def _is_uniform(value: Value) -> bool:
+    """Whether all its numbers are the same, as of a mask that is yet to be cut."""
+    if isinstance(value.array, Fill):
+        return value.array.kind in ("zeros", "ones", "constant")
+    return value.array is not None and (not value.elements or bool((value.array == value.array.flat[0]).all()))
+
+
+def _gates(nodes: Sequence[Node]) -> set[str]:
+    """The tensors that a saturating or exponential function is taken of, or of their negatives or views."""
+    roots, found = dict[str, str](), set[str]()
+    for n in nodes:
+        if not n.is_standard or not n.has_input(0) or not n.has_output(0):
+            continue
+        root = roots.get(n.inputs[0], n.inputs[0])
+        if n.op in ("Identity", "Neg", "Reshape", "Squeeze", "Unsqueeze", "Expand"):
+            roots[n.outputs[0]] = root
+        elif n.op in GATES:
+            found.add(root)
+    return found
+
+
+def _refuse_fixed_parameters(c: Importer, graph: Graph, names: Mapping[str, str]) -> None:
+    """UnsupportedModelError where a node took the numbers of a tensor as they are now, and that tensor is trained."""
+    for value, label in c.read.items():
+        tensor = graph.tensors.get(names.get(value.tensor, ""))
+        if value.name in c.trained or (tensor is not None and tensor.role is Role.PARAMETER):
+            raise UnsupportedModelError(
+                f"{label} needs numbers that stay as they are, and {value.name!r}, of which they are made, is trained;"
+                " export the model with that tensor as a constant (in PyTorch: a buffer)"
+            )
 
 
 def _made_by_operator(c: Importer, tensor: str) -> bool:
@@ -359,7 +394,7 @@ class _Translator:
         """Behind something unsupported only the operator itself can still be judged."""
         if n.proto.domain not in DOMAINS:
             self.offending.append(f"{n.label}: operators of domain {n.proto.domain!r}")
-        elif n.key not in TRANSLATIONS and n.key not in _ALWAYS_FOLDED and n.key not in ("Constant", "ConstantOfShape"):
+        elif n.key not in TRANSLATIONS and n.key not in _MOSTLY_FOLDED | _WITHOUT_NUMBERS:
             self.offending.append(f"{n.label}: this operator")
 
     def _one(self, n: Node) -> None:
@@ -385,6 +420,9 @@ class _Translator:
         if n.op in ("Shape", "Size"):
             self._bind(n, shape_of(c, n))
             return
+        if n.op == "EyeLike":
+            self._bind(n, eye_like(c, n))
+            return
         if n.op == "ConstantOfShape" and all(v.known for v in inputs):
             self._bind(n, constant_of_shape(c, n))
             return
@@ -400,7 +438,7 @@ class _Translator:
         if foldable and n.op == "Identity" and inputs[0].given and inputs[0].is_float and not inputs[0].weight:
             self._bind(n, inputs[0])  # a slope of one number remains a parameter
             return
-        if (foldable and n.op in ("Range", "Trilu", "EyeLike")) or (foldable and not self._trainable(n, inputs)):
+        if foldable and not self._trainable(n, inputs):
             c.fold(n)
             return
         translation = TRANSLATIONS.get(n.op)
@@ -416,11 +454,15 @@ class _Translator:
         # Made of weights alone: operators in case the weights are trained, a constant where only numbers are asked.
         try:
             self._bind(n, translation(c, n), weights_only=True)
-        except Unsupported:
+        except (Unsupported, Malformed):
             c.fold(n)
 
     def _trainable(self, n: Node, inputs: Sequence[Value]) -> bool:
-        return n.op not in _ALWAYS_FOLDED and any(v.weight for v in inputs)
+        weights = [v for v in inputs if v.weight]
+        if n.op in _MOSTLY_FOLDED:
+            leaves = {leaf for v in weights for leaf in self.c.leaves(v)}
+            return any(v.name in self.c.trained or is_module_name(v.name) or not _is_uniform(v) for v in leaves)
+        return bool(weights)
 
     def _bind(self, n: Node, result: object, *, weights_only: bool = False) -> None:
         results = list(result) if isinstance(result, (list, tuple)) else [result]
@@ -437,7 +479,7 @@ class _Translator:
             dtype = _NUMPY[type.dtype]
             value = Value(name, type.shape, dtype, tensor=made)
             if weights_only:
-                value.node, value.weight = n, type.dtype is DType.F32
+                value.node, value.weight = n, any(self.c.value(i).weight for i in n.inputs if i)
             self.c.values[name] = value
 
     def _check_rebatched(self, n: Node) -> None:

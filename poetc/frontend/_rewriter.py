@@ -20,11 +20,21 @@ class Rewriter:
     Operators that nothing needs any more are gone from `operators` after `run`.
     """
 
-    def __init__(self, builder: Builder, outputs: tuple[str, ...], parameters: frozenset[str] = frozenset()) -> None:
-        """`parameters`: tensors that the file says are trained, whatever their numbers are now."""
+    def __init__(
+        self,
+        builder: Builder,
+        outputs: tuple[str, ...],
+        parameters: frozenset[str] = frozenset(),
+        declared: frozenset[str] = frozenset(),
+    ) -> None:
+        """`parameters`: tensors that the file says are trained, by name or list, whatever their numbers are now.
+
+        `declared`: those that it lists.
+        """
         self.builder = builder
         self.outputs = outputs
         self.parameters = parameters
+        self.declared = declared
         self.operators: list[Operator] = []
         self.computed: set[str] = set()  # constants that patterns made
         self._uses: Counter[str] = Counter(outputs)

@@ -13,7 +13,7 @@ import onnx
 from poetc.errors import UnsupportedModelError
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported
-from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float, read_tensor, widened
+from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, element_dtype, is_float, read_tensor, widened
 from poetc.graph import Array, Fill, Origin
 
 
@@ -111,6 +111,16 @@ def shape_of(c: Importer, n: Node) -> Value:
     start = n.get_int("start", 0)
     end = n.get_int("end", rank)
     return c.constant(np.array(value.shape[start:end], np.int64), n.outputs[0])
+
+
+def eye_like(c: Importer, n: Node) -> Value:
+    """Ones on a diagonal, in the shape of a matrix."""
+    x = c.input(n, 0)
+    if len(x.shape) != 2:
+        raise Malformed(f"a diagonal of shape {list(x.shape)}")
+    dtype = element_dtype(n.get_int("dtype"), "EyeLike") if n.has("dtype") else x.dtype
+    c.room(*x.shape)
+    return c.constant(widened(np.eye(*x.shape, n.get_int("k", 0)).astype(dtype)), n.outputs[0])
 
 
 def dequantized(c: Importer, n: Node) -> Value:

@@ -92,12 +92,8 @@ def _scalar(c: Importer, value: Value, other: Value) -> float | None:
     """The number of a known scalar operand that leaves the other one's shape alone."""
     if not value.is_float or len(value.shape) > len(other.shape) or (other.known and not other.weight):
         return None
-    if value.name in c.trained:
-        return None
-    number = c.number(value)
-    if number is None or not math.isfinite(number) or _may_be_bias(c, value, other):
-        return None
-    return number
+    number = None if _may_be_bias(c, value, other) else c.number(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _may_be_bias(c: Importer, value: Value, other: Value) -> bool:
@@ -188,16 +184,25 @@ def variadic(c: Importer, n: Node) -> str | Value:
 @onnx_operator("Clip")
 def clip(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
-    bounds = []
-    for k, (name, default) in enumerate((("min", -_FLOAT_MAX), ("max", _FLOAT_MAX)), start=1):
-        value = c.optional(n, k)
+    bounds, given = [], [c.optional(n, 1), c.optional(n, 2)]
+    for value, name, default in zip(given, ("min", "max"), (-_FLOAT_MAX, _FLOAT_MAX), strict=True):
         number = n.get_float(name, default) if value is None else c.number(value)
         if number is None:
-            raise Unsupported(f"a {name} that is computed from the model's inputs")
+            return _clip_by_tensors(c, x, *given)
         bounds.append(min(max(number, -_FLOAT_MAX), _FLOAT_MAX))
     if bounds[0] == 0.0 and bounds[1] == _FLOAT_MAX:
         return c.emit1("Relu", [x])
     return c.emit1("Clip", [x], {"min": bounds[0], "max": bounds[1]})
+
+
+def _clip_by_tensors(c: Importer, x: Value, low: Value | None, high: Value | None) -> str:
+    """Bounds that are computed: beyond one, the gradient is the bound's."""
+    y: str = c.tensor(x)
+    for kind, bound in (("Maximum", low), ("Minimum", high)):
+        if bound is not None and bound.elements != 1:
+            raise Malformed(f"a bound of shape {list(bound.shape)}")
+        y = c.emit1(kind, [y, c.reshape(bound, ())]) if bound is not None else y
+    return y
 
 
 @onnx_operator("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor")

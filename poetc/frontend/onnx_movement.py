@@ -226,8 +226,6 @@ def pad(c: Importer, n: Node) -> str:
         raise Malformed(f"{len(pads)} pads for rank {rank}")
     value = c.optional(n, 2)
     number = n.get_float("value", 0.0) if value is None else c.number(value)
-    if number is None:
-        raise Unsupported("a pad value that is computed from the model's inputs")
     # Negative pads cut off.
     starts = [max(-pads[k], 0) for k in range(rank)]
     sizes = [x.shape[k] - starts[k] - max(-pads[k + rank], 0) for k in range(rank)]
@@ -238,7 +236,17 @@ def pad(c: Importer, n: Node) -> str:
     mode = n.get_str("mode", "constant")
     if not any(pads):
         return kept
-    return c.emit1("Pad", [kept], {"pads": pads, "mode": mode, "value": number})
+    padded = c.emit1("Pad", [kept], {"pads": pads, "mode": mode, "value": number or 0.0})
+    if number is not None or mode != "constant":
+        return padded
+    assert value is not None
+    if value.elements != 1:
+        raise Malformed(f"a pad value of shape {list(value.shape)}")
+    shape = c.shape(padded)
+    c.room(*shape)
+    inside = np.zeros(shape, np.bool_)
+    inside[tuple(slice(pads[k], d - pads[k + rank]) for k, d in enumerate(shape))] = True
+    return c.emit1("Where", [c.constant(inside), padded, c.reshape(value, ())])
 
 
 @onnx_operator("Expand")
@@ -268,12 +276,11 @@ def expand(c: Importer, n: Node) -> str | Value:
 
 def _one_row(c: Importer, x: Value, axis: int) -> Value:
     """A constant of the file's batch whose rows are equal (an initial state of zeros), as one row; else x itself."""
-    if not x.known:
+    if not x.known or (x.weight and not c.is_zero(x)):
         return x
     array = c.array(x)
     first = array.take([0], axis)
-    equal = bool((array == first).all()) and not (x.weight and array.any())
-    return c.constant(first) if equal else x
+    return c.constant(first) if bool((array == first).all()) else x
 
 
 def _expand(c: Importer, x: Value, shape: tuple[int, ...]) -> str:
@@ -373,11 +380,11 @@ def gather_nd(c: Importer, n: Node) -> str:
 @onnx_operator("OneHot")
 def one_hot(c: Importer, n: Node) -> str:
     at = c.input(n, 0)
-    depth = c.number(c.input(n, 1))
-    off_on = c.array(c.input(n, 2), "the values")
-    if depth is None or not 0 < depth <= 65536 or off_on.size != 2:
-        raise Unsupported("a depth that is computed from the model's inputs, or no two values")
-    if depth != int(depth):
+    stated, off_on = c.array(c.input(n, 1), "a depth").reshape(-1), c.input(n, 2)
+    if stated.size != 1 or off_on.elements != 2:
+        raise Malformed("a depth that is not one number, or other than two values")
+    depth = float(stated[0])
+    if not 0 < depth <= 65536 or depth != int(depth):
         raise Malformed(f"a depth of {depth:g}")
     rank = len(at.shape) + 1
     axis = normalize_axis(n.get_int("axis", -1), rank)
@@ -386,7 +393,7 @@ def one_hot(c: Importer, n: Node) -> str:
     # Counted from the front or from the back; anything else matches nowhere.
     places = np.arange(int(depth), dtype=np.int64).reshape([-1] + [1] * (rank - 1 - axis))
     front, back = (c.emit1("Equal", [index, c.constant(p)]) for p in (places, places - int(depth)))
-    off, on = (c.constant(v.astype(np.float32).reshape(())) for v in off_on.reshape(-1))
+    off, on = (c.reshape(c.axis_slice(off_on, 0, k, 1), ()) for k in range(2))
     return c.emit1("Where", [c.emit1("Or", [front, back]), on, off])
 
 

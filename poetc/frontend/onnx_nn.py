@@ -323,9 +323,7 @@ def matmul(c: Importer, n: Node) -> str:
 def dropout(c: Importer, n: Node) -> Sequence[str | Value]:
     """Does nothing in inference, whatever `training_mode` says; a training step may drop here."""
     x, given = c.input(n, 0), c.optional(n, 1)
-    ratio = n.get_float("ratio", 0.5) if given is None else c.number(given)
-    if ratio is None:
-        raise Unsupported("a ratio that is computed from the model's inputs")
+    ratio = n.get_float("ratio", 0.5) if given is None else float(c.array(given, "a ratio").reshape(-1)[0])
     if not 0 <= ratio < 1:
         raise Malformed(f"drops a share of {ratio:g}")
     if n.has_output(1):

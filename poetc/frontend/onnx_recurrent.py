@@ -128,7 +128,7 @@ def _direction(c: Importer, value: Value, d: int) -> str:
 def _initial(c: Importer, n: Node, index: int, d: int, batch: int, hidden: int) -> str | None:
     """The first state, None where it is zero."""
     value = c.optional(n, index)
-    if value is None or (value.known and not c.array(value).any()):
+    if value is None or c.is_zero(value):
         return None
     if n.get_int("layout", 0):
         value = Value(value.name, (), value.dtype, tensor=c.transpose(value, (1, 0, 2)))
@@ -200,7 +200,7 @@ def _layer(
         block = c.emit1("MatMul", [x, *weights], {"trans_b": True})
         rows += [block] if count == 1 else c.emit("Split", [block], {"axis": 0, "sizes": (batch,) * count})
     peepholes = c.optional(n, 7) if n.op == "LSTM" else None
-    if peepholes is not None and peepholes.known and not c.array(peepholes).any():
+    if peepholes is not None and c.is_zero(peepholes):
         peepholes = None
     bound = n.get_float("clip") if n.has("clip") else None
     return _Layer(

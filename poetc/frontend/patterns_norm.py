@@ -137,6 +137,8 @@ def _batch_norm_parts(r: Rewriter, tensor: str) -> tuple[str, str, str, str, flo
                 continue
             x, mean = difference.inputs
             var = shifted.inputs[0]
+            if {r.root(mean), r.root(var)} & r.declared:
+                continue  # trained, so no statistics
             if _channel_vector(r, mean, x_type) and _channel_vector(r, var, x_type):
                 return x, mean, var, scale, number(shifted.attributes, "beta")
     return None

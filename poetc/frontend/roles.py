@@ -6,6 +6,7 @@ A mask, a scalar, an integer table or a factor on the raw input is not.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,15 @@ _POSITIONS = {
 _CARRIERS = frozenset(
     {"Reshape", "Transpose", "Slice", "Split", "Expand", "Tile", "Concat", "Pad", "Cast", "Affine", "Neg", "Gather"}
 )
+# And through functions of weights alone, which an exporter would have computed of a constant. Roots are of variances.
+GATES = frozenset({"Exp", "Sigmoid", "Tanh", "Softplus", "HardSigmoid"})
+_FUNCTIONS = GATES | {
+    "Softmax", "LogSoftmax", "Softsign", "Relu", "Elu", "Silu", "Gelu", "Erf", "Abs", "Where", "Clip", "Maximum",
+    "Minimum", "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
+    "ReduceLogSumExp", "CumSum",
+}  # fmt: skip
 _SUMMANDS = {"Add": "summand", "Sub": "summand", "Mul": "factor", "Div": "factor"}
+_SINGULAR_VECTOR = re.compile(r"parametrizations\.\w+\.\d+\._[uv]$")  # as PyTorch names it
 # A mask added to attention scores holds numbers no weight holds.
 _MASK_VALUE = -1e4
 
@@ -152,6 +161,8 @@ class _Uses:
     def decide(self, tensor: Tensor) -> tuple[Role, str]:
         if tensor.dtype is not DType.F32:
             return Role.CONSTANT, "not floating point"
+        if _SINGULAR_VECTOR.search(tensor.name):
+            return Role.CONSTANT, "a singular vector that a spectral norm keeps"
         reached = self._reached(tensor.name)
         for position in ("running mean", "running variance"):
             if position in reached:
@@ -159,9 +170,11 @@ class _Uses:
         strong = sorted(p for p in reached if p not in ("summand", "factor", "operand"))
         if strong:
             return Role.PARAMETER, strong[0]
-        if tensor.type.elements == 1:
-            return Role.CONSTANT, "a scalar"
         weak = sorted(reached)
+        if tensor.type.elements == 1:
+            if weak and any(op.kind in GATES for op in self._functions(tensor.name)):
+                return Role.PARAMETER, "a number that the file takes a function of"
+            return Role.CONSTANT, "a scalar"
         if not weak:
             return Role.CONSTANT, "not in a position of a weight"
         value = self.graph.values.get(tensor.name)
@@ -207,11 +220,20 @@ class _Uses:
                 position = self._position(op, k)
                 if position:
                     found.setdefault(position, op)
-                elif op.kind in _CARRIERS or (op.kind in _SUMMANDS and self._weights_alone(op)):
+                elif op.kind in _CARRIERS or (op.kind in _FUNCTIONS | _SUMMANDS.keys() and self._weights_alone(op)):
                     queue.extend(o for o in op.outputs if o not in seen)
                     seen.update(op.outputs)
                     if op.kind == "Concat" and not self._weights_alone(op):
                         found.setdefault("operand", op)
+        return found
+
+    def _functions(self, name: str) -> list[Operator]:
+        """The operators that read the tensor, or its negative, perhaps through views."""
+        found, waiting = list[Operator](), [name]
+        while waiting:
+            for op, _ in self.readers[waiting.pop()]:
+                found.append(op)
+                waiting += op.outputs if op.kind in ("Reshape", "Expand", "Neg") else ()
         return found
 
     def _position(self, op: Operator, k: int) -> str:

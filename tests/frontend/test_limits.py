@@ -194,7 +194,7 @@ def test_bounds_and_padding_may_be_infinite(tmp_path: Path) -> None:
 def test_a_constant_that_grows_by_expand(tmp_path: Path) -> None:
     nodes = [make_node("Expand", ["c", "to"], ["big"], name="grow"), make_node("ReduceSum", ["big"], ["sum"])]
     nodes.append(make_node("Add", ["x", "sum"], ["y"]))
-    weights = {"c": normal(1, 3), "to": np.array([2**29, 1], np.int64)}
+    weights = {"c": normal(1, 1), "to": np.array([2**29, 3], np.int64)}  # one number is no weight
     with pytest.raises(UnsupportedModelError, match=r"node 'grow' \(Expand\) makes a constant of 6,442,450,944 bytes"):
         load(save(make(nodes, {"x": (2, 3)}, ["y"], weights), tmp_path))
 
