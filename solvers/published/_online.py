@@ -2,8 +2,9 @@
 
 The online methods (DTR, Melon, Sage, SwapAdvisor, the cache of SuperNeurons) share this. Each brings a score, and the
 evictable tensor with the least score goes. A tensor dies with its last reader in the step's own order, as reference
-counting sees it. One rule is added for correctness: tensors that still have to be recomputed from state are recomputed
-before an update overwrites it, and then stay.
+counting sees it. Two rules are added for correctness, since a training step overwrites its state. Tensors that still
+have to be recomputed from state are recomputed before an update overwrites it, and then stay. A dead tensor stays as
+long as an evicted one can be made from it alone.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class Online:
         self.locks = [0] * model.n_tensors
         self.pinned: set[int] = set()
         self.gone: set[int] = set()  # overwritten by an update
+        self.kept: set[int] = set()  # dead tensors from which alone evicted ones can be made
+        self.closing: set[int] = set()  # readers of the state that the next operator overwrites
         self.clock: float = 0  # cost spent so far, the unit of staleness
         self.position = 0  # in the order of first executions
         self.accessed = [0.0] * model.n_tensors
@@ -161,6 +164,7 @@ class Online:
                 self.changed_at = len(self.codes)
             self._before_overwriting(v)
             self._with_inputs(v, first=True)
+            self.closing = set()
             self.drop(give_up.get(v, ()))
             if position % ONLINE.time_check == 0 and self.baseline.out_of_time:
                 raise LimitError(f"{self.baseline.info.name}: the time limit ended its simulation; allow more time")
@@ -205,7 +209,8 @@ class Online:
         for i, o, required in model.pairs[v]:
             dies = self.readers_left[i] == (1 if first else 0) and self.locks[i] <= 1 and not model.ends_in_ram[i]
             free = i not in replaced and o not in replaced.values()
-            if free and (required or (dies and model.producer[i] >= 0 and model.size[i] == model.size[o])):
+            own = dies and model.producer[i] >= 0 and model.size[i] == model.size[o] and not self._is_last_source(i)
+            if free and (required or own):
                 replaced[i] = o
         grown = sum(model.size[o] for o in model.outputs[v]) - sum(model.size[o] for o in replaced.values())
         self._make_room(grown + model.workspace[v])
@@ -232,7 +237,28 @@ class Online:
         """Free `t` if it has no later reader. A tensor that cannot be made again stays; `complete` frees it."""
         source = self.model.producer[t] < 0 or not self.model.recomputable[self.model.producer[t]]
         if t in self.resident and not self.locks[t] and not self.alive(t) and not source:
-            self._leave(t)
+            if self._is_last_source(t):
+                self.kept.add(t)
+            else:
+                self._leave(t)
+
+    def _is_last_source(self, t: int) -> bool:
+        """Whether `t` cannot be made again, and an evicted tensor that is still read can be made from it alone."""
+        if self.closure(t) is not None:
+            return False
+        seen, below = {t}, [t]
+        while below:
+            for v in self.model.consumers[below.pop()]:
+                if not self.executed[v] or not self.model.recomputable[v]:
+                    continue
+                for o in self.model.outputs[v]:
+                    if o in seen or o in self.resident or o in self.stored or o in self.gone:
+                        continue
+                    if self.alive(o):
+                        return True
+                    seen.add(o)
+                    below.append(o)
+        return False
 
     def _restore(self, t: int) -> None:
         if t in self.resident:
@@ -272,6 +298,15 @@ class Online:
         }
         if not readers:
             return
+        while (t := self._lost_with(readers)) is not None:
+            self._restore(t)
+            self.pinned.add(t)
+        self.pinned.clear()
+        self.closing = readers
+
+    def _lost_with(self, readers: set[int]) -> int | None:
+        """The first tensor that is not in RAM, is still read, and can be made by `readers` alone."""
+        model = self.model
         for t in range(model.n_tensors):
             p = model.producer[t]
             if p < 0 or not self.executed[p] or t in self.resident or t in self.stored or not self.alive(t):
@@ -280,8 +315,8 @@ class Online:
                 continue
             operators = self.closure(t)
             if operators is not None and operators & readers:
-                self._restore(t)
-                self.pinned.add(t)
+                return t
+        return None
 
     # --- coming and going ---
 
@@ -290,10 +325,16 @@ class Online:
             return False
         if t in self.stored or t in self.rules.pageable:
             return True
-        return self.rules.recompute and self.ancestors_cost(t) != float("inf")
+        if not self.rules.recompute or self.ancestors_cost(t) == float("inf"):
+            return False
+        return not self.closing or not self.closing & (self.closure(t) or set())
 
     def _make_room(self, size: int) -> None:
         while self.used + size > self.capacity:
+            unneeded = [t for t in sorted(self.kept) if not self.locks[t] and not self._is_last_source(t)]
+            if unneeded:
+                self._leave(unneeded[0])
+                continue
             candidates = [t for t in self.resident if self.model.size[t] and self.evictable(t)]
             if not candidates:
                 name = self.baseline.info.name
@@ -311,6 +352,7 @@ class Online:
 
     def _leave(self, t: int) -> None:
         self.resident.discard(t)
+        self.kept.discard(t)
         self.used -= self.model.size[t]
         self._version += 1
 

@@ -75,7 +75,8 @@ def run_static(
     """The sequence that, between forward and backward pass, holds `keep` in RAM and `page` on the store.
 
     `page` is written after its last forward use and read back when the backward pass needs it. All others are
-    recomputed on demand. `retain`: a recomputed tensor is held until its last use, else only for one operator.
+    recomputed on demand. `retain`: a tensor that was brought back is held until its last use. Otherwise only those are
+    that the operator reads for which they were brought back, and tensors made on the way go at once.
     """
     tape = Tape(model)
     writes: dict[int, list[int]] = {}
@@ -90,5 +91,6 @@ def run_static(
     for v in range(parts.cut, model.n_ops):
         brought = tape.compute(v)
         if not retain:
+            held.update(model.inputs[v])
             tape.drop(t for t in brought if t not in held)
     return tape.finish()

@@ -7,11 +7,12 @@ between two accesses, forward and backward. Its
 
     free time = (back access - swap-in time) - (evicted access + swap-out time)                         (section 4.3)
 
-tells how well a transfer would hide behind compute. Candidates alive at the peak are swapped in the order of free time
-while it is not negative and the device has a store. Then the rest is recomputed by bytes / recomputation time (MSPS).
-Choosing a tensor makes those that are recomputed from it dearer (lineages are updated). Choosing stops when the step
-fits. The paper reads a page 5 % before its use so that it hides. Here transfers are synchronous and nothing hides:
-Capuchin's ranking stays as it is, and its transfers have their full cost.
+tells how well a transfer would hide behind compute. While the step does not fit, the next choice is the cheapest one
+that is left (section 4.4). A swap that hides costs nothing, and those are taken first, in the order of free time. Where
+none is left, each tensor has two prices: the part of its transfers that does not hide, and the time to recompute it.
+The smaller price is its way, and the tensor of the most bytes for each ns of it goes. Choosing a tensor makes those
+that are recomputed from it dearer (lineages are updated). Choosing stops when the step fits. Synchronous transfers hide
+nothing, so that their whole time is their price there.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from poetc.solvers.published._training import Split, run_static, split
 
 INFO = SolverInfo(
     name="capuchin",
-    title="Swap by free time, then recompute by bytes per second",
+    title="Swap what hides, then the cheaper of swap and recomputation",
     citation="X. Peng et al., Capuchin: Tensor-based GPU Memory Management for Deep Learning, ASPLOS 2020",
     paging=True,
-    notes="Assumes that transfers hide behind compute, which synchronous stores do not do.",
+    notes="Weighs time, not energy. On a synchronous store no transfer hides, so that every swap has its full price.",
 )
 
 
@@ -37,6 +38,7 @@ INFO = SolverInfo(
 class _Candidate:
     tensor: int
     free_ns: int
+    swap_ns: int  # the part of its transfers that the processor waits for
 
 
 def _candidates(model: Model, parts: Split) -> list[_Candidate]:
@@ -52,13 +54,29 @@ def _candidates(model: Model, parts: Split) -> list[_Candidate]:
             continue
         evicted = end[parts.last_forward_use[t]]
         back = next(v for v in model.consumers[t] if v >= parts.cut)
-        free = (end[back] - model.op_ns[back] - model.in_ns[t]) - (evicted + model.out_ns[t])
-        found.append(_Candidate(t, free))
+        moved = model.bus_in_ns[t] + model.bus_out_ns[t]
+        free = end[back] - model.op_ns[back] - evicted - moved
+        found.append(_Candidate(t, free, max(0, -free) if model.overlaps else moved))
     return sorted(found, key=lambda c: (-c.free_ns, c.tensor))
 
 
-def _recompute_ns(model: Model, t: int, absent: set[int]) -> int | None:
-    """The time to make `t` from tensors that are there when the backward pass begins; None if it is impossible."""
+def _recompute_ns(model: Model, t: int, absent: set[int], redo: set[int]) -> int | None:
+    """The time to make `t` from tensors that are there when the backward pass begins; None if it is impossible.
+
+    It is paid again for each tensor of `redo` that is made from `t`.
+    """
+    operators = _lineage(model, t, absent)
+    if operators is None:
+        return None
+    again = 1
+    for other in redo:
+        made_by = _lineage(model, other, absent) or set()
+        again += any(t in model.inputs[v] for v in made_by)
+    return again * sum(model.op_ns[v] for v in operators)
+
+
+def _lineage(model: Model, t: int, absent: set[int]) -> set[int] | None:
+    """The operators that make `t` without `absent`; None if one of them must not run again."""
     operators: set[int] = set()
     stack = [model.producer[t]]
     while stack:
@@ -69,7 +87,7 @@ def _recompute_ns(model: Model, t: int, absent: set[int]) -> int | None:
             return None
         operators.add(v)
         stack.extend(model.producer[u] for u in model.inputs[v] if u in absent)
-    return sum(model.op_ns[v] for v in operators)
+    return operators
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
@@ -96,26 +114,26 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
             fits |= baseline.offer(codes, label)
         return fits
 
-    candidates = _candidates(model, parts)
-    for c in candidates:
-        if baseline.out_of_time or c.free_ns < 0:
-            break
-        if model.pageable[c.tensor]:
-            page.add(c.tensor)
-            if offer():
-                return baseline.finish()
-    rest = {c.tensor for c in candidates} - page
+    rest = {c.tensor: c for c in _candidates(model, parts)}  # by decreasing free time
     while rest and not baseline.out_of_time:
-        absent = (made - saved) | redo
-        rated = [(t, _recompute_ns(model, t, absent)) for t in sorted(rest)]
-        best = max(
-            ((model.size[t] / max(1, ns), -t) for t, ns in rated if ns is not None),
-            default=None,
-        )
-        if best is None:
-            break
-        rest.remove(-best[1])
-        redo.add(-best[1])
+        chosen = next((c.tensor for c in rest.values() if model.pageable[c.tensor] and c.swap_ns == 0), None)
+        way = page
+        if chosen is None:
+            absent = (made - saved) | redo
+            priced: list[tuple[float, int, set[int]]] = []
+            for t, c in rest.items():
+                again = _recompute_ns(model, t, absent, redo)
+                swap = c.swap_ns if model.pageable[t] else None
+                if again is not None and (swap is None or again <= swap):
+                    priced.append((model.size[t] / max(1, again), -t, redo))
+                elif swap is not None:
+                    priced.append((model.size[t] / max(1, swap), -t, page))
+            if not priced:
+                break
+            _, negated, way = max(priced, key=lambda p: p[:2])
+            chosen = -negated
+        del rest[chosen]
+        way.add(chosen)
         if offer():
             break
     baseline.check_time()

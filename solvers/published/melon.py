@@ -6,10 +6,10 @@ When the next operator does not fit, the tensor of the largest
 
     TPS(t) = size * (release point - now) / (own cost + cost of its absent ancestors)
 
-is evicted; release points are known from the step's order. The pool then places lifetimes longest first (then larger,
-then earlier), each in the best-fitting gap. If it ends above the budget, the run is repeated with as much less RAM:
-that is the calibration. The paper's micro-batches change the graph (see `gpipe`) and its plan switches need two
-budgets.
+is evicted; release points are known from the step's order. Live bytes say whether a run fits, as they do for every
+method here. If its peak is above the budget, the run is repeated with as much less RAM. The pool then places lifetimes
+longest first (then larger, then earlier), each in the best-fitting gap; the log says where it ends. The paper's
+micro-batches change the graph (see `gpipe`) and its plan switches need two budgets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INFO = SolverInfo(
     title="Recomputation by tensor saving per second, within a lifetime-aware pool",
     citation="Q. Wang et al., Melon: Breaking the Memory Wall for Resource-Efficient On-Device Machine Learning, "
     "MobiSys 2022",
-    notes="Its own pool, whose end has to fit the budget, is stricter than counting live bytes. No micro-batches. "
+    notes="Judged by live bytes and packed as every schedule is; its own pool is only reported. No micro-batches. "
     "Recomputation only.",
 )
 
@@ -81,8 +81,7 @@ def _lifetimes(baseline: Baseline, codes: list[int]) -> list[tuple[int, int, int
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises InfeasibleError, LimitError (thrashing)."""
     baseline = Baseline(INFO, problem, options, progress)
-    budget = capacity_of(baseline, paging=False)
-    capacity = budget
+    capacity = capacity_of(baseline, paging=False)
     for _ in range(MELON.rounds):
         baseline.check_time()
         try:
@@ -90,10 +89,11 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         except Irretrievable as error:
             baseline.refusal = baseline.refusal or str(error)
             break
-        excess = pool_bytes(_lifetimes(baseline, codes)) - budget
-        if excess <= 0:
-            baseline.offer(codes, f"pool calibrated to {capacity} bytes")
+        pool = baseline.model.problem.base_bytes + pool_bytes(_lifetimes(baseline, codes))
+        if baseline.offer(codes, f"evicted within {capacity} bytes, its pool ends at {pool}"):
             break
-        baseline.refusal = f"its pool ends {excess} bytes above the budget"
+        excess = baseline.peak_bytes(codes) - problem.budget_bytes
+        if excess <= 0:
+            break  # another limit than RAM
         capacity -= excess
     return baseline.finish()

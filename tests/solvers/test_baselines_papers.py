@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from random import Random
 
 import pytest
@@ -22,6 +23,7 @@ from poetc.solvers.published.revolve import INFO, codes_for, forward_steps
 from tests.solvers.cases import poet_like
 from tests.solvers.chains import UNIT, chain
 from tests.support.oracle import optimum
+from tests.support.problems import training_problem, with_budget
 from tests.support.ram import order_free_bound_bytes
 
 OPTIONS = SolveOptions(time_limit_s=20)
@@ -296,6 +298,53 @@ def test_capuchin_swaps_what_has_time_to_hide_and_recomputes_the_rest() -> None:
     _, trace = run(dataclasses.replace(slow, tensors=tensors), "capuchin")
     assert trace.page_outs == 0  # no pause is long enough
     assert trace.recomputes > 0
+
+
+def test_capuchin_takes_the_cheaper_way_for_each_tensor_where_nothing_hides() -> None:
+    """One operator's output is dear to make again and cheap to move; the others are the other way round."""
+    problem = chain(16, budget_units=9, page=(1, 1))
+    dear = next(o for o in problem.operators if o.phase == "forward" and o.name == "f15")
+    operators = tuple(dataclasses.replace(o, time_ns=o.time_ns * 500) if o is dear else o for o in problem.operators)
+    tensors = tuple(
+        dataclasses.replace(t, page_in_ns=k, page_out_ns=k)
+        for t, k in zip(problem.tensors, ((1, 40)[i not in dear.outputs] for i in range(99)), strict=False)
+    )
+    schedule, trace = run(dataclasses.replace(problem, operators=operators, tensors=tensors), "capuchin")
+    written = {s.tensor for s in schedule.steps if isinstance(s, PageOut)}
+    assert written <= set(dear.outputs)
+    assert trace.executions[problem.operators.index(dear)] == 1
+    assert trace.recomputes > 0
+
+
+def test_online_methods_keep_what_evicted_tensors_can_be_made_from() -> None:
+    """Updates overwrite weights in the step, so that a dead tensor may be the only source of an evicted one."""
+    solved = 0
+    for seed in range(0, 40, 2):
+        problem = training_problem(Random(seed), 2 + seed % 6)
+        for share in (0.45, 0.7):
+            for solver in ("dtr", "dtr_eq", "dtr_local", "melon", "sage"):
+                try:
+                    solve(with_budget(problem, share), solver, SolveOptions(time_limit_s=10))
+                    solved += 1
+                except InfeasibleError as error:
+                    assert "cannot be made again" not in str(error), (seed, share, solver)
+    assert solved >= 40
+
+
+def test_melon_is_judged_by_live_bytes() -> None:
+    """As every method here is: its pool may end above the budget."""
+    found = 0
+    for seed in range(40):
+        problem = with_budget(training_problem(Random(seed), 2 + seed % 6), 0.6)
+        try:
+            schedule = solve(problem, "melon", SolveOptions(time_limit_s=10))
+        except InfeasibleError as error:
+            assert "pool" not in str(error)
+            continue
+        said = re.search(r"its pool ends at (\d+)", schedule.proof.method)
+        assert said is not None
+        found += int(said[1]) > problem.budget_bytes >= verify(problem, schedule).peak_bytes
+    assert found > 0
 
 
 def test_swapadvisor_reorders_within_the_dependences() -> None:
