@@ -74,6 +74,7 @@ class Batches:
             yield {slot.name: _in_type(changed[slot.name], slot) for slot in self.slots}
 
     def _of_samples(self, samples: Samples, epoch: int, first: int) -> Iterator[Batch]:
+        samples.require_unchanged()
         order = np.arange(len(samples))
         if self.shuffle:
             order = np.random.default_rng([self.seed, _ORDER, epoch]).permutation(len(samples))
@@ -111,6 +112,7 @@ class Evaluation:
         if isinstance(self.source, BatchFunction):
             yield from self.source.batches(self.slots, 0)
             return
+        self.source.require_unchanged()
         for start in range(0, len(self.source), rows):
             yield self.source.take(np.arange(start, min(start + rows, len(self.source))))
 

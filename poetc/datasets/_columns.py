@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from poetc.datasets._stored import StoredArray
 from poetc.errors import UsageError
 from poetc.graph import Array
 
@@ -50,6 +51,12 @@ class Samples:
         """Those samples, of each column, in the order of `indices`."""
         rows = indices if self.rows is None else self.rows[indices]
         return {name: np.asarray(column[rows]) for name, column in self.columns.items()}
+
+    def require_unchanged(self) -> None:
+        """UsageError where a file that is read sample by sample was written to since it was opened."""
+        for column in self.columns.values():
+            if isinstance(column, StoredArray):
+                column.require_unchanged()
 
     def digest(self) -> str:
         """SHA-256 of names, shapes and contents: a training that goes on must find the same."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from poetc.datasets._columns import Column, Samples, chunks, require_equal_lengths
 from poetc.datasets._slots import Slot
+from poetc.datasets._stored import StoredArray
 from poetc.errors import UsageError, printable
 from poetc.graph import Array, DType
 from poetc.program import RAW_FROM, require_values
@@ -105,7 +106,7 @@ def _shaped(where: str, name: str, column: Column, slot: Slot) -> Column:
     shape = tuple(column.shape)
     if shape[1:] == slot.sample_shape:
         return column
-    if isinstance(column, np.ndarray):
+    if isinstance(column, np.ndarray | StoredArray):
         if shape and _without_ones(shape[1:]) == _without_ones(slot.sample_shape):
             return column.reshape(len(column), *slot.sample_shape)
         rows = slot.sample_shape[0] if len(slot.sample_shape) == len(slot.shape) else 0

@@ -1,9 +1,10 @@
-"""`.npz` and `.npy` files: one array a slot, mapped from the disk where the file holds it uncompressed."""
+"""`.npz` and `.npy` files: one array a slot, which stays on the disk where the file holds it uncompressed."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import numpy as np
 from poetc.datasets._columns import Column, Samples
 from poetc.datasets._matching import match
 from poetc.datasets._slots import Slot
-from poetc.errors import PoetcError, UsageError
+from poetc.datasets._stored import StoredArray
+from poetc.errors import UsageError
 from poetc.files import open_file, read_arrays
 from poetc.graph import Array
 
@@ -29,23 +31,28 @@ def read_npy(paths: Sequence[Path], slots: Sequence[Slot]) -> Samples:
     if len(paths) != len(slots):
         names = ", ".join("target" if s.is_target else s.name for s in slots)
         raise UsageError(f"{where}: {len(paths)} .npy files; needed are {len(slots)}: {names}")
-    columns = {str(path): _map_npy(path) for path in paths}
+    columns = {str(path): _npy(path) for path in paths}
     selection = {slot.name: str(path) for slot, path in zip(slots, paths, strict=True)}
     return match(where, columns, slots, selection)
 
 
 def read_npy_folder(path: Path, slots: Sequence[Slot], selection: Mapping[str, str]) -> Samples:
     """A folder with NAME.npy for each input, and target.npy."""
-    return match(str(path), {p.stem: _map_npy(p) for p in sorted(path.glob("*.npy"))}, slots, selection)
+    return match(str(path), {p.stem: _npy(p) for p in sorted(path.glob("*.npy"))}, slots, selection)
 
 
-def _map_npy(path: Path) -> Array:
-    with open_file(path):
-        pass
-    try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # numpy and the tokenizer of its header raise a dozen kinds
-        raise UsageError(f"{path}: not an .npy file of one array") from error
+def _npy(path: Path) -> Column:
+    with open_file(path) as file:
+        try:
+            np.lib.format.read_magic(file)
+            file.seek(0)
+            stored = _stored(path, file)
+            if stored is not None:
+                return stored
+            file.seek(0)
+            array: Array = np.load(file, allow_pickle=False)
+        except Exception as error:  # numpy and the tokenizer of its header raise a dozen kinds
+            raise UsageError(f"{path}: not an .npy file of one array") from error
     return _with_samples(path, path.stem, array)
 
 
@@ -56,15 +63,15 @@ def _with_samples(path: Path, name: str, array: Array) -> Array:
 
 
 def _members(path: Path) -> dict[str, Column]:
-    mapped = _map_stored(path)
-    if mapped is not None:
-        return dict(mapped)
+    stored = _stored_members(path)
+    if stored is not None:
+        return dict(stored)
     return {name: _with_samples(path, name, array) for name, array in read_arrays(path).items()}
 
 
-def _map_stored(path: Path) -> dict[str, Array] | None:
-    """The arrays of an archive that is not compressed, mapped; None where one of them cannot be."""
-    arrays: dict[str, Array] = {}
+def _stored_members(path: Path) -> dict[str, StoredArray] | None:
+    """The arrays of an archive that is not compressed; None where one of them must be read whole."""
+    arrays: dict[str, StoredArray] = {}
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
@@ -74,16 +81,20 @@ def _map_stored(path: Path) -> dict[str, Array] | None:
                 header = file.read(_LOCAL_HEADER_BYTES)
                 skipped = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
                 file.seek(member.header_offset + _LOCAL_HEADER_BYTES + skipped)
-                version = np.lib.format.read_magic(file)
-                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                shape, fortran, dtype = read(file)
-                if dtype.hasobject or not shape or 0 in shape:
+                stored = _stored(path, file)
+                if stored is None:
                     return None
-                order = "F" if fortran else "C"
-                name = member.filename.removesuffix(".npy")
-                arrays[name] = np.memmap(path, dtype, "r", file.tell(), shape, order)  # type: ignore[call-overload]
-    except PoetcError:
-        raise
+                arrays[member.filename.removesuffix(".npy")] = stored
     except Exception:  # numpy, zipfile and the tokenizer raise a dozen kinds; reading it whole names the fault
         return None
     return arrays
+
+
+def _stored(path: Path, file: BufferedReader) -> StoredArray | None:
+    """The array whose header begins where `file` stands. None for one without samples, and in Fortran's order."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject or not shape or 0 in shape or (fortran and len(shape) > 1):
+        return None
+    return StoredArray(path, file.fileno(), file.tell(), dtype, shape)

@@ -226,10 +226,16 @@ class Loop:
             here.before = self.measure() if self.evaluation is not None else {}
             self.save()
         while not here.is_over(self.options):
-            if not self._run_epoch():
+            try:
+                if not self._run_epoch():
+                    self.save()
+                    return None
+                self._end_epoch()
+            except UsageError as error:  # of the data, such as a file that was cut off
+                if not here.step or self._store is None:
+                    raise
                 self.save()
-                return None
-            self._end_epoch()
+                raise UsageError(f"{error}; then --resume goes on after step {here.step}") from error
             self.save()
         self._watcher.on_end()
         final = self.engine.read(self.engine.state_names())

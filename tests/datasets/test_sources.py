@@ -13,14 +13,16 @@ import pytest
 from PIL import Image
 
 from poetc.datasets import BatchFunction, check_values, open_source
+from poetc.datasets._stored import StoredArray
+from poetc.datasets.arrays import _npy
 from poetc.errors import UsageError
 from tests.datasets.support import CLASS, FEATURES, IMAGE, NUMBER, images, opened, stored
 
 
-def test_an_archive_is_mapped_unless_it_is_compressed(tmp_path: Path) -> None:
+def test_an_archive_stays_on_the_disk_unless_it_is_compressed(tmp_path: Path) -> None:
     arrays = images()
     plain = opened(stored(tmp_path / "plain.npz", **arrays), IMAGE, CLASS)
-    assert isinstance(plain.columns["x"], np.memmap)
+    assert isinstance(plain.columns["x"], StoredArray)
     np.savez_compressed(tmp_path / "packed.npz", **arrays)
     packed = opened(tmp_path / "packed.npz", IMAGE, CLASS)
     for samples in (plain, packed):
@@ -28,6 +30,37 @@ def test_an_archive_is_mapped_unless_it_is_compressed(tmp_path: Path) -> None:
         assert (taken["x"] == arrays["x"][[7, 0]]).all()
         assert taken["t"].tolist() == [1, 0]
     assert plain.digest() == packed.digest()
+
+
+ROWS = (3, -1, slice(2, 7), slice(8, None, -3), [4, 4, 0], np.arange(10) % 3 == 0, np.arange(0))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_an_array_on_the_disk_is_indexed_as_one_in_memory(tmp_path: Path, rows: object) -> None:
+    big_endian = np.random.default_rng(0).standard_normal((10, 2, 3)).astype(">f8")
+    np.save(tmp_path / "a.npy", big_endian)
+    column = _npy(tmp_path / "a.npy")
+    assert isinstance(column, StoredArray) and (column.shape, column.dtype) == ((10, 2, 3), big_endian.dtype)
+    assert np.array_equal(column[rows], big_endian[rows])  # type: ignore[index]
+    assert np.array_equal(column.reshape(5, 12)[[1, 3]], big_endian.reshape(5, 12)[[1, 3]])
+
+
+def test_a_file_that_is_cut_off_or_written_to_is_named(tmp_path: Path) -> None:
+    path = stored(tmp_path / "d.npz", **images())
+    samples = opened(path, IMAGE, CLASS)
+    content = path.read_bytes()
+    other = tmp_path / "other.npz"
+    other.write_bytes(bytes(len(content)))
+    other.rename(path)  # the file that was opened is still there
+    samples.require_unchanged()
+    assert samples.take(np.arange(10))["t"].tolist() == images()["target"].tolist()
+    path.write_bytes(content)
+    samples = opened(path, IMAGE, CLASS)
+    path.write_bytes(content[:300])
+    with pytest.raises(UsageError, match=r"d\.npz: was cut off"):
+        samples.take(np.arange(10))
+    with pytest.raises(UsageError, match=r"d\.npz: was cut off"):
+        samples.require_unchanged()
 
 
 def test_arrays_may_lack_axes_of_length_one_and_have_other_names(tmp_path: Path) -> None:

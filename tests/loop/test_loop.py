@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from poetc.datasets import Augmentation, Batches, Evaluation, Normalization, Samples, Slot
+from poetc.datasets import Augmentation, Batches, Evaluation, Normalization, Samples, Slot, open_source
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, DType
 from poetc.loop import Checkpoint, CheckpointStore, EpochRow, Loop, LoopOptions, Loss, Outcome, read_checkpoint
@@ -151,6 +151,44 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(tmp_path: Path, sch
         assert _same(outcome.state, whole.state)
         assert _same(outcome.final, whole.final)
         assert _timeless(outcome) == _timeless(whole)
+
+
+@pytest.mark.parametrize("part", ["training", "validation"])
+def test_data_that_are_cut_off_lose_nothing(tmp_path: Path, part: str) -> None:
+    """A mapped file would end the process with SIGBUS."""
+    source = _samples(0 if part == "training" else 1)
+    path = tmp_path / "d.npz"
+    np.savez(path, x=source.columns["x"], t=source.columns["t"])
+    whole, content = _run(_loop(None)[0]), path.read_bytes()
+    (store := CheckpointStore(tmp_path / "run")).directory.mkdir()
+
+    def reading(stop: float) -> Loop:
+        loop, _, watcher = _loop(store)
+        samples = open_source(str(path), (X, T), str)
+        assert isinstance(samples, Samples)
+        if part == "training":
+            loop.batches = replace(loop.batches, source=samples)
+        else:
+            assert loop.evaluation is not None
+            loop.evaluation = replace(loop.evaluation, source=samples)
+
+        def cut() -> bool:
+            if watcher.steps == stop:
+                path.write_bytes(content[: len(content) // 3])
+            return False
+
+        loop._stopping = cut
+        return loop
+
+    with pytest.raises(UsageError, match=r"d\.npz: was cut off or written to .* then --resume goes on after step"):
+        reading(stop=8).run()
+    path.write_bytes(content)
+    checkpoint = store.load()
+    assert checkpoint is not None and checkpoint.progress["step"] >= 8
+    loop = reading(stop=math.inf)
+    loop.restore(checkpoint)
+    outcome = _run(loop)
+    assert _timeless(outcome) == _timeless(whole) and _same(outcome.final, whole.final)
 
 
 def test_schedule_and_average_count_updates() -> None:
