@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
 
 import poetc
-from poetc.flower import client_app, initial_arrays, train_config
+from poetc.flower import CheckedFedAvg, client_app, initial_arrays, train_config
 
 
 def directory_of(context: Context) -> str:
@@ -32,7 +31,7 @@ server = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train for some rounds, and write the ONNX file with the weights of the last one."""
     directory = str(context.run_config["directory"])
-    result = FedAvg(fraction_evaluate=0.5).start(
+    result = CheckedFedAvg(fraction_evaluate=0.5).start(
         grid=grid,
         initial_arrays=initial_arrays(directory),
         num_rounds=int(context.run_config["rounds"]),

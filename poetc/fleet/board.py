@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +17,7 @@ from poetc.errors import CheckFailed, UsageError
 from poetc.fleet.frames import MOST_BYTES, PROTOCOL, Channel, Request, open_line
 from poetc.fleet.participant import Trained
 from poetc.fleet.update import Quantizer
-from poetc.fleet.weights import FleetModel, Weight
+from poetc.fleet.weights import FleetModel, UnsoundUpdate, Weight, require_sound
 from poetc.graph import Array
 from poetc.runtime.session import SessionError, read_manifest
 
@@ -55,10 +56,13 @@ class Board:
         *,
         epochs: int = 1,
         learning_rate: float | None = None,
+        max_update_norm: float | None = None,
     ) -> Trained:
         """Train on the board's own data for `epochs`, from these weights and from fresh optimizer state.
 
-        `learning_rate`: by default the one that was solved with. BoardError where the board stops.
+        `learning_rate`: by default the one that was solved with. `max_update_norm`: of the change of all weights, as
+        an L2 norm; the weights are read for it. BoardError where the board stops, UnsoundUpdate where its loss is no
+        number or the norm is above the limit.
         """
         if not 1 <= epochs < 1 << 32:
             raise UsageError(f"local-epochs {epochs}: must be at least 1")
@@ -68,11 +72,17 @@ class Board:
         if learning_rate is not None:
             self._set_rate(learning_rate)
         steps, loss = struct.unpack("<If", self.channel.ask(Request.TRAIN, struct.pack("<I", epochs)))
+        if not math.isfinite(loss):
+            raise UnsoundUpdate(f"the board's loss is {loss}: the training diverged")
+        if max_update_norm is not None:
+            require_sound(state, self.state(), max_update_norm)
         return Trained(loss=loss, samples=steps // epochs * self._rows, steps=steps)
 
     def state(self) -> dict[str, Array]:
-        """The weights that travel, as they are now, by the names of the graph."""
-        return {w.tensor: self._read(w) for w in self.model.weights}
+        """The weights that travel, as they are now, by the names of the graph. UnsoundUpdate: one is not finite."""
+        found = {w.tensor: self._read(w) for w in self.model.weights}
+        require_sound({}, found)
+        return found
 
     def masked(self, quantizer: Quantizer, weight: Weight, before: Array | None, terms: Array, first: int) -> Array:
         """The words of one weight as it is now, less `before`, with the terms of a mask added: made by the board.

@@ -14,7 +14,7 @@ from poetc.datasets import Slot, slots_of
 from poetc.errors import CheckFailed, UsageError
 from poetc.fleet.data import Data
 from poetc.fleet.update import Quantizer
-from poetc.fleet.weights import FleetModel, Weight
+from poetc.fleet.weights import FleetModel, Weight, require_sound
 from poetc.graph import Array
 from poetc.loop import Loss, Meter, SessionEngine, default_metrics
 from poetc.program import sample_inputs
@@ -66,10 +66,12 @@ class Participant:
         epochs: int = 1,
         first_epoch: int = 1,
         learning_rate: float | None = None,
+        max_update_norm: float | None = None,
     ) -> Trained:
         """Train on all samples for `epochs`. `first_epoch`, counted from 1 over all rounds, makes the order of samples.
 
-        `learning_rate`: by default the one that was solved with. Raises CheckFailed where the loss is no number.
+        `learning_rate`: by default the one that was solved with. `max_update_norm`: of the change of all weights, as
+        an L2 norm. Raises CheckFailed where the loss is no number, UnsoundUpdate where the weights are no good update.
         """
         if epochs < 1:
             raise UsageError(f"local-epochs {epochs}: must be at least 1")
@@ -83,6 +85,7 @@ class Participant:
                 if not math.isfinite(loss):
                     raise CheckFailed(f"step {steps}: the loss is {loss}: lower the learning rate, or scale the inputs")
                 total += loss
+        require_sound(state, self.state(), max_update_norm)
         return Trained(loss=total / steps, samples=data.samples, steps=steps)
 
     def evaluate(self, state: Mapping[str, Array], data: Data) -> Evaluated:

@@ -16,11 +16,16 @@ import numpy as np
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
 from poetc.commands.weights import file_name, model_of, some
-from poetc.errors import UsageError, shortened
+from poetc.errors import CheckFailed, UsageError, shortened
 from poetc.graph import Array, DType, Role, TensorType, materialize
 
+MAX_UPDATE_NORM = "max-update-norm"  # of a message or a run: the largest L2 norm of the change of all weights
 _WEIGHTS = (Role.PARAMETER, Role.STATISTIC)
 SHOWN = 12  # digits of a fingerprint in a message
+
+
+class UnsoundUpdate(CheckFailed):
+    """An update that no server may average: a number in it is not finite, or its norm is above the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,24 @@ class FleetModel:
                 f"the client's model is not the server's: its fingerprint is {self.fingerprint[:SHOWN]}, the server's"
                 f" {shortened(fingerprint[:SHOWN])}"
             )
+
+
+def require_sound(before: Mapping[str, Array], after: Mapping[str, Array], most_norm: float | None = None) -> None:
+    """UnsoundUpdate where an array of `after` has a number that is not finite, or the change's L2 norm is too large.
+
+    Arrays by name, the same names in both. `most_norm`: of the change of all arrays together; None: no limit.
+    """
+    for name, array in after.items():
+        if not np.isfinite(array).all():
+            raise UnsoundUpdate(f"{name} holds numbers that are not finite: the training diverged")
+    if most_norm is None:
+        return
+    if not 0 < most_norm < np.inf:
+        raise UsageError(f"{MAX_UPDATE_NORM} {most_norm:g}: must be a number above 0")
+    squares = (np.sum(np.square(np.subtract(after[n], before[n], dtype=np.float64))) for n in after)
+    norm = float(np.sqrt(sum(squares)))
+    if norm > most_norm:
+        raise UnsoundUpdate(f"the update's norm is {norm:.4g}, above {MAX_UPDATE_NORM} {most_norm:g}")
 
 
 def _fingerprint(solved: Artifact, weights: Sequence[Weight]) -> str:

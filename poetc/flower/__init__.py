@@ -5,9 +5,10 @@ A Flower app names `client_app(...)` as its client. Its server starts with `init
 
 from poetc.flower.app import Config, DataOf, client_app, initial_arrays, train_config
 from poetc.flower.gateway import gateway_app
-from poetc.flower.strategy import FedAvgOfChanges
+from poetc.flower.strategy import CheckedFedAvg, FedAvgOfChanges
 
 __all__ = [
+    "CheckedFedAvg",
     "Config",
     "DataOf",
     "FedAvgOfChanges",

@@ -9,7 +9,7 @@ from typing import Any
 
 from poetc import artifact
 from poetc.errors import PoetcError, UsageError, printable
-from poetc.fleet import Data, FleetModel, Participant, Source, Trained, read_data
+from poetc.fleet import MAX_UPDATE_NORM, Data, FleetModel, Participant, Source, Trained, read_data
 from poetc.flower import _messages, _secagg
 from poetc.graph import Array
 from poetc.runtime.session import SessionError
@@ -46,9 +46,10 @@ def client_app(
     target. A function of Flower's context may return one of these. `validation_split`, `normalize`,
     `any_range`: as of `poetc train`. `threads`: the most that kernels run in, 0: one. `mods` are Flower's.
 
-    A message's config, then the run config, may hold `local-epochs` (default 1) and `learning-rate` (default: that of
-    `poetc solve`). A reply holds the weights that training changes and no others. It has the metrics `train_loss` or
-    `eval_loss` and `eval_acc`, and `num-examples`. A fault is an error reply of one line.
+    A message's config, then the run config, may hold `local-epochs` (default 1), `learning-rate` (default: that of
+    `poetc solve`) and `max-update-norm` (default: no limit). A reply holds the weights that training changes and no
+    others. It has the metrics `train_loss` or `eval_loss` and `eval_acc`, and `num-examples`. A fault is an error reply
+    of one line.
     """
     participants = _Participants(directory, threads)
 
@@ -72,6 +73,7 @@ def client_app(
             epochs=epochs,
             first_epoch=1 + epochs * (max(1, _messages.integer("server-round", 1, message, context)) - 1),
             learning_rate=_messages.number("learning-rate", message, context),
+            max_update_norm=_messages.number(MAX_UPDATE_NORM, message, context),
         )
 
     def train(participant: Participant, message: Message, context: Context) -> Message:

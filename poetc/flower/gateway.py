@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from poetc import artifact
 from poetc.errors import CheckFailed, UsageError
-from poetc.fleet import Board, BoardError, Trained
+from poetc.fleet import MAX_UPDATE_NORM, Board, BoardError, Trained, UnsoundUpdate
 from poetc.flower import _messages, _secagg
 from poetc.flower.app import in_one_line
 from poetc.graph import Array
@@ -39,6 +39,7 @@ def gateway_app(
             received,
             epochs=_messages.integer("local-epochs", 1, message, context),
             learning_rate=_messages.number("learning-rate", message, context),
+            max_update_norm=_messages.number(MAX_UPDATE_NORM, message, context),
         )
 
     def train(board: Board, message: Message, context: Context) -> Message:
@@ -81,7 +82,7 @@ class _Gateway:
             self._boards[line] = Board(artifact.read(self._directory), self._emitted, line)
         try:
             return handler(self._boards[line], message, context)
-        except BoardError:  # it answers
+        except (BoardError, UnsoundUpdate):  # it answers
             raise
         except (CheckFailed, OSError):
             self._boards.pop(line).channel.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common.recorddict_compat import arrayrecord_to_parameters
@@ -22,8 +23,8 @@ from flwr.serverapp.strategy import FedAvg, Result
 
 from poetc.artifact import Artifact
 from poetc.errors import UsageError
-from poetc.fleet import Participant, read_data
-from poetc.flower import FedAvgOfChanges, client_app, gateway_app, initial_arrays, train_config
+from poetc.fleet import Participant, Trained, read_data, require_sound
+from poetc.flower import CheckedFedAvg, FedAvgOfChanges, client_app, gateway_app, initial_arrays, train_config
 from poetc.flower._messages import array_record
 from poetc.graph import Array
 from tests.commands.trained import DIGITS
@@ -51,8 +52,15 @@ def grid_of(directory: Path, **options: Any) -> InProcessGrid:
     return InProcessGrid(dict.fromkeys(nodes, app), {"learning-rate": 0.02}, nodes)
 
 
-def start(grid: InProcessGrid, directory: Path, rounds: int = 2, **config: Any) -> Result:
-    return FedAvg(fraction_evaluate=float(config.pop("evaluate", 0.0))).start(
+def start(
+    grid: InProcessGrid,
+    directory: Path,
+    rounds: int = 2,
+    strategy: Any = FedAvg,
+    options: dict[str, Any] | None = None,
+    **config: Any,
+) -> Result:
+    return strategy(fraction_evaluate=float(config.pop("evaluate", 0.0)), **(options or {})).start(
         grid=grid,
         initial_arrays=initial_arrays(directory),
         num_rounds=rounds,
@@ -115,6 +123,98 @@ def test_a_fault_is_one_line(digits_directory: Path) -> None:
         assert len(grid.errors) == CLIENTS, message
         for text in grid.errors:
             assert "\n" not in text and text.startswith(f"{digits_directory}: ") and message in text
+
+
+class Diverging(Participant):
+    """A client whose last update gives an infinity, behind a loss that is a number; `lies`: it does not look."""
+
+    def fit(self, state: Any, data: Any, **options: Any) -> Trained:
+        trained = super().fit(state, data, **options)
+        name = self.model.weights[0].tensor
+        (weight,) = self.session.state_dict([name]).values()
+        weight.flat[3] = np.inf
+        self.session.load_state_dict({name: weight}, strict=False)
+        require_sound(state, self.state())
+        return trained
+
+
+def test_a_client_that_diverges_is_left_out(digits_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two others make the average: where it says so itself, and where only the server looks."""
+    expected = start(without_the_last(grid_of(digits_directory)), digits_directory).arrays
+    for lies in (False, True):
+        grid = grid_of(digits_directory)
+        start(grid, digits_directory, rounds=1)  # which makes the participant of the others
+        with monkeypatch.context() as patch:
+            patch.setattr("poetc.flower.app.Participant", Diverging)
+            diverging = client_app(digits_directory, data_of, normalize="0..255", seed=1)
+            grid.replace(CLIENTS + 99, diverging)
+            if lies:
+                patch.setattr(f"{__name__}.require_sound", lambda before, after: None)
+            found = start(grid, digits_directory, strategy=CheckedFedAvg)
+        assert len(grid.errors) == (0 if lies else 2)
+        assert all("holds numbers that are not finite" in text and "\n" not in text for text in grid.errors)
+        for name, array in found.arrays.items():
+            np.testing.assert_allclose(array.numpy(), expected[name].numpy(), atol=2e-6, err_msg=name)
+
+
+def without_the_last(grid: InProcessGrid) -> InProcessGrid:
+    """The grid with an app in the last place that answers with errors alone."""
+    grid.replace(CLIENTS + 99, client_app("nothing.poetc", data_of))
+    return grid
+
+
+def test_the_norm_of_an_update_is_limited(
+    digits_directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the client of poetc, and by the server where the client does not keep to it."""
+    grid = grid_of(digits_directory)
+    found = start(grid, digits_directory, rounds=1, strategy=CheckedFedAvg, options={"max_update_norm": 1e-6})
+    assert len(grid.errors) == CLIENTS and len(found.arrays) == 0
+    assert all("the update's norm is" in text and "above max-update-norm 1e-06" in text for text in grid.errors)
+    grid = grid_of(digits_directory)
+    with monkeypatch.context() as patch:
+        patch.setattr("poetc.fleet.participant.require_sound", lambda before, after, norm: None)
+        logging.getLogger("flwr").addHandler(caplog.handler)
+        try:
+            found = start(grid, digits_directory, rounds=1, strategy=CheckedFedAvg, options={"max_update_norm": 1e-6})
+        finally:
+            logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert grid.errors == [] and len(found.arrays) == 0
+    left_out = {r.getMessage() for r in caplog.records if "is left out" in r.getMessage()}
+    assert len(left_out) == CLIENTS and all("the update's norm is" in text for text in left_out)
+    wide = start(grid_of(digits_directory), digits_directory, strategy=CheckedFedAvg, options={"max_update_norm": 1e6})
+    plain = start(grid_of(digits_directory), digits_directory)
+    for name, array in plain.arrays.items():
+        np.testing.assert_allclose(wide.arrays[name].numpy(), array.numpy(), atol=2e-6)
+    with pytest.raises(UsageError, match="max_update_norm 0: must be"):
+        CheckedFedAvg(max_update_norm=0.0)
+
+
+def test_replies_of_strangers_do_not_end_a_round(digits_directory: Path) -> None:
+    """Other names, no samples, a loss that is no number: each left out, and the sound reply is the average."""
+    sent, strategy = initial_arrays(digits_directory), CheckedFedAvg()
+    asked = [
+        Message(RecordDict({"arrays": sent, "config": ConfigRecord()}), n, "train", group_id="1", ttl=10.0)
+        for n in range(5)
+    ]
+    strategy._sent = {name: array.numpy() for name, array in sent.items()}
+    arrays = {name: array.numpy() + np.float32(0.5) for name, array in sent.items()}
+    first = next(iter(arrays))
+    kinds: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (arrays, {"train_loss": 1.0, "num-examples": 4}),
+        ({**arrays, "stranger": np.zeros(1, np.float32)}, {"train_loss": 1.0, "num-examples": 4}),
+        (arrays, {"train_loss": 1.0, "num-examples": 0}),
+        (arrays, {"train_loss": float("nan"), "num-examples": 4}),
+        ({**arrays, first: np.full_like(arrays[first], np.nan)}, {"train_loss": 1.0, "num-examples": 4}),
+    ]
+    replies = [
+        Message(RecordDict({"arrays": array_record(a), "metrics": MetricRecord(m)}), reply_to=message)
+        for message, (a, m) in zip(asked, kinds, strict=True)
+    ]
+    average, metrics = strategy.aggregate_train(1, replies)
+    assert average is not None and metrics is not None and metrics["train_loss"] == 1.0
+    for name, array in average.items():
+        np.testing.assert_array_equal(array.numpy(), arrays[name])
 
 
 def test_no_directory_is_an_error_reply(tmp_path: Path, digits_directory: Path) -> None:
