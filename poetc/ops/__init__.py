@@ -7,7 +7,7 @@ from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
-from poetc.ops._samples import Use, sample
+from poetc.ops._samples import Use, labels_of, sample
 from poetc.ops._views import view_roots
 from poetc.ops.kernels import Kernel, Parameters
 
@@ -24,6 +24,7 @@ __all__ = [
     "Use",
     "Work",
     "bind",
+    "labels_of",
     "load_others",
     "register",
     "registry",

@@ -21,6 +21,11 @@ class Use:
     first: TensorType
 
 
+def labels_of(use: Use) -> str:
+    """The operand that may be classes or indices."""
+    return use.inputs[2 + bool(use.attributes.get("has_bias"))] if use.kind == "LinearCrossEntropy" else use.inputs[1]
+
+
 def sample(types: Mapping[str, TensorType], uses: Iterable[Use], seed: int) -> dict[str, Array]:
     """A sample of each of `types`: normal floats, and integers.
 
@@ -43,7 +48,10 @@ def _index_limit(uses: Iterable[Use], tensor: str) -> int:
     for use in uses:
         if use.kind == "Slice" and use.inputs[0] in slices:
             slices.add(use.outputs[0])
-        if len(use.inputs) >= 2 and use.inputs[1] in slices:
+        if len(use.inputs) >= 2 and labels_of(use) in slices:
+            if isinstance(classes := use.attributes.get("classes"), int):
+                limits.append(classes)
+                continue
             if use.kind.startswith("GatherND"):
                 limits.append(min(use.first.shape))
                 continue

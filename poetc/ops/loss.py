@@ -20,7 +20,7 @@ from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis, Elements
 
-_NEVER = -(2**31)  # an ignore_index that no target holds
+NEVER = -(2**31)  # an ignore_index that no target holds
 
 
 class _Loss(Loss):
@@ -66,7 +66,7 @@ def _index_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
     """Target distribution [before, classes, after] with ignored samples zero, and the number of samples that count."""
     before, classes, after = _layout(op)
     target = target.reshape(before, 1, after)
-    kept = target != op.get_int("ignore_index", _NEVER)
+    kept = target != op.get_int("ignore_index", NEVER)
     if np.any(kept & ((target < 0) | (target >= classes))):
         raise ValueError(f"a class index lies outside 0 … {classes - 1}")
     smoothing = op.get_float("label_smoothing")
@@ -138,7 +138,7 @@ class _PointwiseLossGrad(Elements):
 def _index_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
     smoothing = op.get_float("label_smoothing")
     classes = _layout(op)[1]
-    ignored, weights, gamma = op.get_int("ignore_index", _NEVER), _class_weights(op), op.get_float("gamma")
+    ignored, weights, gamma = op.get_int("ignore_index", NEVER), _class_weights(op), op.get_float("gamma")
     if weights or gamma:
         weighted = _WeightedClasses(*_layout(op), ignored, bool(weights), has_upstream)
         floats = (1 - smoothing, smoothing / classes, gamma, *weights)

@@ -4,12 +4,14 @@ from poetc.graph import TrainingGraph
 from poetc.passes._check import GraphError, check_graph
 from poetc.passes._encoding import Encoding, encoded, offered, without_encodings
 from poetc.passes._fusion import fuse
+from poetc.passes._linear_loss import join_losses
 from poetc.passes._movement import read_in_place
 from poetc.passes._narrow import narrow
 from poetc.passes._order import order_backward
 from poetc.passes._pass import Pass, run_passes
 
 STANDARD = (
+    Pass("linear-loss", join_losses),
     Pass("fusion", fuse),
     Pass("movement", read_in_place),
     Pass("narrow", narrow),
@@ -30,6 +32,7 @@ __all__ = [
     "check_graph",
     "encoded",
     "fuse",
+    "join_losses",
     "narrow",
     "offered",
     "order_backward",

@@ -10,7 +10,7 @@ import numpy as np
 
 from poetc.errors import UsageError
 from poetc.graph import Array, DType
-from poetc.ops import Use
+from poetc.ops import Use, labels_of
 from poetc.program._interpret import all_inputs
 from poetc.program._ir import Binding, Call, Program
 
@@ -58,7 +58,7 @@ def limit_of(uses: Iterable[Use], names: set[str]) -> Limit | None:
             names |= set(use.outputs)  # a micro-batch reads its part
         if len(use.inputs) < 2:
             continue
-        if use.inputs[1] in names:
+        if labels_of(use) in names:
             found += _of_use(use)
     if not found:
         return None
@@ -67,6 +67,8 @@ def limit_of(uses: Iterable[Use], names: set[str]) -> Limit | None:
 
 def _of_use(use: Use) -> list[Limit]:
     shape = use.first.shape
+    if use.kind == "LinearCrossEntropy":
+        return [Limit(0, _attribute(use, "classes", 1) - 1, _attribute(use, "ignore_index", 0))]
     if use.kind.startswith("CrossEntropy"):
         classes = shape[int(_attribute(use, "axis", 1))]
         return [Limit(0, classes - 1, int(_attribute(use, "ignore_index", 0)))]

@@ -19,6 +19,7 @@ from poetc.devices.loops import (  # noqa: F401
     _fused,
     _gemm,
     _integers,
+    _linear_loss,
     _matmul,
     _rows,
     _turned,

@@ -1,0 +1,9 @@
+/* The product without workspace, for kernels that are made of products. */
+#ifndef POETC_MATMUL_H
+#define POETC_MATMUL_H
+
+#include "poetc_kernel.h"
+
+int poetc_op_matmul(const poetc_call *call);
+
+#endif

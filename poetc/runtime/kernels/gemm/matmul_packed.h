@@ -1,0 +1,9 @@
+/* The product that packs, for kernels that are made of products. */
+#ifndef POETC_MATMUL_PACKED_H
+#define POETC_MATMUL_PACKED_H
+
+#include "poetc_kernel.h"
+
+int poetc_op_matmul_packed(const poetc_call *call);
+
+#endif
