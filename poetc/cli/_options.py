@@ -426,6 +426,13 @@ training_options = stacked(
         help="For cross-entropy: the class whose targets count for nothing.",
     ),
     click.option(
+        "--class-axis",
+        type=Whole(-8, 7),
+        metavar="AXIS",
+        help="Axis of the output that holds the classes. Default: that of its Softmax, or of the last layer's units; "
+        "poetc train asks the target's shape where they leave it open.",
+    ),
+    click.option(
         "--class-weights",
         type=_Numbers(),
         default=(),

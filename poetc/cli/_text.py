@@ -286,6 +286,13 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
             for row in analysis["parameter_table"]
         ]
         parts.append(table(("tensor", "shape", "taken for", "trained", "because"), rows))
+    if "facts" in analysis:
+        facts = [
+            (f["kind"], f["subject"], str(f["value"]), f["confidence"], f["evidence"], f["option"])
+            for f in analysis["facts"]
+        ]
+        empty = "no facts: the file says all that was asked"
+        parts.append(table(("fact", "about", "value", "confidence", "evidence", "option"), facts) if facts else empty)
     return "\n\n".join(parts)
 
 

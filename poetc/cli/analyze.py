@@ -22,12 +22,18 @@ from poetc.cli._console import Console
 @click.option(
     "--parameters", is_flag=True, help="Also list every tensor that was taken for a weight or a constant, and why."
 )
+@click.option(
+    "--facts",
+    is_flag=True,
+    help="Also list the facts about the model that its file does not say, each with its evidence.",
+)
 @_options.output_options
 def analyze(
     model: Path,
     device: str,
     batch: int | None,
     parameters: bool,
+    facts: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -49,6 +55,8 @@ def analyze(
         analysis = command.analyze(request, progress=progress)
         if parameters:
             analysis["parameter_table"] = command.parameter_table(request)
+        if facts:
+            analysis["facts"] = command.fact_table(request)
     for note in analysis["notes"]:
         console.note(note)
     console.answer(analysis, _text.analyze_text(analysis))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from poetc import frontend, training
@@ -69,3 +70,8 @@ def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:
         {"name": d.name, "shape": list(d.shape), "role": d.decision, "reason": d.reason, "trained": d.name in trained}
         for d in frontend.parameter_decisions(graph)
     ]
+
+
+def fact_table(request: ModelRequest) -> list[Mapping[str, Any]]:
+    """The facts about the model that its file does not say, each with its evidence."""
+    return [asdict(fact) for fact in load_model(with_any_weights(request)).facts]

@@ -24,8 +24,9 @@ from poetc import artifact, measure
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import ExportRequest, export_arrays, export_onnx, find_model, require_free
+from poetc.commands.facts import decided
 from poetc.commands.programs import graph_of, training_program
-from poetc.commands.requests import SolveRequest, training_graph
+from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph
 from poetc.commands.solve import solve
 from poetc.commands.trainer import trainer
 from poetc.commands.weights import by_graph_name, model_of
@@ -234,6 +235,7 @@ def train(
     checkpoint = _take_up(request, store)
     progress("reading the data")
     asked, asked_step = _graph_to_train(request, given)
+    request, asked_step = _with_facts_of_data(request, asked, asked_step, note)
     losses = Loss.of(asked_step, asked)
     slots = slots_of(asked_step, [loss.target for loss in losses])
     del asked, asked_step  # which hold the weights
@@ -409,14 +411,30 @@ def _require_same_data(request: TrainRequest, checkpoint: Checkpoint, identity: 
 # --- model and data ---------------------------------------------------------------------------------------------------
 
 
-def _graph_to_train(request: TrainRequest, given: Artifact | None) -> tuple[Graph, TrainingGraph]:
+def _graph_to_train(
+    request: TrainRequest, given: Artifact | None, load: Callable[[ModelRequest], Graph] = load_model
+) -> tuple[Graph, TrainingGraph]:
     """The model and its training step, before anything is solved, so that a fault of the data is reported at once."""
     if given is not None:
         return model_of(given), graph_of(given)
     assert not isinstance(request.source, Path)
     model = request.source.model
     train = "all" if request.source.is_best else model.training.train  # which set is the best is not known yet
-    return training_graph(replace(model, training=replace(model.training, micro_batches=1, train=train)))
+    return training_graph(replace(model, training=replace(model.training, micro_batches=1, train=train)), load)
+
+
+def _with_facts_of_data(
+    request: TrainRequest, graph: Graph, step: TrainingGraph, note: Progress
+) -> tuple[TrainRequest, TrainingGraph]:
+    """The request with the facts that its data tell about the model, and the step as it is then."""
+    if isinstance(request.source, Path):
+        return request, step
+    model = request.source.model
+    options = decided(request.data, request.normalize, graph, step, model.training, note)
+    if options == model.training:
+        return request, step
+    request = replace(request, source=replace(request.source, model=replace(model, training=options)))
+    return request, _graph_to_train(request, None, lambda _: graph)[1]
 
 
 def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifact:

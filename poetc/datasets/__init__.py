@@ -5,7 +5,7 @@ from poetc.datasets._batching import Batches, Evaluation
 from poetc.datasets._columns import Samples
 from poetc.datasets._matching import check_values, looks_raw, samples_of
 from poetc.datasets._normalizing import Normalization, Scale
-from poetc.datasets._opening import open_source
+from poetc.datasets._opening import fits, open_source
 from poetc.datasets._slots import Slot, batch_size, slots_of
 from poetc.datasets._splitting import split
 from poetc.datasets.function import BatchFunction
@@ -21,6 +21,7 @@ __all__ = [
     "Slot",
     "batch_size",
     "check_values",
+    "fits",
     "looks_raw",
     "open_source",
     "samples_of",

@@ -104,6 +104,8 @@ def _shaped(where: str, name: str, column: Column, slot: Slot) -> Column:
     if column.dtype.kind not in "fiub":
         raise UsageError(f"{where}: {name} is of type {column.dtype}; needed are numbers")
     shape = tuple(column.shape)
+    if not shape:
+        raise UsageError(f"{where}: {name} is a single value, not an array of samples")
     if shape[1:] == slot.sample_shape:
         return column
     if isinstance(column, np.ndarray | StoredArray):

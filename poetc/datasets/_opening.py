@@ -56,6 +56,17 @@ def open_source(
     raise UsageError(f"{option} {path}: of no kind that is known by its name; give {KINDS}")
 
 
+def fits(text: str, slots: Sequence[Slot]) -> bool:
+    """Whether the source has arrays, and batches, of the shapes of `slots`."""
+    try:
+        source = open_source(text, slots, lambda _: None)
+        if isinstance(source, BatchFunction):
+            next(source.batches(slots, 1), None)
+    except UsageError:
+        return False
+    return True
+
+
 def _split(text: str) -> tuple[str, str]:
     """The place and the selection after the last colon, unless there is a file of the whole name."""
     place, colon, selected = text.rpartition(":")

@@ -66,7 +66,7 @@ def _members(path: Path) -> dict[str, Column]:
     stored = _stored_members(path)
     if stored is not None:
         return dict(stored)
-    return {name: _with_samples(path, name, array) for name, array in read_arrays(path).items()}
+    return dict(read_arrays(path))
 
 
 def _stored_members(path: Path) -> dict[str, StoredArray] | None:

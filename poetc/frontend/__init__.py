@@ -8,6 +8,7 @@ from poetc.frontend._node import Node
 from poetc.frontend._reading import external_files
 from poetc.frontend._translations import onnx_operator
 from poetc.frontend._writing import DATA_SUFFIX, Written, write_back
+from poetc.frontend.facts import probabilities
 from poetc.frontend.roles import ParameterDecision, parameter_decisions
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "load",
     "onnx_operator",
     "parameter_decisions",
+    "probabilities",
     "write_back",
 ]

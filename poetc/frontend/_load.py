@@ -15,6 +15,7 @@ from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 # The translations register themselves.
 from poetc.frontend import (  # noqa: F401
     _folding,
+    facts,
     onnx_attention,
     onnx_classical,
     onnx_einsum,
@@ -307,7 +308,8 @@ class _Source:
         notes = names_notes(self.exported, trained, constants)
         graph = fold_constants(replace(graph, notes=(*graph.notes, *notes)))
         origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
-        return replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
+        graph = replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
+        return replace(graph, facts=facts.find(graph))
 
 
 def _is_uniform(value: Value) -> bool:

@@ -156,6 +156,22 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
+class Fact:
+    """Something about a model that a user would know and the file does not say, with the evidence for it.
+
+    `confidence` is "certain" where it follows from the graph, "likely" where the numbers or a name tell it. `value` is
+    an axis, or a word. `option` is the option that overrides the fact.
+    """
+
+    kind: str  # such as "class axis"
+    subject: str  # the tensor, layer or input that it is about
+    value: int | str
+    evidence: str  # the end of a sentence
+    confidence: str = "certain"
+    option: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Graph:
     """Operators in topological order. `values` holds a value for every PARAMETER, CONSTANT and state tensor."""
 
@@ -167,6 +183,11 @@ class Graph:
     values: Mapping[str, Value]
     notes: tuple[str, ...] = ()  # Decisions of the importer that the user should know (one line each).
     origins: Mapping[str, Origin] = field(default_factory=dict)  # of weights, as far as the model file holds them
+    facts: tuple[Fact, ...] = ()
+
+    def fact(self, kind: str, subject: str) -> Fact | None:
+        """The fact of that kind about a tensor, layer or input; None: there is none."""
+        return next((f for f in self.facts if f.kind == kind and f.subject == subject), None)
 
 
 @dataclass(frozen=True, slots=True)

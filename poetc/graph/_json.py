@@ -9,6 +9,7 @@ from poetc.graph._ir import (
     Array,
     Attribute,
     DType,
+    Fact,
     Fill,
     Graph,
     Operator,
@@ -53,6 +54,8 @@ def graph_to_json(graph: Graph, arrays: dict[str, Array]) -> dict[str, Any]:
     arrays.update({name: v for name, v in graph.values.items() if not isinstance(v, Fill)})
     if graph.origins:
         document["origins"] = {name: _origin_to_json(origin) for name, origin in sorted(graph.origins.items())}
+    if graph.facts:
+        document["facts"] = [asdict(fact) for fact in graph.facts]
     if isinstance(graph, TrainingGraph):
         document["training"] = {
             "loss": graph.loss,
@@ -96,6 +99,7 @@ def graph_from_json(document: dict[str, Any], arrays: dict[str, Array]) -> Graph
         values,
         tuple(document["notes"]),
         {name: _origin_from_json(origin) for name, origin in document.get("origins", {}).items()},
+        tuple(Fact(**fact) for fact in document.get("facts", ())),
     )
     if "training" not in document:
         return graph

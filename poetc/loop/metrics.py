@@ -11,7 +11,8 @@ import numpy as np
 
 from poetc.errors import UsageError
 from poetc.graph import Array, DType, Graph, Operator, Phase, TensorType, TrainingGraph
-from poetc.ops import Bound, registry, spec
+from poetc.ops import Bound, spec
+from poetc.ops._loss import Loss as LossKind
 from poetc.training import evaluation
 
 CLASS_LOSSES = ("CrossEntropy", "SoftCrossEntropy")
@@ -46,10 +47,10 @@ class Loss:
         weights = {o.inputs[0]: o.attributes["alpha"] for o in graph.operators if o.kind == "Affine"}
         found = []
         for operator in graph.operators:
-            if operator.phase is not Phase.LOSS or f"{operator.kind}Grad" not in registry():
+            if operator.phase is not Phase.LOSS or not isinstance(spec(operator.kind), LossKind):
                 continue
             source, target = operator.inputs
-            output, last = _origin(graph, source)
+            output, last = _of_probabilities(graph, operator) or _origin(graph, source)
             times = weights.get(operator.outputs[0], 1.0)
             assert isinstance(times, float | int)
             shape, attributes = graph.tensors[source].shape, dict(operator.attributes)
@@ -94,6 +95,17 @@ class Loss:
         kept = target[target != self.attributes.get("ignore_index", -(2**31))]
         weights = self.attributes.get("class_weights")
         return float(np.asarray(weights)[kept].sum()) if weights else float(kept.size)
+
+
+def _of_probabilities(graph: Graph, loss: Operator) -> tuple[str, str] | None:
+    """The output whose probabilities the loss reads, and the operator that would have made them; None: it does not."""
+    makers = {t: op for op in graph.operators for t in op.outputs}
+    name = loss.inputs[0]
+    while name in makers and makers[name].phase is Phase.LOSS:
+        name = makers[name].inputs[0]
+    if name == loss.inputs[0]:
+        return None
+    return name, "Sigmoid" if loss.kind == "BceWithLogits" else "Softmax"
 
 
 def _origin(graph: Graph, source: str) -> tuple[str, str]:

@@ -7,12 +7,14 @@ from poetc.training._channels import chosen_channels
 from poetc.training._evaluation import evaluation
 from poetc.training._integer_model import exponents_of, float_values, integer_model
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
+from poetc.training._loss import pick_output, plan_losses
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._options import (
     BATCH_NORM_MODES,
     INTEGERS,
     LOSSES,
     NITI_WEIGHTS,
+    OF_CLASSES,
     OPTIMIZERS,
     PRECISIONS,
     SAVED,
@@ -33,6 +35,7 @@ __all__ = [
     "INTEGERS",
     "LOSSES",
     "NITI_WEIGHTS",
+    "OF_CLASSES",
     "OPTIMIZERS",
     "PRECISIONS",
     "RESCALES",
@@ -63,6 +66,8 @@ __all__ = [
     "merged",
     "micro_batch_of",
     "module_of",
+    "pick_output",
+    "plan_losses",
     "select_parameters",
     "select_updates",
     "share_of",

@@ -114,7 +114,7 @@ class _Step:
                 if cut is not None:
                     mine = cut.take(b, mine, index, b.fresh(_of_part(mine, index)))
                 share = weights[k].of(mine) if weights else None
-                term = b.emit1(plan.kind, [source, mine], plan.attributes, hint="loss")
+                term = plan.emit(b, source, mine)
                 if share is not None and seed is not None:
                     term = b.emit1("Mul", [term, share], hint=f"{term}.weighted")
                 elif share is not None:

@@ -33,7 +33,7 @@ def evaluation(graph: Graph, step: TrainingGraph) -> Graph:
         b.add_tensor(name, plan.target, Role.INPUT)
     b.phase = Phase.LOSS
     pairs = zip(plans, (target, *others), strict=True)
-    loss = emit_sum(b, plans, [b.emit1(p.kind, [p.source, t], p.attributes, hint="loss") for p, t in pairs])
+    loss = emit_sum(b, plans, [p.emit(b, p.source, t) for p, t in pairs])
     needed, operators = {loss, *outputs}, []
     for op in reversed(b.operators):
         if not needed.isdisjoint(op.outputs):

@@ -22,10 +22,29 @@ class LossPlan:
     labels: str = ""  # the input of the model that the target takes the place of
     output: str = ""  # of the model; "" where there is one loss
     weight: float = 1.0  # Its weight in the sum.
+    of_probabilities: bool = False  # the source holds probabilities: the loss reads their logarithms or log-odds
+
+    def emit(self, b: Builder, source: str, target: str) -> str:
+        """The loss of `source`, this plan's or that of a part of the batch."""
+        if self.of_probabilities:
+            source = _log_of(b, source) if self.kind == "CrossEntropy" else _log_odds(b, source)
+        return b.emit1(self.kind, [source, target], self.attributes, hint="loss")
 
 
 _ELEMENTWISE = {"mse": "MeanSquaredError", "l1": "MeanAbsoluteError", "huber": "Huber", "bce": "BceWithLogits"}
+_LEAST = 1e-30  # probability
 METRIC = {"triplet": "Triplet", "contrastive": "Contrastive"}  # of rows beside the other rows of the batch
+
+
+def _log_of(b: Builder, p: str) -> str:
+    """log p; a probability of 0 counts as the least number that has a finite slope."""
+    return b.emit1("Log", [b.emit1("Clip", [p], {"min": _LEAST, "max": 1.0})])
+
+
+def _log_odds(b: Builder, p: str) -> str:
+    """The number whose sigmoid is p."""
+    rest = b.emit1("Affine", [p], {"alpha": -1.0, "beta": 1.0})
+    return b.emit1("Sub", [_log_of(b, p), _log_of(b, rest)])
 
 
 def plan_losses(graph: Graph, options: TrainingOptions) -> tuple[LossPlan, ...]:
@@ -61,7 +80,9 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
     """Decide the loss operator for an output of `graph`; "" is the first float output.
 
     A final Softmax, LogSoftmax (cross-entropy) or Sigmoid (bce) is skipped: the loss is taken from its input, which is
-    the same function computed stably. Class axis: the softmax's, else 1 for images [N,C,H,W], else the last.
+    the same function computed stably. Of other outputs that are probabilities it is taken from their logarithm. Class
+    axis: --class-axis, else the softmax's or that of the last layer's units; without either 1 of [N,C,H,W], else the
+    last.
     """
     asked = loss
     name = pick_output(graph, output)
@@ -70,23 +91,29 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
     shape = graph.tensors[name].shape
     if loss == "auto":
         loss = _guess(graph, name, last)
-    if asked in ("auto", "cross-entropy", "focal") and last is not None and last.kind == "CrossEntropy":
+    if loss == "nll" and last is not None and last.kind in ("Softmax", "LogSoftmax"):
+        loss = "cross-entropy"  # the same loss, computed from the logits
+    if loss == "bce-probabilities" and last is not None and last.kind == "Sigmoid":
+        loss = "bce"
+    if asked in ("auto", "cross-entropy", "focal", "nll") and last is not None and last.kind == "CrossEntropy":
         return _own_cross_entropy(graph, name, last, options, is_focal=asked == "focal")
     note = f"loss {loss} on output {name!r} {list(shape)}"
     if not shape and asked == "auto":
         note += "; a scalar is taken for a loss of the model's own: the target must be 0"
     if len(graph.outputs) > 1 and not output:
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
-    if loss in ("cross-entropy", "soft-cross-entropy", "focal"):
+    if loss in ("cross-entropy", "soft-cross-entropy", "focal", "nll"):
         return _cross_entropy(graph, name, last, note, options, loss)
     if loss in METRIC:
         return _metric(graph, name, note, options, loss)
     if loss == "ctc":
         return _ctc(graph, name, last, note, options)
     given = options.label_smoothing or options.ignore_index is not None or options.class_weights
-    if given and len(options.losses()) == 1:  # else they are for another output
-        names = "--label-smoothing, --ignore-index and --class-weights"
+    if (given or options.class_axis is not None) and len(options.losses()) == 1:  # else they are for another output
+        names = "--label-smoothing, --ignore-index, --class-weights and --class-axis"
         raise UsageError(f"{names} are for cross-entropy; --loss auto means {loss} here")
+    if loss == "bce-probabilities":
+        return _of_odds(graph, name, note)
     source = name
     if loss == "bce" and last is not None and last.kind == "Sigmoid":
         source = last.inputs[0]
@@ -154,8 +181,12 @@ def _guess(graph: Graph, name: str, last: Operator | None) -> str:
         return "l1"
     if last is not None and last.kind in ("Softmax", "LogSoftmax"):
         return "cross-entropy"
+    if graph.fact("distribution", name) is not None:
+        return "nll"
     if last is not None and last.kind == "Sigmoid":
         return "bce"
+    if graph.fact("probability", name) is not None and 0 < shape[-1] <= 2 and len(shape) <= 2:
+        return "bce-probabilities"
     same_as_input = any(graph.tensors[i].shape == shape for i in graph.inputs)
     classes = shape[1] if len(shape) == 4 else shape[-1] if len(shape) > 1 else 1
     return "mse" if same_as_input or classes < 2 or len(shape) > 4 else "cross-entropy"
@@ -164,25 +195,45 @@ def _guess(graph: Graph, name: str, last: Operator | None) -> str:
 def _cross_entropy(
     graph: Graph, name: str, last: Operator | None, note: str, options: TrainingOptions, loss: str
 ) -> LossPlan:
-    source, axis = name, None
-    if last is not None and last.kind in ("Softmax", "LogSoftmax"):
+    source, known = name, graph.fact("class axis", name)
+    softmax = last is not None and last.kind in ("Softmax", "LogSoftmax")
+    if softmax and last is not None:
         source = last.inputs[0]
-        softmax_axis = last.attributes["axis"]
-        assert isinstance(softmax_axis, int)
-        axis = softmax_axis
     shape = graph.tensors[source].shape
-    if axis is None:
+    axis = options.class_axis
+    if axis is None and softmax and last is not None:
+        axis = _axis(last)
+    elif axis is None and known is not None and isinstance(known.value, int):
+        axis = known.value
+        note += f"; classes along axis {axis}, {known.evidence} (--class-axis)"
+    elif axis is None:
         axis = 1 if len(shape) == 4 else len(shape) - 1
+        if len(shape) > 2:
+            note += f"; classes along axis {axis}, which nothing in the file shows (--class-axis)"
+    elif not -len(shape) <= axis < len(shape):
+        raise UsageError(f"--class-axis {axis}: output {name!r} has the shape {list(shape)}")
+    else:
+        note += f"; classes along axis {axis % len(shape)}"
     axis %= max(len(shape), 1)
     if not shape or shape[axis] < 2:
         raise UsageError(
             f"--loss cross-entropy: output {name!r} {list(shape)} has no class axis of at least 2; try --loss mse"
         )
+    if loss == "nll" and (fact := graph.fact("distribution", name)) is not None:
+        note += f"; -log p of its probabilities: {fact.evidence} (--loss cross-entropy takes logits)"
     attributes: dict[str, Attribute] = {"axis": axis, **_class_attributes(options, shape[axis], loss)}
     if loss == "soft-cross-entropy":
         return LossPlan("SoftCrossEntropy", source, TensorType(shape), attributes, note)
     target = TensorType(shape[:axis] + shape[axis + 1 :], DType.I32)
-    return LossPlan("CrossEntropy", source, target, attributes, note)
+    return LossPlan("CrossEntropy", source, target, attributes, note, of_probabilities=loss == "nll")
+
+
+def _of_odds(graph: Graph, name: str, note: str) -> LossPlan:
+    """The binary cross-entropy of probabilities, each for itself."""
+    fact = graph.fact("probability", name)
+    note += "; of its probabilities" + (f", {fact.evidence}" if fact is not None else "")
+    target = TensorType(graph.tensors[name].shape)
+    return LossPlan("BceWithLogits", name, target, {}, note, of_probabilities=True)
 
 
 def _ctc(graph: Graph, name: str, last: Operator | None, note: str, options: TrainingOptions) -> LossPlan:

@@ -23,7 +23,10 @@ LOSSES = (
     "l1",
     "huber",
     "bce",
+    "nll",
+    "bce-probabilities",
 )
+OF_CLASSES = ("cross-entropy", "soft-cross-entropy", "focal", "nll", "auto")  # losses with an axis of classes
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "nadam", "rmsprop", "adagrad", "lion")
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 BATCH_NORM_MODES = ("train", "frozen")
@@ -33,6 +36,7 @@ _SAVED_IN = dict.fromkeys(("f16", "bf16"), "floats of 16 bits") | dict.fromkeys(
 NITI_WEIGHTS = ("model", "xavier")
 SAVED = ("exact", "off", *FORMATS, "auto")
 _PURPOSES = {"act": "activation", "err": "error", "update": "update"}
+_MOST_AXES = 8  # of a tensor
 _LARGEST, _LARGEST_SEED = 2**31 - 1, 2**63 - 1
 _LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
 _OWN = cast(float, None)  # the default of the optimizer takes its place
@@ -151,6 +155,7 @@ class TrainingOptions:
     shape: tuple[str, ...] = ()  # "INPUT=N,N,...": the whole shape of an input
     constant: tuple[str, ...] = ()  # "NAME=VALUE": an integer input that is bound to a value
     random_weights: int | None = None  # seed of the numbers that stand for weights whose external file is absent
+    class_axis: int | None = None  # of cross-entropy; None: that of the Softmax, or of the last layer's units
     output_logits: bool = False  # the step also outputs the input of its loss
     micro_batches: int | Literal["auto"] = 1  # parts of the batch whose gradients are added up before the update
 
@@ -172,6 +177,7 @@ class TrainingOptions:
             ("--dropout-seed", self.dropout_seed, 0, _LARGEST_SEED),
             ("--random-weights", self.random_weights or 0, 0, _LARGEST_SEED),
             ("--head-seed", self.head_seed, 0, _LARGEST_SEED),
+            ("--class-axis", self.class_axis or 0, -_MOST_AXES, _MOST_AXES - 1),
         ):
             if not isinstance(whole, int) or not least <= whole <= most:
                 raise UsageError(f"{option} {shortened(whole)}: is no whole number from {least:,} to {most:,}")
@@ -248,9 +254,10 @@ class TrainingOptions:
             if given and self.optimizer != optimizer:
                 raise UsageError(f"{option} does nothing for --optimizer {self.optimizer}, only for {optimizer}")
         for option, given, losses in (
-            ("--label-smoothing", self.label_smoothing != 0, ("cross-entropy", "soft-cross-entropy", "auto")),
-            ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "focal", "auto")),
-            ("--class-weights", bool(self.class_weights), ("cross-entropy", "focal", "auto")),
+            ("--label-smoothing", self.label_smoothing != 0, ("cross-entropy", "soft-cross-entropy", "nll", "auto")),
+            ("--ignore-index", self.ignore_index is not None, ("cross-entropy", "focal", "nll", "auto")),
+            ("--class-weights", bool(self.class_weights), ("cross-entropy", "focal", "nll", "auto")),
+            ("--class-axis", self.class_axis is not None, OF_CLASSES),
             ("--focal-gamma", self.focal_gamma is not None, ("focal",)),
             ("--margin", self.margin is not None, ("triplet", "contrastive")),
             ("--ctc-labels", self.ctc_labels is not None, ("ctc",)),

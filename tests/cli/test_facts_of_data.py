@@ -1,0 +1,117 @@
+"""Facts about a model that the training data tell, and the losses of probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from poetc import TrainingOptions, load
+from poetc.loop.metrics import Loss, Meter
+from poetc.training import build
+from tests.cli.conftest import Ended
+from tests.support.cases import CASES
+from tests.support.graphs import evaluate
+
+Run = Callable[..., Ended]
+
+
+def _train(poetc: Run, tmp_path: Path, model: Path, data: object, *more: object) -> Ended:
+    return poetc("train", model, "--data", data, "--epochs", 1, "-o", tmp_path / "out.onnx", "--force", "--json", *more)
+
+
+def test_a_logistic_regression_trains_on_its_own_probabilities(tmp_path: Path, poetc: Run) -> None:
+    data = f"{CASES / 'sk_lr2.npz'}:X,target"
+    ended = _train(poetc, tmp_path, CASES / "sk_lr2.onnx", data, "--batch", 40, "--validation", data, "--lr", 1e-6)
+    assert ended.code == 0, ended.err
+    with np.load(CASES / "sk_lr2.npz") as archive:
+        assert ended.json["before"]["loss"] == pytest.approx(float(archive["ll"]), rel=1e-5)
+        assert ended.json["before"]["accuracy"] == pytest.approx(float(archive["acc"]))
+    assert ended.json["epochs"][0]["loss"] == pytest.approx(ended.json["before"]["loss"], rel=1e-4)
+    assert "loss nll on output 'probabilities'" in ended.err
+
+
+def test_the_target_leaves_out_the_axis_of_classes(tmp_path: Path, poetc: Run) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((10, 3, 10)).astype(np.float32)
+    losses = {}
+    for axis, length in ((1, 10), (2, 4)):
+        np.savez(tmp_path / "d.npz", x=x, y=random.integers(0, 4, (10, length)))
+        ended = _train(poetc, tmp_path, CASES / "ncl_logits.onnx", tmp_path / "d.npz")
+        assert ended.code == 0, ended.err
+        assert f"classes along axis {axis}" in ended.err
+        losses[axis] = ended.json["epochs"][0]["loss"]
+    np.savez(tmp_path / "d.npz", x=x, y=random.integers(0, 4, (10, 7)))
+    ended = _train(poetc, tmp_path, CASES / "ncl_logits.onnx", tmp_path / "d.npz")
+    assert ended.code == 2
+    assert "y has shape [10, 7]" in ended.err
+
+
+def _plain(path: Path, *, clipped: bool) -> Path:
+    """Scores [N, 4, 4] without a layer; `clipped`: a softmax that no rule recognises."""
+    nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
+    if clipped:
+        nodes = [
+            helper.make_node("Add", ["x", "w"], ["s"]),
+            helper.make_node("Exp", ["s"], ["e"]),
+            helper.make_node("Einsum", ["e"], ["t"], equation="nij->ni"),
+            helper.make_node("Unsqueeze", ["t", "two"], ["u"]),
+            helper.make_node("Reciprocal", ["u"], ["r"]),
+            helper.make_node("Mul", ["e", "r"], ["y"]),
+        ]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4, 4])],
+        [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(np.linspace(0.5, 1, 16).reshape(4, 4).astype(np.float32), "w"),
+         numpy_helper.from_array(np.array([2]), "two")],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+def test_an_axis_that_nothing_shows_is_asked_for(tmp_path: Path, poetc: Run) -> None:
+    random = np.random.default_rng(0)
+    x = random.standard_normal((6, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=random.integers(0, 4, (6, 4)))
+    model = _plain(tmp_path / "m.onnx", clipped=False)
+    ended = _train(poetc, tmp_path, model, tmp_path / "d.npz", "--loss", "cross-entropy")
+    assert ended.code == 2
+    assert "does not show which axis holds the classes, and the target fits 1 and 2; give --class-axis" in ended.err
+    for axis in (1, 2):
+        ended = _train(
+            poetc, tmp_path, model, tmp_path / "d.npz", "--loss", "cross-entropy", "--class-axis", axis, "--lr", 1e-9
+        )
+        assert ended.code == 0, ended.err
+        scores = np.moveaxis(x + np.linspace(0.5, 1, 16).reshape(4, 4), axis, -1)
+        log_p = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+        with np.load(tmp_path / "d.npz") as archive:
+            wanted = -np.take_along_axis(log_p, archive["y"][:, :, None], -1).mean()
+        assert ended.json["epochs"][0]["loss"] == pytest.approx(wanted, rel=1e-5)
+
+
+def test_losses_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> None:
+    """Step and evaluation, beside -log p computed here."""
+    random = np.random.default_rng(1)
+    x = random.standard_normal((2, 4, 4)).astype(np.float32)
+    graph = load(_plain(tmp_path / "m.onnx", clipped=True)).graph
+    e = np.exp(x.astype(np.float64) + np.linspace(0.5, 1, 16).reshape(4, 4))
+    p = e / e.sum(axis=2, keepdims=True)
+    labels, truth = random.integers(0, 4, (2, 4)), random.integers(0, 2, (2, 4, 4)).astype(np.float32)
+    cross = -np.log(np.take_along_axis(p, labels[:, :, None], 2)).mean()
+    binary = -(truth * np.log(p) + (1 - truth) * np.log1p(-p)).mean()
+    for loss, axis, target, wanted in (
+        ("nll", 2, labels, cross), ("auto", 2, labels, cross), ("bce-probabilities", None, truth, binary)
+    ):  # fmt: skip
+        step = build(graph, TrainingOptions(loss=loss, class_axis=axis))
+        values = evaluate(step, {"x": x, "target": target})
+        assert float(values[step.loss]) == pytest.approx(wanted, rel=1e-6)
+        (of,) = Loss.of(step, graph)
+        meter = Meter([of], ())
+        meter.add({"y": p.astype(np.float32)}, {"target": target}, 1)
+        assert meter.result()["loss"] == pytest.approx(wanted, rel=1e-5)
+        (gradient,) = step.gradients.values()
+        assert np.isfinite(values[gradient]).all() and np.abs(values[gradient]).max() > 0

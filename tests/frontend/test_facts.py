@@ -1,0 +1,91 @@
+"""Facts that the importer finds out: outputs that are probabilities, the axis of classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx.helper import make_node
+
+from poetc.errors import UsageError
+from poetc.frontend import load
+from poetc.graph import Graph, graph_from_json, graph_to_json
+from poetc.training import TrainingOptions, plan_losses
+from tests.frontend.support import make, normal, save
+from tests.support.cases import CASES
+
+
+def _classifier(tmp_path: Path, *behind: object, axis: int = 1) -> Graph:
+    """Four scores a row, and operators behind them that make `y`."""
+    nodes = [make_node("MatMul", ["x", "w"], ["s"]), *behind]
+    weights = {"w": normal(3, 4), "wide": np.array([0.0], np.float32), "one": np.array([1], np.int64)}
+    weights |= {"low": np.array(1e-7, np.float32), "high": np.array(1 - 1e-7, np.float32), "two": np.array([2])}
+    return load(save(make(nodes, {"x": (5, 3)}, ["y"], weights), tmp_path))
+
+
+def test_outputs_behind_a_softmax_are_probabilities_by_their_operators(tmp_path: Path) -> None:
+    softmax, sigmoid = make_node("Softmax", ["s"], ["p"], axis=1), make_node("Sigmoid", ["s"], ["p"])
+    sums = make_node("ReduceSum", ["q", "one"], ["t"], keepdims=1)
+    for nodes in (
+        [softmax, make_node("Clip", ["p", "low", "high"], ["y"])],
+        [softmax, make_node("Clip", ["p", "low", "high"], ["q"]), sums, make_node("Div", ["q", "t"], ["y"])],
+        [softmax, make_node("Mul", ["p", "p"], ["q"]), sums, make_node("Div", ["q", "t"], ["y"])],
+        [make_node("Exp", ["s"], ["q"]), sums, make_node("Div", ["q", "t"], ["y"])],
+    ):
+        (fact,) = _classifier(tmp_path, *nodes).facts
+        assert (fact.kind, fact.value, fact.confidence) == ("distribution", 1, "certain")
+    (fact,) = _classifier(tmp_path, sigmoid, make_node("Clip", ["p", "low", "high"], ["y"])).facts
+    assert fact.kind == "probability"
+
+
+def test_numbers_that_are_no_probabilities_are_not_taken_for_them(tmp_path: Path) -> None:
+    softmax = make_node("Softmax", ["s"], ["p"], axis=1)
+    for nodes in (
+        [make_node("Relu", ["s"], ["y"])],
+        [make_node("Clip", ["s", "low", "high"], ["y"])],
+        [softmax, make_node("Add", ["p", "p"], ["y"])],
+        [softmax, make_node("Slice", ["p", "one", "two", "one"], ["q"]), make_node("Neg", ["q"], ["y"])],
+    ):
+        assert _classifier(tmp_path, *nodes).facts == ()
+
+
+def test_a_run_shows_what_the_operators_do_not() -> None:
+    """A linear classifier with two sigmoids of opposite scores."""
+    graph = load(CASES / "sk_lr2.onnx", batch=8)
+    (fact,) = [f for f in graph.facts if f.kind == "distribution"]
+    assert (fact.subject, fact.value, fact.confidence) == ("probabilities", 1, "likely")
+    assert plan_losses(graph, TrainingOptions())[0].of_probabilities
+
+
+def test_facts_survive_in_a_solved_directory() -> None:
+    graph = load(CASES / "sk_lr2.onnx", batch=8)
+    arrays: dict[str, np.ndarray] = {}
+    assert graph_from_json(graph_to_json(graph, arrays), arrays).facts == graph.facts != ()
+
+
+def test_the_units_of_the_last_layer_are_the_classes(tmp_path: Path) -> None:
+    for name, batch in (("ncl_logits", 5), ("ncl_logits_equal", 5)):
+        graph = load(CASES / f"{name}.onnx")
+        (fact,) = graph.facts
+        assert (fact.kind, fact.value) == ("class axis", 1)
+        (plan,) = plan_losses(graph, TrainingOptions(loss="cross-entropy"))
+        assert plan.attributes["axis"] == 1
+        assert plan.target.shape == (batch, graph.tensors["logits"].shape[2])
+        assert "classes along axis 1, the channels of '/b/Conv'" in plan.note
+    nodes = [make_node("MatMul", ["x", "w"], ["s"]), make_node("Transpose", ["s"], ["y"], perm=[0, 2, 1])]
+    graph = load(save(make(nodes, {"x": (2, 5, 3)}, ["y"], {"w": normal(3, 4)}), tmp_path))
+    assert graph.fact("class axis", "y").value == 1  # type: ignore[union-attr]
+    nodes = [make_node("Conv", ["x", "w"], ["s"]), make_node("Transpose", ["s"], ["y"], perm=[0, 2, 3, 1])]
+    graph = load(save(make(nodes, {"x": (2, 5, 3, 3)}, ["y"], {"w": normal(4, 5, 1, 1)}), tmp_path))
+    assert graph.fact("class axis", "y").value == 3  # type: ignore[union-attr]
+
+
+def test_the_option_overrides_the_axis() -> None:
+    graph = load(CASES / "ncl_logits.onnx")
+    (plan,) = plan_losses(graph, TrainingOptions(loss="cross-entropy", class_axis=-1))
+    assert (plan.attributes["axis"], plan.target.shape) == (2, (5, 4))
+    with pytest.raises(UsageError, match=r"--class-axis 3: output 'logits' has the shape \[5, 4, 10\]"):
+        plan_losses(graph, TrainingOptions(loss="cross-entropy", class_axis=3))
+    with pytest.raises(UsageError, match="--class-axis does nothing for --loss mse"):
+        TrainingOptions(loss="mse", class_axis=1)
