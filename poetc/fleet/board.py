@@ -13,7 +13,7 @@ import numpy as np
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
 from poetc.datasets import batch_size
-from poetc.errors import CheckFailed, UsageError
+from poetc.errors import UsageError
 from poetc.fleet.frames import MOST_BYTES, PROTOCOL, Channel, Request, open_line
 from poetc.fleet.participant import Trained
 from poetc.fleet.update import Quantizer
@@ -21,6 +21,7 @@ from poetc.fleet.weights import FleetModel, UnsoundUpdate, Weight, require_sound
 from poetc.graph import Array
 from poetc.runtime.session import SessionError, read_manifest
 
+LEAST_PAYLOAD_BYTES = 128  # of fleet.c: a request of `masked` for one number is shorter
 _UPDATE_FIELDS = struct.Struct("<5I")  # after `poetc_update`: offset, first, count, whether there is `before`, mask
 
 
@@ -42,10 +43,14 @@ class Board:
         self._rows = batch_size([step.tensors[n].shape for n in (*step.inputs, step.target) if step.tensors[n].shape])
         self._rate = next((row for row in manifest["state"]["tensors"] if row["name"] == "learning_rate"), None)
         self.channel = channel or Channel(open_line(line), line)
-        reply = self.channel.ask(Request.HELLO)
+        reply = self.channel.ask(Request.HELLO, reply_bytes=None)
         if len(reply) != 20 or struct.unpack_from("<I", reply)[0] != PROTOCOL:
             raise UsageError(f"{line}: the board speaks another protocol than this poetc; emit its firmware again")
         _, identity, self._capacity, self.state_bytes, self.arena_bytes = struct.unpack("<5I", reply)
+        if self._capacity < LEAST_PAYLOAD_BYTES:
+            raise UsageError(
+                f"{line}: the board takes {self._capacity} bytes in a frame; {LEAST_PAYLOAD_BYTES} are needed"
+            )
         self._capacity = min(self._capacity, MOST_BYTES)
         if identity != manifest["state"]["identity"]:
             raise UsageError(f"{line}: the board's firmware is not that of {emitted}: build and flash it again")
@@ -71,7 +76,7 @@ class Board:
             self._write(self._places[weight.tensor], np.ascontiguousarray(state[weight.tensor], "<f4").tobytes())
         if learning_rate is not None:
             self._set_rate(learning_rate)
-        steps, loss = struct.unpack("<If", self.channel.ask(Request.TRAIN, struct.pack("<I", epochs)))
+        steps, loss = struct.unpack("<If", self.channel.ask(Request.TRAIN, struct.pack("<I", epochs), reply_bytes=8))
         if not math.isfinite(loss):
             raise UnsoundUpdate(f"the board's loss is {loss}: the training diverged")
         if max_update_norm is not None:
@@ -102,7 +107,7 @@ class Board:
                 self._places[weight.tensor] + 4 * start, first + start, count, old is not None, quantizer.mask
             )
             payload = head + fields + (b"" if old is None else old[part].tobytes()) + mask[part].tobytes()
-            words.append(np.frombuffer(self.channel.ask(Request.UPDATE, payload), "<u4", count))
+            words.append(np.frombuffer(self.channel.ask(Request.UPDATE, payload, reply_bytes=4 * count), "<u4", count))
         return np.concatenate(words).astype(np.uint32).reshape(weight.shape)
 
     def close(self) -> None:
@@ -126,11 +131,9 @@ class Board:
     def _read(self, weight: Weight) -> Array:
         place, total = self._places[weight.tensor], 4 * int(np.prod(weight.shape, dtype=np.int64))
         data = b"".join(
-            self.channel.ask(Request.READ, struct.pack("<II", place + start, size))
+            self.channel.ask(Request.READ, struct.pack("<II", place + start, size), reply_bytes=size)
             for start, size in _pieces(total, self._capacity)
         )
-        if len(data) != total:
-            raise CheckFailed(f"the board sent {len(data)} of {total} bytes of {weight.name}")
         return np.frombuffer(data, "<f4").astype(np.float32).reshape(weight.shape)
 
 

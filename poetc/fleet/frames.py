@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import ipaddress
 import os
 import re
 import select
@@ -39,7 +41,9 @@ class Request(enum.IntEnum):
 class Line(Protocol):
     """Bytes in both directions."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes, timeout_s: float) -> None:
+        """All of `data`. CheckFailed where the other end does not take it in time."""
+        ...
 
     def read(self, size: int, timeout_s: float) -> bytes:
         """At most `size` bytes, at least one; none: nothing came in time."""
@@ -72,32 +76,44 @@ class Channel:
         self._received = b""
         self.sent_bytes = self.received_bytes = self.retries = 0
 
-    def ask(self, kind: Request, payload: bytes = b"") -> bytes:
-        """The payload of the reply. BoardError where the board refuses, CheckFailed where it does not answer."""
+    def ask(self, kind: Request, payload: bytes = b"", *, reply_bytes: int | None = 0) -> bytes:
+        """The payload of the reply. BoardError where the board refuses, CheckFailed where it does not answer.
+
+        `reply_bytes`: the size that the reply must have; None: any.
+        """
         self._sequence = (self._sequence + 1) % 256
         request = frame(kind, self._sequence, payload)
-        timeout_s = self._training_timeout_s if kind is Request.TRAIN else self._timeout_s
-        timeout_s += (len(payload) + MOST_BYTES) / SLOWEST_BYTES_A_SECOND
+        needed_s = self._timeout_s + (len(payload) + MOST_BYTES) / SLOWEST_BYTES_A_SECOND
+        timeout_s = needed_s + (self._training_timeout_s if kind is Request.TRAIN else 0.0)
         for attempt in range(TRIES):
             self.retries += attempt > 0
-            self._line.write(request)
-            self.sent_bytes += len(request)
+            # A damaged head may let the board wait for a longer payload: zeros fill that up.
+            padding = bytes(MOST_BYTES + CRC_BYTES) if attempt >= 2 else b""
+            self._line.write(padding + request, timeout_s)
+            self.sent_bytes += len(padding) + len(request)
             reply = self._reply(kind, timeout_s)
             if reply is not None:
+                if reply_bytes is not None and len(reply) != reply_bytes:
+                    raise CheckFailed(
+                        f"{self._where}: the board answers {kind.name} with {len(reply)} bytes, not {reply_bytes}"
+                    )
                 return reply
-            if kind not in (Request.HELLO, Request.TRAIN):
+            if kind is Request.TRAIN:
+                timeout_s = needed_s  # a board that has trained answers at once, and one that trains still is too slow
+            elif kind is not Request.HELLO:
                 timeout_s *= 2  # a busy machine emulates boards slowly
         raise CheckFailed(f"{self._where}: the board gives no whole answer to {kind.name} in {TRIES} attempts")
 
     def _reply(self, kind: Request, timeout_s: float) -> bytes | None:
         """The reply to the last request; None: it did not come in time, or came damaged."""
-        end = time.monotonic() + timeout_s
+        end, is_over = time.monotonic() + timeout_s, False
         while True:
-            found = self._take_frame()
+            found = self._take_frame(is_over)
             if found is None:
-                data = self._line.read(1 << 16, end - time.monotonic()) if time.monotonic() < end else b""
-                if not data:
+                if is_over:
                     return None
+                data = self._line.read(1 << 16, end - time.monotonic()) if time.monotonic() < end else b""
+                is_over = not data
                 self._received += data
                 self.received_bytes += len(data)
                 continue
@@ -112,24 +128,30 @@ class Channel:
             elif sequence == self._sequence and answered == kind + REPLY:
                 return payload
 
-    def _take_frame(self) -> tuple[int, int, bytes] | None:
-        """The next whole frame of the bytes that came; those before it are noise."""
-        while (at := self._received.find(TAG)) >= 0:
-            rest = self._received[at:]
-            if len(rest) < HEAD.size:
+    def _take_frame(self, is_over: bool = False) -> tuple[int, int, bytes] | None:
+        """The next whole frame of the bytes that came; those before it are noise, and are dropped.
+
+        `is_over`: nothing more comes, so a frame that is not whole is noise, too.
+        """
+        received, at = self._received, 0
+        while (at := received.find(TAG, at)) >= 0:
+            left = len(received) - at
+            if left >= HEAD.size:
+                _, kind, sequence, size, complement = HEAD.unpack_from(received, at)
+                body, end = at + HEAD.size, at + HEAD.size + size + CRC_BYTES
+                if size == ~complement & 0xFFFF and size <= MOST_BYTES:
+                    if end <= len(received):
+                        whole = received[at : end - CRC_BYTES]
+                        if zlib.crc32(whole) == struct.unpack_from("<I", received, end - CRC_BYTES)[0]:
+                            self._received = received[end:]
+                            return kind, sequence, received[body : end - CRC_BYTES]
+                    elif not is_over:
+                        break
+            elif not is_over:
                 break
-            _, kind, sequence, size, complement = HEAD.unpack_from(rest)
-            if size != ~complement & 0xFFFF:
-                self._received = rest[1:]
-                continue
-            end = HEAD.size + size + CRC_BYTES
-            if len(rest) < end:
-                break
-            if zlib.crc32(rest[: end - CRC_BYTES]) != struct.unpack_from("<I", rest, end - CRC_BYTES)[0]:
-                self._received = rest[1:]
-                continue
-            self._received = rest[end:]
-            return kind, sequence, rest[HEAD.size : end - CRC_BYTES]
+            at += 1
+        # Of noise the last byte may be the first of a tag.
+        self._received = received[at:] if at >= 0 else received[-1:] if received.endswith(TAG[:1]) else b""
         return None
 
     def close(self) -> None:
@@ -141,14 +163,23 @@ class _Descriptor:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
+        os.set_blocking(descriptor, False)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
         while data:
-            data = data[os.write(self._descriptor, data) :]
+            _, ready, _ = select.select([], [self._descriptor], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise CheckFailed("the other end of the line takes no more bytes")
+            with contextlib.suppress(BlockingIOError):
+                data = data[os.write(self._descriptor, data) :]
 
     def read(self, size: int, timeout_s: float) -> bytes:
         ready, _, _ = select.select([self._descriptor], [], [], max(0.0, timeout_s))
-        return os.read(self._descriptor, size) if ready else b""
+        try:
+            return os.read(self._descriptor, size) if ready else b""
+        except BlockingIOError:
+            return b""
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -157,15 +188,19 @@ class _Descriptor:
 def open_line(where: str) -> Line:
     """The line that `where` names: a serial device such as /dev/ttyACM0, tcp:HOST:PORT, or unix:PATH.
 
-    A device runs at 115,200 baud. UsageError where it cannot be opened.
+    A device runs at 115,200 baud. Frames are neither secret nor signed, so a TCP line is to this machine alone, where a
+    tunnel may end. `tcp-open:HOST:PORT` says that the network between is trusted. UsageError where it cannot be opened.
     """
     try:
         kind, _, rest = where.partition(":")
-        if kind == "tcp":
+        if kind in ("tcp", "tcp-open"):
             host, _, port = rest.rpartition(":")
             if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-                raise UsageError(f"{where}: write tcp:HOST:PORT")
-            return _Descriptor(socket.create_connection((host, int(port)), timeout=10).detach())
+                raise UsageError(f"{where}: write {kind}:HOST:PORT")
+            if kind == "tcp":
+                _require_loopback(where, host, int(port))
+            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
+            return _Descriptor(connection.detach())
         if kind == "unix":
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.connect(rest)
@@ -175,6 +210,16 @@ def open_line(where: str) -> Line:
         raise UsageError(f"{where}: {error.strerror or error}") from None
     except ValueError as error:  # a host that is no name, or a path with a zero byte
         raise UsageError(f"{where}: {error}") from None
+
+
+def _require_loopback(where: str, host: str, port: int) -> None:
+    """UsageError for another machine: whoever is on the way could read and change weights."""
+    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    if not all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_loopback for address in found):
+        raise UsageError(
+            f"{where}: is another machine, and frames are not signed: tunnel the port here (ssh -L), or write"
+            f" tcp-open:{host}:{port} in a network that you trust"
+        )
 
 
 def _open_device(path: str) -> int:

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from poetc import artifact
 from poetc.errors import CheckFailed, UsageError
 from poetc.fleet import MAX_UPDATE_NORM, Board, BoardError, Trained, UnsoundUpdate
+from poetc.fleet.frames import Channel, open_line
 from poetc.flower import _messages, _secagg
 from poetc.flower.app import in_one_line
 from poetc.graph import Array
@@ -24,15 +25,21 @@ def gateway_app(
     line: str | Callable[[Context], str],
     *,
     seed: int = 0,
+    timeout_s: float = 2.0,
+    training_timeout_s: float = 3600.0,
     mods: Sequence[Any] = (),
 ) -> ClientApp:
     """A Flower client for a board with the firmware that `poetc emit --fleet` wrote to `emitted` from `directory`.
 
     `line`: a serial device as /dev/ttyACM0, tcp:HOST:PORT or unix:PATH, or a function of Flower's context that returns
     one. The board trains on data of its own and keeps them. The gateway gives it weights and takes its weights, or
-    under SecAgg+ its masked words. Settings are those of `client_app`. A board does not evaluate.
+    under SecAgg+ its masked words. Settings are those of `client_app`. A board does not evaluate. A board that is
+    silent for `timeout_s` seconds is asked again, up to five times, and a training may take `training_timeout_s`.
+    Boards at different lines do not wait for each other.
     """
-    gateway = _Gateway(Path(directory), Path(emitted), line)
+    if not (timeout_s > 0 and training_timeout_s > 0):
+        raise UsageError("timeout_s and training_timeout_s: must be above 0")
+    gateway = _Gateway(Path(directory), Path(emitted), line, timeout_s, training_timeout_s)
 
     def fit(board: Board, message: Message, context: Context, received: Mapping[str, Array]) -> Trained:
         return board.fit(
@@ -60,10 +67,19 @@ def gateway_app(
 class _Gateway:
     """The boards of a gateway by line, connected when the first message comes."""
 
-    def __init__(self, directory: Path, emitted: Path, line: str | Callable[[Context], str]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        emitted: Path,
+        line: str | Callable[[Context], str],
+        timeout_s: float,
+        training_timeout_s: float,
+    ) -> None:
         self._directory, self._emitted, self._line = directory, emitted, line
+        self._timeouts_s = timeout_s, training_timeout_s
         self._boards: dict[str, Board] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the locks
+        self._locks: dict[str, threading.Lock] = {}
 
     def handling(self, handler: Callable[[Board, Message, Context], Message]) -> Callable[[Message, Context], Message]:
         """The function that Flower calls. A line that failed is opened anew by the next message."""
@@ -71,6 +87,8 @@ class _Gateway:
         def handle(message: Message, context: Context) -> Message:
             line = self._line(context) if callable(self._line) else self._line
             with self._lock:
+                lock = self._locks.setdefault(line, threading.Lock())
+            with lock:
                 return in_one_line(line, message, lambda: self._ask(line, handler, message, context))
 
         return handle
@@ -79,7 +97,13 @@ class _Gateway:
         self, line: str, handler: Callable[[Board, Message, Context], Message], message: Message, context: Context
     ) -> Message:
         if line not in self._boards:
-            self._boards[line] = Board(artifact.read(self._directory), self._emitted, line)
+            timeout_s, training_timeout_s = self._timeouts_s
+            channel = Channel(open_line(line), line, timeout_s=timeout_s, training_timeout_s=training_timeout_s)
+            try:
+                self._boards[line] = Board(artifact.read(self._directory), self._emitted, line, channel=channel)
+            except BaseException:
+                channel.close()
+                raise
         try:
             return handler(self._boards[line], message, context)
         except (BoardError, UnsoundUpdate):  # it answers
@@ -89,4 +113,4 @@ class _Gateway:
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._directory, self._emitted, self._line)
+        return type(self), (self._directory, self._emitted, self._line, *self._timeouts_s)

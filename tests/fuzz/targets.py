@@ -299,7 +299,7 @@ def _read_frames(data: bytes, folder: Path) -> None:
     class Bytes:
         left = data
 
-        def write(self, data: bytes) -> None:
+        def write(self, data: bytes, timeout_s: float) -> None:
             pass
 
         def read(self, size: int, timeout_s: float) -> bytes:
@@ -311,7 +311,7 @@ def _read_frames(data: bytes, folder: Path) -> None:
 
     channel = Channel(Bytes(), "line", timeout_s=60.0)
     for kind in (Request.HELLO, Request.READ):
-        channel.ask(kind)
+        channel.ask(kind, reply_bytes=None)
 
 
 def _frame_seeds() -> Seeds:

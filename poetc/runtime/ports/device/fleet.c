@@ -20,7 +20,8 @@
 
 #include <string.h>
 
-enum { PROTOCOL = 1, HEAD_BYTES = 8, CRC_BYTES = 4, REPLY = 128, FAILED = 255, LEAST_PAYLOAD = 128 };
+enum { PROTOCOL = 1, HEAD_BYTES = 8, CRC_BYTES = 4, REPLY = 128, FAILED = 255 };
+enum { LEAST_PAYLOAD = 128, MOST_PAYLOAD = 4096 }; /* a damaged size makes the board wait for no more than that */
 enum { HELLO = 1, RESET = 2, WRITE = 3, READ = 4, TRAIN = 5, UPDATE = 6, END = 7 };
 
 #ifndef POETC_MODEL_ARENA_SECTION
@@ -263,9 +264,9 @@ int main(void)
     config.observer = poetc_port_mark;
     frame = poetc_arena + (POETC_MODEL_STATE_BYTES + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
     capacity = (uint32_t)(poetc_arena + sizeof poetc_arena - frame) - HEAD_BYTES - CRC_BYTES;
-    capacity = capacity > 0xfff0u ? 0xfff0u : capacity & ~3u;
     if (poetc_arena + sizeof poetc_arena - frame < HEAD_BYTES + CRC_BYTES + LEAST_PAYLOAD)
         stop(POETC_EINVAL);
+    capacity = capacity > MOST_PAYLOAD ? MOST_PAYLOAD : capacity & ~3u;
     for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++)
         record_bytes += inputs[i].size_bytes;
     err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, POETC_MODEL_STORE_BLOCKS, record_bytes);
