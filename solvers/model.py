@@ -36,7 +36,8 @@ class Model:
         self.in_ram = [t.initial == "ram" for t in tensors]
         self.on_store = [t.initial == "store" for t in tensors]
         self.ends_in_ram = [t.final == "ram" for t in tensors]
-        self.ends_on_store = [t.final == "store" for t in tensors]
+        streamed = problem.written_by_operators  # streamed operators see to these, and no step needs to
+        self.ends_on_store = [t.final == "store" and i not in streamed for i, t in enumerate(tensors)]
         paging = problem.paging is not Paging.NONE
         self.pageable = [paging and t.pageable for t in tensors]
         # In-place pairs that `complete` may use (of equal sizes) or must use (required).
@@ -87,10 +88,11 @@ class Model:
         self.can_page = any(self.pageable) or self.must_page
         self.capacity = problem.budget_bytes - problem.base_bytes
         self.paging_capacity = self.capacity - problem.page_buffer_bytes
-        stored = sum(s for s, there in zip(self.footprint, self.on_store, strict=True) if there)
+        written = sum(self.footprint[t] for t in streamed)
+        stored = written + sum(s for s, there in zip(self.footprint, self.on_store, strict=True) if there)
         # Room on the store, bytes. No solver writes a tensor twice, so a limit on bytes written is room as well.
         limits = [] if problem.store_capacity_bytes is None else [problem.store_capacity_bytes - stored]
-        limits += [] if problem.write_limit_bytes is None else [problem.write_limit_bytes]
+        limits += [] if problem.write_limit_bytes is None else [problem.write_limit_bytes - written]
         self.store_limited = bool(limits)
         self.store_free = min(limits, default=NEVER << 30)
 

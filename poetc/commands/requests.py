@@ -21,14 +21,17 @@ from poetc.devices import (
     parse_size,
     with_bank_budgets,
 )
+from poetc.devices.streaming import Streaming
 from poetc.devices.threads import in_threads, threads_of
 from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
+from poetc.ops import spec
 from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
 from poetc.planning.saved import Offer
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
+from poetc.planning.streaming import OfferOf
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE, Problems
 from poetc.program import OFFSET_LIMIT
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
@@ -119,18 +122,33 @@ class SolveRequest:
         updates: BestUpdates | None = None,
         offers: Sequence[Offer] = (),
         ways: Sequence[Problems] = (),
+        streams: Sequence[OfferOf] = (),
     ) -> Planner:
         """The planner for this request.
 
         `micro_batches`: the problems by number of parts, where that is open too. `updates`: the choice of the updates.
         `offers`: encodings of saved tensors. `ways`: of using several processors.
+        `streams`: make the streamed alternatives of operators.
         """
         return Planner(
             options=replace(self.options, time_limit_s=time_limit_s),
             solver=self.solver,
-            reductions=reductions(self.state_mode, micro_batches, updates, offers, ways),
+            reductions=reductions(self.state_mode, micro_batches, updates, offers, ways, streams),
             progress=progress,
         )
+
+
+def streams_of(*steps: TrainingGraph | None, profile: DeviceProfile | None) -> tuple[OfferOf, ...]:
+    """Make the streamed alternatives of the problems of these steps, when a planner asks for them."""
+
+    def of(step: TrainingGraph, profile: DeviceProfile) -> OfferOf:
+        def offer(problem: Problem) -> Streaming | None:
+            names = [op.name for op in step.operators if not spec(op.kind).is_view]
+            return Streaming(step, profile, problem) if names == [op.name for op in problem.operators] else None
+
+        return offer
+
+    return () if profile is None else tuple(of(step, profile) for step in steps if step is not None)
 
 
 def load_model(request: ModelRequest) -> Graph:

@@ -27,6 +27,7 @@ from poetc.commands.requests import (
     read_problem,
     require_offsets,
     require_time,
+    streams_of,
     training_graph,
     ways_of,
 )
@@ -165,7 +166,11 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     ways = {} if least else ways_of(request, problem, step, profile)
     offers = (*offers, *_offers_of_ways(request, ways, step, profile))
     planner = request.planner(
-        left_s - (0.0 if least else search_s), progress, offers=offers, ways=[ways] if ways else ()
+        left_s - (0.0 if least else search_s),
+        progress,
+        offers=offers,
+        ways=[ways] if ways else (),
+        streams=streams_of(step, profile=profile),
     )
     search = least or planner.search_ram(problem, search_s, stop_at)
     try:
@@ -218,7 +223,13 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     paging = paging_of(request, profile)
     of_parts = {count: encodings.offers_of(graphs[count], profile, p, paging) for count, p in problems.items()}
     offers = [offer for found in of_parts.values() for offer in found]
-    planner = request.planner(request.options.time_limit_s - search_s, progress, problems, offers=offers)
+    planner = request.planner(
+        request.options.time_limit_s - search_s,
+        progress,
+        problems,
+        offers=offers,
+        streams=streams_of(*graphs.values(), profile=profile),
+    )
     solution = planner.solve(next(iter(problems.values())))
     count = solution.choices.micro_batches
     assert count is not None

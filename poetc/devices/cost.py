@@ -87,13 +87,17 @@ class CostModel:
         The processor waits for it.
         """
         moved = page_bytes(size_bytes, int(store.block_bytes.value))
+        return self.stream(store, moved, size_bytes, 1, write=write)
+
+    def stream(self, store: Store, moved_bytes: int, data_bytes: int, transfers: int, *, write: bool) -> Cost:
+        """The cost of so many transfers of `moved_bytes` together, whole blocks, with `data_bytes` to be checked."""
         latency, rate, watts = (
             (store.write_latency_ns, store.write_bytes_per_s, store.write_w)
             if write
             else (store.read_latency_ns, store.read_bytes_per_s, store.read_w)
         )
-        waited_ns = round(latency.value + moved * 1e9 / rate.value)
-        checked_ns = round(size_bytes * _value(store.checksum_cycles_per_byte) * self._ns_per_cycle)
+        waited_ns = round(transfers * latency.value + moved_bytes * 1e9 / rate.value)
+        checked_ns = round(data_bytes * _value(store.checksum_cycles_per_byte) * self._ns_per_cycle)
         waiting = self._active_pj_per_ns if store.cpu_during_transfer == "active" else self._idle_pj_per_ns
         energy = waited_ns * (watts.value * 1000 + waiting) + checked_ns * self._active_pj_per_ns
         return Cost(waited_ns + checked_ns, round(energy))

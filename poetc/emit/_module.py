@@ -26,6 +26,7 @@ from poetc.program import (
     scales_itself,
     state_in_ram_bytes,
     store_blocks,
+    streams_of,
 )
 from poetc.runtime.layout import align
 from poetc.training.rates import Schedule, c_fields
@@ -109,7 +110,8 @@ class Module:
     def parts(self) -> tuple[str, ...]:
         """Files of the runtime's core that not every emission has."""
         queues = ("poetc_queues.c",) if any(p.queues for p in self.programs) else ()
-        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues)
+        streams = ("poetc_stream.c",) if any(streams_of(i) for p in self.programs for i in p.instructions) else ()
+        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams)
 
     def constants_program(self) -> Program:
         """The one that has all the constants."""

@@ -14,6 +14,9 @@ def _reference(operand: Operand) -> str:
 
 
 def _operands(instruction: Instruction) -> list[Operand]:
+    if isinstance(instruction, Call) and instruction.blocks is not None:
+        blocks = instruction.blocks
+        return [*instruction.inputs, *instruction.outputs, *([blocks.own] if blocks.own else []), blocks.buffer]
     if isinstance(instruction, Call):
         workspace = [instruction.workspace] if instruction.workspace else []
         return [*instruction.inputs, *instruction.outputs, *workspace]
@@ -48,6 +51,22 @@ class Pools:
         return lines
 
 
+WRITES = 3  # POETC_PAGE_WRITES of poetc_stream.c
+
+
+def _block_ints(call: Call) -> list[int]:
+    """The numbers of a step in blocks, as poetc_stream.c reads them."""
+    blocks = call.blocks
+    assert blocks is not None
+    own = [0] if blocks.own else []
+    steps = [step // ALIGNMENT_BYTES for step in blocks.steps] + own
+    found = [len(steps), blocks.count, len(blocks.streams), len(call.ints), blocks.buffer.type.size_bytes, *steps]
+    for s in blocks.streams:
+        source = WRITES if s.source is None else int(s.source)
+        found += [s.operand, s.page, source, s.rows, s.row_bytes, s.bytes, s.last_bytes]
+    return [*found, *call.ints, *blocks.tail_ints]
+
+
 def step_rows(program: Program, pools: Pools) -> list[str]:
     """Rows of the table of steps. Fills the pools."""
     steps: list[str] = []
@@ -64,6 +83,8 @@ def step_rows(program: Program, pools: Pools) -> list[str]:
             case Call():
                 kernel, what = instruction.symbol, instruction.operator
                 int_row = [integer(v) for v in instruction.ints]
+                if instruction.blocks is not None:
+                    opcode, int_row = "POETC_STREAM", [integer(v) for v in _block_ints(instruction)]
                 float_row = [floating(v) for v in instruction.floats]
             case PageOut(page=page):
                 opcode, what, int_row = "POETC_PAGE_OUT", instruction.operand.tensor, [str(page)]

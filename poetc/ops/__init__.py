@@ -5,6 +5,7 @@ import pkgutil
 
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, Part, block_of
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import Use, labels_of, sample
@@ -18,12 +19,15 @@ for _module in pkgutil.iter_modules(__path__):
 __all__ = [
     "Bound",
     "Builder",
+    "Cut",
     "Kernel",
     "OpSpec",
     "Parameters",
+    "Part",
     "Use",
     "Work",
     "bind",
+    "block_of",
     "labels_of",
     "load_others",
     "register",

@@ -14,6 +14,7 @@ from typing import ClassVar, TypeVar
 from poetc.graph import Array, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import INFER, Builder
+from poetc.ops._cuts import Cut
 from poetc.ops._others import load_others
 from poetc.ops.kernels import Kernel, low_workspace_kernels
 
@@ -77,6 +78,10 @@ class OpSpec:
         """`kernel(op)`, which is the fastest, and those with less and less workspace that compute the same bits."""
         kernel = self.kernel(op)
         return (kernel, *low_workspace_kernels(kernel))
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """The axes along which it may be cut into blocks whose results have the bits of the whole operator."""
+        return ()
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         """(input, output) pairs of equal size where the kernel tolerates output == input in memory."""

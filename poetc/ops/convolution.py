@@ -32,6 +32,7 @@ from poetc.ops._convolutions import (
     shape_of,
     weight_shape,
 )
+from poetc.ops._cuts import Cut, along
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
@@ -87,6 +88,14 @@ class Conv(OpSpec):
         shape = shape_of(windows, group_of(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
         return conv_kernel(shape, _operand_bytes(op))
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By output channels, each of which has sums of its own."""
+        _, w, *bias = op.inputs
+        if group_of(op) != 1:
+            return ()
+        parts = (None, along(w, 0), *(along(b, 0) for b in bias), along(op.outputs[0], 1))
+        return (Cut("outputs", w.shape[0], parts),)
+
 
 @register
 class ConvGradInput(OpSpec):
@@ -110,6 +119,13 @@ class ConvGradInput(OpSpec):
         windows = Windows.of(op, op.inputs[1].shape[2:])
         shape = shape_of(windows, group_of(op), op.outputs[0], op.inputs[0], False)
         return grad_input_kernel(shape, _operand_bytes(op))
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By channels of the image. A sum goes over all output channels first, then over taps: it is never cut."""
+        w = op.inputs[1]
+        if group_of(op) != 1:
+            return ()
+        return (Cut("channels", w.shape[1], (None, along(w, 1), along(op.outputs[0], 1))),)
 
 
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/operators/poetc_norm.h
@@ -176,6 +192,14 @@ class ConvGradWeight(OpSpec):
     def takes_norm(self, op: Bound, activation: str) -> bool:
         """Whether there is a kernel that makes x, `activation` of a batch norm, again while it reads it."""
         return activation in NORM_ACTIVATIONS and makes_norm(self._kernel(op))
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By output channels."""
+        gy = op.inputs[1]
+        if group_of(op) != 1:
+            return ()
+        parts = (None, along(gy, 1), *(None for _ in op.inputs[2:]), along(op.outputs[0], 0))
+        return (Cut("outputs", gy.shape[1], parts),)
 
     def _kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.get_ints("kernel"))

@@ -12,10 +12,11 @@ from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, along
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import collapse
 from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.matmul import Strides, product_kernel, views_kernel
+from poetc.ops.kernels.matmul import PackedProduct, Strides, product_kernel, views_kernel
 
 
 def _dims(op: Bound) -> tuple[int, int, int, bool, bool]:
@@ -118,6 +119,22 @@ class MatMul(OpSpec):
         loops = _batch_loops(op.inputs[0].shape[:-2], op.inputs[1].shape[:-2])
         alpha, operand_bytes = op.get_float("alpha", 1.0), sum(t.size_bytes for t in (*op.inputs, *op.outputs))
         return product_kernel((m, n, k), trans_a, trans_b, len(op.inputs) > 2, loops, alpha, operand_bytes)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By columns of b, and by rows of the result where both operands are matrices."""
+        a, b, *bias = op.inputs
+        m, n, k, trans_a, trans_b = _dims(op)
+        packed = isinstance(self.kernel(op).parameters, PackedProduct)  # it has steps of its own for each operand
+        y = op.outputs[0]
+        found = []
+        if math.prod(b.shape[:-2]) == 1 and (packed or y.elements == n):
+            of_b = along(b, len(b.shape) - (2 if trans_b else 1))
+            of_y = along(y, len(y.shape) - 1, is_strided=packed)
+            found.append(Cut("columns", n, (None, of_b, *(along(t, 0) for t in bias), of_y)))
+        if len(a.shape) == len(b.shape) == 2 and not bias and (packed or k == 1 or not trans_a):
+            of_a = along(a, 1 if trans_a else 0, is_strided=packed)
+            found.append(Cut("rows", m, (of_a, None, along(y, 0))))
+        return tuple(found)
 
 
 @register

@@ -16,6 +16,7 @@ import numpy as np
 
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
 from poetc.ops.kernels import Kernel
@@ -58,6 +59,10 @@ class Update(OpSpec):
 
     def work(self, op: Bound) -> Work:
         return Work(flops=self.flops * op.inputs[0].elements)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Each element by itself."""
+        return (flat(op, self.states + 1),)
 
 
 def _decayed(op: Bound, w: Any, g: Any) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
 from poetc.ops.kernels import Kernel
@@ -69,6 +70,14 @@ class SgdOf(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (inputs[0] - inputs[-1].reshape(()) * self.gradient_of(op, inputs),)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Those of the gradient, whose blocks move the same blocks of the weights."""
+        part = self.part(op)
+        if part.outputs[0].shape != op.inputs[0].shape:
+            return ()
+        found = spec(self.cost_like).cuts(part)
+        return tuple(Cut(c.name, c.extent, (c.parts[-1], *c.parts[:-1], None, c.parts[-1])) for c in found)
 
 
 def is_sgd_of(kind: str) -> bool:

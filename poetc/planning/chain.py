@@ -12,6 +12,7 @@ from poetc.planning.planner import Reduction
 from poetc.planning.processors import Processors
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.state import StatePlacement
+from poetc.planning.streaming import OfferOf, Streaming
 from poetc.planning.updates import BestUpdates
 from poetc.planning.ways import Problems, Ways
 from poetc.scheduling import Problem
@@ -23,15 +24,18 @@ def reductions(
     updates: BestUpdates | None = None,
     offers: Sequence[Offer] = (),
     ways: Sequence[Problems] = (),
+    streams: Sequence[OfferOf] = (),
 ) -> tuple[Reduction[Any], ...]:
     """Outermost first.
 
     `state`: as `--state` takes it. `micro_batches`: the problems by number of parts, if that is open. `updates`: the
     choice of the trained parameters, if that is open. `offers`: the encodings of saved tensors that they can have.
-    `ways`: the ways of using several processors that problems have.
+    `ways`: the ways of using several processors that problems have. `streams`: make the streamed alternatives of
+    operators.
     """
     chosen = () if updates is None else (updates,)
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
     saved = (Saved(offers),) if offers else ()
     used = (Ways(ways),) if ways else ()
-    return (*chosen, *parts, *used, *saved, Banks(), Processors(), Kernels(), StatePlacement(state))
+    streaming = (Streaming(streams),) if streams else ()
+    return (*chosen, *parts, *used, *saved, *streaming, Banks(), Processors(), Kernels(), StatePlacement(state))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.devices import DeviceProfile, build_problem
+from poetc.devices.streaming import Streaming, streamed_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
 from poetc.graph import Graph, Phase, TrainingGraph
 from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
-from poetc.planning.settings import INFERENCE
+from poetc.planning.settings import INFERENCE, STREAMING
+from poetc.planning.streaming import within
 from poetc.program import Program, lower, lower_inference, store_blocks, without_loss
 from poetc.scheduling import (
     Paging,
@@ -149,7 +152,8 @@ def within_budget(
     for model in (evaluation, inference) if serves_both else (inference,):
         alone = alone_problem(model, profile, problem)
         stop_at = time.monotonic() + limit_s
-        found = _within_budget(graph, alone, problem, schedule, plan, limit_s, stop_at, progress)
+        offer = Streaming(model, profile, alone, moves_state=False)
+        found = _within_budget(graph, alone, offer, problem, schedule, plan, limit_s, stop_at, progress)
         if found.schedule is not None or not found.note:
             break
     return found
@@ -158,6 +162,7 @@ def within_budget(
 def _within_budget(
     graph: TrainingGraph,
     alone: Problem,
+    offer: Streaming,
     problem: Problem,
     schedule: Schedule,
     plan: MemoryPlan,
@@ -175,9 +180,11 @@ def _within_budget(
     progress("scheduling the model itself")
     training = lower(graph, problem, schedule, plan)
     limited, found = _limited(alone, training, problem), None
-    for choice in dict.fromkeys((fastest(limited), with_least_workspace(limited))):
+    for choice in _choices(limited, offer, problem.budget_bytes - problem.base_bytes):
         if found is None and (placed := _scheduled(choice, training, stop_at)) is not None:
-            solved = replace(alone, operators=choice.operators, budget_bytes=problem.budget_bytes)
+            solved = replace(
+                alone, operators=choice.operators, tensors=choice.tensors, budget_bytes=problem.budget_bytes
+            )
             found = InferencePlan(problem=solved, schedule=placed[0], plan=placed[1])
     late = time.monotonic() >= stop_at - INFERENCE.late_share * limit_s
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
@@ -197,6 +204,19 @@ def _within_budget(
         f" {format_count(trace.page_outs + trace.page_ins, 'page transfer')}"
     )
     return replace(found, note=note)
+
+
+def _choices(limited: Problem, offer: Streaming, room_bytes: int) -> Iterator[Problem]:
+    """The fastest kernels, those with the least workspace, then operators that stream more and more."""
+    seen = {fastest(limited): None, with_least_workspace(limited): None}
+    yield from seen
+    if not offer.is_possible or limited.paging is Paging.NONE:
+        return
+    for share in (*STREAMING.shares, 0.0):
+        streamed = with_least_workspace(streamed_problem(limited, within(offer, int(share * room_bytes))))
+        if streamed not in seen:
+            seen[streamed] = None
+            yield streamed
 
 
 def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Schedule, MemoryPlan] | None:

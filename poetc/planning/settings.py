@@ -52,6 +52,15 @@ class KernelSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamingSettings:
+    """The choice of streamed operands (`streaming`)."""
+
+    # Of the room in RAM: an operator whose operands take more streams some of them. Each share is one proposal.
+    shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
+    floor_share: float = 0.1  # of the time limit: the least that a proposal gets
+
+
+@dataclass(frozen=True, slots=True)
 class BankSettings:
     """The banks of tensors (`banks`)."""
 
@@ -138,6 +147,7 @@ class BundleSettings:
 
 PLAIN = PlainSettings()
 STATE = StateSettings()
+STREAMING = StreamingSettings()
 KERNEL = KernelSettings()
 BANK = BankSettings()
 ALTERNATIVES = AlternativesSettings()

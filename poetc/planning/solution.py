@@ -20,6 +20,7 @@ class Choices:
     each parameter. `saved`: the numbers of the encodings of saved tensors.
     `threads`: those of each kernel, 1 where operators run side by side, 0 where the main processor runs them alone.
     `processors`: the processor of each operator. `banks`: the bank in which each tensor arrives in RAM.
+    `streaming`: the streamed operators, as `poetc.planning.streaming` has them.
     """
 
     kernels: tuple[int, ...] | None = None
@@ -30,6 +31,7 @@ class Choices:
     processors: tuple[int, ...] | None = None
     banks: tuple[int, ...] | None = None
     threads: int | None = None
+    streaming: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from poetc.program._ir import (
     Absence,
     BankRange,
     Binding,
+    Blocks,
     Call,
     Instruction,
     Move,
@@ -18,6 +19,8 @@ from poetc.program._ir import (
     PageSource,
     Program,
     Space,
+    Stream,
+    streams_of,
 )
 from poetc.program._limits import (
     RAW_FROM,
@@ -54,6 +57,7 @@ __all__ = [
     "Absence",
     "BankRange",
     "Binding",
+    "Blocks",
     "Call",
     "Instruction",
     "Interpreter",
@@ -72,6 +76,7 @@ __all__ = [
     "Space",
     "StateTensor",
     "StoreLayout",
+    "Stream",
     "all_inputs",
     "bank_high_water",
     "chance_loss",
@@ -109,6 +114,7 @@ __all__ = [
     "store_blocks",
     "store_image",
     "store_layout",
+    "streams_of",
     "tensors",
     "without_loss",
 ]

@@ -59,6 +59,7 @@ def check_program(program: Program) -> None:
         match instruction:
             case Call():
                 _check_call(instruction, contents, f"{where} ({instruction.operator})")
+                _check_streams(instruction, program, given, stored, f"{where} ({instruction.operator})")
             case PageOut(operand=operand, page=page):
                 contents.read(operand, where)
                 stored[page] = operand.tensor
@@ -111,6 +112,8 @@ def _renamed(operand: Operand, tensor: str) -> Operand:
 def _check_bounds(program: Program) -> None:
     limits = {Space.ARENA: program.arena_bytes, Space.FLASH: program.flash_bytes}
     for operand in operands(program):
+        if operand.space is Space.STORE:
+            continue  # its window is in the call's workspace: see `_check_streams`
         end = operand.offset_bytes + operand.type.size_bytes
         if operand.offset_bytes % ALIGNMENT_BYTES:
             raise ProgramError(f"{operand.tensor}: offset {operand.offset_bytes} is not aligned")
@@ -143,7 +146,8 @@ def _check_pages(program: Program) -> None:
     if offset is not None:
         if offset % ALIGNMENT_BYTES or offset + program.block_bytes > program.arena_bytes:
             raise ProgramError("the page buffer is outside the arena or not aligned")
-        for operand in operands(program):
+        paged = any(isinstance(i, PageIn | PageOut) for i in program.instructions)
+        for operand in operands(program) if paged else ():  # else it is used between two runs alone
             end = operand.offset_bytes + operand.type.size_bytes
             if operand.space is Space.ARENA and operand.offset_bytes < offset + program.block_bytes and end > offset:
                 raise ProgramError(f"{operand.tensor}: overlaps the page buffer")
@@ -160,15 +164,19 @@ def _check_call(call: Call, contents: _Arena, where: str) -> None:
     for i, operand in enumerate(call.inputs):
         for j, output in enumerate(call.outputs):
             same = operand.offset_bytes == output.offset_bytes and (i, j) in allowed
-            if overlap(operand, output) and not same:
+            if operand.space is not Space.STORE and overlap(operand, output) and not same:
                 raise ProgramError(f"{where}: writes {output.tensor} over its input {operand.tensor}")
     for i, j in kind.must_alias:
+        if {call.inputs[i].space, call.outputs[j].space} == {Space.STORE}:
+            if call.inputs[i].offset_bytes != call.outputs[j].offset_bytes:
+                raise ProgramError(f"{where}: {call.outputs[j].tensor} is not in the window of {call.inputs[i].tensor}")
+            continue
         if call.inputs[i].offset_bytes != call.outputs[j].offset_bytes or call.inputs[i].space is not Space.ARENA:
             raise ProgramError(f"{where}: {call.outputs[j].tensor} is not in the place of {call.inputs[i].tensor}")
     for i, output in enumerate(call.outputs):
-        if output.space is not Space.ARENA:
+        if output.space is Space.FLASH:
             raise ProgramError(f"{where}: writes {output.tensor} to constants")
-        if any(overlap(output, other) for other in call.outputs[:i]):
+        if output.space is not Space.STORE and any(overlap(output, other) for other in call.outputs[:i]):
             raise ProgramError(f"{where}: two outputs overlap")
     if call.workspace is not None:
         if any(overlap(call.workspace, o) for o in (*call.inputs, *call.outputs)):
@@ -176,6 +184,46 @@ def _check_call(call: Call, contents: _Arena, where: str) -> None:
         contents.clear(call.workspace)
     for output in call.outputs:
         contents.write(output)
+
+
+def _check_streams(call: Call, program: Program, given: dict[int, str], stored: dict[int, str], where: str) -> None:
+    """Blocks cover their operands, windows lie in the workspace, and pages hold the tensors that are read."""
+    blocks, operands = call.blocks, (*call.inputs, *call.outputs)
+    streamed = {n for n, o in enumerate(operands) if o.space is Space.STORE}
+    if blocks is None:
+        if streamed:
+            raise ProgramError(f"{where}: has an operand on the store, and no blocks")
+        return
+    if {s.operand for s in blocks.streams} != streamed or call.workspace is None:
+        raise ProgramError(f"{where}: its streams are not those of its operands on the store")
+    low = call.workspace.offset_bytes
+    high = low + call.workspace.type.size_bytes
+    inside = [(b.offset_bytes, b.type.size_bytes) for b in (blocks.own, blocks.buffer) if b is not None]
+    windows = {operands[s.operand].offset_bytes: s.rows * s.bytes for s in blocks.streams}
+    spans = sorted([*inside, *windows.items()])
+    if any(a + size > b for (a, size), (b, _) in pairwise(spans)) or spans[0][0] < low or sum(spans[-1]) > high:
+        raise ProgramError(f"{where}: its windows overlap, or lie outside its workspace")
+    for n, operand in enumerate(operands):
+        end = operand.offset_bytes + blocks.steps[n] * (blocks.count - 1)
+        if blocks.steps[n] % ALIGNMENT_BYTES or end >= operand.offset_bytes + max(1, operand.type.size_bytes):
+            raise ProgramError(f"{where}: blocks of {operand.tensor} begin outside it, or are not aligned")
+    for s in blocks.streams:
+        tensor, page = operands[s.operand].tensor, program.pages[s.page]
+        if s.rows * s.row_bytes != page.size_bytes or s.row_bytes != (blocks.count - 1) * s.bytes + s.last_bytes:
+            raise ProgramError(f"{where}: the blocks of {tensor} do not cover it")
+        if s.source is None:
+            continue
+        held = stored if s.source is PageSource.THIS_RUN else given
+        if held.get(s.page) != tensor:
+            found = held.get(s.page, "nothing")
+            raise ProgramError(f"{where}: page {s.page} holds {found} of {s.source.name}, not {tensor}")
+    for s in blocks.streams:
+        if s.source is None:
+            if s.rows != 1 or (blocks.count > 1 and s.bytes % program.block_bytes):
+                raise ProgramError(f"{where}: writes pieces that are no whole blocks of the store")
+            stored[s.page] = operands[s.operand].tensor
+            if program.pages[s.page].slots == 1:
+                given.pop(s.page, None)
 
 
 def overlap(a: Operand, b: Operand) -> bool:
@@ -211,7 +259,7 @@ class _Arena:
         del self._starts[low:high], self._regions[low:high]
 
     def write(self, operand: Operand) -> None:
-        if operand.type.size_bytes == 0:
+        if operand.type.size_bytes == 0 or operand.space is Space.STORE:
             return
         self.clear(operand)
         at = bisect.bisect_left(self._starts, operand.offset_bytes)
@@ -220,7 +268,7 @@ class _Arena:
         self._regions.insert(at, (operand.offset_bytes, end, operand.tensor))
 
     def read(self, operand: Operand, where: str) -> None:
-        if operand.space is Space.FLASH or operand.type.size_bytes == 0:
+        if operand.space is not Space.ARENA or operand.type.size_bytes == 0:
             return
         low, high = self._range(operand)
         wanted = (operand.offset_bytes, operand.offset_bytes + operand.type.size_bytes, operand.tensor)

@@ -140,7 +140,7 @@ class Interpreter:
             self._bytes(call.workspace)[...] = POISON
             self._touch(call.workspace.offset_bytes + call.workspace.type.size_bytes)
         bound = Bound(call.attributes, tuple(o.type for o in call.inputs), tuple(o.type for o in call.outputs))
-        kind, inputs = spec(call.kind), [self._read(o) for o in call.inputs]
+        kind, inputs = spec(call.kind), [self._input(call, n) for n in range(len(call.inputs))]
         results = kind.evaluate(bound, inputs)
         if isinstance(kind, SgdOf) and not kind.adds:
             self.probes[call.inputs[0].tensor] = np.array(kind.gradient_of(bound, inputs))
@@ -149,9 +149,39 @@ class Interpreter:
         for copy, operand in zip(copies, call.outputs, strict=True):
             if copy.shape != operand.type.shape:
                 raise ProgramError(f"{call.operator}: evaluates to shape {copy.shape}, not {operand.type.shape}")
-            self._write(operand, copy)
+            if operand.space is Space.STORE:
+                self._store_output(call, operand, copy)
+            else:
+                self._write(operand, copy)
         if call.workspace is not None:
             self._bytes(call.workspace)[...] = POISON
+
+    def _input(self, call: Call, number: int) -> Array:
+        """An input of a call: whole from the store where it is streamed."""
+        operand = call.inputs[number]
+        if operand.space is not Space.STORE or call.blocks is None:
+            return self._read(operand)
+        stream = next(s for s in call.blocks.streams if s.operand == number)
+        assert stream.source is not None
+        data = self._page_data(stream.page, stream.source)
+        return np.frombuffer(data, operand.type.dtype.numpy).reshape(operand.type.shape)
+
+    def _store_output(self, call: Call, operand: Operand, array: Array) -> None:
+        assert call.blocks is not None
+        number = len(call.inputs) + call.outputs.index(operand)
+        stream = next(s for s in call.blocks.streams if s.operand == number)
+        self._write_page(stream.page, array.tobytes())
+
+    def _write_page(self, page: int, data: bytes) -> None:
+        slot, stamp = self._slot_and_stamp(page, PageSource.THIS_RUN)
+        self._pages[page, slot] = stamp, zlib.crc32(data), data
+
+    def _page_data(self, page: int, source: PageSource) -> bytes:
+        slot, stamp = self._slot_and_stamp(page, source)
+        found, checksum, data = self._pages[page, slot]
+        if found != stamp or zlib.crc32(data) != checksum:
+            raise ProgramError(f"page {page}: stamped {found}, not {stamp}, or corrupt")
+        return data
 
     def _slot_and_stamp(self, page: int, source: PageSource) -> tuple[int, int]:
         """The place of a page and the numbers in its stamp: as `page_in` in poetc.c."""
@@ -163,17 +193,12 @@ class Interpreter:
         return 0, self._sequence
 
     def _page_out(self, instruction: PageOut) -> None:
-        slot, stamp = self._slot_and_stamp(instruction.page, PageSource.THIS_RUN)
-        data = self._bytes(instruction.operand).tobytes()
-        self._pages[instruction.page, slot] = stamp, zlib.crc32(data), data
+        self._write_page(instruction.page, self._bytes(instruction.operand).tobytes())
         self._use_buffer()
         self.page_outs += 1
 
     def _page_in(self, instruction: PageIn) -> None:
-        slot, stamp = self._slot_and_stamp(instruction.page, instruction.source)
-        found, checksum, data = self._pages[instruction.page, slot]
-        if found != stamp or zlib.crc32(data) != checksum:
-            raise ProgramError(f"page {instruction.page}: stamped {found}, not {stamp}, or corrupt")
+        data = self._page_data(instruction.page, instruction.source)
         operand = instruction.operand
         self._bytes(operand)[...] = np.frombuffer(data, np.uint8)
         self._touch(operand.offset_bytes + operand.type.size_bytes)

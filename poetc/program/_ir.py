@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -13,6 +14,7 @@ from poetc.graph import Attribute, Role, TensorType
 class Space(enum.StrEnum):
     ARENA = "arena"  # RAM, given by the caller
     FLASH = "flash"  # constants, read in place
+    STORE = "store"  # streamed: blocks pass through the window at the offset, in RAM
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,33 +23,6 @@ class Operand:
     offset_bytes: int  # a multiple of ALIGNMENT_BYTES
     type: TensorType
     tensor: str  # for people and for probes
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One kernel call. In C the operands are inputs, then outputs, then the workspace if there is one."""
-
-    operator: str
-    kind: str
-    attributes: Mapping[str, Attribute]
-    inputs: tuple[Operand, ...]
-    outputs: tuple[Operand, ...]
-    symbol: str
-    ints: tuple[int, ...]
-    floats: tuple[float, ...]
-    workspace: Operand | None = None
-    node: str = ""  # of the model, where one gave rise to the operator
-
-    @property
-    def title(self) -> str:
-        """The operator and its node, for messages."""
-        return f"{self.kind} {self.operator!r}" + (f" of node {self.node!r}" if self.node else "")
-
-
-@dataclass(frozen=True, slots=True)
-class PageOut:
-    operand: Operand
-    page: int  # index into Program.pages
 
 
 class PageSource(enum.IntEnum):
@@ -59,6 +34,67 @@ class PageSource(enum.IntEnum):
     THIS_RUN = 0  # written earlier in this run
     LAST_RUN = 1  # state on the store, as the last complete run left it
     IMAGE = 2  # never written by the program: frozen weights that live on the store
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An operand of a call whose blocks are read from a page, or written to it where `source` is None.
+
+    A block is `rows` pieces of `bytes` (the last block: `last_bytes`), each `row_bytes` behind the one before.
+    """
+
+    operand: int  # its number among inputs, then outputs
+    page: int
+    source: PageSource | None
+    rows: int
+    row_bytes: int
+    bytes: int
+    last_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """A call that runs its kernel once a block; the call has the kernel's numbers for a whole block.
+
+    `steps`: the bytes by which each operand moves from block to block, 0 for one that stays and for windows. `own`: the
+    kernel's workspace. `buffer`: for pieces that are no whole blocks of the store. Both lie in the call's workspace, as
+    the windows do.
+    """
+
+    count: int
+    steps: tuple[int, ...]
+    streams: tuple[Stream, ...]
+    tail_ints: tuple[int, ...]  # of the last block
+    own: Operand | None
+    buffer: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kernel call, or one a block. In C the operands are inputs, then outputs, then a workspace if there is one."""
+
+    operator: str
+    kind: str
+    attributes: Mapping[str, Attribute]
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    symbol: str
+    ints: tuple[int, ...]
+    floats: tuple[float, ...]
+    workspace: Operand | None = None
+    node: str = ""  # of the model, where one gave rise to the operator
+    blocks: Blocks | None = None
+
+    @property
+    def title(self) -> str:
+        """The operator and its node, for messages."""
+        return f"{self.kind} {self.operator!r}" + (f" of node {self.node!r}" if self.node else "")
+
+
+@dataclass(frozen=True, slots=True)
+class PageOut:
+    operand: Operand
+    page: int  # index into Program.pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,4 +229,11 @@ class Program:
     def updates_state(self) -> bool:
         """Whether a run makes a new version of any state (training), or none (inference)."""
         writes = (i.page for i in self.instructions if isinstance(i, PageOut))
-        return any(b.final_tensor != b.name for b in self.state) or any(self.pages[p].slots == 2 for p in writes)
+        streams = (s.page for i in self.instructions for s in streams_of(i) if s.source is None)
+        written = itertools.chain(writes, streams)
+        return any(b.final_tensor != b.name for b in self.state) or any(self.pages[p].slots == 2 for p in written)
+
+
+def streams_of(instruction: Instruction) -> tuple[Stream, ...]:
+    """The streamed operands of an instruction."""
+    return instruction.blocks.streams if isinstance(instruction, Call) and instruction.blocks is not None else ()

@@ -7,13 +7,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
-from poetc.ops import Kernel, bind, spec, view_roots
+from poetc.ops import Bound, Kernel, bind, spec, view_roots
 from poetc.program._banks import bank_peaks, in_window
+from poetc.program._blocks import block_steps, blocks_in
 from poetc.program._check import ProgramError, check_program, operands, overlap
 from poetc.program._ir import (
     Absence,
     BankRange,
     Binding,
+    Blocks,
     Call,
     Instruction,
     Move,
@@ -25,6 +27,8 @@ from poetc.program._ir import (
     Program,
     QueueStep,
     Space,
+    Stream,
+    streams_of,
 )
 from poetc.program._queues import queues_of
 from poetc.runtime.layout import ALIGNMENT_BYTES, DEFAULT_BLOCK_BYTES, align, page_bytes
@@ -151,6 +155,7 @@ class Lowering:
             for pair in op.in_place
             if pair.required
         }
+        self.next_version |= {names[p.input]: names[p.output] for op in self.problem.operators for p in op.replaces}
         for op in self.graph.operators:  # in this order whatever the schedule, so that programs of a model agree
             for root in (self.roots[t] for t in op.inputs):
                 if root in self.graph.values and root not in self.known and root not in self.fixed_state:
@@ -235,7 +240,9 @@ class Lowering:
         for step, action in enumerate(self.schedule.steps):
             match action:
                 case Compute(operator=index):
-                    yield step, self._call(operators[self.problem.operators[index].name], index, step)
+                    call = self._call(operators[self.problem.operators[index].name], index, step, written)
+                    written.update(s.page for s in streams_of(call) if s.source is None)
+                    yield step, call
                 case PageOutStep(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
                     if self.page_table[page].image and self.page_table[page].slots == 1:
@@ -244,11 +251,8 @@ class Lowering:
                     yield step, PageOut(self._operand(self.problem.tensors[index].name, step), page)
                 case PageInStep(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
-                    tensor, region = self.problem.tensors[index].name, self.page_table[page]
-                    source = PageSource.THIS_RUN
-                    if region.image and (page not in written or tensor == region.tensor):
-                        # The last run's slot holds the first version even after the new one is written.
-                        source = PageSource.LAST_RUN if region.slots == 2 else PageSource.IMAGE
+                    tensor = self.problem.tensors[index].name
+                    source = self._source(tensor, page, written)
                     yield step, PageIn(self._operand(tensor, step, written=True), page, source)
                 case MoveStep(tensor=index):
                     tensor = self.problem.tensors[index].name
@@ -258,8 +262,10 @@ class Lowering:
                 case Free():
                     pass
 
-    def _call(self, op: Operator, index: int, step: int) -> Call:
+    def _call(self, op: Operator, index: int, step: int, written: Collection[int]) -> Call:
         kind, bound = spec(op.kind), bind(op, self.graph.tensors)
+        if self.problem.operators[index].cut:
+            return self._streamed_call(op, bound, index, step, written)
         kernel = self._kernel(op, index, kind.kernels(bound))
         return Call(
             operator=op.name,
@@ -273,6 +279,58 @@ class Lowering:
             workspace=self._workspace(index, step, kernel.workspace_bytes),
             node=op.source,
         )
+
+    def _streamed_call(self, op: Operator, bound: Bound, index: int, step: int, written: Collection[int]) -> Call:
+        wanted = self.problem.operators[index]
+        blocks = blocks_in(op, bound, wanted, self.problem, self.roots, self._block_bytes)
+        workspace = self._workspace(index, step, wanted.workspace_bytes)
+        if blocks is None or workspace is None or align(blocks.workspace_bytes) != wanted.workspace_bytes:
+            raise ProgramError(f"{op.name}: there are no such blocks of {wanted.block} {wanted.cut}; solve again")
+        begin = workspace.offset_bytes
+        windows = {s.operand: begin + at for s, at in zip(blocks.streams, blocks.windows, strict=True)}
+
+        def operand(number: int, tensor: str) -> Operand:
+            if number in windows:
+                return Operand(Space.STORE, windows[number], self.graph.tensors[tensor].type, self.roots[tensor])
+            return self._operand(tensor, step, written=number >= len(op.inputs))
+
+        places = [operand(n, t) for n, t in enumerate((*op.inputs, *op.outputs))]
+        streams = []
+        for s in blocks.streams:
+            page = self._page(s.tensor)
+            source = None if s.writes else self._source(s.tensor, page, written)
+            sizes = s.unit_bytes * blocks.units, s.unit_bytes * (blocks.last if blocks.count > 1 else blocks.units)
+            streams.append(Stream(s.operand, page, source, s.rows, s.row_bytes, *sizes))
+        own = blocks.kernel.workspace_bytes
+        buffer = Operand(Space.ARENA, begin + blocks.buffer, TensorType((blocks.buffer_bytes,), DType.U8), "")
+        return Call(
+            operator=op.name,
+            kind=op.kind,
+            attributes=op.attributes,
+            inputs=tuple(places[: len(op.inputs)]),
+            outputs=tuple(places[len(op.inputs) :]),
+            symbol=blocks.kernel.symbol,
+            ints=blocks.kernel.ints,
+            floats=blocks.kernel.floats,
+            workspace=workspace,
+            node=op.source,
+            blocks=Blocks(
+                count=blocks.count,
+                steps=block_steps(bound, blocks),
+                streams=tuple(streams),
+                tail_ints=blocks.tail.ints,
+                own=Operand(Space.ARENA, begin, TensorType((own,), DType.U8), "") if own else None,
+                buffer=buffer,
+            ),
+        )
+
+    def _source(self, tensor: str, page: int, written: Collection[int]) -> PageSource:
+        """The write of a page in which a reader finds this tensor."""
+        region = self.page_table[page]
+        if region.image and (page not in written or tensor == region.tensor):
+            # The last run's slot holds the first version even after the new one is written.
+            return PageSource.LAST_RUN if region.slots == 2 else PageSource.IMAGE
+        return PageSource.THIS_RUN
 
     def _kernel(self, op: Operator, index: int, kernels: tuple[Kernel, ...]) -> Kernel:
         """The one that the problem names; the fastest where it names none."""
@@ -377,7 +435,7 @@ class Lowering:
                 for operand in instruction.inputs:
                     readers.setdefault(operand.tensor, (i, operand))
         for parameter, gradient in self.graph.gradients.items():
-            if self.roots[gradient] in readers:
+            if self.roots[gradient] in readers and readers[self.roots[gradient]][1].space is not Space.STORE:
                 index, operand = readers[self.roots[gradient]]
                 whole, made = self.graph.tensors[parameter].type, self.graph.tensors[gradient].type
                 is_whole = whole.elements == made.elements  # else a weight is trained in part
@@ -403,9 +461,11 @@ class Lowering:
         outputs = tuple(Binding(t, self.graph.tensors[t].role, self._at_end(t)) for t in results)
         state_bytes = self.layout.state_bytes if self.layout else self.plan.state_bytes
         arena_bytes = self._top(self.plan.arena_bytes, state_bytes)
-        pages = any(isinstance(i, PageOut | PageIn) for i in instructions)
+        pages = any(isinstance(i, PageOut | PageIn) or streams_of(i) for i in instructions)
         buffer_offset = None
-        if pages:
+        if pages and not any(isinstance(i, PageOut | PageIn) for i in instructions):
+            buffer_offset = next(i.blocks.buffer.offset_bytes for i in instructions if isinstance(i, Call) and i.blocks)
+        elif pages:
             buffer_offset, arena_bytes = self._page_buffer(arena_bytes)
         program = Program(
             name=name,

@@ -53,6 +53,10 @@ def scope_sentence(scope: Scope) -> str:
         parts.append("any processors" if scope.processors is ANY else "this placement on processors")
     if scope.banks is not None:
         parts.append("any banks of RAM" if scope.banks is ANY else "these banks of RAM")
+    if scope.streaming is ANY:
+        parts.append("any streamed operands")
+    elif scope.streaming is not None:
+        parts.append("these streamed operands" if scope.streaming else "no streamed operands")
     if scope.kernels is ANY:
         parts.append("any kernels")
     elif scope.kernels is not None:

@@ -184,6 +184,10 @@ class _Replay:
                     op.name,
                     self.tensors[t].name,
                 )
+        for t in op.reads_store:
+            if t not in self.store:
+                name = self.tensors[t].name if 0 <= t < len(self.tensors) else str(t)
+                self.refuse(f"{op.name!r} reads {name!r} from the store, which is not there", op.name, name)
         if self.executions[index] and not op.recomputable:
             self.refuse(f"{op.name!r} must be executed once only", op.name)
         self.check_in_place(index, in_place)
@@ -208,6 +212,8 @@ class _Replay:
         self.unmoved |= kept
         for t in op.outputs:
             self.enter(t, size[t])
+        for t in op.writes_store:
+            self.write_to_store(t)
         self.executions[index] += 1
         self.energy_pj += cost[1]
 
@@ -234,6 +240,19 @@ class _Replay:
         tensor = self.tensors[t]
         if self.problem.paging is Paging.NONE or not tensor.pageable:
             self.refuse(f"pages out {tensor.name!r}, which is not pageable here", tensor.name)
+        self.write_to_store(t)
+        extra_ns = 0
+        if self.banks:
+            extra_ns = self.spend([(self.problem.banks[self.bank[t]], tensor.size_bytes, 0)])
+            self.count_banks({})
+        self.queues.transfer(t, (tensor.page_out_ns if self.page_time else 0) + extra_ns, len(self.ram), out=True)
+        self.count_ram(self.queues.in_flight_bytes, tensor.name)
+        self.page_outs += 1
+        self.energy_pj += tensor.page_out_pj
+
+    def write_to_store(self, t: int) -> None:
+        """Count a tensor that is written there whole, by a page-out or by a streamed operator."""
+        tensor = self.tensors[t]
         if t not in self.store:
             self.store.add(t)
             self.store_bytes += tensor.footprint_bytes
@@ -244,14 +263,6 @@ class _Replay:
         limit = self.problem.write_limit_bytes
         if limit is not None and self.written_bytes > limit:
             self.refuse(f"{self.written_bytes} bytes would be written to the store, the limit is {limit}", tensor.name)
-        extra_ns = 0
-        if self.banks:
-            extra_ns = self.spend([(self.problem.banks[self.bank[t]], tensor.size_bytes, 0)])
-            self.count_banks({})
-        self.queues.transfer(t, (tensor.page_out_ns if self.page_time else 0) + extra_ns, len(self.ram), out=True)
-        self.count_ram(self.queues.in_flight_bytes, tensor.name)
-        self.page_outs += 1
-        self.energy_pj += tensor.page_out_pj
 
     def page_in(self, t: int) -> None:
         if t not in self.store:

@@ -127,6 +127,7 @@ class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     saved: AnyOption | tuple[int, ...] | None = None
     processors: AnyOption | tuple[int, ...] | None = None
     banks: AnyOption | tuple[int, ...] | None = None
+    streaming: AnyOption | tuple[int, ...] | None = None
 
 
 class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -293,7 +294,12 @@ def _integers(schema: dict[str, Any]) -> list[dict[str, Any]]:
 def _operator_to_json(operator: OperatorSpec) -> dict[str, Any]:
     """Without kernels where they have no names, and without alternatives where there are none."""
     variants = [_given(_fields_of(variant), "kernel", "elsewhere") for variant in operator.low_workspace]
-    return _given(_fields_of(operator) | {"low_workspace": variants}, "kernel", "low_workspace", "elsewhere")
+    return _given(
+        _fields_of(operator) | {"low_workspace": variants}, "kernel", "low_workspace", "elsewhere", *_STREAMED
+    )
+
+
+_STREAMED = ("reads_store", "writes_store", "replaces", "cut", "block")
 
 
 def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ def keep_all_actions(problem: Problem) -> tuple[Action, ...]:
     actions: list[Action] = []
     waiting = {t for t, tensor in enumerate(problem.tensors) if tensor.initial == "store"}
     to_store = {t for t, tensor in enumerate(problem.tensors) if tensor.final == "store" and tensor.initial != "store"}
+    to_store -= problem.written_by_operators
     actions += [PageOut(t) for t in sorted(to_store) if problem.tensors[t].initial == "ram"]
     for index, operator in enumerate(problem.operators):
         for t in operator.inputs:

@@ -69,7 +69,8 @@ def pack_with_moves(
     moved = with_steps(problem, schedule, tuple(best.steps))
     lifetimes = lifetimes_of(problem, moved)
     for lifetime in lifetimes:
-        lifetime.offset_bytes = best.offsets[_key(lifetime)] * problem.alignment_bytes
+        empty = lifetime.size_bytes == 0  # whenever it begins: moves before it shift its step
+        lifetime.offset_bytes = 0 if empty else best.offsets[_key(lifetime)] * problem.alignment_bytes
     return moved, memory_plan_of(problem, moved, lifetimes, fixed_places_of(problem, lifetimes, len(moved.steps)))
 
 

@@ -53,6 +53,7 @@ def on_store(problem: Problem, first: Collection[int]) -> Problem:
 def stored_state(problem: Problem) -> tuple[tuple[int, ...], ...]:
     """The chains of versions of the state that is placed on the store."""
     successor = {p.input: p.output for o in problem.operators for p in o.in_place if p.required}
+    successor |= {p.input: p.output for o in problem.operators for p in o.replaces}
     chains = []
     for first, tensor in enumerate(problem.tensors):
         chain = [first]
@@ -64,8 +65,9 @@ def stored_state(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 
 def all_in_ram(problem: Problem) -> Problem:
-    """The problem with all state placed in RAM."""
-    return _with_places(problem, stored_state(problem), "ram")
+    """The problem with all state placed in RAM, but for that which streamed operators read or write on the store."""
+    streamed = {t for o in problem.operators for t in (*o.reads_store, *o.writes_store)}
+    return _with_places(problem, [chain for chain in stored_state(problem) if streamed.isdisjoint(chain)], "ram")
 
 
 def _with_places(problem: Problem, chains: Collection[tuple[int, ...]], place: Place) -> Problem:

@@ -109,6 +109,7 @@ def _check_banks(problem: Problem) -> None:
 
 def _check_tensors(problem: Problem) -> None:
     _check_unique((t.name for t in problem.tensors), "tensors")
+    written = problem.written_by_operators
     for index, tensor in enumerate(problem.tensors):
         path = f"$.tensors[{index}]"
         if tensor.size_bytes % problem.alignment_bytes:
@@ -123,7 +124,8 @@ def _check_tensors(problem: Problem) -> None:
             )
         if problem.paging is Paging.NONE and "store" in (tensor.initial, tensor.final):
             raise _WrongError(path, f"{tensor.name!r} is placed on the store, but paging is 'none'")
-        if tensor.final == "store" and tensor.initial != "store" and not tensor.pageable:
+        streamed = index in written
+        if tensor.final == "store" and tensor.initial != "store" and not tensor.pageable and not streamed:
             raise _WrongError(path, f"{tensor.name!r} must end on the store but is not pageable")
 
 
@@ -142,6 +144,7 @@ def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None
         if sizes[1] > sizes[0] or (pair.required and sizes[1] != sizes[0]):
             wanted = "exactly" if pair.required else "at most"
             raise _WrongError(where, f"the output has {sizes[1]} bytes, it must have {wanted} the input's {sizes[0]}")
+    _check_streamed(problem, operator, path)
     before: OperatorSpec | Variant = operator
     for position, variant in enumerate(operator.low_workspace):
         where = f"{path}.low_workspace[{position}]"
@@ -162,9 +165,32 @@ def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None
             raise _WrongError(f"{path}.in_place", "a tensor is in two required pairs")
 
 
+def _check_streamed(problem: Problem, operator: OperatorSpec, path: str) -> None:
+    """The tensors that an operator reads from the store or writes there, block by block."""
+    tensors = problem.tensors
+    for kind, indices in (("reads_store", operator.reads_store), ("writes_store", operator.writes_store)):
+        for position, t in enumerate(indices):
+            where = f"{path}.{kind}[{position}]"
+            if not 0 <= t < len(tensors):
+                raise _WrongError(where, f"tensor {t}, there are {len(tensors)}")
+            if kind == "writes_store":
+                if t not in operator.outputs or tensors[t].size_bytes or tensors[t].pageable:
+                    raise _WrongError(where, f"{tensors[t].name!r} must be an output of 0 bytes that is not pageable")
+            elif t in operator.inputs and tensors[t].size_bytes:
+                raise _WrongError(where, f"{tensors[t].name!r} is read in RAM too")
+            elif t not in operator.inputs and tensors[t].initial != "store":
+                raise _WrongError(where, f"{tensors[t].name!r} is not on the store when the step begins")
+    for position, pair in enumerate(operator.replaces):
+        if pair.input not in operator.reads_store or pair.output not in operator.writes_store:
+            raise _WrongError(f"{path}.replaces[{position}]", "must name a tensor that it reads and one that it writes")
+    if bool(operator.reads_store or operator.writes_store) != bool(operator.cut and operator.block):
+        raise _WrongError(path, "a streamed operator has reads_store or writes_store, and cut and block; others none")
+
+
 def _check_flow(problem: Problem) -> None:
     """Operators in a topological order, one producer a tensor, nothing read after a required in-place took it over."""
     _check_unique((o.name for o in problem.operators), "operators")
+    written = problem.written_by_operators
     maker: dict[int, str] = {}
     there = {t for t, tensor in enumerate(problem.tensors) if tensor.initial}
     taken_by: dict[int, str] = {}
@@ -173,6 +199,8 @@ def _check_flow(problem: Problem) -> None:
             where, name = f"$.operators[{index}].inputs[{position}]", problem.tensors[t].name
             if t in taken_by:
                 raise _WrongError(where, f"{name!r} is read after {taken_by[t]!r} updated it in place")
+            if t in written and t not in operator.reads_store:
+                raise _WrongError(where, f"{name!r} is on the store alone, and must be among reads_store")
             if t not in there:
                 raise _WrongError(where, f"{name!r} is read before it is made (operators must be in topological order)")
         for position, t in enumerate(operator.outputs):

@@ -122,6 +122,12 @@ class OperatorSpec:
 
     `time_ns` and `energy_pj` are those of the first processor, which runs every operator. `elsewhere` has those of the
     other processors that can run it, in ascending order.
+
+    A streamed operator runs in blocks of `block` units along its axis `cut`. Tensors of `reads_store` are read from the
+    store, and those of `writes_store` written there, block by block through windows in its workspace. They are never in
+    RAM. A tensor that it reads begins the step on the store; or an operator wrote it there, and it is among `inputs`. A
+    tensor that it writes is among `outputs`, and has a size of 0 bytes in RAM. `replaces`: pairs of versions of state,
+    the one that it reads and the one that it writes. Costs include the transfers.
     """
 
     name: str
@@ -137,6 +143,11 @@ class OperatorSpec:
     kernel: str = ""
     low_workspace: tuple[Variant, ...] = ()
     elsewhere: tuple[Elsewhere, ...] = ()
+    reads_store: tuple[int, ...] = ()
+    writes_store: tuple[int, ...] = ()
+    replaces: tuple[InPlace, ...] = ()
+    cut: str = ""
+    block: int = 0
 
     def cost_on(self, processor: int) -> tuple[int, int] | None:
         """Its time and energy on a processor, ns and pJ; None where it cannot run."""
@@ -181,6 +192,11 @@ class Problem:
     device: str = ""
     processors: tuple[ProcessorSpec, ...] = ()
     banks: tuple[BankSpec, ...] = ()
+
+    @property
+    def written_by_operators(self) -> frozenset[int]:
+        """Tensors that streamed operators write to the store."""
+        return frozenset(t for o in self.operators for t in o.writes_store)
 
     @property
     def compute_once_pj(self) -> int:

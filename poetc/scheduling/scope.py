@@ -40,6 +40,7 @@ class Scope:
     `order`: the operators in the order of their first executions. `state`: the tensors of state that live on the store
     between steps. `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `saved`: the numbers
     of the encodings of saved tensors. `processors`: the processor of each operator. `banks`: the bank of each tensor.
+    `streaming`: the streamed operators: of each its number, units of a block, and the tensors that it streams.
     They are None where the problem leaves no such choice. Another kind of choice is another field, None by default.
     """
 
@@ -50,6 +51,7 @@ class Scope:
     saved: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
     processors: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
     banks: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
+    streaming: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
 
     @property
     def is_everything(self) -> bool:
@@ -82,4 +84,4 @@ class Scope:
         return [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "repetition"]
 
 
-EVERYTHING: Final = Scope(state=ANY, kernels=ANY, saved=ANY, processors=ANY, banks=ANY)
+EVERYTHING: Final = Scope(state=ANY, kernels=ANY, saved=ANY, processors=ANY, banks=ANY, streaming=ANY)

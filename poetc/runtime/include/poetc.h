@@ -70,7 +70,7 @@ static inline void *poetc_out(const poetc_call *call, unsigned operand)
     return call->arena + (size_t)(call->refs[operand] >> 1) * POETC_ALIGN;
 }
 
-enum poetc_opcode { POETC_COMPUTE = 0, POETC_PAGE_OUT = 1, POETC_PAGE_IN = 2 };
+enum poetc_opcode { POETC_COMPUTE = 0, POETC_PAGE_OUT = 1, POETC_PAGE_IN = 2, POETC_STREAM = 3 };
 
 /* Which write of a page a page-in must find; anything else is POETC_ECORRUPT. */
 enum poetc_page_source {
@@ -79,9 +79,10 @@ enum poetc_page_source {
     POETC_PAGE_IMAGE = 2     /* never written by the program: frozen weights that live on the store */
 };
 
-/* One step of a program. Page-out: refs[0] is the tensor, ints = { page }. Page-in: ints = { page, source }. */
+/* One step of a program. Page-out: refs[0] is the tensor, ints = { page }. Page-in: ints = { page, source }. A stream
+ * is a computation in blocks, some of whose operands are on the store (src/poetc_stream.c). */
 typedef struct poetc_step {
-    poetc_kernel kernel; /* NULL in a page step */
+    poetc_kernel kernel; /* NULL in a page step; of each block in a stream */
     const poetc_ref *refs;
     const int32_t *ints;
     const float *floats;

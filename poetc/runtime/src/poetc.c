@@ -406,6 +406,8 @@ int poetc_execute(poetc_runtime *runtime, const poetc_step *step)
         return page_out(runtime, step);
     if (step->opcode == POETC_PAGE_IN)
         return page_in(runtime, step);
+    if (step->opcode == POETC_STREAM)
+        return poetc_stream(runtime, step);
     call.refs = step->refs;
     call.ints = step->ints;
     call.floats = step->floats;

@@ -13,6 +13,12 @@ int poetc_execute(poetc_runtime *runtime, const poetc_step *step);
 /* Run step runtime->step of the present program, and go on to the next. An error is that of poetc_run. */
 int poetc_advance(poetc_runtime *runtime);
 
+/* Run a step of the opcode POETC_STREAM. Only programs with one link its file. */
+#ifdef __GNUC__
+__attribute__((weak))
+#endif
+int poetc_stream(poetc_runtime *runtime, const poetc_step *step);
+
 /* Bring back to RAM the state that is away at `step`, as poetc_recover does for the present program. */
 int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step);
 

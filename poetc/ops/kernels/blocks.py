@@ -1,0 +1,109 @@
+"""The kernel of a block of an operator: the C function of the whole one, with the sizes of the block.
+
+Blocks of terms stay as they are, so a result has the same sum. The rules are those of low-workspace kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from poetc.ops.kernels import turned, winograd
+from poetc.ops.kernels.convolution import (
+    PackedConvolution,
+    PackedGradInput,
+    PackedGradWeight,
+    PackedGradWeightSgd,
+    norm_table_floats,
+    window_strip,
+)
+from poetc.ops.kernels.convolution_shape import ConvolutionParameters
+from poetc.ops.kernels.kernel import Kernel, Parameters
+from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct, Product, SgdProduct
+from poetc.ops.kernels.packed_operands import panel_columns
+from poetc.ops.kernels.rows import Elements
+
+Sized = tuple[Parameters, int]  # and floats of workspace
+
+
+def block_kernel(kernel: Kernel, cut: str, units: int) -> Kernel | None:
+    """The kernel of `units` units along the axis `cut`; None where this kernel cannot be cut."""
+    rule = _RULES.get((cut, type(kernel.parameters)))
+    if rule is None and cut == "elements" and isinstance(kernel.parameters, Elements):
+        rule = _elements
+    if rule is None or kernel.repeats != 1:
+        return None
+    parameters, floats = rule(kernel, units)
+    return replace(kernel, parameters=parameters, workspace_bytes=4 * floats)
+
+
+def _elements(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(Elements), count=units), kernel.workspace_bytes // 4
+
+
+def _outputs(kernel: Kernel, units: int) -> Sized:
+    return kernel.parameters_as(ConvolutionParameters).with_convolution(outputs=units), kernel.workspace_bytes // 4
+
+
+def _outputs_of_descent(kernel: Kernel, units: int) -> Sized:
+    p = kernel.parameters_as(PackedGradWeightSgd).with_convolution(outputs=units)
+    c = p.convolution
+    blocks = c.batch if c.pixels <= p.terms else -(-c.pixels // p.terms)
+    table = norm_table_floats(c.channels) if c.bias_or_norm else 0
+    strip = p.strip_floats or (window_strip(c, p.terms) if c.bias_or_norm else 0)
+    columns = panel_columns(c.channels * c.taps, blocks, p.workspace_floats - strip - table, p.terms)
+    whole = kernel.parameters_as(PackedGradWeightSgd)
+    held = whole.total_floats - whole.workspace_floats  # of the strip of sums, for all outputs
+    columns = min(columns, held // whole.convolution.outputs) if held else columns
+    total = p.workspace_floats + units * columns
+    return replace(p, total_floats=total), total
+
+
+def _channels(kernel: Kernel, units: int) -> Sized:
+    return kernel.parameters_as(ConvolutionParameters).with_convolution(channels=units), kernel.workspace_bytes // 4
+
+
+def _packed_channels(kernel: Kernel, units: int) -> Sized:
+    p = kernel.parameters_as(PackedGradInput).with_convolution(channels=units)
+    return replace(p, block_channels=min(p.block_channels, units)), kernel.workspace_bytes // 4
+
+
+def _columns(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(Product), columns=units), kernel.workspace_bytes // 4
+
+
+def _packed_columns(kernel: Kernel, units: int) -> Sized:
+    p = kernel.parameters_as(PackedProduct)
+    strides = p.strides if p.strides.b_term == 1 else replace(p.strides, b_term=units)
+    return replace(p, columns=units, strides=strides), kernel.workspace_bytes // 4
+
+
+def _rows(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(SgdProduct), rows=units), kernel.workspace_bytes // 4
+
+
+def _product_rows(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(Product), rows=units), kernel.workspace_bytes // 4
+
+
+def _packed_rows(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(PackedProduct), rows=units), kernel.workspace_bytes // 4
+
+
+_RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
+    ("outputs", ConvolutionParameters): _outputs,
+    ("outputs", PackedConvolution): _outputs,
+    ("outputs", PackedGradWeight): _outputs,
+    ("outputs", PackedGradWeightSgd): _outputs_of_descent,
+    ("outputs", turned.TurnedGradWeight): _outputs,
+    ("outputs", winograd.WinogradConvolution): _outputs,
+    ("channels", ConvolutionParameters): _channels,
+    ("channels", PackedGradInput): _packed_channels,
+    ("channels", winograd.WinogradConvolution): _channels,
+    ("columns", Product): _columns,
+    ("columns", PackedProduct): _packed_columns,
+    ("rows", Product): _product_rows,
+    ("rows", PackedProduct): _packed_rows,
+    ("rows", SgdProduct): _rows,
+    ("rows", PackedSgdProduct): _rows,
+}

@@ -1,0 +1,276 @@
+"""Streamed operands: which operands of which operators pass through a window, and how large the blocks are.
+
+Streaming costs transfers, so nothing is streamed where a schedule without it fits the budget. Elsewhere an operator
+whose operands take more than a limit streams some of them: the largest first, as many as it must. Its blocks are the
+largest that keep within the limit. Limits from the budget down are proposed. Each is a plain problem for the other
+reductions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from poetc.devices.streaming import Streaming as Offer
+from poetc.devices.streaming import streamed_problem
+from poetc.devices.units import format_count
+from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.planning.plain import ENGINE
+from poetc.planning.planner import Planner, Reduction
+from poetc.planning.settings import STREAMING
+from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.scheduling import OperatorSpec, Problem, ScheduleError
+from poetc.scheduling.scope import ANY, Scope
+
+# For each streamed operator: its index, the units of a block, how many tensors it streams, and these. Nothing: ().
+Streams = tuple[int, ...]
+Made = dict[int, OperatorSpec]
+OfferOf = Callable[[Problem], Offer | None]
+
+
+class Streaming(Reduction[Streams]):
+    """`offers`: make the alternatives of the operators of a problem, or None for a problem that is not theirs."""
+
+    name = "streaming"
+
+    def __init__(self, offers: Sequence[OfferOf] = ()) -> None:
+        self.offers = tuple(offers)
+        self._made: list[tuple[Problem, Offer | None]] = []
+
+    def is_open(self, problem: Problem) -> bool:
+        offer = self._offer(problem)
+        return offer is not None and offer.is_possible
+
+    def relax(self, problem: Problem) -> None:
+        """Alternatives stream other tensors: no plain problem is a relaxation of all."""
+
+    def frugal(self, problem: Problem) -> Problem:
+        """Without streams: `solve` looks for the floor with them where the one without is too high."""
+        return problem
+
+    def usual(self, problem: Problem) -> Problem:
+        return problem
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[Streams]:
+        """By smaller and smaller limits of an operator's operands."""
+        offer = self._offer(problem)
+        if offer is None or not offer.is_possible:
+            yield ()
+            return
+        room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
+        limits = [math.floor(share * room) for share in STREAMING.shares] + [0]
+        yield from dict.fromkeys(choice for limit in limits if (choice := self._streams(within(offer, limit))))
+
+    def fix(self, problem: Problem, choice: Streams) -> Problem:
+        offer = self._offer(problem)
+        if not choice or offer is None:
+            return problem
+        return streamed_problem(problem, _decoded(offer, choice))
+
+    def chosen(self, problem: Problem, solved: Problem) -> Streams | None:
+        streamed = {k: op for k, op in enumerate(solved.operators) if op.cut}
+        if not streamed:
+            return () if self.is_open(problem) else None
+        choice, offer = self._streams(streamed), self._offer(problem)
+        if offer is None or [op.name for op in problem.operators] != [op.name for op in solved.operators]:
+            raise ScheduleError(None, "it streams operands, which the problem does not offer")
+        _decoded(offer, choice)
+        return choice
+
+    def restore(self, problem: Problem, choice: Streams, solution: Solution) -> Solution:
+        """A bound of no more than computing once holds whatever is streamed."""
+        trivial = solution.proof.bound <= cost_of_computing_once(problem)
+        scope = replace(solution.proof.scope, streaming=ANY if trivial else choice)
+        return solution.with_choice(scope, streaming=choice)
+
+    def scope(self, solution: Solution) -> Scope:
+        return replace(solution.proof.scope, streaming=ANY)
+
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        return inner.lower_bound_bytes(problem)
+
+    def floor(self, problem: Problem, inner: Planner) -> tuple[Problem, int]:
+        """The problem that streams all it can in the smallest blocks, and a bound on the RAM of its schedules."""
+        fixed = self.fix(problem, self._least(problem))
+        return fixed, inner.lower_bound_bytes(fixed)
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        if planner.solver != ENGINE or not self.is_open(problem):
+            return planner.inner.solve(problem)
+        error: PoetcError | None = None
+        if planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes:
+            try:
+                return self.restore(problem, (), planner.inner.solve(problem))
+            except (InfeasibleError, LimitError) as failed:
+                error = failed
+        planner.progress("streaming operands through windows")
+        solution, other = self._streamed(problem, planner)
+        if solution is not None:
+            return solution
+        if error is None:
+            error = self._with_floors(problem, planner, other)
+        raise error
+
+    def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
+        """The cheapest schedule with streams that was found; or the last error."""
+        inner, budget = planner.inner.knowing(None), problem.budget_bytes
+        fixed = {c: self.fix(problem, c) for c in self.propose(problem, None)}
+        fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
+        fitting.sort(key=lambda c: cost_of_computing_once(fixed[c]))
+        best: Solution | None = None
+        error: PoetcError | None = None
+        limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
+        planner = planner.part(limit_s)
+        for left, choice in zip(range(len(fitting), 0, -1), fitting, strict=True):
+            if best is not None and cost_of_computing_once(fixed[choice]) >= best.cost:
+                break
+            seconds = max(planner.left_s / left, STREAMING.floor_share * limit_s)
+            if best is not None and planner.left_s <= 0:
+                break
+            part = inner.part(seconds, work_limit_s=planner.options.work_limit_s * seconds / limit_s)
+            try:
+                found = self.restore(problem, choice, part.solve(fixed[choice]))
+            except (InfeasibleError, LimitError) as failed:
+                error = failed
+                continue
+            if best is None or found.cost < best.cost:
+                best = found
+        return best, error
+
+    def _with_floors(self, problem: Problem, planner: Planner, other: PoetcError | None) -> PoetcError:
+        """The error of a budget that is too small with streams and without."""
+        least, bound = self.floor(problem, planner.inner)
+        if other is None:
+            try:
+                planner.inner.knowing(None).solve(least)
+            except (InfeasibleError, LimitError) as failed:
+                other = failed
+        without = planner.inner.lower_bound_bytes(problem)
+        assert other is not None
+        count = format_count(sum(1 for op in least.operators if op.cut), "operator")
+        text = f"{other} (with {count} streamed; without streaming no schedule needs less than {without} bytes)"
+        kind = InfeasibleError if isinstance(other, InfeasibleError) and bound > problem.budget_bytes else LimitError
+        return kind(text, details=other.details)
+
+    def _least(self, problem: Problem) -> Streams:
+        offer = self._offer(problem)
+        return () if offer is None or not offer.is_possible else self._streams(within(offer, 0))
+
+    def _streams(self, made: Made) -> Streams:
+        """As a choice."""
+        found: list[int] = []
+        for k, op in sorted(made.items()):
+            tensors = sorted({*op.reads_store, *op.writes_store})
+            found += [k, op.block, len(tensors), *tensors]
+        return tuple(found)
+
+    def _offer(self, problem: Problem) -> Offer | None:
+        for known, offer in self._made:
+            if known.operators == problem.operators and known.tensors == problem.tensors:
+                return offer
+        offer = next((found for make in self.offers if (found := make(problem)) is not None), None)
+        self._made.append((problem, offer))
+        return offer
+
+
+def _decoded(offer: Offer, choice: Streams) -> Made:
+    """The operators of a choice. ScheduleError for one that is not offered."""
+    made, at = {}, 0
+    while at < len(choice):
+        k, units, count = choice[at : at + 3]
+        streamed = frozenset(choice[at + 3 : at + 3 + count])
+        op = next((op for op in offer.alternatives(k, streamed) if op.block == units), None)
+        if op is None:
+            name = offer.problem.operators[k].name
+            raise ScheduleError(None, f"{name!r} in blocks of {units} is no alternative of it")
+        made[k], at = op, at + 3 + count
+    return made
+
+
+def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
+    """The RAM of an operator's operands and workspace, bytes. `tokens` are on the store alone."""
+    least = op.low_workspace[-1].workspace_bytes if op.low_workspace else op.workspace_bytes
+    taken = {p.output for p in op.in_place if p.required}
+    tensors = {*op.inputs, *(t for t in op.outputs if t not in taken)} - tokens - set(op.writes_store)
+    return least + sum(problem.tensors[t].size_bytes for t in tensors)
+
+
+def within(offer: Offer, limit_bytes: int) -> Made:
+    """The operators that stream so that each keeps within the limit, or comes as near to it as it can.
+
+    A tensor that an operator makes and others read is on the store for all of them, or for none.
+    """
+    problem = offer.problem
+    candidates = {t for t in offer.maker if _can_be_token(offer, t)}
+    tokens: frozenset[int] = frozenset()
+    while True:
+        made: Made = {}
+        wanted: set[int] = set()
+        for k, op in enumerate(problem.operators):
+            own = {t for t in (*op.inputs, *op.outputs) if t in tokens}
+            if not own and _needs(problem, op, tokens) <= limit_bytes:
+                continue
+            best = _best(offer, k, frozenset(own), tokens, limit_bytes)
+            if best is not None:
+                made[k] = best
+            if _needs(problem, best or op, tokens) > limit_bytes:
+                more = [t for t in (*op.inputs, *op.outputs) if t in candidates - tokens]
+                wanted |= set(sorted(more, key=lambda t: -problem.tensors[t].size_bytes)[:1])
+            if own and best is None:  # with more of its operands streamed it has no cut for all
+                candidates -= own
+        lost = tokens - candidates
+        if lost:
+            tokens -= lost
+        elif wanted:
+            tokens |= wanted
+        else:
+            return made
+
+
+def _can_be_token(offer: Offer, t: int) -> bool:
+    """Whether its maker can write it to the store, and each of its readers can read it there."""
+    problem, alone = offer.problem, frozenset([t])
+    tensor = problem.tensors[t]
+    readers = offer.readers.get(t, [])
+    if tensor.initial or t in offer.results or not readers or tensor.size_bytes <= problem.alignment_bytes:
+        return False
+    state = {old for op in problem.operators for old in (p.output for p in op.in_place if p.required)}
+    if t in state or not tensor.pageable:
+        return False
+    return all(offer.alternatives(k, alone | _versions(offer, k)) for k in readers) and bool(
+        offer.alternatives(offer.maker[t], alone)
+    )
+
+
+def _versions(offer: Offer, k: int) -> frozenset[int]:
+    """The state that an operator replaces, both versions, but for scalars."""
+    problem = offer.problem
+    pairs = [p for p in problem.operators[k].in_place if p.required]
+    large = [p for p in pairs if problem.tensors[p.input].size_bytes > problem.alignment_bytes]
+    return frozenset(t for p in large for t in (p.input, p.output))
+
+
+def _best(offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], limit_bytes: int) -> OperatorSpec | None:
+    """The operator with `own` streamed, and as much of its state as the limit asks for; None if it cannot be."""
+    problem, op = offer.problem, offer.problem.operators[k]
+    versions = _versions(offer, k)
+    read = [t for t in op.inputs if offer.is_state(t) and t not in versions]
+    read.sort(key=lambda t: -problem.tensors[t].size_bytes)
+    groups = [versions] if versions else []  # all of them: a bad block must not reach state in RAM
+    groups += [frozenset([t]) for t in read if problem.tensors[t].size_bytes > problem.alignment_bytes]
+    best: OperatorSpec | None = None
+    streamed = own
+    for group in ([frozenset[int]()] if own and not versions else []) + groups:
+        found = offer.alternatives(k, streamed | group)
+        if not found:
+            continue
+        fitting = [f for f in found if _needs(problem, f, tokens) <= limit_bytes]
+        least = fitting[-1] if fitting else min(found, key=lambda f: _needs(problem, f, tokens))
+        if best is None or _needs(problem, least, tokens) < _needs(problem, best, tokens):
+            best, streamed = least, streamed | group
+        if fitting:
+            break
+    if best is None or (not own and _needs(problem, best, tokens) >= _needs(problem, op, tokens)):
+        return None
+    return best
