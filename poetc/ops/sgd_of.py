@@ -145,6 +145,10 @@ class MatMulSgd(SgdOf):
         work = spec("MatMul").work(self.part(op))
         return Work(work.macs, work.flops + 2 * op.inputs[0].elements)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By rows of the weights where a has one row: the kernel reads a block of a's columns as a matrix of its own."""
+        return super().cuts(op) if op.inputs[1].shape[-2] == 1 else ()
+
     def kernel(self, op: Bound) -> Kernel:
         (k, m), n = op.inputs[1].shape[-2:], op.inputs[2].shape[-1]
         operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))

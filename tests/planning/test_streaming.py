@@ -1,0 +1,153 @@
+"""Streamed operands, from the choice to the C: a network whose largest weight is several times the budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import poetc
+from poetc.commands.requests import ModelRequest, streams_of, training_graph
+from poetc.devices import build_problem, load_profile
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.chain import reductions
+from poetc.planning.planner import Planner
+from poetc.planning.streaming import Streaming
+from poetc.scheduling import (
+    Compute,
+    Problem,
+    ScheduleError,
+    problem_from_json,
+    problem_to_json,
+    stored_state,
+    trace_of,
+    validate_problem,
+    verify,
+)
+from poetc.scheduling.schedule import SolveOptions
+from poetc.scheduling.scope import ANY
+from poetc.training import TrainingOptions
+
+DEVICE, BUDGET = "nrf52840", 48_000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two convolutions and two dense layers at batch 1; weights of 147, 131 and 2 kB."""
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((0.1 * random.standard_normal(shape)).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], strides=[2, 2], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c2"], ["r2"]),
+        helper.make_node("Flatten", ["r2"], ["f"]),
+        helper.make_node("Gemm", ["f", "w3", "b3"], ["d"], transB=1),
+        helper.make_node("Relu", ["d"], ["r3"]),
+        helper.make_node("MatMul", ["r3", "w4"], ["y"]),
+    ]
+    weights = [
+        *(weight("w1", 32, 2, 3, 3), weight("b1", 32), weight("w2", 128, 32, 3, 3), weight("b2", 128)),
+        *(weight("w3", 64, 512), weight("b3", 64), weight("w4", 64, 7)),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "streamed",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 7])],
+        weights,
+    )
+    path = tmp_path_factory.mktemp("model") / "streamed.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def planned(model: Path, optimizer: str = "sgd", budget: int = BUDGET) -> tuple[Problem, Planner, Streaming]:
+    _, step = training_graph(ModelRequest(source=model, device=DEVICE, training=TrainingOptions(optimizer=optimizer)))
+    profile = load_profile(DEVICE)
+    chain = reductions("auto", streams=streams_of(step, profile=profile))
+    streaming = next(r for r in chain if isinstance(r, Streaming))
+    planner = Planner(options=SolveOptions(time_limit_s=10, gap=0.05), reductions=chain)
+    return build_problem(step, profile, budget_bytes=budget), planner, streaming
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_weights_larger_than_the_budget_are_trained(model: Path, optimizer: str) -> None:
+    """The same bits as keep-all, the measured peak to the byte, and predictions within the budget too."""
+    loaded = poetc.load(model, training=TrainingOptions(optimizer=optimizer))
+    solution = loaded.solve(device=DEVICE, budget=BUDGET, gap=0.05, time_limit_s=15)
+    problem = solution.problem
+    streamed = [op for op in problem.operators if op.cut]
+    assert {"Conv", "ConvGradInput", "MatMul"} <= {op.kind for op in streamed}
+    assert any(op.replaces for op in streamed), "an update is streamed"
+    sizes = {t.name: t.size_bytes for t in problem.tensors if t.initial == "store"}
+    assert max(sizes.values()) > 2 * BUDGET and solution.summary["peak_bytes"] <= BUDGET
+    assert problem_from_json(problem_to_json(problem)) == problem
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+    assert any("predictions are scheduled too" in note for note in solution.summary["notes"])
+
+
+def test_nothing_streams_where_nothing_needs_to(model: Path) -> None:
+    """The same schedule as without the choice, and a bound that says what it leaves out."""
+    problem, planner, _ = planned(model, budget=250_000)
+    found = planner.solve(problem)
+    assert not any(op.cut for op in found.problem.operators) and found.choices.streaming == ()
+    plain = replace(planner, reductions=reductions("auto")).solve(problem)
+    assert (found.schedule.steps, found.problem, found.plan) == (plain.schedule.steps, plain.problem, plain.plan)
+    assert found.proof.scope.streaming in ((), ANY) and found.proof.bound == plain.proof.bound
+
+
+def test_floors(model: Path) -> None:
+    problem, planner, streaming = planned(model)
+    resident = planner.lower_bound_bytes(problem)
+    fixed, least = streaming.floor(problem, planner.inner)
+    assert resident > 150_000 and least < 35_000
+    validate_problem(fixed)
+    with pytest.raises(
+        (InfeasibleError, LimitError), match=f"without streaming no schedule needs less than {resident}"
+    ):
+        planner.solve(replace(problem, budget_bytes=15_000))
+
+
+def test_a_choice_is_found_again_in_its_problem(model: Path) -> None:
+    problem, _, streaming = planned(model, "momentum")
+    choices = [c for c in streaming.propose(problem, None) if c]
+    assert len(choices) > 1
+    for choice in choices:
+        fixed = streaming.fix(problem, choice)
+        assert streaming.chosen(problem, fixed) == choice
+        for op, plain in zip(fixed.operators, problem.operators, strict=True):
+            assert op.time_ns >= plain.time_ns and op.energy_pj >= plain.energy_pj, "the bound of computing once holds"
+    with pytest.raises(ScheduleError, match="no alternative of it"):
+        streaming.fix(problem, (choices[0][0], 7, *choices[0][2:]))
+
+
+def test_the_checker_wants_what_is_read_on_the_store(model: Path) -> None:
+    problem, planner, _ = planned(model, "momentum")
+    found = planner.solve(problem)
+    trace = verify(found.problem, found.schedule)
+    written = found.problem.written_by_operators
+    footprints = sum(found.problem.tensors[t].footprint_bytes for t in written)
+    assert trace.written_bytes >= footprints > 100_000
+    reader, made = next((k, t) for k, op in enumerate(found.problem.operators) for t in op.reads_store if t in written)
+    maker = next(k for k, op in enumerate(found.problem.operators) if made in op.writes_store)
+    name = found.problem.operators[reader].name
+    steps = tuple(s for s in found.schedule.steps if not (isinstance(s, Compute) and s.operator == maker))
+    with pytest.raises(
+        ScheduleError, match=f"{name!r} reads {found.problem.tensors[made].name!r}".replace("(", ".").replace(")", ".")
+    ):
+        trace_of(found.problem, replace(found.schedule, steps=steps))
+    small = replace(found.problem, store_capacity_bytes=footprints)
+    with pytest.raises(ScheduleError, match="the store would hold"):
+        trace_of(small, found.schedule)
+    assert {found.problem.tensors[chain[-1]].name for chain in stored_state(found.problem)} >= {
+        found.problem.tensors[t].name for t in written if found.problem.tensors[t].final == "store"
+    }
