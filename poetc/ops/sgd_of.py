@@ -146,7 +146,7 @@ class MatMulSgd(SgdOf):
         return Work(work.macs, work.flops + 2 * op.inputs[0].elements)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By rows of the weights where a has one row: the kernel reads a block of a's columns as a matrix of its own."""
+        """By rows of the weights where a has one row, since the kernel takes a block as a matrix of its own."""
         return super().cuts(op) if op.inputs[1].shape[-2] == 1 else ()
 
     def kernel(self, op: Bound) -> Kernel:

@@ -30,8 +30,10 @@ _NO_CUTS = OpSpec.cuts
 CUT = [case for case in CASES if type(spec(case.kind)).cuts is not _NO_CUTS]
 
 
-def run_blocks(op: Bound, kind: str, inputs: list[AnyArray], cut: Cut, kernel: Kernel, units: int, lib: Library):
-    """The outputs of `kernel`, run once a block of `units`. Operands that are cut pass through windows, but strided ones."""
+def run_blocks(
+    op: Bound, kind: str, inputs: list[AnyArray], cut: Cut, kernel: Kernel, units: int, lib: Library
+) -> list[AnyArray]:
+    """The outputs of `kernel`, run once a block of `units`. Cut operands have windows, but for strided ones."""
     types, count = (*op.inputs, *op.outputs), len(op.inputs)
     replaced = {o: i for i, o in spec(kind).must_alias}
     whole = [
@@ -43,7 +45,7 @@ def run_blocks(op: Bound, kind: str, inputs: list[AnyArray], cut: Cut, kernel: K
         here = min(units, cut.extent - begin)
         made = block_kernel(kernel, cut.name, here)
         assert made is not None
-        at, places, end = 64, [], 64
+        places, end = list[int](), 64
         blocks = []
         for n, (array, part) in enumerate(zip(whole, cut.parts, strict=True)):
             seen = array if part is None or part.is_strided else _view(array, cut, part)[:, begin : begin + here]
