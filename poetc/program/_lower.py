@@ -9,13 +9,12 @@ from dataclasses import dataclass, field, replace
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, spec, view_roots
 from poetc.program._banks import bank_peaks, in_window
-from poetc.program._blocks import block_steps, blocks_in
+from poetc.program._blocks import blocks_in, call_in_blocks
 from poetc.program._check import ProgramError, check_program, operands, overlap
 from poetc.program._ir import (
     Absence,
     BankRange,
     Binding,
-    Blocks,
     Call,
     Instruction,
     Move,
@@ -27,7 +26,6 @@ from poetc.program._ir import (
     Program,
     QueueStep,
     Space,
-    Stream,
     streams_of,
 )
 from poetc.program._queues import queues_of
@@ -286,43 +284,12 @@ class Lowering:
         workspace = self._workspace(index, step, wanted.workspace_bytes)
         if blocks is None or workspace is None or align(blocks.workspace_bytes) != wanted.workspace_bytes:
             raise ProgramError(f"{op.name}: there are no such blocks of {wanted.block} {wanted.cut}; solve again")
-        begin = workspace.offset_bytes
-        windows = {s.operand: begin + at for s, at in zip(blocks.streams, blocks.windows, strict=True)}
-
-        def operand(number: int, tensor: str) -> Operand:
-            if number in windows:
-                return Operand(Space.STORE, windows[number], self.graph.tensors[tensor].type, self.roots[tensor])
-            return self._operand(tensor, step, written=number >= len(op.inputs))
-
-        places = [operand(n, t) for n, t in enumerate((*op.inputs, *op.outputs))]
-        streams = []
-        for s in blocks.streams:
-            page = self._page(s.tensor)
-            source = None if s.writes else self._source(s.tensor, page, written)
-            sizes = s.unit_bytes * blocks.units, s.unit_bytes * (blocks.last if blocks.count > 1 else blocks.units)
-            streams.append(Stream(s.operand, page, source, s.rows, s.row_bytes, *sizes))
-        own = blocks.kernel.workspace_bytes
-        buffer = Operand(Space.ARENA, begin + blocks.buffer, TensorType((blocks.buffer_bytes,), DType.U8), "")
-        return Call(
-            operator=op.name,
-            kind=op.kind,
-            attributes=op.attributes,
-            inputs=tuple(places[: len(op.inputs)]),
-            outputs=tuple(places[len(op.inputs) :]),
-            symbol=blocks.kernel.symbol,
-            ints=blocks.kernel.ints,
-            floats=blocks.kernel.floats,
-            workspace=workspace,
-            node=op.source,
-            blocks=Blocks(
-                count=blocks.count,
-                steps=block_steps(bound, blocks),
-                streams=tuple(streams),
-                tail_ints=blocks.tail.ints,
-                own=Operand(Space.ARENA, begin, TensorType((own,), DType.U8), "") if own else None,
-                buffer=buffer,
-            ),
-        )
+        pages = {s.tensor: self._page(s.tensor) for s in blocks.streams}
+        sources = {t: self._source(t, page, written) for t, page in pages.items()}
+        whole = set(range(len(op.inputs) + len(op.outputs))) - {s.operand for s in blocks.streams}
+        names = (*op.inputs, *op.outputs)
+        places = {n: self._operand(names[n], step, written=n >= len(op.inputs)) for n in whole}
+        return call_in_blocks(op, bound, blocks, workspace, places, pages, sources)
 
     def _source(self, tensor: str, page: int, written: Collection[int]) -> PageSource:
         """The write of a page in which a reader finds this tensor."""
