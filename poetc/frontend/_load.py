@@ -19,7 +19,9 @@ from poetc.frontend import (  # noqa: F401
     onnx_attention,
     onnx_classical,
     onnx_einsum,
+    onnx_grid,
     onnx_group_query,
+    onnx_inverse,
     onnx_loss,
     onnx_math,
     onnx_microsoft,
@@ -30,6 +32,8 @@ from poetc.frontend import (  # noqa: F401
     onnx_quantized,
     onnx_recurrent,
     onnx_resize,
+    onnx_scatter,
+    onnx_spectrum,
 )
 from poetc.frontend._blocked import with_plain_channels
 from poetc.frontend._bound_inputs import bind_inputs

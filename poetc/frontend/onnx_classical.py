@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
+import onnx
 
 from poetc.frontend._classical import CLASSICAL
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported
+from poetc.frontend._reading import read_tensor, widened
 from poetc.frontend._translations import onnx_operator
 from poetc.graph import Array, DType
 
+TEXT = onnx.TensorProto.STRING
+_ZERO = np.zeros((), np.float32)
 _SMALLEST = 1e-30  # in place of a norm of 0
 _FLOAT_MAX = 3.4028234663852886e38
 
@@ -87,3 +92,78 @@ def array_feature_extractor(c: Importer, n: Node) -> str:
 def zip_map(c: Importer, n: Node) -> Value:
     """A map from each class to its score: here the scores."""
     return c.input(n, 0)
+
+
+_SIDES = ("int64s", "floats", "tensor")
+
+
+def _table(n: Node, side: str) -> Array:
+    """The keys or the values of a LabelEncoder."""
+    for kind in _SIDES:
+        if n.has(f"{side}_{kind}"):
+            if kind == "tensor":
+                proto = n.get_tensor(f"{side}_tensor")
+                held = read_tensor(proto, Path()) if proto is not None and proto.data_type != TEXT else None
+                if held is not None:
+                    return widened(held).reshape(-1)
+            elif kind == "int64s":
+                return np.asarray(n.get_ints(f"{side}_int64s"), np.int64)
+            else:
+                return np.asarray(n.get_floats(f"{side}_floats"), np.float32)
+    raise Unsupported(f"{side} that are text; encode the labels before the model")
+
+
+def _default(n: Node, dtype: np.dtype[np.generic]) -> Array:
+    """The value of an unknown key."""
+    if (proto := n.get_tensor("default_tensor")) is not None:
+        held = read_tensor(proto, Path())
+        assert held is not None
+        return held.astype(dtype).reshape(())
+    number = n.get_int("default_int64", -1) if dtype.kind == "i" else n.get_float("default_float", -0.0)
+    return np.asarray(number, dtype)
+
+
+def _hits(c: Importer, x: Value, keys: Array) -> str:
+    """[..., keys] as 0 and 1: which key each element of x is."""
+    c.room(*x.shape, keys.size)
+    if x.is_float and keys.dtype.kind == "i":
+        name = c.emit1("Cast", [x], {"to": "i32"})
+    elif x.is_float == (keys.dtype.kind == "f"):
+        name = c.tensor(x)
+    else:
+        raise Malformed(f"keys of {keys.dtype} for numbers of {x.dtype}")
+    return c.emit1("Cast", [c.emit1("Equal", [c.reshape(name, (*x.shape, 1)), c.constant(keys)])], {"to": "f32"})
+
+
+@onnx_operator("OneHotEncoder", domain=CLASSICAL)
+def one_hot_encoder(c: Importer, n: Node) -> str:
+    """A column a category; of an unknown one all are zero."""
+    x, categories = c.input(n, 0), n.get_ints("cats_int64s")
+    if not categories:
+        raise Unsupported("categories that are text; encode them before the model")
+    if not n.get_int("zeros", 1):
+        c.note(f"{n.label} refuses unknown categories: here all of their columns are zero")
+    return _hits(c, x, np.asarray(categories, np.int64))
+
+
+@onnx_operator("LabelEncoder", domain=CLASSICAL)
+def label_encoder(c: Importer, n: Node) -> str:
+    """The value of each key, and a default for the others."""
+    x, keys, values = c.input(n, 0), _table(n, "keys"), _table(n, "values")
+    if keys.size != values.size or not keys.size:
+        raise Malformed(f"{keys.size} keys and {values.size} values")
+    hits = _hits(c, x, keys)
+    axis = len(x.shape)
+    place = c.emit1("ArgMax", [hits], {"axis": axis, "keepdims": False})
+    chosen = c.emit1("Gather", [c.constant(values), place], {"axis": 0})
+    best = c.emit1("ReduceMax", [hits], {"axes": (axis,), "keepdims": False})
+    is_known = c.emit1("Greater", [best, c.constant(_ZERO)])
+    return c.emit1("Where", [is_known, chosen, c.constant(_default(n, values.dtype))])
+
+
+@onnx_operator("Binarizer", domain=CLASSICAL)
+def binarizer(c: Importer, n: Node) -> str:
+    """1 above the threshold, else 0."""
+    x = c.tensor_of(_floats(c, c.input(n, 0)))
+    limit = c.constant(np.array(n.get_float("threshold", 0.0), np.float32))
+    return c.emit1("Cast", [c.emit1("Greater", [x, limit])], {"to": DType.F32.value})

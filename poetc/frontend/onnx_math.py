@@ -282,6 +282,8 @@ def reduction(c: Importer, n: Node) -> str | Value:
         return x
     attributes: dict[str, Attribute] = {"axes": axes, "keepdims": bool(n.get_int("keepdims", 1))}
     if n.op == "ReduceSumSquare":
+        if not x.is_float:
+            raise Unsupported("ReduceSumSquare of integers")
         name = c.tensor(x)
         return c.emit1("ReduceSum", [c.emit1("Mul", [name, name])], attributes)
     if n.op == "ReduceLogSum":
@@ -289,7 +291,31 @@ def reduction(c: Importer, n: Node) -> str | Value:
     if n.op in _IDENTITY_ON_ONE and all(x.shape[a] == 1 for a in axes):
         kept = [1 if k in axes else d for k, d in enumerate(x.shape) if attributes["keepdims"] or k not in axes]
         return c.reshape(x, kept)
+    if not x.is_float:
+        return _of_integers(c, n, x, axes, keepdims=bool(attributes["keepdims"]))
     return c.emit1(n.op, [x], attributes)
+
+
+_OF_TWO = {"ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum", "ReduceProd": "Mul"}
+
+
+def _of_integers(c: Importer, n: Node, x: Value, axes: tuple[int, ...], *, keepdims: bool) -> str:
+    """Exact: along each axis the second half is joined to the first, until one element is left."""
+    if n.op not in _OF_TWO:
+        raise Unsupported(f"{n.op} of integers")
+    if min((x.shape[a] for a in axes), default=0) < 1:
+        raise Malformed(f"a reduction of shape {list(x.shape)}, which has no elements")
+    y = c.tensor(x)
+    if c.type(y).dtype is not DType.I32:
+        y = c.emit1("Cast", [y], {"to": "i32"})
+    for axis in axes:
+        while (length := c.shape(y)[axis]) > 1:
+            half = length // 2
+            joined = c.emit1(_OF_TWO[n.op], [c.axis_slice(y, axis, k * half, half) for k in (0, 1)])
+            rest = [c.axis_slice(y, axis, 2 * half, 1)] if length % 2 else []
+            y = c.emit1("Concat", [joined, *rest], {"axis": axis}) if rest else joined
+    kept = [1 if k in axes else d for k, d in enumerate(x.shape) if keepdims or k not in axes]
+    return c.reshape(y, kept)
 
 
 @onnx_operator("ArgMax", "ArgMin")

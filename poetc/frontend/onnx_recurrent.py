@@ -14,9 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from poetc.frontend._importer import MOST_OPERATORS, Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._translations import onnx_operator
+from poetc.frontend.onnx_scatter import lengths_reached
 
 _SLOW = 1_500  # operators, from which on solving takes minutes
 _ROWS_X_WEIGHTS = 2
@@ -56,7 +59,10 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
     expected = (len(directions or ()), _GATES[n.op] * hidden)
     if directions is None or w.shape != (*expected, features) or r.shape[:2] != expected:
         raise Malformed(f"W {list(w.shape)} and R {list(r.shape)} do not fit X {list(x.shape)}")
-    _check_lengths(c, n, length)
+    given = c.optional(n, 4)
+    if given is not None and given.shape != (batch,):
+        raise Malformed(f"sequence_lens of shape {list(given.shape)} for a batch of {batch}")
+    reached = [None] * length if given is None else lengths_reached(c, given, length)
     if n.get_int("input_forget", 0):
         raise Unsupported("input_forget")
     names = _activations(n, len(directions))
@@ -70,8 +76,10 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
         h, cell, outputs = layer.state, layer.cell, [""] * length
         for count, t in enumerate(reversed(range(length)) if reverse else range(length)):
             before = len(c.builder.operators)
-            h, cell = step(c, n, layer, layer.rows[t], h, cell)
-            outputs[t] = h
+            new, new_cell = step(c, n, layer, layer.rows[t], h, cell)
+            # Behind the end of a sequence its state stands still, and the output is zero.
+            outputs[t] = _where(c, reached[t], new, None)
+            h, cell = _where(c, reached[t], new, h), new_cell and _where(c, reached[t], new_cell, cell)
             if count == 1:  # the first step may be shorter
                 whole = (len(c.builder.operators) - before) * length * (len(directions) - d)
                 _check_room(c, length, whole)
@@ -92,10 +100,9 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
     return [y, finals[0], finals[1]] if n.op == "LSTM" else [y, finals[0]]
 
 
-def _check_lengths(c: Importer, n: Node, length: int) -> None:
-    given = c.optional(n, 4)
-    if given is not None and any(v != length for v in c.ints(given, "sequence_lens that differ")):
-        raise Unsupported("sequence_lens shorter than the sequence")
+def _where(c: Importer, mask: str | None, new: str, old: str | None) -> str:
+    """`new` where the mask [batch, 1] is set (None: everywhere), else `old` (None: zeros)."""
+    return new if mask is None else c.emit1("Where", [mask, new, old or c.constant(np.zeros((), np.float32))])
 
 
 def _check_room(c: Importer, length: int, operators: int) -> None:

@@ -67,6 +67,15 @@ class _GatherGrad(OpSpec):
             raise ValueError(f"{self.kind}: gy has shape {gy.shape}, not {self.forward.places(op, x, indices)}")
         return (x,)
 
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        """Linear in gy: where it was added, the arriving gradient is read."""
+        if grads[0] is None or not needed[1]:
+            return [None, None]
+        attributes = {name: value for name, value in op.attributes.items() if name != "shape"}
+        return [None, b.emit1(self.forward.kind, [grads[0], op.inputs[0]], attributes)]
+
     def work(self, op: Bound) -> Work:
         return Work(flops=op.inputs[1].elements)
 

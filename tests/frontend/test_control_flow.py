@@ -121,7 +121,7 @@ def refused(case: str) -> onnx.NodeProto:
         step = body(nodes, states, [("going", BOOL), ("new", FLOAT)])
         return make_node("Loop", [count, "true", "x"], ["y"], body=step)
     if case == "operator":
-        nodes = [*going, make_node("Det", ["h"], ["new"])]
+        nodes = [*going, make_node("Unique", ["h"], ["new"])]
         return make_node("Loop", ["count", "", "x"], ["y"], body=body(nodes, states, [("going", BOOL), ("new", FLOAT)]))
     branch = body([make_node("Relu", ["x"], ["r"])], [], [("r", FLOAT)])
     return make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
@@ -135,7 +135,7 @@ def refused(case: str) -> onnx.NodeProto:
         ("endless", "Loop 'y': more than 5,000 steps of 1 operator, and the model may have 5,000"),
         ("empty", "Loop 'y': a number of steps of 0 elements, not of one"),
         ("pair", "Loop 'y': a number of steps of 2 elements, not of one"),
-        ("operator", "Loop 'y': Det 'new.0' in its body: this operator"),
+        ("operator", "Loop 'y': Unique 'new.0' in its body: this operator"),
         ("branch", "If 'y': a branch that depends on the model's inputs"),
     ],
 )
