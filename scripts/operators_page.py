@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "operators.m
 
 
 def family(spec: OpSpec) -> str:
-    return type(spec).__module__.rsplit(".", 1)[-1]
+    return type(spec).__module__.removeprefix("poetc.ops.").partition(".")[0]
 
 
 def kinds_named(translation: Callable[..., object]) -> list[str]:

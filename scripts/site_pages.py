@@ -1,4 +1,4 @@
-"""Write the pages of commands and of the C interface from the code: scripts/site_pages.py.
+"""Write the pages of commands and of the C interface, and the types of options: scripts/site_pages.py.
 
 In `docs/reference/cli.md` and `docs/reference/c-api.md` it replaces all that is behind a mark. It is a hook of mkdocs
 as well, for the search.
@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from poetc.cli import cli
+from poetc.training import TRAINING
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -40,6 +41,7 @@ HEADERS = (
     PORTS / "device" / "poetc_board.h",
     PORTS / "pressure" / "poetc_pressure.h",
 )
+STUB = ROOT / "poetc" / "training" / "options.pyi"
 COMMENT = r"(/\*(?:(?!\*/)[\s\S])*\*/\n)?"
 
 
@@ -54,7 +56,19 @@ def pages() -> dict[Path, str]:
     """The text that each of the pages should have: the written part, and the part that is made behind the mark."""
     written = {path: path.read_text().partition(MARK)[0] for path in (REFERENCE / "cli.md", REFERENCE / "c-api.md")}
     made = (commands(), c_interface())
-    return {path: f"{text}{MARK}\n\n{part}\n" for (path, text), part in zip(written.items(), made, strict=True)}
+    texts = {path: f"{text}{MARK}\n\n{part}\n" for (path, text), part in zip(written.items(), made, strict=True)}
+    return {**texts, STUB: stub()}
+
+
+def stub() -> str:
+    """The keywords of TrainingOptions with their types, for type checkers and editors."""
+    rows = "\n".join(f"    {option.name}: {option.annotation} = ..." for option in TRAINING)
+    return (
+        "# scripts/site_pages.py writes this file: `make pages`.\n"
+        "from dataclasses import dataclass\nfrom typing import Literal\n\n"
+        "from poetc.training._options import Methods\n\n"
+        f"@dataclass(frozen=True, kw_only=True)\nclass TrainingOptions(Methods):\n{rows}\n"
+    )
 
 
 def commands() -> str:

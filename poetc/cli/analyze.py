@@ -9,9 +9,10 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 
-@click.command(
+@command(
     short_help="Show the needs of training MODEL: memory, operators, smallest budget.",
     epilog="Example:\n\n  poetc analyze model.onnx --batch 16 --device stm32f746 --optimizer momentum",
 )

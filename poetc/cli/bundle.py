@@ -9,6 +9,7 @@ import click
 
 from poetc.cli import _options, _solving
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -21,7 +22,7 @@ Examples:
 """
 
 
-@click.command(short_help="Solve for several budgets, with switches in mid-step.", epilog=EPILOG)
+@command(short_help="Solve for several budgets, with switches in mid-step.", epilog=EPILOG)
 @click.argument("model", metavar="MODEL", type=_options.FILE)
 @_options.device_option
 @click.option(

@@ -9,6 +9,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -17,7 +18,7 @@ Examples:
 """
 
 
-@click.command(short_help="Recompute a lock file; fail when a schedule got worse.", epilog=EPILOG)
+@command(short_help="Recompute a lock file; fail when a schedule got worse.", epilog=EPILOG)
 @click.argument("path", metavar="[FILE]", type=_options.FILE, default=Path("poetc.lock"))
 @click.option(
     "--tolerance", default="0.1%", show_default=True, metavar="PERCENT", help="Tolerance of the cost, and of the gap."

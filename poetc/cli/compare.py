@@ -14,6 +14,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 from poetc.errors import UsageError
 from poetc.scheduling import DEFAULT_GAP, Objective
 
@@ -34,7 +35,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-@click.command(short_help="Run every solver on the same problem, side by side.", epilog=EPILOG)
+@command(short_help="Run every solver on the same problem, side by side.", epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_options.device_option
 @click.option(

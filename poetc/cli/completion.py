@@ -7,6 +7,8 @@ import os
 import click
 from click.shell_completion import BashComplete, add_completion_class, get_completion_class, split_arg_string
 
+from poetc.cli._help import command
+
 # Bash splits words at colons, both in its request and in the part that it replaces: qemu:BOARD comes in three pieces.
 BASH = r"""%(complete_func)s() {
     local IFS=$'\n' response completion type value
@@ -51,7 +53,7 @@ class Bash(BashComplete):
         return words, begun
 
 
-@click.command(
+@command(
     short_help="Print shell completion for bash, zsh, fish.",
     epilog="""\b
 Examples:

@@ -8,9 +8,10 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 
-@click.command(
+@command(
     short_help="Tell the changes between two schedules, in words.",
     epilog="\b\nExamples:\n  poetc diff old.poetc new.poetc\n  poetc diff old.lock poetc.lock",
 )

@@ -9,6 +9,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 TARGETS = (
     "host",
@@ -50,7 +51,7 @@ class _OptLevel(click.Choice[str]):
         return super().convert(f"-O{value.removeprefix('-').removeprefix('O')}", parameter, context)
 
 
-@click.command(short_help="Write the C that trains.", epilog=EPILOG)
+@command(short_help="Write the C that trains.", epilog=EPILOG)
 @click.argument("directories", metavar="DIR...", type=_options.DIRECTORY, nargs=-1, required=True)
 @click.option(
     "-t",

@@ -9,6 +9,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -18,7 +19,7 @@ Examples:
 """
 
 
-@click.command(short_help="Put trained weights back into the ONNX file.", epilog=EPILOG)
+@command(short_help="Put trained weights back into the ONNX file.", epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--state",

@@ -8,6 +8,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -16,7 +17,7 @@ Examples:
 """
 
 
-@click.command("import-state", short_help="Start from other weights without solving again.", epilog=EPILOG)
+@command("import-state", short_help="Start from other weights without solving again.", epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--from",

@@ -10,6 +10,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -18,7 +19,7 @@ Examples:
 """
 
 
-@click.command(short_help="Measure the worth of training each parameter, on your data.", epilog=EPILOG)
+@command(short_help="Measure the worth of training each parameter, on your data.", epilog=EPILOG)
 @click.argument("model", metavar="MODEL|DIR", type=_options.FILE)
 @click.option("--data", required=True, metavar="DATA", help="Data as poetc train takes them.")
 @click.option(

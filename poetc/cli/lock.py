@@ -9,6 +9,7 @@ import click
 
 from poetc.cli import _options, _solving
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -18,7 +19,7 @@ Examples:
 """
 
 
-@click.command(short_help="Record a schedule in a lock file that CI checks.", epilog=EPILOG)
+@command(short_help="Record a schedule in a lock file that CI checks.", epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
 @click.option(

@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import Command
 
 
 @click.group(invoke_without_command=True)
@@ -22,7 +23,7 @@ def profile(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-@profile.command("list")
+@profile.command("list", cls=Command)
 @_options.output_options
 def list_(as_json: bool, quiet: bool, verbose: bool) -> None:
     """List the devices that poetc knows."""
@@ -34,7 +35,7 @@ def list_(as_json: bool, quiet: bool, verbose: bool) -> None:
     Console(as_json=as_json, quiet=quiet, verbose=verbose).answer(document, _text.profiles_text(document))
 
 
-@profile.command(epilog="Example:\n\n  poetc profile show stm32f746 > my-board.yaml")
+@profile.command(cls=Command, epilog="Example:\n\n  poetc profile show stm32f746 > my-board.yaml")
 @click.argument("name", metavar="NAME|FILE", shell_complete=_options.complete_device)
 @_options.output_options
 def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
@@ -46,7 +47,7 @@ def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
     console.answer(profile_to_dict(device), profile_to_yaml(device, columns=64))
 
 
-@profile.command(epilog="Example:\n\n  poetc profile check boards/*.yaml")
+@profile.command(cls=Command, epilog="Example:\n\n  poetc profile check boards/*.yaml")
 @click.argument("names", metavar="NAME|FILE...", nargs=-1, required=True, shell_complete=_options.complete_device)
 @_options.output_options
 def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> None:
@@ -61,7 +62,9 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
     result.require()
 
 
-@profile.command(epilog="Example:\n\n  poetc profile new --like nrf52840 --title 'My board' --clock 128 -o mine.yaml")
+@profile.command(
+    cls=Command, epilog="Example:\n\n  poetc profile new --like nrf52840 --title 'My board' --clock 128 -o mine.yaml"
+)
 @click.option(
     "--like",
     "inherits",
@@ -159,7 +162,8 @@ def _complete_target(context: click.Context, parameter: click.Parameter, incompl
 
 
 @profile.command(
-    epilog="Example:\n\n  poetc profile bench --target host -o host.csv && poetc profile fit host.csv -o my-host.yaml"
+    cls=Command,
+    epilog="Example:\n\n  poetc profile bench --target host -o host.csv && poetc profile fit host.csv -o my-host.yaml",
 )
 @click.option(
     "--target",
@@ -239,7 +243,9 @@ def bench(
     console.answer(document, f"{len(rows)} measurements of {len(classes)} classes of operators\nwritten to  {out}")
 
 
-@profile.command(epilog="Example:\n\n  poetc profile fit host.csv --like host --title 'My computer' -o my-host.yaml")
+@profile.command(
+    cls=Command, epilog="Example:\n\n  poetc profile fit host.csv --like host --title 'My computer' -o my-host.yaml"
+)
 @click.argument("files", metavar="[FILE.csv...]", nargs=-1, type=_options.FILE)
 @click.option(
     "--like",

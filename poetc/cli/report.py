@@ -8,9 +8,10 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 
-@click.command(
+@command(
     short_help="Show a schedule and its memory: text, HTML, picture.",
     epilog="Example:\n\n  poetc report model.poetc --html model.html",
 )

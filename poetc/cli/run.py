@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -25,7 +26,7 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in running.board_names() if name.startswith(incomplete)]
 
 
-@click.command(short_help="Train on an emulated board, measured.", epilog=EPILOG)
+@command(short_help="Train on an emulated board, measured.", epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--on",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import click
-
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 
-@click.command()
+@command()
 @_options.output_options
 def solvers(as_json: bool, quiet: bool, verbose: bool) -> None:
     """List the solvers with their abilities."""

@@ -9,6 +9,7 @@ import click
 
 from poetc.cli import _options, _solving
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Examples:
@@ -19,7 +20,7 @@ Examples:
 """
 
 
-@click.command(short_help="Solve models x devices x budgets in parallel, resumable.", epilog=EPILOG)
+@command(short_help="Solve models x devices x budgets in parallel, resumable.", epilog=EPILOG)
 @click.argument("models", metavar="MODEL...", type=_options.FILE, nargs=-1, required=True)
 @click.option(
     "-d",

@@ -11,8 +11,12 @@ from click.core import ParameterSource
 
 from poetc.cli import _options, _solving
 from poetc.cli._console import Console
+from poetc.cli._help import command
 from poetc.cli._training import Interruption, TrainingDisplay
+from poetc.commands.options import DATA, RUN
+from poetc.declare import flag_of
 from poetc.errors import UsageError
+from poetc.training import TRAINING
 
 EPILOG = """\b
 Examples:
@@ -23,91 +27,10 @@ Examples:
   poetc train --resume -o trained.onnx
 """
 
-data_options = _options.stacked(
-    click.option(
-        "--data",
-        metavar="DATA",
-        help="Training data: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv or .parquet table, a folder of "
-        "images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train.",
-    ),
-    click.option("--validation", metavar="DATA", help="Data on which the model is evaluated after each epoch."),
-    click.option(
-        "--validation-split",
-        type=_options.Number(),
-        metavar="SHARE",
-        help="Take this share of the data for validation, drawn by --seed, the same of each class.",
-    ),
-    click.option("--epochs", type=_options.Whole(1), metavar="N", help="Passes over the data."),
-    click.option(
-        "--normalize",
-        metavar="HOW",
-        help="Scale inputs: 0..255 (becomes 0..1), 0..255->-1..1, MEAN,STD (of channels: M1/M2/M3,S1/S2/S3), or auto:"
-        " mean and standard deviation of the training data, by channel.",
-    ),
-    _options.any_range_option,
-    click.option(
-        "--augment",
-        default="",
-        metavar="HOW",
-        help="Change images at random: flip (left and right), crop:PIXELS, noise:DEVIATION; several with commas.",
-    ),
-    click.option(
-        "--seed",
-        type=_options.Whole(0, _options.LARGEST_SEED),
-        default=0,
-        show_default=True,
-        help="Seed of the order of samples, and of everything that is drawn.",
-    ),
-    click.option(
-        "--shuffle/--no-shuffle", default=True, show_default=True, help="Take a new order of the samples in each epoch."
-    ),
-)
 
-loop_options = _options.stacked(
-    click.option(
-        "--schedule",
-        default="constant",
-        show_default=True,
-        metavar="SCHEDULE",
-        help="Schedule of the learning rate, by updates: constant, step:every=N,factor=0.1, cosine:final=1e-5, "
-        "plateau:patience=5. Each also takes warmup=N.",
-    ),
-    click.option(
-        "--patience",
-        type=_options.Whole(1),
-        metavar="EPOCHS",
-        help="Stop when so many epochs in a row were no better than the best.",
-    ),
-    click.option(
-        "--ema",
-        type=_options.Number(),
-        metavar="DECAY",
-        help="Evaluate and write an average of the weights, of which each update keeps this share (0.999).",
-    ),
-    click.option(
-        "--metrics",
-        metavar="NAMES",
-        help="Metrics of the validation: accuracy, top5, confusion, mse, mae, perplexity. Default: accuracy; mae for "
-        "numbers.",
-    ),
-    click.option(
-        "--save-every",
-        type=_options.Whole(1),
-        metavar="STEPS",
-        help="Steps between checkpoints. Default: a minute, and after each epoch.",
-    ),
-    click.option(
-        "--elastic",
-        is_flag=True,
-        help="Follow the memory that Linux leaves to this process. The model is a directory of `poetc bundle`.",
-    ),
-)
-
-
-@click.command(short_help="Train a model on data, and write it as ONNX.", epilog=EPILOG)
+@command(short_help="Train a model on data, and write it as ONNX.", epilog=EPILOG)
 @click.argument("model", metavar="[MODEL|DIR]", type=_options.FILE, required=False)
-@data_options
-@loop_options
+@_options.declared(*DATA, *RUN)
 @click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="OUT.onnx", help="The trained model.")
 @click.option(
     "--resume",
@@ -173,17 +96,11 @@ def _request(
     for name in ("data", "epochs"):
         if options[name] is None:
             raise UsageError(f"--{name} is missing (see poetc train --help)")
-    mine = {
-        name: options.pop(name)
-        for name in (
-            *("data", "validation", "validation_split", "epochs", "normalize", "any_range", "augment", "seed"),
-            *("shuffle", "schedule", "patience", "ema", "metrics", "save_every", "elastic"),
-        )
-    }
+    mine = {name: options.pop(name) for name in (option.name for option in (*DATA, *RUN))}
     if model.is_dir():
         solving = sorted(set(given) & set(options))
         if solving and not resume:
-            option = "--lr" if solving[0] == "learning_rate" else "--" + solving[0].replace("_", "-")
+            option = flag_of(TRAINING, solving[0])
             raise UsageError(f"{option}: {model} is solved already; leave the option out, or give the ONNX file")
         return TrainRequest(source=model, out=out, resume=resume, force=force, options=recorded, **mine)
     if model.suffix == ".json":

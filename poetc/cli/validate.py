@@ -8,6 +8,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._console import Console
+from poetc.cli._help import command
 
 EPILOG = """\b
 Example:
@@ -17,7 +18,7 @@ Example:
 """
 
 
-@click.command(short_help="Compile, run and compare the emitted C.", epilog=EPILOG)
+@command(short_help="Compile, run and compare the emitted C.", epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--reference",

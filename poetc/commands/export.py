@@ -7,7 +7,7 @@ that would compute anything else is not written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -200,8 +200,7 @@ def _merged(adapted: Graph, original: Graph, updates: Updates, names: Mapping[st
 
 def training_options(solved: Artifact) -> TrainingOptions:
     """The options that the training step was made with."""
-    known = {field.name for field in fields(TrainingOptions)}
-    return TrainingOptions(**{k: v for k, v in graph_of(solved).options.items() if k in known})  # type: ignore[arg-type]
+    return TrainingOptions.of_record(graph_of(solved).options)
 
 
 def _is_given(original: Graph, name: str) -> bool:

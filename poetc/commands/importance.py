@@ -73,9 +73,7 @@ def model_of_directory(directory: Path) -> ModelRequest:
     path = Path(source["path"])
     if not path.is_file():
         raise UsageError(f"{directory}: its model {path} is not there; give the ONNX file")
-    known = TrainingOptions.__dataclass_fields__
-    recorded = {name: value for name, value in graph_of(solved).options.items() if name in known}
-    options = TrainingOptions(**{**recorded, "train": "all"})  # type: ignore[arg-type]
+    options = TrainingOptions.of_record({**graph_of(solved).options, "train": "all"})
     return ModelRequest(source=path, batch=source["batch"], training=options)
 
 
@@ -163,26 +161,7 @@ def updates_of(
 
 def _own(options: TrainingOptions) -> TrainingOptions:
     """The options of the loss and of the model, with the usual optimizer and all parameters trained."""
-    return replace(
-        options,
-        optimizer="sgd",
-        learning_rate=0.0,
-        alpha=None,
-        centered=None,
-        momentum_decay=None,
-        weight_decay=0.0,
-        lr_for=(),
-        weight_decay_for=(),
-        clip_value=None,
-        clip_norm=None,
-        clip_norm_per_tensor=None,
-        clip_norm_late=None,
-        train="all",
-        lora=(),
-        dropout=False,
-        micro_batches=1,
-        accumulate=None,
-    )
+    return replace(options.of_groups("loss", "model", "memory"), learning_rate=0.0, dropout=False, micro_batches=1)
 
 
 def _squares(

@@ -14,7 +14,7 @@ from poetc.ops._bound import Bound
 from poetc.ops._registry import OpSpec, Work, register, registry
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
-from poetc.ops.optimizer import NadamSchedule, StepCount, Update
+from poetc.ops.optimizers import OfUpdatingSteps
 
 GATED = "Gated"
 
@@ -102,7 +102,7 @@ class _Gated(OpSpec):
 
 
 for _kind, _spec in registry().items():
-    if isinstance(_spec, Update | StepCount | NadamSchedule):
+    if isinstance(_spec, OfUpdatingSteps):
         _attributes = {
             "kind": f"{GATED}{_kind}",
             "summary": f"{_kind} of the inputs after the first (left), if that is 0; else nothing changes",

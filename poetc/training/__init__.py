@@ -4,42 +4,29 @@ from poetc.ops._integers import RESCALES
 from poetc.training._adapters import merged, with_adapters
 from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
+from poetc.training._declarations import INTEGERS, LOSSES, OF_CLASSES, PRECISIONS, TRAINING
 from poetc.training._evaluation import evaluation
 from poetc.training._integer_model import exponents_of, float_values, integer_model
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
 from poetc.training._loss import pick_output, plan_losses
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
-from poetc.training._options import (
-    BATCH_NORM_MODES,
-    INTEGERS,
-    LOSSES,
-    NITI_WEIGHTS,
-    OF_CLASSES,
-    OPTIMIZERS,
-    PRECISIONS,
-    SAVED,
-    TrainingOptions,
-    way_out,
-)
 from poetc.training._precision import build, in_precision
 from poetc.training._qas_model import file_values
 from poetc.training._selection import BEST, Lora, select_parameters, select_updates
 from poetc.training._splits import continued, is_partial_sum, share_of, with_own_names
 from poetc.training._state import CLIPPED
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
+from poetc.training.options import TrainingOptions
 
 __all__ = [
-    "BATCH_NORM_MODES",
     "BEST",
     "CLIPPED",
     "INTEGERS",
     "LOSSES",
-    "NITI_WEIGHTS",
     "OF_CLASSES",
-    "OPTIMIZERS",
     "PRECISIONS",
     "RESCALES",
-    "SAVED",
+    "TRAINING",
     "Adapter",
     "Channels",
     "Lora",
@@ -72,7 +59,6 @@ __all__ = [
     "select_updates",
     "share_of",
     "takes_batch_statistics",
-    "way_out",
     "with_adapters",
     "with_own_names",
 ]

@@ -12,16 +12,17 @@ import numpy as np
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
+from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training._adapters import SITE
 from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._channels import Part, declare_parts, part_of
 from poetc.training._loss import METRIC, LossPlan, emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
-from poetc.training._optimizer import STEP_COUNTING, Optimizer, coded_parameters
-from poetc.training._options import TrainingOptions
+from poetc.training._optimizer import Optimizer, coded_parameters
 from poetc.training._selection import select_parameters, select_updates, trained_parameters, values_by_pattern
 from poetc.training._splits import partial_sum, with_names
 from poetc.training._state import emit_update
+from poetc.training.options import TrainingOptions
 
 
 def build(
@@ -328,7 +329,7 @@ def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: d
     drops = any(op.kind == "DropoutSite" and (options.dropout or SITE in op.attributes) for op in graph.operators)
     if sites and not options.dropout:
         notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
-    optimizer_counts = options.optimizer in STEP_COUNTING and not options.accumulate  # else it counts updates itself
+    optimizer_counts = OPTIMIZERS[options.optimizer].counts_steps and not options.accumulate
     optimizer_counts = optimizer_counts or options.precision == "qas"  # which draws numbers for each step
     if not optimizer_counts and not drops:
         return ""

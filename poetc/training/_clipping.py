@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from poetc.graph import Fill, Role, TensorType
 from poetc.ops import Builder
-from poetc.training._options import TrainingOptions
 from poetc.training._state import emit_update
+from poetc.training.options import TrainingOptions
 
 Clipped = tuple[str, str]  # a parameter, and its gradient as the optimizer is to see it
 

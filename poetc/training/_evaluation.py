@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import Builder
 from poetc.training._loss import emit_sum, pick_output, plan_losses
-from poetc.training._options import TrainingOptions
+from poetc.training.options import TrainingOptions
 
 
 def evaluation(graph: Graph, step: TrainingGraph) -> Graph:
@@ -16,8 +16,7 @@ def evaluation(graph: Graph, step: TrainingGraph) -> Graph:
     Its last input is the target, under the name that it has in `step`. Its first output is the loss, a mean over the
     batch of `graph`; the outputs of the model follow. A model that ends in its own loss has the scores instead of it.
     """
-    known = {field.name for field in fields(TrainingOptions)}
-    plans = plan_losses(graph, TrainingOptions(**{k: v for k, v in step.options.items() if k in known}))  # type: ignore[arg-type]
+    plans = plan_losses(graph, TrainingOptions.of_record(step.options))
     outputs, labels = graph.outputs, {plan.labels for plan in plans}
     for plan in plans:
         if plan.labels:

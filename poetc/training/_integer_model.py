@@ -16,7 +16,8 @@ from poetc.errors import UnsupportedModelError
 from poetc.graph import Array, Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, materialize
 from poetc.ops import Builder, spec
 from poetc.ops._integers import HISTORY, LARGEST, VALUE_BITS, Rescaling, SumTooLongError
-from poetc.training._options import CLIPS, TrainingOptions
+from poetc.training._declarations import CLIPS
+from poetc.training.options import TrainingOptions
 
 EXPONENT, SCALE = ":exponent", ":scale"  # suffixes of names
 _EXPONENT = TensorType((1,), DType.I32)

@@ -11,9 +11,9 @@ from poetc.training._autodiff import depends_on
 from poetc.training._build import _declare, _dropout_attributes, _finish, _step_counter
 from poetc.training._integer_model import SCALE, IntegerBuilder
 from poetc.training._loss import plan_losses
-from poetc.training._options import TrainingOptions
 from poetc.training._selection import select_updates, trained_parameters
 from poetc.training._state import CLIPPED, emit_update
+from poetc.training.options import TrainingOptions
 
 _COUNT = TensorType((1,), DType.I32)
 

@@ -9,7 +9,7 @@ from poetc.errors import UsageError, shortened
 from poetc.graph import Attribute, DType, Graph, Operator, TensorType
 from poetc.ops import Builder, spec
 from poetc.training._micro import batch_of
-from poetc.training._options import TrainingOptions
+from poetc.training.options import TrainingOptions
 
 
 @dataclass(frozen=True, slots=True)

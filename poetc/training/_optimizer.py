@@ -11,12 +11,12 @@ import numpy as np
 from poetc.graph import Attribute, DType, Fill, Graph, Phase, Role, TensorType
 from poetc.ops import Builder
 from poetc.ops.accumulation import GATED
+from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training._channels import Part
 from poetc.training._clipping import Clipper
-from poetc.training._options import TrainingOptions
 from poetc.training._state import CLIPPED, emit_update
+from poetc.training.options import TrainingOptions
 
-STEP_COUNTING = ("adam", "adamw", "nadam")  # their updates read the number of the step
 _SCALAR = TensorType((1,))
 _COUNT = TensorType((1,), DType.I32)
 
@@ -61,20 +61,23 @@ class Optimizer:
     ) -> None:
         self._b, self._options, self._updates, self._step = b, options, updates, step
         self._factors, self._decays, self._parts, self._codes = rates, decays, parts, codes
+        self._rule = OPTIMIZERS[options.optimizer]
         self._rates: dict[float, str] = {}  # factor of the learning rate -> the rate
         rate = np.array([options.learning_rate], np.float32)
         self.learning_rate = b.add_tensor(b.fresh("learning_rate"), _SCALAR, Role.OPTIMIZER_STATE, rate)
         self._left = self._steps_left() if options.accumulate else ""
-        if self._left and options.optimizer in STEP_COUNTING:
+        if self._left and self._rule.counts_steps:
             (self._step,) = self._moved("StepCount", [self._new_state("updates", Fill("zeros"), _COUNT)], {})
         self._clipper = Clipper(b, options, updates)
-        self._product = self._momentum_product() if options.optimizer == "nadam" else ""
+        self._shared = self._moved_shared()
 
     def update(self, parameter: str, gradient: str) -> None:
         """Emit the update of `parameter`, whose whole gradient is `gradient`; at the end, if it waits for others."""
         phase, self._b.phase = self._b.phase, Phase.UPDATE
         if self._left:
-            inputs = [self._state(parameter, "gradient"), gradient, self._left]
+            part = self._parts.get(parameter)
+            type = self._b.type(parameter) if part is None else part.type
+            inputs = [self._state(parameter, "gradient", type), gradient, self._left]
             (gradient,) = emit_update(self._b, "Accumulate", inputs, {"every": self._options.accumulate or 1})
             self._updates[inputs[0]] = gradient
         clipped = self._clipper.clip(parameter, gradient)
@@ -93,15 +96,17 @@ class Optimizer:
         if parameter in self._codes:
             self._update_codes(parameter, gradient, self._codes[parameter])
             return
-        kind, suffixes, attributes = self._rule()
-        states = [self._state(parameter, suffix) for suffix in suffixes]
-        scalars = [self._rate(self._factors[parameter])]
-        if self._options.optimizer in STEP_COUNTING:
-            scalars.append(self._step)
-        if self._product:
-            scalars.append(self._product)
-        attributes = {"weight_decay": self._decays[parameter], **attributes}
         part = self._parts.get(parameter)
+        type = self._b.type(parameter) if part is None else part.type
+        rule = self._rule.rule(self._options, type)
+        kind = rule.kind
+        states = [self._state(parameter, name, rule.types.get(name, type)) for name in rule.states]
+        scalars = [self._rate(self._factors[parameter])]
+        if self._rule.counts_steps:
+            scalars.append(self._step)
+        if self._shared:
+            scalars.append(self._shared)
+        attributes = {"weight_decay": self._decays[parameter], **rule.attributes}
         if part is None:
             self._moved(kind, [parameter, *states, gradient, *scalars], attributes, 1 + len(states))
         elif kind == "Sgd" and not self._left:  # no copy of the part is needed
@@ -171,45 +176,16 @@ class Optimizer:
             self._rates[factor] = self._b.emit1("Affine", [self.learning_rate], attributes, hint=hint)
         return self._rates[factor]
 
-    def _rule(self) -> tuple[str, tuple[str, ...], dict[str, Attribute]]:
-        """The kind of the update, its state besides the parameter, and its attributes."""
-        o = self._options
-        betas: dict[str, Attribute] = {"beta1": o.beta1, "beta2": o.beta2}
-        match o.optimizer:
-            case "sgd":
-                return "Sgd", (), {}
-            case "momentum":
-                return "Momentum", ("velocity",), {"momentum": o.momentum, "nesterov": False}
-            case "adagrad":
-                return "Adagrad", ("sum",), {"epsilon": o.epsilon}
-            case "rmsprop":
-                kind = f"RmsProp{'Centered' if o.centered else ''}{'Momentum' if o.momentum else ''}"
-                suffixes = ("v", *(("m",) if o.centered else ()), *(("velocity",) if o.momentum else ()))
-                more: dict[str, Attribute] = {"momentum": o.momentum} if o.momentum else {}
-                if o.alpha is not None:
-                    more["alpha"] = o.alpha
-                return kind, suffixes, {"epsilon": o.epsilon, **more}
-            case "lion":
-                return "Lion", ("m",), betas
-            case "nadam":
-                return "Nadam", ("m", "v"), {**betas, "epsilon": o.epsilon, **self._momentum_decay()}
-            case _:
-                return "Adam", ("m", "v"), {**betas, "epsilon": o.epsilon, "decoupled": o.optimizer == "adamw"}
+    def _state(self, parameter: str, name: str, type: TensorType) -> str:
+        return self._b.add_tensor(self._b.fresh(f"{parameter}:{name}"), type, Role.OPTIMIZER_STATE, Fill("zeros"))
 
-    def _state(self, parameter: str, suffix: str) -> str:
-        b, part = self._b, self._parts.get(parameter)
-        type = b.type(parameter) if part is None else part.type
-        return b.add_tensor(b.fresh(f"{parameter}:{suffix}"), type, Role.OPTIMIZER_STATE, Fill("zeros"))
-
-    def _momentum_decay(self) -> dict[str, Attribute]:
-        decay = self._options.momentum_decay
-        return {} if decay is None else {"momentum_decay": decay}
-
-    def _momentum_product(self) -> str:
-        """The product of the momentums of NAdam's steps up to the one that runs."""
-        before = self._new_state("momentum_product", Fill("ones"), _SCALAR)
-        attributes = {"beta1": self._options.beta1, **self._momentum_decay()}
-        return self._moved("NadamSchedule", [before, self._step], attributes)[0]
+    def _moved_shared(self) -> str:
+        """The state that all parameters share, after its move in this step; "" without one."""
+        if self._rule.shared is None:
+            return ""
+        shared = self._rule.shared(self._options)
+        before = self._new_state(shared.name, Fill("ones"), _SCALAR)
+        return self._moved(shared.kind, [before, self._step], shared.attributes)[0]
 
     def _steps_left(self) -> str:
         """Before the next update, 0 in the step that updates."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from poetc.graph import Graph, TrainingGraph
 from poetc.training import _build, _integer_model, _integer_step, _qas_model
-from poetc.training._options import TrainingOptions
+from poetc.training.options import TrainingOptions
 
 
 def in_precision(graph: Graph, options: TrainingOptions) -> Graph:

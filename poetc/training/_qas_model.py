@@ -17,7 +17,7 @@ from poetc.graph import Array, Attribute, DType, Graph, Operator, Role, TensorTy
 from poetc.ops import Builder
 from poetc.ops._affine import HIGHEST, LOWEST, Codes
 from poetc.ops.qlinear_layers import MOST_BIAS
-from poetc.training._options import TrainingOptions
+from poetc.training.options import TrainingOptions
 
 SCALES = ":scale"  # suffix of the scales of a weight
 _RECTIFIERS = ("Relu", "Clip")

@@ -323,7 +323,7 @@ def test_not_a_number(poetc: Run, model: Path) -> None:
     for command in (("solve", "--budget", "70%"), ("compare",)):
         for value in ("nan", "inf", "0", "-1", "soon"):
             ended = poetc(command[0], model, "--batch", "4", *command[1:], "--time-limit", value)
-            assert ended.err == f"poetc: error: --time-limit {value}: must be a number of seconds above 0\n"
+            assert "'--time-limit'" in ended.err and f"{value} is no finite number above 0" in ended.err
             assert ended.code == 2
 
 

@@ -11,7 +11,8 @@ import click
 import pytest
 
 from poetc.cli import cli
-from poetc.cli._options import LARGEST, Number, Seconds, Whole
+from poetc.cli._choices import Value
+from poetc.declare import LARGEST, Number, Whole
 from poetc.errors import UsageError
 from poetc.training import TrainingOptions
 from tests.cli.conftest import Ended
@@ -35,7 +36,11 @@ OPTIONS = [(name, option) for name, command in commands(cli) for option in comma
 def test_no_option_takes_any_number() -> None:
     loose = click.types.IntParamType | click.types.FloatParamType
     assert [(name, p.name) for name, p in OPTIONS if isinstance(p.type, loose)] == []
-    assert sum(isinstance(p.type, Whole | Number) for _, p in OPTIONS) > 50
+    assert sum(isinstance(values_of(p), Whole | Number) for _, p in OPTIONS) > 50
+
+
+def values_of(option: click.Parameter) -> object:
+    return option.type.values if isinstance(option.type, Value) else None
 
 
 def refusal(type: click.ParamType, text: str) -> str:
@@ -49,16 +54,16 @@ def refusal(type: click.ParamType, text: str) -> str:
 
 def test_what_no_option_takes_is_refused_in_one_short_line() -> None:
     for name, option in OPTIONS:
-        kind = option.type
+        kind = values_of(option)
         if isinstance(kind, Whole):
             refused = [text for text in WHOLES if len(text) > 20 or not text.lstrip("-").isdigit()]
             refused += [text for text in WHOLES[:6] if text not in refused and not within(kind, text)]
-        elif isinstance(kind, Number | Seconds):
+        elif isinstance(kind, Number):
             refused = list(FLOATS)
         else:
             continue
         for text in refused:
-            said = refusal(kind, text)
+            said = refusal(option.type, text)
             assert said and "\n" not in said and len(said) < 120, (name, option.name, text, said)
 
 

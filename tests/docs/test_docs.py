@@ -16,7 +16,8 @@ import yaml
 
 from poetc.cli import cli
 from poetc.devices import profile
-from poetc.training import LOSSES, OPTIMIZERS
+from poetc.ops.optimizers import OPTIMIZERS
+from poetc.training import LOSSES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -86,7 +86,7 @@ def test_other_operators_stand_between_conversions() -> None:
     ("options", "message"),
     [
         ({"precision": "bf16", "loss_scale": 8}, "--loss-scale does nothing for --precision bf16, only for f16"),
-        ({"precision": "f16", "loss_scale": 12}, "--loss-scale 12: give a power of two from 1 to 16,777,216"),
+        ({"precision": "f16", "loss_scale": 12}, "--loss-scale 12 is no power of two from 1 to 16,777,216"),
         ({"precision": "f16", "saved": "f16"}, "--saved f16: --precision f16 saves floats of 16 bits already"),
         ({"precision": "bf16", "rounding": "act=nearest"}, "--rounding does nothing for --precision bf16"),
     ],

@@ -252,7 +252,7 @@ def test_options_of_another_loss_are_refused() -> None:
         ({"label_smoothing": 1.0}, "--label-smoothing"),
         ({"loss": "focal", "label_smoothing": 0.1}, "--label-smoothing"),
         ({"loss": "mse", "class_weights": (1.0, 2.0)}, "--class-weights"),
-        ({"class_weights": (1.0, -2.0)}, "--class-weights: -2.0"),
+        ({"class_weights": (1.0, -2.0)}, "--class-weights -2.0"),
         ({"class_weights": (0.0, 0.0)}, "--class-weights: all are 0"),
         ({"focal_gamma": 2.0}, "--focal-gamma"),
     ):

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -35,7 +35,7 @@ from poetc.events import Progress
 from poetc.files import open_file
 from poetc.frontend import external_files
 from poetc.scheduling import SolveOptions, problem_to_json
-from poetc.training import TrainingOptions
+from poetc.training import TRAINING, TrainingOptions
 
 
 def _silent(message: str) -> None:
@@ -80,8 +80,7 @@ def entry_name(options: Options) -> str:
 
 def options_of(request: SolveRequest, folder: Path) -> Options:
     """A request as the lock file in `folder` records it."""
-    model, defaults = request.model, TrainingOptions()
-    chosen = {k: v for k, v in asdict(model.training).items() if v != getattr(defaults, k)}
+    model, chosen = request.model, request.model.training.changed()
     device = model.device
     if "/" in device or device.endswith((".yaml", ".yml")):
         device = _relative(Path(device), folder, always_a_path=True)
@@ -115,10 +114,10 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
     if "/" in device:
         device = os.path.normpath(folder / device)
         device = device if "/" in device else f"./{device}"
-    try:
-        training = TrainingOptions(**options.training)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise UsageError(f"training options of another version: {error}") from None
+    unknown = sorted(options.training.keys() - {option.name for option in TRAINING})
+    if unknown:
+        raise UsageError(f"training options of another version: {', '.join(unknown)}")
+    training = TrainingOptions.of_record(options.training)
     source = Path(os.path.normpath(folder / options.model))
     return SolveRequest(
         model=ModelRequest(source=source, batch=options.batch, device=device, training=training),

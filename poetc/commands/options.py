@@ -1,0 +1,312 @@
+"""Options of several commands beside those of training: device, budget, search, data. Each is declared once."""
+
+from __future__ import annotations
+
+from poetc.declare import LARGEST_SEED, Choice, Number, Option, Switch, Text, When, Whole
+from poetc.errors import UsageError
+from poetc.scheduling import DEFAULT_GAP, Objective
+
+SECONDS = Number(above=True)
+
+
+def _names(text: str) -> None:
+    """An empty value is no list of names, and would be taken for the default."""
+    if not text:
+        raise UsageError("--processors '': name processors, or leave the option out for the main one alone")
+
+
+DEVICE = Option(
+    name="device",
+    values=Text(),
+    group="budget",
+    default="host",
+    short="-d",
+    metavar="NAME|FILE",
+    usual="Device profile: `poetc profile list`, or a file.",
+    help="Device profile: a name from `poetc profile list`, or a YAML file.",
+)
+BATCH = Option(
+    name="batch",
+    values=Whole(1),
+    group="model",
+    metavar="N",
+    usual="Rows of a training batch.",
+    help="Rows of a training batch; needed where the model leaves its shapes open.",
+)
+INFER_BATCH = Option(
+    name="infer_batch",
+    values=Whole(1),
+    group="model",
+    metavar="N",
+    default_text="the rows of a training batch",
+    help="Rows of a prediction and of an evaluation.",
+)
+BUDGET = Option(
+    name="budget",
+    values=Text(),
+    group="budget",
+    short="-b",
+    metavar="SIZE",
+    usual="RAM: 256kB, 60% of the keep-all peak, or least.",
+    default_text="the device's RAM",
+    help="All RAM that training may use: 256MB (10^6), 256MiB, 60% of the keep-all peak, or `least`. `least` is "
+    "the smallest budget that is found; with a deadline of 1.04x it costs hardly any time. Or a budget for "
+    "each bank of RAM: axi=400kB,dtcm=100kB.",
+)
+LIMITS = (
+    Option(
+        name="deadline",
+        values=Text(),
+        group="budget",
+        metavar="TIME",
+        help="The longest time of one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
+    ),
+    Option(
+        name="objective",
+        values=Choice(tuple(objective.value for objective in Objective)),
+        group="budget",
+        default_text="energy, or the objective of a problem.json",
+        help="The quantity to minimise.",
+    ),
+    Option(
+        name="paging",
+        values=Switch(has_no=True),
+        group="budget",
+        default=True,
+        help="Whether tensors may go to the device's store.",
+    ),
+    Option(
+        name="dma",
+        values=Switch(),
+        group="budget",
+        default=False,
+        help="Transfers overlap compute, for a store whose profile says `mode: dma` and a port that does so.",
+    ),
+    Option(
+        name="processors",
+        values=Text(_names),
+        group="budget",
+        default="",
+        metavar="NAMES",
+        default_text="the main one alone",
+        help="Processors that work beside the main one: names in the device's profile with commas between, or `all`.",
+    ),
+    Option(
+        name="max_written",
+        values=Text(),
+        group="budget",
+        metavar="SIZE",
+        help="The most that one training step may write to the store, in whole blocks. Writing wears it out.",
+    ),
+    Option(
+        name="state",
+        values=Choice(("auto", "ram", "store")),
+        group="budget",
+        default="auto",
+        help="Place of weights and optimizer state between steps: in RAM, or on the store, which is read in each step. "
+        "With auto it is chosen one by one, together with the schedule.",
+    ),
+)
+IMPORTANCE = (
+    Option(
+        name="importance",
+        values=Text(),
+        group="updates",
+        when=When("train", ("best",)),
+        metavar="FILE",
+        help="The importance of updates, as poetc importance writes it. The set with the most that fits budget, "
+        "deadline, flash and --max-energy is trained.",
+    ),
+    Option(
+        name="importance_at_least",
+        values=Text(),
+        group="updates",
+        when=When("train", ("best",)),
+        metavar="X",
+        help="Take the set of least energy with this importance, a number or 80% of that of all.",
+    ),
+    Option(
+        name="max_energy",
+        values=Text(),
+        group="updates",
+        when=When("train", ("best",)),
+        metavar="ENERGY",
+        help="The most energy of a training step, 2.5mJ, or 0.6x of training everything.",
+    ),
+)
+SEARCH = (
+    Option(
+        name="solver",
+        values=Text(),
+        group="search",
+        default="poetc",
+        metavar="NAME",
+        help="Solver to use: `poetc solvers` lists them.",
+    ),
+    Option(
+        name="time_limit",
+        values=SECONDS,
+        group="search",
+        default=60.0,
+        metavar="SECONDS",
+        help="Time of search and proof. The best schedule by then is the answer.",
+    ),
+    Option(
+        name="gap",
+        values=Number(0, 1),
+        group="search",
+        default=DEFAULT_GAP,
+        metavar="FRACTION",
+        help="Stop when proven to be within this fraction of the least energy: 0.001 is 0.1 %; 0 proves to the end.",
+    ),
+    Option(
+        name="fixed_order",
+        values=Switch(),
+        group="search",
+        default=False,
+        help="Keep the model's order of operators. By default the solver poetc looks for an order that needs less RAM.",
+    ),
+)
+VALIDATION = (
+    Option(
+        name="validation",
+        values=Text(),
+        group="data",
+        metavar="DATA",
+        usual="Data to evaluate on after each epoch.",
+        help="Data on which the model is evaluated after each epoch.",
+    ),
+    Option(
+        name="validation_split",
+        values=Number(above=True, below=1.0),
+        group="data",
+        metavar="SHARE",
+        usual="Or take this share of the training data.",
+        help="Take this share of the data for validation, drawn by --seed, the same of each class.",
+    ),
+)
+EPOCHS = Option(
+    name="epochs",
+    values=Whole(1),
+    group="run",
+    metavar="N",
+    usual="Passes over the data.",
+    help="Passes over the data.",
+)
+NORMALIZE = Option(
+    name="normalize",
+    values=Text(),
+    group="data",
+    metavar="HOW",
+    usual="Scale inputs: 0..255, MEAN,STD, or auto.",
+    help="Scale inputs: 0..255 (becomes 0..1), 0..255->-1..1, MEAN,STD (of channels: M1/M2/M3,S1/S2/S3), or auto: "
+    "mean and standard deviation of the training data, by channel.",
+)
+ANY_RANGE = Option(
+    name="any_range",
+    values=Switch(),
+    group="data",
+    default=False,
+    default_text="refuse them, unless the model itself scales them",
+    help="Train on inputs that look unscaled too: beyond 16, and whole or of one sign.",
+)
+DATA = (
+    Option(
+        name="data",
+        values=Text(),
+        group="data",
+        metavar="DATA",
+        usual="FILE.npz, .csv, .parquet, folder, module:function.",
+        help="Training data: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv or .parquet table, a folder of "
+        "images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train.",
+    ),
+    *VALIDATION,
+    NORMALIZE,
+    ANY_RANGE,
+    Option(
+        name="augment",
+        values=Text(),
+        group="data",
+        default="",
+        metavar="HOW",
+        help="Change images at random: flip (left and right), crop:PIXELS, noise:DEVIATION; several with commas.",
+    ),
+    Option(
+        name="seed",
+        values=Whole(0, LARGEST_SEED),
+        group="data",
+        default=0,
+        help="Seed of the order of samples, and of everything that is drawn.",
+    ),
+    Option(
+        name="shuffle",
+        values=Switch(has_no=True),
+        group="data",
+        default=True,
+        help="Take a new order of the samples in each epoch.",
+    ),
+)
+RUN = (
+    EPOCHS,
+    Option(
+        name="schedule",
+        values=Text(),
+        group="run",
+        default="constant",
+        metavar="SCHEDULE",
+        help="Schedule of the learning rate, by updates: constant, step:every=N,factor=0.1, cosine:final=1e-5, "
+        "plateau:patience=5. Each also takes warmup=N.",
+    ),
+    Option(
+        name="patience",
+        values=Whole(1),
+        group="run",
+        metavar="EPOCHS",
+        help="Stop when so many epochs in a row were no better than the best.",
+    ),
+    Option(
+        name="ema",
+        values=Number(above=True, below=1.0),
+        group="run",
+        metavar="DECAY",
+        help="Evaluate and write an average of the weights, of which each update keeps this share (0.999).",
+    ),
+    Option(
+        name="metrics",
+        values=Text(),
+        group="run",
+        metavar="NAMES",
+        default_text="accuracy; mae for numbers",
+        help="Metrics of the validation: accuracy, top5, confusion, mse, mae, perplexity.",
+    ),
+    Option(
+        name="save_every",
+        values=Whole(1),
+        group="run",
+        metavar="STEPS",
+        default_text="a minute, and after each epoch",
+        help="Steps between checkpoints.",
+    ),
+    Option(
+        name="elastic",
+        values=Switch(),
+        group="run",
+        default=False,
+        help="Follow the memory that Linux leaves to this process. The model is a directory of `poetc bundle`.",
+    ),
+)
+NUMERICS = Option(
+    name="numerics",
+    values=Choice(("portable", "fast")),
+    group="output",
+    default="portable",
+    help="portable: the same bits on every board; fast: each uses its fused multiply-add, and a Cortex-M55 its Helium.",
+)
+CHECKPOINT = Option(
+    name="checkpoint",
+    values=Whole(),
+    group="output",
+    metavar="N",
+    default_text="1 on boards with a store of their own, 0 on others",
+    help="Firmware saves its state to the store after every N steps, and resumes from there; 0: never.",
+)

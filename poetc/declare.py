@@ -1,0 +1,296 @@
+"""Options, declared once: by the operator, loss, optimizer, ... that they belong to.
+
+An `Option` has a name, the type and the range of its values, a default, a help text, a group, and the choice that it
+depends on. The command line, the keywords of the Python API, checks, help and pages of the documentation read it.
+A `Registry` holds the things that a user chooses by name; each brings its own options.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from poetc.errors import UsageError, shortened
+
+LARGEST = 2**31 - 1  # the largest number that counters of the emitted C hold
+LARGEST_SEED = 2**63 - 1
+LARGEST_FLOAT = 3.4028234e38  # of 32 bits, in which the C computes
+
+
+class Values(Protocol):
+    """The values that an option takes."""
+
+    @property
+    def annotation(self) -> str:
+        """Their type in Python."""
+
+    def accept(self, value: Any) -> Any:
+        """The value of a text of the command line, or of a value from Python. Raises ValueError that says why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from `least` to `most`, or `word` where there is one; `power_of_two`: only these."""
+
+    least: int = 0
+    most: int = LARGEST
+    word: str = ""
+    power_of_two: bool = False
+
+    @property
+    def annotation(self) -> str:
+        return f'int | Literal["{self.word}"]' if self.word else "int"
+
+    def accept(self, value: Any) -> int | str:
+        if self.word and value == self.word:
+            return self.word
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if not isinstance(number, int) or not self.least <= number <= self.most:
+            also = f", nor {self.word}" if self.word else ""
+            raise ValueError(f"{shortened(value)} is no whole number from {self.least:,} to {self.most:,}{also}")
+        if self.power_of_two and number & (number - 1):
+            raise ValueError(f"{shortened(value)} is no power of two from {self.least:,} to {self.most:,}")
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number from `least` to `most`; `above`: not `least` itself; `below`: less than that."""
+
+    least: float = 0.0
+    most: float = math.inf
+    above: bool = False
+    below: float = math.inf
+    annotation: str = "float"
+
+    def accept(self, value: Any) -> float:
+        try:
+            number = float(value) if isinstance(value, str) else value
+        except ValueError:
+            number = math.nan
+        if not isinstance(number, float | int):
+            number = math.nan
+        inside = self.least < number if self.above else self.least <= number
+        if not (inside and number <= self.most and number < self.below and math.isfinite(number)):
+            least = f"above {self.least:g}" if self.above else f"of at least {self.least:g}"
+            most = f" and at most {self.most:g}" if self.most < math.inf else ""
+            most += f" and below {self.below:g}" if self.below < math.inf else ""
+            raise ValueError(f"{shortened(value)} is no finite number {least}{most}")
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of `names`. `hint` says of a wrong one how to go on."""
+
+    names: tuple[str, ...]
+    hint: Callable[[str], str] = field(default=lambda value: "", repr=False)
+    annotation: str = "str"
+
+    def accept(self, value: Any) -> str:
+        if value not in self.names:
+            raise ValueError(f"{shortened(value)!r}: choose from {', '.join(self.names)}{self.hint(str(value))}")
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Any text. `check` raises UsageError for one that cannot be read."""
+
+    check: Callable[[str], object] | None = None
+    annotation: str = "str"
+
+    def accept(self, value: Any) -> str:
+        if self.check is not None:
+            self.check(str(value))
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """True or false. `has_no`: the command line has --no-NAME, too."""
+
+    has_no: bool = False
+    annotation: str = "bool"
+
+    def accept(self, value: Any) -> bool:
+        return bool(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers of at least 0 with commas or spaces between them, or a text file that holds them."""
+
+    annotation: str = "tuple[float, ...]"
+
+    def accept(self, value: Any) -> tuple[float, ...]:
+        words, where = [], ""
+        if isinstance(value, str):
+            text = value
+            if Path(text).is_file():
+                where = f"{shortened(text, 80)}: "
+                try:
+                    text = Path(text).read_text(encoding="utf-8")
+                except (OSError, UnicodeDecodeError):
+                    raise ValueError(f"{where}not a text file that can be read") from None
+            words = text.replace(",", " ").split()
+            if not words:
+                raise ValueError(f"{where}there are no numbers")
+        numbers = tuple(map(_number, words)) if words else tuple(value)
+        for number, word in zip(numbers, words or numbers, strict=True):
+            if number is None:
+                raise ValueError(f"{where}{shortened(word)!r} is neither a number nor a file")
+            if not (isinstance(number, float | int) and 0 <= number < LARGEST_FLOAT):
+                raise ValueError(f"{shortened(word)} is not a number of at least 0")
+        return tuple(number for number in numbers if number is not None)
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """An option has an effect where option `name` has one of `values`."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"--{self.name} {', '.join(self.values)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """`name`: in Python. `help`: sentences. `group`: the heading of its help.
+
+    `defaults`: by the value of another option, in place of `default`: ("optimizer", {"lion": 0.99}).
+    """
+
+    name: str
+    values: Values
+    help: str
+    group: str
+    default: Any = None
+    defaults: tuple[str, Mapping[str, Any]] = ("", {})
+    when: When | None = None
+    repeated: bool = False  # the value is a tuple
+    joins: bool = False  # repeated on the command line, one text with commas in Python
+    usual: str = ""  # its line of the short help; "": not there
+    spelling: str = ""  # on the command line; default: --name
+    short: str = ""  # -b
+    metavar: str = ""
+    default_text: str = ""  # of a default that depends
+
+    @property
+    def flag(self) -> str:
+        return self.spelling or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def annotation(self) -> str:
+        """The type of its value in Python."""
+        if self.repeated:
+            return f"tuple[{self.values.annotation}, ...]"
+        return f"{self.values.annotation} | None" if self.default is None else self.values.annotation
+
+    def default_in(self, chosen: Mapping[str, Any]) -> Any:
+        """The default where other options have these values."""
+        owner, values = self.defaults
+        return values.get(str(chosen.get(owner)), self.default)
+
+    def accept(self, value: Any) -> Any:
+        """The value, checked. Raises UsageError that names the option."""
+        try:
+            if self.repeated:
+                entries = (value,) if isinstance(value, str) else value
+                return tuple(self.values.accept(entry) for entry in entries)
+            return self.values.accept(value)
+        except ValueError as error:
+            raise UsageError(f"{self.flag} {error}") from None
+
+
+def flag_of(options: Iterable[Option], name: str) -> str:
+    """The spelling of the option `name` on the command line."""
+    return next((o.flag for o in options if o.name == name), f"--{name.replace('_', '-')}")
+
+
+def resolved(options: Collection[Option], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, checked, with defaults in place of None. Raises UsageError for a wrong value."""
+    checked = {o.name: None if values[o.name] is None else o.accept(values[o.name]) for o in options}
+    missing = {o.name: o.default_in(checked) for o in options if checked[o.name] is None}
+    return {name: missing.get(name, value) for name, value in checked.items()}
+
+
+def require_effect(options: Iterable[Option], values: Mapping[str, Any], chosen: Mapping[str, Collection[str]]) -> None:
+    """UsageError for an option with a value of its own that has no effect.
+
+    `chosen`: by the name of the option that decides, the values that it has.
+    """
+    for option in options:
+        when = option.when
+        if when is None or when.name not in chosen or not has_own_value(option, values):
+            continue
+        if not set(when.values) & set(chosen[when.name]):
+            only = " and ".join([", ".join(when.values[:-1])] * (len(when.values) > 1) + [when.values[-1]])
+            has = ", ".join(chosen[when.name])
+            raise UsageError(f"{option.flag} does nothing for --{when.name} {has}, only for {only}")
+
+
+def has_own_value(option: Option, values: Mapping[str, Any]) -> bool:
+    """Whether an option has another value than every default that it can have here."""
+    value = values[option.name]
+    return value not in (None, (), []) and value not in (option.default, option.default_in(values))
+
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Things that a user chooses by name. `word`: the option, as --optimizer."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        self._entries: dict[str, T] = {}
+
+    def add(self, name: str, entry: T) -> T:
+        """Raises ValueError where the name is taken."""
+        if name in self._entries:
+            raise ValueError(f"{self.word} {name} is declared twice")
+        self._entries[name] = entry
+        return entry
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._entries:
+            raise UsageError(f"{self.word} {shortened(name)!r}: choose from {', '.join(self._entries)}")
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def values(self) -> list[T]:
+        return list(self._entries.values())
+
+
+def options_class(name: str, options: Iterable[Option], base: type, module: str) -> Any:
+    """A frozen dataclass of `module` with one keyword an option. `base` has its methods."""
+    fields = [(o.name, o.annotation, _default_of(o)) for o in options]
+    made = dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
+    made.__module__, made.__doc__ = module, base.__doc__
+    return made
+
+
+def _default_of(option: Option) -> Any:
+    return dataclasses.field(default=None if option.defaults[1] else option.default)

@@ -1,0 +1,70 @@
+"""The declaration of an optimizer: its name, its options, its state and its update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from poetc.declare import LARGEST_FLOAT, Number, Option, Registry
+from poetc.graph import Attribute, TensorType
+
+_SHARE, _POSITIVE = Number(below=1.0), Number(below=LARGEST_FLOAT)
+
+
+def _shared_option(name: str, values: Number, default: float, help: str) -> Option:
+    return Option(name=name, values=values, group="optimizer", default=default, help=help)
+
+
+# Options that several optimizers have.
+MOMENTUM = _shared_option("momentum", _SHARE, 0.9, "Share of the velocity that stays.")
+BETA1 = _shared_option("beta1", _SHARE, 0.9, "Share of the mean gradient that stays.")
+BETA2 = _shared_option("beta2", _SHARE, 0.999, "Share of the mean square that stays.")
+EPSILON = _shared_option("epsilon", _POSITIVE, 1e-8, "Added to the root that a gradient is divided by.")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A state of one element for all parameters, 1 at first, which operator `kind` moves once a step."""
+
+    name: str
+    kind: str
+    attributes: Mapping[str, Attribute]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The update of one parameter: its kind, its state by name, its attributes beside weight_decay.
+
+    A state has the type of the parameter, unless `types` says otherwise.
+    """
+
+    kind: str
+    states: tuple[str, ...] = ()
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    types: Mapping[str, TensorType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimizer:
+    """`rule`: the update of a parameter of that type, with these training options.
+
+    `defaults`: of options that others have with another default. `counts_steps`: its updates read the number of the
+    step. `shared`: a state for all parameters.
+    """
+
+    name: str
+    help: str
+    rule: Callable[[Any, TensorType], Rule]
+    options: tuple[Option, ...] = ()
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    counts_steps: bool = False
+    shared: Callable[[Any], Shared] | None = None
+
+
+OPTIMIZERS: Registry[Optimizer] = Registry("--optimizer")
+
+
+def declare(optimizer: Optimizer) -> None:
+    """Add an optimizer to the choices of --optimizer."""
+    OPTIMIZERS.add(optimizer.name, optimizer)

@@ -1,0 +1,487 @@
+"""The options of training, each declared once.
+
+Optimizers and losses declare their own; all others stand here. TrainingOptions is made of them (`options.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from poetc.declare import (
+    LARGEST,
+    LARGEST_FLOAT,
+    LARGEST_SEED,
+    Choice,
+    Number,
+    Numbers,
+    Option,
+    Switch,
+    Text,
+    When,
+    Whole,
+)
+from poetc.errors import UsageError, shortened
+from poetc.ops._integers import RESCALES
+from poetc.ops.encoding import FORMATS
+from poetc.ops.optimizers import OPTIMIZERS
+from poetc.training._selection import Lora, parse_entry
+from poetc.training._terms import parse_terms
+
+LOSSES = (
+    "auto",
+    "cross-entropy",
+    "soft-cross-entropy",
+    "focal",
+    "ctc",
+    "triplet",
+    "contrastive",
+    "mse",
+    "l1",
+    "huber",
+    "bce",
+    "nll",
+    "bce-probabilities",
+)
+OF_CLASSES = ("cross-entropy", "soft-cross-entropy", "focal", "nll", "auto")  # losses with an axis of classes
+CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
+PRECISIONS = ("f32", "f16", "bf16", "niti", "qas")
+INTEGERS = ("niti", "qas")  # of the precisions
+SAVED = ("exact", "off", *FORMATS, "auto")
+_MOST_LOSS_SCALE = 2**24
+_OTHER_NAMES = {
+    "fp16": "f16",
+    "float16": "f16",
+    "half": "f16",
+    "bfloat16": "bf16",
+    "i8": "int8",
+    "fp32": "f32",
+    "float32": "f32",
+    "qdq": "qas",
+    "lossless": "exact",
+    "none": "off",
+}
+
+
+def _rate(entry: str) -> None:
+    if parse_entry("--lr-for", entry)[1] == 0:
+        raise UsageError(f"--lr-for {shortened(entry, 80)!r}: at a rate of 0 nothing moves; leave it out of --train")
+
+
+def _precision_hint(value: str) -> str:
+    if _OTHER_NAMES.get(value.lower(), value.lower()) == "int8":
+        return "; integers of 8 bits are niti for a model of floats, and qas for a quantised one"
+    return _hint(value, PRECISIONS, SAVED, "--saved")
+
+
+def _saved_hint(value: str) -> str:
+    return _hint(value, SAVED, PRECISIONS, "--precision")
+
+
+def _hint(value: str, names: tuple[str, ...], others: tuple[str, ...], other: str) -> str:
+    """The name that may have been meant, or the option that takes it."""
+    name = _OTHER_NAMES.get(value.lower(), value.lower())
+    return f"; take {name}" if name in names else f"; {name} is a choice of {other}" if name in others else ""
+
+
+_POSITIVE = Number(below=LARGEST_FLOAT)
+_SHARE = Number(below=1.0)
+_LIMIT = Number(above=True, below=LARGEST_FLOAT)
+
+MODEL = (
+    Option(
+        name="dim",
+        values=Text(),
+        group="model",
+        default=(),
+        repeated=True,
+        metavar="NAME=N",
+        help="Length of a symbolic dimension of the inputs, by its name in the file. May be repeated.",
+    ),
+    Option(
+        name="shape",
+        values=Text(),
+        group="model",
+        default=(),
+        repeated=True,
+        metavar="INPUT=N,N,...",
+        help="Whole shape of an input: the lengths of its symbolic dimensions. May be repeated.",
+    ),
+    Option(
+        name="constant",
+        values=Text(),
+        group="model",
+        default=(),
+        repeated=True,
+        metavar="NAME=VALUE",
+        help="Value of an integer input, which becomes a constant: an If or a Loop on it is then known. May be "
+        "repeated.",
+    ),
+    Option(
+        name="output",
+        values=Text(),
+        group="model",
+        default="",
+        spelling="--model-output",
+        metavar="NAME",
+        help="The output that the loss is taken from, if there are several.",
+    ),
+    Option(
+        name="new_head",
+        values=Text(),
+        group="model",
+        default="",
+        metavar="N[:OUTPUT]",
+        help="Replace the last layer, the one that makes OUTPUT, by one with N outputs and new weights.",
+    ),
+    Option(
+        name="head_seed",
+        values=Whole(0, LARGEST_SEED),
+        group="model",
+        default=0,
+        metavar="SEED",
+        help="Seed of the weights that --new-head draws.",
+    ),
+    Option(
+        name="random_weights",
+        values=Whole(0, LARGEST_SEED),
+        group="model",
+        metavar="SEED",
+        help="Train seeded numbers where the file of external weights is absent; such a model is refused otherwise.",
+    ),
+    Option(
+        name="output_logits",
+        values=Switch(),
+        group="model",
+        default=False,
+        help="The training step also outputs the input of its loss: logits or a prediction. It stays in RAM until the "
+        "step ends.",
+    ),
+)
+
+_CLASSES = ("cross-entropy", "focal", "nll", "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss(Choice):
+    """A loss, or several by output."""
+
+    def accept(self, value: Any) -> str:
+        for term in parse_terms(str(value)):
+            Choice.accept(self, term.kind)
+        return str(value)
+
+
+LOSS = (
+    Option(
+        name="loss",
+        values=_Loss(LOSSES),
+        group="loss",
+        default="auto",
+        joins=True,
+        usual="Loss: cross-entropy, mse, ...; auto: by the output.",
+        help="Loss; auto chooses it by the output. For several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,... or "
+        "the option once for each.",
+    ),
+    Option(
+        name="label_smoothing",
+        values=_SHARE,
+        group="loss",
+        default=0.0,
+        when=When("loss", ("cross-entropy", "soft-cross-entropy", "nll", "auto")),
+        help="Share of a target that is spread over all classes.",
+    ),
+    Option(
+        name="ignore_index",
+        values=Whole(-LARGEST - 1),
+        group="loss",
+        when=When("loss", _CLASSES),
+        metavar="CLASS",
+        help="The class whose targets count for nothing.",
+    ),
+    Option(
+        name="class_axis",
+        values=Whole(-8, 7),
+        group="loss",
+        when=When("loss", OF_CLASSES),
+        metavar="AXIS",
+        default_text="that of its Softmax, or of the last layer's units; poetc train asks the target's shape where "
+        "they leave it open",
+        help="Axis of the output that holds the classes.",
+    ),
+    Option(
+        name="class_weights",
+        values=Numbers(),
+        group="loss",
+        default=(),
+        when=When("loss", _CLASSES),
+        metavar="W,W,...|FILE",
+        help="Weight of a target of each class, or a text file of such numbers.",
+    ),
+    Option(
+        name="focal_gamma",
+        values=_POSITIVE,
+        group="loss",
+        when=When("loss", ("focal",)),
+        default_text="2",
+        help="The exponent of 1 - p, which is the weight of a sample.",
+    ),
+    Option(
+        name="ctc_labels",
+        values=Whole(1),
+        group="loss",
+        when=When("loss", ("ctc",)),
+        metavar="N",
+        default_text="half of the time steps",
+        help="Most labels of a sample.",
+    ),
+    Option(
+        name="ctc_blank",
+        values=Whole(),
+        group="loss",
+        when=When("loss", ("ctc",)),
+        metavar="CLASS",
+        default_text="0",
+        help="The class that is no label.",
+    ),
+    Option(
+        name="margin",
+        values=_POSITIVE,
+        group="loss",
+        when=When("loss", ("triplet", "contrastive")),
+        metavar="D",
+        default_text="1",
+        help="The distance that is to be between two classes.",
+    ),
+    Option(
+        name="huber_delta",
+        values=_LIMIT,
+        group="loss",
+        default=1.0,
+        when=When("loss", ("huber",)),
+        help="The error where squared becomes linear.",
+    ),
+)
+
+
+def _of_optimizers() -> Iterator[Option]:
+    """The options of all optimizers, each with those that have it."""
+    owners: dict[str, list[str]] = {}
+    options: dict[str, Option] = {}
+    for optimizer in OPTIMIZERS.values():
+        for option in optimizer.options:
+            owners.setdefault(option.name, []).append(optimizer.name)
+            if options.setdefault(option.name, option) != option:
+                raise ValueError(f"{optimizer.name} declares {option.flag} unlike {owners[option.name][0]}")
+    for name, option in options.items():
+        own = {o.name: o.defaults[name] for o in OPTIMIZERS.values() if name in o.defaults}
+        yield replace(
+            option, when=When("optimizer", tuple(owners[name])), defaults=("optimizer", own) if own else ("", {})
+        )
+
+
+OPTIMIZER = (
+    Option(
+        name="optimizer",
+        values=Choice(tuple(OPTIMIZERS)),
+        group="optimizer",
+        default="sgd",
+        usual="Rule of the update: sgd, momentum, adam, ...",
+        help="Optimizer: the rule that updates the parameters.",
+    ),
+    Option(
+        name="learning_rate",
+        values=_POSITIVE,
+        group="optimizer",
+        default=0.01,
+        defaults=("precision", {"niti": 0.0625}),
+        spelling="--lr",
+        usual="Learning rate. Default: 0.01.",
+        help="Learning rate. With --precision niti the power of two counts.",
+    ),
+    Option(
+        name="weight_decay",
+        values=_POSITIVE,
+        group="optimizer",
+        default=0.0,
+        help="Share of a weight that is added to its gradient; adamw and lion take it off the weight.",
+    ),
+    *_of_optimizers(),
+    Option(
+        name="lr_for",
+        values=Text(_rate),
+        group="optimizer",
+        default=(),
+        repeated=True,
+        metavar="PATTERN=FACTOR",
+        help="Learning rate of parameters that match, as a multiple of --lr; patterns as for --train. May be repeated;"
+        " of those that match the last one counts.",
+    ),
+    Option(
+        name="weight_decay_for",
+        values=Text(lambda entry: parse_entry("--weight-decay-for", entry)),
+        group="optimizer",
+        default=(),
+        repeated=True,
+        metavar="PATTERN=VALUE",
+        help="Weight decay of parameters that match, in place of --weight-decay: '*bias,*norm*=0'. May be repeated.",
+    ),
+    Option(
+        name="clip_value",
+        values=_LIMIT,
+        group="optimizer",
+        metavar="X",
+        help="Limit every element of the gradients to [-X, X].",
+    ),
+    Option(
+        name="clip_norm_per_tensor",
+        values=_LIMIT,
+        group="optimizer",
+        metavar="NORM",
+        help="Scale each gradient whose norm is larger to NORM.",
+    ),
+    Option(
+        name="clip_norm",
+        values=_LIMIT,
+        group="optimizer",
+        metavar="NORM",
+        help="Scale all gradients to NORM if their norm together is larger. No update comes before the last gradient.",
+    ),
+    Option(
+        name="clip_norm_late",
+        values=_LIMIT,
+        group="optimizer",
+        metavar="NORM",
+        help="Scale all gradients as --clip-norm does, by the norm of the step before. No gradient waits for others.",
+    ),
+    Option(
+        name="accumulate",
+        values=Whole(2),
+        group="optimizer",
+        metavar="N",
+        help="Average the gradients of N steps, and update in the last of them. A total a gradient is held in between.",
+    ),
+)
+
+PRECISION = (
+    Option(
+        name="precision",
+        values=Choice(PRECISIONS, _precision_hint),
+        group="precision",
+        default="f32",
+        usual="Numbers: f32, f16, bf16, or niti, qas: integers.",
+        help="Numbers of a training step; f32: floats; f16, bf16: activations and gradients stored in 16 bits; "
+        "niti: integers of 8 bits; qas: a QDQ model.",
+    ),
+    Option(
+        name="loss_scale",
+        values=Whole(1, _MOST_LOSS_SCALE, power_of_two=True),
+        group="precision",
+        defaults=("precision", {"f16": 1024}),
+        when=When("precision", ("f16",)),
+        metavar="N",
+        help="Gradients are stored times N, a power of two.",
+    ),
+    Option(
+        name="rounding",
+        values=Text(),
+        group="precision",
+        default="",
+        when=When("precision", ("niti", "qas")),
+        metavar="act=HOW,err=HOW,update=HOW",
+        default_text="nearest for the first two, stochastic for updates",
+        help="Rounding of activations, errors and updates, each nearest or stochastic; for qas: of updates.",
+    ),
+    Option(
+        name="rescale",
+        values=Choice(RESCALES),
+        group="precision",
+        default="every",
+        when=When("precision", ("niti",)),
+        help="Scan the sums of a product in every step, or once in an interval that adapts.",
+    ),
+    Option(
+        name="niti_weights",
+        values=Choice(("model", "xavier")),
+        group="precision",
+        default="model",
+        when=When("precision", ("niti",)),
+        help="First weights; model: the float model's, rounded; xavier: new random ones.",
+    ),
+    Option(
+        name="saved",
+        values=Choice(SAVED, _saved_hint),
+        group="precision",
+        default="exact",
+        help="Encodings of saved tensors where RAM is short: lossless (exact), lossy too (f16, bf16, int8), "
+        "as the budget asks for (auto), none (off).",
+    ),
+)
+
+UPDATES = (
+    Option(
+        name="train",
+        values=Text(),
+        group="updates",
+        default="all",
+        usual="Parameters: all, last:N, bias, fc*, best, ...",
+        metavar="all|last:N|norm|bias|adapter|best|PATTERNS",
+        help="Parameters that are trained: all, the last N layers, norms, biases, adapters, or those that match"
+        " (fc*,conv1.weight). Commas join sets, all,!mask leaves mask out, & takes the part that two sets share."
+        " A share of channels is fc*@1/4. best: the set of the most importance, see --importance.",
+    ),
+    Option(
+        name="lora",
+        values=Text(Lora.parse),
+        group="updates",
+        default=(),
+        repeated=True,
+        metavar="RANK[:PATTERNS][:alpha=A][:dropout=P]",
+        help="Freeze weights, and train adapters of that rank beside them: beside all, or those that match (*query*)."
+        " --train names other parameters that are trained. May be repeated; the last one that matches counts.",
+    ),
+    Option(
+        name="batch_norm",
+        values=Choice(("train", "frozen")),
+        group="model",
+        default="train",
+        help="Statistics of batch norms; train: of the batch; frozen: the model's own.",
+    ),
+    Option(
+        name="dropout",
+        values=Switch(has_no=True),
+        group="model",
+        default=False,
+        help="Whether the model's Dropout drops anything in training.",
+    ),
+    Option(
+        name="dropout_seed",
+        values=Whole(0, LARGEST_SEED),
+        group="model",
+        default=0,
+        help="Seed of the elements that it drops.",
+    ),
+)
+
+MEMORY = (
+    Option(
+        name="fusion",
+        values=Switch(has_no=True),
+        group="memory",
+        default=True,
+        help="Compute operators as one where that is possible: the same results with less memory and time. Without "
+        "fusion every gradient is a tensor of its own.",
+    ),
+    Option(
+        name="micro_batches",
+        values=Whole(1, word="auto"),
+        group="memory",
+        default=1,
+        metavar="N|auto",
+        help="Run the batch in N parts, one after the other, and add up their gradients. auto takes the number that "
+        "needs the least energy.",
+    ),
+)
+
+TRAINING = (*LOSS, *OPTIMIZER, *PRECISION, *UPDATES, *MODEL, *MEMORY)
