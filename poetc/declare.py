@@ -1,7 +1,7 @@
 """Options, declared once: by the operator, loss, optimizer, ... that they belong to.
 
-An `Option` has a name, the type and the range of its values, a default, a help text, a group, and the choice that it
-depends on. The command line, the keywords of the Python API, checks, help and pages of the documentation read it.
+An `Option` has a name, a type with a range, a default, a help text and a group. `when` names the choice that it depends
+on. The command line, the keywords of the Python API, checks, help and pages of the documentation read it.
 A `Registry` holds the things that a user chooses by name; each brings its own options.
 """
 
