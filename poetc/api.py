@@ -171,7 +171,7 @@ def train(
     rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
     chosen = _updates(importance, importance_at_least, max_energy)
     rest |= {"processors": "", **chosen, "importance": None if importance is None else str(importance)}
-    options = {**loop, **limits, **rest, "fixed_order": False, **asdict(training), "model": str(path)}
+    options = {**loop, **limits, **rest, "fixed_order": False, "group": "auto", **asdict(training), "model": str(path)}
     if resume:
         recorded_options(Path(out), options)
     source: SolveRequest | Path = path
@@ -247,6 +247,7 @@ class _Solvable:
         gap: float = DEFAULT_GAP,
         seed: int = 0,
         fixed_order: bool = False,
+        group: str = "auto",
         infer_batch: int | None = None,
         progress: Progress = silent,
     ) -> Solution:
@@ -258,8 +259,9 @@ class _Solvable:
         `processors`: names of those that work beside the main one, or "all". `state`: where weights and optimizer state
         live between steps. `objective` is by default a problem file's own, and energy for a model. The search ends when
         it is proven that at most a fraction `gap` could be saved; 0 proves to the end. `fixed_order` keeps the model's
-        order of operators. `infer_batch`: rows of a prediction and of an evaluation, by default those of a training
-        batch. Raises InfeasibleError, which says the smallest budget that works, and LimitError.
+        order of operators. `group`: "layer" gives a published solver layers in place of operators, "none" never does.
+        `infer_batch`: rows of a prediction and of an evaluation, by default those of a training batch. Raises
+        InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
             model=replace(self._model(device), infer_batch=infer_batch),
@@ -273,7 +275,7 @@ class _Solvable:
             processors=processors,
             state=state,
             solver=solver,
-            options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order),
+            options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order, group=group),
         )
         return Solution(solve(request, progress))
 

@@ -22,6 +22,7 @@ class SolverInfo:
     proof: bool = False  # gives a lower bound better than "every operator once"
     processors: bool = False  # chooses among the processors of a problem
     fits_cache: bool = False  # has a batch whose number of parts is open split so that each operator fits the cache
+    most_operators: int = 0  # that its formulation takes; 0: any number
     notes: str = ""
 
 

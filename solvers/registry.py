@@ -16,6 +16,7 @@ from types import ModuleType
 from poetc.entry_points import entry_points, load
 from poetc.errors import UnsupportedProblemError, UsageError
 from poetc.scheduling import Problem, Schedule, SolveOptions, verify
+from poetc.solvers.grouping import LEVELS, Grouped, Groups, layers
 from poetc.solvers.interface import ENGINE_NAME, Progress, SolverInfo
 
 ENTRY_POINTS = "poetc.solvers"
@@ -82,6 +83,26 @@ def solve(
         raise UnsupportedProblemError(
             f"{problem.name} has several banks of RAM ({names}): only poetc solve takes those"
         )
-    schedule: Schedule = _known(solver).solve(problem, options or SolveOptions(), progress)
+    module, options = _known(solver), options or SolveOptions()
+    groups = _groups(problem, module.INFO, options)
+    schedule: Schedule
+    if groups is None:
+        schedule = module.solve(problem, options, progress)
+    else:
+        grouped = Grouped(problem, groups)
+        schedule = grouped.expanded(module.solve(grouped.problem, options, progress))
     verify(problem, schedule)
     return schedule
+
+
+def _groups(problem: Problem, about: SolverInfo, options: SolveOptions) -> Groups | None:
+    """The layers that the solver is given in place of operators, the finest that it takes; None for operators."""
+    most = about.most_operators
+    fits = not most or len(problem.operators) <= most
+    if options.group == "none" or (options.group == "auto" and (fits or problem.processors)):
+        return None
+    if about.name == ENGINE_NAME or problem.processors:
+        reason = "is for published methods" if about.name == ENGINE_NAME else "is for one processor"
+        raise UnsupportedProblemError(f"--group layer {reason}")
+    found = [layers(problem, level) for level in LEVELS]
+    return next((groups for groups in found if not most or len(groups) <= most), found[-1])

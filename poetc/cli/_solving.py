@@ -34,7 +34,10 @@ def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:
             training=training,
         ),
         options=SolveOptions(
-            time_limit_s=options.pop("time_limit"), gap=options.pop("gap"), fixed_order=options.pop("fixed_order")
+            time_limit_s=options.pop("time_limit"),
+            gap=options.pop("gap"),
+            fixed_order=options.pop("fixed_order"),
+            group=options.pop("group"),
         ),
         **options,
     )

@@ -45,7 +45,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     default="80%,60%,40%",
     show_default=True,
     callback=_names,
-    help="RAM budgets as in `poetc solve`. Per cent are of the keep-all peak.",
+    help="RAM budgets: bytes as in `poetc solve`, or parts of the keep-all peak, 60% or 0.6x.",
 )
 @click.option(
     "--switch",
@@ -76,6 +76,19 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--paging/--no-paging", default=True, show_default=True, help="Whether tensors may go to the device's store."
 )
+@click.option(
+    "--dma",
+    is_flag=True,
+    help="Transfers overlap compute, for a store whose profile says `mode: dma` and a port that does so.",
+)
+@click.option(
+    "--processors",
+    metavar="NAMES",
+    default="",
+    help="Processors that work beside the main one, as in `poetc solve`. Solvers that place operators use them; the "
+    "others have the main one alone.",
+)
+@_options.group_option
 @click.option(
     "--state",
     type=click.Choice(["auto", "ram", "store"]),
@@ -115,6 +128,9 @@ def compare(
     deadline: str | None,
     objective: str | None,
     paging: bool,
+    dma: bool,
+    processors: str,
+    group: str,
     state: str,
     importance: str | None,
     importance_at_least: str | None,
@@ -150,11 +166,13 @@ def compare(
         deadline=deadline,
         objective=objective,
         paging=paging,
+        dma=dma,
+        processors=processors,
         state=state,
         importance=None if importance is None else Path(importance),
         importance_at_least=importance_at_least,
         max_energy=max_energy,
-        options=SolveOptions(time_limit_s=time_limit, gap=gap),
+        options=SolveOptions(time_limit_s=time_limit, gap=gap, group=group),
     )
     if switches:
         if out is not None:

@@ -10,18 +10,17 @@ from pathlib import Path
 
 from poetc.commands.best_updates import settled
 from poetc.commands.encodings import encodings_of, is_lossy, made, require_exact
-from poetc.commands.requests import ModelRequest, SolveRequest, training_graph
-from poetc.devices import build_problem, load_profile, parse_duration, parse_size
+from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, read_problem, training_graph
+from poetc.devices import load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
-from poetc.files import read_file
 from poetc.graph import TrainingGraph
 from poetc.ops.encoding import FORMATS
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.planning.comparison import Comparison, OnCell, compare
 from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
 from poetc.reporting.comparison import document, markdown, plot, table_csv
-from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes, problem_from_json
+from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes
 from poetc.training import BEST
 
 
@@ -35,6 +34,8 @@ class CompareRequest:
     deadline: str | None = None
     objective: str | None = None  # the name of an `Objective`; None: the problem's own, energy for a model
     paging: bool = True
+    dma: bool = False  # transfers overlap compute, where the store can
+    processors: str = ""  # beside the main one; solvers that place no operators have the main one alone
     state: str = "auto"  # where state lives: the same for all solvers; see `StatePlacement.alike`
     importance: Path | None = None  # these three for --train best, as `SolveRequest` has them
     importance_at_least: str | None = None
@@ -85,6 +86,8 @@ def _settled(request: CompareRequest) -> tuple[CompareRequest, tuple[str, ...]]:
         deadline=request.deadline,
         objective=request.objective,
         paging=request.paging,
+        dma=request.dma,
+        processors=request.processors,
         state=request.state,
         importance=request.importance,
         importance_at_least=request.importance_at_least,
@@ -97,7 +100,7 @@ def _settled(request: CompareRequest) -> tuple[CompareRequest, tuple[str, ...]]:
 
 def _asked(request: CompareRequest) -> tuple[Problem, str]:
     """The problem with the limits of the request, and the place of state."""
-    problem = _problem(request.model)
+    problem = _problem(request)
     if not request.paging:
         problem = replace(problem, paging=Paging.NONE)
     deadline = problem.deadline_ns
@@ -107,14 +110,17 @@ def _asked(request: CompareRequest) -> tuple[Problem, str]:
     return problem, "ram" if request.state == "auto" and request.model.source.suffix == ".json" else request.state
 
 
-def _problem(request: ModelRequest) -> Problem:
-    source = request.source
-    if source.suffix != ".json":
-        return build_problem(_step(request), load_profile(request.device), budget_bytes=0)
-    try:
-        return problem_from_json(read_file(source), source=str(source))
-    except OSError as error:
-        raise UsageError(f"{source}: {error.strerror}") from error
+def _problem(request: CompareRequest) -> Problem:
+    asked = SolveRequest(
+        model=request.model,
+        objective=request.objective,
+        processors=request.processors,
+        paging=request.paging,
+        dma=request.dma,
+    )
+    if asked.is_problem:
+        return read_problem(asked)[3]
+    return problem_of(asked, _step(request.model), load_profile(request.model.device))
 
 
 def _step(request: ModelRequest) -> TrainingGraph:

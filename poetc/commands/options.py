@@ -5,6 +5,7 @@ from __future__ import annotations
 from poetc.declare import LARGEST_SEED, Choice, Number, Option, Switch, Text, When, Whole
 from poetc.errors import UsageError
 from poetc.scheduling import DEFAULT_GAP, Objective
+from poetc.scheduling.schedule import GROUPINGS
 
 SECONDS = Number(above=True)
 
@@ -134,6 +135,14 @@ IMPORTANCE = (
         help="The most energy of a training step, 2.5mJ, or 0.6x of training everything.",
     ),
 )
+GROUP = Option(
+    name="group",
+    values=Choice(GROUPINGS),
+    group="search",
+    default="auto",
+    help="Units of a published solver: operators, or layers as in the graphs of its paper. auto: layers where there "
+    "are too many operators.",
+)
 SEARCH = (
     Option(
         name="solver",
@@ -143,6 +152,7 @@ SEARCH = (
         metavar="NAME",
         help="Solver to use: `poetc solvers` lists them.",
     ),
+    GROUP,
     Option(
         name="time_limit",
         values=SECONDS,

@@ -39,7 +39,7 @@ def _split(text: str, option: str, examples: str) -> tuple[Fraction, str]:
 
 
 def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or_word: str = "") -> int:
-    """Bytes. Decimal units are powers of 1000, `KiB MiB GiB` of 1024; `60%` needs `of`, the bytes that it is a part of.
+    """Bytes. Decimal units are powers of 1000, `KiB MiB GiB` of 1024; `60%` and `0.6x` need `of`, the whole in bytes.
     `or_word`: another word that the option takes, which errors name.
 
     Fractions of a byte are dropped. Raises UsageError naming `option`.
@@ -49,12 +49,12 @@ def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or
     if "=" in text:
         raise UsageError(f"{option} {text!r}: only poetc solve --budget takes budgets by bank; write {examples}")
     number, unit = _split(text, option, examples)
-    if unit == "%":
+    if unit in ("%", "x"):
         if of is None:
             raise UsageError(
                 f"{option} {text!r}: there is nothing here that it could be a percentage of; write {examples}"
             )
-        size = number * of / 100
+        size = number * of / 100 if unit == "%" else number * of
     else:
         factor = _SIZES.get(unit) or _LOWER_SIZES.get(unit)
         if factor is None:

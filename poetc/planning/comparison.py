@@ -11,7 +11,10 @@ from poetc import solvers
 from poetc.devices import format_bytes
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError, UsageError
 from poetc.planning.chain import reductions
+from poetc.planning.kernels import Kernels
 from poetc.planning.plain import ENGINE
+from poetc.planning.planner import Planner
+from poetc.planning.processors import Processors
 from poetc.scheduling import (
     Objective,
     Problem,
@@ -115,15 +118,19 @@ def compare(
     total = len(budgets) * len(chosen)
     for budget in dict.fromkeys(budgets):
         at_budget = replace(problem, budget_bytes=budget)
+        side_by_side = at_budget
         for choice in choices:  # the same option for all solvers
             at_budget = choice.usual(at_budget)
+        side_by_side = replace(side_by_side, tensors=at_budget.tensors)
         on_store, in_ram = len(stored_state(at_budget)), len(movable_state(at_budget))
         if on_store or in_ram:
             placements[budget] = on_store, in_ram
         for name in chosen:
             if on_cell is not None:
                 on_cell(len(rows), total, f"{name} at {format_bytes(budget)}")
-            rows.append(_row(at_budget, name, options or SolveOptions(), bounds, scopes))
+            places = bool(problem.processors) and (name == ENGINE or known[name].processors)
+            asked = side_by_side if places else at_budget
+            rows.append(_row(asked, name, options or SolveOptions(), bounds, scopes))
     result = Comparison.of(problem, bounds, rows)
     return replace(result, scopes=scopes, placements=placements, placement_is_open=state == "auto")
 
@@ -136,7 +143,12 @@ def _row(problem: Problem, name: str, options: SolveOptions, bounds: dict[int, i
         return Row(solver=name, budget_bytes=problem.budget_bytes, status=status, seconds=seconds, reason=str(error))
 
     try:
-        schedule = solvers.solve(problem, name, options)
+        if problem.processors:
+            planner = Planner(options=options, solver=name, reductions=(Processors(), Kernels()))
+            solution = planner.solve(problem)
+            problem, schedule = solution.problem, solution.schedule
+        else:
+            schedule = solvers.solve(problem, name, options if name != ENGINE else replace(options, group="auto"))
     except UnsupportedProblemError as error:
         return without("unsupported", error)
     except InfeasibleError as error:

@@ -33,6 +33,7 @@ _REPETITION = {
     Repetition.POET: (
         "POET's stages: recomputation once a stage in ascending order, page-ins one stage ahead, no in-place"
     ),
+    Repetition.LAYERS: "whole layers alone, recomputed once a stage in ascending order as the solver's paper has it",
     Repetition.ONCE: "every operator once, in {order}; no paging",
     Repetition.OTHER: "a class that its solver does not name",
 }

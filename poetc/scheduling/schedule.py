@@ -102,6 +102,8 @@ class Schedule:
     workspace_banks: tuple[int, ...] = ()
 
 
+# auto: by layer where a formulation takes no more operators; see `poetc.solvers.grouping`.
+GROUPINGS = ("auto", "layer", "none")
 LARGEST_SEED = 2**31 - 1  # the largest that HiGHS takes
 DEFAULT_GAP = 0.001  # of the command line and the Python interface: real networks reach it long before gap 0
 
@@ -124,6 +126,7 @@ class SolveOptions:
     seed: int = 0
     threads: int = 1
     fixed_order: bool = False  # keep the problem's order of first executions
+    group: str = "auto"  # one of GROUPINGS: the operators of published methods
     work_limit_s: float = -1.0  # seconds of a usual machine; below 0: the time limit
 
     def __post_init__(self) -> None:
@@ -133,6 +136,8 @@ class SolveOptions:
             raise UsageError(f"--time-limit {self.time_limit_s!r}: must be a number of seconds above 0")
         if not 0 <= self.seed <= LARGEST_SEED:
             raise UsageError(f"seed {shortened(self.seed)}: must be between 0 and {LARGEST_SEED}")
+        if self.group not in GROUPINGS:
+            raise UsageError(f"--group {self.group!r}: there are {', '.join(GROUPINGS)}")
         if math.isnan(self.gap) or self.gap < 0:
             raise UsageError(f"--gap {self.gap!r}: must be a number of at least 0")
         if self.gap > 1:

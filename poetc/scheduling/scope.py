@@ -29,6 +29,7 @@ class Repetition(enum.StrEnum):
     CHECKMATE = "checkmate"  # Checkmate's stages (Jain et al., MLSys 2020)
     MOCCASIN = "moccasin"  # the same with at most two executions (Bartan et al., ICML 2023)
     POET = "poet"  # POET's stages (Patil et al., ICML 2022)
+    LAYERS = "layers"  # a published formulation on groups of operators, each of which runs as a whole
     ONCE = "once"  # every operator once, no paging
     OTHER = "other"  # a class that only its solver can name
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 
-from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
+from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import (
     Completer,
     Completion,
-    Paging,
     Problem,
     Proof,
     Repetition,
@@ -30,11 +30,10 @@ class Baseline:
     """The candidates of one method on one problem.
 
     A method chooses its candidates by its own estimate of memory. Whether a candidate fits, its exact replay decides.
+    Where transfers overlap compute, the replay issues page-ins ahead and puts frees off (`complete`), for all alike.
     """
 
     def __init__(self, info: SolverInfo, problem: Problem, options: SolveOptions, progress: Progress | None) -> None:
-        if problem.paging is Paging.DMA:
-            raise UnsupportedProblemError(f"{info.name}: transfers that overlap compute are not implemented")
         self.info, self.problem, self.options, self.progress = info, problem, options, progress
         self.model = Model(problem)
         self.completer = Completer(problem)
@@ -43,6 +42,7 @@ class Baseline:
         self.best_cost = 0
         self.label = ""
         self.log: list[str] = []
+        self.offered_cost = math.inf  # of the last candidate that fitted
         self.least_peak_bytes: int | None = None  # among the candidates that did not fit
         self.refusal = ""  # why the last candidate was refused
 
@@ -73,6 +73,7 @@ class Baseline:
             self.refusal = f"its schedule takes {taken_ms:.6g} ms, the deadline is {allowed_ms:.6g}"
             return False
         cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
+        self.offered_cost = cost
         if self.best is not None and cost >= self.best_cost:
             return True
         try:

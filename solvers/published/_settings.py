@@ -29,7 +29,8 @@ class RoundingSettings:
     most_operators: int = 220  # at most: larger LPs take minutes
     threshold: float = 0.5  # S is rounded up from here on, as in the paper
     # Shares of the budget that the LP is given, in turn: rounding adds to the RAM. The paper takes the first.
-    allowances: tuple[float, ...] = (0.9, 0.8, 0.7, 0.6, 0.5)
+    allowances: tuple[float, ...] = (0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
+    start_share: float = 0.3  # of the time limit of a MILP, at most, for the LP that it begins with
     least_s: float = 0.1  # time limit of an LP that starts when time is nearly up
 
 

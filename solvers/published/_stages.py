@@ -131,9 +131,33 @@ class StageModel:
             codes.append(t)
         return codes
 
+    def start(self, codes: list[int]) -> dict[int, float]:
+        """The values of R and S of a sequence whose stages recompute in ascending order."""
+        executed, held = stages_of(self.model, codes)
+        values = {column: float(k in executed[t]) for (t, k), column in self.R.items()}
+        return values | {column: float(i in held[t]) for (t, i), column in self.S.items()}
+
     def bound(self, answer: Answer) -> int:
         """The proven bound in the problem's own unit."""
         return 0 if not math.isfinite(answer.bound) else max(0, math.ceil((answer.bound - TOLERANCE) * self.unit))
+
+
+def stages_of(model: Model, codes: list[int]) -> tuple[list[set[int]], list[set[int]]]:
+    """By stage, the operators that a sequence executes in it, and the tensors that it needs when the stage begins."""
+    executed: list[set[int]] = [set()]
+    for code in codes:
+        executed[-1].add(code)
+        if code == len(executed) - 1:
+            executed.append(set())
+    executed = executed[: model.n_ops]
+    held: list[set[int]] = [set() for _ in executed]
+    needed = {i for i in range(model.n_tensors) if model.ends_in_ram[i]}
+    for t in reversed(range(len(executed))):
+        for k in sorted(executed[t], reverse=True):
+            needed -= set(model.outputs[k])
+            needed |= set(model.inputs[k])
+        held[t] = set(needed)
+    return executed, held
 
 
 def build(
@@ -160,19 +184,28 @@ def build(
     return baseline, kind(model, int((model.capacity - state) * fraction))
 
 
-def solve_exactly(baseline: Baseline, stages: StageModel, repetition: Repetition) -> Schedule:
-    """The MIP's optimum, or its best solution at the time limit. Raises InfeasibleError, LimitError."""
+def solve_exactly(
+    baseline: Baseline, stages: StageModel, repetition: Repetition, start: list[int] | None = None
+) -> Schedule:
+    """The MIP's optimum, or its best solution at the time limit. Raises InfeasibleError, LimitError.
+
+    `start`: the codes that the search begins with.
+    """
     options, name = baseline.options, baseline.info.name
+    if start is not None:
+        baseline.offer(start, "rounded LP")
     baseline.check_time()
     answer = stages.mip.solve(
         time_limit_s=baseline.stop_at - time.monotonic(),
         gap=options.gap,
+        start=None if start is None else stages.start(start),
         threads=options.threads,
         seed=options.seed,
     )
     if answer.infeasible:
         raise InfeasibleError(f"{name}: its formulation has no schedule for {baseline.problem.budget_bytes} bytes")
-    if answer.values is None:
+    if answer.values is not None:
+        baseline.offer(stages.codes(answer.values), "optimum" if answer.optimal else "best at the limit")
+    elif baseline.best is None:
         raise LimitError(f"{name}: found no schedule in {options.time_limit_s:g} s; allow more time")
-    baseline.offer(stages.codes(answer.values), "optimum" if answer.optimal else "best at the limit")
     return baseline.finish(bound=stages.bound(answer), repetition=repetition)

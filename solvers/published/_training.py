@@ -9,27 +9,6 @@ from poetc.errors import UnsupportedProblemError
 from poetc.solvers.model import Model
 from poetc.solvers.published._tape import Tape
 
-# Operator kinds that the papers tell apart, in lower case and without a trailing Grad...
-CONVOLUTIONS = frozenset({"conv", "convtranspose", "convolution"})
-CONTRACTIONS = CONVOLUTIONS | {"matmul", "gemm", "dense", "linear", "scores", "context", "lstm", "gru", "rnn"}
-REDUCTIONS = frozenset(
-    {"batchnormstats", "softmax", "logsoftmax", "layernorm", "groupnorm", "rmsnorm", "argmax", "cumsum"}
-    | {"crossentropy", "meansquarederror", "norm", "bn", "lrn", "loss"}
-)
-
-
-def is_convolution(kind: str) -> bool:
-    return kind.lower() in CONVOLUTIONS
-
-
-def is_contraction(kind: str) -> bool:
-    return kind.lower() in CONTRACTIONS
-
-
-def is_reduction(kind: str) -> bool:
-    lower = kind.lower()
-    return lower in REDUCTIONS or lower.startswith("reduce") or lower.endswith("pool")
-
 
 @dataclass(frozen=True, slots=True)
 class Split:

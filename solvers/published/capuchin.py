@@ -37,8 +37,19 @@ INFO = SolverInfo(
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     tensor: int
-    free_ns: int
-    swap_ns: int  # the part of its transfers that the processor waits for
+    away: tuple[int, int]  # ns, from its last access in the forward pass to its first in the backward pass
+    moved_ns: int  # of both transfers
+
+    @property
+    def free_ns(self) -> int:
+        return self.away[1] - self.away[0] - self.moved_ns
+
+    def waits_ns(self, model: Model, swapped: list[_Candidate]) -> int:
+        """The part of its transfers that the processor waits for. The bus does one transfer at a time."""
+        if not model.overlaps:
+            return self.moved_ns
+        busy = sum(o.moved_ns for o in swapped if o.away[0] < self.away[1] and self.away[0] < o.away[1])
+        return max(0, busy - self.free_ns)
 
 
 def _candidates(model: Model, parts: Split) -> list[_Candidate]:
@@ -55,8 +66,7 @@ def _candidates(model: Model, parts: Split) -> list[_Candidate]:
         evicted = end[parts.last_forward_use[t]]
         back = next(v for v in model.consumers[t] if v >= parts.cut)
         moved = model.bus_in_ns[t] + model.bus_out_ns[t]
-        free = end[back] - model.op_ns[back] - evicted - moved
-        found.append(_Candidate(t, free, max(0, -free) if model.overlaps else moved))
+        found.append(_Candidate(t, (evicted, end[back] - model.op_ns[back]), moved))
     return sorted(found, key=lambda c: (-c.free_ns, c.tensor))
 
 
@@ -115,15 +125,16 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         return fits
 
     rest = {c.tensor: c for c in _candidates(model, parts)}  # by decreasing free time
+    swapped: list[_Candidate] = []
     while rest and not baseline.out_of_time:
-        chosen = next((c.tensor for c in rest.values() if model.pageable[c.tensor] and c.swap_ns == 0), None)
+        waits = {t: c.waits_ns(model, swapped) for t, c in rest.items() if model.pageable[t]}
+        chosen = next((t for t in rest if waits.get(t) == 0), None)
         way = page
         if chosen is None:
             absent = (made - saved) | redo
             priced: list[tuple[float, int, set[int]]] = []
-            for t, c in rest.items():
-                again = _recompute_ns(model, t, absent, redo)
-                swap = c.swap_ns if model.pageable[t] else None
+            for t in rest:
+                again, swap = _recompute_ns(model, t, absent, redo), waits.get(t)
                 if again is not None and (swap is None or again <= swap):
                     priced.append((model.size[t] / max(1, again), -t, redo))
                 elif swap is not None:
@@ -132,8 +143,9 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
                 break
             _, negated, way = max(priced, key=lambda p: p[:2])
             chosen = -negated
-        del rest[chosen]
+        taken = rest.pop(chosen)
         way.add(chosen)
+        swapped += [taken] if way is page else []
         if offer():
             break
     baseline.check_time()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._rounding import start_of
 from poetc.solvers.published._settings import BINARY
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
 
@@ -27,12 +28,14 @@ INFO = SolverInfo(
     citation="P. Jain et al., Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization, MLSys 2020",
     energy=True,
     proof=True,
+    most_operators=BINARY.checkmate_operators,
     notes="Of the order of T^2 binaries: up to 160 operators. Recomputation only, no optional in-place.",
 )
 
 
 class Checkmate(StageModel):
     def memory(self) -> None:
+        self.FREE: list[tuple[int, int, int, int, list[int]]] = []  # column, t, i, k, the readers of i after k
         for t in range(self.n):
             used = self._start(t)
             for k in range(t + 1):
@@ -56,6 +59,7 @@ class Checkmate(StageModel):
         for i in dict.fromkeys((*self.inputs[k], *self.outputs[k])):
             free = self.mip.column()
             later = [j for j in self.model.consumers[i] if k < j <= t]
+            self.FREE.append((free, t, i, k, later))
             hazards = [(self.executed(t, j), 1.0) for j in later]
             stays = self.held(t + 1, i)
             largest = 2.0 + len(later)
@@ -77,8 +81,20 @@ class Checkmate(StageModel):
         )
         return after
 
+    def start(self, codes: list[int]) -> dict[int, float]:
+        values = super().start(codes)
+
+        def given(linear: tuple[Linear, float]) -> float:
+            return linear[1] + sum(values[column] for column, _ in linear[0])
+
+        for free, t, i, k, later in self.FREE:
+            hazards = given(self.held(t + 1, i)) + sum(given(self.executed(t, j)) for j in later)
+            values[free] = float(given(self.executed(t, k)) > 0 and hazards == 0)
+        return values
+
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
     baseline, stages = build(INFO, Checkmate, BINARY.checkmate_operators, problem, options, progress)
-    return solve_exactly(baseline, stages, Repetition.CHECKMATE)
+    start = start_of(INFO, Checkmate, BINARY.checkmate_operators, problem, options)
+    return solve_exactly(baseline, stages, Repetition.CHECKMATE, start)

@@ -14,10 +14,14 @@ products and no big constants are needed. An operator is executed again at most 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from poetc.scheduling import Problem, Repetition, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.published._rounding import start_of
 from poetc.solvers.published._settings import BINARY
 from poetc.solvers.published._stages import Linear, StageModel, build, solve_exactly
+from poetc.solvers.published.checkmate import Checkmate
 
 INFO = SolverInfo(
     name="moccasin",
@@ -25,6 +29,7 @@ INFO = SolverInfo(
     citation="B. Bartan et al., Moccasin: Efficient Tensor Rematerialization for Neural Networks, ICML 2023",
     energy=True,
     proof=True,
+    most_operators=BINARY.moccasin_operators,
     notes="The paper's constraint program as a MILP (HiGHS instead of CP-SAT): up to 160 operators. Recomputation "
     "only, no optional in-place.",
 )
@@ -82,4 +87,7 @@ class Moccasin(StageModel):
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError (too large, tensors on the store), InfeasibleError, LimitError."""
     baseline, stages = build(INFO, Moccasin, BINARY.moccasin_operators, problem, options, progress)
-    return solve_exactly(baseline, stages, Repetition.MOCCASIN)
+    start = start_of(INFO, Checkmate, BINARY.moccasin_operators, problem, options)
+    if start is not None and max(Counter(start).values()) > BINARY.moccasin_intervals:
+        start = None
+    return solve_exactly(baseline, stages, Repetition.MOCCASIN, start)

@@ -43,12 +43,12 @@ import time
 from typing import Any
 
 import highspy
+import numpy as np
 import pulp
 
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import (
     Completer,
-    Paging,
     Problem,
     Proof,
     Repetition,
@@ -62,7 +62,10 @@ from poetc.scheduling import (
 from poetc.solvers.highs import COST_SCALE, TOLERANCE, quiet_solver
 from poetc.solvers.interface import Event, Progress, SolverInfo
 from poetc.solvers.model import Model
+from poetc.solvers.published._rounding import start_of
 from poetc.solvers.published._settings import BINARY
+from poetc.solvers.published._stages import stages_of
+from poetc.solvers.published.checkmate import Checkmate
 
 INFO = SolverInfo(
     name="poet",
@@ -73,6 +76,7 @@ INFO = SolverInfo(
     energy=True,
     deadline=True,
     proof=True,
+    most_operators=BINARY.poet_operators,
     notes="5 T^2 + T E binaries: for problems of up to some tens of operators",
 )
 
@@ -218,6 +222,15 @@ class _Formulation:
         used += pulp.lpSum(self.MIn[t][i] * (model.in_ns[i] / unit) for t in range(self.n) for i in range(self.m))
         used += pulp.lpSum(self.MOut[t][i] * (model.out_ns[i] / unit) for t in range(self.n) for i in range(self.m))
         self.lp += used <= 1
+        if model.overlaps:  # the bus alone is no longer busy than that; the replay says how long both take together
+            moved = pulp.lpSum(
+                self.MIn[t][i] * (model.bus_in_ns[i] / unit) for t in range(self.n) for i in range(self.m)
+            )
+            out = pulp.lpSum(
+                self.MOut[t][i] * (model.bus_out_ns[i] / unit) for t in range(self.n) for i in range(self.m)
+            )
+            self.lp += moved <= 1
+            self.lp += out <= 1
 
     def codes(self) -> list[int]:
         """The steps that the solution spells out."""
@@ -229,13 +242,41 @@ class _Formulation:
             codes += [n + i for i in range(m) if _one(self.MIn[t][i])]
         return codes
 
+    def start(self, codes: list[int]) -> list[tuple[Any, int]]:
+        """All binaries, for a sequence that recomputes in ascending order and pages nothing."""
+        n, model = self.n, self.model
+        executed, held = stages_of(model, codes)
+        ends = {i for i in range(self.m) if model.ends_in_ram[i]}
+        values = []
+        for t in range(n):
+            after = held[t + 1] if t + 1 < n else ends
+            values += [(self.R[t][k], int(k in executed[t])) for k in range(n)]
+            values += [(self.SRam[t][i], int(i in held[t])) for i in range(self.m)]
+            values += [(self.SSd[t][i], int(model.on_store[i])) for i in range(self.m)]
+            values += [(variable, 0) for row in (self.MIn, self.MOut) for variable in row[t]]
+            for e, (i, k) in enumerate(self.edges):
+                later = any(j > k and j in executed[t] for j in model.consumers[i])
+                values.append((self.FreeE[t][e], int(k in executed[t] and not later and i not in after)))
+        return values
+
 
 def _one(variable: Any) -> bool:
     return (pulp.value(variable) or 0.0) > BINARY.integral
 
 
 class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP's HiGHS on a solver that prints nothing: PuLP's own switch comes after the banner of HiGHS 1.16."""
+    """PuLP's HiGHS on a solver that prints nothing: PuLP's own switch comes after the banner of HiGHS 1.16.
+
+    `start`: pairs of a binary and its value to begin with.
+    """
+
+    start: list[tuple[Any, int]] | None = None
+
+    def buildSolverModel(self, lp: Any) -> None:  # noqa: N802 - PuLP's name
+        super().buildSolverModel(lp)
+        if self.start:
+            index = np.array([variable.index for variable, _ in self.start], dtype=np.int32)
+            lp.solverModel.setSolution(len(index), index, np.array([float(value) for _, value in self.start]))
 
     def createAndConfigureSolver(self, lp: Any) -> None:  # noqa: N802 - PuLP's name
         lp.solverModel = quiet_solver(self.timeLimit, self.threads, self.optionsDict["random_seed"])
@@ -249,11 +290,10 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
             f"POET's formulation takes at most {BINARY.poet_operators} operators, here are {len(problem.operators)}; "
             "use --solver poetc"
         )
-    if problem.paging is Paging.DMA:
-        raise InfeasibleError("POET's formulation knows no transfers that overlap compute; use --solver poetc")
     formulation = _Formulation(problem, options)
     if formulation.capacity <= 0:
         raise InfeasibleError(f"no RAM is left for tensors in {problem.budget_bytes} bytes; raise the budget")
+    start = start_of(INFO, Checkmate, BINARY.poet_operators, problem, options)
     formulation.build()
     solver = _Highs(
         msg=False,
@@ -262,6 +302,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         gapRel=options.gap,
         random_seed=options.seed,
     )
+    solver.start = None if start is None else formulation.start(start)
     formulation.lp.solve(solver)
     # PuLP calls a run that hit its time limit "Optimal": HiGHS itself says how it ended.
     highs = formulation.lp.solverModel

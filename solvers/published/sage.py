@@ -13,11 +13,12 @@ from __future__ import annotations
 from poetc.errors import InfeasibleError
 from poetc.scheduling import Free, Problem, Schedule, SolveOptions, Step, complete
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.kinds import is_contraction, is_reduction
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._online import Online, Rules, capacity_of
 from poetc.solvers.published._settings import SAGE
-from poetc.solvers.published._training import Split, is_contraction, is_reduction, split
+from poetc.solvers.published._training import Split, split
 
 INFO = SolverInfo(
     name="sage",

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.kinds import is_contraction, is_convolution
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
 from poetc.solvers.published._tape import Tape
-from poetc.solvers.published._training import Split, is_contraction, is_convolution, split
+from poetc.solvers.published._training import Split, split
 
 INFO = SolverInfo(
     name="superneurons",

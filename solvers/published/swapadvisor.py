@@ -79,7 +79,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
                     baseline.refusal = baseline.refusal or str(error)
                     continue
                 if baseline.offer(codes, "genetic search"):
-                    known[key] = min(known[key], model.cost(codes))
+                    known[key] = min(known[key], baseline.offered_cost)
                     break
         return known[key]
 

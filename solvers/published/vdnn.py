@@ -16,9 +16,10 @@ from collections.abc import Iterable
 from poetc.errors import UnsupportedProblemError
 from poetc.scheduling import Problem, Schedule, SolveOptions
 from poetc.solvers.interface import Progress, SolverInfo
+from poetc.solvers.kinds import is_convolution
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
-from poetc.solvers.published._training import Split, is_convolution, run_static, split
+from poetc.solvers.published._training import Split, run_static, split
 
 INFO = SolverInfo(
     name="vdnn",

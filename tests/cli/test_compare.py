@@ -149,3 +149,19 @@ def test_solvers_lists_capabilities_and_citations(poetc: Run) -> None:
         assert info.citation in ended.out
     listed = poetc("solvers", "--json").json["solvers"]
     assert {s["name"]: s["paging"] for s in listed}["rotor"] is False
+
+
+def test_compare_takes_transfers_that_overlap_processors_and_parts(
+    poetc: Callable[..., Ended], model: Path, tmp_path: Path
+) -> None:
+    """And a budget as a part. The published solvers that place operators have the processors."""
+    common = ("compare", model, "--batch", "4", "--time-limit", "2", "-o", tmp_path / "out", "--force", "--json")
+    dma = poetc(*common, "-d", "stm32f746", "--dma", "--budgets", "0.8x", "--solvers", "vdnn_all,capuchin", "-q").json
+    rows = {row["solver"]: row for row in dma["rows"]}
+    assert all("energy_pj" in row and row["budget_bytes"] < dma["keep_all_peak_bytes"] for row in rows.values())
+    cores = ("-d", "rpi4", "--processors", "all", "--micro-batches", "2")
+    beside = poetc(*common, *cores, "--budgets", "3x", "--solvers", "heft,keep_all").json
+    times = {row["solver"]: row["time_ns"] for row in beside["rows"]}
+    assert times["heft"] < times["keep_all"]
+    refused = poetc(*common, "-d", "rpi4", "--dma", "--budgets", "80%", "--solvers", "dtr")
+    assert (refused.code, "cannot transfer while the processor computes" in refused.err) == (2, True)

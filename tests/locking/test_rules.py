@@ -230,7 +230,7 @@ def test_options_that_came_later_are_no_change() -> None:
     for given in (ENTRY.options, msgspec.structs.replace(ENTRY.options, fixed_order=True)):
         now = with_options(given, hash_of(given))
         old = msgspec.to_builtins(given)
-        for later in ("processors", "max_energy", "importance_at_least", "importance", "state", "dma"):
+        for later in ("group", "processors", "max_energy", "importance_at_least", "importance", "state", "dma"):
             del old[later]
             assert findings_of(with_options(given, hash_of(old)), now) == ()
         edited = with_options(given, hash_of({**old, "seed": 3}))

@@ -84,10 +84,13 @@ def test_the_deadline_is_obeyed(solver: str) -> None:
         solve(late, solver, OPTIONS)
 
 
-def test_dma_is_refused_by_name() -> None:
-    problem = dataclasses.replace(chain(6, page=(1, 1)), paging=Paging.DMA)
-    with pytest.raises(UnsupportedProblemError, match="chen: transfers that overlap"):
-        solve(problem, "chen", OPTIONS)
+@pytest.mark.parametrize("solver", BASELINES)
+def test_no_method_refuses_transfers_that_overlap_compute(solver: str) -> None:
+    problem = dataclasses.replace(with_budget(training_problem(Random(1), 3, paging=True), 0.9), paging=Paging.DMA)
+    schedule = attempt(problem, solver)
+    if schedule is not None:
+        trace = verify(problem, schedule)
+        assert available()[solver].paging or trace.page_ins == trace.page_outs == 0
 
 
 def test_what_works_on_chains_refuses_other_graphs() -> None:

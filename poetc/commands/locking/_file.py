@@ -19,7 +19,7 @@ from poetc.scheduling.schedule import LARGEST_SEED
 VERSION = 1
 # Newest first: older files were hashed without them.
 LATER_OPTIONS = (
-    "processors",
+    *("group", "processors"),
     *("max_energy", "importance_at_least", "importance"),
     *("state", "dma", "fixed_order", "max_written"),
 )
@@ -52,6 +52,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     gap: float = 0.0
     seed: int = 0
     fixed_order: bool = False
+    group: str = "auto"
     training: dict[str, float | int | str | tuple[str | float, ...]] = {}
 
 

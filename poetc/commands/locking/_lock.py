@@ -104,6 +104,7 @@ def options_of(request: SolveRequest, folder: Path) -> Options:
         gap=request.options.gap,
         seed=request.options.seed,
         fixed_order=request.options.fixed_order,
+        group=request.options.group,
         training=chosen,
     )
 
@@ -134,7 +135,11 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
         max_energy=options.max_energy,
         solver=options.solver,
         options=SolveOptions(
-            time_limit_s=options.time_limit_s, gap=options.gap, seed=options.seed, fixed_order=options.fixed_order
+            time_limit_s=options.time_limit_s,
+            gap=options.gap,
+            seed=options.seed,
+            fixed_order=options.fixed_order,
+            group=options.group,
         ),
     )
 
