@@ -241,9 +241,15 @@ def require_effect(options: Iterable[Option], values: Mapping[str, Any], chosen:
         if when is None or when.name not in chosen or not has_own_value(option, values):
             continue
         if not set(when.values) & set(chosen[when.name]):
-            only = " and ".join([", ".join(when.values[:-1])] * (len(when.values) > 1) + [when.values[-1]])
-            has = ", ".join(chosen[when.name])
-            raise UsageError(f"{option.flag} does nothing for --{when.name} {has}, only for {only}")
+            raise UsageError(no_effect(option, ", ".join(chosen[when.name])))
+
+
+def no_effect(option: Option, has: str) -> str:
+    """The message on an option that has no effect where the option that it depends on is `has`."""
+    assert option.when is not None
+    *others, last = option.when.values
+    only = f"{', '.join(others)} and {last}" if others else last
+    return f"{option.flag} does nothing for --{option.when.name} {has}, only for {only}"
 
 
 def has_own_value(option: Option, values: Mapping[str, Any]) -> bool:

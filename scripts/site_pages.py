@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 from poetc.cli import cli
+from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training import TRAINING
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -57,7 +58,35 @@ def pages() -> dict[Path, str]:
     written = {path: path.read_text().partition(MARK)[0] for path in (REFERENCE / "cli.md", REFERENCE / "c-api.md")}
     made = (commands(), c_interface())
     texts = {path: f"{text}{MARK}\n\n{part}\n" for (path, text), part in zip(written.items(), made, strict=True)}
-    return {**texts, STUB: stub()}
+    page = REFERENCE / "training.md"
+    return {**texts, STUB: stub(), page: with_tables(page.read_text())}
+
+
+def with_tables(page: str) -> str:
+    """The page with the tables that are made of declarations, each between two marks."""
+    for mark, lines in (("optimizers", optimizers()), ("options of optimizers", options_of_optimizers())):
+        begin, end = f"<!-- {mark}: make pages -->\n", "<!-- end -->"
+        before, _, rest = page.partition(begin)
+        page = before + begin + "".join(f"{line}\n" for line in lines) + end + rest.partition(end)[2]
+    return page
+
+
+def optimizers() -> list[str]:
+    rows = [f"| `{o.name}` | {o.help} | {o.state} |" for o in OPTIMIZERS.values()]
+    return ["| `--optimizer` | update | state a parameter |", "|---|---|---|", *rows]
+
+
+def options_of_optimizers() -> list[str]:
+    lines = ["| option | for | meaning | default |", "|---|---|---|---|"]
+    for option in TRAINING:
+        if option.when is not None and option.when.name == "optimizer":
+            own = [f"`{name}` {value:g}" for name, value in option.defaults[1].items()]
+            default = option.default_text or "; ".join(
+                [*([] if option.default is None else [f"{option.default:g}"]), *own]
+            )
+            names = ", ".join(f"`{name}`" for name in option.when.values)
+            lines.append(f"| `{option.flag}` | {names} | {option.help} | {default} |")
+    return lines
 
 
 def stub() -> str:

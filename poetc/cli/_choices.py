@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -10,7 +10,7 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from poetc import declare
-from poetc.declare import Option
+from poetc.declare import Option, no_effect
 from poetc.errors import UsageError
 
 
@@ -148,3 +148,22 @@ def declared(*options: Option) -> Callable[[Any], Any]:
         return function
 
     return apply
+
+
+def given_options(context: click.Context, options: Iterable[Option]) -> list[str]:
+    """The flags of those of `options` that were typed."""
+    return [o.flag for o in options if context.get_parameter_source(o.name) is ParameterSource.COMMANDLINE]
+
+
+def refuse_without_effect(context: click.Context, **chosen: str) -> None:
+    """UsageError for an option that was typed and depends on another choice than `chosen`, by name of the option."""
+    for parameter in context.command.params:
+        if not isinstance(parameter, DeclaredOption) or parameter.declared.when is None:
+            continue
+        when = parameter.declared.when
+        if (
+            when.name in chosen
+            and chosen[when.name] not in when.values
+            and given_options(context, [parameter.declared])
+        ):
+            raise UsageError(no_effect(parameter.declared, chosen[when.name]))

@@ -26,6 +26,7 @@ HEADINGS = {
     "output": "Output",
 }
 ALL, USUAL = "all", "usual"
+USUAL_ONES = ("out", "resume")  # of the options of one command
 WIDEST = 30  # columns of an option with its value, in the short help
 SHORT = 30  # a command with more options shows the usual ones
 
@@ -129,7 +130,7 @@ def group_of(option: click.Option) -> str:
 
 
 def is_usual(option: click.Option) -> bool:
-    return option.is_usual if isinstance(option, DeclaredOption) else option.name in ("out", "resume")
+    return option.is_usual if isinstance(option, DeclaredOption) else option.required or option.name in USUAL_ONES
 
 
 def _owner_first(option: click.Option) -> tuple[str, ...]:

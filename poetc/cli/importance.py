@@ -9,14 +9,35 @@ from typing import Any
 import click
 
 from poetc.cli import _options
+from poetc.cli._choices import given_options, refuse_without_effect
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.commands.options import EPOCHS, NORMALIZE, VALIDATION
+from poetc.declare import Option, When, Whole
+from poetc.errors import UsageError
+from poetc.training import TRAINING
 
 EPILOG = """\b
 Examples:
   poetc importance model.onnx --data train.npz -o importance.yaml
   poetc solve model.onnx --device stm32f746 --budget 128kB --train best --importance importance.yaml
 """
+
+
+# The gradient of the loss needs the loss and the model. The short trainings of --by accuracy have an optimizer, too.
+USED = tuple(o for o in TRAINING if o.group in ("loss", "model") and o.name not in ("output_logits", "micro_batches"))
+OF_TRIALS = tuple(o for o in TRAINING if o.group == "optimizer")
+BY_ACCURACY = When("by", ("accuracy",))
+JOBS = Option(
+    name="jobs",
+    values=Whole(1),
+    group="run",
+    short="-j",
+    metavar="N",
+    when=BY_ACCURACY,
+    default_text="one a core",
+    help="Processes.",
+)
 
 
 @command(short_help="Measure the worth of training each parameter, on your data.", epilog=EPILOG)
@@ -30,19 +51,8 @@ Examples:
     help="Measure; fisher: squared gradients in one pass over the data; accuracy: its rise after a short training of "
     "each update alone.",
 )
-@click.option("--validation", metavar="DATA", help="For --by accuracy: data on which the model is evaluated.")
-@click.option(
-    "--validation-split",
-    type=_options.Number(),
-    metavar="SHARE",
-    help="For --by accuracy: take this share of the data for validation.",
-)
-@click.option(
-    "--epochs", type=_options.Whole(1), default=1, show_default=True, metavar="N", help="For --by accuracy: epochs."
-)
-@click.option(
-    "-j", "--jobs", type=_options.Whole(1), metavar="N", help="For --by accuracy: processes. Default: one a core."
-)
+@_options.declared(*(replace(option, when=BY_ACCURACY) for option in (*VALIDATION, replace(EPOCHS, default=1))))
+@_options.declared(JOBS)
 @click.option(
     "--shares",
     default="1/8:norm,1/4:norm,1/2:norm",
@@ -54,11 +64,7 @@ Examples:
     "--ranks", default="4", show_default=True, metavar="RANKS", help="Ranks of adapters, with commas; '' for none."
 )
 @click.option("--samples", type=_options.Whole(1), metavar="N", help="The first N samples only. Default: all.")
-@click.option(
-    "--normalize",
-    metavar="HOW",
-    help="Scale inputs as poetc train does: 0..255, 0..255->-1..1, MEAN,STD, or auto.",
-)
+@_options.declared(NORMALIZE)
 @_options.any_range_option
 @click.option(
     "-o",
@@ -72,7 +78,7 @@ Examples:
 )
 @click.option("--html", type=_options.FILE, metavar="FILE", help="Also write a page with a plot.")
 @_options.batch_option
-@_options.training_options
+@_options.declared(*USED, *(replace(option, when=BY_ACCURACY) for option in OF_TRIALS))
 @_options.output_options
 @click.pass_context
 def importance(
@@ -115,6 +121,9 @@ def importance(
     from poetc.reporting import importance as page
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    refuse_without_effect(context, by=by)
+    if model.is_dir() and (given := given_options(context, TRAINING)):
+        raise UsageError(f"{given[0]}: {model} is solved already; leave the option out, or give the ONNX file")
     training = _options.training_from(options)
     asked = command.model_of_directory(model) if model.is_dir() else ModelRequest(source=model, training=training)
     if batch is not None or not model.is_dir():

@@ -226,9 +226,9 @@ DATA = (
         values=Text(),
         group="data",
         metavar="DATA",
-        usual="FILE.npz, .csv, .parquet, folder, module:function.",
-        help="Training data: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv or .parquet table, a folder of "
-        "images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train.",
+        usual="FILE.npz, .csv, .jsonl, .parquet, folder, module:function.",
+        help="Training data: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv, .jsonl or .parquet table, a "
+        "folder of images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train.",
     ),
     *VALIDATION,
     NORMALIZE,

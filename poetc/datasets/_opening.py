@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 
 from poetc.datasets import function
 from poetc.datasets._columns import Samples
+from poetc.datasets._kinds import KINDS, Request
 from poetc.datasets._matching import Note, parse_selection
 from poetc.datasets._slots import Slot
-from poetc.datasets.arrays import read_npy, read_npy_folder, read_npz
-from poetc.datasets.csv_table import read_csv
+from poetc.datasets.arrays import read_npy
 from poetc.datasets.function import BatchFunction, load_function
-from poetc.datasets.image_folder import is_image_folder, read_images
-from poetc.datasets.parquet_table import read_parquet
 from poetc.errors import UsageError
 
-KINDS = (
-    "an .npz file, X.npy,Y.npy, a folder of .npy files or of images by class, a .csv, a .parquet, or module:function"
-)
+# Each module of a kind declares it. The folder of images comes before that of arrays, which takes more folders.
+for _module in sorted((m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])), reverse=True):
+    if not _module.startswith("_"):
+        importlib.import_module(f"poetc.datasets.{_module}")
 
 
 def open_source(
@@ -38,22 +39,14 @@ def open_source(
     if len(pieces) > 1 and all(piece.suffix == ".npy" for piece in pieces):
         return read_npy([_require(piece, option) for piece in pieces], slots)
     path = _require(Path(place), option)
+    request = Request(path=path, slots=slots, selection=selection, classes=classes, note=note)
+    for kind in KINDS.values():
+        if kind.takes(path):
+            return kind.read(request)
     if path.is_dir():
-        if is_image_folder(path):
-            return read_images(path, slots, classes, note)
-        if any(path.glob("*.npy")):
-            return read_npy_folder(path, slots, selection)
         raise UsageError(f"{option} {path}: is a folder without .npy files and without folders of images")
-    match path.suffix.lower():
-        case ".npz":
-            return read_npz(path, slots, selection)
-        case ".npy":
-            return read_npy([path], slots)
-        case ".csv" | ".tsv":
-            return read_csv(path, slots, selection, classes)
-        case ".parquet":
-            return read_parquet(path, slots, selection, classes)
-    raise UsageError(f"{option} {path}: of no kind that is known by its name; give {KINDS}")
+    known = ", ".join(kind.words for kind in KINDS.values())
+    raise UsageError(f"{option} {path}: of no kind that is known by its name; give {known}, or module:function")
 
 
 def fits(text: str, slots: Sequence[Slot]) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import BufferedReader
 from pathlib import Path
 
 import numpy as np
 
 from poetc.datasets._columns import Column, Samples
+from poetc.datasets._kinds import Request, declare, declare_folder
 from poetc.datasets._matching import match
 from poetc.datasets._slots import Slot
 from poetc.datasets._stored import StoredArray
@@ -20,9 +21,9 @@ from poetc.graph import Array
 _LOCAL_HEADER_BYTES = 30  # of a member of a zip archive, before its name and its extra field
 
 
-def read_npz(path: Path, slots: Sequence[Slot], selection: Mapping[str, str]) -> Samples:
+def read_npz(request: Request) -> Samples:
     """The arrays of an archive, by name."""
-    return match(str(path), _members(path), slots, selection)
+    return match(str(request.path), _members(request.path), request.slots, request.selection)
 
 
 def read_npy(paths: Sequence[Path], slots: Sequence[Slot]) -> Samples:
@@ -36,9 +37,10 @@ def read_npy(paths: Sequence[Path], slots: Sequence[Slot]) -> Samples:
     return match(where, columns, slots, selection)
 
 
-def read_npy_folder(path: Path, slots: Sequence[Slot], selection: Mapping[str, str]) -> Samples:
+def read_npy_folder(request: Request) -> Samples:
     """A folder with NAME.npy for each input, and target.npy."""
-    return match(str(path), {p.stem: _npy(p) for p in sorted(path.glob("*.npy"))}, slots, selection)
+    path = request.path
+    return match(str(path), {p.stem: _npy(p) for p in sorted(path.glob("*.npy"))}, request.slots, request.selection)
 
 
 def _npy(path: Path) -> Column:
@@ -98,3 +100,8 @@ def _stored(path: Path, file: BufferedReader) -> StoredArray | None:
     if dtype.hasobject or not shape or 0 in shape or (fortran and len(shape) > 1):
         return None
     return StoredArray(path, file.fileno(), file.tell(), dtype, shape)
+
+
+declare("npz", "an .npz file", read_npz, ".npz")
+declare("npy", "X.npy,Y.npy", lambda request: read_npy([request.path], request.slots), ".npy")
+declare_folder("npy-folder", "a folder of .npy files", read_npy_folder, lambda path: any(path.glob("*.npy")))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from poetc.datasets._columns import Samples
-from poetc.datasets._slots import Slot
+from poetc.datasets._kinds import Request, declare
 from poetc.datasets._tables import from_table
 from poetc.errors import UsageError
 from poetc.files import read_file
@@ -16,8 +14,9 @@ from poetc.files import read_file
 LARGEST_BYTES = 1 << 32
 
 
-def read_csv(path: Path, slots: Sequence[Slot], selection: Mapping[str, str], classes: tuple[str, ...]) -> Samples:
+def read_csv(request: Request) -> Samples:
     """A table with a line of names, or without: then columns are called 1, 2, ..."""
+    path = request.path
     try:
         text = read_file(path, LARGEST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -43,7 +42,7 @@ def read_csv(path: Path, slots: Sequence[Slot], selection: Mapping[str, str], cl
     columns = {name: [row[i].strip() for row in rows[first:]] for i, name in enumerate(names)}
     if len(columns) != len(names):
         raise UsageError(f"{path}: two columns have the same name")
-    return from_table(str(path), columns, slots, selection, classes, first_row=first + 1)
+    return from_table(str(path), columns, request.slots, request.selection, request.classes, first_row=first + 1)
 
 
 def _is_number(cell: str) -> bool:
@@ -52,3 +51,6 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+declare("csv", "a .csv", read_csv, ".csv", ".tsv")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from poetc.datasets._columns import Samples
+from poetc.datasets._kinds import Request, declare_folder
 from poetc.datasets._slots import Slot
 from poetc.errors import UsageError
 from poetc.files import read_file
@@ -72,11 +72,12 @@ def is_image_folder(path: Path) -> bool:
     return any(_images_in(folder) for folder in path.iterdir() if folder.is_dir())
 
 
-def read_images(path: Path, slots: Sequence[Slot], classes: tuple[str, ...], note: Callable[[str], None]) -> Samples:
-    """Every image of every class, in the order of their names. Images of another size are resized, which `note` says.
+def read_images(request: Request) -> Samples:
+    """Every image of every class, in the order of their names. Images of another size are resized, which a note says.
 
     Classes are numbered in the order of their folders' names, or of `classes` where an earlier source had them.
     """
+    path, slots, classes, note = request.path, request.slots, request.classes, request.note
     try:
         from PIL import Image
     except ImportError as error:
@@ -127,3 +128,6 @@ def _layout(path: Path, slot: Slot) -> tuple[int, bool]:
     if len(shape) == 3 and shape[2] in _MODES:
         return shape[2], True
     raise UsageError(f"{path}: input {slot.name!r} takes {slot.wanted}, which are not images of 1, 3 or 4 channels")
+
+
+declare_folder("images", "a folder of images by class", read_images, is_image_folder)

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from poetc.datasets._columns import Samples
-from poetc.datasets._slots import Slot
+from poetc.datasets._kinds import Request, declare
 from poetc.datasets._tables import from_table
 from poetc.errors import UsageError
 from poetc.files import open_file
 
 
-def read_parquet(path: Path, slots: Sequence[Slot], selection: Mapping[str, str], classes: tuple[str, ...]) -> Samples:
+def read_parquet(request: Request) -> Samples:
     """A table as `poetc.datasets.csv_table` reads one, or with a column of lists for each input."""
+    path = request.path
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
@@ -37,4 +36,7 @@ def read_parquet(path: Path, slots: Sequence[Slot], selection: Mapping[str, str]
             raise UsageError(f"{path}: row {row}, column {name!r} is empty")
         values = column.to_pylist() if arrow.types.is_nested(column.type) else column.to_numpy()
         table[name] = values if isinstance(values, list) or values.dtype.kind not in "fiub" else np.asarray(values)
-    return from_table(str(path), table, slots, selection, classes, first_row=0)
+    return from_table(str(path), table, request.slots, request.selection, request.classes, first_row=0)
+
+
+declare("parquet", "a .parquet", read_parquet, ".parquet")

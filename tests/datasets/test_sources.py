@@ -78,6 +78,17 @@ def test_npy_files_side_by_side_and_in_a_folder(tmp_path: Path) -> None:
         assert (opened(text, IMAGE, CLASS).take(np.array([3]))["x"] == 3).all()
 
 
+def test_each_json_line_is_a_sample(tmp_path: Path) -> None:
+    lines = '{"x": [1, 2, 3], "y": "rose"}\n\n{"x": [4, 5, 6], "y": "iris"}\n'
+    (tmp_path / "iris.jsonl").write_text(lines)
+    samples = opened(tmp_path / "iris.jsonl", FEATURES, CLASS)
+    assert samples.classes == ("iris", "rose")
+    taken = samples.take(np.arange(2))
+    assert taken["x"].tolist() == [[1, 2, 3], [4, 5, 6]] and taken[CLASS.name].tolist() == [1, 0]
+    (tmp_path / "features.jsonl").write_text('{"a": 1, "b": 2, "c": 3.5, "target": 2}\n')
+    assert opened(tmp_path / "features.jsonl", FEATURES, CLASS).take(np.arange(1))["x"].tolist() == [[1, 2, 3.5]]
+
+
 def test_each_csv_row_is_a_sample(tmp_path: Path) -> None:
     (tmp_path / "iris.csv").write_text("a,b,c,kind\n1,2,3,rose\n4,5,6,iris\n7,8,9,rose\n")
     samples = opened(tmp_path / "iris.csv", FEATURES, CLASS)
@@ -189,6 +200,11 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.npz", "no archive", "not an .npz file of arrays"),
         ("d.npy", "no array", "not an .npy file|needed are 2"),
         ("d.txt", "x", "of no kind that is known by its name"),
+        ("d.jsonl", "", "holds no samples"),
+        ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": [1, 2', "line 2 is not JSON"),
+        ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n[1, 2, 3]\n', "line 2 is not an object with keys"),
+        ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": [1, 2, 3]}\n', "line 2 lacks the key 'y'"),
+        ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": null, "y": 0}\n', "line 2: 'x' is neither a number"),
         ("d.csv", "", "holds no samples"),
         ("d.csv", "a,b,c,d\n", "holds no samples"),
         ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),

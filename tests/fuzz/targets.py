@@ -200,6 +200,11 @@ def _npz_seeds() -> Seeds:
     yield "compressed", file.getvalue()
 
 
+def _json_lines_seeds() -> Seeds:
+    yield "line", b'{"x": [1, 2.5, 3], "target": 1}\n{"x": [1, 2.5, 3], "target": 0}\n'
+    yield "features", b'{"a": 1, "b": 2, "c": 3, "label": "rose"}\n'
+
+
 def _csv_seeds() -> Seeds:
     yield "header", b"a,b,c,label\n1,2,3,cat\n4,5,6,dog\n7,8,9,cat\n"
     yield "quoted", b'a,"b, c",d,target\n1,2,"3.5e-3",0\n-4,nan,6,1\n'
@@ -363,6 +368,7 @@ TARGETS: dict[str, Target] = {
     "npy": Target(_read_data("data.npy", SLOTS[:1]), _npy_seeds),
     "npz": Target(_read_data("data.npz"), _npz_seeds),
     "csv": Target(_read_data("data.csv"), _csv_seeds),
+    "json-lines": Target(_read_data("data.jsonl"), _json_lines_seeds),
     "parquet": Target(_read_data("data.parquet"), _parquet_seeds),
     "image": Target(_read_image, _image_seeds),
     "arrays": Target(_as_file("arrays.npz", read_arrays), _npz_seeds),

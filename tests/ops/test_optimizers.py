@@ -182,8 +182,39 @@ def test_the_step_counter_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["Sgd", "Momentum", "Adam", "Adagrad", "RmsProp", "Lion", "Nadam", "StepCount", "BatchNormUpdate"]
+    "kind",
+    ["Sgd", "Momentum", "Adam", "Adagrad", "RmsProp", "Lion", "Nadam", "Adafactor", "StepCount", "BatchNormUpdate"],
 )
 def test_updates_run_once_and_in_place(kind: str) -> None:
     assert not spec(kind).recomputable
     assert spec(kind).must_alias
+
+
+@pytest.mark.parametrize("shape", [(33,), (5, 7), (2, 3, 4, 3)])
+def test_ten_steps_of_adafactor(shape: tuple[int, ...]) -> None:
+    """PyTorch's formulas, which keep the sums of rows and columns as norms."""
+    random = np.random.default_rng(5)
+    start = random.standard_normal(shape).astype(np.float32)
+    states = [shape] if len(shape) == 1 else [shape[:-1], (*shape[:-2], shape[-1])]
+    kind = "AdafactorVector" if len(shape) == 1 else "Adafactor"
+    state = [start, *(np.zeros(s, np.float32) for s in states)]
+    w, epsilon, decay = start.astype(np.float64), np.finfo(np.float32).eps, 0.1
+    means = [np.zeros(s) for s in states]
+    for step in range(1, STEPS + 1):
+        g = random.standard_normal(shape).astype(np.float32)
+        inputs = [*state, g, np.float32([LR]), np.int32([step])]
+        state = list(run_kernel(kind, {"weight_decay": decay}, inputs))
+        g, fresh = g.astype(np.float64), step**-0.8
+        alpha = max(1e-3, np.linalg.norm(w) / math.sqrt(w.size)) * min(LR, 1 / math.sqrt(step))
+        w = w * (1 - LR * decay)
+        if len(shape) == 1:
+            means = [(1 - fresh) * means[0] + fresh * g * g]
+            estimate = means[0]
+        else:
+            rows, columns = (np.linalg.norm(g, axis=a) ** 2 / g.shape[a] for a in (-1, -2))
+            means = [(1 - fresh) * old + fresh * now for old, now in zip(means, (rows, columns), strict=True)]
+            estimate = np.einsum("...i,...j->...ij", *means)
+            estimate /= np.maximum(means[0].mean(-1), epsilon)[..., None, None]
+        update = g / np.sqrt(np.maximum(estimate, epsilon**2))
+        w = w - alpha / max(1.0, np.linalg.norm(update) / math.sqrt(update.size)) * update
+    assert np.abs(state[0] - w).max() < 3e-6 * np.abs(w - start).max()

@@ -47,7 +47,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimizer:
-    """`rule`: the update of a parameter of that type, with these training options.
+    """`help` and `state`: its update, and its state a parameter, in words. `rule`: the update of a parameter of a type.
 
     `defaults`: of options that others have with another default. `counts_steps`: its updates read the number of the
     step. `shared`: a state for all parameters.
@@ -55,6 +55,7 @@ class Optimizer:
 
     name: str
     help: str
+    state: str
     rule: Callable[[Any, TensorType], Rule]
     options: tuple[Option, ...] = ()
     defaults: Mapping[str, float] = field(default_factory=dict)

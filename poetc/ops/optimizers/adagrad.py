@@ -50,7 +50,8 @@ def _rule(options: Any, type: TensorType) -> Rule:
 declare(
     Optimizer(
         name="adagrad",
-        help="Divides by the root of the sum of squares.",
+        help="g divided by the root of the sum of squares",
+        state="one tensor",
         rule=_rule,
         options=(EPSILON,),
         defaults={"epsilon": 1e-10},

@@ -74,7 +74,11 @@ def _rule(options: Any, type: TensorType) -> Rule:
 
 
 for _name, _help in (
-    ("adam", "Adam, with weight decay in the gradient."),
-    ("adamw", "Adam, with weight decay taken off the weight."),
+    ("adam", "Adam with bias correction"),
+    ("adamw", "Adam with decoupled weight decay"),
 ):
-    declare(Optimizer(name=_name, help=_help, rule=_rule, options=(BETA1, BETA2, EPSILON), counts_steps=True))
+    declare(
+        Optimizer(
+            name=_name, help=_help, state="two tensors", rule=_rule, options=(BETA1, BETA2, EPSILON), counts_steps=True
+        )
+    )

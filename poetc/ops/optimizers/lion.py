@@ -55,7 +55,8 @@ def _rule(options: Any, type: TensorType) -> Rule:
 declare(
     Optimizer(
         name="lion",
-        help="Moves by the sign of the mean gradient; weight decay is taken off the weight.",
+        help="the sign of an average of gradients",
+        state="one tensor",
         rule=_rule,
         options=(BETA1, BETA2),
         defaults={"beta2": 0.99},

@@ -50,4 +50,8 @@ def _rule(options: Any, type: TensorType) -> Rule:
     return Rule("Momentum", ("velocity",), {"momentum": options.momentum, "nesterov": False})
 
 
-declare(Optimizer(name="momentum", help="v = momentum · v + g, w -= lr · v.", rule=_rule, options=(MOMENTUM,)))
+declare(
+    Optimizer(
+        name="momentum", help="v = momentum v + g; w -= lr v", state="one tensor", rule=_rule, options=(MOMENTUM,)
+    )
+)

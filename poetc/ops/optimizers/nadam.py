@@ -122,7 +122,8 @@ def _shared(options: Any) -> Shared:
 declare(
     Optimizer(
         name="nadam",
-        help="Adam with Nesterov's momentum, which grows from step to step.",
+        help="Adam with Nesterov's momentum, which grows from step to step",
+        state="two tensors",
         rule=_rule,
         options=(BETA1, BETA2, EPSILON, MOMENTUM_DECAY),
         counts_steps=True,

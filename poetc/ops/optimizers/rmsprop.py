@@ -128,7 +128,8 @@ def _rule(options: Any, type: TensorType) -> Rule:
 declare(
     Optimizer(
         name="rmsprop",
-        help="Divides by the root of the mean square.",
+        help="g divided by a running root mean square, with `--centered` by the deviation",
+        state="one to three tensors",
         rule=_rule,
         options=(ALPHA, CENTERED, MOMENTUM, EPSILON),
         defaults={"momentum": 0.0},

@@ -61,4 +61,4 @@ class SgdSlices(OpSpec):
         return Kernel("poetc_op_sgd_slices", slices, (op.get_float("weight_decay"),))
 
 
-declare(Optimizer(name="sgd", help="w -= lr · g.", rule=lambda options, type: Rule("Sgd")))
+declare(Optimizer(name="sgd", help="w -= lr g", state="none", rule=lambda options, type: Rule("Sgd")))

@@ -6,7 +6,7 @@ from tests.ops.cases import optimizer
 from tests.support.kernels import Case
 
 W = (3, 7)
-UPDATES = ("Sgd", "Momentum", "Adam", "Adagrad", "RmsProp", "Lion", "Nadam", "StepCount")
+UPDATES = ("Sgd", "Momentum", "Adam", "Adagrad", "RmsProp", "Lion", "Nadam", "Adafactor", "StepCount")
 
 
 def gated(case: Case, left: int) -> Case:

@@ -21,6 +21,14 @@ def rms_prop(suffix: str, states: int, **attributes: Attribute) -> Case:
     return Case(f"RmsProp{suffix}", inputs, attributes, 2e-6)
 
 
+def adafactor(step: int, shape: tuple[int, ...], **attributes: Attribute) -> Case:
+    kind, states = "Adafactor", [shape[:-1], (*shape[:-2], shape[-1])]
+    if len(shape) == 1:
+        kind, states = "AdafactorVector", [shape]
+    inputs = (shape, *(uniform(state, 0, 1) for state in states), shape, LR, np.int32([step]))
+    return Case(kind, inputs, attributes, 2e-6, 1e-6, note=f"step {step}, {shape}")
+
+
 def nadam(step: int, product: float, **attributes: Attribute) -> Case:
     inputs = (W, W, uniform(W, 0, 1), W, LR, np.int32([step]), np.float32([product]))
     return Case("Nadam", inputs, attributes, 2e-6, 1e-6, note=f"step {step}")
@@ -75,6 +83,9 @@ CASES = [
     ),
     Case("Lion", (W, W, W, LR)),
     Case("Lion", (W, W, W, LR), {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.1}),
+    *(adafactor(step, W) for step in (1, 2, 1000)),
+    adafactor(3, (2, 3, 5, 4), weight_decay=0.1, update_limit=0.25, beta2_decay=-0.5),
+    adafactor(7, (11,), weight_decay=0.1),
     nadam(1, 0.45),
     nadam(40, 1e-9),
     nadam(2**31 - 1, 0.0, beta1=0.8, beta2=0.99, epsilon=1e-3, momentum_decay=0.1, weight_decay=0.1),

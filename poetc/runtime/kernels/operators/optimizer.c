@@ -4,6 +4,7 @@
  * Layout: parameters, gradient and optimizer state are dense arrays of the same size.
  * Order of sums: nothing is added here. */
 #include "operators/poetc_descend.h"
+#include "operators/poetc_gated.h"
 #include "poetc_math.h"
 
 /* w, g, lr -> w. ints: elements; floats: weight decay. */
@@ -228,18 +229,6 @@ int poetc_op_step_count(const poetc_call *call)
     *next = *step < INT32_MAX ? *step + 1 : *step;
     return POETC_OK;
 }
-
-/* An update that runs in the last of several steps only. It has one operand more than the update itself, before the
- * others: the steps that are left. */
-#define POETC_GATED(name)                                                                                              \
-    int poetc_op_##name(const poetc_call *call);                                                                       \
-    int poetc_op_gated_##name(const poetc_call *call);                                                                 \
-    int poetc_op_gated_##name(const poetc_call *call)                                                                  \
-    {                                                                                                                  \
-        poetc_call inner = *call;                                                                                      \
-        inner.refs = call->refs + 1;                                                                                   \
-        return *(const int32_t *)poetc_in(call, 0) ? POETC_OK : poetc_op_##name(&inner);                               \
-    }
 
 POETC_GATED(sgd)
 POETC_GATED(momentum)
