@@ -19,7 +19,7 @@ from poetc.frontend._node import Malformed, Node, Unsupported, normalize_axis
 from poetc.frontend._reading import is_float, read_tensor, widened
 from poetc.graph import Origin
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _MOST_STEPS = 10_000
 _TYPICAL = 2  # the step that others are as large as; the first may begin with zeros
 _ENDLESS = 2**31 - 1
@@ -33,7 +33,7 @@ Translate = Callable[[Node], None]
 
 def unrolled(c: Importer, n: Node, translate: Translate) -> list[Value]:
     """The outputs of a Loop, Scan or If. `translate` takes a node of its body, with names that exist once."""
-    return {"If": _branch, "Loop": _loop, "Scan": _scan}[n.op](c, n, translate)
+    return {"If": _branch, "Loop": _loop, "Scan": _scan, "SequenceMap": _map}[n.op](c, n, translate)
 
 
 class _Body:
@@ -269,6 +269,26 @@ def _scan(c: Importer, n: Node, translate: Translate) -> list[Value]:
     return [
         *(c.value(s) for s in states),
         *(_joined(c, parts[::-1] if back else parts, axis) for parts, axis, back in found),
+    ]
+
+
+def _map(c: Importer, n: Node, translate: Translate) -> list[Value]:
+    """The body once for each member; further inputs are sequences of the same length, or tensors for all."""
+    given = [c.value(i) for i in n.inputs]
+    if not given or not given[0].is_sequence:
+        raise Malformed("its first input is not a sequence")
+    length = len(given[0].sequence)
+    if any(v.is_sequence and len(v.sequence) != length for v in given):
+        raise Malformed("its sequences have different lengths")
+    body = _Body(c, n, n.get_graph("body"), translate)
+    results: list[list[Value]] = [[] for _ in body.graph.output]
+    for t in range(length):
+        names = [body.bind(v.sequence[t] if v.is_sequence else v, f"{body.label}.member.{t}") for v in given]
+        for result, name in zip(results, body.step(names, f".{t}"), strict=True):
+            result.append(c.value(name))
+    return [
+        Value(o, (), np.dtype(np.float32), sequence=r, is_sequence=True)
+        for o, r in zip(n.outputs, results, strict=False)
     ]
 
 

@@ -36,6 +36,7 @@ class Value:
     given: bool = False  # its numbers stand in the file, rather than being computed here
     node: Node | None = None
     sequence: list[Value] = field(default_factory=list)
+    is_sequence: bool = False  # which may be empty
     origin: Origin | None = None  # where the file has it, if it is given
 
     @property
@@ -233,7 +234,7 @@ class Importer:
 
     def tensor(self, value: Value) -> str:
         """The graph tensor that holds the value; a known one becomes a tensor with a value, once."""
-        if value.sequence:
+        if value.is_sequence:
             raise Unsupported("a sequence where a tensor is needed")
         if not value.tensor:
             if value.array is None:

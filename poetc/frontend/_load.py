@@ -280,7 +280,7 @@ class _Source:
                 c.note(f"output {name!r} is given, not computed: dropped")
                 continue
             value = c.value(name)
-            if value.sequence:
+            if value.is_sequence:
                 raise UnsupportedModelError(f"output {name!r} is a sequence")
             if not value.tensor or (value.known and not value.weight):
                 c.note(f"output {name!r} does not depend on the inputs: dropped")
@@ -417,8 +417,6 @@ class _Translator:
             self._bind(n, unrolled(c, n, self._one))
             self._check_rebatched(n)
             return
-        if n.op == "SequenceMap":
-            raise Unsupported("control flow; export the model without it (trace, do not script)")
         inputs = [c.value(i) for i in n.inputs if i]
         if n.op == "Constant":
             self._bind(n, constant(n))
@@ -432,7 +430,7 @@ class _Translator:
         if n.op == "ConstantOfShape" and all(v.known for v in inputs):
             self._bind(n, constant_of_shape(c, n))
             return
-        foldable = all(v.known for v in inputs) and not any(v.sequence for v in inputs) and bool(inputs)
+        foldable = all(v.known for v in inputs) and not any(v.is_sequence for v in inputs) and bool(inputs)
         foldable = foldable and n.op not in _folding.NOT_FOLDABLE and not n.op.startswith("Sequence")
         foldable = foldable and onnx.defs.has(n.op)
         if foldable and n.op == "DequantizeLinear":
@@ -495,7 +493,7 @@ class _Translator:
             return
         for o in n.outputs:
             value, before = self.c.values.get(o), rebatch.shapes.get(o)
-            if value is None or before is None or value.sequence:
+            if value is None or before is None or value.is_sequence:
                 continue
             now = value.shape
             changed = [k for k, (a, b) in enumerate(zip(before, now, strict=False)) if a != b]

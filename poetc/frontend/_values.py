@@ -103,7 +103,7 @@ def constant_of_shape(c: Importer, n: Node) -> Value:
 
 def shape_of(c: Importer, n: Node) -> Value:
     value = c.input(n, 0)
-    if value.sequence:
+    if value.is_sequence:
         raise Unsupported("the shape of a sequence")
     if n.op == "Size":
         return c.constant(np.array(value.elements, np.int64), n.outputs[0])

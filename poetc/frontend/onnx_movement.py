@@ -401,9 +401,15 @@ def one_hot(c: Importer, n: Node) -> str:
 
 
 def _sequence(c: Importer, n: Node, members: list[Value]) -> Value:
-    if not members:
-        raise Unsupported("an empty sequence")
-    return Value(n.outputs[0], (), members[0].dtype, sequence=members)
+    dtype = members[0].dtype if members else np.dtype(np.float32)
+    return Value(n.outputs[0], (), dtype, sequence=members, is_sequence=True)
+
+
+def _members(c: Importer, n: Node) -> list[Value]:
+    value = c.input(n, 0)
+    if not value.is_sequence:
+        raise Malformed("its input is not a sequence")
+    return value.sequence
 
 
 def _as_value(c: Importer, tensor: str, like: Value) -> Value:
@@ -413,6 +419,31 @@ def _as_value(c: Importer, tensor: str, like: Value) -> Value:
 @onnx_operator("SequenceConstruct")
 def sequence_construct(c: Importer, n: Node) -> Value:
     return _sequence(c, n, [c.input(n, k) for k in range(len(n.inputs))])
+
+
+@onnx_operator("SequenceEmpty")
+def sequence_empty(c: Importer, n: Node) -> Value:
+    return _sequence(c, n, [])
+
+
+@onnx_operator("SequenceInsert")
+def sequence_insert(c: Importer, n: Node) -> Value:
+    members = list(_members(c, n))
+    at = c.ints(c.input(n, 2), "the position")[0] if n.has_input(2) else len(members)
+    if not -len(members) <= at <= len(members):
+        raise Malformed(f"position {at} is out of range for a sequence of {len(members)}")
+    members.insert(at, c.input(n, 1))
+    return _sequence(c, n, members)
+
+
+@onnx_operator("SequenceErase")
+def sequence_erase(c: Importer, n: Node) -> Value:
+    members = list(_members(c, n))
+    at = c.ints(c.input(n, 1), "the position")[0] if n.has_input(1) else -1
+    if not -len(members) <= at < len(members):
+        raise Malformed(f"position {at} is out of range for a sequence of {len(members)}")
+    del members[at]
+    return _sequence(c, n, members)
 
 
 @onnx_operator("SplitToSequence")
@@ -440,7 +471,7 @@ def split_to_sequence(c: Importer, n: Node) -> Value:
 
 @onnx_operator("SequenceAt")
 def sequence_at(c: Importer, n: Node) -> Value:
-    sequence = c.input(n, 0).sequence
+    sequence = _members(c, n)
     (position,) = c.ints(c.input(n, 1), "the position")
     if not -len(sequence) <= position < len(sequence):
         raise Malformed(f"position {position} is out of range for a sequence of {len(sequence)}")
@@ -449,14 +480,14 @@ def sequence_at(c: Importer, n: Node) -> Value:
 
 @onnx_operator("SequenceLength")
 def sequence_length(c: Importer, n: Node) -> Value:
-    return c.constant(np.array(len(c.input(n, 0).sequence), np.int64), n.outputs[0])
+    return c.constant(np.array(len(_members(c, n)), np.int64), n.outputs[0])
 
 
 @onnx_operator("ConcatFromSequence")
 def concat_from_sequence(c: Importer, n: Node) -> str:
-    members, axis = c.input(n, 0).sequence, n.get_int("axis")
+    members, axis = _members(c, n), n.get_int("axis")
     if not members:
-        raise Malformed("its input is not a sequence")
+        raise Unsupported("an empty sequence")
     if n.get_int("new_axis", 0):
         rank = len(members[0].shape) + 1
         axis = normalize_axis(axis, rank)

@@ -134,7 +134,7 @@ def _over_axes(n: Node, axes: Sequence[int]) -> onnx.NodeProto:
     part = helper.make_node(n.op, list(n.inputs), ["y"])
     for a in n.proto.attribute:
         values = list(a.ints)
-        if a.name in ("kernel_shape", "strides", "dilations") and len(values) == 3:
+        if a.name in ("kernel_shape", "strides", "dilations", "output_padding", "output_shape") and len(values) == 3:
             values = [values[k] for k in axes]
         elif a.name == "pads" and len(values) == 6:
             values = [values[k + 3 * side] for side in (0, 1) for k in axes]
@@ -147,10 +147,40 @@ def _over_axes(n: Node, axes: Sequence[int]) -> onnx.NodeProto:
 @onnx_operator("ConvTranspose")
 def conv_transpose(c: Importer, n: Node) -> str:
     x, w, bias = c.input(n, 0), c.input(n, 1), c.optional(n, 2)
+    if len(x.shape) == 5:
+        return _volume_from_planes(c, n, x, w, bias)
     rank = _spatial_rank(x)
     image, shape = _image(c, x)
     weight = _filters(c, w, rank)
-    kernel = (c.shape(weight)[2], c.shape(weight)[3])
+    attributes = _transposed_geometry(n, shape, (c.shape(weight)[2], c.shape(weight)[3]), rank)
+    return _back(c, c.emit1("ConvTranspose", [image, weight, *([bias] if bias else [])], attributes), rank)
+
+
+def _volume_from_planes(c: Importer, n: Node, x: Value, w: Value, bias: Value | None) -> str:
+    """Over [N, C, D, H, W]: over planes, where each tap along the depth has channels of its own, then over the depth.
+
+    The second has a fixed filter, the identity: tap k of a channel goes to place k.
+    """
+    batch, channels, depth, *plane = x.shape
+    if len(w.shape) != 5 or w.shape[0] != channels or tuple(n.get_ints("kernel_shape") or w.shape[2:]) != w.shape[2:]:
+        raise Malformed(f"the weight has shape {list(w.shape)}")
+    group, (_, each, taps, *kernel) = n.get_int("group", 1), w.shape
+    flat = _transposed_geometry(Node(_over_axes(n, (1, 2))), (1, 1, *plane), (kernel[0], kernel[1]), 2)
+    planes = c.reshape(c.transpose(x, (0, 2, 1, 3, 4)), (batch * depth, channels, *plane))
+    weight = c.reshape(w, (channels, each * taps, *kernel))
+    y = c.emit1("ConvTranspose", [planes, weight], {**flat, "group": group})
+    outputs, (rows, columns) = each * group, c.shape(y)[2:]
+    along = _transposed_geometry(Node(_over_rows(_over_axes(n, (0,)))), (1, 1, depth, 1), (taps, 1), 2)
+    y = c.transpose(c.reshape(y, (batch, depth, outputs * taps, rows * columns)), (0, 2, 1, 3))
+    c.room(outputs, taps, taps)
+    identity = c.constant(np.tile(np.eye(taps, dtype=np.float32), (outputs, 1)).reshape(outputs * taps, 1, taps, 1))
+    added = [bias] if bias else []
+    y = c.emit1("ConvTranspose", [y, identity, *added], {**along, "group": outputs})
+    return c.reshape(y, (batch, outputs, c.shape(y)[2], rows, columns))
+
+
+def _transposed_geometry(n: Node, shape: Sequence[int], kernel: Pair, rank: int) -> dict[str, Attribute]:
+    """Attributes of ConvTranspose for an image of `shape` [N, C, H, W], the size of its output resolved."""
     extra = _pair(n.get_ints("output_padding"), rank, 0, "output_padding")
     wanted = n.get_ints("output_shape")
     auto = n.get_str("auto_pad", "NOTSET")
@@ -175,8 +205,7 @@ def conv_transpose(c: Importer, n: Node) -> str:
         geometry: dict[str, Attribute] = {"strides": strides, "dilations": dilations, "pads": (*before, *after)}
     else:
         geometry = _geometry(n, shape[2:], kernel, rank)
-    attributes = {**geometry, "group": n.get_int("group", 1), "output_padding": extra}
-    return _back(c, c.emit1("ConvTranspose", [image, weight, *([bias] if bias else [])], attributes), rank)
+    return {**geometry, "group": n.get_int("group", 1), "output_padding": extra}
 
 
 @onnx_operator("MaxPool", "AveragePool")
@@ -224,10 +253,12 @@ def _pool_volume(c: Importer, n: Node, x: Value) -> str:
 
 
 def _over_rows(node: onnx.NodeProto) -> onnx.NodeProto:
-    """A pooling of one spatial axis as one of two, whose second window is a single column."""
+    """A node of one spatial axis as one of two, whose second window is a single column."""
     for a in node.attribute:
         if a.name == "pads":
             a.ints[:] = [a.ints[0], 0, a.ints[1], 0]
+        elif a.name == "output_padding":
+            a.ints.append(0)
         elif a.ints:
             a.ints.append(1)
     return node

@@ -278,3 +278,54 @@ def test_encoders_of_scikit_learn(op: str, attributes: dict[str, Any], element: 
     path = save(model, tmp_path)
     x = np.array([[0, 2, 5], [5, 1, 0]], np.int64 if element == TensorProto.INT64 else np.float32)
     assert_as_onnxruntime(path, load(path), {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("attributes", "weight"),
+    [
+        ({}, (2, 3, 3, 2, 2)),
+        ({"strides": [2, 1, 2], "pads": [1, 0, 1, 0, 1, 0], "output_padding": [1, 0, 1]}, (2, 3, 3, 3, 2)),
+        ({"group": 2, "dilations": [2, 1, 1]}, (2, 2, 2, 2, 3)),
+        ({"strides": [2, 2, 2], "auto_pad": "SAME_UPPER"}, (2, 1, 3, 3, 3)),
+    ],
+)
+def test_transposed_convolutions_of_volumes(
+    attributes: dict[str, Any], weight: tuple[int, ...], tmp_path: Path
+) -> None:
+    channels = weight[1] * attributes.get("group", 1)
+    node = make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)
+    path = save(make([node], {"x": (2, 2, 3, 4, 2)}, ["y"], {"w": normal(*weight), "b": normal(channels)}), tmp_path)
+    graph, feeds = load(path), {"x": normal(2, 2, 3, 4, 2)}
+    assert_as_onnxruntime(path, graph, feeds)
+    assert {"w", "b"} <= parameters(graph)
+    assert_gradients(graph, feeds)
+
+
+def test_sequences_of_tensors(tmp_path: Path) -> None:
+    """As PyTorch writes hstack: a map over a sequence, whose body asks for the rank."""
+    float_info, length = onnx.helper.make_tensor_value_info, np.array([-1])
+    then = onnx.helper.make_graph(
+        [make_node("Reshape", ["m", "flat"], ["r"])], "then", [], [float_info("r", TensorProto.FLOAT, None)]
+    )
+    other = onnx.helper.make_graph(
+        [make_node("Identity", ["m"], ["s"])], "else", [], [float_info("s", TensorProto.FLOAT, None)]
+    )
+    nodes = [make_node("Shape", ["m"], ["shape"]), make_node("Size", ["shape"], ["rank"])]
+    nodes += [make_node("Equal", ["rank", "none"], ["is_scalar"])]
+    nodes += [make_node("If", ["is_scalar"], ["o"], then_branch=then, else_branch=other)]
+    constants = [onnx.numpy_helper.from_array(length, "flat"), onnx.numpy_helper.from_array(np.array(0), "none")]
+    members = [float_info("m", TensorProto.FLOAT, None)]
+    body = onnx.helper.make_graph(nodes, "body", members, [float_info("o", TensorProto.FLOAT, None)], constants)
+    listed = [make_node("Tanh", ["x"], ["t"]), make_node("Mul", ["t", "w"], ["h"])]
+    listed += [make_node("SequenceEmpty", [], ["e"]), make_node("SequenceInsert", ["e", "h"], ["a"])]
+    listed += [
+        make_node("SequenceInsert", ["a", "half"], ["b"]),
+        make_node("SequenceInsert", ["b", "x", "first"], ["c"]),
+    ]
+    listed += [make_node("SequenceErase", ["c", "first"], ["d"]), make_node("SequenceMap", ["d"], ["n"], body=body)]
+    listed += [make_node("ConcatFromSequence", ["n"], ["y"], axis=0)]
+    weights = {"w": normal(3), "half": np.array(0.5, np.float32), "first": np.array(0)}
+    path = save(make(listed, {"x": (3,)}, ["y"], weights), tmp_path)
+    graph, feeds = load(path), {"x": normal(3)}
+    assert_as_onnxruntime(path, graph, feeds)
+    assert_gradients(graph, feeds)

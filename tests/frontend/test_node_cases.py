@@ -36,7 +36,6 @@ INFINITE = tuple(f"mod_float_edge_cases_fmod_0_float{bits}" for bits in (16, 32,
 DIFFERENT = (*IN_TRAINING, *AS_ONNXRUNTIME, *INFINITE)
 # What is refused of an operator that is claimed, by what the message says (docs/reference/operators.md lists it too).
 REFUSED = {
-    "more than two spatial axes": r"3 spatial axes",
     "integers where only floats are trained": r"division of integers|of 8 bits|unsigned integers|not i32|U8"
     r"|not \(u8, u8\)|not \(i32, f32\)",
     "element types": r"element type|a cast to",

@@ -51,7 +51,6 @@ CASES: list[tuple[str, list[Operand], dict[str, Any], str]] = [
     ("Gather", [ROW, ints(3)], {"axis": 1}, "an index is out of range for length 3"),
     ("OneHot", [(4,), np.array(2.5, np.float32), normal(2)], {}, "a depth of 2.5"),
     ("SplitToSequence", [ROW, np.array(0)], {}, "splits into parts of 0"),
-    ("SequenceConstruct", [], {}, "an empty sequence"),
     ("Conv", [(1, 2, 3, 3, 3, 3), normal(2, 2, 1, 1, 1, 1)], {}, "4 spatial axes"),
     ("Conv", [X, normal(2, 3, 1)], {}, "the weight has shape [2, 3, 1]"),
     ("Conv", [X, normal(2, 3, 2, 2)], {"strides": [1, 0]}, "a stride or dilation is 0"),
