@@ -237,11 +237,14 @@ def require_effect(options: Iterable[Option], values: Mapping[str, Any], chosen:
     `chosen`: by the name of the option that decides, the values that it has.
     """
     for option in options:
-        when = option.when
-        if when is None or when.name not in chosen or not has_own_value(option, values):
-            continue
-        if not set(when.values) & set(chosen[when.name]):
-            raise UsageError(no_effect(option, ", ".join(chosen[when.name])))
+        if option.when is not None and has_own_value(option, values) and not has_effect(option, chosen):
+            raise UsageError(no_effect(option, ", ".join(chosen[option.when.name])))
+
+
+def has_effect(option: Option, chosen: Mapping[str, Collection[str]]) -> bool:
+    """Whether the option does something where the options that decide have the values `chosen`."""
+    when = option.when
+    return when is None or when.name not in chosen or not set(when.values).isdisjoint(chosen[when.name])
 
 
 def no_effect(option: Option, has: str) -> str:

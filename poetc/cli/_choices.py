@@ -10,8 +10,11 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from poetc import declare
+from poetc.cli._config import FILE
 from poetc.declare import Option, no_effect
 from poetc.errors import UsageError
+
+TYPED = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)  # by the user, in the line or in --config
 
 
 class Value(click.ParamType):  # type: ignore[type-arg]
@@ -75,7 +78,12 @@ class DeclaredOption(click.Option):
         """The checked value; a default is not checked."""
         if ctx.get_parameter_source(str(self.name)) is ParameterSource.DEFAULT and not self.multiple:
             return value
-        return super().type_cast_value(ctx, value)
+        try:
+            return super().type_cast_value(ctx, value)
+        except click.BadParameter as error:
+            if ctx.get_parameter_source(str(self.name)) is not ParameterSource.DEFAULT_MAP:
+                raise
+            raise UsageError(f"{ctx.meta[FILE]}: {self.declared.flag[2:]}: {error.message}") from None
 
 
 def complete_device(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -152,7 +160,7 @@ def declared(*options: Option) -> Callable[[Any], Any]:
 
 def given_options(context: click.Context, options: Iterable[Option]) -> list[str]:
     """The flags of those of `options` that were typed."""
-    return [o.flag for o in options if context.get_parameter_source(o.name) is ParameterSource.COMMANDLINE]
+    return [o.flag for o in options if context.get_parameter_source(o.name) in TYPED]
 
 
 def refuse_without_effect(context: click.Context, **chosen: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from poetc.cli import _options
+from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 
@@ -28,6 +29,7 @@ from poetc.cli._help import command
     is_flag=True,
     help="Also list the facts about the model that its file does not say, each with its evidence.",
 )
+@config_option
 @_options.output_options
 def analyze(
     model: Path,

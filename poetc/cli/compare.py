@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from poetc.cli import _options
+from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.errors import UsageError
@@ -118,6 +119,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 )
 @_options.output_directory_option("Directory of tables and plot. Default: MODEL.compare/ in this directory.")
 @_options.force_option
+@config_option
 @_options.output_options
 def compare(
     model: Path,

@@ -10,6 +10,7 @@ import click
 
 from poetc.cli import _options
 from poetc.cli._choices import given_options, refuse_without_effect
+from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.commands.options import EPOCHS, NORMALIZE, VALIDATION
@@ -79,6 +80,7 @@ JOBS = Option(
 @click.option("--html", type=_options.FILE, metavar="FILE", help="Also write a page with a plot.")
 @_options.batch_option
 @_options.declared(*USED, *(replace(option, when=BY_ACCURACY) for option in OF_TRIALS))
+@config_option
 @_options.output_options
 @click.pass_context
 def importance(

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from poetc.cli import _options, _solving
+from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 
@@ -37,6 +38,7 @@ Examples:
     default="",
     help="Name of the entry. An entry of the same name is replaced. Default: made from the options.",
 )
+@config_option
 @_options.output_options
 def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
     """Solve, and record the result in a lock file.

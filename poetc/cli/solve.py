@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from poetc.cli import _options, _solving
+from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 
@@ -31,6 +32,7 @@ Examples:
 )
 @_options.output_directory_option("Directory of the answer. Default: MODEL.poetc/ in this directory.")
 @_options.force_option
+@config_option
 @_options.output_options
 def solve(
     model: Path,

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from poetc.cli import _options, _solving
+from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 
@@ -58,6 +59,7 @@ Examples:
     help="File of JSON lines, appended as results come in. Points that it holds are not solved again.",
 )
 @click.option("--html", type=_options.FILE, metavar="FILE", help="Also write a page with a plot of energy over budget.")
+@config_option
 @_options.output_options
 def sweep(
     models: tuple[Path, ...],

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from poetc.cli import _options, _solving
+from poetc.cli._choices import TYPED
+from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.cli._training import Interruption, TrainingDisplay
@@ -40,6 +41,7 @@ Examples:
 )
 @click.option("--force", is_flag=True, help="Replace an output that exists, and an earlier training of it.")
 @_solving.solve_options
+@config_option
 @_options.output_options
 @click.pass_context
 def train(
@@ -67,7 +69,7 @@ def train(
     from poetc.commands import train as training
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    given = {n: v for n, v in options.items() if context.get_parameter_source(n) is ParameterSource.COMMANDLINE}
+    given = {n: v for n, v in options.items() if context.get_parameter_source(n) in TYPED}
     if model is not None:
         given["model"] = str(model)
     if resume:

@@ -20,11 +20,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from poetc import artifact, measure
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import ExportRequest, export_arrays, export_onnx, find_model, require_free
 from poetc.commands.facts import decided
+from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph
 from poetc.commands.solve import solve
@@ -64,10 +67,10 @@ from poetc.program import class_scores, sample_inputs
 from poetc.reporting import Solved
 from poetc.reporting.training import page
 from poetc.runtime.session import Session, SessionError
-from poetc.training import CLIPPED, rates
+from poetc.training import CLIPPED, TRAINING, TrainingOptions, rates
 
 SUFFIX = ".train"
-RECORD, SOLVED, DOCUMENT = "run.json", "solved", "training.json"
+RECORD, SOLVED, DOCUMENT, CONFIG = "run.json", "solved", "training.json", "run.yaml"
 ADAPTER = Path("adapter") / "adapter_model.safetensors"  # peft's name
 PAGE = "report.html"
 MAY_CHANGE = ("epochs", "save_every", "elastic")  # between the beginning of a training and its resumption
@@ -364,6 +367,25 @@ def _begin(request: TrainRequest) -> None:
     request.directory.mkdir(parents=True, exist_ok=True)
     record = {"options": dict(request.options), "model_sha256": _model_digest(request)}
     write_text(request.directory / RECORD, json.dumps(record, indent=1) + "\n")
+    write_text(request.directory / CONFIG, _config(request))
+
+
+def _config(request: TrainRequest) -> str:
+    """The options of this training as a file for --config, with the defaults that it took."""
+    values = dict(request.options)
+    if isinstance(request.source, SolveRequest):
+        values = {n: v for n, v in values.items() if n not in vars(TrainingOptions())}
+        values |= request.source.model.training.effective()
+    known = {o.name: o for o in (*DATA, *RUN, DEVICE, BUDGET, BATCH, *LIMITS, *IMPORTANCE, *SEARCH, *TRAINING)}
+    lines: dict[str, Any] = {"model": str(_source(request).absolute()), "output": str(request.out)}
+    lines |= {
+        option.flag[2:]: list(map(str, value)) if isinstance(value, tuple | list) else value
+        for name, option in known.items()
+        if (value := values.get(name)) not in (None, "", (), [])
+    }
+    if not isinstance(request.source, SolveRequest):
+        lines = {key: lines[key] for key in ("model", "output", *(o.flag[2:] for o in (*DATA, *RUN))) if key in lines}
+    return f"# poetc train --config {CONFIG}\n" + yaml.safe_dump(lines, sort_keys=False, allow_unicode=True)
 
 
 @contextmanager

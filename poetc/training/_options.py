@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
-from poetc.declare import require_effect, resolved
+from poetc.declare import has_effect, require_effect, resolved
 from poetc.errors import UsageError, shortened
 from poetc.ops._integers import ROUNDINGS
 from poetc.ops.encoding import FORMATS
@@ -31,12 +31,12 @@ class Methods:
         self._require_consistency()
 
     def _require_effects(self: Any) -> None:
-        chosen = {
-            "optimizer": (self.optimizer,),
-            "precision": (self.precision,),
-            "loss": tuple(term.kind for term in self.losses()),
-        }
-        require_effect(TRAINING, vars(self), chosen)
+        require_effect(TRAINING, vars(self), self._chosen())
+
+    def _chosen(self: Any) -> dict[str, tuple[str, ...]]:
+        """The choices on which other options depend."""
+        losses = tuple(term.kind for term in self.losses())
+        return {"optimizer": (self.optimizer,), "precision": (self.precision,), "loss": losses}
 
     def _require_consistency(self: Any) -> None:
         """UsageError for options that exclude each other."""
@@ -78,6 +78,11 @@ class Methods:
     def of_groups(self, *groups: str) -> Self:
         """The options of these groups, and the defaults of all others."""
         return type(self)(**{o.name: getattr(self, o.name) for o in TRAINING if o.group in groups})
+
+    def effective(self: Any) -> dict[str, Any]:
+        """The options that have an effect beside the others."""
+        chosen = self._chosen()
+        return {o.name: getattr(self, o.name) for o in TRAINING if has_effect(o, chosen)}
 
     def changed(self) -> dict[str, Any]:
         """The options with other values than the defaults."""
