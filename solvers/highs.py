@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 INFINITY = math.inf
 COST_SCALE = 1000.0  # the cost of every operator once, in the units of MIPs: raw energies are below HiGHS's tolerances
+TESTED_VERSIONS = (1, 10), (1, 17)  # of HiGHS: from the first one on, and below the second one
 TOLERANCE = 1e-6  # of HiGHS's objectives, in its units
 MANY_ENTRIES = 20_000  # coefficients, from which on it pays to solve the LP first
 NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
@@ -209,6 +210,20 @@ class Mip:
         return answer, np.array(solver.getSolution().row_dual) if optimal else None
 
 
+def pinned(threads: int, seed: int) -> dict[str, object]:
+    """The options of HiGHS that its versions and the machine's cores would otherwise choose.
+
+    Version 1.16 runs MIPs in parallel where `parallel` is left to it, as many ways as there are cores.
+    """
+    return {
+        "threads": threads,
+        "random_seed": seed,
+        "parallel": "on" if threads > 1 else "off",
+        "simplex_min_concurrency": 1,
+        "simplex_max_concurrency": threads,
+    }
+
+
 # The number of HiGHS's workers for each thread that calls it: once there are some, HiGHS refuses another number.
 _workers = threading.local()
 
@@ -227,8 +242,9 @@ def quiet_solver(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
         highspy.Highs.resetGlobalScheduler(True)
     _workers.number = threads
     solver = _Quiet()
-    solver.setOptionValue("threads", threads)
-    solver.setOptionValue("random_seed", seed)
+    for name, value in pinned(threads, seed).items():
+        if solver.setOptionValue(name, value) == highspy.HighsStatus.kError:
+            raise RuntimeError(f"HiGHS {solver.version()} has no option {name!r}: see TESTED_VERSIONS")
     solver.setOptionValue("time_limit", max(0.01, time_limit_s))
     return solver
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
+from pathlib import Path
 from random import Random
 
 import highspy
 import pytest
 
-from poetc.scheduling import SolveOptions, verify
+from poetc.scheduling import SolveOptions, schedule_to_json, verify
 from poetc.solvers import highs, solve
 from poetc.solvers.highs import Mip
 from poetc.solvers.poetc.beside import Beside
@@ -70,3 +73,46 @@ def test_a_solve_takes_more_threads() -> None:
     one, two = (solve(problem, "poetc", SolveOptions(time_limit_s=20, threads=n)) for n in (1, 2))
     assert verify(problem, two).energy_pj == two.proof.objective == one.proof.objective
     assert two.proof == one.proof
+
+
+def test_settings_that_change_with_cores_or_versions_are_pinned() -> None:
+    """Version 1.16 runs MIPs in parallel, as many ways as there are cores, unless it is told."""
+    for threads, parallel in ((1, "off"), (3, "on")):
+        solver = highs.quiet_solver(5, threads, 7)
+        values = {name: solver.getOptionValue(name) for name in highs.pinned(threads, 7)}
+        found = {name: value[1] if isinstance(value, tuple) else value for name, value in values.items()}
+        assert found == highs.pinned(threads, 7)
+        assert (found["parallel"], found["threads"], found["simplex_max_concurrency"]) == (parallel, threads, threads)
+
+
+def test_the_version_is_in_the_tested_range() -> None:
+    """pyproject.toml names the same range."""
+    own = tuple(int(part) for part in highspy.Highs().version().split(".")[:2])
+    least, below = highs.TESTED_VERSIONS
+    assert least <= own < below
+    text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
+    assert f'"highspy>={least[0]}.{least[1]},<{below[0]}.{below[1]}"' in text
+
+
+def test_an_option_that_highs_lacks_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "pinned", lambda threads, seed: {"no_such_option": 1})
+    with pytest.raises(RuntimeError, match="has no option 'no_such_option'"):
+        highs.quiet_solver(5, 1, 0)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_answers_do_not_move_with_the_cores_of_the_process(cores: int) -> None:
+    problem = with_budget(training_problem(Random(2), 6, paging=True), 0.5)
+    script = (
+        "import os, sys; os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:int(sys.argv[1])]));"
+        "from random import Random; from tests.support.problems import training_problem, with_budget;"
+        "from poetc.scheduling import SolveOptions, schedule_to_json; from poetc.solvers import solve;"
+        "p = with_budget(training_problem(Random(2), 6, paging=True), 0.5);"
+        "print(schedule_to_json(solve(p, 'poetc', SolveOptions(time_limit_s=60, work_limit_s=2))).decode())"
+    )
+    here = schedule_to_json(solve(problem, "poetc", SolveOptions(time_limit_s=60, work_limit_s=2))).decode()
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(cores)], capture_output=True, text=True, cwd=root, check=True
+    )
+    assert done.stdout.strip() == here.strip()
