@@ -148,5 +148,12 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         swapped += [taken] if way is page else []
         if offer():
             break
+    else:
+        # Recomputation needs room for what it reads: where that is missing, its tensors are swapped, the largest first.
+        for t in sorted((t for t in redo if model.pageable[t]), key=lambda t: (-model.size[t], t)):
+            redo.remove(t)
+            page.add(t)
+            if offer() or baseline.out_of_time:
+                break
     baseline.check_time()
     return baseline.finish()
