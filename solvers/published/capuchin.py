@@ -149,7 +149,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         if offer():
             break
     else:
-        # Recomputation needs room for what it reads: where that is missing, its tensors are swapped, the largest first.
+        # Recomputation needs room for its operands. Where that is missing, its tensors are swapped, the largest first.
         for t in sorted((t for t in redo if model.pageable[t]), key=lambda t: (-model.size[t], t)):
             redo.remove(t)
             page.add(t)
