@@ -13,7 +13,7 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
 from poetc.frontend._node import Malformed, Node, Unsupported, require_number
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float, widened
-from poetc.graph import Array, Attribute, DType, Fill, Origin, Role, TensorType, materialize
+from poetc.graph import Array, Attribute, Coded, DType, Fill, Origin, Role, TensorType, materialize
 from poetc.graph import Value as TensorValue
 from poetc.ops import Builder, spec
 
@@ -177,7 +177,7 @@ class Importer:
                 raise Unsupported(f"{what} as large as {list(value.shape)} in a computation at import time")
             return materialize(value.array, TensorType(value.shape, our_dtype(value.dtype))).astype(value.dtype)
         assert value.array is not None
-        return value.array
+        return value.array.decoded() if isinstance(value.array, Coded) else value.array
 
     def ints(self, value: Value, what: str) -> tuple[int, ...]:
         """A known integer tensor, flattened."""
@@ -242,7 +242,7 @@ class Importer:
             dtype = our_dtype(value.dtype)
             held = value.array
             assert held is not None
-            if not isinstance(held, Fill):
+            if not isinstance(held, (Fill, Coded)):
                 held = convert(held, dtype, value.name)
             name = self.builder.fresh(value.name)
             if not value.given:

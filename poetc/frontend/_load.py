@@ -66,7 +66,7 @@ from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._translations import DOMAINS, TRANSLATIONS
 from poetc.frontend._values import constant, constant_of_shape, dequantized, eye_like, fill_for, fill_roles, shape_of
 from poetc.frontend.roles import GATES, assign_roles
-from poetc.graph import Array, DType, Fill, Graph, Operator, Role, Tensor, TensorType
+from poetc.graph import Array, Coded, DType, Fill, Graph, Operator, Role, Tensor, TensorType
 from poetc.ops import load_others
 
 _WITHOUT_NUMBERS = frozenset({"Constant", "ConstantOfShape", "Shape", "Size", "EyeLike"})  # shapes are all they read
@@ -320,6 +320,8 @@ def _is_uniform(value: Value) -> bool:
     """Whether all its numbers are the same, as of a mask that is yet to be cut."""
     if isinstance(value.array, Fill):
         return value.array.kind in ("zeros", "ones", "constant")
+    if isinstance(value.array, Coded):
+        return False
     return value.array is not None and (not value.elements or bool((value.array == value.array.flat[0]).all()))
 
 

@@ -14,7 +14,11 @@ from poetc.errors import UnsupportedModelError
 from poetc.frontend._importer import Importer, Value
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, element_dtype, is_float, read_tensor, widened
-from poetc.graph import Array, Fill, Origin
+from poetc.graph import Array, Coded, Fill, Origin
+from poetc.graph._coded import pack
+
+# Added to stored integers, so that none is below 0.
+_BIASES = {"uint8": 0, "int8": 128, "uint4": 0, "int4": 8}
 
 
 def fill_for(name: str, shape: tuple[int, ...], dtype: np.dtype[np.generic], role: str, seed: int = 0) -> Fill:
@@ -123,11 +127,34 @@ def eye_like(c: Importer, n: Node) -> Value:
     return c.constant(widened(np.eye(*x.shape, n.get_int("k", 0)).astype(dtype)), n.outputs[0])
 
 
+def _codes(c: Importer, n: Node, stored: Value) -> Coded | None:
+    """The codes of a stored matrix with scales along its rows; None for another layout."""
+    if len(stored.shape) != 2 or not stored.elements or stored.dtype.name not in _BIASES:
+        return None
+    scales = np.asarray(c.array(c.value(n.inputs[1])), np.float32)
+    axis, block = n.get_int("axis", 1) % 2, n.get_int("block_size")
+    (rows, depth), whole = stored.shape, c.array(stored).astype(np.int16) + _BIASES[stored.dtype.name]
+    if not block:  # one scale for all, or one for each row
+        if scales.size not in (1, rows) or (scales.size > 1 and axis != 0):
+            return None
+        scales, block = np.broadcast_to(scales.reshape(-1, 1), (rows, 1)), depth
+    elif axis != 1 or scales.shape != (rows, -(-depth // block)):
+        return None
+    given = c.array(c.value(n.inputs[2])) if n.has_input(2) else np.zeros((), stored.dtype)
+    shape = given.reshape(-1, 1) if given.size in (1, rows) and given.ndim < 2 else given
+    zeros = np.broadcast_to(shape, scales.shape).astype(np.int16) + _BIASES[stored.dtype.name]
+    bits = 4 if stored.dtype.name.endswith("int4") or max(int(whole.max()), int(zeros.max())) < 16 else 8
+    is_half = bool((zeros == 2 ** (bits - 1)).all())
+    packed = None if is_half else pack(zeros.astype(np.uint8), bits)
+    codes = pack(whole.astype(np.uint8), bits)
+    return Coded(f"int{bits}", (rows, depth), codes, block, np.ascontiguousarray(scales), packed)
+
+
 def dequantized(c: Importer, n: Node) -> Value:
     """Weights stored as integers become float parameters under the name of the stored tensor."""
     stored = c.input(n, 0)
     if not c.quantized:
-        c.note("quantized weights (DequantizeLinear) become f32 parameters")
+        c.note("quantized weights (DequantizeLinear) are f32 parameters where they are trained")
     key = (stored.name, *(c.array(c.value(i)).tobytes() for i in n.inputs[1:] if i), n.get_int("axis", 1))
     if key in c.dequantized:
         return c.dequantized[key]  # One weight of several layers stays one.
@@ -140,6 +167,8 @@ def dequantized(c: Importer, n: Node) -> Value:
     if isinstance(stored.array, Fill):
         fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
         made = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
+    elif (codes := None if c.quantized else _codes(c, n, stored)) is not None:
+        made = Value(name, stored.shape, np.dtype(np.float32), codes, weight=True, given=True, origin=origin)
     else:
         c.fold(n)
         made = c.values.pop(n.outputs[0])

@@ -16,7 +16,7 @@ import numpy as np
 
 from poetc.errors import UsageError
 from poetc.frontend._exported import is_module_name
-from poetc.graph import DType, Fill, Graph, Operator, Role, Tensor
+from poetc.graph import Coded, DType, Fill, Graph, Operator, Role, Tensor
 
 # kind → the meaning of its inputs from number 1 on (empty: no weight)
 _POSITIONS = {
@@ -94,6 +94,10 @@ def assign_roles(
         if tensor.dtype is DType.F32 and name not in folded and role is not Role.STATISTIC:
             role = Role.PARAMETER if name in parameters else Role.CONSTANT if name in buffers else role
         value = graph.values[name]
+        if isinstance(value, Coded) and value.scales is not None:
+            value = value.scales  # of finite codes
+        elif isinstance(value, Coded):
+            value = value.decoded()
         if tensor.dtype is DType.F32 and not isinstance(value, Fill):
             unusable = np.isnan(value) if role is Role.CONSTANT else ~np.isfinite(value)
             if bool(unusable.any()):

@@ -1,5 +1,6 @@
 """The intermediate representation. See `_ir.py`: it fits on one screen."""
 
+from poetc.graph._coded import Coded
 from poetc.graph._difference import differing, matching
 from poetc.graph._ir import (
     Array,
@@ -23,6 +24,7 @@ from poetc.graph._json import graph_from_json, graph_to_json
 __all__ = [
     "Array",
     "Attribute",
+    "Coded",
     "DType",
     "Fact",
     "Fill",

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from poetc.graph._coded import Coded
+
 Attribute = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
 Array = npt.NDArray[Any]  # float64 too, in finite-difference tests
 
@@ -134,7 +136,7 @@ class Fill:
     seed_name: str = ""
 
 
-Value = Array | Fill
+Value = Array | Fill | Coded
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,9 @@ class TrainingGraph(Graph):
 
 
 def materialize(value: Value, type: TensorType) -> Array:
-    """The array of a value, as `type` says: itself, or the array that a Fill stands for. Deterministic."""
+    """The array of a value, as `type` says: itself, or that for which a Fill or codes stand. Deterministic."""
+    if isinstance(value, Coded):
+        return value.decoded().reshape(type.shape)
     if not isinstance(value, Fill):
         return value
     dtype = type.dtype.numpy

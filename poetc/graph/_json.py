@@ -20,6 +20,7 @@ from poetc.graph._ir import (
     TensorType,
     TrainingGraph,
     Value,
+    materialize,
 )
 
 FORMAT = "poetc-graph/1"
@@ -51,7 +52,9 @@ def graph_to_json(graph: Graph, arrays: dict[str, Array]) -> dict[str, Any]:
         "notes": list(graph.notes),
         "fills": {name: asdict(v) for name, v in sorted(graph.values.items()) if isinstance(v, Fill)},
     }
-    arrays.update({name: v for name, v in graph.values.items() if not isinstance(v, Fill)})
+    arrays.update(
+        {n: materialize(v, graph.tensors[n].type) for n, v in graph.values.items() if not isinstance(v, Fill)}
+    )
     if graph.origins:
         document["origins"] = {name: _origin_to_json(origin) for name, origin in sorted(graph.origins.items())}
     if graph.facts:

@@ -21,9 +21,19 @@ class Use:
     first: TensorType
 
 
+# The attribute with the length of the axis that the indices go along.
+_LENGTHS = {"LinearCrossEntropy": "classes", "GatherCoded": "rows"}
+
+
 def labels_of(use: Use) -> str:
     """The operand that may be classes or indices."""
-    return use.inputs[2 + bool(use.attributes.get("has_bias"))] if use.kind == "LinearCrossEntropy" else use.inputs[1]
+    if use.kind == "GatherCoded":
+        return use.inputs[-1]
+    if use.kind != "LinearCrossEntropy":
+        return use.inputs[1]
+    form = str(use.attributes.get("form", ""))
+    codes = form.startswith("int") + bool(use.attributes.get("has_zeros"))
+    return use.inputs[2 + codes + bool(use.attributes.get("has_bias"))]
 
 
 def sample(types: Mapping[str, TensorType], uses: Iterable[Use], seed: int) -> dict[str, Array]:
@@ -49,7 +59,7 @@ def _index_limit(uses: Iterable[Use], tensor: str) -> int:
         if use.kind == "Slice" and use.inputs[0] in slices:
             slices.add(use.outputs[0])
         if len(use.inputs) >= 2 and labels_of(use) in slices:
-            if isinstance(classes := use.attributes.get("classes"), int):
+            if isinstance(classes := use.attributes.get(_LENGTHS.get(use.kind, "")), int):
                 limits.append(classes)
                 continue
             if use.kind.startswith("GatherND"):

@@ -15,6 +15,7 @@ from typing import Any
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.coded import CodedProduct, Codes, MatMulCoded
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.matmul import PackedProduct, Product
 from poetc.ops.loss import NEVER, CrossEntropy, CrossEntropyGrad
@@ -22,6 +23,7 @@ from poetc.ops.matmul import MatMul
 
 LEAST_ROWS = 4  # at a time: rows of x and of its gradient begin at multiples of 16 bytes
 _ALIGN_FLOATS = 4
+_CODES = ("form", "rows", "depth", "block", "has_zeros")
 FLOPS, FLOPS_GRAD = 13, 15  # for each logit, of the loss and of its gradient
 
 
@@ -36,21 +38,27 @@ class LinearLoss(Parameters):
     ignored: int
     has_bias: bool
     has_upstream: bool
-    forward: Product | PackedProduct
-    backward: Product | PackedProduct
+    weights: int
+    forward: Product | PackedProduct | CodedProduct
+    backward: Product | PackedProduct | CodedProduct
 
     def ints(self) -> tuple[int, ...]:
         sizes = (self.rows, self.at_once, self.classes, self.features, self.ignored)
-        products = [(isinstance(p, PackedProduct), p.ints()) for p in (self.forward, self.backward)]
-        heads = [n for packed, ints in products for n in (int(packed), len(ints))]
-        return (*sizes, int(self.has_bias), int(self.has_upstream), *heads, *products[0][1], *products[1][1])
+        flags = (int(self.has_bias), int(self.has_upstream), self.weights)
+        products = [(_KERNELS.index(type(p)), p.ints()) for p in (self.forward, self.backward)]
+        heads = [n for kernel, ints in products for n in (kernel, len(ints))]
+        return (*sizes, *flags, *heads, *products[0][1], *products[1][1])
+
+
+_KERNELS: tuple[type[Parameters], ...] = (Product, PackedProduct, CodedProduct)  # as C numbers them
 
 
 def _logits(op: Bound) -> TensorType:
     x, w = op.inputs[:2]
-    classes, features = w.shape if op.get_int("trans_b") else w.shape[::-1]
+    shape = (op.get_int("rows"), op.get_int("depth")) if "form" in op.attributes else w.shape
+    classes, features = shape if op.get_int("trans_b") else shape[::-1]
     if len(w.shape) != 2 or not x.shape or x.shape[-1] != features or classes != op.get_int("classes"):
-        raise ValueError(f"LinearCrossEntropy: a weight of shape {w.shape} does not fit x {x.shape}")
+        raise ValueError(f"LinearCrossEntropy: a weight of shape {shape} does not fit x {x.shape}")
     return TensorType((*x.shape[:-1], classes), x.dtype)
 
 
@@ -58,49 +66,64 @@ def _has_bias(op: Bound) -> bool:
     return bool(op.get_int("has_bias"))
 
 
+def _weights(op: Bound) -> int:
+    """Operands that are the weight: one, or its codes."""
+    return Codes.of(op).operands if "form" in op.attributes else 1
+
+
 def _parts(op: Bound) -> tuple[Bound, Bound, Bound]:
     """The product, the gradient of the loss and that of the product's input, as operators of their own."""
-    x, w = op.inputs[:2]
-    logits, first = _logits(op), 2 + _has_bias(op)
+    x, weight = op.inputs[0], op.inputs[1 : 1 + _weights(op)]
+    logits, first = _logits(op), 1 + _weights(op) + _has_bias(op)
     alpha, trans_b = op.get_float("alpha", 1.0), bool(op.get_int("trans_b"))
-    product = {"trans_a": False, "trans_b": trans_b, "alpha": alpha}
+    coded = {name: op.attributes[name] for name in _CODES if name in op.attributes}
+    product = {"trans_a": False, "trans_b": trans_b, "alpha": alpha, **coded}
     loss = {name: op.attributes[name] for name in ("ignore_index", "label_smoothing") if name in op.attributes}
     return (
-        Bound(product, (x, w, *op.inputs[2:first]), (logits,)),
+        Bound(product, op.inputs[:first], (logits,)),
         Bound({**loss, "axis": len(logits.shape) - 1}, (logits, *op.inputs[first:]), (logits,)),
-        Bound({**product, "trans_b": not trans_b}, (logits, w), (x,)),
+        Bound({**product, "trans_b": not trans_b}, (logits, *weight), (x,)),
     )
+
+
+def _product(op: Bound) -> MatMul | MatMulCoded:
+    return MatMulCoded() if "form" in op.attributes else MatMul()
 
 
 @register
 class LinearCrossEntropy(OpSpec):
     kind = "LinearCrossEntropy"
     summary = (
-        "(x, w, [bias], target, [gradient of the loss]): CrossEntropy of alpha · x op(w) + bias, and its gradient in x;"
-        " trans_b, alpha, has_bias, classes, ignore_index, label_smoothing. Logits exist for a few rows at a time"
+        "(x, w, [bias], target, [gradient of the loss]): CrossEntropy of alpha · x op(w) + bias, and its gradient in x."
+        " Logits exist for a few rows at a time, w may be codes (MatMulCoded); trans_b, alpha, has_bias, classes,"
+        " ignore_index, label_smoothing"
     )
     cost_like = "MatMul"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        first = 2 + _has_bias(op)
+        first = 1 + _weights(op) + _has_bias(op)
         logits = _logits(op)
+        if "form" in op.attributes:
+            Codes.of(op).check(op.inputs[1 : 1 + _weights(op)])
         if not first < len(op.inputs) <= first + 2:
             raise ValueError(f"LinearCrossEntropy does not take {len(op.inputs)} inputs")
         target = op.inputs[first]
         if target.dtype is not DType.I32 or target.elements != math.prod(logits.shape[:-1]):
             raise ValueError(f"LinearCrossEntropy: the target {target} has no class for each row of {op.inputs[0]}")
-        if _has_bias(op) and op.inputs[2].shape != logits.shape[-1:]:
-            raise ValueError(f"LinearCrossEntropy: the bias has shape {op.inputs[2].shape}, not {logits.shape[-1:]}")
+        if _has_bias(op) and op.inputs[first - 1].shape != logits.shape[-1:]:
+            raise ValueError(
+                f"LinearCrossEntropy: the bias is {op.inputs[first - 1]}, not of shape {logits.shape[-1:]}"
+            )
         return TensorType((), op.inputs[0].dtype), op.inputs[0]
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         product, loss, backward = _parts(op)
-        first = 2 + _has_bias(op)
-        (logits,) = MatMul().evaluate(product, inputs[:first])
+        first = 1 + _weights(op) + _has_bias(op)
+        (logits,) = _product(op).evaluate(product, inputs[:first])
         target = inputs[first].reshape(logits.shape[:-1])
         (value,) = CrossEntropy().evaluate(loss, [logits, target])
         (gradient,) = CrossEntropyGrad().evaluate(loss, [logits, target, *inputs[first + 1 :]])
-        return value, *MatMul().evaluate(backward, [gradient, inputs[1]])
+        return value, *_product(op).evaluate(backward, [gradient, *inputs[1 : 1 + _weights(op)]])
 
     def work(self, op: Bound) -> Work:
         """The weight is read once for each block of rows of the fastest kernel, which is all of them."""
@@ -118,24 +141,25 @@ class LinearCrossEntropy(OpSpec):
         product, _, backward = _parts(op)
         rows, features = math.prod(op.inputs[0].shape[:-1]), op.inputs[0].shape[-1]
         classes = product.outputs[0].shape[-1]
-        forward, back = MatMul().kernel(product), MatMul().kernel(backward)
+        forward, back = _product(op).kernel(product), _product(op).kernel(backward)
         space = max(forward.workspace_bytes, back.workspace_bytes)
         logits = at_once * classes
         if space:
             logits = -(-logits // _ALIGN_FLOATS) * _ALIGN_FLOATS
         products = [_of_rows(k.parameters, at_once) for k in (forward, back)]
         smoothing = op.get_float("label_smoothing")
-        has_upstream = len(op.inputs) > 3 + _has_bias(op)
+        has_upstream = len(op.inputs) > 2 + _weights(op) + _has_bias(op)
         ignored = op.get_int("ignore_index", NEVER)
-        sizes = (rows, at_once, classes, features, ignored, _has_bias(op), has_upstream)
+        sizes = (rows, at_once, classes, features, ignored, _has_bias(op), has_upstream, _weights(op))
         floats = (1 - smoothing, smoothing / classes, op.get_float("alpha", 1.0))
         parameters = LinearLoss(*sizes, *products)
         return Kernel("poetc_op_linear_cross_entropy", parameters, floats, 4 * logits + space, alternative)
 
 
-def _of_rows(parameters: Parameters, rows: int) -> Product | PackedProduct:
+def _of_rows(parameters: Parameters, rows: int) -> Product | PackedProduct | CodedProduct:
     """The same product of fewer rows. Its blocks of terms stay, and so do its bits."""
-    assert isinstance(parameters, (Product, PackedProduct)) and not parameters.batch, parameters
+    assert isinstance(parameters, (Product, PackedProduct, CodedProduct)), parameters
+    assert isinstance(parameters, CodedProduct) or not parameters.batch, parameters
     return replace(parameters, rows=rows)
 
 

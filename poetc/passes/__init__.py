@@ -2,6 +2,7 @@
 
 from poetc.graph import TrainingGraph
 from poetc.passes._check import GraphError, check_graph
+from poetc.passes._coded_weights import code_weights
 from poetc.passes._encoding import Encoding, encoded, offered, without_encodings
 from poetc.passes._fusion import fuse
 from poetc.passes._linear_loss import join_losses
@@ -12,6 +13,7 @@ from poetc.passes._pass import Pass, run_passes
 
 STANDARD = (
     Pass("linear-loss", join_losses),
+    Pass("coded-weights", code_weights),
     Pass("fusion", fuse),
     Pass("movement", read_in_place),
     Pass("narrow", narrow),
@@ -30,6 +32,7 @@ __all__ = [
     "GraphError",
     "Pass",
     "check_graph",
+    "code_weights",
     "encoded",
     "fuse",
     "join_losses",

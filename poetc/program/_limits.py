@@ -69,6 +69,9 @@ def _of_use(use: Use) -> list[Limit]:
     shape = use.first.shape
     if use.kind == "LinearCrossEntropy":
         return [Limit(0, _attribute(use, "classes", 1) - 1, _attribute(use, "ignore_index", 0))]
+    if use.kind == "GatherCoded":
+        rows = _attribute(use, "rows", 1)
+        return [Limit(-rows, rows - 1, 0)]
     if use.kind.startswith("CrossEntropy"):
         classes = shape[int(_attribute(use, "axis", 1))]
         return [Limit(0, classes - 1, int(_attribute(use, "ignore_index", 0)))]

@@ -466,6 +466,16 @@ UPDATES = (
 
 MEMORY = (
     Option(
+        name="frozen",
+        values=Choice(("as-is", "f32", "f16", "bf16", "int8", "int4")),
+        group="memory",
+        default=None,
+        default_text="as-is",
+        when=When("precision", ("f32", "f16", "bf16")),
+        help="Form of frozen matrices in RAM and on the store; as-is: the codes that the file holds. Products decode"
+        " them a tile at a time. int8 and int4 round blocks of 32 numbers, and a note states the error.",
+    ),
+    Option(
         name="fusion",
         values=Switch(has_no=True),
         group="memory",

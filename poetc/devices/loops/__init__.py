@@ -11,6 +11,7 @@ import functools
 
 from poetc.devices.loops import (  # noqa: F401
     _coded,
+    _coded_product,
     _convolution,
     _convolution_packed,
     _convolution_packed_grad_input,

@@ -6,8 +6,15 @@ from dataclasses import replace
 
 from poetc.devices.loops._machine import BESIDES, COUNTS, Loops, Machine, add, counts
 from poetc.ops import Kernel
-from poetc.ops.kernels.matmul import PackedProduct
+from poetc.ops.coded import CodedProduct
+from poetc.ops.kernels.matmul import PackedProduct, Product
 from poetc.ops.linear_loss import FLOPS, FLOPS_GRAD, LinearLoss
+
+SYMBOLS = {
+    Product: "poetc_op_matmul",
+    PackedProduct: "poetc_op_matmul_packed",
+    CodedProduct: "poetc_op_matmul_coded",
+}
 
 
 @counts("linear_cross_entropy")
@@ -17,7 +24,7 @@ def linear_cross_entropy(kernel: Kernel, m: Machine) -> Loops:
     loops: Loops = {}
     for rows, times in ((p.at_once, whole), (rest, 1 if rest else 0)):
         for product in (p.forward, p.backward):
-            symbol = "poetc_op_matmul_packed" if isinstance(product, PackedProduct) else "poetc_op_matmul"
+            symbol = SYMBOLS[type(product)]
             part = Kernel(symbol, replace(product, rows=rows), kernel.floats[2:])
             if times:
                 add(loops, COUNTS[symbol](part, m), times)

@@ -6,11 +6,12 @@
 #include <string.h>
 
 #include "gemm/matmul.h"
+#include "gemm/matmul_coded.h"
 #include "gemm/matmul_packed.h"
 #include "operators/poetc_loss.h"
 
 #define MOST_INTS 24
-#define MOST_OPERANDS 5
+#define MOST_OPERANDS 8
 
 /* The operand, `floats` floats (a multiple of 4) further on. */
 static poetc_ref further(poetc_ref ref, ptrdiff_t floats)
@@ -27,6 +28,8 @@ static int multiply(const poetc_call *call, const int32_t *head, const int32_t *
     memcpy(own, ints, (size_t)head[1] * sizeof *own);
     own[0] = rows;
     part.refs = refs, part.ints = own, part.floats = call->floats + 2;
+    if (head[0] == 2)
+        return poetc_op_matmul_coded(&part);
     return head[0] ? poetc_op_matmul_packed(&part) : poetc_op_matmul(&part);
 }
 
@@ -52,15 +55,17 @@ static float turn(float *x, int32_t classes, int32_t target, int32_t ignore, con
     return loss;
 }
 
-/* x, w, bias?, target, upstream? -> loss, gradient of x. The ints are rows, at once, classes, features, ignored,
- * has_bias and has_upstream. Then each product has two, packed and the number of its ints. Those of both follow. */
+/* x, w (or its codes), bias?, target, upstream? -> loss, gradient of x. The ints are rows, at once, classes, features,
+ * ignored, has_bias, has_upstream and operands of w. Then each product has two. They are 0 for that without workspace,
+ * 1 for that which packs, 2 for that with codes, and the number of its ints. Those of both follow. */
 int poetc_op_linear_cross_entropy(const poetc_call *call)
 {
     const int32_t *n = call->ints;
     const int32_t rows = n[0], at_once = n[1], classes = n[2], features = n[3], ignore = n[4];
-    const int has_bias = n[5], has_upstream = n[6], inputs = 3 + has_bias + has_upstream;
-    const int32_t *target = poetc_in(call, 2 + (unsigned)has_bias);
-    const float factor = has_upstream ? *(const float *)poetc_in(call, 3 + (unsigned)has_bias) : 1.0f;
+    const int has_bias = n[5], has_upstream = n[6], weights = n[7], labels = 1 + weights + has_bias;
+    const int inputs = labels + 1 + has_upstream;
+    const int32_t *target = poetc_in(call, (unsigned)labels);
+    const float factor = has_upstream ? *(const float *)poetc_in(call, (unsigned)labels + 1) : 1.0f;
     const poetc_ref logits = call->refs[inputs + 2];
     const poetc_ref space = further(logits, ((ptrdiff_t)at_once * classes + 3) / 4 * 4);
     const int32_t counted = count_targets(target, rows, classes, ignore);
@@ -73,11 +78,11 @@ int poetc_op_linear_cross_entropy(const poetc_call *call)
     for (first = 0; first < rows; first += at_once) {
         const int32_t count = rows - first < at_once ? rows - first : at_once;
         const ptrdiff_t from = (ptrdiff_t)first * features;
-        poetc_ref refs[MOST_OPERANDS] = {further(call->refs[0], from), call->refs[1]};
+        poetc_ref refs[MOST_OPERANDS];
         int code;
-        refs[2] = call->refs[2];
-        refs[2 + has_bias] = logits, refs[3 + has_bias] = space;
-        code = multiply(call, n + 7, n + 11, refs, count);
+        memcpy(refs, call->refs, (size_t)labels * sizeof *refs);
+        refs[0] = further(refs[0], from), refs[labels] = logits, refs[labels + 1] = space;
+        code = multiply(call, n + 8, n + 12, refs, count);
         if (code != POETC_OK)
             return code;
         for (r = 0; r < count; r++) {
@@ -86,9 +91,8 @@ int poetc_op_linear_cross_entropy(const poetc_call *call)
             if (t != ignore)
                 poetc_compensated_add(&total, own);
         }
-        refs[0] = logits, refs[1] = call->refs[1];
-        refs[2] = further(call->refs[inputs + 1], from), refs[3] = space;
-        code = multiply(call, n + 9, n + 11 + n[8], refs, count);
+        refs[0] = logits, refs[1 + weights] = further(call->refs[inputs + 1], from), refs[2 + weights] = space;
+        code = multiply(call, n + 10, n + 12 + n[9], refs, count);
         if (code != POETC_OK)
             return code;
     }

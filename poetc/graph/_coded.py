@@ -1,0 +1,103 @@
+"""Codes: the numbers of a matrix in fewer bits, as a model file holds them or a rounding makes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+F16, BF16 = "f16", "bf16"
+BITS = {"int4": 4, "int8": 8, F16: 16, BF16: 16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coded:
+    """The numbers of a matrix [rows, depth], `form` "int4", "int8", "f16" or "bf16".
+
+    Integers: code q stands for (q - zero) · scale. A block of `block` numbers along a row has a scale and a zero point;
+    without `zeros` zero is half of the range. `codes` [rows, bytes of a row], two numbers of 4 bits a
+    byte, the lower half first; `zeros` likewise. Floats of 16 bits have neither scales nor zeros, and `block` is 0.
+    """
+
+    form: str
+    shape: tuple[int, int]
+    codes: Array
+    block: int = 0
+    scales: Array | None = None  # f32 [rows, blocks]
+    zeros: Array | None = None  # u8 [rows, bytes]
+
+    @property
+    def bits(self) -> int:
+        return BITS[self.form]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(a.nbytes for a in (self.codes, self.scales, self.zeros) if a is not None)
+
+    def decoded(self) -> Array:
+        """The numbers as f32 [rows, depth]."""
+        return decode(self.form, self.block, self.shape[1], self.codes, self.scales, self.zeros)
+
+    def turned(self) -> Coded | None:
+        """The codes of the transposed matrix; None where blocks of a row would become blocks of a column."""
+        if self.form not in (F16, BF16):
+            return None
+        words = self.codes.view(np.uint16)
+        return Coded(self.form, self.shape[::-1], np.ascontiguousarray(words.T).view(np.uint8))
+
+
+def pack(numbers: Array, bits: int) -> Array:
+    """Rows of small integers as bytes."""
+    numbers = np.asarray(numbers, np.uint8)
+    if bits == 8:
+        return np.ascontiguousarray(numbers)
+    if numbers.shape[1] % 2:
+        numbers = np.concatenate([numbers, np.zeros((len(numbers), 1), np.uint8)], 1)
+    return np.ascontiguousarray(numbers[:, ::2] | numbers[:, 1::2] << 4)
+
+
+def unpack(packed: Array, bits: int, count: int) -> Array:
+    """The inverse of `pack`, for rows of `count` numbers."""
+    if bits == 8:
+        return packed
+    both = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+    return both[:, :count]
+
+
+def decode(form: str, block: int, depth: int, codes: Array, scales: Array | None, zeros: Array | None) -> Array:
+    """The numbers of `Coded`, from its fields."""
+    if form == F16:
+        return codes.view(np.float16).astype(np.float32)
+    if form == BF16:
+        return (codes.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    assert scales is not None
+    bits, blocks = BITS[form], scales.shape[1]
+    zero = np.full(scales.shape, 2 ** (bits - 1), np.float32) if zeros is None else unpack(zeros, bits, blocks)
+    wide = [np.repeat(a.astype(np.float32), block, 1)[:, :depth] for a in (zero, np.asarray(scales))]
+    return np.asarray((unpack(codes, bits, depth).astype(np.float32) - wide[0]) * wide[1], np.float32)
+
+
+def encode(values: Array, form: str, block: int = 32) -> Coded:
+    """The nearest codes of a matrix: integers scaled by the largest number of each block, or rounded floats."""
+    rows, depth = values.shape
+    if form == F16:
+        with np.errstate(over="ignore"):
+            return Coded(form, (rows, depth), np.ascontiguousarray(values.astype(np.float16)).view(np.uint8))
+    if form == BF16:
+        words = np.ascontiguousarray(values, np.float32).view(np.uint32)
+        rounded = (words + 0x7FFF + (words >> 16 & 1)) >> 16
+        return Coded(form, (rows, depth), np.ascontiguousarray(rounded.astype(np.uint16)).view(np.uint8))
+    bits, blocks = BITS[form], -(-depth // block)
+    filled = np.zeros((rows, blocks * block), np.float32)
+    filled[:, :depth] = values
+    parts = filled.reshape(rows, blocks, block)
+    most = np.abs(parts).max(2)
+    half = 2 ** (bits - 1)
+    scales = np.where(most > 0, most / (half - 1), 1).astype(np.float32)
+    whole = np.clip(np.rint(parts / scales[..., None]), 1 - half, half - 1) + half
+    codes = pack(whole.reshape(rows, -1)[:, :depth].astype(np.uint8), bits)
+    return Coded(form, (rows, depth), codes, block, scales)

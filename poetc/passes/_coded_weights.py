@@ -1,0 +1,145 @@
+"""Frozen weights stay in the bits of the file, or in those that `--frozen` names: products and gathers decode them.
+
+It happens to a matrix that only products, as their right operand, and gathers of its rows read. Other weights are
+floats of 32 bits. The numbers are those of the decoded matrix: only sums of products with few rows
+have another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from poetc.graph import Attribute, Coded, DType, Operator, Role, Tensor, TensorType, TrainingGraph, Value, materialize
+from poetc.graph._coded import encode
+from poetc.passes._indexed import Indexed
+
+AS_IS, FLOATS = "as-is", "f32"
+LEAST_ELEMENTS = 1024  # of a weight that is rounded: smaller ones save nothing
+
+
+def code_weights(graph: TrainingGraph) -> TrainingGraph:
+    """The graph without codes as values: they are tensors of their own, or floats where they must be."""
+    return _Coding(graph).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """How an operator reads a matrix: the position of the operand, and whether the matrix is stored turned."""
+
+    kind: str
+    at: int
+    flips: bool
+
+
+_READS = {
+    "MatMul": _Read("MatMulCoded", 1, True),
+    "Gather": _Read("GatherCoded", 0, False),
+    "LinearCrossEntropy": _Read("LinearCrossEntropy", 1, True),
+}
+
+
+class _Coding(Indexed):
+    def __init__(self, graph: TrainingGraph) -> None:
+        super().__init__(graph)
+        self.frozen = str(graph.options.get("frozen") or AS_IS)
+        self.tensors, self.values = dict(graph.tensors), dict(graph.values)
+        self.operators = {op.name: op for op in graph.operators}
+        self.counts: dict[str, int] = {}
+        self.errors: list[float] = []
+
+    def run(self) -> TrainingGraph:
+        for name in self.graph.values:
+            value, tensor = self.graph.values[name], self.graph.tensors[name]
+            codes = self._codes(name, value) if tensor.role is Role.CONSTANT else None
+            if codes is not None:
+                self._put(name, codes)
+            elif isinstance(value, Coded):
+                self.values[name] = materialize(value, tensor.type)
+        if not self.counts:
+            none = (f"--frozen {self.frozen}: no matrix is frozen",) if self.frozen not in (AS_IS, FLOATS) else ()
+            return replace(self.graph, values=self.values, notes=(*self.graph.notes, *none))
+        return replace(
+            self.graph,
+            tensors=self.tensors,
+            values=self.values,
+            operators=tuple(self.operators.values()),
+            notes=(*self.graph.notes, self._note()),
+        )
+
+    def _codes(self, name: str, value: Value) -> tuple[Coded, bool] | None:
+        """The codes of a frozen matrix, and whether they are of its transpose; None where it stays as floats."""
+        type = self.graph.tensors[name].type
+        readers = self.readers[name]
+        if self.frozen == FLOATS or type.dtype is not DType.F32 or len(type.shape) != 2 or not readers:
+            return None
+        if not all(self._reads(op, name) for op in readers):
+            return None
+        if isinstance(value, Coded) and self.frozen in (AS_IS, value.form):
+            return value, False
+        if self.frozen == AS_IS or type.elements < LEAST_ELEMENTS:
+            return None
+        # Blocks lie along the terms of the forward product.
+        forward = [op for op in readers if op.kind in ("MatMul", "LinearCrossEntropy")]
+        has_gather = len(forward) < len(readers)
+        turned = bool(forward) and not forward[0].attributes.get("trans_b") and not has_gather
+        numbers = materialize(value, type)
+        made = encode(np.ascontiguousarray(numbers.T) if turned else numbers, self.frozen)
+        scale = float(np.sqrt(np.mean(np.square(numbers, dtype=np.float64)))) or 1.0
+        back = made.decoded().T if turned else made.decoded()
+        self.errors.append(float(np.sqrt(np.mean(np.square(back - numbers, dtype=np.float64)))) / scale)
+        return made, turned
+
+    def _reads(self, op: Operator, name: str) -> bool:
+        read = _READS.get(op.kind)
+        if read is None or [k for k, t in enumerate(op.inputs) if t == name] != [read.at]:
+            return False
+        if op.kind == "Gather":
+            return op.attributes.get("axis", 0) == 0
+        return op.kind != "MatMul" or not op.attributes.get("trans_a")
+
+    def _put(self, name: str, found: tuple[Coded, bool]) -> None:
+        codes, turned = found
+        rows, depth = codes.shape
+        parts = {"codes": codes.codes, "scales": codes.scales, "zeros": codes.zeros}
+        operands = []
+        for what, array in parts.items():
+            if array is not None:
+                dtype = DType.F32 if what == "scales" else DType.U8
+                operand = self._fresh(f"{name}.{what}")
+                self.tensors[operand] = Tensor(operand, TensorType(array.shape, dtype), Role.CONSTANT)
+                self.values[operand] = array
+                operands.append(operand)
+        attributes: dict[str, Attribute] = {
+            "form": codes.form,
+            "rows": rows,
+            "depth": depth,
+            "block": codes.block,
+            "has_zeros": codes.zeros is not None,
+        }
+        for op in self.readers[name]:
+            read, now = _READS[op.kind], self.operators[op.name]
+            own = {**now.attributes, **attributes}
+            if read.flips:
+                own["trans_b"] = bool(op.attributes.get("trans_b", False)) != turned
+            if op.kind == "MatMul":
+                own.pop("trans_a", None)
+            elif op.kind == "Gather":
+                own.pop("axis", None)
+            inputs = (*now.inputs[: read.at], *operands, *now.inputs[read.at + 1 :])
+            self.operators[op.name] = replace(now, kind=read.kind, inputs=inputs, attributes=own)
+        del self.tensors[name], self.values[name]
+        self.counts[codes.form] = self.counts.get(codes.form, 0) + 1
+
+    def _fresh(self, name: str) -> str:
+        while name in self.tensors:
+            name += "'"
+        return name
+
+    def _note(self) -> str:
+        counted = ", ".join(f"{count} in {form}" for form, count in sorted(self.counts.items()))
+        text = f"frozen weights stay coded: {counted}"
+        if self.errors:
+            text += f"; rounding changes them by {100 * max(self.errors):.2g} % at most (root mean square)"
+        return text

@@ -1,0 +1,9 @@
+/* The product with a coded weight, for kernels that are made of products. */
+#ifndef POETC_MATMUL_CODED_H
+#define POETC_MATMUL_CODED_H
+
+#include "poetc_kernel.h"
+
+int poetc_op_matmul_coded(const poetc_call *call);
+
+#endif

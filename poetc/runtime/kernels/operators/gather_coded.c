@@ -1,0 +1,21 @@
+/* Rows of a coded table. */
+#include "gemm/poetc_coded.h"
+
+/* codes, scales?, zeros?, indices -> y. The ints are rows and columns of the table, bits, block, has_zeros, number of
+ * indices. Negative indices count from the end. */
+int poetc_op_gather_coded(const poetc_call *call)
+{
+    const int32_t *n = call->ints, rows = n[0], columns = n[1], count = n[5];
+    const unsigned inputs = 2u + (n[2] <= 8) + (unsigned)n[4];
+    const poetc_coded w = poetc_coded_of(call, 0, columns, n[2], n[3], n[4]);
+    const int32_t *indices = poetc_in(call, inputs - 1);
+    float *y = poetc_out(call, inputs);
+    int32_t i;
+    for (i = 0; i < count; i++, y += columns) {
+        const int32_t row = indices[i] < 0 ? indices[i] + rows : indices[i];
+        if (row < 0 || row >= rows)
+            return POETC_ERANGE;
+        poetc_decode(&w, row, 0, columns, y);
+    }
+    return POETC_OK;
+}
