@@ -20,7 +20,11 @@ def fold_constants(graph: Graph) -> Graph:
     kept: list[Operator] = []
     room_bytes = LARGEST_FOLDED_BYTES + sum(tensors[t].size_bytes for t in values)
     for op in graph.operators:
-        known = bool(op.inputs) and all(tensors[t].role is Role.CONSTANT and t in values for t in op.inputs)
+        known = (
+            op.kind != "RandomSite"
+            and bool(op.inputs)
+            and all(tensors[t].role is Role.CONSTANT and t in values for t in op.inputs)
+        )
         needed_bytes = sum(tensors[t].size_bytes for t in (*op.inputs, *op.outputs)) if known else 0
         small = needed_bytes <= room_bytes
         if not known or not small or any(t in graph.outputs for t in op.outputs):

@@ -30,6 +30,7 @@ from poetc.frontend import (  # noqa: F401
     onnx_nn,
     onnx_norm,
     onnx_quantized,
+    onnx_random,
     onnx_recurrent,
     onnx_resize,
     onnx_scatter,

@@ -159,7 +159,7 @@ class _Uses:
         self.inputs = set(graph.inputs)
         self.known = set(graph.values)  # tensors that do not depend on the inputs
         for op in graph.operators:
-            if all(t in self.known for t in op.inputs):
+            if op.kind != "RandomSite" and all(t in self.known for t in op.inputs):
                 self.known.update(op.outputs)
 
     def decide(self, tensor: Tensor) -> tuple[Role, str]:

@@ -1,4 +1,4 @@
-"""Dropout with counter-based random numbers: the mask is a function of (seed, step, element).
+"""Counter-based random numbers, and dropout by them: each is a function of (seed, step, element).
 
 So a recomputation, the gradient and the C kernel draw the same mask, and nothing need be saved.
 """
@@ -6,14 +6,14 @@ So a recomputation, the gradient and the C kernel draw the same mask, and nothin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
 
@@ -32,6 +32,11 @@ def philox(count: int, seed: int, step: int) -> Array:
         left, right = (product >> np.uint64(32)) ^ np.uint64(key) ^ right, product & word
         key = (key + 0x9E3779B9) & 0xFFFFFFFF
     return np.stack([left, right], 1).ravel()[:count].astype(np.uint32)
+
+
+def signed_word(word: int) -> int:
+    """The 32 bits of a word as C's int32_t."""
+    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
 def threshold(ratio: float) -> int:
@@ -61,8 +66,7 @@ class _Masked(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         ratio = op.get_float("ratio")
-        words = (op.get_int("seed"), threshold(ratio))
-        signed = tuple((w & 0xFFFFFFFF) - ((w & 0x80000000) << 1) for w in words)
+        signed = (signed_word(op.get_int("seed")), signed_word(threshold(ratio)))
         return Kernel("poetc_op_dropout", _Dropout(op.outputs[0].elements, *signed), (1 / (1 - ratio),))
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
@@ -92,3 +96,66 @@ class Dropout(_Masked):
 class DropoutGrad(_Masked):
     kind = "DropoutGrad"
     summary = "(gy, step): gy / (1 - `ratio`) where Dropout kept the element, else 0"
+
+
+@dataclass(frozen=True, slots=True)
+class _Uniform(Elements):
+    seed: int
+
+
+@register
+class RandomUniform(OpSpec):
+    kind = "RandomUniform"
+    summary = (
+        "(step): numbers between 0 and 1, neither included, in `shape`; the same ones for the same `seed` and step"
+    )
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) != 1 or op.inputs[0].dtype is not DType.I32 or op.inputs[0].elements != 1:
+            raise ValueError(f"{self.kind} needs one i32, not {op.inputs}")
+        return (TensorType(op.get_ints("shape")),)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        y = op.outputs[0] if op.outputs else self.infer(op)[0]
+        words = philox(y.elements, op.get_int("seed"), int(inputs[0].reshape(())))
+        # The upper 23 bits and a half: exact in a float, and never 0 or 1.
+        half = np.float32(0.5)
+        return (((words >> np.uint32(9)).astype(np.float32) + half).reshape(y.shape) * np.float32(2.0**-23),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=20 * op.outputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_random_uniform", _Uniform(op.outputs[0].elements, signed_word(op.get_int("seed"))))
+
+
+@register
+class RandomSite(OpSpec):
+    """Outside of training each number is the mean. Building the training step puts random numbers in its place."""
+
+    kind = "RandomSite"
+    summary = "(x): `mean` in the shape of x; in training random numbers, normal of `deviation` or uniform of `width`"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        (x,) = op.inputs
+        if x.dtype is not DType.F32 or not (op.get_float("deviation") >= 0 and op.get_float("width") >= 0):
+            raise ValueError(f"{self.kind} needs an f32 tensor, and a deviation or width of at least 0")
+        return (x,)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return spec("Affine").evaluate(self._mean(op), inputs)
+
+    @staticmethod
+    def _mean(op: Bound) -> Bound:
+        return replace(op, attributes={"alpha": 0.0, "beta": op.get_float("mean")})
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        return [None]
+
+    def work(self, op: Bound) -> Work:
+        return spec("Affine").work(self._mean(op))
+
+    def kernel(self, op: Bound) -> Kernel:
+        return spec("Affine").kernel(self._mean(op))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -310,6 +311,8 @@ def _forward(
                 _move_statistics(b, *statistics, updates)
         elif op.kind == "DropoutSite" and (options.dropout or SITE in op.attributes):
             b.emit("Dropout", [op.inputs[0], step], _dropout_attributes(op, options), outputs=op.outputs)
+        elif op.kind == "RandomSite":
+            _draw(b, op, step, graph.tensors[op.outputs[0]].shape, options)
         elif op.kind == "DropoutSite":
             b.emit("Reshape", op.inputs, {"shape": graph.tensors[op.outputs[0]].shape}, outputs=op.outputs)
         elif options.fusion or not spec(op.kind).apart(b, op):
@@ -318,15 +321,37 @@ def _forward(
 
 
 def _dropout_attributes(op: Operator, options: TrainingOptions) -> dict[str, Attribute]:
+    return {"ratio": op.attributes["ratio"], "seed": _key(op.outputs[0], options)}
+
+
+def _key(name: str, options: TrainingOptions) -> int:
     """Every place draws its own numbers: the key of the generator is made of the user's seed and the tensor's name."""
-    word = hashlib.sha256(f"{options.dropout_seed}:{op.outputs[0]}".encode()).digest()[:4]
-    return {"ratio": op.attributes["ratio"], "seed": int.from_bytes(word, "little", signed=True)}
+    word = hashlib.sha256(f"{options.dropout_seed}:{name}".encode()).digest()[:4]
+    return int.from_bytes(word, "little", signed=True)
+
+
+def _draw(b: Builder, op: Operator, step: str, shape: tuple[int, ...], options: TrainingOptions) -> None:
+    """Random numbers in place of a RandomSite; normal ones after Box and Muller (1958)."""
+    (name,) = op.outputs
+    mean, deviation, width = (float(op.attributes[k]) for k in ("mean", "deviation", "width"))  # type: ignore[arg-type]
+
+    def uniform(part: str) -> str:
+        return b.emit1("RandomUniform", [step], {"shape": shape, "seed": _key(f"{name}{part}", options)})
+
+    numbers, scale, shift = uniform(""), width, mean - width / 2
+    if deviation:
+        radius = b.emit1("Sqrt", [b.emit1("Affine", [b.emit1("Log", [numbers])], {"alpha": -2.0, "beta": 0.0})])
+        turned = b.emit1("Affine", [uniform(".angle")], {"alpha": 2 * math.pi, "beta": 0.0})
+        numbers = b.emit1("Mul", [radius, b.emit1("Cos", [turned])])
+        scale, shift = deviation, mean
+    b.emit("Affine", [numbers], {"alpha": scale, "beta": shift}, outputs=op.outputs)
 
 
 def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: dict[str, str], notes: list[str]) -> str:
     """The number of the step now running (1 in the first), where the optimizer or dropout reads it; else ""."""
     sites = sum(op.kind == "DropoutSite" and SITE not in op.attributes for op in graph.operators)
     drops = any(op.kind == "DropoutSite" and (options.dropout or SITE in op.attributes) for op in graph.operators)
+    drops = drops or any(op.kind == "RandomSite" for op in graph.operators)
     if sites and not options.dropout:
         notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
     optimizer_counts = OPTIMIZERS[options.optimizer].counts_steps and not options.accumulate

@@ -329,3 +329,43 @@ def test_sequences_of_tensors(tmp_path: Path) -> None:
     graph, feeds = load(path), {"x": normal(3)}
     assert_as_onnxruntime(path, graph, feeds)
     assert_gradients(graph, feeds)
+
+
+def test_random_numbers_are_drawn_in_training_and_are_their_mean_elsewhere(tmp_path: Path) -> None:
+    """A variational autoencoder. onnxruntime computes the same function with zeros in place of the numbers."""
+    graph = load(MET / "vae_random.onnx")
+    assert any("RandomNormalLike" in note and "--dropout-seed" in note for note in graph.notes)
+    feeds = {"x": normal(8, 12)}
+    model = onnx.load(MET / "vae_random.onnx")
+    drawn = next(node for node in model.graph.node if node.op_type == "RandomNormalLike")
+    drawn.CopyFrom(make_node("Sub", ["mu", "mu"], list(drawn.output)))
+    assert_as_onnxruntime(save(model, tmp_path), graph, feeds)
+    assert_gradients(graph, feeds)
+    seen = []
+    for seed, number in ((1, 0), (1, 0), (1, 1), (2, 0)):
+        step = training.build(graph, TrainingOptions(loss="mse", output="recon", dropout_seed=seed))
+        counter = next(op.inputs[0] for op in step.operators if op.kind == "StepCount")
+        target = np.zeros(step.tensors[step.target].shape)
+        seen.append(float(run(step, {**feeds, step.target: target, counter: np.array([number], np.int32)})[step.loss]))
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
+
+
+@pytest.mark.parametrize(
+    ("op", "attributes", "mean", "deviation"),
+    [
+        ("RandomNormal", {"mean": 2.0, "scale": 0.5}, 2.0, 0.5),
+        ("RandomUniform", {"low": -1.0, "high": 3.0}, 1.0, 1.1547),
+    ],
+)
+def test_laws(op: str, attributes: dict[str, Any], mean: float, deviation: float, tmp_path: Path) -> None:
+    nodes = [make_node(op, [], ["r"], shape=[100, 50], **attributes), make_node("Tanh", ["x"], ["t"])]
+    nodes += [make_node("MatMul", ["t", "w"], ["h"]), make_node("Add", ["h", "r"], ["y"])]
+    graph = load(save(make(nodes, {"x": (100, 2)}, ["y"], {"w": 0 * normal(2, 50)}), tmp_path))
+    feeds = {"x": normal(100, 2)}
+    assert np.all(evaluate(graph, feeds)["y"] == np.float32(mean))
+    step = training.build(graph, TrainingOptions(loss="mse"))
+    drawn = run(step, {**feeds, step.target: np.zeros((100, 50))})["y"]
+    assert drawn.mean() == pytest.approx(mean, abs=4 * deviation / 70)
+    assert drawn.std() == pytest.approx(deviation, rel=0.05)
+    assert len(np.unique(drawn)) > 4900
