@@ -270,6 +270,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
                 ("  with near-free remade", size(analysis["saved_near_free_bytes"])),
                 ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),
                 ("smallest budget found", share(analysis["min_budget_bytes"], keep_all)),
+                ("  operands streamed", share(analysis["streamed_min_budget_bytes"], keep_all)),
                 ("beside training all", _pruned(analysis["pruned"])),
             )
         )

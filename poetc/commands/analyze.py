@@ -9,14 +9,24 @@ from typing import Any
 from poetc import frontend, training
 from poetc.commands.encodings import offers_of
 from poetc.commands.pruned import pruned
-from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph, with_any_weights
-from poetc.devices import build_problem, load_profile
+from poetc.commands.requests import (
+    ModelRequest,
+    SolveRequest,
+    load_model,
+    streams_of,
+    training_graph,
+    with_any_weights,
+)
+from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
 from poetc.events import Progress, silent
-from poetc.graph import Phase, Role
+from poetc.graph import Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
-from poetc.planning.smallest_ram import LONGEST_SEARCH_S
-from poetc.scheduling import keep_all_peak_bytes
+from poetc.planning import Planner, reductions
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S, SmallestRam
+from poetc.planning.streaming import Streaming
+from poetc.scheduling import Problem, keep_all_peak_bytes
+from poetc.scheduling.schedule import SolveOptions
 
 
 def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent) -> dict[str, Any]:
@@ -28,6 +38,7 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
     progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
     offers = offers_of(step, profile, problem, None)
     minimum = SolveRequest(model=request).planner(search_s, offers=offers).search_ram(problem, search_s).found
+    streamed = _streamed(step, profile, problem, minimum, search_s, progress)
     near_free = saved_near_free(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
@@ -57,9 +68,31 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
         "keep_all_peak_bytes": peak,
         "min_budget_bytes": minimum.ram_bytes,
         "min_budget_bound_bytes": minimum.bound_bytes,
+        "streamed_min_budget_bytes": None if streamed is None else streamed.ram_bytes,
+        "streamed_min_budget_bound_bytes": None if streamed is None else streamed.bound_bytes,
         "pruned": pruned(request, step, problem),
         "notes": list(step.notes),
     }
+
+
+def _streamed(
+    step: TrainingGraph,
+    profile: DeviceProfile,
+    problem: Problem,
+    minimum: SmallestRam,
+    search_s: float,
+    progress: Progress,
+) -> SmallestRam | None:
+    """The same with as many operands streamed as can be; None where the store cannot do it, or it saves nothing."""
+    streaming = Streaming(streams_of(step, profile=profile))
+    if not streaming.is_open(problem):
+        return None
+    planner = Planner(options=SolveOptions(time_limit_s=search_s), reductions=reductions())
+    fixed, bound = streaming.floor(problem, planner)
+    if minimum.ram_bytes is not None and bound >= minimum.ram_bytes:
+        return None
+    progress("looking for the smallest budget with streamed operands")
+    return planner.search_ram(fixed, search_s).found
 
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:

@@ -54,6 +54,7 @@ class Blocks:
     store. Offsets are within it, in bytes.
     """
 
+    name: str  # of the whole operator's kernel
     cut: Cut
     units: int
     kernel: Kernel
@@ -132,7 +133,7 @@ def blocks_of(
         at += align(stream.block_bytes(min(units, cut.extent)))
     pieces = [s.unit_bytes * units for s in streams if s.rows > 1]
     buffer_bytes = max([store_block, *(align(p + store_block - 4, store_block) for p in pieces)])
-    return Blocks(cut, units, whole, tail, tuple(streams), tuple(windows), at, buffer_bytes)
+    return Blocks(kernel.name, cut, units, whole, tail, tuple(streams), tuple(windows), at, buffer_bytes)
 
 
 def unit_step(bound: Bound, cut: Cut, streamed: Collection[int], store_block: int) -> int | None:
@@ -273,7 +274,7 @@ class Streaming:
             time_ns=cost.time_ns,
             energy_pj=cost.energy_pj,
             workspace_bytes=align(blocks.workspace_bytes),
-            kernel=blocks.kernel.name,
+            kernel=blocks.name,
             low_workspace=(),
             reads_store=reads,
             writes_store=writes,

@@ -60,7 +60,8 @@ def _block_ints(call: Call) -> list[int]:
     assert blocks is not None
     own = [0] if blocks.own else []
     steps = [step // ALIGNMENT_BYTES for step in blocks.steps] + own
-    found = [len(steps), blocks.count, len(blocks.streams), len(call.ints), blocks.buffer.type.size_bytes, *steps]
+    found = [len(steps), blocks.count, len(blocks.streams), len(call.ints), blocks.buffer.type.size_bytes]
+    found += [blocks.begin, blocks.units, *steps]
     for s in blocks.streams:
         source = WRITES if s.source is None else int(s.source)
         found += [s.operand, s.page, source, s.rows, s.row_bytes, s.bytes, s.last_bytes]

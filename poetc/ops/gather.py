@@ -16,6 +16,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, along
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel, Parameters
@@ -108,6 +109,13 @@ class Gather(_Gather):
         slices = gather_layout(op, x, op.inputs[1])
         return Kernel("poetc_op_gather", replace(slices, size=slices.size * x.dtype.size_bytes))
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By rows of the table: a block fills the rows of y that it has."""
+        x = op.inputs[0]
+        if gather_layout(op, x, op.inputs[1]).outer != 1:
+            return ()
+        return (Cut("table", x.shape[0], (along(x, 0), None, None)),) if op.get_int("axis") == 0 else ()
+
 
 @register
 class GatherGrad(_GatherGrad):
@@ -126,6 +134,11 @@ class GatherGrad(_GatherGrad):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_gather_grad", gather_layout(op, op.outputs[0], op.inputs[0]))
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By rows of the table: a block has the gradient of its own rows."""
+        x = op.outputs[0]
+        return (Cut("table", x.shape[0], (None, None, along(x, 0))),) if op.get_int("axis") == 0 else ()
 
 
 @register

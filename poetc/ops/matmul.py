@@ -121,7 +121,7 @@ class MatMul(OpSpec):
         return product_kernel((m, n, k), trans_a, trans_b, len(op.inputs) > 2, loops, alpha, operand_bytes)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By columns of b, and by rows of the result where both operands are matrices."""
+        """By columns of b where that is one matrix, and by rows of the result where both are."""
         a, b, *bias = op.inputs
         m, n, k, trans_a, trans_b = _dims(op)
         packed = isinstance(self.kernel(op).parameters, PackedProduct)  # it has steps of its own for each operand
@@ -131,9 +131,10 @@ class MatMul(OpSpec):
             of_b = along(b, len(b.shape) - (2 if trans_b else 1))
             of_y = along(y, len(y.shape) - 1, is_strided=packed)
             found.append(Cut("columns", n, (None, of_b, *(along(t, 0) for t in bias), of_y)))
-        if len(a.shape) == len(b.shape) == 2 and not bias and (packed or k == 1 or not trans_a):
-            of_a = along(a, 1 if trans_a else 0, is_strided=packed)
-            found.append(Cut("rows", m, (of_a, None, along(y, 0))))
+        matrices = math.prod(a.shape[:-2]) == math.prod(b.shape[:-2]) == 1
+        if matrices and not bias and (packed or k == 1 or not trans_a):
+            of_a = along(a, len(a.shape) - (1 if trans_a else 2), is_strided=packed)
+            found.append(Cut("rows", m, (of_a, None, along(y, len(y.shape) - 2))))
         return tuple(found)
 
 

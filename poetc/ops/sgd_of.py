@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
@@ -74,10 +75,16 @@ class SgdOf(OpSpec):
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Those of the gradient, whose blocks move the same blocks of the weights."""
         part = self.part(op)
-        if part.outputs[0].shape != op.inputs[0].shape:
+        more = len(part.outputs[0].shape) - len(op.inputs[0].shape)  # axes of one element before those of the weights
+        if part.outputs[0].shape[max(0, more) :] != op.inputs[0].shape:
             return ()
-        found = spec(self.cost_like).cuts(part)
-        return tuple(Cut(c.name, c.extent, (c.parts[-1], *c.parts[:-1], None, c.parts[-1])) for c in found)
+        found = []
+        for cut in spec(self.cost_like).cuts(part):
+            *inputs, made = cut.parts
+            if made is not None and made.axis is not None and made.axis >= more:
+                of_weights = replace(made, axis=made.axis - more)
+                found.append(Cut(cut.name, cut.extent, (of_weights, *inputs, None, of_weights)))
+        return tuple(found)
 
 
 def is_sgd_of(kind: str) -> bool:
@@ -146,8 +153,9 @@ class MatMulSgd(SgdOf):
         return Work(work.macs, work.flops + 2 * op.inputs[0].elements)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By rows of the weights where a has one row, since the kernel takes a block as a matrix of its own."""
-        return super().cuts(op) if op.inputs[1].shape[-2] == 1 else ()
+        """By rows of the weights: the packing kernel reads columns of a where they lie, the other one a row."""
+        packs = self._packed(self.part(op)) is not None
+        return super().cuts(op) if packs or op.inputs[1].shape[-2] == 1 else ()
 
     def kernel(self, op: Bound) -> Kernel:
         (k, m), n = op.inputs[1].shape[-2:], op.inputs[2].shape[-1]

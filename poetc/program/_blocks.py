@@ -8,6 +8,7 @@ from poetc.devices.streaming import Blocks as Cuts
 from poetc.devices.streaming import blocks_of
 from poetc.graph import DType, Operator, TensorType
 from poetc.ops import Bound, spec
+from poetc.ops.kernels.blocks import begin_of
 from poetc.program._ir import Blocks, Call, Operand, PageSource, Space, Stream
 from poetc.scheduling import OperatorSpec, Problem
 
@@ -76,6 +77,8 @@ def call_in_blocks(
             steps=_steps(bound, blocks),
             streams=tuple(streams),
             tail_ints=blocks.tail.ints,
+            begin=begin_of(blocks.kernel),
+            units=blocks.units,
             own=Operand(Space.ARENA, begin, TensorType((own,), DType.U8), "") if own else None,
             buffer=Operand(Space.ARENA, begin + blocks.buffer, TensorType((blocks.buffer_bytes,), DType.U8), ""),
         ),

@@ -57,7 +57,8 @@ class Blocks:
     """A call that runs its kernel once a block; the call has the kernel's numbers for a whole block.
 
     `steps`: the bytes by which each operand moves from block to block, 0 for one that stays and for windows. `own`: the
-    kernel's workspace. `buffer`: for pieces that are no whole blocks of the store. Both lie in the call's workspace, as
+    kernel's workspace. `begin`: which of the kernel's numbers is the first unit of a block, -1: none; a block has
+    `units`. `buffer`: for pieces that are no whole blocks of the store. Both lie in the call's workspace, as
     the windows do.
     """
 
@@ -65,6 +66,8 @@ class Blocks:
     steps: tuple[int, ...]
     streams: tuple[Stream, ...]
     tail_ints: tuple[int, ...]  # of the last block
+    begin: int
+    units: int
     own: Operand | None
     buffer: Operand
 

@@ -12,10 +12,12 @@ from random import Random
 
 import pytest
 
+from poetc.devices import load_profile
+from poetc.devices.streaming import Streaming, streamed_problem
 from poetc.emit import emit
-from poetc.program import Program, all_inputs, sample_inputs
+from poetc.program import Program, all_inputs, sample_inputs, streams_of
 from poetc.program._interpret import fit_input
-from tests.program.models import paged_actions, state_paged_actions, training_case
+from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
 
 STEPS = 6
@@ -62,13 +64,32 @@ def in_place(directory: Path, files: dict[str, bytes]) -> None:
         (directory / name).write_bytes(data)
 
 
-@pytest.fixture(scope="module", params=[(t, w) for t in TARGETS for w in ("ram", "store")], ids=" ".join)
+def streamed_case() -> Case:
+    """Updates of large weights that read and write weight, velocity and gradient block by block."""
+    case = training_case(mlp(256), block_bytes=512)
+    offer = Streaming(case.graph, load_profile("nrf52840"), case.problem)
+    operators = list(enumerate(case.problem.operators))
+    made = {}
+    for k, op in operators:
+        pairs = [p for p in op.in_place if p.required and case.problem.tensors[p.input].size_bytes > 1024]
+        streamed = frozenset(t for p in pairs for t in (p.input, p.output))
+        if streamed and (found := offer.alternatives(k, streamed)):
+            made[k] = found[0]
+    assert len(made) == 2 and all(len(op.writes_store) == 2 for op in made.values())
+    return Case(case.graph, streamed_problem(case.problem, made))
+
+
+@pytest.fixture(scope="module", params=[(t, w) for t in TARGETS for w in ("ram", "store", "streamed")], ids=" ".join)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     target, where = request.param
     directory = tmp_path_factory.mktemp("plug")
     case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=512)
+    if where == "streamed":
+        case = streamed_case()
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
-    program = case.program(state_paged_actions(case, names) if names else paged_actions(case, "a"))
+    actions = state_paged_actions(case, names) if where == "store" else None
+    program = case.program(paged_actions(case, "a") if where == "ram" else actions)
+    assert any(streams_of(i) for i in program.instructions) == (where == "streamed")
     emit([program], case.graph.values, model="mlp", target=target, out_dir=directory)
     recorder = directory / "recorder.o"
     include = f"-I{directory / 'runtime' / 'include'}"

@@ -11,7 +11,7 @@ import pytest
 
 from poetc.ops import Bound, Cut, Kernel, OpSpec, Part, registry, spec
 from poetc.ops.kernels import packed_operands, turned, winograd
-from poetc.ops.kernels.blocks import block_kernel
+from poetc.ops.kernels.blocks import beginning, block_kernel
 from tests.ops.test_cases import CASES
 from tests.ops.test_low_workspace import PACKING, TURNED, WINOGRAD, fast_library
 from tests.support.kernels import (
@@ -45,6 +45,7 @@ def run_blocks(
         here = min(units, cut.extent - begin)
         made = block_kernel(kernel, cut.name, here)
         assert made is not None
+        made = beginning(made, begin)
         places, end = list[int](), 64
         blocks = []
         for n, (array, part) in enumerate(zip(whole, cut.parts, strict=True)):

@@ -1,4 +1,4 @@
-"""The kernel of a block of an operator: the C function of the whole one, with the sizes of the block.
+"""The kernel of a block of an operator: the C function of the whole one with the sizes of the block, or one for blocks.
 
 Blocks of terms stay as they are, so a result has the same sum. The rules are those of low-workspace kernels.
 """
@@ -21,7 +21,7 @@ from poetc.ops.kernels.convolution_shape import ConvolutionParameters
 from poetc.ops.kernels.kernel import Kernel, Parameters
 from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct, Product, SgdProduct
 from poetc.ops.kernels.packed_operands import panel_columns
-from poetc.ops.kernels.rows import Elements
+from poetc.ops.kernels.rows import DescendingSlices, Elements, Slices, TableRows
 
 Sized = tuple[Parameters, int]  # and floats of workspace
 
@@ -34,7 +34,19 @@ def block_kernel(kernel: Kernel, cut: str, units: int) -> Kernel | None:
     if rule is None or kernel.repeats != 1:
         return None
     parameters, floats = rule(kernel, units)
-    return replace(kernel, parameters=parameters, workspace_bytes=4 * floats)
+    symbol = f"{kernel.symbol}_rows" if isinstance(parameters, TableRows) else kernel.symbol
+    return replace(kernel, symbol=symbol, parameters=parameters, workspace_bytes=4 * floats)
+
+
+def begin_of(kernel: Kernel) -> int:
+    """Which of the kernel's numbers is the first unit of the block; -1: none."""
+    return 3 if isinstance(kernel.parameters, TableRows) else -1
+
+
+def beginning(kernel: Kernel, unit: int) -> Kernel:
+    """The kernel of the block that begins with that unit."""
+    p = kernel.parameters
+    return replace(kernel, parameters=replace(p, begin=unit)) if isinstance(p, TableRows) else kernel
 
 
 def _elements(kernel: Kernel, units: int) -> Sized:
@@ -90,6 +102,12 @@ def _packed_rows(kernel: Kernel, units: int) -> Sized:
     return replace(kernel.parameters_as(PackedProduct), rows=units), kernel.workspace_bytes // 4
 
 
+def _table(kernel: Kernel, units: int) -> Sized:
+    p = kernel.parameters
+    assert isinstance(p, Slices | DescendingSlices)
+    return TableRows(p.length, p.size, p.count, 0, units), kernel.workspace_bytes // 4
+
+
 _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("outputs", ConvolutionParameters): _outputs,
     ("outputs", PackedConvolution): _outputs,
@@ -106,4 +124,6 @@ _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("rows", PackedProduct): _packed_rows,
     ("rows", SgdProduct): _rows,
     ("rows", PackedSgdProduct): _rows,
+    ("table", Slices): _table,
+    ("table", DescendingSlices): _table,
 }

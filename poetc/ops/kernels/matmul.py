@@ -90,11 +90,15 @@ class SgdProduct(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class PackedSgdProduct(SgdProduct):
-    """The kernel packs blocks of `terms` terms, each of `block_floats` floats, for so many columns at once."""
+    """The kernel packs blocks of `terms` terms, each of `block_floats` floats, for so many columns at once.
+
+    Terms of a lie `a_step` floats apart: that is the number of rows, but for a block of them.
+    """
 
     block_floats: int
     terms: int
     columns_at_once: int
+    a_step: int
 
     @property
     def workspace_floats(self) -> int:
@@ -192,5 +196,5 @@ def sgd_kernel(
     else:
         columns = min(SHAPES[0][0], -(-n // COLUMNS)) * COLUMNS
         columns = fewer(columns, lambda count: sgd_floats(k, terms, count))
-    parameters = PackedSgdProduct(m, n, k, sgd_block_floats(terms, columns), terms, columns)
+    parameters = PackedSgdProduct(m, n, k, sgd_block_floats(terms, columns), terms, columns, m)
     return Kernel("poetc_op_matmul_sgd_packed", parameters, (), 4 * parameters.workspace_floats)

@@ -176,6 +176,17 @@ class Slices(Parameters):
 
 
 @dataclass(frozen=True, slots=True)
+class TableRows(Parameters):
+    """Rows `begin` to `begin + here` of a table are in a window; the runtime sets `begin` for each block."""
+
+    length: int
+    size: int
+    count: int
+    begin: int
+    here: int
+
+
+@dataclass(frozen=True, slots=True)
 class DescendingSlices(Parameters):
     """`count` slices of one table of `length` slices move."""
 

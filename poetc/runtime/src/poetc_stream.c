@@ -11,12 +11,14 @@
 
 #define MOST_STREAMS 12u
 #define MOST_REFS 20u
+#define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
 #define PAGE_WRITES 3 /* in place of a source */
 
 /* ints begin with the numbers of references, blocks, streams and of the kernel's own numbers, and the buffer's bytes.
+ * There follow the place among the kernel's numbers of the block's first unit, or -1, and the units of a block.
  * Then come a step in units of POETC_ALIGN for each reference, and seven numbers for each stream. The kernel's numbers
  * follow, then those for the last block. The last of the references is the buffer. */
-enum { REFS, BLOCKS, STREAMS, NUMBERS, BUFFER, STEPS };
+enum { REFS, BLOCKS, STREAMS, NUMBERS, BUFFER, BEGIN, UNITS, STEPS };
 
 /* Rows of a page of `row_bytes`, of which a block has `bytes` each, the last block `last_bytes`. */
 typedef struct {
@@ -205,12 +207,14 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
     uint8_t *arena = runtime->config->arena, head[POETC_TRAILER];
     streaming at = {runtime, arena + (size_t)(step->refs[count] >> 1) * POETC_ALIGN, (uint32_t)ints[BUFFER]};
     poetc_ref refs[MOST_REFS];
+    int32_t own[MOST_NUMBERS];
     uint32_t crc[MOST_STREAMS];
     poetc_call call;
     int32_t b, i;
     int err;
 
-    if (count > (int32_t)MOST_REFS || streams > (int32_t)MOST_STREAMS)
+    if (count > (int32_t)MOST_REFS || streams > (int32_t)MOST_STREAMS ||
+        (ints[BEGIN] >= 0 && ints[NUMBERS] > MOST_NUMBERS))
         return POETC_EINVAL;
     at.buffer[at.buffer_bytes - 1u] = 0; /* so that the memory that is touched does not depend on the pieces */
     memcpy(refs, step->refs, (size_t)count * sizeof refs[0]);
@@ -244,6 +248,11 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
             }
         }
         call.ints = is_last ? numbers + ints[NUMBERS] : numbers;
+        if (ints[BEGIN] >= 0) {
+            memcpy(own, call.ints, (size_t)ints[NUMBERS] * sizeof own[0]);
+            own[ints[BEGIN]] = b * ints[UNITS];
+            call.ints = own;
+        }
         err = step->kernel(&call);
         if (err)
             return err;

@@ -223,13 +223,14 @@ int poetc_op_matmul_sgd(const poetc_call *call)
 
 #define STRIP_ROWS 48
 
-/* The same by packed operands, in strips of STRIP_ROWS results. The last ints are the floats of a block of terms of the
- * workspace, the terms of a block, and the columns of a strip. */
+/* The same by packed operands, in strips of STRIP_ROWS results. After the sizes come the floats of a block of terms of
+ * the workspace, and the terms of a block. The last ints are the columns of a strip, and the floats from a term of a to
+ * the next. */
 int poetc_op_matmul_sgd_packed(const poetc_call *call);
 int poetc_op_matmul_sgd_packed(const poetc_call *call)
 {
     const int32_t *ints = call->ints, m = ints[0], n = ints[1], k = ints[2], size = ints[3], depth = ints[4];
-    const int32_t width = ints[5], blocks = (k + depth - 1) / depth;
+    const int32_t width = ints[5], a_step = ints[6], blocks = (k + depth - 1) / depth;
     const float *a = poetc_in(call, 1), *b = poetc_in(call, 2), lr = *(const float *)poetc_in(call, 3);
     float *w = poetc_out(call, 4), *workspace = POETC_WORKSPACE(call, 5), *strip = workspace + (ptrdiff_t)blocks * size;
     int32_t column, row, i, block;
@@ -238,7 +239,7 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
     POETC_SPLIT(split, call->share, 1, m, n)
     POETC_NOTHING_AHEAD(g);
     POETC_ALL_ROWS(g);
-    g.a_row = 1, g.a_k = m, g.row_bias = NULL, g.column_bias = NULL, g.terms = depth, g.a_block = 0;
+    g.a_row = 1, g.a_k = a_step, g.row_bias = NULL, g.column_bias = NULL, g.terms = depth, g.a_block = 0;
     g.y = strip, g.y_row = width, g.column = 0, g.segment = width, g.segment_step = 0;
     strip[STRIP_ROWS * width - 1] = 0.0f; /* so that the memory that is touched does not depend on the sizes */
     for (column = POETC_BEGIN(split.columns, n, POETC_GEMM_COLUMNS);
@@ -268,7 +269,7 @@ int poetc_op_matmul_sgd_packed(const poetc_call *call)
                 const poetc_gemm_space space =
                     poetc_gemm_carve(workspace + (ptrdiff_t)block * size, size, depth, 1, width, 1);
                 g.depth = poetc_min(depth, k - block * depth);
-                g.a = a + (ptrdiff_t)block * depth * m + row, g.accumulate = block > 0;
+                g.a = a + (ptrdiff_t)block * depth * a_step + row, g.accumulate = block > 0;
                 i = g.rows * block / blocks; /* the weights that the strip moves, a part with every block */
                 POETC_SET_AHEAD(g, w + (ptrdiff_t)(row + i) * n + column, n, g.rows * (block + 1) / blocks - i,
                                 g.columns);
