@@ -138,7 +138,7 @@ def test_small_operators() -> None:
 
 
 def _has_cuts(kind: str) -> bool:
-    return type(spec(kind)).cuts is not _NO_CUTS
+    return type(spec(kind)).cuts is not _NO_CUTS and "actor" not in kind  # Adafactor takes back the cut of updates
 
 
 @pytest.mark.long
