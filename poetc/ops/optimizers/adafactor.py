@@ -13,7 +13,6 @@ from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.graph import TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut
-from poetc.ops._cuts import Cut
 from poetc.ops._registry import Work, register
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.optimizers._optimizer import Optimizer, Rule, declare
@@ -67,10 +66,6 @@ class _Factored(Update):
             raise ValueError(f"{self.kind}: the learning rate and the step have one element")
         check_step(step)
         return op.inputs[: self.states]
-
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """None: the size of an update depends on all elements."""
-        return ()
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         w, *means, g, lr, step = inputs
