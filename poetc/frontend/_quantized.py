@@ -9,7 +9,7 @@ Weights stay integers behind `DequantizeLinear`, of which the importer makes f32
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,10 @@ class Quantization:
         return float(self.scale) * (q - float(self.zero))
 
 
+# Operators whose weight alone is quantised, and its place among their inputs.
+CODES = {"MatMulNBits": 1, "GatherBlockQuantized": 0}
+INTEGERS = ".integers"  # behind the name of a weight: its codes, one number each
+
 Form = Callable[["Floats", Node], None]
 FORMS: dict[str, Form] = {}
 FLOAT_TOO: set[str] = set()  # those that float models have as well
@@ -88,7 +92,9 @@ def form(*names: str, of_floats_too: bool = False) -> Callable[[Form], Form]:
 class Floats:
     """A graph that is rewritten node by node, in the file's order."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path) -> None:
+    def __init__(self, model: onnx.ModelProto, folder: Path, moved: Collection[str] | None = None) -> None:
+        """`moved`: the stored integers that change; None: all of them. Codes of others are left to their operators."""
+        self.moved = None if moved is None else {name.split(INTEGERS)[0] for name in moved}
         self.graph, self.folder = model.graph, folder
         self.opset = next((o.version for o in model.opset_import if o.domain in STANDARD), 13)
         if all(o.domain not in STANDARD for o in model.opset_import):
@@ -156,6 +162,9 @@ class Floats:
 
     def _one(self, n: Node) -> None:
         of_domain = n.proto.domain in DOMAINS
+        if self.moved is not None and n.op in CODES and self._stored_in(n.inputs[CODES[n.op]]) not in self.moved:
+            self.keep(n)
+            return
         if of_domain and n.op in FORMS:
             FORMS[n.op](self, n)
             return
@@ -168,6 +177,11 @@ class Floats:
         if n.op == "Gather" and n.inputs[0] in self.fixed and n.inputs[1] not in self.fixed and self._gather(n):
             return
         self.keep(n)
+
+    def _stored_in(self, name: str) -> str:
+        """The initializer that holds the codes, perhaps seen through a Reshape."""
+        maker = self.makers.get(name)
+        return maker.inputs[0] if maker is not None and maker.op == "Reshape" else name
 
     def _gather(self, n: Node) -> bool:
         """Rows of a constant table of integers, as the operator behind them reads them; False if none does."""

@@ -5,7 +5,7 @@ Their definitions: docs/Operators.md of onnx, docs/ContribOperators.md of onnxru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -432,12 +432,14 @@ def is_quantized(model: onnx.ModelProto) -> bool:
     return any(n.op_type in marks and n.domain in DOMAINS and not stored(n) for n in nodes)
 
 
-def with_floats(model: onnx.ModelProto, folder: Path) -> list[str]:
+def with_floats(model: onnx.ModelProto, folder: Path, moved: Collection[str] | None = None) -> list[str]:
     """Replace the quantised operators of `model` by float ones; notes on the changes. No change to a float model.
 
     `model` has no functions, `folder` has its external data. UnsupportedModelError names a node that has no float form.
+    `moved`: the stored integers whose numbers change, by their names afterwards. Codes of other weights stay as they
+    are in the file.
     """
-    return Floats(model, folder).run() if is_quantized(model) else []
+    return Floats(model, folder, moved).run() if is_quantized(model) else []
 
 
 def require_qdq(model: onnx.ModelProto) -> None:

@@ -66,7 +66,7 @@ def write_back(
     weights whose new numbers the file cannot hold: in a narrower type and not `rounding`. `quantized`: a QDQ model
     stays one, and its integers take the numbers.
     """
-    return _Writer(source, graph, rounding, random_weights, new_head, quantized).write(changed, out)
+    return _Writer(source, graph, rounding, random_weights, new_head, quantized, changed).write(changed, out)
 
 
 class _Writer:
@@ -78,6 +78,7 @@ class _Writer:
         random_weights: int | None,
         new_head: NewHead | None,
         quantized: bool,
+        changed: Iterable[str],
     ) -> None:
         self.quantized = quantized
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
@@ -88,8 +89,9 @@ class _Writer:
             self.notes.append("the model's blocked channels (com.microsoft.nchwc) are plain channels in the new file")
         if not quantized and is_quantized(self.model):
             self.model = inlined(self.model, source)
-            with_floats(self.model, source.parent)
-            self.notes.append("the model's quantised activations are float numbers in the new file")
+            moved = {graph.origins[n].tensor for n in changed if n in graph.origins}
+            if with_floats(self.model, source.parent, moved):
+                self.notes.append("the model's quantised activations are float numbers in the new file")
         if new_head is not None:
             self.model = inlined(self.model, source)
             self.notes.append(replace_head(self.model, new_head))

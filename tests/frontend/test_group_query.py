@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node, make_opsetid, make_tensor_value_info
 
 from poetc.errors import UnsupportedModelError
-from poetc.frontend import load
+from poetc.frontend import load, write_back
+from poetc.graph import materialize
 from tests.frontend.support import evaluate, make, normal, save
 from tests.frontend.test_microsoft import session
 from tests.frontend.test_node_gradients import disagreements
@@ -270,3 +272,36 @@ def test_pages_are_refused_by_name(tmp_path: Path) -> None:
     node = make_node("PagedAttention", ["x", "x", "x"], ["y"], domain="com.microsoft", num_heads=1)
     with pytest.raises(UnsupportedModelError, match=r"PagedAttention.*cache of keys and values in pages"):
         load(save(with_domains(make([node], {"x": (4, 4)}, ["y"])), tmp_path))
+
+
+def test_codes_that_did_not_change_stay_in_the_file(tmp_path: Path) -> None:
+    """A tied table keeps its operators; the head that was trained is floats."""
+    draw = np.random.default_rng(4)
+    width, block, words = 32, 16, 20
+    weights: dict[str, Any] = {"flat": np.array([words, width // 2], np.int64)}
+    for name in ("table", "head"):
+        weights[f"{name}_Q4"] = packed(draw.integers(0, 16, (words, width), dtype=np.uint8), 4)
+        weights[f"{name}_s"] = draw.uniform(0.02, 0.05, (words, width // block)).astype(np.float32)
+        weights[f"{name}_Q4"] = weights[f"{name}_Q4"].reshape(words, width // block, block // 2)
+    ms = {"domain": "com.microsoft"}
+    few = {"K": width, "N": words, "bits": 4, "block_size": block, **ms}
+    nodes = [
+        make_node("Reshape", ["table_Q4", "flat"], ["rows"]),
+        make_node("GatherBlockQuantized", ["rows", "ids", "table_s"], ["h"], bits=4, block_size=block, **ms),
+        make_node("MatMulNBits", ["h", "table_Q4", "table_s"], ["y"], **few),
+        make_node("MatMulNBits", ["h", "head_Q4", "head_s"], ["z"], **few),
+    ]
+    inputs = {"ids": (TensorProto.INT64, (2, 3))}
+    path = save(with_domains(make(nodes, inputs, ["y", "z"], weights, opset=21)), tmp_path)
+    graph, feeds = load(path), {"ids": np.array([[1, 2, 19], [0, 0, 4]], np.int64)}
+    head = next(n for n in graph.values if n.startswith("head"))
+    moved = np.asarray(materialize(graph.values[head], graph.tensors[head].type)) + np.float32(0.5)
+    write_back(path, tmp_path / "out.onnx", graph, {head: moved})
+    written = onnx.load(tmp_path / "out.onnx")
+    assert [n.op_type for n in written.graph.node if n.domain] == ["GatherBlockQuantized", "MatMulNBits"]
+    held = {t.name: numpy_helper.to_array(t) for t in written.graph.initializer}
+    np.testing.assert_array_equal(held["table_Q4"], weights["table_Q4"])
+    before, after = (dict(zip("yz", session(p).run(None, feeds), strict=True)) for p in (path, tmp_path / "out.onnx"))
+    np.testing.assert_array_equal(before["y"], after["y"])
+    expected = evaluate(replace(graph, values={**graph.values, head: moved}), feeds)["z"]
+    np.testing.assert_allclose(after["z"], expected, rtol=1e-4, atol=1e-5)
