@@ -78,9 +78,13 @@ class Planner:
         """This planner with another search for the least RAM."""
         return replace(self, smallest_ram=smallest_ram)
 
-    def report(self, problem: Problem, event: solvers.Event) -> None:
-        """Tell the user how far the search is, beside the best schedule of all searches."""
-        self.progress(progress_line(problem, self.best.seen(problem, event, is_real=not self.relaxed)))
+    def report(self, problem: Problem, event: solvers.Event, *, any_state: bool = False) -> None:
+        """Tell the user how far the search is, beside the best schedule and the best bound of all searches.
+
+        `any_state`: the bound holds for every placement of state, though that is open.
+        """
+        seen = self.best.seen(problem, event, is_real=not self.relaxed, any_state=any_state)
+        self.progress(progress_line(problem, seen))
 
     def solve(self, problem: Problem) -> Solution:
         """The cheapest solution found whose packed arena fits the budget.
@@ -88,6 +92,7 @@ class Planner:
         Raises InfeasibleError where it is proven that nothing fits, LimitError where nothing was found. Both name the
         smallest RAM that is known to work.
         """
+        self.best.begin(problem, self.reductions)
         if self.reductions:
             return self.reductions[0].solve(problem, self)
         schedule, plan = plain.solve_and_pack(problem, self)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import ClassVar, Protocol
 
 from poetc import solvers
 from poetc.devices import format_cost, format_share
@@ -56,20 +58,46 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
     return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
 
 
+class Choice(Protocol):
+    """A part of a `Reduction`."""
+
+    name: ClassVar[str]
+
+    def is_open(self, problem: Problem) -> bool: ...
+
+
 @dataclass(slots=True)
 class BestSoFar:
     """The least objective of all searches of one planner, by budget: a later search may begin with a worse schedule."""
 
+    bounds: dict[tuple[str, int], int] = field(default_factory=dict)  # on all choices, the best so far
+    choices: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # those that are open, by name
     packed: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules whose arena fits
     searched: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules that nobody has packed yet
 
-    def seen(self, problem: Problem, event: solvers.Event, *, is_real: bool = True) -> solvers.Event:
-        """`event` with the best objective so far. `is_real`: its own schedule is one of the problem's."""
+    def begin(self, problem: Problem, reductions: Sequence[Choice]) -> None:
+        """Note the choices that the first problem of a budget leaves open."""
         key = _key(problem)
+        if key not in self.choices:
+            self.choices[key] = frozenset(r.name or type(r).__name__ for r in reductions if r.is_open(problem))
+
+    def seen(
+        self, problem: Problem, event: solvers.Event, *, is_real: bool = True, any_state: bool = False
+    ) -> solvers.Event:
+        """`event` with the best objective and the best bound so far. `is_real`: its own schedule is the problem's.
+
+        A bound on a part of the choices is none on all. `event` keeps it only where it is above the best schedule, or
+        where no other is known.
+        """
+        key = _key(problem)
+        is_open = self.choices.get(key, frozenset())
+        if not is_real or not is_open - ({"state"} if any_state else frozenset()):
+            self.bounds[key] = max(event.bound, self.bounds.get(key, 0))
         if event.objective is not None and is_real:
             self.searched[key] = min(event.objective, self.searched.get(key, event.objective))
         best = min(self.packed.get(key, math.inf), self.searched.get(key, math.inf))
-        return replace(event, objective=None if best == math.inf else int(best))
+        bound = event.bound if event.bound > best else min(self.bounds.get(key, event.bound), best)
+        return replace(event, objective=None if best == math.inf else int(best), bound=int(bound))
 
     def keep(self, problem: Problem, objective: int) -> None:
         """Take up a schedule that packs."""

@@ -227,7 +227,7 @@ class _OpenPlacement:
         raise self._nothing_found(search, errors)
 
     def _report(self, event: solvers.Event) -> None:
-        self.planner.report(self.problem, event)
+        self.planner.report(self.problem, event, any_state=True)
 
     def _at_once(self) -> None:
         """Something to show before orders are searched: with everything on the store, where it fits most easily."""

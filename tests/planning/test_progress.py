@@ -10,8 +10,11 @@ from pathlib import Path
 from random import Random
 
 import poetc.solvers
+from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement
+from poetc.planning.progress import BestSoFar
 from poetc.scheduling import SolveOptions
+from poetc.solvers import Event
 from tests.support.problems import training_problem, with_budget
 
 PICOJOULES = {"pJ": 1, "nJ": 1e3, "uJ": 1e6, "µJ": 1e6, "mJ": 1e9, "J": 1e12}
@@ -35,6 +38,39 @@ def test_the_best_schedule_of_all_searches_stays_in_the_line() -> None:
     assert best and all(later <= earlier for earlier, later in pairwise(best))
     assert abs(best[-1] - solution.cost) <= 0.001 * solution.cost  # the answer, in four digits
     assert any("every schedule tried next costs at least" in line for line in lines)
+
+
+def test_the_bound_in_the_line_never_falls() -> None:
+    """A bound for one placement of state is none for the next one, and does not stand in the line as if it were."""
+    shown = 0
+    for seed in range(6):
+        problem = with_budget(training_problem(Random(seed), 3, paging=True), 0.45)
+        lines: list[str] = []
+        chain = (Kernels(), StatePlacement("auto"))
+        planner = Planner(options=SolveOptions(time_limit_s=10), reductions=chain, progress=lines.append)
+        try:
+            solution = planner.solve(problem)
+        except (InfeasibleError, LimitError):
+            continue
+        found = [re.search(r"bound ([\d.,]+) (\w+)", line) for line in lines]
+        bounds = [float(m[1].replace(",", "")) * PICOJOULES[m[2]] for m in found if m]
+        shown += len(bounds)
+        assert all(later >= 0.9999 * earlier for earlier, later in pairwise(bounds)), lines
+        assert not bounds or bounds[-1] <= 1.0001 * solution.cost
+    assert shown > 10
+
+
+def test_a_bound_on_a_part_of_the_choices_is_not_kept() -> None:
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    best = BestSoFar()
+    best.choices[problem.objective, problem.budget_bytes] = frozenset({"state"})
+
+    def bound(own: int, **said: bool) -> int:
+        return best.seen(problem, Event(stage="", objective=100, bound=own), **said).bound
+
+    assert [bound(20, any_state=True), bound(34), bound(24), bound(15, any_state=True)] == [20] * 4
+    assert [bound(30, is_real=False), bound(25)] == [30, 30]
+    assert bound(120) == 120, "every schedule tried next costs at least that"
 
 
 def test_every_stage_of_the_engine_has_plain_words() -> None:
