@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, fields, replace
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,6 +54,26 @@ def test_a_restriction_of_repetitions_stays_with_the_claim() -> None:
     staged = Scope(repetition=Repetition.STAGED)
     assert not staged.covers(Scope()) and staged.choices_cover(Scope())
     assert not staged.is_everything and Scope().is_everything and EVERYTHING.is_everything
+
+
+def test_kinds_name_each_open_choice() -> None:
+    """For `--json`: an order is the problem's only where it is 0, 1, 2, ..."""
+    assert Scope().kinds() == {"order": "any", "repetition": "any"}
+    assert Scope(order=(0, 1, 2)).kinds()["order"] == "problem"
+    assert Scope(order=(0, 2, 1)).kinds()["order"] == "own"
+    mixed = Scope(order=(1, 0), repetition=Repetition.ONCE, state=frozenset({3}), kernels=ANY, saved=(0,))
+    own = {"order": "own", "state": "own", "kernels": "any", "saved": "own", "repetition": "once"}
+    assert mixed.kinds() == own
+    assert EVERYTHING.kinds() == {f.name: "any" for f in fields(Scope)}
+
+
+def test_scopes_are_values() -> None:
+    """They are keys of tables, and nobody changes one that others hold."""
+    assert hash(Scope(order=(0, 1))) == hash(Scope(order=(0, 1)))
+    with pytest.raises(FrozenInstanceError):
+        Scope().order = ANY  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Scope(ANY)  # type: ignore[misc]
 
 
 @given(scopes)
