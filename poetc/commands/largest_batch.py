@@ -1,8 +1,8 @@
 """`poetc analyze --largest-batch`: the largest batch that trains within a budget, and a bound on any.
 
 Two binary searches over the batch. One is for a schedule whose packed arena fits, the other for the batch from which on
-it is proven that nothing fits. A tensor of a larger batch is no smaller. So a batch fits where a larger one does, and none
-fits above one that is proven too large.
+it is proven that nothing fits. A tensor of a larger batch is no smaller. So a batch fits where a larger one does, and
+none fits above one that is proven too large.
 """
 
 from __future__ import annotations
