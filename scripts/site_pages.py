@@ -16,7 +16,7 @@ import click
 
 from poetc.cli import cli
 from poetc.ops.optimizers import OPTIMIZERS
-from poetc.training import TRAINING
+from poetc.training import LOSSES, TRAINING
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -64,11 +64,20 @@ def pages() -> dict[Path, str]:
 
 def with_tables(page: str) -> str:
     """The page with the tables that are made of declarations, each between two marks."""
-    for mark, lines in (("optimizers", optimizers()), ("options of optimizers", options_of_optimizers())):
+    for mark, lines in (
+        ("losses", losses()),
+        ("optimizers", optimizers()),
+        ("options of optimizers", options_of_optimizers()),
+    ):
         begin, end = f"<!-- {mark}: make pages -->\n", "<!-- end -->"
         before, _, rest = page.partition(begin)
         page = before + begin + "".join(f"{line}\n" for line in lines) + end + rest.partition(end)[2]
     return page
+
+
+def losses() -> list[str]:
+    rows = [f"| `{o.name}` | {o.help} | {o.target} |" for o in LOSSES.values()]
+    return ["| `--loss` | loss | target |", "|---|---|---|", *rows]
 
 
 def optimizers() -> list[str]:

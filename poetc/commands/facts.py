@@ -10,7 +10,9 @@ from poetc.datasets import Augmentation, Batches, Normalization, Samples, Slot, 
 from poetc.errors import UsageError
 from poetc.events import Progress
 from poetc.graph import Array, DType, Graph, TrainingGraph
-from poetc.training import OF_CLASSES, TrainingOptions, plan_losses
+from poetc.training import TRAINING, TrainingOptions, plan_losses
+
+_OF_CLASSES = next(o.when.values for o in TRAINING if o.name == "class_axis" and o.when is not None)
 
 
 def decided(
@@ -27,7 +29,7 @@ def decided(
         return options
     if options.loss == "auto":
         options = _probabilities(data, normalize, graph, slots, options, note)
-    if options.loss in OF_CLASSES and options.class_axis is None:
+    if options.loss in _OF_CLASSES and options.class_axis is None:
         options = _class_axis(data, graph, slots, options, note)
     return options
 

@@ -15,7 +15,7 @@ from poetc.ops import Bound, spec
 from poetc.ops._loss import Loss as LossKind
 from poetc.training import evaluation
 
-CLASS_LOSSES = ("CrossEntropy", "SoftCrossEntropy")
+CLASS_LOSSES = ("CrossEntropy", "SoftCrossEntropy", "Dice")
 _BELOW_1 = np.nextafter(np.float32(1), np.float32(0))  # a sigmoid that is 1 was rounded: its logit is above 16.6
 _OF_LABELS = ("Ctc", "Triplet", "Contrastive")  # their target has another shape than the output
 NAMES = "accuracy, topK (as top5), confusion, mse, mae, perplexity"

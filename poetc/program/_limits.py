@@ -72,7 +72,7 @@ def _of_use(use: Use) -> list[Limit]:
     if use.kind == "GatherCoded":
         rows = _attribute(use, "rows", 1)
         return [Limit(-rows, rows - 1, 0)]
-    if use.kind.startswith("CrossEntropy"):
+    if use.kind.startswith(("CrossEntropy", "Dice")):
         classes = shape[int(_attribute(use, "axis", 1))]
         return [Limit(0, classes - 1, int(_attribute(use, "ignore_index", 0)))]
     if use.kind.startswith("Ctc"):

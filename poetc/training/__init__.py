@@ -4,7 +4,7 @@ from poetc.ops._integers import RESCALES
 from poetc.training._adapters import merged, with_adapters
 from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
-from poetc.training._declarations import INTEGERS, LOSSES, OF_CLASSES, PRECISIONS, TRAINING
+from poetc.training._declarations import INTEGERS, PRECISIONS, TRAINING
 from poetc.training._evaluation import evaluation
 from poetc.training._integer_model import exponents_of, float_values, integer_model
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
@@ -16,6 +16,7 @@ from poetc.training._selection import BEST, Lora, select_parameters, select_upda
 from poetc.training._splits import continued, is_partial_sum, share_of, with_own_names
 from poetc.training._state import CLIPPED
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
+from poetc.training.losses import LOSSES
 from poetc.training.options import TrainingOptions
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "CLIPPED",
     "INTEGERS",
     "LOSSES",
-    "OF_CLASSES",
     "PRECISIONS",
     "RESCALES",
     "TRAINING",

@@ -17,12 +17,14 @@ from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training._adapters import SITE
 from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._channels import Part, declare_parts, part_of
-from poetc.training._loss import METRIC, LossPlan, emit_sum, plan_losses
+from poetc.training._loss import emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import Optimizer, coded_parameters
 from poetc.training._selection import select_parameters, select_updates, trained_parameters, values_by_pattern
 from poetc.training._splits import partial_sum, with_names
 from poetc.training._state import emit_update
+from poetc.training._terms import Term
+from poetc.training.losses import LOSSES, LossPlan
 from poetc.training.options import TrainingOptions
 
 
@@ -78,8 +80,8 @@ class _Step:
         parts = declare_parts(b, whole, self.wanted)
         codes = coded_parameters(whole)
         optimizer = Optimizer(b, options, self.rates, self.decays, self.updates, step, parts, codes)
-        if self.count > 1 and (kind := next((plan.kind for plan in plans if plan.kind in METRIC.values()), "")):
-            raise UsageError(f"--micro-batches {self.count}: --loss {kind.lower()} compares all rows of a batch")
+        if self.count > 1 and (kind := next((term.kind for term in options.losses() if _compares_rows(term)), "")):
+            raise UsageError(f"--micro-batches {self.count}: --loss {kind} compares all rows of a batch")
         targets = _targets(b, plans)
         cuts = [
             cut_of("the target", mine.target, of_part.target, self.count)
@@ -209,9 +211,13 @@ def _of_part(name: str, index: int) -> str:
     return f"{name}~{index + 1}"
 
 
+def _compares_rows(term: Term) -> bool:
+    return term.kind != "auto" and LOSSES[term.kind].compares_rows
+
+
 def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
     """Whether the weight of a sample depends on the other samples of its batch (batch-norm, losses of pairs)."""
-    if any(term.kind in METRIC for term in options.losses()):
+    if any(_compares_rows(term) for term in options.losses()):
         return True
     trained = select_parameters(graph, options.train, options.lora)
     return any(_uses_batch_statistics(op, trained, options) for op in graph.operators)

@@ -5,17 +5,15 @@ Optimizers and losses declare their own; all others stand here. TrainingOptions 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from poetc.declare import (
-    LARGEST,
     LARGEST_FLOAT,
     LARGEST_SEED,
     Choice,
     Number,
-    Numbers,
     Option,
     Switch,
     Text,
@@ -25,26 +23,11 @@ from poetc.declare import (
 from poetc.errors import UsageError, shortened
 from poetc.ops._integers import RESCALES
 from poetc.ops.encoding import FORMATS
-from poetc.ops.optimizers import OPTIMIZERS
+from poetc.ops.optimizers import OPTIMIZERS, Optimizer
 from poetc.training._selection import Lora, parse_entry
 from poetc.training._terms import parse_terms
+from poetc.training.losses import LOSSES, Loss
 
-LOSSES = (
-    "auto",
-    "cross-entropy",
-    "soft-cross-entropy",
-    "focal",
-    "ctc",
-    "triplet",
-    "contrastive",
-    "mse",
-    "l1",
-    "huber",
-    "bce",
-    "nll",
-    "bce-probabilities",
-)
-OF_CLASSES = ("cross-entropy", "soft-cross-entropy", "focal", "nll", "auto")  # losses with an axis of classes
 CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
 PRECISIONS = ("f32", "f16", "bf16", "niti", "qas")
 INTEGERS = ("niti", "qas")  # of the precisions
@@ -160,7 +143,35 @@ MODEL = (
     ),
 )
 
-_CLASSES = ("cross-entropy", "focal", "nll", "auto")
+
+def _owned(choices: Iterable[Optimizer | Loss]) -> tuple[dict[str, Option], dict[str, list[str]]]:
+    """By name the options of these, and the choices that each belongs to."""
+    owners: dict[str, list[str]] = {}
+    options: dict[str, Option] = {}
+    for choice in choices:
+        for option in choice.options:
+            owners.setdefault(option.name, []).append(choice.name)
+            if options.setdefault(option.name, option) != option:
+                raise ValueError(f"{choice.name} declares {option.flag} unlike {owners[option.name][0]}")
+    return options, owners
+
+
+def _of_losses() -> Iterator[Option]:
+    """The options of all losses, each with those that have it."""
+    options, owners = _owned(LOSSES.values())
+    for name, option in options.items():
+        may_be_auto = any(LOSSES[owner].may_be_auto for owner in owners[name])
+        yield replace(option, when=When("loss", (*owners[name], *(("auto",) if may_be_auto else ()))))
+
+
+def _of_optimizers() -> Iterator[Option]:
+    """The options of all optimizers, each with those that have it."""
+    options, owners = _owned(OPTIMIZERS.values())
+    for name, option in options.items():
+        own = {o.name: o.defaults[name] for o in OPTIMIZERS.values() if name in o.defaults}
+        yield replace(
+            option, when=When("optimizer", tuple(owners[name])), defaults=("optimizer", own) if own else ("", {})
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +187,7 @@ class _Loss(Choice):
 LOSS = (
     Option(
         name="loss",
-        values=_Loss(LOSSES),
+        values=_Loss(("auto", *LOSSES)),
         group="loss",
         default="auto",
         joins=True,
@@ -184,101 +195,8 @@ LOSS = (
         help="Loss; auto chooses it by the output. For several outputs: OUTPUT=LOSS*WEIGHT,OUTPUT=LOSS*WEIGHT,... or "
         "the option once for each.",
     ),
-    Option(
-        name="label_smoothing",
-        values=_SHARE,
-        group="loss",
-        default=0.0,
-        when=When("loss", ("cross-entropy", "soft-cross-entropy", "nll", "auto")),
-        help="Share of a target that is spread over all classes.",
-    ),
-    Option(
-        name="ignore_index",
-        values=Whole(-LARGEST - 1),
-        group="loss",
-        when=When("loss", _CLASSES),
-        metavar="CLASS",
-        help="The class whose targets count for nothing.",
-    ),
-    Option(
-        name="class_axis",
-        values=Whole(-8, 7),
-        group="loss",
-        when=When("loss", OF_CLASSES),
-        metavar="AXIS",
-        default_text="that of its Softmax, or of the last layer's units; poetc train asks the target's shape where "
-        "they leave it open",
-        help="Axis of the output that holds the classes.",
-    ),
-    Option(
-        name="class_weights",
-        values=Numbers(),
-        group="loss",
-        default=(),
-        when=When("loss", _CLASSES),
-        metavar="W,W,...|FILE",
-        help="Weight of a target of each class, or a text file of such numbers.",
-    ),
-    Option(
-        name="focal_gamma",
-        values=_POSITIVE,
-        group="loss",
-        when=When("loss", ("focal",)),
-        default_text="2",
-        help="The exponent of 1 - p, which is the weight of a sample.",
-    ),
-    Option(
-        name="ctc_labels",
-        values=Whole(1),
-        group="loss",
-        when=When("loss", ("ctc",)),
-        metavar="N",
-        default_text="half of the time steps",
-        help="Most labels of a sample.",
-    ),
-    Option(
-        name="ctc_blank",
-        values=Whole(),
-        group="loss",
-        when=When("loss", ("ctc",)),
-        metavar="CLASS",
-        default_text="0",
-        help="The class that is no label.",
-    ),
-    Option(
-        name="margin",
-        values=_POSITIVE,
-        group="loss",
-        when=When("loss", ("triplet", "contrastive")),
-        metavar="D",
-        default_text="1",
-        help="The distance that is to be between two classes.",
-    ),
-    Option(
-        name="huber_delta",
-        values=_LIMIT,
-        group="loss",
-        default=1.0,
-        when=When("loss", ("huber",)),
-        help="The error where squared becomes linear.",
-    ),
+    *_of_losses(),
 )
-
-
-def _of_optimizers() -> Iterator[Option]:
-    """The options of all optimizers, each with those that have it."""
-    owners: dict[str, list[str]] = {}
-    options: dict[str, Option] = {}
-    for optimizer in OPTIMIZERS.values():
-        for option in optimizer.options:
-            owners.setdefault(option.name, []).append(optimizer.name)
-            if options.setdefault(option.name, option) != option:
-                raise ValueError(f"{optimizer.name} declares {option.flag} unlike {owners[option.name][0]}")
-    for name, option in options.items():
-        own = {o.name: o.defaults[name] for o in OPTIMIZERS.values() if name in o.defaults}
-        yield replace(
-            option, when=When("optimizer", tuple(owners[name])), defaults=("optimizer", own) if own else ("", {})
-        )
 
 
 OPTIMIZER = (

@@ -84,7 +84,7 @@ def test_bounds_say_which_placement_of_state_they_are_for(poetc: Run, model: Pat
     written = json.loads((tmp_path / "out" / "comparison.json").read_text())
     assert [p["state_placement"] for p in written["state_placements"]] == ["all on the store", "all in RAM"]
     assert compared("--state", "store").endswith("with every solver: all on the store")
-    help_text = " ".join(poetc("compare", "--help").out.split())
+    help_text = " ".join(poetc("compare", "--help", "all").out.split())
     assert "the same for every solver" in help_text and "chosen one by one, together" not in help_text
     ours = ("--solvers", "poetc", "--budgets", "100%", "-o", tmp_path / "ours", "--json")
     (bound,) = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *ours).json["bounds"]

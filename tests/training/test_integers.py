@@ -194,7 +194,7 @@ def test_shares_of_a_pixel_beyond_32_bits_name_their_node(size: int, kernel: int
         ({"precision": "FP32"}, "--precision 'FP32': .*; take f32"),
         ({"saved": "fp16"}, "--saved 'fp16': .*; take f16"),
         ({"saved": "niti"}, "--saved 'niti': .*; niti is a choice of --precision"),
-        ({"loss": "f16"}, "--loss 'f16': choose from .*, bce-probabilities$"),
+        ({"loss": "f16"}, "--loss 'f16': choose from auto, .*, contrastive$"),
     ],
 )
 def test_a_wrong_format_leads_to_the_right_one(option: dict[str, str], message: str) -> None:

@@ -119,3 +119,26 @@ def test_what_cannot_be_is_refused() -> None:
         TrainingOptions(loss=LOSS, huber_delta=0.5)
     with pytest.raises(UsageError, match="'nothing' is no output of the model; its outputs are logits, hidden"):
         build(network(ROWS, BOTH), TrainingOptions(loss="logits=mse,nothing=mse"))
+
+
+def test_dice_is_a_mean_over_samples_and_classes() -> None:
+    step = build(network(), TrainingOptions(loss="dice", dice_smooth=0.5, output="logits"))
+    check_graph(step)
+    assert (step.tensors[step.target].shape, step.tensors[step.target].dtype) == ((ROWS,), DType.I32)
+    uses = [Use(o.kind, o.attributes, o.inputs, o.outputs, step.tensors[o.inputs[0]].type) for o in step.operators]
+    limit = limit_of(uses, {step.target})
+    assert limit is not None and (limit.least, limit.most) == (0, CLASSES - 1)
+    random = np.random.default_rng(3)
+    target = random.integers(0, CLASSES, ROWS).astype(np.int32)
+    inputs = {"x": random.standard_normal((ROWS, 5)).astype(np.float32), "target": target}
+    values = evaluate(step, inputs)
+    (op,) = [op for op in step.operators if op.kind == "Dice"]
+    total = 0.0
+    for row, label in zip(values[op.inputs[0]], target, strict=True):
+        shares = np.exp(row) / np.exp(row).sum()
+        for index, share in enumerate(shares):
+            hit = float(index == label)
+            total += 1 - (2 * share * hit + 0.5) / (share + hit + 0.5)
+    assert float(values[step.loss]) == pytest.approx(total / (ROWS * CLASSES), rel=1e-9)
+    with pytest.raises(UsageError, match="--dice-smooth does nothing for --loss mse"):
+        TrainingOptions(loss="mse", dice_smooth=1.0)

@@ -1,0 +1,115 @@
+"""The Dice loss of classes: the overlap of a softmax with the classes of the target, for each sample and class.
+
+Milletari et al. 2016 (V-Net), with a softmax over the classes and one mean over samples and classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.graph import DType, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._loss import Loss
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.kernels import Kernel, Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples(Parameters):
+    """`before`, `classes` and `after` are elements of one sample."""
+
+    samples: int
+    before: int
+    classes: int
+    after: int
+    has_upstream: bool
+
+
+def _sizes(op: Bound) -> tuple[int, int, int, int]:
+    """Samples; elements of a sample before, along and after the class axis."""
+    shape, axis = op.inputs[0].shape, op.get_int("axis", 1)
+    axis %= max(len(shape), 1)
+    if len(shape) < 2 or axis == 0:
+        raise ValueError(f"logits [N, C, ...] are needed, not {list(shape)} with classes along axis {axis}")
+    return shape[0], math.prod(shape[1:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _overlap(op: Bound, logits: Any, target: Any) -> tuple[Any, Any, Any, Any]:
+    """Softmax and target, both [N, before, C, after]; by sample and class, the smoothed overlap and size."""
+    samples, before, classes, after = _sizes(op)
+    x = logits.reshape(samples, before, classes, after)
+    indices = target.reshape(samples, before, 1, after)
+    if np.any((indices < 0) | (indices >= classes)):
+        raise ValueError(f"a class index lies outside 0 … {classes - 1}")
+    p = np.exp(x - x.max(axis=2, keepdims=True))
+    p /= p.sum(axis=2, keepdims=True)
+    y = (indices == np.arange(classes).reshape(1, 1, -1, 1)).astype(p.dtype)
+    smooth = p.dtype.type(op.get_float("smooth", 1.0))
+    return p, y, 2 * (p * y).sum(axis=(1, 3)) + smooth, (p + y).sum(axis=(1, 3)) + smooth
+
+
+def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
+    """`rows` numbers a class as workspace."""
+    sizes = _sizes(op)
+    parameters = _Samples(*sizes, len(op.inputs) > 2)
+    return Kernel(symbol, parameters, (op.get_float("smooth", 1.0),), 4 * rows * sizes[2])
+
+
+@register
+class Dice(Loss):
+    kind = "Dice"
+    summary = (
+        "1 minus the overlap of softmax(logits [N, C, ...]) with the target, i32, by their sizes: "
+        "the mean over samples and classes; axis, smooth"
+    )
+
+    def check(self, op: Bound) -> None:
+        _sizes(op)
+        logits, target = op.inputs
+        axis = op.get_int("axis", 1) % len(logits.shape)
+        expected = logits.shape[:axis] + logits.shape[axis + 1 :]
+        if target.shape != expected or target.dtype is not DType.I32:
+            raise ValueError(f"the target must be i32 of shape {expected}, not {target.dtype} of shape {target.shape}")
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        _, _, overlap, size = _overlap(op, *inputs)
+        return ((1 - overlap / size).mean(),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=16 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return _kernel(op, "poetc_op_dice", 2)
+
+
+@register
+class DiceGrad(OpSpec):
+    kind = "DiceGrad"
+    summary = "Gradient of Dice in the logits from (logits, target, [gradient of the loss]); its attributes"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        _sizes(op)
+        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
+            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
+        return (op.inputs[0],)
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        p, y, overlap, size = _overlap(op, *inputs[:2])
+        slope = (overlap / np.square(size))[:, None, :, None] - 2 * y / size[:, None, :, None]
+        slope = p * (slope - (p * slope).sum(axis=2, keepdims=True)) / p.dtype.type(overlap.size)
+        upstream = inputs[2].reshape(()) if len(inputs) > 2 else p.dtype.type(1)
+        return ((slope * upstream).reshape(inputs[0].shape),)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=36 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return _kernel(op, "poetc_op_dice_grad", 3)
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
