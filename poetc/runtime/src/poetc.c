@@ -5,6 +5,10 @@
 
 #include <string.h>
 
+#ifdef __GNUC__
+#pragma weak poetc_stream /* only programs with streams link its file */
+#endif
+
 #if defined(__ARM_FEATURE_CRC32) && defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #include <arm_acle.h>
 #define POETC_CRC_INSTRUCTION

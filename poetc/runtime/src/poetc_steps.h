@@ -14,9 +14,6 @@ int poetc_execute(poetc_runtime *runtime, const poetc_step *step);
 int poetc_advance(poetc_runtime *runtime);
 
 /* Run a step of the opcode POETC_STREAM. Only programs with one link its file. */
-#ifdef __GNUC__
-__attribute__((weak))
-#endif
 int poetc_stream(poetc_runtime *runtime, const poetc_step *step);
 
 /* Bring back to RAM the state that is away at `step`, as poetc_recover does for the present program. */

@@ -57,12 +57,9 @@ static uint32_t behind(uint32_t count)
     return result;
 }
 
-static stream stream_at(const int32_t *ints, int32_t index)
+static const stream *stream_at(const int32_t *ints, int32_t index)
 {
-    stream s;
-
-    memcpy(&s, ints + STEPS + ints[REFS] + 7 * index, sizeof s);
-    return s;
+    return (const void *)(ints + STEPS + ints[REFS] + 7 * index);
 }
 
 /* The version that a page must have or gets, and the slot: as page_in and page_out of poetc.c. */
@@ -219,12 +216,12 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
     at.buffer[at.buffer_bytes - 1u] = 0; /* so that the memory that is touched does not depend on the pieces */
     memcpy(refs, step->refs, (size_t)count * sizeof refs[0]);
     for (i = 0; i < streams; i++) {
-        const stream s = stream_at(ints, i);
+        const stream *s = stream_at(ints, i);
 
-        head_of(&at, &s, head);
+        head_of(&at, s, head);
         crc[i] = poetc_crc32(0, head, 12);
-        if (s.rows > 1)
-            crc[i] = times(crc[i], behind(runtime->program->pages[s.page].size_bytes));
+        if (s->rows > 1)
+            crc[i] = times(crc[i], behind(runtime->program->pages[s->page].size_bytes));
     }
     call.refs = refs;
     call.floats = step->floats;
@@ -238,11 +235,11 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
         const int is_last = b == blocks - 1;
 
         for (i = 0; i < streams; i++) {
-            const stream s = stream_at(ints, i);
+            const stream *s = stream_at(ints, i);
 
-            if (s.source != PAGE_WRITES) {
-                err = read_block(&at, &s, (uint32_t)(b * s.bytes), (uint32_t)(is_last ? s.last_bytes : s.bytes),
-                                 window_of(&at, refs, &s), &crc[i]);
+            if (s->source != PAGE_WRITES) {
+                err = read_block(&at, s, (uint32_t)(b * s->bytes), (uint32_t)(is_last ? s->last_bytes : s->bytes),
+                                 window_of(&at, refs, s), &crc[i]);
                 if (err)
                     return err;
             }
@@ -257,11 +254,11 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
         if (err)
             return err;
         for (i = 0; i < streams; i++) {
-            const stream s = stream_at(ints, i);
+            const stream *s = stream_at(ints, i);
 
-            if (s.source == PAGE_WRITES) {
-                err = write_block(&at, &s, (uint32_t)(b * s.bytes), (uint32_t)(is_last ? s.last_bytes : s.bytes),
-                                  window_of(&at, refs, &s), &crc[i]);
+            if (s->source == PAGE_WRITES) {
+                err = write_block(&at, s, (uint32_t)(b * s->bytes), (uint32_t)(is_last ? s->last_bytes : s->bytes),
+                                  window_of(&at, refs, s), &crc[i]);
                 if (err)
                     return err;
             }
@@ -270,16 +267,16 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
             refs[i] += 2u * (uint32_t)ints[STEPS + i];
     }
     for (i = 0; i < streams; i++) {
-        const stream s = stream_at(ints, i);
+        const stream *s = stream_at(ints, i);
 
-        err = s.source != PAGE_WRITES ? check_page(&at, &s, crc[i]) : POETC_OK;
+        err = s->source != PAGE_WRITES ? check_page(&at, s, crc[i]) : POETC_OK;
         if (err)
             return err;
     }
     for (i = 0; i < streams; i++) {
-        const stream s = stream_at(ints, i);
+        const stream *s = stream_at(ints, i);
 
-        err = s.source == PAGE_WRITES ? finish_page(&at, &s, crc[i], window_of(&at, step->refs, &s)) : POETC_OK;
+        err = s->source == PAGE_WRITES ? finish_page(&at, s, crc[i], window_of(&at, step->refs, s)) : POETC_OK;
         if (err)
             return err;
     }

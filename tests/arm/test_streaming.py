@@ -1,0 +1,24 @@
+"""Streamed operands on a Cortex-M3 with 64 KiB: weights come through windows from an SD card, and updates go back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poetc import measure
+from poetc.program import streams_of
+from tests.arm.conftest import Solve
+
+BOARD = "lm3s6965evb"
+
+
+def test_trains_a_weight_twice_as_large_as_its_ram(solve: Solve, tmp_path: Path) -> None:
+    solved = solve("layers", 1, f"qemu-{BOARD}", "64KiB", "auto")
+    largest = max(t.size_bytes for t in solved.artifact.graph.tensors.values() if t.role.is_state)
+    streams = [s for i in solved.program.instructions for s in streams_of(i)]
+    assert largest > 2 * 65536 and any(s.source is None for s in streams) and any(s.rows > 1 for s in streams)
+    firmware = measure.build_firmware(solved.program, solved.values, BOARD, tmp_path, memory=solved.memory)
+    assert firmware.stack_bound_bytes is not None and firmware.stack_bound_bytes <= solved.memory.stack_bytes
+    run, expected = measure.execute(firmware, solved.batches(2)), solved.on_host(2)
+    assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
+    assert run.arena_bytes == solved.program.high_water_bytes
+    assert run.stack_bytes is not None and run.stack_bytes <= firmware.stack_bound_bytes
