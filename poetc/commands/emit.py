@@ -15,6 +15,7 @@ from poetc.commands.programs import (
     arena_ram_bytes,
     graph_of,
     memory_of,
+    require_ram,
     require_room,
     switches_of,
     values_of,
@@ -223,7 +224,10 @@ def _firmware_size(
     checkpoint: int | None,
 ) -> FirmwareSize | None:
     """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
-    if board is None or board.code is None or not is_measured(board) or program.banks:
+    if board is None or board.code is None or program.banks:
+        return None
+    if not is_measured(board):
+        require_ram(program, board, memory)
         return None
     size = firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
     require_room(program, board, size)

@@ -111,6 +111,8 @@ def _on_board(
     size = _predicted_size(solved, program, request, found)
     if size is not None:
         programs.require_room(program, found, size)
+    elif found.folder is not None and not program.banks:
+        programs.require_ram(program, found, programs.memory_of(solved))
     progress(f"compiling for {board}")
     firmware = measure.build_firmware(
         program,

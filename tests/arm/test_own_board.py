@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from poetc import boards, emit, measure
+from poetc import artifact, boards, emit, measure
 from poetc.cli import cli
+from poetc.commands.emit import emit as emit_command
 from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
 from tests.arm.conftest import Solve
+from tests.commands.trained import DIGITS, solved_of
 
 BOARD = """\
 title: Our board (Cortex-M4F)
@@ -63,6 +65,31 @@ def test_the_linker_script_may_be_its_own(folder: Path, solve: Solve, tmp_path: 
     emit.emit([solved.program], solved.values, model="m", target="cortex-m4f", out_dir=source, board=str(folder))
     assert (source / "link.ld").read_text() == "/* ours */\n"
     assert not emit.is_measured(boards.find_board(str(folder))), "no size is predicted for files of others"
+
+
+@pytest.mark.parametrize("link", [False, True], ids=["poetc's link.ld", "its own link.ld"])
+@pytest.mark.parametrize(
+    ("flash", "ram", "said"),
+    [
+        ("1MiB", "96KiB", r"^our-board has 98304 bytes of RAM; the arena of \d+ with \d+ .*--budget 98304 or"),
+        ("1KiB", "1MiB", r"^our-board has 1024 bytes of flash; constants and initial state alone are \d+"),
+    ],
+)
+def test_a_board_without_room_is_refused(
+    flash: str, ram: str, said: str, link: bool, folder: Path, tmp_path: Path
+) -> None:
+    """By emit and by run, before anything is written, whoever made the linker script."""
+    if link:
+        (folder / "link.ld").write_text("/* ours */\n")
+    (folder / "board.yaml").write_text(
+        BOARD.replace("96KiB", ram).replace("origin: 0, size: 1MiB", f"origin: 0, size: {flash}")
+    )
+    artifact.write(solved_of(DIGITS, batch=4), tmp_path / "digits.poetc", {})
+    with pytest.raises(UsageError, match=said) as error:
+        emit_command(tmp_path / "digits.poetc", "cortex-m4f", tmp_path / "src", board=str(folder))
+    assert "\n" not in str(error.value) and not (tmp_path / "src").exists()
+    words = ["run", str(tmp_path / "digits.poetc"), "--on", f"qemu:{folder}", "--steps", "1"]
+    assert str(CliRunner().invoke(cli, words).exception) == str(error.value)
 
 
 @pytest.mark.parametrize(
