@@ -143,10 +143,21 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
             continue
         least, most, is_whole = np.inf, -np.inf, True
         for first, part in chunks(column):
-            require_values(part, slot.dtype, slot.limit, samples.where, called, is_target=slot.is_target, first=first)
+            require_values(
+                part,
+                slot.dtype,
+                slot.limit,
+                samples.where,
+                called,
+                is_target=slot.is_target,
+                first=first,
+                missing=slot.may_miss,
+            )
             if may_be_raw and part.size:
-                least, most = min(least, float(part.min())), max(most, float(part.max()))
-                is_whole = is_whole and bool((part == np.trunc(part)).all())
+                present = part[~np.isnan(part)] if slot.may_miss else part
+                least = float(present.min(initial=least))
+                most = float(present.max(initial=most))
+                is_whole = is_whole and bool((present == np.trunc(present)).all())
         if may_be_raw and looks_raw(least, most, is_whole):
             _refuse_raw(samples.where, called, f"{least:g} to {most:g}")
 

@@ -108,7 +108,7 @@ def _measure(training: Samples, slot: Slot) -> Scale:
     shape = _channel_shape(slot)
     axes = tuple(i + 1 for i, n in enumerate(shape) if n == 1 and slot.sample_shape and i < len(slot.sample_shape))
     column = training.columns[slot.name]
-    total, squares, count = np.zeros(shape), np.zeros(shape), 0
+    total, squares, count = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     pivot: Array | None = None
     for first, part in chunks(column):
         rows = np.arange(first, first + len(part))
@@ -116,13 +116,16 @@ def _measure(training: Samples, slot: Slot) -> Scale:
         if not len(chosen):
             continue
         values = np.asarray(chosen, np.float64)
+        present = ~np.isnan(values)  # the model itself replaces others
         if pivot is None:  # near the mean, so that squares do not cancel
-            pivot = values.mean(axis=(0, *axes)).reshape(shape)
-        values = values - pivot
+            there = np.maximum(present.sum(axis=(0, *axes)), 1)
+            pivot = (values.sum(axis=(0, *axes), where=present) / there).reshape(shape)
+        values = np.where(present, values - pivot, 0)
         total += values.sum(axis=(0, *axes)).reshape(shape)
         squares += np.square(values).sum(axis=(0, *axes)).reshape(shape)
-        count += values.size // math.prod(shape)
+        count += present.sum(axis=(0, *axes)).reshape(shape)
     assert pivot is not None
+    count = np.maximum(count, 1)
     mean = total / count
     deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
     return Scale((mean + pivot).astype(np.float32), np.where(deviation > 0, deviation, 1).astype(np.float32))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from poetc.graph import DType, TrainingGraph
 from poetc.ops import Use
-from poetc.program import Limit, is_scaled, limit_of
+from poetc.program import Limit, is_scaled, limit_of, missing_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class Slot:
     is_target: bool
     sample_shape: tuple[int, ...]
     limit: Limit | None = None  # of integers that are a class or an index
+    may_miss: tuple[bool, ...] = ()  # elements of a sample that the model replaces where they are NaN
     takes_any_range: bool = False  # the model itself scales or normalises this input
 
     @property
@@ -67,7 +68,8 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
                 dtype=tensor.dtype,
                 is_target=name == graph.target or name in targets,
                 sample_shape=tensor.shape[1:] if rows == 1 else (rows, *tensor.shape[1:]),
-                limit=limit_of(uses, {name}) if tensor.dtype is DType.I32 else None,
+                limit=limit_of(uses, {name}, tensor.shape) if tensor.dtype is DType.I32 else None,
+                may_miss=missing_of(uses, {name}, tensor.shape) if tensor.dtype is DType.F32 else (),
                 takes_any_range=tensor.dtype is DType.F32 and is_scaled(uses, {name}),
             )
         )

@@ -104,6 +104,8 @@ def _has_words(cells: Cells) -> bool:
 def _numbers(where: str, name: str, cells: Cells, first_row: int) -> Array:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
         return cells
+    if not isinstance(cells, np.ndarray):
+        cells = ["nan" if cell == "" else cell for cell in cells]  # a value that is missing
     try:
         return np.asarray(cells, np.float64)
     except (ValueError, TypeError):

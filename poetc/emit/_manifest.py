@@ -62,7 +62,7 @@ def _accessors(module: Module, program: Program) -> Iterator[dict[str, Any]]:
         for binding in bindings:
             row = {**_placed(binding), "identifier": names[binding.name], "direction": kind}
             if kind == "in" and binding.name in allowed:
-                row["limit"] = asdict(allowed[binding.name])
+                row["limit"] = {k: v for k, v in asdict(allowed[binding.name]).items() if k != "parts"}
             yield row
 
 

@@ -22,6 +22,7 @@ from poetc.program import (
     all_inputs,
     class_scores,
     limits,
+    missing,
     regions,
     scales_itself,
     state_in_ram_bytes,
@@ -454,7 +455,8 @@ def _limits(module: Module) -> list[str]:
     for program in (main, *(p for p in entries(module).values() if p is not main)):
         rows, allowed = [], limits(program)
         for binding in all_inputs(program):
-            limit = allowed.get(binding.name, Limit(0, 0 if _is_scaled(program, binding) else -1, 0))
+            gaps = int(bool(missing(program, binding)))
+            limit = allowed.get(binding.name, Limit(0, 0 if _is_scaled(program, binding) else -1, gaps))
             numbers = ", ".join(integer(n) for n in (limit.least, limit.most, limit.ignored))
             rows.append(f"    {{{_DTYPES[binding.operand.type.dtype]}, {numbers}}}, {comment(binding.name)}")
         if rows:

@@ -314,7 +314,8 @@ class _Source:
         graph = fold_constants(replace(graph, notes=(*graph.notes, *notes)))
         origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
         graph = replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
-        return replace(graph, facts=facts.find(graph))
+        found = facts.find(graph, self.exported.parameters)
+        return replace(graph, facts=found, notes=(*graph.notes, *facts.notes(found)))
 
 
 def _is_uniform(value: Value) -> bool:

@@ -10,12 +10,13 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from poetc.errors import UsageError
 from poetc.frontend._exported import is_module_name
+from poetc.frontend.facts.fixed_tensors import KIND as FIXED
+from poetc.frontend.facts.fixed_tensors import is_mask, is_wave
 from poetc.graph import Coded, DType, Fill, Graph, Operator, Role, Tensor
 
 # kind → the meaning of its inputs from number 1 on (empty: no weight)
@@ -43,8 +44,6 @@ _FUNCTIONS = GATES | {
 }  # fmt: skip
 _SUMMANDS = {"Add": "summand", "Sub": "summand", "Mul": "factor", "Div": "factor"}
 _SINGULAR_VECTOR = re.compile(r"parametrizations\.\w+\.\d+\._[uv]$")  # as PyTorch names it
-# A mask added to attention scores holds numbers no weight holds.
-_MASK_VALUE = -1e4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +64,9 @@ def parameter_decisions(graph: Graph) -> tuple[ParameterDecision, ...]:
         if name not in graph.values or tensor.role not in (Role.PARAMETER, Role.CONSTANT, Role.STATISTIC):
             continue
         role, reason = uses.decide(tensor)
+        if (fact := graph.fact(FIXED, name)) is not None:
+            decisions.append(ParameterDecision(name, tensor.shape, Role.CONSTANT, fact.evidence))
+            continue
         if role is not tensor.role:
             computed = "computed when the model was imported"
             reason = computed if tensor.role is Role.CONSTANT else "a parameter of the PyTorch model, by the file"
@@ -184,35 +186,13 @@ class _Uses:
         value = self.graph.values.get(tensor.name)
         if isinstance(value, np.ndarray) and weak == ["summand"] and is_module_name(tensor.name) and not value.any():
             return Role.PARAMETER, "summand that starts at zero"  # a mask of zeros would do nothing
-        if isinstance(value, np.ndarray) and self._is_mask(value):
+        if isinstance(value, np.ndarray) and is_mask(value):
             return Role.CONSTANT, f"{weak[0]} that looks like a mask"
-        if isinstance(value, np.ndarray) and self._is_wave(tensor.name, value):
+        if isinstance(value, np.ndarray) and is_wave(tensor.name, value, self.graph.values):
             return Role.CONSTANT, f"{weak[0]} that is a table of sines and cosines"
         if isinstance(value, Fill) and value.kind in ("zeros", "ones"):
             return Role.CONSTANT, f"{weak[0]} filled with {value.kind}"
         return Role.PARAMETER, weak[0]
-
-    @staticmethod
-    def _is_mask(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
-        if value.size and float(value.min()) <= _MASK_VALUE:
-            return True
-        return value.ndim >= 2 and min(value.shape[-2:]) > 1 and bool(((value == 0) | (value == 1)).all())
-
-    def _is_wave(self, name: str, value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
-        """Encodings of positions: sine next to cosine in one table, or one of a pair of tables (rotary embeddings)."""
-
-        def on_circle(a: Any, b: Any) -> bool:
-            return bool(np.abs(np.square(a) + np.square(b) - 1).max() < 1e-3)
-
-        if value.ndim < 2 or value.size < 8 or np.abs(value).max() > 1.001:
-            return False
-        half = value.shape[-1] // 2
-        if half and on_circle(value[..., : 2 * half : 2], value[..., 1 : 2 * half : 2]):
-            return True  # of an odd width, the last sine has no cosine
-        if value.shape[-1] % 2 == 0 and on_circle(value[..., :half], value[..., half:]):
-            return True
-        others = (v for n, v in self.graph.values.items() if n != name and isinstance(v, np.ndarray))
-        return any(v.shape == value.shape and v.dtype == value.dtype and on_circle(value, v) for v in others)
 
     def _reached(self, name: str) -> dict[str, Operator]:
         """Positions of a weight that the tensor reaches, and by which operator."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.graph import Array, DType
-from poetc.ops import Use, labels_of
+from poetc.graph import Array, DType, TensorType
+from poetc.ops import Bound, Use, labels_of, spec
 from poetc.program._interpret import all_inputs
 from poetc.program._ir import Binding, Call, Program
 
+_ANY = (-(2**31), 2**31 - 1)
 RAW_FROM = 16  # floats of larger values look as if nobody had scaled them
 
 
@@ -24,6 +25,7 @@ class Limit:
     least: int
     most: int
     ignored: int
+    parts: tuple[tuple[int, int], ...] = ()  # least and most of each element of a sample, where they differ
 
     def __str__(self) -> str:
         also = f", or {self.ignored}" if not self.least <= self.ignored <= self.most else ""
@@ -44,25 +46,104 @@ def limits(program: Program) -> dict[str, Limit]:
     found: dict[str, Limit] = {}
     for binding in all_inputs(program):
         if binding.operand.type.dtype is DType.I32:
-            limit = limit_of(uses, {binding.operand.tensor, binding.name})
+            limit = limit_of(uses, {binding.operand.tensor, binding.name}, binding.operand.type.shape)
             if limit is not None:
                 found[binding.name] = limit
     return found
 
 
-def limit_of(uses: Iterable[Use], names: set[str]) -> Limit | None:
-    """The limit of the integer tensor that is called `names`, where operators are used like this."""
-    names, found = set(names), list[Limit]()
-    for use in uses:
-        if use.kind in ("Slice", "Reshape") and use.inputs[0] in names:
-            names |= set(use.outputs)  # a micro-batch reads its part
-        if len(use.inputs) < 2:
-            continue
-        if labels_of(use) in names:
-            found += _of_use(use)
+def missing(program: Program, binding: Binding) -> tuple[bool, ...]:
+    """The same as `missing_of`, for an input of `program`."""
+    operand = binding.operand
+    if operand.type.dtype is not DType.F32:
+        return ()
+    return missing_of(_uses(program), {operand.tensor, binding.name}, operand.type.shape)
+
+
+def limit_of(uses: Iterable[Use], names: set[str], shape: tuple[int, ...] = ()) -> Limit | None:
+    """The limit of the integer tensor that is called `names`, where operators are used like this.
+
+    With its `shape`, each element of a sample has the limit of the tables and losses that it reaches.
+    """
+    found: list[tuple[Limit, Array]] = []
+    for use, places in _reaching(uses, names, shape):
+        if len(use.inputs) > 1 and (reached := places.get(labels_of(use))) is not None:
+            found += [(limit, reached) for limit in _of_use(use)]
     if not found:
         return None
-    return Limit(max(f.least for f in found), min(f.most for f in found), found[0].ignored)
+    ignored = found[0][0].ignored
+    whole = Limit(max(f.least for f, _ in found), min(f.most for f, _ in found), ignored)
+    if len({(f.least, f.most) for f, _ in found}) == 1 or len(shape) < 2:
+        return whole
+    least, most = np.full(math.prod(shape), _ANY[0]), np.full(math.prod(shape), _ANY[1])
+    for limit, reached in found:
+        at = reached.reshape(-1)
+        least[at], most[at] = np.maximum(least[at], limit.least), np.minimum(most[at], limit.most)
+    least, most = least.reshape(shape[0], -1).max(axis=0), most.reshape(shape[0], -1).min(axis=0)
+    parts = tuple(zip(least.tolist(), most.tolist(), strict=True))
+    if len(set(parts)) == 1:
+        return whole
+    return Limit(int(least.min()), int(most.max()), ignored, parts)
+
+
+def missing_of(uses: Iterable[Use], names: set[str], shape: tuple[int, ...]) -> tuple[bool, ...]:
+    """For each element of a sample of the float tensor called `names`: whether the model replaces a NaN there.
+
+    It does where operators ask for a NaN, and choose another number then. Empty where it replaces none.
+    """
+    if len(shape) < 2:
+        return ()
+    replaced, read = np.zeros(math.prod(shape), bool), np.zeros(math.prod(shape), bool)
+    makers: dict[str, Use] = {}
+    for use, places in _reaching(uses, names, shape):
+        makers.update(dict.fromkeys(use.outputs, use))
+        for tensor in dict.fromkeys(use.inputs):
+            if tensor in places and not _moves(use):
+                is_replaced = _replaces(use, tensor, makers)
+                (replaced if is_replaced else read)[places[tensor].reshape(-1)] |= not _asks(use, tensor)
+    found = (replaced & ~read).reshape(shape[0], -1).all(axis=0)
+    return tuple(bool(f) for f in np.atleast_1d(found)) if np.any(found) else ()
+
+
+def _asks(use: Use, tensor: str) -> bool:
+    """Whether the operator asks which elements of the tensor are numbers: NaN differs from itself."""
+    return use.kind == "Equal" and list(use.inputs) == [tensor, tensor]
+
+
+def _replaces(use: Use, tensor: str, makers: Mapping[str, Use]) -> bool:
+    """Whether the operator takes another number where the tensor has a NaN."""
+    if _asks(use, tensor):
+        return True
+    if use.kind != "Where" or list(use.inputs).count(tensor) != 1 or use.inputs[0] == tensor:
+        return False
+    chosen, is_number = makers.get(use.inputs[0]), use.inputs[1] == tensor
+    while chosen is not None and chosen.kind == "Not":
+        chosen, is_number = makers.get(chosen.inputs[0]), not is_number
+    return chosen is not None and is_number and _asks(chosen, tensor)
+
+
+def _moves(use: Use) -> bool:
+    return use.kind in ("Slice", "Reshape", "Split", "Transpose")
+
+
+def _reaching(uses: Iterable[Use], names: set[str], shape: tuple[int, ...]) -> Iterator[tuple[Use, dict[str, Array]]]:
+    """The operators, each with the places of the tensor called `names` whose elements the tensors so far hold."""
+    places: dict[str, Array] = {}
+    for use in uses:
+        for name in use.inputs:
+            if name in names and name not in places:
+                own = shape or (use.first.shape if name == use.inputs[0] else ())
+                places[name] = np.arange(math.prod(own)).reshape(own)
+        yield use, places
+        source = places.get(use.inputs[0]) if use.inputs else None
+        if source is None or not _moves(use):
+            continue
+        if source.shape != use.first.shape:  # of a shape that is not known here
+            places.update(dict.fromkeys(use.outputs, source))
+            continue
+        types = (TensorType(source.shape, DType.I32),)
+        results = spec(use.kind).evaluate(Bound(use.attributes, types), [source])
+        places.update(zip(use.outputs, (np.asarray(r) for r in results), strict=True))
 
 
 def _of_use(use: Use) -> list[Limit]:
@@ -100,16 +181,31 @@ def require_usable(program: Program, inputs: Mapping[str, Array], where: str, ca
     for binding in all_inputs(program):
         name, is_target = called.get(binding.name, binding.name), binding is program.target
         limit = allowed.get(binding.name)
-        require_values(inputs[binding.name], binding.operand.type.dtype, limit, where, name, is_target=is_target)
+        gaps = missing(program, binding)
+        dtype = binding.operand.type.dtype
+        require_values(inputs[binding.name], dtype, limit, where, name, is_target=is_target, missing=gaps)
 
 
 def require_values(
-    array: Array, dtype: DType, limit: Limit | None, where: str, name: str, *, is_target: bool, first: int = 0
+    array: Array,
+    dtype: DType,
+    limit: Limit | None,
+    where: str,
+    name: str,
+    *,
+    is_target: bool,
+    first: int = 0,
+    missing: Sequence[bool] = (),
 ) -> None:
-    """The same for one array, called `name`, which begins with sample `first` of the user's array."""
+    """The same for one array, called `name`, which begins with sample `first` of the user's array.
+
+    `missing`: whether an element of a sample may be a NaN; none may where it is empty.
+    """
     if dtype is DType.F32:
         with np.errstate(over="ignore"):  # A value too large for 32 bits becomes an infinity.
             finite = np.isfinite(array.astype(np.float32, copy=False))
+        if len(missing) and (allowed := _by_element(np.asarray(missing), array)) is not None:
+            finite |= np.isnan(array) & allowed
         _reject(where, name, array, ~finite, "not a finite number of 32 bits", first)
         return
     if array.dtype.kind == "f":
@@ -118,9 +214,23 @@ def require_values(
         ends = np.iinfo(dtype.numpy.name)
         wrong = (array < ends.min) | (array > ends.max)
         _reject(where, name, array, wrong, f"not from {ends.min:,} to {ends.max:,}", first)
-    if limit is not None:
+    if limit is not None and limit.parts and (own := _by_element(np.asarray(limit.parts), array)) is not None:
+        wrong = ((array < own[..., 0]) | (array > own[..., 1])) & (array != limit.ignored)
+        if wrong.any():
+            least, most = np.broadcast_to(own, (*array.shape, 2))[np.unravel_index(int(np.argmax(wrong)), array.shape)]
+            _reject(where, name, array, wrong, f"not {Limit(int(least), int(most), limit.ignored)}", first)
+    elif limit is not None:
         wrong = ((array < limit.least) | (array > limit.most)) & (array != limit.ignored)
         _reject(where, name, array, wrong, f"not {limit}{'; classes count from 0' if is_target else ''}", first)
+
+
+def _by_element(of_sample: Array, array: Array) -> Array | None:
+    """Knowledge of each element of a sample, in the shape of [samples, ...]; None where it does not fit."""
+    elements = math.prod(array.shape[1:])
+    if not elements or elements % len(of_sample):
+        return None
+    rows = np.concatenate([of_sample] * (elements // len(of_sample)))
+    return rows.reshape(1, *array.shape[1:], *of_sample.shape[1:])
 
 
 def _reject(where: str, name: str, array: Array, wrong: Array, why: str, first: int) -> None:

@@ -143,7 +143,16 @@ def values_by_pattern(
 
 
 def _named(graph: Graph, term: str, option: str) -> frozenset[str]:
-    """The parameters of one term: all, last:N, a ready set, a pattern, or several of these with & between them."""
+    """The parameters of one term: all, last:N, a ready set, a pattern, or several of these with & between them.
+
+    Tensors that a fact says nobody trains are meant by a pattern that matches no others.
+    """
+    fixed = {f.subject for f in graph.facts if f.kind == "fixed tensor"}
+    chosen = _named_all(graph, term, option)
+    return chosen if chosen <= fixed and term != "all" else chosen - fixed
+
+
+def _named_all(graph: Graph, term: str, option: str) -> frozenset[str]:
     parameters = [name for name, t in graph.tensors.items() if t.role is Role.PARAMETER]
     if not parameters:
         raise UsageError(f"{graph.name}: the model has no trainable parameters")
@@ -272,7 +281,8 @@ def _shares(graph: Graph, pattern: str, part: Channels, term: str) -> dict[str, 
 def _adapted(graph: Graph, layers: dict[str, Layer], entry: Lora, trained: Iterable[str]) -> list[str]:
     """The weights that get the adapter: all that can, or those that the patterns match, by tensor or by module."""
     option, rank = "--lora", entry.adapter.rank
-    free = {n: layer for n, layer in layers.items() if n not in trained}
+    fixed = {f.subject for f in graph.facts if f.kind == "fixed tensor"}
+    free = {n: layer for n, layer in layers.items() if n not in trained and n not in fixed}
     if not entry.patterns:
         able = [n for n, layer in free.items() if not layer.no_adapter and layer.smaller_side >= rank]
         if not able:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -115,3 +116,24 @@ def test_losses_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> No
         assert meter.result()["loss"] == pytest.approx(wanted, rel=1e-5)
         (gradient,) = step.gradients.values()
         assert np.isfinite(values[gradient]).all() and np.abs(values[gradient]).max() > 0
+
+
+def test_gaps_in_a_table_are_filled_by_the_model(tmp_path: Path, poetc: Run) -> None:
+    """Empty cells of a CSV, and NaN in Python: by onnxruntime's numbers."""
+    model = CASES / "imputer_mlp.onnx"
+    ended = _train(
+        poetc, tmp_path, model, CASES / "imputer_mlp.csv", "--batch", 8, "--validation", CASES / "imputer_mlp.csv"
+    )
+    assert ended.code == 0, ended.err
+    assert np.isfinite(ended.json["epochs"][0]["loss"])
+    x = np.random.default_rng(0).standard_normal((8, 3)).astype(np.float32)
+    x[2, 1] = np.nan
+    solved = load(CASES / "nan_where.onnx", training=TrainingOptions(loss="cross-entropy")).solve(time_limit_s=5)
+    with solved.trainer() as trainer:
+        found = trainer.predict(x)
+        assert np.isfinite(trainer.step(x, np.zeros(8, np.int32)))
+        with pytest.raises(ValueError, match=r"x\[0, 0\] is inf"):
+            trainer.predict(np.full((8, 3), np.inf, np.float32))
+    session = onnxruntime.InferenceSession(str(CASES / "nan_where.onnx"), providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)

@@ -9,9 +9,9 @@ import pytest
 from onnx.helper import make_node
 
 from poetc.errors import UsageError
-from poetc.frontend import load
-from poetc.graph import Graph, graph_from_json, graph_to_json
-from poetc.training import TrainingOptions, plan_losses
+from poetc.frontend import load, parameter_decisions
+from poetc.graph import Graph, Role, graph_from_json, graph_to_json
+from poetc.training import TrainingOptions, plan_losses, select_parameters
 from tests.frontend.support import make, normal, save
 from tests.support.cases import CASES
 
@@ -89,3 +89,43 @@ def test_the_option_overrides_the_axis() -> None:
         plan_losses(graph, TrainingOptions(loss="cross-entropy", class_axis=3))
     with pytest.raises(UsageError, match="--class-axis does nothing for --loss mse"):
         TrainingOptions(loss="mse", class_axis=1)
+
+
+def test_fixed_transforms_are_not_trained_unless_they_are_named(tmp_path: Path) -> None:
+    for name, fixed in (("conv_stft_legacy", {"basis", "mel"}), ("yolo_dfl", {"dfl.conv.weight"})):
+        graph = load(CASES / f"{name}.onnx")
+        assert {f.subject for f in graph.facts if f.kind == "fixed tensor"} == fixed
+        trained = select_parameters(graph, "all")
+        assert trained
+        assert not trained & fixed
+        assert not select_parameters(graph, "*") & fixed
+        assert not select_parameters(graph, "last:9") & fixed
+        for tensor in fixed:
+            assert select_parameters(graph, f"all,{tensor}") == trained | {tensor}
+            assert any(note.startswith(f"not trained: {tensor!r}, ") for note in graph.notes)
+        assert {d.name for d in parameter_decisions(graph) if d.name in fixed and d.decision is Role.CONSTANT} == fixed
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        (np.arange(12), "ramp"),
+        (np.eye(6), "one 1 among zeros"),
+        (np.cos(np.pi / 16 * (np.arange(16) + 0.5) * np.arange(6)[:, None]).T, "cosine transform"),
+        (np.maximum(0, 1 - np.abs(np.arange(20)[:, None] - np.array([2, 6, 10, 15])) / 4), "filter bank"),
+        (np.stack(np.meshgrid(np.arange(5) + 0.5, np.arange(5) + 0.5)).reshape(2, 25), "anchors"),
+    ],
+)
+def test_numbers_that_no_training_ends_in(tmp_path: Path, value: np.ndarray, word: str) -> None:
+    value = np.asarray(value, np.float32)
+    matrix = value.reshape(-1, 1) if value.ndim == 1 else value
+    nodes = [make_node("MatMul", ["x", "t"], ["s"]), make_node("MatMul", ["s", "w"], ["y"])]
+    weights = {"t": matrix, "w": normal(matrix.shape[1], 3)}
+    graph = load(save(make(nodes, {"x": (2, matrix.shape[0])}, ["y"], weights), tmp_path))
+    (fact,) = [f for f in graph.facts if f.kind == "fixed tensor"]
+    assert fact.subject == "t"
+    assert word in fact.evidence
+    for seed in range(3):
+        noisy = {**weights, "t": matrix + normal(*matrix.shape, seed=seed) * 0.05}
+        other = load(save(make(nodes, {"x": (2, matrix.shape[0])}, ["y"], noisy), tmp_path))
+        assert not [f for f in other.facts if f.kind == "fixed tensor"]

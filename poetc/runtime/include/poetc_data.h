@@ -15,7 +15,7 @@ enum poetc_dtype { POETC_F32 = 0, POETC_I32 = 1, POETC_U8 = 2, POETC_I8 = 3 };
 typedef struct poetc_limit {
     uint32_t dtype;
     int32_t least, most; /* of integers; least > most: anything. Of floats 0, 0: the model itself scales them */
-    int32_t ignored;     /* is allowed, too: the target that does not count */
+    int32_t ignored;     /* is allowed, too: the target that does not count. Of floats 1: the model replaces a NaN */
 } poetc_limit;
 
 /* The first element that is not allowed. `value`: of an integer. */

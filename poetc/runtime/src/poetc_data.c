@@ -4,6 +4,7 @@
 #include <string.h>
 
 #define EXPONENT 0x7f800000u
+#define FRACTION 0x007fffffu
 
 static uint32_t bits_at(const uint8_t *from, uint32_t index)
 {
@@ -33,7 +34,7 @@ int poetc_check_inputs(const poetc_binding *inputs, const poetc_limit *limits, u
         for (j = 0; limit->dtype != POETC_U8 && limit->dtype != POETC_I8 && j < inputs[i].size_bytes / 4u; j++) {
             const uint32_t bits = bits_at(data, j);
             const int32_t value = (int32_t)bits;
-            const int is_number = (bits & EXPONENT) != EXPONENT,
+            const int is_number = (bits & EXPONENT) != EXPONENT || (limit->ignored && (bits & FRACTION)),
                       is_inside = limit->least <= value && value <= limit->most;
 
             if (limit->dtype == POETC_F32 ? is_number

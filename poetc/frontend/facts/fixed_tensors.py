@@ -1,0 +1,232 @@
+"""Tensors that nobody trains, though they stand where layers keep weights: fixed transforms, ramps, grids.
+
+Their numbers tell: no training ends in an arithmetic ramp or a Fourier basis. A file of the older exporter does not.
+A mask or an encoding of positions, which `roles` asks for too, is recognised in the position of a summand or factor
+alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from poetc.frontend.facts._axes import makers
+from poetc.graph import Array, DType, Fact, Graph, Operator, Role
+
+KIND = "fixed tensor"
+_MASK_VALUE = -1e4  # a mask added to attention scores holds numbers that no weight holds
+_LARGEST = 1 << 24  # elements that are looked at
+_CLOSE = 1e-4  # of the largest number
+_ANCHOR = re.compile(r"(.*[._/])?(anchors?(_grid|_points?)?|priors?(_boxes)?|strides?(_tensor)?)", re.IGNORECASE)
+
+
+def find(graph: Graph, known: frozenset[str] = frozenset()) -> Iterator[Fact]:
+    """A fact for each parameter that is a fixed transform; not for those that the file calls parameters, `known`."""
+    found: dict[str, str] = {}
+    candidates = {}
+    for name, tensor in graph.tensors.items():
+        value = graph.values.get(name)
+        if tensor.role is not Role.PARAMETER or name in known or not isinstance(value, np.ndarray):
+            continue
+        if tensor.dtype is DType.F32 and 4 <= value.size <= _LARGEST:
+            candidates[name] = np.asarray(value, np.float64)
+    for name, value in candidates.items():
+        reason = _reason(name, value) or _beside_another(name, value, candidates)
+        if reason:
+            found[name] = reason
+    found |= _on_a_spectrum(graph, candidates, found)
+    for name in candidates:
+        if name in found:
+            yield Fact(KIND, name, "not trained", found[name], "likely", f"--train 'all,{name}'")
+
+
+def _reason(name: str, value: Array) -> str:
+    """The kind of fixed tensor that the numbers are, in words; "" for any other."""
+    flat = value.reshape(-1)
+    matrix = value.reshape(value.shape[0], -1) if value.ndim > 1 else value.reshape(1, -1)
+    if max(value.shape) == value.size:
+        return _of_vector(name, flat)
+    if is_one_hot(matrix):
+        return "each row is one 1 among zeros"
+    for rows in (matrix, matrix.T):
+        if min(rows.shape) < 3:
+            continue
+        if _is_fourier(rows):
+            return "cosines beside sines of one window: a Fourier basis"
+        if _is_cosine(rows):
+            return "cosines of rising frequency: a cosine transform"
+        if _is_filter_bank(rows):
+            return "overlapping bands of numbers of at least 0: a filter bank"
+    if _is_grid(value) or _ANCHOR.fullmatch(name):
+        return "the points of a grid: anchors" if _is_grid(value) else "its name: anchors"
+    return ""
+
+
+def _of_vector(name: str, flat: Array) -> str:
+    steps = np.diff(flat)
+    largest = float(np.abs(flat).max())
+    if flat.size >= 4 and steps[0] and float(np.abs(steps - steps[0]).max()) <= 1e-5 * max(largest, abs(steps[0])):
+        return f"an arithmetic ramp, {flat[0]:g}, {flat[1]:g}, ... {flat[-1]:g}"
+    if flat.size >= 16 and _is_window(flat):
+        return "a window of a spectrum (Hann or Hamming)"
+    levels = np.unique(flat)
+    if flat.size >= 16 and levels.size < 8 and levels.min() > 1 and (np.log2(levels) % 1 == 0).all():
+        return "powers of two in runs: strides of a detector"
+    return "its name: anchors" if _ANCHOR.fullmatch(name) else ""
+
+
+def _is_window(flat: Array) -> bool:
+    n = np.arange(flat.size)
+    for length in (flat.size, flat.size - 1):
+        wave = np.cos(2 * math.pi * n / length)
+        for part in (0.5, 0.54):
+            if float(np.abs(flat - (part - (1 - part) * wave)).max()) <= _CLOSE:
+                return True
+    return False
+
+
+def is_one_hot(matrix: Array) -> bool:
+    """Whether each row is one 1 among zeros: an identity, a permutation, a table of one-hot codes."""
+    if min(matrix.shape) < 2:
+        return False
+    return bool(((matrix == 0) | (matrix == 1)).all() and ((matrix == 1).sum(axis=1) == 1).all())
+
+
+def _is_fourier(rows: Array) -> bool:
+    """Pairs of rows of which the squares add up to those of one window; the rows themselves differ."""
+    count = len(rows) // 2
+    if len(rows) % 2 or count < 2 or rows.shape[1] < 8:
+        return False
+    for real, imaginary in ((rows[:count], rows[count:]), (rows[::2], rows[1::2])):
+        if _share_a_window(real, imaginary):
+            return True
+    return False
+
+
+def _share_a_window(real: Array, imaginary: Array) -> bool:
+    power = np.square(real) + np.square(imaginary)
+    largest = float(power.max())
+    same = float(np.abs(power - power[:1]).max()) <= 1e-3 * largest
+    return same and largest > 0 and float(np.abs(real - real[:1]).max()) > 1e-3 * math.sqrt(largest)
+
+
+def _is_cosine(rows: Array) -> bool:
+    """Each row is a multiple of cos(π k (n + ½) / N): the transform of the second kind, its first rows or all."""
+    count, length = rows.shape
+    if length < 4 or count > length:
+        return False
+    basis = np.cos(math.pi / length * (np.arange(length) + 0.5) * np.arange(count)[:, None])
+    scales = (rows * basis).sum(axis=1) / np.square(basis).sum(axis=1)
+    close = float(np.abs(rows - scales[:, None] * basis).max()) <= _CLOSE * float(np.abs(rows).max())
+    return close and bool((np.abs(scales) > 0).all())
+
+
+def _is_filter_bank(rows: Array) -> bool:
+    """Rows of numbers of at least 0, each a band that rises and falls, with peaks in order."""
+    if rows.min() < 0 or (rows == 0).mean() < 0.5 or rows.shape[1] < 8:
+        return False
+    peaks = []
+    for row in rows:
+        (inside,) = np.nonzero(row)
+        if not inside.size:
+            continue  # a band that is narrower than the resolution
+        band = row[inside[0] : inside[-1] + 1]
+        peak = int(band.argmax())
+        if inside.size != band.size or (np.diff(band[: peak + 1]) < 0).any() or (np.diff(band[peak:]) > 0).any():
+            return False
+        peaks.append(inside[0] + peak)
+    return len(peaks) > 2 and peaks == sorted(peaks) and peaks[-1] > peaks[0]
+
+
+def _is_grid(value: Array) -> bool:
+    """Points of two or four coordinates, each of which takes equally spaced numbers again and again."""
+    shape = [n for n in value.shape if n > 1]
+    if len(shape) != 2 or min(shape) not in (2, 4) or max(shape) < 9:
+        return False
+    points = value.reshape(shape)
+    points = points if shape[0] < shape[1] else points.T
+    for coordinate in points:
+        levels = np.unique(coordinate)
+        steps = np.diff(levels)
+        if not 2 < levels.size <= coordinate.size / 2 or float(np.ptp(steps)) > 1e-5 * float(np.abs(levels).max()):
+            return False
+    return True
+
+
+def _beside_another(name: str, value: Array, others: Mapping[str, Array]) -> str:
+    """A table of cosines whose sines are a table of their own."""
+    if value.ndim < 2 or value.shape[0] < 3 or value.size // value.shape[0] < 8:
+        return ""
+    rows = value.reshape(value.shape[0], -1)
+    for other, table in others.items():
+        if other != name and table.shape == value.shape:
+            partner = table.reshape(rows.shape)
+            if _share_a_window(rows, partner) or _share_a_window(rows.T, partner.T):
+                return f"its squares and those of {other!r} add up to one window: a Fourier basis"
+    return ""
+
+
+def _on_a_spectrum(graph: Graph, candidates: Mapping[str, Array], found: Mapping[str, str]) -> dict[str, str]:
+    """Matrices of numbers of at least 0 that a spectrum alone is multiplied by, which a fixed transform has made."""
+    if not found:
+        return {}
+    made_by, result = makers(graph), {}
+    for op in graph.operators:
+        if op.kind != "MatMul":
+            continue
+        for k in (0, 1):
+            weight = op.inputs[k]
+            value = candidates.get(weight)
+            if value is None or weight in found or value.min() < 0:
+                continue
+            basis = _fixed_source(graph, made_by, op.inputs[1 - k], found)
+            if basis:
+                result[weight] = f"numbers of at least 0 that the spectrum of {basis!r} is multiplied by: a filter bank"
+    return result
+
+
+def _fixed_source(graph: Graph, made_by: Mapping[str, Operator], tensor: str, found: Mapping[str, str]) -> str:
+    """The fixed tensor that `tensor` is made with; "" where there is none, or a trained one too."""
+    basis, seen, queue = "", {tensor}, [tensor]
+    while queue:
+        name = queue.pop()
+        if name in found:
+            basis = basis or name
+        elif graph.tensors[name].role is Role.PARAMETER:
+            return ""
+        op = made_by.get(name)
+        new = [] if op is None else [t for t in op.inputs if t not in seen]
+        queue += new
+        seen.update(new)
+    return basis
+
+
+# --- in the position of a summand or factor ---------------------------------------------------------------------------
+
+
+def is_mask(value: Array) -> bool:
+    """Zeros and ones, or numbers as low as a mask of attention scores has them."""
+    if value.size and float(value.min()) <= _MASK_VALUE:
+        return True
+    return value.ndim >= 2 and min(value.shape[-2:]) > 1 and bool(((value == 0) | (value == 1)).all())
+
+
+def is_wave(name: str, value: Array, values: Mapping[str, object]) -> bool:
+    """Encodings of positions: sine next to cosine in one table, or one of a pair of tables (rotary embeddings)."""
+
+    def on_circle(a: Any, b: Any) -> bool:
+        return bool(np.abs(np.square(a) + np.square(b) - 1).max() < 1e-3)
+
+    if value.ndim < 2 or value.size < 8 or np.abs(value).max() > 1.001:
+        return False
+    half = value.shape[-1] // 2
+    if half and on_circle(value[..., : 2 * half : 2], value[..., 1 : 2 * half : 2]):
+        return True  # of an odd width, the last sine has no cosine
+    if value.shape[-1] % 2 == 0 and on_circle(value[..., :half], value[..., half:]):
+        return True
+    others = (v for n, v in values.items() if n != name and isinstance(v, np.ndarray))
+    return any(v.shape == value.shape and v.dtype == value.dtype and on_circle(value, v) for v in others)
