@@ -387,6 +387,7 @@ def train_text(document: Mapping[str, Any]) -> str:
             ("report", document["report"]),
         )
     )
+    lines = "\n".join((lines, *(f"warning: {text}" for text in document["warnings"])))
     matrix = row["validation"].get("confusion")
     if not matrix:
         return lines

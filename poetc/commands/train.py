@@ -24,6 +24,7 @@ import yaml
 
 from poetc import artifact, measure
 from poetc.artifact import Artifact
+from poetc.commands import advice
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import ExportRequest, export_arrays, export_onnx, find_model, require_free
 from poetc.commands.facts import decided
@@ -240,6 +241,9 @@ def train(
     asked, asked_step = _graph_to_train(request, given)
     request, asked_step = _with_facts_of_data(request, asked, asked_step, note)
     losses = Loss.of(asked_step, asked)
+    warnings = advice.of_model(asked)
+    for warning in warnings:
+        note(f"warning: {warning}")
     slots = slots_of(asked_step, [loss.target for loss in losses])
     del asked, asked_step  # which hold the weights
     metrics = default_metrics(losses[0]) if request.metrics is None else parse_metrics(request.metrics, losses[0])
@@ -328,6 +332,7 @@ def train(
         "peak_measured_bytes": base_bytes + outcome.peak_bytes,
         "budget_bytes": solved.problem.budget_bytes,
     }
+    document["warnings"] = [*warnings, *advice.of_training(document)]
     write_text(request.directory / PAGE, page(Solved.from_artifact(solved), document))
     write_text(request.directory / DOCUMENT, json.dumps(finite(document), indent=1, allow_nan=False) + "\n")
     return document

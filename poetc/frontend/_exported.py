@@ -111,6 +111,7 @@ class Exported:
     aliases: dict[str, str] = field(default_factory=dict)  # initializer → the parameter of the module that it holds
     missing: tuple[str, ...] = ()  # parameters that the program reads and no initializer holds
     gone: tuple[str, ...] = ()  # parameters that the file lists, neither held by an initializer nor read by a call
+    folded_norms: int = 0  # batch norms of the program of which the file has no operator
     merged_norms: tuple[str, ...] = ()  # convolutions that hold a batch norm's numbers too
     places: dict[str, str] = field(default_factory=dict)  # initializer with an exporter's name → module that reads it
     numbers: tuple[str, ...] = ()  # single numbers that have a parameter's name
@@ -184,7 +185,7 @@ class _Restoring:
             (self.unfolded, "an exporter had added up beforehand, for a state of zeros: read as the parameter again"),
         ):
             if names:
-                notes.append(f"{_some(names)}, which {what}")
+                notes.append(f"{some(names)}, which {what}")
         return self.result
 
     # --- equal tensors that became one ---
@@ -195,7 +196,8 @@ class _Restoring:
         if len(readers) < 2 or tensor.data_type not in _FLOATS:
             return
         owners = [self._owner(name, node, k) for node, k in readers]
-        if not all(proven for _, proven in owners) and not self._is_uniform(tensor):
+        unproven = not all(proven for _, proven in owners) and not self._is_uniform(tensor)
+        if unproven and not self._is_of_numbered_layers(name, readers):
             owners = [(owner if proven else "", proven) for owner, proven in owners]
         groups: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
         for reader, (owner, _) in zip(readers, owners, strict=True):
@@ -222,6 +224,20 @@ class _Restoring:
             places = tuple((first_output(node), k) for node, k in self.readers[copy.name])
             self._edit(Parted(copy.name, name, places, identities), copy)
             (self.constants if owner == _OWN else self.separated).append(copy.name)
+
+    def _is_of_numbered_layers(self, name: str, readers: list[tuple[onnx.NodeProto, int]]) -> bool:
+        """Whether the readers of a matrix that the older exporter made are the same place in layers that it numbers.
+
+        Layers that were copied have equal numbers at first. A layer that is called again has one path.
+        """
+        if self.calls or not name.startswith("onnx::MatMul"):
+            return False
+        paths = []
+        for node, _ in readers:
+            users = self.users[node.output[0]] if node.op_type == "Identity" else [node]
+            paths.append(self._module_path(users[0].name) if len(users) == 1 else "")
+        shapes = {re.sub(r"[0-9]+", "0", path) for path in paths}
+        return all(paths) and len(set(paths)) == len(paths) and len(shapes) == 1
 
     def _owner(self, name: str, node: onnx.NodeProto, k: int) -> tuple[str, bool]:
         """The module whose parameter a node reads there, mangled, and whether that is certain or only likely.
@@ -481,6 +497,10 @@ class _Restoring:
         result.missing = tuple(sorted(set(lost.values()) - set(result.aliases.values())))
         if self.calls:
             result.gone = tuple(sorted(absent - set(result.missing)))
+        if not any(n.op_type in ("BatchNormalization", "InstanceNormalization") for n in self.graph.node):
+            means = {t for _, t in self.declared.values()} | {b for c in self.calls.values() for b in c.buffers}
+            folded = sum(t.endswith("running_mean") for t in {mangled(m) for m in means})
+            result.folded_norms = max(folded, len(result.merged_norms))
         if not self.calls:
             floats = [n for n, t in self.initializers.items() if t.data_type in _FLOATS and math.prod(t.dims) == 1]
             scales = {n for n in floats if all(r.op_type == "DequantizeLinear" for r, _ in self.readers[n])}
@@ -548,47 +568,8 @@ def makers(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     return {first_output(node): node for node in graph.node}
 
 
-def _some(names: Iterable[str], what: str = "parameter") -> str:
+def some(names: Iterable[str], what: str = "parameter") -> str:
     """How many, and the first few."""
     each = list(dict.fromkeys(names))
     shown = ", ".join(repr(n) for n in each[:5]) + (f" and {len(each) - 5} more" if len(each) > 5 else "")
     return f"{len(each)} {what}{'s' * (len(each) > 1)} ({shown})"
-
-
-def names_notes(exported: Exported, trained: Iterable[str], constants: Iterable[str]) -> list[str]:
-    """Notes where parameters of the PyTorch model and the file differ.
-
-    They name parameters that are not in the file or have other names there, and trained tensors that are no parameters.
-
-    `trained`, `constants`: the file's float tensors that are one or the other.
-    """
-    notes = []
-    if exported.missing:
-        missing = _some(exported.missing)
-        notes.append(
-            f"not in the file, so not trained: {missing} of the PyTorch model, which the exporter folded into others"
-            " (torch.onnx.export(..., optimize=False) keeps them)"
-        )
-    if exported.gone:
-        notes.append(
-            f"not in the file: {_some(exported.gone)} of the PyTorch model, tied to others, left out or made"
-            " into others (torch.onnx.export(..., optimize=False) keeps them)"
-        )
-    if exported.merged_norms:
-        merged = _some(exported.merged_norms, "convolution")
-        notes.append(
-            f"not in the file, so not trained: the batch norms that the exporter folded into {merged}"
-            " (training=TrainingMode.PRESERVE keeps them)"
-        )
-    there = list(trained)
-    renamed = [f"{n} = {exported.aliases[n]}" for n in there if n in exported.aliases]
-    if renamed:
-        notes.append(f"under another name in the file: {_some(renamed)}")
-    strange = [n for n in there if not is_module_name(n) and n not in exported.parameters and n in exported.places]
-    if strange:
-        shown = _some([f"{n} of {exported.places[n] or 'the model'}" for n in sorted(strange)], "tensor")
-        notes.append(f"trained, with numbers that the exporter computed or moved: {shown}")
-    frozen = {*exported.numbers, *(n for n in constants if is_module_name(n) and not exported.parameters)} - set(there)
-    if frozen:
-        notes.append(f"taken for constants, not trained: {_some(sorted(frozen), 'tensor')}")
-    return notes

@@ -41,7 +41,8 @@ from poetc.frontend._bound_inputs import bind_inputs
 from poetc.frontend._caches import without_caches
 from poetc.frontend._constants import fold_constants
 from poetc.frontend._control_flow import CONTROL_FLOW, unrolled
-from poetc.frontend._exported import is_module_name, names_notes, restore
+from poetc.frontend._exported import is_module_name, restore
+from poetc.frontend._exported_notes import names_notes
 from poetc.frontend._importer import Importer, Rebatch, Value, our_dtype
 from poetc.frontend._input_shapes import Sizes, resolve
 from poetc.frontend._new_head import NewHead, replace_head
@@ -314,7 +315,7 @@ class _Source:
         graph = fold_constants(replace(graph, notes=(*graph.notes, *notes)))
         origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
         graph = replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
-        found = facts.find(graph, self.exported.parameters)
+        found = facts.find(graph, self.exported.parameters, self.exported.folded_norms)
         return replace(graph, facts=found, notes=(*graph.notes, *facts.notes(found)))
 
 

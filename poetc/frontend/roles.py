@@ -117,8 +117,6 @@ def assign_roles(
                 f" (--train 'all,!{name}' keeps it as it is)"
             )
     added += _untied(graph, tensors)
-    if not any(op.kind == "BatchNormApply" for op in graph.operators) and _looks_folded(graph):
-        added.append("every convolution has a bias and there is no batch norm: the exporter may have folded it away")
     return replace(graph, tensors=tensors, notes=tuple(added))
 
 
@@ -142,11 +140,6 @@ def _untied(graph: Graph, tensors: Mapping[str, Tensor]) -> list[str]:
                 if np.array_equal(value, same):
                     notes.append(f"{table!r} and {matrix!r} hold the same numbers: an exporter may have untied them")
     return notes
-
-
-def _looks_folded(graph: Graph) -> bool:
-    convolutions = [op for op in graph.operators if op.kind == "Conv"]
-    return len(convolutions) > 8 and all(len(op.inputs) == 3 for op in convolutions)
 
 
 class _Uses:

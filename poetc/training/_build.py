@@ -20,7 +20,13 @@ from poetc.training._channels import Part, declare_parts, part_of
 from poetc.training._loss import emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import Optimizer, coded_parameters
-from poetc.training._selection import select_parameters, select_updates, trained_parameters, values_by_pattern
+from poetc.training._selection import (
+    layer_notes,
+    select_parameters,
+    select_updates,
+    trained_parameters,
+    values_by_pattern,
+)
 from poetc.training._splits import partial_sum, with_names
 from poetc.training._state import emit_update
 from poetc.training._terms import Term
@@ -75,7 +81,7 @@ class _Step:
         plans, plans_of_part = plan_losses(whole, options), plan_losses(self.part, options)
         given = {**self.part.tensors, **{i: whole.tensors[i] for i in whole.inputs}}
         _declare(b, replace(self.part, tensors=given), self.trained, options)
-        notes = [*whole.notes, *(plan.note for plan in plans)]
+        notes = [*whole.notes, *(plan.note for plan in plans), *layer_notes(whole, options.train)]
         step = _step_counter(b, whole, options, self.updates, notes)
         parts = declare_parts(b, whole, self.wanted)
         codes = coded_parameters(whole)

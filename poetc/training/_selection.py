@@ -230,19 +230,41 @@ def _last_layers(graph: Graph, train: str, option: str) -> frozenset[str]:
         wanted = 0
     if wanted < 1:
         raise UsageError(f"{option} {train!r}: write last:N with a whole number N of at least 1, e.g. last:2")
+    return last_layers(graph, wanted)[0]
+
+
+def last_layers(graph: Graph, wanted: int) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The parameters of the last `wanted` layers, and the layers' names in the model, the last one first.
+
+    A layer is one node of the file with its products, so that those of a recurrent layer are one layer.
+    """
     roots = view_roots(graph)
+    fixed = {f.subject for f in graph.facts if f.kind == "fixed tensor"}
     chosen: set[str] = set()
-    layers = 0
+    layers: list[str] = []
     for op in reversed(graph.operators):
-        own = {roots[t] for t in op.inputs if graph.tensors[roots[t]].role is Role.PARAMETER}
-        if spec(op.kind).is_view or not own:
+        own = {roots[t] for t in op.inputs if graph.tensors[roots[t]].role is Role.PARAMETER} - fixed
+        if spec(op.kind).is_view or not own or (len(layers) == wanted and op.source not in layers):
             continue
         chosen |= own
         if spec(op.kind).work(bind(op, graph.tensors)).macs > 0 and not all(map(is_adapter, own)):
-            layers += 1
-            if layers == wanted:
-                break
-    return frozenset(chosen)
+            name = op.source or op.name
+            if name not in layers:
+                layers.append(name)
+    return frozenset(chosen), tuple(layers)
+
+
+def layer_notes(graph: Graph, train: str) -> list[str]:
+    """A note that names the layers of each last:N in `train`."""
+    notes = []
+    for term in {t.strip(): None for t in train.split(",")}:
+        if re.fullmatch(r"last:[1-9][0-9]{0,8}", term):
+            names = last_layers(graph, int(term.removeprefix("last:")))[1]
+            shown = ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            notes.append(
+                f"--train {term}: the layers {shown}" if len(names) > 1 else f"--train {term}: the layer {shown}"
+            )
+    return notes
 
 
 # --- shares of channels -----------------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
+from poetc.commands.advice import of_model, of_training
 from poetc.errors import UsageError
 from poetc.frontend import load, parameter_decisions
 from poetc.graph import Graph, Role, graph_from_json, graph_to_json
-from poetc.training import TrainingOptions, plan_losses, select_parameters
+from poetc.training import TrainingOptions, build, plan_losses, select_parameters
 from tests.frontend.support import make, normal, save
 from tests.support.cases import CASES
 
@@ -129,3 +130,45 @@ def test_numbers_that_no_training_ends_in(tmp_path: Path, value: np.ndarray, wor
         noisy = {**weights, "t": matrix + normal(*matrix.shape, seed=seed) * 0.05}
         other = load(save(make(nodes, {"x": (2, matrix.shape[0])}, ["y"], noisy), tmp_path))
         assert not [f for f in other.facts if f.kind == "fixed tensor"]
+
+
+def test_copied_layers_of_the_older_exporter_are_told_apart_by_their_numbers() -> None:
+    graph = load(CASES / "transformer_encoder_legacy.onnx")
+    assert not [note for note in graph.notes if "tied weight" in note]
+    matrices = [n for n, t in graph.tensors.items() if t.role is Role.PARAMETER and n.startswith("onnx::")]
+    assert len(matrices) == 6
+
+
+def test_a_recurrent_layer_is_one_layer(tmp_path: Path) -> None:
+    nodes = [
+        make_node("LSTM", ["x", "w", "r"], ["h"], name="lstm", hidden_size=3),
+        make_node("Squeeze", ["h", "one"], ["s"]),
+        make_node("MatMul", ["s", "v"], ["y"], name="head"),
+    ]
+    weights = {"w": normal(1, 12, 2), "r": normal(1, 12, 3), "v": normal(3, 2), "one": np.array([1])}
+    graph = load(save(make(nodes, {"x": (4, 2, 2)}, ["y"], weights), tmp_path))
+    assert select_parameters(graph, "last:1") == {"v"}
+    assert select_parameters(graph, "last:2") == {"v", "w", "r"}
+    step = build(graph, TrainingOptions(loss="mse", train="last:2"))
+    assert "--train last:2: the layers 'head', 'lstm'" in step.notes
+
+
+def test_folded_norms_are_a_fact(tmp_path: Path) -> None:
+    nodes, weights = [], {}
+    for k in range(9):
+        nodes.append(make_node("Conv", [f"h{k}", f"w{k}", f"b{k}"], [f"h{k + 1}"]))
+        weights |= {f"w{k}": normal(2, 2, 1, 1, seed=k), f"b{k}": normal(2, seed=k)}
+    graph = load(save(make(nodes, {"h0": (1, 2, 4, 4)}, ["h9"], weights), tmp_path))
+    (fact,) = [f for f in graph.facts if f.kind == "folded norms"]
+    assert fact.confidence == "likely"
+    (warning,) = of_model(graph)
+    assert "each of 9 convolutions has a bias, and there is no norm" in warning
+    assert "optimize=False" in warning
+
+
+def test_a_validation_that_never_improved_is_told() -> None:
+    rows = [{"validation_loss": 1.5}, {"validation_loss": 1.25}]
+    (warning,) = of_training({"before": {"loss": 1.0}, "epochs": rows})
+    assert "its loss was 1.0000 before the training and 1.2500 at best" in warning
+    assert not of_training({"before": {"loss": 1.3}, "epochs": rows})
+    assert not of_training({"before": None, "epochs": [{"validation_loss": None}]})

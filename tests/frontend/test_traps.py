@@ -30,7 +30,7 @@ def convolutions(count: int, *, bias: bool) -> onnx.ModelProto:
 
 
 def test_a_folded_batch_norm_is_suspected(tmp_path: Path) -> None:
-    suspicion = "may have folded it away"
+    suspicion = "batch norms may be folded"
     assert any(suspicion in note for note in load(save(convolutions(9, bias=True), tmp_path)).notes)
     assert not load(save(convolutions(9, bias=False), tmp_path)).notes
 

@@ -5,24 +5,28 @@ Training reads them from the graph, options override them, and `poetc analyze --
 
 from __future__ import annotations
 
-from poetc.frontend.facts import class_axis, fixed_tensors, probabilities
+from poetc.frontend.facts import class_axis, fixed_tensors, folded_norms, probabilities
 from poetc.graph import Fact, Graph
 
 _OF_GRAPHS = (probabilities.find, class_axis.find)
 
 
-def find(graph: Graph, known: frozenset[str] = frozenset()) -> tuple[Fact, ...]:
+def find(graph: Graph, known: frozenset[str] = frozenset(), folded: int = 0) -> tuple[Fact, ...]:
     """The facts about `graph`, by kind and then in the order of its outputs, inputs and tensors.
 
-    `known`: tensors that the file itself calls parameters.
+    `known`: tensors that the file itself calls parameters. `folded`: batch norms that it names and does not hold.
     """
-    return (*(fact for finder in _OF_GRAPHS for fact in finder(graph)), *fixed_tensors.find(graph, known))
+    of_graph = (fact for finder in _OF_GRAPHS for fact in finder(graph))
+    return (*of_graph, *fixed_tensors.find(graph, known), *folded_norms.find(graph, folded))
 
 
 def notes(facts: tuple[Fact, ...]) -> list[str]:
     """The facts that a user should know when a model is read."""
-    fixed = [f for f in facts if f.kind == fixed_tensors.KIND]
-    return [f"not trained: {f.subject!r}, {f.evidence} ({f.option} trains it)" for f in fixed]
+    told = {
+        fixed_tensors.KIND: "not trained: {0.subject!r}, {0.evidence} ({0.option} trains it)",
+        folded_norms.KIND: "batch norms may be folded: {0.evidence}",
+    }
+    return [told[f.kind].format(f) for f in facts if f.kind in told]
 
 
 __all__ = ["find", "notes", "probabilities"]
