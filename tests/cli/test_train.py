@@ -170,7 +170,7 @@ def test_python_trains_to_the_same_file_and_the_command_line_goes_on(
         ({"data": f"{DATA}:train_x,train_z"}, f"{DATA}: has no array 'train_z'"),
         ({"data": f"{DATA}:test_x,train_y"}, "its arrays have different numbers of samples: 265 of test_x, 532 of"),
         ({"validation_split": 0.5}, "--validation and --validation-split exclude each other"),
-        ({"validation_split": 1.5, "validation": None}, "--validation-split 1.5: must be above 0 and below 1"),
+        ({"validation_split": 1.5, "validation": None}, "1.5 is no finite number above 0 and below 1"),
         ({"validation_split": 0.001, "validation": None}, "leaves none for validation"),
         ({"schedule": "cosine:steps=0"}, "--schedule"),
         ({"metrics": "f1"}, "--metrics f1"),

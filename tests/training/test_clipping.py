@@ -120,7 +120,7 @@ def test_only_the_last_step_of_several_updates() -> None:
 
 def test_what_cannot_be_is_refused() -> None:
     for message, kwargs in (
-        ("--clip-norm 0.0: must be above 0", {"clip_norm": 0.0}),
+        ("--clip-norm 0.0 is no finite number above 0", {"clip_norm": 0.0}),
         ("--clip-value nan", {"clip_value": float("nan")}),
         ("--clip-value and --clip-norm: choose one", {"clip_value": 1.0, "clip_norm": 1.0}),
         ("--accumulate 1: give", {"accumulate": 1}),
