@@ -89,4 +89,5 @@ class Core:
         if self.fpu == "none":
             return f"-mcpu={self.name}"
         unit = "fpv4-sp-d16" if self.name == "cortex-m4" else "fpv5-d16" if self.fpu == "double" else "fpv5-sp-d16"
-        return f"-mcpu={self.name} -mfloat-abi=hard -mfpu={unit}"
+        chained = " -DPOETC_CHAINED" if self.name == "cortex-m7" and self.fpu == "single" else ""
+        return f"-mcpu={self.name} -mfloat-abi=hard -mfpu={unit}{chained}"

@@ -319,7 +319,7 @@ def run_text(document: Mapping[str, Any]) -> str:
         return "" if document.get(key) is None else f"{document[key]:,}"
 
     measured, predicted = document["peak_measured_bytes"], document["peak_predicted_bytes"]
-    operators = sorted(document.get("operators", ()), key=lambda o: -int(o["instructions"]))
+    operators = list(document.get("operators", ()))
     reserve = document.get("stack_reserved_bytes")
     lines = fields(
         (
@@ -340,6 +340,7 @@ def run_text(document: Mapping[str, Any]) -> str:
             ("flash", _beside(document, "flash")),
             ("RAM as linked", _beside(document, "ram")),
             ("instructions", count("instructions") + _error(document)),
+            ("cycles", count("cycles") and f"{count('cycles')}, without waits of the flash"),
             ("by processor", ", ".join(f"{n:,}" for n in document.get("queue_instructions") or ())),
             ("from begin to end", count("longest_instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
@@ -350,12 +351,11 @@ def run_text(document: Mapping[str, Any]) -> str:
     )
     if not operators:
         return lines
-    total = sum(o["instructions"] for o in operators) or 1
-    rows = [
-        (o["name"], o["kind"], f"{o['times']:,}", f"{o['instructions']:,}", percent(o["instructions"] / total))
-        for o in operators[:10]
-    ]
-    return f"{lines}\n\n{table(('operator', 'kind', 'times', 'instructions', 'share'), rows)}"
+    work = "instructions" if document.get("cycles") is None else "cycles"
+    operators.sort(key=lambda o: -int(o[work]))
+    total = sum(o[work] for o in operators) or 1
+    rows = [(o["name"], o["kind"], f"{o['times']:,}", f"{o[work]:,}", percent(o[work] / total)) for o in operators[:10]]
+    return f"{lines}\n\n{table(('operator', 'kind', 'times', work, 'share'), rows)}"
 
 
 def train_text(document: Mapping[str, Any]) -> str:

@@ -260,6 +260,7 @@ def _document(solved: Artifact, program: Program, firmware: measure.Firmware, ru
         **_bank_peaks(program, run),
         "instructions": run.instructions,
         "total_instructions": run.total_instructions,
+        "cycles": run.cycles or None,
         "queue_instructions": list(run.queue_instructions),
         "longest_instructions": run.longest_instructions or None,
         "page_ins": run.page_ins,
@@ -276,7 +277,14 @@ def _document(solved: Artifact, program: Program, firmware: measure.Firmware, ru
         "stack_bound_bytes": firmware.stack_bound_bytes,
         "stack_reserved_bytes": _span(elf, "poetc_stack", "poetc_stack_top"),
         "operators": [
-            {"name": c.name, "kind": c.kind, "times": c.times, "instructions": c.instructions} for c in run.counts
+            {
+                "name": c.name,
+                "kind": c.kind,
+                "times": c.times,
+                "instructions": c.instructions,
+                "cycles": c.cycles if run.cycles else None,
+            }
+            for c in run.counts
         ],
     }
 

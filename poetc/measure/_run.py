@@ -26,9 +26,11 @@ from poetc.boards import (
     require_toolchain,
     tool_environment,
 )
+from poetc.devices.core_cycles import has_table
 from poetc.emit import Memory, Numerics, bank_size, checkpoint_blocks, checkpoint_steps, emit
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value
+from poetc.measure._cycle_counts import write_costs
 from poetc.measure._object_cache import kept_objects
 from poetc.measure._stack import stack_bound
 from poetc.program import (
@@ -117,6 +119,7 @@ class Count:
     kind: str
     times: int
     instructions: int
+    cycles: int  # 0: not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,8 @@ class Run:
     instructions from reset to the end of each step, before its checkpoint. `stack_bytes` is None where the stack is the
     operating system's. `resumed_step`: the losses are of the steps after it. `gradients_crc`: a checksum of all
     gradients of each step, if they were asked for. `step_instructions`: of each of the program's instructions, in the
-    first step.
+    first step. `cycles` are those of the training steps by the table of the core, without waits of the flash; 0 where
+    the core has no table, or several processors run.
 
     With several processors, `instructions` are the sum of theirs, and `queue_instructions` those of each.
     `longest_instructions` are those from the beginning to the end of all steps. Waiting for others counts there, and
@@ -141,6 +145,7 @@ class Run:
     stack_bytes: int | None
     instructions: int
     total_instructions: int
+    cycles: int
     page_ins: int
     page_outs: int
     state: Mapping[str, Array]
@@ -266,7 +271,7 @@ def execute(
     counts = run / "counts.txt"
     for stale in (counts, run / "trained.bin"):
         stale.unlink(missing_ok=True)
-    words = command or emulator_command(firmware, counts.resolve(), cut_at)
+    words = command or emulator_command(firmware, counts.resolve(), cut_at, cycles=True)
     try:
         log = _emulate(firmware, words, on_step)
     except BoardStopped as error:
@@ -277,7 +282,7 @@ def execute(
     if log.resumed + len(losses) != len(batches):
         raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
     done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
-    measured, bank_bytes, marks, works = _read_counts(counts)
+    measured, bank_bytes, marks, works, cycle_marks = _read_counts(counts)
     steps = len(program.instructions)
     if firmware.has_processors:
         marks = _in_order(program, works)
@@ -288,10 +293,11 @@ def execute(
         stack_bytes=measured["stack"] if "poetc_stack" in firmware.elf.symbols else None,
         instructions=_inside(marks, len(program.instructions)),
         total_instructions=measured["instructions"],
+        cycles=_inside(cycle_marks, steps) if "cycles" in measured else 0,
         page_ins=done["page_ins"],
         page_outs=done["page_outs"],
         state=_state(firmware, len(batches), done["sequence"] - (not losses)),  # resuming begins a new run
-        counts=_counts(program, marks),
+        counts=_counts(program, marks, cycle_marks if "cycles" in measured else [0] * len(marks)),
         resumed_step=log.resumed,
         step_ends=tuple(marks[steps :: steps + 1]),
         gradients_crc=tuple(log.gradients),
@@ -305,7 +311,7 @@ def _where(firmware: Firmware, counts: Path) -> str:
     """The operator at which a run stopped, as `Program.where` names it: there is a mark before each instruction."""
     if firmware.has_processors or not counts.exists():
         return ""
-    _, _, marks, _ = _read_counts(counts)
+    marks = _read_counts(counts)[2]
     return firmware.program.where((len(marks) - 1) % (len(firmware.program.instructions) + 1))
 
 
@@ -329,8 +335,11 @@ def _arena_address(firmware: Firmware) -> int:
 _FENCES = ("execute", "poetc_queues_run", "poetc_queues_serve")  # the callers of poetc_execute in poetc_queues.c
 
 
-def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None) -> list[str]:
-    """The words that start QEMU in `run_directory`; the plugin that measures writes to `counts`, or cuts the power."""
+def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None, *, cycles: bool = False) -> list[str]:
+    """The words that start QEMU in `run_directory`; the plugin that measures writes to `counts`, or cuts the power.
+
+    `cycles`: it counts them too, where the core has a table and one processor runs.
+    """
     board, symbols = firmware.board, firmware.elf.symbols
     arena = _arena_address(firmware)
     plugin = [str(build_counter(firmware.directory)), f"mark={symbols['poetc_port_mark'] & ~1:x}"]
@@ -347,6 +356,11 @@ def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None
                 plugin.append(f"rest={symbols[name] & ~1:x}-{(symbols[name] & ~1) + size:x}")
     if "poetc_stack" in symbols:
         plugin.append(f"stack={symbols['poetc_stack']:x}-{symbols['poetc_stack_top']:x}")
+    core = board.core or TARGETS[board.target].core
+    if cycles and core is not None and has_table(core.name) and not firmware.has_processors:
+        costs = firmware.directory / "cycles.txt"
+        write_costs(firmware.path, compiler_prefix(board), core.name, costs)
+        plugin.append(f"cycles={costs}")
     plugin.append(f"out={counts}")
     if cut_at is not None:
         plugin.append(f"cut={cut_at:x}")
@@ -438,23 +452,28 @@ def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _read_counts(path: Path) -> tuple[dict[str, int], list[int], list[int], list[list[int]]]:
-    """Numbers by name, peaks of banks, marks, and by processor its instructions as each step begins and at the end."""
+def _read_counts(path: Path) -> tuple[dict[str, int], list[int], list[int], list[list[int]], list[int]]:
+    """Numbers by name, peaks of banks, marks, instructions by processor as each step begins and at the end, cycles.
+
+    The last are those at each mark.
+    """
     values: dict[str, int] = {}
     banks: list[int] = []
     marks: list[int] = []
+    cycles: list[int] = []
     works: dict[int, list[int]] = {}
     for line in path.read_text().splitlines():
         key, *numbers = line.split()
         if key == "mark":
             marks.append(int(numbers[0]))
+            cycles.append(int(numbers[1]))
         elif key == "bank":
             banks.append(int(numbers[0]))
         elif key in ("work", "processor"):
             works.setdefault(int(numbers[0]), []).append(int(numbers[1]))
         else:
             values[key] = int(numbers[0])
-    return values, banks, marks, [works[n] for n in sorted(works)]
+    return values, banks, marks, [works[n] for n in sorted(works)], cycles
 
 
 def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:
@@ -508,7 +527,7 @@ def _inside(marks: Sequence[int], steps: int) -> int:
     return sum(marks[i + steps] - marks[i] for i in range(0, len(marks), steps + 1))
 
 
-def _counts(program: Program, marks: Sequence[int]) -> tuple[Count, ...]:
+def _counts(program: Program, marks: Sequence[int], cycles: Sequence[int]) -> tuple[Count, ...]:
     steps = len(program.instructions)
     totals: dict[tuple[str, str], list[int]] = {}
     for start in range(0, len(marks), steps + 1):
@@ -522,12 +541,13 @@ def _counts(program: Program, marks: Sequence[int]) -> tuple[Count, ...]:
                     key = (instruction.operand.tensor, "page in")
                 case Move():
                     key = (instruction.operand.tensor, "move")
-            total = totals.setdefault(key, [0, 0])
+            total = totals.setdefault(key, [0, 0, 0])
             total[0] += 1
             total[1] += marks[start + i + 1] - marks[start + i]
+            total[2] += cycles[start + i + 1] - cycles[start + i]
     return tuple(
-        Count(name=name, kind=kind, times=times, instructions=instructions)
-        for (name, kind), (times, instructions) in totals.items()
+        Count(name=name, kind=kind, times=times, instructions=instructions, cycles=spent)
+        for (name, kind), (times, instructions, spent) in totals.items()
     )
 
 

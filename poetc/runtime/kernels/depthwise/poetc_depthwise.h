@@ -250,10 +250,7 @@ static inline void put_pixels(const float *pixels, float *y, int32_t step, int32
     POETC_LOAD_QUAD(v, x##_at)
 #define ADD(s, v, w)                                                                                                   \
     do {                                                                                                               \
-        POETC_MULTIPLY_ADD(s##0, v##0, w);                                                                             \
-        POETC_MULTIPLY_ADD(s##1, v##1, w);                                                                             \
-        POETC_MULTIPLY_ADD(s##2, v##2, w);                                                                             \
-        POETC_MULTIPLY_ADD(s##3, v##3, w);                                                                             \
+        POETC_MULTIPLY_ADD_4(s##0, s##1, s##2, s##3, v##0, w, v##1, w, v##2, w, v##3, w);                                                                             \
     } while (0)
 #define PUT(y, s) ((y)[0] = s##0, (y)[1] = s##1, (y)[2] = s##2, (y)[3] = s##3)
 #else

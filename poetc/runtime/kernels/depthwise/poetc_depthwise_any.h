@@ -112,10 +112,8 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
             POETC_UNROLL_3
             for (kw = 0; kw < kernel_w; kw++) {
                 POETC_LOAD_QUAD(v, x[kw]);
-                POETC_MULTIPLY_ADD(sums[kw][0], g0, v0);
-                POETC_MULTIPLY_ADD(sums[kw][1], g1, v1);
-                POETC_MULTIPLY_ADD(sums[kw][2], g2, v2);
-                POETC_MULTIPLY_ADD(sums[kw][3], g3, v3);
+                POETC_MULTIPLY_ADD_4(sums[kw][0], sums[kw][1], sums[kw][2], sums[kw][3], g0, v0, g1, v1, g2, v2, g3,
+                                     v3);
             }
         }
     }

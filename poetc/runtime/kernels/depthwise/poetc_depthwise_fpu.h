@@ -10,7 +10,8 @@
 
 #define MOST_TAPS 7   /* of a filter's side */
 #define MOST_PIXELS 8 /* of a block */
-#define MOST_OF_SEVEN 6 /* under seven taps and strides of two */
+/* Under strides of two, more taps leave fewer registers. */
+#define MOST_APART(taps) ((taps) == 7 ? 6 : (taps) == 5 ? 7 : MOST_PIXELS)
 #define PLANS 1
 #define HAS_LOOPS(taps) ((taps) == 3 || (taps) == 5 || (taps) == 7)
 #define GATHERS(kernel_h, kernel_w) (HAS_LOOPS(kernel_h) && HAS_LOOPS(kernel_w))
@@ -31,38 +32,57 @@ typedef struct {
     "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14",     \
         "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31"
 
-/* One tap of `n` pixels whose sums are s19 to s26: x in s0 to s18. */
-#define PIXELS_1(w, a, b, c, d, e, f, g, h) MLA(19, a, w)
-#define PIXELS_2(w, a, b, c, d, e, f, g, h) PIXELS_1(w, a, b, c, d, e, f, g, h) MLA(20, b, w)
-#define PIXELS_3(w, a, b, c, d, e, f, g, h) PIXELS_2(w, a, b, c, d, e, f, g, h) MLA(21, c, w)
-#define PIXELS_4(w, a, b, c, d, e, f, g, h) PIXELS_3(w, a, b, c, d, e, f, g, h) MLA(22, d, w)
-#define PIXELS_5(w, a, b, c, d, e, f, g, h) PIXELS_4(w, a, b, c, d, e, f, g, h) MLA(23, e, w)
-#define PIXELS_6(w, a, b, c, d, e, f, g, h) PIXELS_5(w, a, b, c, d, e, f, g, h) MLA(24, f, w)
-#define PIXELS_7(w, a, b, c, d, e, f, g, h) PIXELS_6(w, a, b, c, d, e, f, g, h) MLA(25, g, w)
-#define PIXELS_8(w, a, b, c, d, e, f, g, h) PIXELS_7(w, a, b, c, d, e, f, g, h) MLA(26, h, w)
-#define SIDE_BY_SIDE_3(n, u, v, w)                                                                                     \
-    PIXELS_##n(u, 0, 1, 2, 3, 4, 5, 6, 7) PIXELS_##n(v, 1, 2, 3, 4, 5, 6, 7, 8) PIXELS_##n(w, 2, 3, 4, 5, 6, 7, 8, 9)
-#define SIDE_BY_SIDE_5(n)                                                                                              \
-    SIDE_BY_SIDE_3(n, 27, 28, 29) PIXELS_##n(30, 3, 4, 5, 6, 7, 8, 9, 10) PIXELS_##n(31, 4, 5, 6, 7, 8, 9, 10, 11)
+/* One tap of `n` pixels whose sums are s19 to s26: x in s0 to s18. Products are in sp and sq before they are added. */
+#ifdef POETC_CHAINED
+#define MLA_1(p, sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
+#define MLA_2(p, q, sum, x, more, y, w) MLA_1(p, sum, x, w) MLA_1(q, more, y, w)
+#else
+#define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
+#define ADD_TO(sum, x) "vadd.f32 s" #sum ", s" #sum ", s" #x "\n\t"
+#define MLA_1(p, sum, x, w) MUL(p, x, w) ADD_TO(sum, p)
+#define MLA_2(p, q, sum, x, more, y, w) MUL(p, x, w) MUL(q, y, w) ADD_TO(sum, p) ADD_TO(more, q)
+#endif
+#define PIXELS_1(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 19, a, w)
+#define PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 19, a, 20, b, w)
+#define PIXELS_3(p, q, w, a, b, c, d, e, f, g, h) PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 21, c, w)
+#define PIXELS_4(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 21, c, 22, d, w)
+#define PIXELS_5(p, q, w, a, b, c, d, e, f, g, h) PIXELS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 23, e, w)
+#define PIXELS_6(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    PIXELS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 23, e, 24, f, w)
+#define PIXELS_7(p, q, w, a, b, c, d, e, f, g, h) PIXELS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 25, g, w)
+#define PIXELS_8(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    PIXELS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 25, g, 26, h, w)
+#define SIDE_BY_SIDE_3(n, p, q, u, v, w)                                                                               \
+    PIXELS_##n(p, q, u, 0, 1, 2, 3, 4, 5, 6, 7) PIXELS_##n(p, q, v, 1, 2, 3, 4, 5, 6, 7, 8)                            \
+        PIXELS_##n(p, q, w, 2, 3, 4, 5, 6, 7, 8, 9)
+#define SIDE_BY_SIDE_LINE(n, p, q)                                                                                     \
+    SIDE_BY_SIDE_3(n, p, q, 27, 28, 29) PIXELS_##n(p, q, 30, 3, 4, 5, 6, 7, 8, 9, 10)                                  \
+        PIXELS_##n(p, q, 31, 4, 5, 6, 7, 8, 9, 10, 11)
+#define SIDE_BY_SIDE_5(n) SIDE_BY_SIDE_LINE(n, 12, 13)
 #define SIDE_BY_SIDE_7(n)                                                                                              \
-    SIDE_BY_SIDE_5(n) PIXELS_##n(17, 5, 6, 7, 8, 9, 10, 11, 12) PIXELS_##n(18, 6, 7, 8, 9, 10, 11, 12, 13)
-#define APART_3(n, u, v, w)                                                                                            \
-    PIXELS_##n(u, 0, 2, 4, 6, 8, 10, 12, 14) PIXELS_##n(v, 1, 3, 5, 7, 9, 11, 13, 15)                                  \
-        PIXELS_##n(w, 2, 4, 6, 8, 10, 12, 14, 16)
-#define TWO_APART_3(n) APART_3(n, 27, 28, 29)
-#define TWO_APART_5(n)                                                                                                 \
-    TWO_APART_3(n) PIXELS_##n(30, 3, 5, 7, 9, 11, 13, 15, 17) PIXELS_##n(31, 4, 6, 8, 10, 12, 14, 16, 18)
+    SIDE_BY_SIDE_LINE(n, 14, 15) PIXELS_##n(14, 15, 17, 5, 6, 7, 8, 9, 10, 11, 12)                                     \
+        PIXELS_##n(14, 15, 18, 6, 7, 8, 9, 10, 11, 12, 13)
+#define APART_3(n, p, q, u, v, w)                                                                                      \
+    PIXELS_##n(p, q, u, 0, 2, 4, 6, 8, 10, 12, 14) PIXELS_##n(p, q, v, 1, 3, 5, 7, 9, 11, 13, 15)                      \
+        PIXELS_##n(p, q, w, 2, 4, 6, 8, 10, 12, 14, 16)
+#define APART_5(n, p, q)                                                                                               \
+    APART_3(n, p, q, 27, 28, 29) PIXELS_##n(p, q, 30, 3, 5, 7, 9, 11, 13, 15, 17)                                      \
+        PIXELS_##n(p, q, 31, 4, 6, 8, 10, 12, 14, 16, 18)
+#define TWO_APART_3(n) APART_3(n, 30, 31, 27, 28, 29)
+#define TWO_APART_5(n) APART_5(n, 17, 18)
 #define TWO_APART_7(n)                                                                                                 \
-    TWO_APART_5(n) PIXELS_##n(17, 5, 7, 9, 11, 13, 15, 17, 19) PIXELS_##n(18, 6, 8, 10, 12, 14, 16, 18, 20)
+    APART_5(n, 25, 26) PIXELS_##n(25, 26, 17, 5, 7, 9, 11, 13, 15, 17, 19)                                             \
+        PIXELS_##n(25, 26, 18, 6, 8, 10, 12, 14, 16, 18, 20)
 
 /* A 3 x 3 filter that moves on by one: all of its weights in registers. `x`, `sums`: the last of their registers. */
 #define NINE_TAPS(n, sums, x_last)                                                                                     \
     case n:                                                                                                            \
         __asm__ volatile("vldmia %[w], {s10-s18}\n"                                                                    \
                          "1:\tvldmia %[x], {s0-s" x_last "}\n\tvldmia %[start], {s19" sums "}\n\t"                     \
-                         "add %[x], %[x], %[down]\n\t" SIDE_BY_SIDE_3(n, 10, 11, 12)                                   \
-                         "vldmia %[x], {s0-s" x_last "}\n\tadd %[x], %[x], %[down]\n\t" SIDE_BY_SIDE_3(n, 13, 14, 15)   \
-                         "vldmia %[x], {s0-s" x_last "}\n\tsub %[x], %[x], %[down]\n\t" SIDE_BY_SIDE_3(n, 16, 17, 18)   \
+                         "add %[x], %[x], %[down]\n\t" SIDE_BY_SIDE_3(n, 27, 28, 10, 11, 12)                                   \
+                         "vldmia %[x], {s0-s" x_last "}\n\tadd %[x], %[x], %[down]\n\t" SIDE_BY_SIDE_3(n, 27, 28, 13, 14, 15)   \
+                         "vldmia %[x], {s0-s" x_last "}\n\tsub %[x], %[x], %[down]\n\t" SIDE_BY_SIDE_3(n, 27, 28, 16, 17, 18)   \
                          "subs %[rows], #1\n\tvstmia %[y], {s19" sums "}\n\tadd %[y], %[y], %[y_row]\n\tbne 1b"         \
                          : [x] "+r"(x), [y] "+r"(y), [rows] "+r"(rows)                                                 \
                          : [w] "r"(c->w), [start] "r"(c->start), [down] "r"(c->down), [y_row] "r"(c->y_row)             \
@@ -127,42 +147,50 @@ DEFINE_SLIDE(slide_seven, SIDE_BY_SIDE_7, SEVEN_TAPS, "6", "7", "8", "9", "10", 
 DEFINE_SLIDE(slide_three_apart, TWO_APART_3, "29", "2", "4", "6", "8", "10", "12",
              SEVEN_AND_EIGHT(TWO_APART_3, "29", "14", "16"))
 DEFINE_SLIDE(slide_five_apart, TWO_APART_5, "31", "4", "6", "8", "10", "12", "14",
-             SEVEN_AND_EIGHT(TWO_APART_5, "31", "16", "18"))
+             LINES_OF_TAPS(7, "-s25", "16", "31", TWO_APART_5(7)))
 DEFINE_SLIDE(slide_seven_apart, TWO_APART_7, SEVEN_TAPS, "6", "8", "10", "12", "14", "16", )
 
 /* One tap of every other of 2 `n` pixels whose sums are s15 to s30: the first, third, ...; the second, fourth, ... */
-#define FIRSTS_1(w, a, b, c, d, e, f, g, h) MLA(15, a, w)
-#define FIRSTS_2(w, a, b, c, d, e, f, g, h) FIRSTS_1(w, a, b, c, d, e, f, g, h) MLA(17, b, w)
-#define FIRSTS_3(w, a, b, c, d, e, f, g, h) FIRSTS_2(w, a, b, c, d, e, f, g, h) MLA(19, c, w)
-#define FIRSTS_4(w, a, b, c, d, e, f, g, h) FIRSTS_3(w, a, b, c, d, e, f, g, h) MLA(21, d, w)
-#define FIRSTS_5(w, a, b, c, d, e, f, g, h) FIRSTS_4(w, a, b, c, d, e, f, g, h) MLA(23, e, w)
-#define FIRSTS_6(w, a, b, c, d, e, f, g, h) FIRSTS_5(w, a, b, c, d, e, f, g, h) MLA(25, f, w)
-#define FIRSTS_7(w, a, b, c, d, e, f, g, h) FIRSTS_6(w, a, b, c, d, e, f, g, h) MLA(27, g, w)
-#define FIRSTS_8(w, a, b, c, d, e, f, g, h) FIRSTS_7(w, a, b, c, d, e, f, g, h) MLA(29, h, w)
-#define SECONDS_1(w, a, b, c, d, e, f, g, h) MLA(16, a, w)
-#define SECONDS_2(w, a, b, c, d, e, f, g, h) SECONDS_1(w, a, b, c, d, e, f, g, h) MLA(18, b, w)
-#define SECONDS_3(w, a, b, c, d, e, f, g, h) SECONDS_2(w, a, b, c, d, e, f, g, h) MLA(20, c, w)
-#define SECONDS_4(w, a, b, c, d, e, f, g, h) SECONDS_3(w, a, b, c, d, e, f, g, h) MLA(22, d, w)
-#define SECONDS_5(w, a, b, c, d, e, f, g, h) SECONDS_4(w, a, b, c, d, e, f, g, h) MLA(24, e, w)
-#define SECONDS_6(w, a, b, c, d, e, f, g, h) SECONDS_5(w, a, b, c, d, e, f, g, h) MLA(26, f, w)
-#define SECONDS_7(w, a, b, c, d, e, f, g, h) SECONDS_6(w, a, b, c, d, e, f, g, h) MLA(28, g, w)
-#define SECONDS_8(w, a, b, c, d, e, f, g, h) SECONDS_7(w, a, b, c, d, e, f, g, h) MLA(30, h, w)
-#define AT_0(which, n, w) which##_##n(w, 0, 1, 2, 3, 4, 5, 6, 7)
-#define AT_1(which, n, w) which##_##n(w, 1, 2, 3, 4, 5, 6, 7, 8)
-#define AT_2(which, n, w) which##_##n(w, 2, 3, 4, 5, 6, 7, 8, 9)
-#define AT_3(which, n, w) which##_##n(w, 3, 4, 5, 6, 7, 8, 9, 10)
-#define MORE_FIRST_3(n) AT_0(FIRSTS, n, 12) AT_1(FIRSTS, n, 10) AT_1(SECONDS, n, 11)
-#define MORE_SECOND_3(n) AT_0(SECONDS, n, 12) AT_1(SECONDS, n, 10) AT_0(FIRSTS, n, 11)
+#define FIRSTS_1(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 15, a, w)
+#define FIRSTS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 15, a, 17, b, w)
+#define FIRSTS_3(p, q, w, a, b, c, d, e, f, g, h) FIRSTS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 19, c, w)
+#define FIRSTS_4(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    FIRSTS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 19, c, 21, d, w)
+#define FIRSTS_5(p, q, w, a, b, c, d, e, f, g, h) FIRSTS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 23, e, w)
+#define FIRSTS_6(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    FIRSTS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 23, e, 25, f, w)
+#define FIRSTS_7(p, q, w, a, b, c, d, e, f, g, h) FIRSTS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 27, g, w)
+#define FIRSTS_8(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    FIRSTS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 27, g, 29, h, w)
+#define SECONDS_1(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 16, a, w)
+#define SECONDS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 16, a, 18, b, w)
+#define SECONDS_3(p, q, w, a, b, c, d, e, f, g, h) SECONDS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 20, c, w)
+#define SECONDS_4(p, q, w, a, b, c, d, e, f, g, h)                                                                     \
+    SECONDS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 20, c, 22, d, w)
+#define SECONDS_5(p, q, w, a, b, c, d, e, f, g, h) SECONDS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 24, e, w)
+#define SECONDS_6(p, q, w, a, b, c, d, e, f, g, h)                                                                     \
+    SECONDS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 24, e, 26, f, w)
+#define SECONDS_7(p, q, w, a, b, c, d, e, f, g, h) SECONDS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 28, g, w)
+#define SECONDS_8(p, q, w, a, b, c, d, e, f, g, h)                                                                     \
+    SECONDS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 28, g, 30, h, w)
+#define AT_0(which, n, p, q, w) which##_##n(p, q, w, 0, 1, 2, 3, 4, 5, 6, 7)
+#define AT_1(which, n, p, q, w) which##_##n(p, q, w, 1, 2, 3, 4, 5, 6, 7, 8)
+#define AT_2(which, n, p, q, w) which##_##n(p, q, w, 2, 3, 4, 5, 6, 7, 8, 9)
+#define AT_3(which, n, p, q, w) which##_##n(p, q, w, 3, 4, 5, 6, 7, 8, 9, 10)
+#define MORE_FIRST_3(n) AT_0(FIRSTS, n, 14, 31, 12) AT_1(FIRSTS, n, 14, 31, 10) AT_1(SECONDS, n, 14, 31, 11)
+#define MORE_SECOND_3(n) AT_0(SECONDS, n, 14, 31, 12) AT_1(SECONDS, n, 14, 31, 10) AT_0(FIRSTS, n, 14, 31, 11)
 #define MORE_FIRST_5(n)                                                                                                \
-    AT_0(FIRSTS, n, 14) AT_1(FIRSTS, n, 12) AT_2(FIRSTS, n, 10) AT_1(SECONDS, n, 13) AT_2(SECONDS, n, 11)
+    AT_0(FIRSTS, n, 9, 31, 14) AT_1(FIRSTS, n, 9, 31, 12) AT_2(FIRSTS, n, 9, 31, 10)                                   \
+        AT_1(SECONDS, n, 9, 31, 13) AT_2(SECONDS, n, 9, 31, 11)
 #define MORE_SECOND_5(n)                                                                                               \
-    AT_0(SECONDS, n, 14) AT_1(SECONDS, n, 12) AT_2(SECONDS, n, 10) AT_0(FIRSTS, n, 13) AT_1(FIRSTS, n, 11)
+    AT_0(SECONDS, n, 9, 31, 14) AT_1(SECONDS, n, 9, 31, 12) AT_2(SECONDS, n, 9, 31, 10)                                \
+        AT_0(FIRSTS, n, 9, 31, 13) AT_1(FIRSTS, n, 9, 31, 11)
 #define MORE_FIRST_7(n) /* the last two weights in s27 and s28 */                                                      \
-    AT_0(FIRSTS, n, 28) AT_1(FIRSTS, n, 14) AT_2(FIRSTS, n, 12) AT_3(FIRSTS, n, 10)                                    \
-        AT_1(SECONDS, n, 27) AT_2(SECONDS, n, 13) AT_3(SECONDS, n, 11)
+    AT_0(FIRSTS, n, 9, 31, 28) AT_1(FIRSTS, n, 9, 31, 14) AT_2(FIRSTS, n, 9, 31, 12) AT_3(FIRSTS, n, 9, 31, 10)        \
+        AT_1(SECONDS, n, 9, 31, 27) AT_2(SECONDS, n, 9, 31, 13) AT_3(SECONDS, n, 9, 31, 11)
 #define MORE_SECOND_7(n)                                                                                               \
-    AT_0(SECONDS, n, 28) AT_1(SECONDS, n, 14) AT_2(SECONDS, n, 12) AT_3(SECONDS, n, 10)                                \
-        AT_0(FIRSTS, n, 27) AT_1(FIRSTS, n, 13) AT_2(FIRSTS, n, 11)
+    AT_0(SECONDS, n, 9, 31, 28) AT_1(SECONDS, n, 9, 31, 14) AT_2(SECONDS, n, 9, 31, 12) AT_3(SECONDS, n, 9, 31, 10)    \
+        AT_0(FIRSTS, n, 9, 31, 27) AT_1(FIRSTS, n, 9, 31, 13) AT_2(FIRSTS, n, 9, 31, 11)
 
 #define LINES_OF_PAIRS(n, x_last, w_last, w_back, but_one, sums, taps)                                                 \
     case n:                                                                                                            \
@@ -193,10 +221,11 @@ DEFINE_SLIDE(slide_seven_apart, TWO_APART_7, SEVEN_TAPS, "6", "8", "10", "12", "
             more                                                                                                       \
         }                                                                                                              \
     }
-#define MORE_PAIRS(taps, w_last, w_back, x7, x8)                                                                       \
-    LINES_OF_PAIRS(7, x7, w_last, w_back, "-s27", "-s28", taps(7)) LINES_OF_PAIRS(8, x8, w_last, w_back, "-s29", "-s30", taps(8))
-#define THREES(taps) taps, "12", "24", "1", "2", "3", "4", "5", "6", MORE_PAIRS(taps, "12", "24", "7", "8")
-#define FIVES(taps) taps, "14", "40", "2", "3", "4", "5", "6", "7", MORE_PAIRS(taps, "14", "40", "8", "9")
+#define SEVEN_PAIRS(taps, x_last, w_last, w_back) LINES_OF_PAIRS(7, x_last, w_last, w_back, "-s27", "-s28", taps(7))
+#define THREES(taps)                                                                                                   \
+    taps, "12", "24", "1", "2", "3", "4", "5", "6",                                                                    \
+        SEVEN_PAIRS(taps, "7", "12", "24") LINES_OF_PAIRS(8, "8", "12", "24", "-s29", "-s30", taps(8))
+#define FIVES(taps) taps, "14", "40", "2", "3", "4", "5", "6", "7", SEVEN_PAIRS(taps, "8", "14", "40")
 #define SEVENS(taps) taps, "14}\n\tadd %[w], #20\n\tvldmia %[w], {s27-s28", "76", "3", "4", "5", "6", "7", "8",
 #define GATHER(name, arguments) DEFINE_GATHER(name, arguments)
 GATHER(gather_three_first, THREES(MORE_FIRST_3))
@@ -372,7 +401,7 @@ static int plan_correlation(column_plan *p, const filter *f, const float *from, 
     else
         p->run = taps == 3 ? slide_three_apart : taps == 5 ? slide_five_apart : slide_seven_apart;
     p->x = from, p->y = p->w = 0, p->x_step = stride_w, p->y_step = 1, p->odd = 0;
-    set_blocks(p, f->width, taps == 7 && stride_w == 2 ? MOST_OF_SEVEN : MOST_PIXELS);
+    set_blocks(p, f->width, stride_w == 2 ? MOST_APART(taps) : MOST_PIXELS);
     return 1;
 }
 
@@ -401,7 +430,7 @@ static void plan_gather(column_plan *p, const filter *f, const float *g, int32_t
     else
         p->run = more_first ? gather_three_first : gather_three_second;
     p->x = g, p->y = y, p->w = tap * taps, p->x_step = 1, p->y_step = 2, p->odd = f->width & 1;
-    set_blocks(p, (f->width + 1) / 2, taps == 7 ? MOST_OF_SEVEN : MOST_PIXELS);
+    set_blocks(p, (f->width + 1) / 2, MOST_APART(taps));
 }
 
 static void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,

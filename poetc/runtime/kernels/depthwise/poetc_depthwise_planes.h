@@ -205,11 +205,11 @@ POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w
     __asm__ volatile("vldmia %[none], {s0-s8}\n"                                                                       \
                      "1:\tvldmia %[w]!, {s9-s17}\n\tmov %[rows], #" #n "\n\tvldmia %[none], {" sums "}\n\t"              \
                      "cmp %[left], #0\n\tbne 3f\n\tvldmia %[x]!, {s0-s" before "}\n"                                   \
-                     "2:\t" APART_3(n, 9, 10, 11)                                                                      \
+                     "2:\t" APART_3(n, 30, 31, 9, 10, 11)                                                                      \
                      "cmp %[left], #0\n"                                                                               \
-                     "3:\t" LOAD_ROW("x", before, after) APART_3(n, 12, 13, 14)                                        \
+                     "3:\t" LOAD_ROW("x", before, after) APART_3(n, 30, 31, 12, 13, 14)                                        \
                      "subs %[rows], #1\n\tit eq\n\tcmpeq %[left], #0\n\tbeq 4f\n\t" /* below the last row are zeros */  \
-                     "cmp %[left], #0\n\t" LOAD_ROW("x", before, after) APART_3(n, 15, 16, 17)                         \
+                     "cmp %[left], #0\n\t" LOAD_ROW("x", before, after) APART_3(n, 30, 31, 15, 16, 17)                         \
                      "4:\tvstmia %[y]!, {" sums "}\n\tvldmia %[none], {" sums "}\n\tcmp %[rows], #0\n\tbne 2b\n\t"      \
                      "subs %[planes], #1\n\tbne 1b"                                                                    \
                      : [x] "+r"(x), [w] "+r"(w), [y] "+r"(y), [planes] "+r"(planes), [rows] "=&r"(rows)                \

@@ -79,10 +79,8 @@ POETC_INLINE void outer_block(const product *t, const int rows, const int column
                 POETC_UNROLL
                 for (i = 0; i < rows; i++) {
                     const float factor = p[i * t->p_row];
-                    POETC_MULTIPLY_ADD(sum[i * columns + j], v0, factor);
-                    POETC_MULTIPLY_ADD(sum[i * columns + j + 1], v1, factor);
-                    POETC_MULTIPLY_ADD(sum[i * columns + j + 2], v2, factor);
-                    POETC_MULTIPLY_ADD(sum[i * columns + j + 3], v3, factor);
+                    POETC_MULTIPLY_ADD_4(sum[i * columns + j], sum[i * columns + j + 1], sum[i * columns + j + 2],
+                                         sum[i * columns + j + 3], v0, factor, v1, factor, v2, factor, v3, factor);
                 }
             }
         }
@@ -419,10 +417,8 @@ POETC_INLINE void inner_block(const product *t, const int rows, const int column
             for (v = 0; v < LANES; v += 4) {
                 POETC_LOAD_QUAD(a, p[0]);
                 POETC_LOAD_QUAD(b, q[0]);
-                POETC_MULTIPLY_ADD(sum[0][0][v], a0, b0);
-                POETC_MULTIPLY_ADD(sum[0][0][v + 1], a1, b1);
-                POETC_MULTIPLY_ADD(sum[0][0][v + 2], a2, b2);
-                POETC_MULTIPLY_ADD(sum[0][0][v + 3], a3, b3);
+                POETC_MULTIPLY_ADD_4(sum[0][0][v], sum[0][0][v + 1], sum[0][0][v + 2], sum[0][0][v + 3], a0, b0, a1, b1,
+                                     a2, b2, a3, b3);
             }
 #else
             POETC_UNROLL

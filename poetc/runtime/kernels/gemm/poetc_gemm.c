@@ -122,7 +122,7 @@ static lines_ahead look_ahead_of_rows(const poetc_gemm *g, int32_t row, int32_t 
 
 void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
 {
-    float tile[TILE_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
+    float tile[POETC_GEMM_ROWS * COLUMNS], bias[COLUMNS]; /* a block at an edge */
     int32_t row, column, rows, i;
 #ifdef POETC_AHEAD
     const int32_t pieces = (poetc_min(g->depth, g->terms) + BRING_TERMS - 1) / BRING_TERMS; /* of a block of terms */
@@ -168,7 +168,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
                     t.panels = room / COLUMNS;
                 t.y = y + image * g->segment_step + within, t.y_row = g->y_row;
                 run_block(rows, &t);
-            } else if (SIX_ROWS && width == 1 && rows == 4) {
+            } else if (FOUR_IN_ASSEMBLY && width == 1 && rows == 4) {
                 t.y = y + image * g->segment_step + within, t.y_row = g->y_row;
                 single_column(&t);
             } else {

@@ -20,13 +20,11 @@
 #define COLUMNS POETC_GEMM_COLUMNS
 #define HALF (LANES > 1 ? POETC_GEMM_VECTORS / 2 * LANES : 0) /* a narrow block, where there is one */
 
-/* Six rows at once, where they are read in place: all 32 registers of the FPU of Cortex-M. */
+/* Four rows in assembly: all 32 registers of the FPU of Cortex-M. */
 #if LANES == 1 && POETC_FPU_M
-#define SIX_ROWS 1
-#define TILE_ROWS 6
+#define FOUR_IN_ASSEMBLY 1
 #else
-#define SIX_ROWS 0
-#define TILE_ROWS POETC_GEMM_ROWS
+#define FOUR_IN_ASSEMBLY 0
 #endif
 
 /* Few registers for addresses: rows of a are packed even where they could be read in place. */
@@ -147,10 +145,7 @@ POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, i
         POETC_QUAD_A(p);
         POETC_LOAD_QUAD(p, old);
         if (rate) {
-            POETC_MULTIPLY_SUBTRACT(p0, sum[0], *rate);
-            POETC_MULTIPLY_SUBTRACT(p1, sum[1], *rate);
-            POETC_MULTIPLY_SUBTRACT(p2, sum[2], *rate);
-            POETC_MULTIPLY_SUBTRACT(p3, sum[3], *rate);
+            POETC_MULTIPLY_SUBTRACT_4(p0, p1, p2, p3, sum[0], *rate, sum[1], *rate, sum[2], *rate, sum[3], *rate);
         } else {
             p0 += sum[0], p1 += sum[1], p2 += sum[2], p3 += sum[3];
         }
@@ -334,10 +329,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
         if (column_bias)
             column_bias += COLUMNS;
 #define ADD_ROW(i, factor)                                                                                             \
-    POETC_MULTIPLY_ADD(sum[i][0], q0, factor);                                                                         \
-    POETC_MULTIPLY_ADD(sum[i][1], q1, factor);                                                                         \
-    POETC_MULTIPLY_ADD(sum[i][2], q2, factor);                                                                         \
-    POETC_MULTIPLY_ADD(sum[i][3], q3, factor)
+    POETC_MULTIPLY_ADD_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3], q0, factor, q1, factor, q2, factor, q3, factor)
         if (rows == 4 && a_k == 4) { /* packed */
             for (k = depth; k > 0; k--) {
                 POETC_LOAD_QUAD(p, a);
@@ -400,7 +392,7 @@ DEFINE_BLOCK(3)
 DEFINE_BLOCK(2)
 DEFINE_BLOCK(1)
 
-#if SIX_ROWS
+#if FOUR_IN_ASSEMBLY
 #include "gemm/poetc_gemm_fpu.h"
 #else
 #define single_column(t) ((void)0)
@@ -417,15 +409,13 @@ static int32_t block_rows(int32_t left, int packed)
 #elif POETC_GEMM_ROWS >= 6
     return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 #else
-    if (SIX_ROWS && left == 6 && !packed)
-        return 6;
     return left >= 4 && left != 6 ? 4 : left >= 3 ? 3 : left;
 #endif
 }
 
 static void run_block(int32_t rows, const block_task *t)
 {
-#if SIX_ROWS
+#if FOUR_IN_ASSEMBLY
     if (rows == 4 && !t->column_bias) {
         block_of_four(t);
         return;
@@ -441,9 +431,6 @@ static void run_block(int32_t rows, const block_task *t)
     case 4: block_4(t); break;
 #if POETC_GEMM_ROWS == 4
     case 3: block_3(t); break;
-#endif
-#if SIX_ROWS
-    case 6: block_6(t); break;
 #endif
     case 2: block_2(t); break;
     default: block_1(t); break;

@@ -1,11 +1,11 @@
-/* Register blocks for scalars in the FPU of Cortex-M, in assembly: four rows, six, and four of a single column.
+/* Register blocks for scalars in the FPU of Cortex-M, in assembly: four rows, and four of a single column.
  *
  * Layout: as in poetc_gemm_block.h, which includes the file.
  * Order of sums: the terms of a block in sequence, as in the blocks in C. */
 #ifndef POETC_GEMM_FPU_H
 #define POETC_GEMM_FPU_H
 
-/* The begin and end of four rows in assembly; distances in bytes. Offsets of the members stand in the assembly. */
+/* The begin and end of four rows in assembly; distances in bytes. */
 typedef struct {
     const float *start; /* 16 floats */
     int32_t pairs, odd; /* terms */
@@ -13,23 +13,41 @@ typedef struct {
     int32_t accumulate, back, y_back;
 } four_rows;
 
+/* The assembly reads the members at these places. */
+typedef char four_rows_places[offsetof(four_rows, pairs) == 4 && offsetof(four_rows, odd) == 8 &&
+                                      offsetof(four_rows, rate) == 12 && offsetof(four_rows, accumulate) == 16 &&
+                                      offsetof(four_rows, back) == 20 && offsetof(four_rows, y_back) == 24
+                                  ? 1
+                                  : -1];
+
+/* a to d += (q to t) * f. Products are in s28 to s31 before they are added. */
+#ifdef POETC_CHAINED
 #define MLA(sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
 #define BY_FOUR(a, b, c, d, f, q, r, s, t) MLA(a, q, f) MLA(b, r, f) MLA(c, s, f) MLA(d, t, f)
+#else
+#define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
+#define ADD(sum, x) "vadd.f32 s" #sum ", s" #sum ", s" #x "\n\t"
+#define BY_FOUR(a, b, c, d, f, q, r, s, t)                                                                             \
+    MUL(28, q, f) MUL(29, r, f) MUL(30, s, f) MUL(31, t, f) ADD(a, 28) ADD(b, 29) ADD(c, 30) ADD(d, 31)
+#endif
 #define TERM(f, g, h, i, q, r, s, t)                                                                                   \
     BY_FOUR(0, 1, 2, 3, f, q, r, s, t) BY_FOUR(4, 5, 6, 7, g, q, r, s, t) BY_FOUR(8, 9, 10, 11, h, q, r, s, t)            \
         BY_FOUR(12, 13, 14, 15, i, q, r, s, t)
 #define DESCEND(a, b, c, d)                                                                                            \
-    "vldmia %[y], {s16-s19}\n\tvmls.f32 s16, s" #a ", s31\n\tvmls.f32 s17, s" #b ", s31\n\tvmls.f32 s18, s" #c ", s31\n\t" \
-    "vmls.f32 s19, s" #d ", s31\n\tvstmia %[y], {s16-s19}\n\tadd %[y], %[y], %[y_row]\n\t"
+    "vldmia %[y], {s16-s19}\n\tvmul.f32 s20, s" #a ", s31\n\tvmul.f32 s21, s" #b ", s31\n\tvmul.f32 s22, s" #c ", s31\n\t" \
+    "vmul.f32 s23, s" #d ", s31\n\tvsub.f32 s16, s16, s20\n\tvsub.f32 s17, s17, s21\n\tvsub.f32 s18, s18, s22\n\t"      \
+    "vsub.f32 s19, s19, s23\n\tvstmia %[y], {s16-s19}\n\tadd %[y], %[y], %[y_row]\n\t"
 #define ADD_OLD(a, b, c, d)                                                                                            \
     "vldmia %[y], {s16-s19}\n\tvadd.f32 s" #a ", s16, s" #a "\n\tvadd.f32 s" #b ", s17, s" #b "\n\t"                      \
     "vadd.f32 s" #c ", s18, s" #c "\n\tvadd.f32 s" #d ", s19, s" #d "\n\t" PUT(a, d)
 #define PUT(a, d) "vstmia %[y], {s" #a "-s" #d "}\n\tadd %[y], %[y], %[y_row]\n\t"
+/* The floats of a panel for a term. */
+#define NEXT "vldmia %[b]!, {s24-s27}\n\t"
 /* Two terms a loop. */
 #define PANELS(pair, odd, back)                                                                                        \
     __asm__ volatile("1:\tldrd %[n], %[m], [%[t]]\n\tvldmia %[n], {s0-s15}\n\tcmp %[m], #0\n\tbeq 3f\n"                          \
-                     "2:\tvldmia %[b]!, {s24-s31}\n\t" pair "subs %[m], #1\n\tbne 2b\n"                               \
-                     "3:\tldrd %[m], %[n], [%[t], #8]\n\tcmp %[m], #0\n\tbeq 4f\n\tvldmia %[b]!, {s24-s27}\n\t" odd               \
+                     "2:\t" pair "subs %[m], #1\n\tbne 2b\n"                               \
+                     "3:\tldrd %[m], %[n], [%[t], #8]\n\tcmp %[m], #0\n\tbeq 4f\n\t" odd               \
                      "4:\tldr %[m], [%[t], #16]\n\tcmp %[n], #0\n\tbne 6f\n\tcmp %[m], #0\n\tbne 5f\n\t"                                 \
                      PUT(0, 3) PUT(4, 7) PUT(8, 11) PUT(12, 15) "b 7f\n"                                               \
                      "5:\t" ADD_OLD(0, 1, 2, 3) ADD_OLD(4, 5, 6, 7) ADD_OLD(8, 9, 10, 11) ADD_OLD(12, 13, 14, 15) "b 7f\n" \
@@ -60,98 +78,25 @@ static void block_of_four(const block_task *t)
     if (t->packed) {
         four.back *= 4;
         /* clang-format off */
-        PANELS("vldmia %[a]!, {s16-s23}\n\t" TERM(16, 17, 18, 19, 24, 25, 26, 27) TERM(20, 21, 22, 23, 28, 29, 30, 31),
-               "vldmia %[a]!, {s16-s19}\n\t" TERM(16, 17, 18, 19, 24, 25, 26, 27), "sub %[a], %[a], %[m]\n\t");
+        PANELS("vldmia %[a]!, {s16-s23}\n\t" NEXT TERM(16, 17, 18, 19, 24, 25, 26, 27)
+               NEXT TERM(20, 21, 22, 23, 24, 25, 26, 27),
+               "vldmia %[a]!, {s16-s19}\n\t" NEXT TERM(16, 17, 18, 19, 24, 25, 26, 27), "sub %[a], %[a], %[m]\n\t");
     } else {
         PANELS("vldmia %[a]!, {s16-s17}\n\tvldmia %[c]!, {s18-s19}\n\tvldmia %[d]!, {s20-s21}\n\tvldmia %[e]!, {s22-s23}\n\t"
-               TERM(16, 18, 20, 22, 24, 25, 26, 27) TERM(17, 19, 21, 23, 28, 29, 30, 31),
+               NEXT TERM(16, 18, 20, 22, 24, 25, 26, 27) NEXT TERM(17, 19, 21, 23, 24, 25, 26, 27),
                "vldmia %[a]!, {s16}\n\tvldmia %[c]!, {s17}\n\tvldmia %[d]!, {s18}\n\tvldmia %[e]!, {s19}\n\t"
-               TERM(16, 17, 18, 19, 24, 25, 26, 27),
+               NEXT TERM(16, 17, 18, 19, 24, 25, 26, 27),
                "sub %[a], %[a], %[m]\n\tsub %[c], %[c], %[m]\n\tsub %[d], %[d], %[m]\n\tsub %[e], %[e], %[m]\n\t");
         /* clang-format on */
     }
 }
 #undef PANELS
+#undef NEXT
 #undef PUT
 #undef ADD_OLD
 #undef DESCEND
 #undef TERM
 #undef BY_FOUR
-#undef MLA
-
-#define SUMS(s, p, q, r, t)                                                                                            \
-    register float s##0 __asm__(p), s##1 __asm__(q), s##2 __asm__(r), s##3 __asm__(t)
-#define ADD_ROW(s, row)                                                                                                \
-    __asm__("vldmia %4!, {%5}\n\tvmla.f32 %0, %6, %5\n\tvmla.f32 %1, %7, %5\n\tvmla.f32 %2, %8, %5\n\tvmla.f32 %3, %9, %5"  \
-            : "+t"(s##0), "+t"(s##1), "+t"(s##2), "+t"(s##3), "+r"(row), "=&t"(factor)                                 \
-            : "t"(q0), "t"(q1), "t"(q2), "t"(q3), "m"(*row))
-#define START(s, i)                                                                                                    \
-    do {                                                                                                               \
-        poetc_vector first[4];                                                                                         \
-        start(first, 4, row_bias ? row_bias + (i) : NULL, column_bias);                                                \
-        s##0 = first[0], s##1 = first[1], s##2 = first[2], s##3 = first[3];                                            \
-    } while (0)
-#define FINISH(s)                                                                                                      \
-    do {                                                                                                               \
-        if (t->rate) {                                                                                                 \
-            const float *old = put;                                                                                    \
-            POETC_LOAD_QUAD(q, old);                                                                                   \
-            POETC_MULTIPLY_SUBTRACT(q0, s##0, *t->rate);                                                               \
-            POETC_MULTIPLY_SUBTRACT(q1, s##1, *t->rate);                                                               \
-            POETC_MULTIPLY_SUBTRACT(q2, s##2, *t->rate);                                                               \
-            POETC_MULTIPLY_SUBTRACT(q3, s##3, *t->rate);                                                               \
-            put[0] = q0, put[1] = q1, put[2] = q2, put[3] = q3, put += t->y_row;                                       \
-            break;                                                                                                     \
-        }                                                                                                              \
-        if (accumulate)                                                                                                \
-            s##0 = put[0] + s##0, s##1 = put[1] + s##1, s##2 = put[2] + s##2, s##3 = put[3] + s##3;                    \
-        put[0] = s##0, put[1] = s##1, put[2] = s##2, put[3] = s##3;                                                    \
-        put += t->y_row;                                                                                               \
-    } while (0)
-
-static void block_6(const block_task *t)
-{
-    const float *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
-    const int accumulate = t->accumulate;
-    float *y = t->y;
-    int32_t column, k;
-    SUMS(u, "s0", "s1", "s2", "s3");
-    SUMS(v, "s4", "s5", "s6", "s7");
-    SUMS(w, "s8", "s9", "s10", "s11");
-    SUMS(x, "s12", "s13", "s14", "s15");
-    SUMS(n, "s24", "s25", "s26", "s27");
-    SUMS(m, "s28", "s29", "s30", "s31");
-    register float factor __asm__("s16");
-    POETC_QUAD_B(q);
-    for (column = t->panels; column > 0; column--, y += COLUMNS) {
-        const float *a = t->a, *c = a + t->a_row, *d = c + t->a_row;
-        const float *e = d + t->a_row, *f = e + t->a_row, *g = f + t->a_row;
-        float *put = y;
-        START(u, 0);
-        START(v, 1);
-        START(w, 2);
-        START(x, 3);
-        START(n, 4);
-        START(m, 5);
-        if (column_bias)
-            column_bias += COLUMNS;
-        for (k = t->depth; k > 0; k--) {
-            POETC_LOAD_QUAD(q, b);
-            ADD_ROW(u, a);
-            ADD_ROW(v, c);
-            ADD_ROW(w, d);
-            ADD_ROW(x, e);
-            ADD_ROW(n, f);
-            ADD_ROW(m, g);
-        }
-        FINISH(u);
-        FINISH(v);
-        FINISH(w);
-        FINISH(x);
-        FINISH(n);
-        FINISH(m);
-    }
-}
 
 /* Four rows by the only column of a panel, which are wanted where planes have nine pixels. */
 static void single_column(const block_task *t)
@@ -169,14 +114,13 @@ static void single_column(const block_task *t)
             const float factor = *b;
             POETC_QUAD_A(p);
             POETC_LOAD_QUAD(p, a);
-            POETC_MULTIPLY_ADD(sum[0], p0, factor);
-            POETC_MULTIPLY_ADD(sum[1], p1, factor);
-            POETC_MULTIPLY_ADD(sum[2], p2, factor);
-            POETC_MULTIPLY_ADD(sum[3], p3, factor);
+            POETC_MULTIPLY_ADD_4(sum[0], sum[1], sum[2], sum[3], p0, factor, p1, factor, p2, factor, p3, factor);
         }
     } else {
+#define TIMES(p, b) "vmul.f32 " p ", " p ", " b "\n\t"
 #define ADD_TERM(b, p, q, r, s)                                                                                        \
-    "vmla.f32 %[u], " p ", " b "\n\tvmla.f32 %[v], " q ", " b "\n\tvmla.f32 %[w], " r ", " b "\n\tvmla.f32 %[x], " s ", " b "\n\t"
+    TIMES(p, b) TIMES(q, b) TIMES(r, b) TIMES(s, b) "vadd.f32 %[u], %[u], " p "\n\tvadd.f32 %[v], %[v], " q "\n\t"     \
+        "vadd.f32 %[w], %[w], " r "\n\tvadd.f32 %[x], %[x], " s "\n\t"
         for (; k >= 4; k -= 4)
             /* clang-format off */
             __asm__ volatile("vldmia %[a]!, {s16-s19}\n\tvldmia %[c]!, {s20-s23}\n\t"
@@ -192,11 +136,10 @@ static void single_column(const block_task *t)
                                "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31");
         /* clang-format on */
 #undef ADD_TERM
+#undef TIMES
         for (; k > 0; k--, b += COLUMNS) {
-            POETC_MULTIPLY_ADD(sum[0], *a++, *b);
-            POETC_MULTIPLY_ADD(sum[1], *c++, *b);
-            POETC_MULTIPLY_ADD(sum[2], *d++, *b);
-            POETC_MULTIPLY_ADD(sum[3], *e++, *b);
+            const float f = *a++, g = *c++, h = *d++, l = *e++, factor = *b;
+            POETC_MULTIPLY_ADD_4(sum[0], sum[1], sum[2], sum[3], f, factor, g, factor, h, factor, l, factor);
         }
     }
     POETC_UNROLL_4

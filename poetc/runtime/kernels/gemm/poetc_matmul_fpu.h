@@ -7,9 +7,18 @@
 
 static const float nothing[16];
 
-#define MLA(sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
 #define ADD(sum, x) "vadd.f32 s" #sum ", s" #sum ", s" #x "\n\t"
-#define MLA_4(s0, s1, s2, s3, x0, x1, x2, x3) MLA(s0, x0, 31) MLA(s1, x1, 31) MLA(s2, x2, 31) MLA(s3, x3, 31)
+/* Four sums += x * w; x0 to x3 hold the products in the end. */
+#ifdef POETC_CHAINED
+#define MLA(sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
+#define PRODUCTS_4(s0, s1, s2, s3, x0, x1, x2, x3, w0, w1, w2, w3) MLA(s0, x0, w0) MLA(s1, x1, w1) MLA(s2, x2, w2) MLA(s3, x3, w3)
+#else
+#define MUL(x, w) "vmul.f32 s" #x ", s" #x ", s" #w "\n\t"
+#define MLA(sum, x, w) MUL(x, w) ADD(sum, x)
+#define PRODUCTS_4(s0, s1, s2, s3, x0, x1, x2, x3, w0, w1, w2, w3)                                                     \
+    MUL(x0, w0) MUL(x1, w1) MUL(x2, w2) MUL(x3, w3) ADD(s0, x0) ADD(s1, x1) ADD(s2, x2) ADD(s3, x3)
+#endif
+#define MLA_4(s0, s1, s2, s3, x0, x1, x2, x3) PRODUCTS_4(s0, s1, s2, s3, x0, x1, x2, x3, 31, 31, 31, 31)
 #define ALL_REGISTERS                                                                                                  \
     "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14",     \
         "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31"
@@ -81,7 +90,7 @@ POETC_APART void inner_row(const product *t, int32_t row)
     int32_t column;
 #define EIGHT(a, b, c, d, e, f, g, h)                                                                                  \
     "vldmia %[p]!, {s16-s23}\n\tvldmia %[q]!, {s24-s31}\n\t"                                                           \
-    MLA(a, 16, 24) MLA(b, 17, 25) MLA(c, 18, 26) MLA(d, 19, 27) MLA(e, 20, 28) MLA(f, 21, 29) MLA(g, 22, 30) MLA(h, 23, 31)
+    PRODUCTS_4(a, b, c, d, 16, 17, 18, 19, 24, 25, 26, 27) PRODUCTS_4(e, f, g, h, 20, 21, 22, 23, 28, 29, 30, 31)
     for (column = t->columns; column > 0; column--, bias += bias_step) {
         const float *p = first;
         int32_t left = wide, n;

@@ -54,14 +54,8 @@ static void two_rows(const float *a, const float *b, const float *columns, int32
     for (k = 0; k < terms; k++, columns++) {
         const float x = a[k], y = b[k], c0 = columns[0], c1 = columns[PART], c2 = columns[2 * PART],
                     c3 = columns[3 * PART];
-        POETC_MULTIPLY_ADD(s0, x, c0);
-        POETC_MULTIPLY_ADD(s1, x, c1);
-        POETC_MULTIPLY_ADD(s2, x, c2);
-        POETC_MULTIPLY_ADD(s3, x, c3);
-        POETC_MULTIPLY_ADD(t0, y, c0);
-        POETC_MULTIPLY_ADD(t1, y, c1);
-        POETC_MULTIPLY_ADD(t2, y, c2);
-        POETC_MULTIPLY_ADD(t3, y, c3);
+        POETC_MULTIPLY_ADD_4(s0, s1, s2, s3, x, c0, x, c1, x, c2, x, c3);
+        POETC_MULTIPLY_ADD_4(t0, t1, t2, t3, y, c0, y, c1, y, c2, y, c3);
     }
     sums[0] += s0, sums[1] += s1, sums[2] += s2, sums[3] += s3;
     sums[4] += t0, sums[5] += t1, sums[6] += t2, sums[7] += t3;
@@ -73,10 +67,8 @@ static void one_row(const float *a, const float *columns, int32_t terms, float *
     int32_t k;
     for (k = 0; k < terms; k++, columns++) {
         const float x = a[k];
-        POETC_MULTIPLY_ADD(s0, x, columns[0]);
-        POETC_MULTIPLY_ADD(s1, x, columns[PART]);
-        POETC_MULTIPLY_ADD(s2, x, columns[2 * PART]);
-        POETC_MULTIPLY_ADD(s3, x, columns[3 * PART]);
+        POETC_MULTIPLY_ADD_4(s0, s1, s2, s3, x, columns[0], x, columns[PART], x, columns[2 * PART], x,
+                             columns[3 * PART]);
     }
     sums[0] += s0, sums[1] += s1, sums[2] += s2, sums[3] += s3;
 }

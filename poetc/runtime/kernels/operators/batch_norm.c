@@ -200,10 +200,7 @@ int poetc_op_batch_norm_grad_input(const poetc_call *call)
                     POETC_LOAD_QUAD(v, from);
                     g0 = g0 - shift, g1 = g1 - shift, g2 = g2 - shift, g3 = g3 - shift;
                     v0 = v0 - centre, v1 = v1 - centre, v2 = v2 - centre, v3 = v3 - centre;
-                    POETC_MULTIPLY_SUBTRACT(g0, v0, slope);
-                    POETC_MULTIPLY_SUBTRACT(g1, v1, slope);
-                    POETC_MULTIPLY_SUBTRACT(g2, v2, slope);
-                    POETC_MULTIPLY_SUBTRACT(g3, v3, slope);
+                    POETC_MULTIPLY_SUBTRACT_4(g0, g1, g2, g3, v0, slope, v1, slope, v2, slope, v3, slope);
                     g0 = factor * g0, g1 = factor * g1, g2 = factor * g2, g3 = factor * g3;
                     POETC_STORE_QUAD(to, g);
                 }

@@ -20,10 +20,7 @@ static inline void poetc_descend(float *w, const float *g, float lr, int32_t cou
         POETC_QUAD_B(b);
         POETC_LOAD_QUAD(a, from);
         POETC_LOAD_QUAD(b, g);
-        POETC_MULTIPLY_SUBTRACT(a0, b0, lr);
-        POETC_MULTIPLY_SUBTRACT(a1, b1, lr);
-        POETC_MULTIPLY_SUBTRACT(a2, b2, lr);
-        POETC_MULTIPLY_SUBTRACT(a3, b3, lr);
+        POETC_MULTIPLY_SUBTRACT_4(a0, a1, a2, a3, b0, lr, b1, lr, b2, lr, b3, lr);
         POETC_STORE_QUAD(w, a);
     }
 #endif

@@ -78,16 +78,10 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
         for (k = 0; k < depth; k++, from += n - 4) {
             const float factor = a[k * m];
             POETC_LOAD_QUAD(q, from);
-            POETC_MULTIPLY_ADD(s0, q0, factor);
-            POETC_MULTIPLY_ADD(s1, q1, factor);
-            POETC_MULTIPLY_ADD(s2, q2, factor);
-            POETC_MULTIPLY_ADD(s3, q3, factor);
+            POETC_MULTIPLY_ADD_4(s0, s1, s2, s3, q0, factor, q1, factor, q2, factor, q3, factor);
         }
         POETC_LOAD_QUAD(p, old);
-        POETC_MULTIPLY_SUBTRACT(p0, s0, lr);
-        POETC_MULTIPLY_SUBTRACT(p1, s1, lr);
-        POETC_MULTIPLY_SUBTRACT(p2, s2, lr);
-        POETC_MULTIPLY_SUBTRACT(p3, s3, lr);
+        POETC_MULTIPLY_SUBTRACT_4(p0, p1, p2, p3, s0, lr, s1, lr, s2, lr, s3, lr);
         POETC_STORE_QUAD(w, p);
     }
 #else
@@ -118,8 +112,8 @@ static void descend_pairs_by_one(float *w, const float *factors, const float *b,
     int32_t left;
     register float rate __asm__("s28") = lr;
 #define MOVE(f, b, c, w, x)                                                                                            \
-    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvmls.f32 s" #w ", s24, s28\n\t"                  \
-    "vmls.f32 s" #x ", s25, s28\n\t"
+    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvmul.f32 s24, s24, s28\n\tvmul.f32 s25, s25, s28\n\t" \
+    "vsub.f32 s" #w ", s" #w ", s24\n\tvsub.f32 s" #x ", s" #x ", s25\n\t"
 #define FOUR(f) MOVE(f, 0, 1, 12, 13) MOVE(f, 2, 3, 14, 15)
 #define TWELVE(f) FOUR(f) MOVE(f, 4, 5, 16, 17) MOVE(f, 6, 7, 18, 19) MOVE(f, 8, 9, 20, 21) MOVE(f, 10, 11, 22, 23)
 #define ONE(f) "vmul.f32 s24, s0, " f "\n\tvmls.f32 s12, s24, s28\n\t"
@@ -165,10 +159,7 @@ static void descend_row_by_one(float *w, float factor, const float *b, int32_t n
         POETC_LOAD_QUAD(q, b);
         POETC_LOAD_QUAD(p, old);
         q0 *= factor, q1 *= factor, q2 *= factor, q3 *= factor;
-        POETC_MULTIPLY_SUBTRACT(p0, q0, lr);
-        POETC_MULTIPLY_SUBTRACT(p1, q1, lr);
-        POETC_MULTIPLY_SUBTRACT(p2, q2, lr);
-        POETC_MULTIPLY_SUBTRACT(p3, q3, lr);
+        POETC_MULTIPLY_SUBTRACT_4(p0, p1, p2, p3, q0, lr, q1, lr, q2, lr, q3, lr);
         POETC_STORE_QUAD(w, p);
     }
     n %= 4;

@@ -104,10 +104,8 @@ static inline poetc_f4 poetc_f4_scale(poetc_f4 v, float s)
 
 static inline poetc_f4 poetc_f4_add_scaled(poetc_f4 sum, poetc_f4 v, float s)
 {
-    POETC_MULTIPLY_ADD(sum.lane[0], v.lane[0], s);
-    POETC_MULTIPLY_ADD(sum.lane[1], v.lane[1], s);
-    POETC_MULTIPLY_ADD(sum.lane[2], v.lane[2], s);
-    POETC_MULTIPLY_ADD(sum.lane[3], v.lane[3], s);
+    POETC_MULTIPLY_ADD_4(sum.lane[0], sum.lane[1], sum.lane[2], sum.lane[3], v.lane[0], s, v.lane[1], s, v.lane[2], s,
+                         v.lane[3], s);
     return sum;
 }
 

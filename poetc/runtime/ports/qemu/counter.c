@@ -1,6 +1,7 @@
 /* A plugin of QEMU (interface version 1, QEMU 5 to 8) that measures a run from outside the program:
  *
  *     -plugin counter.so,mark=ADDRESS,arena=LOW-HIGH,stack=LOW-HIGH,out=FILE[,cut=N][,work=ADDRESS,rest=LOW-HIGH...]
+ *                        [,cycles=FILE]
  *
  * Numbers are hexadecimal, ranges half open.
  * The file of `out` gets "instructions N", "arena N" and "stack N". The arena's number is the end of its highest byte
@@ -14,6 +15,10 @@
  * With `work`, several processors are counted, each from the function at this address until it is back in a range of
  * `rest`. So waiting does not count. There is one line "work PROCESSOR N" each time the function begins, N being the
  * processor's instructions so far. At the end there is one line "processor PROCESSOR N".
+ *
+ * With `cycles`, the file has a line "ADDRESS CYCLES TAKEN" for each instruction, in hexadecimal and sorted by address.
+ * TAKEN is added where the block behind the instruction is not the next one. Each line "mark N" becomes "mark N
+ * CYCLES", and there is one line "cycles N". One processor is counted.
  *
  * The interface is declared here, so that no header of QEMU's is needed.
  */
@@ -51,6 +56,7 @@ extern void qemu_plugin_register_vcpu_mem_cb(struct qemu_plugin_insn *instructio
 extern void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *block, instruction_callback callback, int flags,
                                                  void *data);
 extern uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *block);
+extern size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *instruction);
 extern unsigned qemu_plugin_mem_size_shift(memory_info info);
 
 #define EXPORT __attribute__((visibility("default")))
@@ -83,6 +89,24 @@ static uint64_t cut = UINT64_MAX;
 static const char *out_path;
 static numbers marks;
 
+typedef struct cost {
+    uint64_t address;
+    unsigned cycles, taken;
+} cost;
+
+static struct {
+    cost *all;
+    size_t count;
+    uint64_t total, behind; /* the address behind the last block */
+    unsigned taken;         /* of its last instruction */
+    numbers marks;
+} costs;
+
+typedef struct block_end {
+    uint64_t start, behind;
+    unsigned taken;
+} block_end;
+
 static void add(numbers *numbers, uint64_t number)
 {
     if (numbers->count == numbers->room) {
@@ -99,6 +123,49 @@ static void on_mark(unsigned cpu, void *data)
     (void)cpu;
     (void)data;
     add(&marks, instructions);
+    add(&costs.marks, costs.total);
+}
+
+/* NULL for an instruction without a cost. */
+static const cost *cost_of(uint64_t address)
+{
+    size_t low = 0, high = costs.count;
+
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (costs.all[middle].address < address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < costs.count && costs.all[low].address == address ? &costs.all[low] : NULL;
+}
+
+static void on_timed_block(unsigned cpu, void *data)
+{
+    const block_end *block = data;
+
+    (void)cpu;
+    if (block->start != costs.behind)
+        costs.total += costs.taken;
+    costs.behind = block->behind;
+    costs.taken = block->taken;
+}
+
+static void time_block(struct qemu_plugin_tb *block)
+{
+    const size_t n = qemu_plugin_tb_n_insns(block);
+    struct qemu_plugin_insn *last = qemu_plugin_tb_get_insn(block, n - 1);
+    const cost *found = cost_of(qemu_plugin_insn_vaddr(last));
+    block_end *end = malloc(sizeof *end); /* as long as the emulator runs */
+
+    if (end == NULL)
+        abort();
+    end->start = qemu_plugin_tb_vaddr(block);
+    end->behind = qemu_plugin_insn_vaddr(last) + qemu_plugin_insn_size(last);
+    end->taken = found ? found->taken : 0;
+    qemu_plugin_register_vcpu_tb_exec_cb(block, on_timed_block, NO_REGISTERS, end);
 }
 
 static void on_part(unsigned cpu, void *data)
@@ -155,12 +222,17 @@ static void on_block(plugin_id id, struct qemu_plugin_tb *block)
         qemu_plugin_register_vcpu_tb_exec_cb(block, on_part, NO_REGISTERS,
                                              (void *)(qemu_plugin_tb_n_insns(block) << 2 | place));
     }
+    if (costs.count > 0)
+        time_block(block);
     for (i = 0; i < qemu_plugin_tb_n_insns(block); i++) {
         struct qemu_plugin_insn *instruction = qemu_plugin_tb_get_insn(block, i);
+        const cost *found = cost_of(qemu_plugin_insn_vaddr(instruction));
 
         if (qemu_plugin_insn_vaddr(instruction) == mark)
             qemu_plugin_register_vcpu_insn_exec_cb(instruction, on_mark, NO_REGISTERS, NULL);
         qemu_plugin_register_vcpu_insn_exec_inline(instruction, ADD_U64, &instructions, 1);
+        if (found)
+            qemu_plugin_register_vcpu_insn_exec_inline(instruction, ADD_U64, &costs.total, found->cycles);
         qemu_plugin_register_vcpu_mem_cb(instruction, on_memory, NO_REGISTERS, READ_AND_WRITE, NULL);
     }
 }
@@ -185,7 +257,9 @@ static void at_exit(plugin_id id, void *data)
         fprintf(out, "bank %" PRIu64 "\n", banks[i].top > banks[i].low ? banks[i].top - banks[i].low : 0);
     fprintf(out, "stack %" PRIu64 "\n", stack_bottom < stack_high ? stack_high - stack_bottom : 0);
     for (i = 0; i < marks.count && work == 0; i++)
-        fprintf(out, "mark %" PRIu64 "\n", marks.all[i]);
+        fprintf(out, "mark %" PRIu64 " %" PRIu64 "\n", marks.all[i], costs.marks.all[i]);
+    if (costs.count > 0)
+        fprintf(out, "cycles %" PRIu64 "\n", costs.total);
     for (cpu = 0; cpu < PROCESSORS && work != 0; cpu++) {
         for (i = 0; i < processors[cpu].begins.count; i++)
             fprintf(out, "work %u %" PRIu64 "\n", (unsigned)cpu, processors[cpu].begins.all[i]);
@@ -201,6 +275,28 @@ static void range(const char *text, uint64_t *from, uint64_t *to)
 
     *from = strtoull(text, &rest, 16);
     *to = strtoull(rest + 1, NULL, 16);
+}
+
+/* False where the file cannot be read. */
+static bool read_costs(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    size_t room = 0;
+    cost next;
+
+    if (file == NULL)
+        return false;
+    while (fscanf(file, "%" SCNx64 " %x %x", &next.address, &next.cycles, &next.taken) == 3) {
+        if (costs.count == room) {
+            room = 2 * room + 1024;
+            costs.all = realloc(costs.all, room * sizeof *costs.all);
+            if (costs.all == NULL)
+                abort();
+        }
+        costs.all[costs.count++] = next;
+    }
+    fclose(file);
+    return true;
 }
 
 EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int argc, char **argv)
@@ -225,6 +321,9 @@ EXPORT int qemu_plugin_install(plugin_id id, const struct qemu_info *info, int a
         else if (strncmp(argv[i], "rest=", 5) == 0 && rest_count < RESTS) {
             range(value, &rest_low[rest_count], &rest_high[rest_count]);
             rest_count++;
+        } else if (strncmp(argv[i], "cycles=", 7) == 0) {
+            if (!read_costs(value))
+                return -1;
         } else if (strncmp(argv[i], "cut=", 4) == 0)
             cut = strtoull(value, NULL, 16);
         else if (strncmp(argv[i], "arena=", 6) == 0)

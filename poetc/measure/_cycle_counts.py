@@ -1,0 +1,25 @@
+"""The cycles of every instruction of a program, for the plugin that counts them: objdump and the tables of cores."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from poetc.boards import command
+from poetc.devices.core_cycles import instruction_costs
+
+_INSTRUCTION = re.compile(r"\s+([0-9a-f]+):\t(.*)$")
+
+
+def write_costs(elf: Path, prefix: str, core: str, out: Path) -> None:
+    """A line "ADDRESS CYCLES TAKEN" in hexadecimal for each instruction of `elf`, sorted by address.
+
+    KeyError for a core without a table.
+    """
+    text = command([f"{prefix}objdump", "-d", "--no-show-raw-insn", elf], "cannot read the program's instructions")
+    costs: dict[int, str] = {}
+    for part in re.split(r"^[0-9a-f]+ <.*>:$", text, flags=re.MULTILINE):
+        found = [m for line in part.splitlines() if (m := _INSTRUCTION.match(line)) and not m[2].startswith(".")]
+        for match, cost in zip(found, instruction_costs([m[2] for m in found], core), strict=True):
+            costs[int(match[1], 16)] = f"{int(match[1], 16):x} {cost.cycles:x} {cost.taken:x}"
+    out.write_text("\n".join(costs[address] for address in sorted(costs)) + "\n")
