@@ -24,10 +24,11 @@ from poetc.files import write_text
 from poetc.graph import DType, Role, TensorType
 from poetc.ops import Builder
 
-# Emulated boards whose profiles count the instructions of kernels, nearest first.
+# Emulated boards whose profiles count the cycles of kernels by a core's table, or their instructions; nearest first.
 _COUNTED = ("qemu-virt-a72", "qemu-mps3-an547", "qemu-mps2-an500", "qemu-mps2-an386")
 _COUNTED_SOFT = ("qemu-mps2-an385", "qemu-mps2-an385-m0")
-# The band beyond the quartiles of a class's loops: of a model of this core, of the nearest one's, and of a table.
+# The band beyond the quartiles of a class's loops, of a model of this core and of the nearest one's; likewise of a
+# table.
 _EXACT, _NEAREST = 0.9, 0.75
 # Cycles of a load from the second level of cache: https://www.7-cpu.com/cpu/Cortex-A53.html, .../Cortex-A57.html,
 # .../Cortex-A72.html and .../Cortex-A76.html. Half is taken as hidden by the prefetcher.
@@ -56,10 +57,11 @@ def fit_cycles(
     model = model_of(core.name)
     counted = counted_like(parent)
     classes = measure_class_cycles(core, _flags(counted, core), progress)
-    text = _source_text(core.name, model)
+    text = _source_text(core.name, counted.cpu.core, model)
     if not core.is_microcontroller:
         text += " for Linux, as cycles of a counted instruction"
-    section = _section(parent, counted.name, classes, model)
+    own = model.exact if model is not None else counted.cpu.core == core.name
+    section = _section(parent, counted.name, classes, own)
     rates = _rates(parent, counted, section, text)
     document: dict[str, Any] = {
         "title": title or f"{parent.title}, modelled",
@@ -106,18 +108,17 @@ def _flags(counted: DeviceProfile, core: Core) -> str:
     return TARGETS[BOARDS[counted.name.removeprefix("qemu-")].target].flags
 
 
-def _source_text(core: str, model: Model | None) -> str:
+def _source_text(core: str, counted: str, model: Model | None) -> str:
     if model is None:
-        loops = "the innermost loops of the kernels and the compiler's library of floats"
-        return f"cycles of Arm's manual (DDI 0484C, table 3-1) on {loops}, {core}"
+        nearest = "" if core == counted else f", the nearest to {core}"
+        return f"cycles by Arm's table of the {counted}{nearest}, counted on an emulated board"
     nearest = "" if model.exact else f" the nearest to {core},"
     return f"llvm-mca {tool_for(model)[1]}, {model.scheduler} model,{nearest} on the innermost loops of the kernels"
 
 
-def _section(
-    profile: DeviceProfile, counted: str, classes: Mapping[str, ClassCycles], model: Model | None
-) -> dict[str, Any]:
-    slack = _EXACT if model is not None and model.exact else _NEAREST
+def _section(profile: DeviceProfile, counted: str, classes: Mapping[str, ClassCycles], own: bool) -> dict[str, Any]:
+    """`own`: the model or table is of this very core."""
+    slack = _EXACT if own else _NEAREST
     table: dict[str, Any] = {"source": "pipeline"}
     for name, c in classes.items():
         table[name] = {"value": _short(c.per_instruction), "low": _short(c.low * slack), "high": _short(c.high / slack)}

@@ -189,9 +189,10 @@ def step_of(graph: Graph, optimizer: str, *, fusion: bool = True) -> TrainingGra
 def measure_on_board(
     step: TrainingGraph, board: str, profile: DeviceProfile, progress: Progress, *, paging: bool
 ) -> list[Measurement]:
-    """One step under emulation, its instructions counted; nothing if it does not fit the board.
+    """One step under emulation, its cycles counted, or its instructions; nothing if it does not fit the board.
 
-    An instruction costs the same wherever its operands lie: bytes moved are left out.
+    Instructions count where the core has no table of cycles. An instruction costs the same wherever its operands lie:
+    bytes moved are left out.
     """
     program = paging_program(step, profile) if paging else plain_program(step, profile)
     image_bytes = program.state_bytes + program.flash_bytes + CODE_BYTES
@@ -203,7 +204,7 @@ def measure_on_board(
     with scratch_directory("poetc-bench-") as scratch:
         firmware = build_firmware(program, step.values, board, scratch, numerics="portable")
         run = execute(firmware, [sample_inputs(program, 0)])
-    rows = rows_of(step.name, step, program, run.step_instructions, profile)
+    rows = rows_of(step.name, step, program, run.step_ns, profile)
     return [row if row.cost_class in PAGE_CLASSES else replace(row, loops=_counted(row.loops)) for row in rows]
 
 

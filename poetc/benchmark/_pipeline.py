@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from poetc import boards
-from poetc.devices.loops import CLASSES, OTHER, class_of_group, class_of_source
+from poetc.devices.core_cycles import has_table
+from poetc.devices.loops import OTHER, class_of_group, class_of_source
 from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
 
@@ -24,14 +25,9 @@ ITERATIONS = 50
 SHORTEST, LONGEST = 3, 600  # instructions of a loop
 _LOW, _HIGH = 0.25, 0.75  # quantiles of a class's loops, as its band
 _TOGETHER = 32  # loops in one run of llvm-mca
+# Where every branch that is taken refills the pipeline in one cycle, or in three, and not in two (tests/arm).
+_REFILL_LOW, _REFILL_HIGH = 0.97, 1.03
 _KNOWN = 0.75  # share of a loop's instructions that the model must know
-# Cycles of mnemonics on two stages without a cache: Arm DDI 0484C, Cortex-M0+ Technical Reference Manual, table 3-1.
-# A load or store of several registers takes one more for each. Others take one.
-_M0PLUS = ((re.compile(r"ldr|str|bx$|blx$"), 2), (re.compile(r"bl$"), 3))
-_CONDITIONAL = re.compile(r"b(?:eq|ne|cs|cc|hs|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le)(?:\.n)?$")
-_ALWAYS = re.compile(r"b(?:\.n)?$")
-_INTEGER_CLASSES = ("movement", "int8")  # without floats, which a library makes where there is no FPU
-_FLOATS = ("addsf3.o", "subsf3.o", "mulsf3.o")  # members of that library
 _BRANCH = re.compile(r"\t(?:b|b\.?[a-z]{2}|cbn?z|tbn?z|j[a-z]+|le|dls|wls)\s.*?(\.L\w+)$")
 _LABEL = re.compile(r"^(\.L\w+):")
 _FUNCTION = re.compile(r"^([A-Za-z_]\w*)(?:\.\w+)*:")
@@ -58,10 +54,7 @@ MODELS = {
     "cortex-a73": Model("cortex-a73", _A57, False),
     "cortex-a76": Model("cortex-a76", _A57, False),
     "cortex-a78": Model("cortex-a78", _A57, False),
-    "cortex-m3": Model("cortex-m3", _M4, False),
-    "cortex-m4": Model("cortex-m4", _M4, True),
     "cortex-m7": Model("cortex-m7", "Cortex-M7", True),
-    "cortex-m33": Model("cortex-m33", _M4, False),
     "cortex-m55": Model("cortex-m55", _M4, False),
 }
 # Better ones of later releases: lib/Target/ARM/ARMScheduleM55.td, lib/Target/AArch64/AArch64SchedNeoverseN1.td. A
@@ -113,8 +106,8 @@ class ClassCycles:
 
 
 def model_of(core: str) -> Model | None:
-    """None for a Cortex-M0 and its kind, whose manual states the cycles. Raises UsageError for an unknown core."""
-    if core in ("cortex-m0", "cortex-m0plus"):
+    """None for a core of which Arm has a table. Raises UsageError for an unknown core."""
+    if has_table(core):
         return None
     if core not in MODELS:
         raise UsageError(
@@ -241,19 +234,17 @@ def run_model(loops: Sequence[Loop], triple: str, cpu: str, program: str = "llvm
 
 
 def _more_registers(loop: Loop, cpu: str) -> float:
-    """Cycles of loads and stores of several registers that LLVM's models leave out.
+    """Cycles of loads and stores of several registers that LLVM's model of a Cortex-M7 leaves out.
 
-    One of n registers takes 1 + n cycles on a Cortex-M4 (Arm DDI 0439B, table 3-1). It takes n / 2 on a Cortex-M7,
-    whose bus has 64 bits. The models have 2 for all.
+    One of n registers takes n / 2, since the bus has 64 bits. The model has 2 for all.
     """
-    if not cpu.startswith("cortex-m") or cpu == "cortex-m55":
+    if cpu != "cortex-m7":
         return 0.0
     extra = 0.0
     for line in loop.body:
         registers = re.match(r"(?:v?ldm|v?stm|push|pop|vpush|vpop)[\w.]*\s.*\{(.*)\}", line)
         if registers:
-            n = _count_registers(registers[1])
-            extra += max(0.0, n / 2 - 2) if cpu == "cortex-m7" else n - 1
+            extra += max(0.0, _count_registers(registers[1]) / 2 - 2)
     return extra
 
 
@@ -301,48 +292,6 @@ def _without_unknown(body: list[str], comment: str, triple: str, cpu: str, progr
     return None
 
 
-def m0plus_cycles(loops: Sequence[Loop], taken: float = 1.0) -> list[Timed]:
-    """By the manual's table; `taken` is the share of conditional branches that are."""
-    return [Timed(loop, len(loop.body), sum(_m0plus(line, taken) for line in loop.body)) for loop in loops]
-
-
-def _m0plus(line: str, taken: float) -> float:
-    word = line.split()[0]
-    if registers := re.search(r"\{(.*)\}", line):
-        return 1 + _count_registers(registers[1]) + (2 if "pc" in registers[1] else 0)
-    if _ALWAYS.match(word):
-        return 2
-    if _CONDITIONAL.match(word):
-        return 1 + taken
-    return next((n for start, n in _M0PLUS if start.match(word)), 1)
-
-
-def float_library(prefix: str, flags: Sequence[str]) -> list[Loop]:
-    """Additions and multiplications of floats in the compiler's library, which loops call where there is no FPU."""
-    asked = [f"{prefix}gcc", *flags, "-print-libgcc-file-name"]
-    library = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
-    words = [f"{prefix}objdump", "-d", "--no-show-raw-insn", library]
-    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    found = []
-    for part in re.split(r"^(?=\S+\.o:\s+file format)", text, flags=re.MULTILINE):
-        name = part.split(":", 1)[0]
-        if name in _FLOATS:
-            lines = re.findall(r"^\s+[0-9a-f]+:\t([a-z].*)$", part, re.MULTILINE)
-            found.append(Loop(name, name.removesuffix(".o"), 0, tuple(lines)))
-    return found
-
-
-def with_float_library(classes: Mapping[str, ClassCycles], library: ClassCycles) -> dict[str, ClassCycles]:
-    """The classes on a core without an FPU: most instructions of those with floats are the library's."""
-    result = {name: classes[name] for name in _INTEGER_CLASSES if name in classes}
-    for name in CLASSES:
-        if name not in result:
-            own = classes.get(name, library)
-            low, high = min(own.low, library.per_instruction), max(own.high, library.per_instruction)
-            result[name] = ClassCycles(library.per_instruction, low, high, own.loops)
-    return result
-
-
 def by_class(timed: Iterable[Timed]) -> dict[str, ClassCycles]:
     """Of each class, and of all loops as `other`."""
     groups: dict[str, list[Timed]] = defaultdict(list)
@@ -386,17 +335,16 @@ def as_counted(timed: Iterable[Timed], counted: Iterable[Loop]) -> list[Timed]:
 def measure_class_cycles(
     core: boards.Core, counted_flags: str = "", progress: Callable[[str], None] = lambda _: None
 ) -> Mapping[str, ClassCycles]:
-    """Cycles of a counted instruction by class of kernels.
+    """Cycles of a counted instruction by class of kernels; of a counted cycle, 1, where Arm has a table of the core.
 
     `counted_flags`: GCC's on the board that counted, where they differ from those of the device. Raises UsageError
     where a tool or a model is missing.
     """
-    prefix, flags, triple = target_of(core)
     model = model_of(core.name)
-    loops = [loop for text in assemble(prefix, flags.split(), progress) for loop in innermost_loops(text)]
     if model is None:
-        library = by_class(m0plus_cycles(float_library(prefix, flags.split()), taken=0.5))[OTHER]
-        return with_float_library(by_class(m0plus_cycles(loops)), library)
+        return {OTHER: ClassCycles(1.0, _REFILL_LOW, _REFILL_HIGH, 0)}
+    prefix, flags, triple = target_of(core)
+    loops = [loop for text in assemble(prefix, flags.split(), progress) for loop in innermost_loops(text)]
     timed = run_model(loops, triple, model.cpu, tool_for(model)[0])
     if counted_flags:
         others = (innermost_loops(text) for text in assemble(prefix, counted_flags.split(), progress))

@@ -339,8 +339,11 @@ def run_text(document: Mapping[str, Any]) -> str:
             ),
             ("flash", _beside(document, "flash")),
             ("RAM as linked", _beside(document, "ram")),
-            ("instructions", count("instructions") + _error(document)),
-            ("cycles", count("cycles") and f"{count('cycles')}, without waits of the flash"),
+            ("instructions", count("instructions") + _error(document, "instructions")),
+            (
+                "cycles",
+                count("cycles") and count("cycles") + _error(document, "cycles") + ", without waits of the flash",
+            ),
             ("by processor", ", ".join(f"{n:,}" for n in document.get("queue_instructions") or ())),
             ("from begin to end", count("longest_instructions")),
             ("pages", f"{document['page_outs']:,} out, {document['page_ins']:,} in"),
@@ -405,10 +408,10 @@ def _clipped(counts: Mapping[str, int]) -> str:
     return ", ".join((*(f"{counts[kind]:,} {kind}" for kind in kinds if kind in counts), f"{weights:,} weights"))
 
 
-def _error(document: Mapping[str, Any]) -> str:
-    if (predicted := document.get("instructions_predicted")) is None:
+def _error(document: Mapping[str, Any], work: str) -> str:
+    if (predicted := document.get(f"{work}_predicted")) is None:
         return ""
-    return f", predicted {predicted:,}  ({predicted / document['instructions'] - 1:+.1%})"
+    return f", predicted {predicted:,}  ({predicted / document[work] - 1:+.1%})"
 
 
 def _beside(document: Mapping[str, Any], what: str) -> str:

@@ -67,7 +67,7 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
 def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
     """Build the firmware of DIR, train on the emulated board, and measure.
 
-    Memory, instructions and pages are counted from outside the program. Exit code 1 when the measured peak is not the
+    Memory, instructions, cycles and pages are counted from outside the program. Exit code 1 when the measured peak is not the
     predicted one. It is 1 as well when the board traps an access past the budget, or the program stops with an error.
     """
     from poetc.cli import _text

@@ -129,7 +129,10 @@ def _on_board(
     document = _document(solved, program, firmware, measure.execute(firmware, batches, on_step))
     document["flash_predicted_bytes"] = size.flash_bytes if size else None
     document["ram_predicted_bytes"] = size.ram_bytes if size else None
-    document["instructions_predicted"] = _predicted_instructions(solved, program, request, len(document["losses"]))
+    predicted = _predicted(solved, program, request, len(document["losses"]))
+    in_cycles = document.get("cycles") is not None
+    document["cycles_predicted"] = predicted if in_cycles else None
+    document["instructions_predicted"] = None if in_cycles else predicted
     return {**document, "on": request.on, "numerics": request.numerics}
 
 
@@ -195,11 +198,11 @@ def _predicted_size(
     )
 
 
-def _predicted_instructions(solved: Artifact, program: Program, request: RunRequest, steps: int) -> int | None:
+def _predicted(solved: Artifact, program: Program, request: RunRequest, steps: int) -> int | None:
     """Predicted time of all steps.
 
-    None unless the schedule is for this very board, whose nanoseconds are instructions, with the numerics that its
-    profile was measured with.
+    None unless the schedule is for this very board, whose nanoseconds are cycles or instructions, with the numerics
+    that its profile was measured with.
     """
     if request.on != solved.problem.device.replace("-", ":", 1) or request.numerics != "portable":
         return None

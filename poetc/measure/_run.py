@@ -154,6 +154,7 @@ class Run:
     step_ends: tuple[int, ...] = ()
     gradients_crc: tuple[int, ...] = ()
     step_instructions: tuple[int, ...] = ()
+    step_cycles: tuple[int, ...] = ()  # likewise; empty where cycles are not counted
     queue_instructions: tuple[int, ...] = ()
     longest_instructions: int = 0
     bank_bytes: tuple[int, ...] = ()  # by part of an arena in banks; `arena_bytes` is the sum
@@ -161,6 +162,16 @@ class Run:
     @property
     def state_sha256(self) -> str:
         return state_digest(self.state)
+
+    @property
+    def time_ns(self) -> int:
+        """Of the training steps, as the profile of an emulated board has them: its cycles, else its instructions."""
+        return self.cycles or self.instructions
+
+    @property
+    def step_ns(self) -> tuple[int, ...]:
+        """Likewise of each of the program's instructions, in the first step."""
+        return self.step_cycles or self.step_instructions
 
 
 def state_digest(state: Mapping[str, Array]) -> str:
@@ -302,6 +313,9 @@ def execute(
         step_ends=tuple(marks[steps :: steps + 1]),
         gradients_crc=tuple(log.gradients),
         step_instructions=tuple(after - before for before, after in pairwise(marks[: steps + 1])),
+        step_cycles=tuple(after - before for before, after in pairwise(cycle_marks[: steps + 1]))
+        if "cycles" in measured
+        else (),
         queue_instructions=_of_queues(program, marks) if firmware.has_processors else (),
         longest_instructions=_longest(program, marks) if firmware.has_processors else 0,
     )

@@ -35,16 +35,17 @@ def test_counted_instructions_are_those_predicted(board: str, tmp_path: Path) ->
     program = _measure.paging_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, board, tmp_path), [sample_inputs(program, 0)])
-    assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)
+    assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
     assert sum(counted.step_instructions) == counted.instructions
+    assert sum(counted.step_ns) == counted.time_ns
     costs = {op.name: op.time_ns for op in problem.operators}
     kernels = [
         (costs[i.operator], n)
-        for i, n in zip(program.instructions, counted.step_instructions, strict=True)
+        for i, n in zip(program.instructions, counted.step_ns, strict=True)
         if isinstance(i, Call)
     ]
     off = [(predicted, n) for predicted, n in kernels if abs(predicted - n) > 0.25 * n]
-    assert sum(n for _, n in off) < 0.05 * counted.instructions, off
+    assert sum(n for _, n in off) < 0.05 * counted.time_ns, off
 
 
 _INTEGER_BOARDS = ("mps2-an385-m0", "mps2-an385", "mps2-an500", "mps3-an547", "virt-a72")
@@ -60,11 +61,11 @@ def test_instructions_of_a_step_in_integers_are_those_predicted(board: str, tmp_
     program = _measure.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, board, tmp_path / "firmware"), [sample_inputs(program, 0)])
-    assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)
+    assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
     costs = {op.name: op.time_ns for op in problem.operators}
-    for call, n in zip(program.instructions, counted.step_instructions, strict=True):
+    for call, n in zip(program.instructions, counted.step_ns, strict=True):
         assert isinstance(call, Call)
-        assert n < 0.02 * counted.instructions or costs[call.operator] == pytest.approx(n, rel=0.1), call.title
+        assert n < 0.02 * counted.time_ns or costs[call.operator] == pytest.approx(n, rel=0.1), call.title
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", pytest.param("virt-a72", marks=pytest.mark.long)])
@@ -76,11 +77,11 @@ def test_instructions_of_a_step_on_codes_are_those_predicted(board: str, tmp_pat
     program = _measure.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, board, tmp_path / "firmware"), [sample_inputs(program, 0)])
-    assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)
+    assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
     costs = {op.name: op.time_ns for op in problem.operators}
-    for call, n in zip(program.instructions, counted.step_instructions, strict=True):
+    for call, n in zip(program.instructions, counted.step_ns, strict=True):
         assert isinstance(call, Call)
-        assert n < 0.05 * counted.instructions or costs[call.operator] == pytest.approx(n, rel=0.15), call.title
+        assert n < 0.05 * counted.time_ns or costs[call.operator] == pytest.approx(n, rel=0.15), call.title
 
 
 def counted_step(
@@ -113,10 +114,10 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
     program = _measure.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, "virt-a72", tmp_path), [sample_inputs(program, 0)])
-    assert predicted_ns(problem, program) == pytest.approx(counted.instructions, rel=WITHIN)
+    assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
     costs = {op.name: op.time_ns for op in problem.operators}
     sums: dict[str, list[int]] = {}
-    for call, n in zip(program.instructions, counted.step_instructions, strict=True):
+    for call, n in zip(program.instructions, counted.step_ns, strict=True):
         assert isinstance(call, Call)
         both = sums.setdefault(call.symbol.removeprefix("poetc_op_"), [0, 0])
         both[0] += costs[call.operator]
@@ -128,13 +129,16 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("board", "numerics", "most"), [("mps2-an386", "portable", 2.5), ("mps3-an547", "fast", 0.8)], ids=["m4f", "m55"]
+    ("board", "numerics", "most"), [("mps2-an386", "portable", 4.3), ("mps3-an547", "fast", 0.8)], ids=["m4f", "m55"]
 )
 @pytest.mark.parametrize("network", ["lenet5", pytest.param("ds-cnn", marks=pytest.mark.long)])
 def test_instructions_of_a_multiply_accumulate(
     network: str, board: str, numerics: emit.Numerics, most: float, tmp_path: Path
 ) -> None:
-    """Of products and convolutions in the backward pass, all together; `python -m bench.instructions` has every one."""
+    """Of products and convolutions in the backward pass, all together; `python -m bench.instructions` has every one.
+
+    On the Cortex-M4F they are cycles.
+    """
     graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=1)
     macs, counted, operators = counted_step(graph, board, numerics, tmp_path / "firmware")
     products = [
@@ -142,7 +146,9 @@ def test_instructions_of_a_multiply_accumulate(
         for item in counted.counts
         if item.kind.startswith(("Conv", "MatMul")) and operators[item.name].phase != "forward"
     ]
-    each = sum(item.instructions for item in products) / sum(macs[item.name] * item.times for item in products)
+    each = sum(item.cycles or item.instructions for item in products) / sum(
+        macs[item.name] * item.times for item in products
+    )
     assert len(products) > 5 and each <= most
 
 
@@ -200,7 +206,7 @@ def test_layers_whose_outputs_share_little_take_no_more_than_others(tmp_path: Pa
     macs, counted, _ = counted_step(graph, "mps2-an386", "portable", tmp_path)
     products = [item for item in counted.counts if item.kind.startswith(("Conv", "MatMul"))]
     assert len(products) == 3 * (len(LAYERS) + len(PRODUCTS))
-    over = {i.name: i.instructions / macs[i.name] for i in products if i.instructions > 2.5 * macs[i.name]}
+    over = {i.name: i.cycles / macs[i.name] for i in products if i.cycles > 6 * macs[i.name]}
     assert not over
 
 
@@ -227,9 +233,10 @@ def test_run_sets_counted_instructions_beside_the_predicted(board: str, tmp_path
     assert run("solve", MODEL, *chosen, "-o", solved).code == 0
     ended = run("run", solved, "--on", f"qemu:{board}", "--steps", "2", "--json")
     assert ended.code == 0, ended.err
-    assert ended.json["instructions_predicted"] == pytest.approx(ended.json["instructions"], rel=WITHIN)
+    work = "cycles" if board == "mps2-an386" else "instructions"
+    assert ended.json[f"{work}_predicted"] == pytest.approx(ended.json[work], rel=WITHIN)
     fast = run("run", solved, "--on", f"qemu:{board}", "--steps", "1", "--numerics", "fast", "--json")
-    assert fast.json["instructions_predicted"] is None
+    assert fast.json[f"{work}_predicted"] is None
 
 
 def test_firmware_that_measures_logs_what_fit_reads(tmp_path: Path) -> None:

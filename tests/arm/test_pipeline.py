@@ -9,22 +9,18 @@ import pytest
 from poetc import benchmark, boards
 from poetc.benchmark import _cycle_profile, _pipeline
 from poetc.benchmark._pipeline import (
-    ClassCycles,
     Loop,
     by_class,
-    float_library,
     innermost_loops,
-    m0plus_cycles,
     model_of,
     run_model,
     target_of,
-    with_float_library,
 )
 from poetc.devices import load_profile
 from poetc.errors import UsageError
 from tests.cli.conftest import run
 
-LATER_AND_PLAIN = ("19, Cortex-M55 model", "14, Cortex-M4 model")
+LATER_AND_PLAIN = ("19, Cortex-M55 model", "14, Cortex-M7 model")
 ASSEMBLY = """
 \t.file 1 "{kernels}/gemm/matmul.c"
 poetc_op_matmul:
@@ -84,46 +80,11 @@ def test_instructions_that_the_model_refuses_are_left_out() -> None:
     assert nothing == []
 
 
-def test_several_registers_take_a_cycle_each_on_a_cortex_m4() -> None:
-    body = ("vldmia.32\tr0!, {s0-s3}", "adds\tr1, r1, #1", "cmp\tr1, r2")
-    (timed,) = run_model([loop(*body)], "thumbv7em-none-eabihf", "cortex-m4")
-    assert timed.cycles >= 5 + 1  # 1 + 4 of the load, and others of which one may pass at the same time
-    (small,) = m0plus_cycles([loop("ldmia\tr0!, {r3, r4}", "adds\tr3, r3, r4", "bne\t.L3")])
-    assert small.cycles == 3 + 1 + 2
-
-
-def test_cycles_of_a_cortex_m0plus_are_the_manuals() -> None:
-    """Arm DDI 0484C, table 3-1: `ble` is a branch, and neither `bl` nor `bics`."""
-    words = {
-        "ble\t.L3": 2,
-        "bls.n\t.L3": 2,
-        "b.n\t.L3": 2,
-        "bl\tx": 3,
-        "bx\tlr": 2,
-        "bics\tr0, r1": 1,
-        "muls\tr0, r1": 1,
-    }
-    words |= {"ldrb\tr0, [r1]": 2, "push\t{r4, lr}": 3, "pop\t{r4, pc}": 5}
-    for line, cycles in words.items():
-        (timed,) = m0plus_cycles([loop(line)])
-        assert timed.cycles == cycles, line
-    (half,) = m0plus_cycles([loop("bne\t.L3")], taken=0.5)
-    assert half.cycles == 1.5
-
-
-def test_without_an_fpu_the_library_counts() -> None:
-    prefix, flags, _ = target_of(boards.Core("cortex-m0plus"))
-    found = float_library(prefix, flags.split())
-    assert {part.function for part in found} == {"addsf3", "subsf3", "mulsf3"}
-    assert all(100 < len(part.body) < 1000 for part in found)
-    library = by_class(m0plus_cycles(found, taken=0.5))["other"]
-    assert 1.1 < library.per_instruction < 1.5
-    classes = with_float_library(
-        {"movement": ClassCycles(2.0, 1.5, 2.5, 3), "gemm": ClassCycles(1.0, 1.0, 9.0, 1)}, library
-    )
-    assert classes["movement"].per_instruction == 2.0
-    assert classes["gemm"] == ClassCycles(library.per_instruction, 1.0, 9.0, 1)
-    assert classes["other"].per_instruction == library.per_instruction
+def test_cores_with_a_table_are_priced_as_counted() -> None:
+    for core in ("cortex-m0", "cortex-m0plus", "cortex-m3", "cortex-m4", "cortex-m33"):
+        classes = _pipeline.measure_class_cycles(boards.Core(core))
+        assert list(classes) == ["other"]
+        assert classes["other"].low < classes["other"].per_instruction == 1.0 < classes["other"].high
 
 
 def test_a_later_release_has_the_better_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +94,8 @@ def test_a_later_release_has_the_better_model(monkeypatch: pytest.MonkeyPatch) -
     found, advice = {}, {}
     for step in ("both", "plain"):
         _pipeline.tool_for.cache_clear()
-        advice[step] = [_pipeline.missing_model(core) for core in ("cortex-m55", "cortex-m4", "cortex-m0")]
-        found[step] = [_cycle_profile._source_text(core, model_of(core)) for core in ("cortex-m55", "cortex-m4")]
+        advice[step] = [_pipeline.missing_model(core) for core in ("cortex-m55", "cortex-m7", "cortex-m0")]
+        found[step] = [_cycle_profile._source_text(core, core, model_of(core)) for core in ("cortex-m55", "cortex-m7")]
         releases.pop("llvm-mca-19", None)
     _pipeline.tool_for.cache_clear()
     assert found["both"] == [f"llvm-mca {said}, on the innermost loops of the kernels" for said in LATER_AND_PLAIN]
@@ -168,12 +129,12 @@ def test_a_core_without_a_model_is_named(tmp_path: Path) -> None:
 
 def test_a_fitted_profile_prices_kernels_by_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From one file of the runtime, which the compiler of the board compiles."""
-    prefix, flags, triple = target_of(boards.Core("cortex-m4", "single", "dsp"))
+    prefix, flags, triple = target_of(boards.Core("cortex-m7", "single", "dsp"))
     text = next(t for t in _pipeline.assemble(prefix, flags.split()) if "poetc_op_conv" in t)
-    classes = by_class(run_model(innermost_loops(text)[:8], triple, "cortex-m4"))
+    classes = by_class(run_model(innermost_loops(text)[:8], triple, "cortex-m7"))
     monkeypatch.setattr(_cycle_profile, "measure_class_cycles", lambda *_: classes)
-    made, _, source = benchmark.fit_cycles("nrf52840", tmp_path / "mine.yaml")
-    assert source == "llvm-mca 14, Cortex-M4 model, on the innermost loops of the kernels"
+    made, _, source = benchmark.fit_cycles("stm32f746", tmp_path / "mine.yaml")
+    assert source == "llvm-mca 14, Cortex-M7 model, on the innermost loops of the kernels"
     assert made.compute.cycles is not None
     other = made.compute.cycles.per_instruction["other"]
     assert other.value == pytest.approx(classes["other"].per_instruction, rel=0.01)
