@@ -34,12 +34,12 @@
 #define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
 #define POETC_MULTIPLY_SUBTRACT(sum, a, b) __asm__("vmls.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
 #ifdef POETC_CHAINED
-#define POETC_FOUR(word, chained, s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
+#define POETC_FOUR_SUMS(word, chained, s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
     __asm__(chained " %0, %4, %5\n\t" chained " %1, %6, %7\n\t" chained " %2, %8, %9\n\t" chained " %3, %10, %11"       \
             : "+t"(s), "+t"(t), "+t"(u), "+t"(v)                                                                       \
             : "t"(a), "t"(b), "t"(c), "t"(d), "t"(e), "t"(f), "t"(g), "t"(h))
 #else
-#define POETC_FOUR(word, chained, s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
+#define POETC_FOUR_SUMS(word, chained, s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
     do {                                                                                                               \
         float poetc_first, poetc_second;                                                                               \
         __asm__("vmul.f32 %4, %6, %7\n\tvmul.f32 %5, %8, %9\n\t" word " %0, %0, %4\n\tvmul.f32 %4, %10, %11\n\t"        \
@@ -50,9 +50,9 @@
 #endif
 /* Four sums: s += a * b, t += c * d, u += e * f, v += g * h. */
 #define POETC_MULTIPLY_ADD_4(s, t, u, v, a, b, c, d, e, f, g, h) \
-    POETC_FOUR("vadd.f32", "vmla.f32", s, t, u, v, a, b, c, d, e, f, g, h)
+    POETC_FOUR_SUMS("vadd.f32", "vmla.f32", s, t, u, v, a, b, c, d, e, f, g, h)
 #define POETC_MULTIPLY_SUBTRACT_4(s, t, u, v, a, b, c, d, e, f, g, h) \
-    POETC_FOUR("vsub.f32", "vmls.f32", s, t, u, v, a, b, c, d, e, f, g, h)
+    POETC_FOUR_SUMS("vsub.f32", "vmls.f32", s, t, u, v, a, b, c, d, e, f, g, h)
 #define POETC_QUAD_A(v) \
     register float v##0 __asm__("s16"), v##1 __asm__("s17"), v##2 __asm__("s18"), v##3 __asm__("s19")
 #define POETC_QUAD_B(v) \
