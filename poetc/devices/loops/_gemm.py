@@ -13,14 +13,12 @@ _MOST_RUNS = 512  # more runs of one shape are taken from as many
 
 
 @lru_cache(maxsize=4096)
-def row_blocks(m: Machine, rows: int, packed: bool) -> tuple[tuple[int, int], ...]:
+def row_blocks(m: Machine, rows: int) -> tuple[tuple[int, int], ...]:
     """(rows of a block, how many of them)."""
     result: dict[int, int] = {}
     while rows > 0:
         if m.lanes == 1:
             size = 4 if rows >= 4 and rows != 6 else min(rows, 3)
-            if rows == 6 and not packed and not m.is_soft:
-                size = 6
         else:
             size = 8 if m.lanes == 16 and rows == 16 else next(s for s in m.blocks if s <= rows)
         many = max(1, (rows - 16) // size) if rows > 28 else 1
@@ -81,7 +79,7 @@ def run(
     """
     blocks = -(-depth // terms) if terms else 1
     loops: Loops = {"gemm.run": 1}
-    for size, many in row_blocks(m, rows, bool(packed)):
+    for size, many in row_blocks(m, rows):
         found = _columns(m, column, columns, segment, m.has_fours and size == 4)
         calls, panels, narrow, tiles, floats, pieces, singles = found
         kind = "packed" if packed else "terms"

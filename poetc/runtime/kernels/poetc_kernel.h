@@ -28,7 +28,7 @@
 #if defined(__GNUC__) && defined(__OPTIMIZE__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' &&          \
     defined(__ARM_FP) && (__ARM_FP & 4)
 #define POETC_FPU_M 1
-#if !defined(POETC_CHAINED) && (defined(__ARM_ARCH_8_1M_MAIN__) || (defined(__ARM_ARCH_7EM__) && (__ARM_FP & 8)))
+#if !defined(POETC_CHAINED) && (defined(__ARM_FEATURE_MVE) || (__ARM_FP & 8))
 #define POETC_CHAINED 1 /* Cortex-M7, M55, M85; an M7 without doubles is told by its flags */
 #endif
 #define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))

@@ -133,7 +133,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
          row += rows) {
         float *y = g->y + row * g->y_row;
         block_task t;
-        rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_PART) - row, ALWAYS_PACKED || g->a_k != 1);
+        rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_PART) - row);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
         t.packed = ALWAYS_PACKED || g->a_k != 1;
         t.depth = g->depth, t.accumulate = g->accumulate;

@@ -399,9 +399,8 @@ DEFINE_BLOCK(1)
 #endif
 
 /* The largest block that fits. */
-static int32_t block_rows(int32_t left, int packed)
+static int32_t block_rows(int32_t left)
 {
-    (void)packed;
 #if POETC_GEMM_ROWS >= 12
     if (LANES == 16 && left == 16) /* two of eight: four rows wait for their loads */
         return 8;
