@@ -68,7 +68,8 @@ def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: A
     """Build the firmware of DIR, train on the emulated board, and measure.
 
     Memory, instructions, cycles and pages are counted from outside the program. Exit code 1 when the measured peak is
-    not the predicted one. It is 1 as well when the board traps an access past the budget, or the program stops with an error.
+    not the predicted one. It is 1 as well when the board traps an access past the budget, or the program stops with an
+    error.
     """
     from poetc.cli import _text
     from poetc.commands import run as running

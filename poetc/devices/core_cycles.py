@@ -3,8 +3,9 @@
 Cores in order, without a cache: each instruction has its own cycles, and stalls where it needs the result of the one
 before it. Waits of the flash are no part of it: `fetch_cycles_per_instruction` of a profile has them.
 
-Sources: Cortex-M0 (Arm DDI 0432C, table 3-1), Cortex-M0+ (DDI 0484C, table 3-1), Cortex-M3 (DDI 0337I, table 3-1,
-section 3.3.2), Cortex-M4 (DDI 0439B, tables 3-1 and 7-1). Arm has no table of the Cortex-M33; it takes the M4's.
+Sources are Arm's manuals. Cortex-M0: DDI 0432C, table 3-1. Cortex-M0+: DDI 0484C, table 3-1. Cortex-M3: DDI 0337I,
+table 3-1, section 3.3.2. Cortex-M4: DDI 0439B, tables 3-1 and 7-1. Arm has no table of the Cortex-M33; it takes the
+M4's.
 """
 
 from __future__ import annotations
