@@ -132,8 +132,8 @@ class Run:
     instructions from reset to the end of each step, before its checkpoint. `stack_bytes` is None where the stack is the
     operating system's. `resumed_step`: the losses are of the steps after it. `gradients_crc`: a checksum of all
     gradients of each step, if they were asked for. `step_instructions`: of each of the program's instructions, in the
-    first step. `cycles` are those of the training steps by the table of the core, without waits of the flash. They are 0
-    where the core has no table, or several processors run.
+    first step. `cycles` are those of the training steps by the table of the core, without waits of the flash. They are
+    0 where the core has no table, or several processors run.
 
     With several processors, `instructions` are the sum of theirs, and `queue_instructions` those of each.
     `longest_instructions` are those from the beginning to the end of all steps. Waiting for others counts there, and
