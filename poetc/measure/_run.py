@@ -30,7 +30,7 @@ from poetc.devices.core_cycles import has_table
 from poetc.emit import Memory, Numerics, bank_size, checkpoint_blocks, checkpoint_steps, emit
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value
-from poetc.measure._cycle_counts import write_costs
+from poetc.measure._counting import read_counts, write_costs
 from poetc.measure._object_cache import kept_objects
 from poetc.measure._stack import stack_bound
 from poetc.program import (
@@ -293,7 +293,7 @@ def execute(
     if log.resumed + len(losses) != len(batches):
         raise CheckFailed(f"{firmware.board.name}: {log.resumed + len(losses)} of {len(batches)} steps were run")
     done = {key: int(value) for key, value in re.findall(r"(\w+) (\d+)", log.last)}
-    measured, bank_bytes, marks, works, cycle_marks = _read_counts(counts)
+    measured, bank_bytes, marks, works, cycle_marks = read_counts(counts)
     steps = len(program.instructions)
     if firmware.has_processors:
         marks = _in_order(program, works)
@@ -325,7 +325,7 @@ def _where(firmware: Firmware, counts: Path) -> str:
     """The operator at which a run stopped, as `Program.where` names it: there is a mark before each instruction."""
     if firmware.has_processors or not counts.exists():
         return ""
-    marks = _read_counts(counts)[2]
+    marks = read_counts(counts)[2]
     return firmware.program.where((len(marks) - 1) % (len(firmware.program.instructions) + 1))
 
 
@@ -464,30 +464,6 @@ def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
-
-
-def _read_counts(path: Path) -> tuple[dict[str, int], list[int], list[int], list[list[int]], list[int]]:
-    """Numbers by name, peaks of banks, marks, instructions by processor as each step begins and at the end, cycles.
-
-    The last are those at each mark.
-    """
-    values: dict[str, int] = {}
-    banks: list[int] = []
-    marks: list[int] = []
-    cycles: list[int] = []
-    works: dict[int, list[int]] = {}
-    for line in path.read_text().splitlines():
-        key, *numbers = line.split()
-        if key == "mark":
-            marks.append(int(numbers[0]))
-            cycles.append(int(numbers[1]))
-        elif key == "bank":
-            banks.append(int(numbers[0]))
-        elif key in ("work", "processor"):
-            works.setdefault(int(numbers[0]), []).append(int(numbers[1]))
-        else:
-            values[key] = int(numbers[0])
-    return values, banks, marks, [works[n] for n in sorted(works)], cycles
 
 
 def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:

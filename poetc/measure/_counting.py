@@ -1,4 +1,4 @@
-"""The cycles of every instruction of a program, for the plugin that counts them: objdump and the tables of cores."""
+"""The files of the plugin that counts: the cycles of every instruction, which it reads, and its numbers."""
 
 from __future__ import annotations
 
@@ -23,3 +23,27 @@ def write_costs(elf: Path, prefix: str, core: str, out: Path) -> None:
         for match, cost in zip(found, instruction_costs([m[2] for m in found], core), strict=True):
             costs[int(match[1], 16)] = f"{int(match[1], 16):x} {cost.cycles:x} {cost.taken:x}"
     out.write_text("\n".join(costs[address] for address in sorted(costs)) + "\n")
+
+
+def read_counts(path: Path) -> tuple[dict[str, int], list[int], list[int], list[list[int]], list[int]]:
+    """Numbers by name, peaks of banks, marks, instructions by processor as each step begins and at the end, cycles.
+
+    The last are those at each mark.
+    """
+    values: dict[str, int] = {}
+    banks: list[int] = []
+    marks: list[int] = []
+    cycles: list[int] = []
+    works: dict[int, list[int]] = {}
+    for line in path.read_text().splitlines():
+        key, *numbers = line.split()
+        if key == "mark":
+            marks.append(int(numbers[0]))
+            cycles.append(int(numbers[1]))
+        elif key == "bank":
+            banks.append(int(numbers[0]))
+        elif key in ("work", "processor"):
+            works.setdefault(int(numbers[0]), []).append(int(numbers[1]))
+        else:
+            values[key] = int(numbers[0])
+    return values, banks, marks, [works[n] for n in sorted(works)], cycles
