@@ -123,7 +123,7 @@ def test_what_cannot_be_is_refused() -> None:
         ("--clip-norm 0.0 is no finite number above 0", {"clip_norm": 0.0}),
         ("--clip-value nan", {"clip_value": float("nan")}),
         ("--clip-value and --clip-norm: choose one", {"clip_value": 1.0, "clip_norm": 1.0}),
-        ("--accumulate 1: give", {"accumulate": 1}),
+        ("--accumulate 1 is no whole number from 2", {"accumulate": 1}),
         ("--accumulate and --micro-batches", {"accumulate": 2, "micro_batches": 2}),
         ("--accumulate and --clip-norm-late", {"accumulate": 2, "clip_norm_late": 1.0}),
         ("--lr-for 'fc': write PATTERN=NUMBER", {"lr_for": ("fc",)}),
