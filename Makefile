@@ -195,6 +195,12 @@ random-networks: setup ## random PyTorch networks beside PyTorch; resumable: bui
 	$(BIN)/python -m tests.random_networks --cases $(or $(CASES),200) --seed $(or $(SEED),0) \
 		--newer 0.125 --c 0.02 --record build/random-networks.jsonl $(BENCH_ARGS)
 
+.PHONY: opinfo
+opinfo: setup-test ## PyTorch's own test suite of operators and modules, one step each; resumable: build/opinfo.jsonl (SAMPLES=2)
+	bench/setup_peers opinfo
+	nice build/peers/opinfo/bin/python bench/peer_opinfo.py build/opinfo/cases --samples $(or $(SAMPLES),1)
+	nice $(BIN)/python -m bench.opinfo build/opinfo/cases --write $(BENCH_ARGS)
+
 .PHONY: fuzz-bounds
 fuzz-bounds: setup-test ## lower bounds beside the exhaustive optima of 2,000 random small problems (CASES=...)
 	$(BIN)/python -m bench.bounds --cases $(or $(CASES),2000) --jobs $(JOBS)
