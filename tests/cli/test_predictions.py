@@ -14,6 +14,7 @@ import pytest
 
 from poetc import artifact
 from poetc.commands import programs
+from poetc.devices.streaming import Streaming
 from poetc.errors import LimitError
 from poetc.measure import HostModel, compile_library
 from poetc.planning import inference
@@ -73,7 +74,10 @@ def test_a_directory_of_before_has_a_plan_for_the_model_alone(tight: tuple[Path,
     assert solved.graph is not None and solved.inference is not None and solved.profile is not None
     alone = inference.alone_problem(solved.inference, solved.profile, solved.problem)
     solution = solved.problem, solved.schedule, solved.plan
-    found = inference._within_budget(solved.graph, alone, *solution, 60, time.monotonic() + 60, lambda text: None)
+    offer = Streaming(solved.inference, solved.profile, alone, moves_state=False)
+    found = inference._within_budget(
+        solved.graph, alone, offer, *solution, 60, time.monotonic() + 60, lambda text: None
+    )
     assert found.problem is not None
     training = programs.training_program(solved)
     now = replace(solved, inference_problem=found.problem, inference_schedule=found.schedule, inference_plan=found.plan)

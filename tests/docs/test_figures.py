@@ -19,10 +19,13 @@ SOLVERS = {
 
 
 def rows(path: Path) -> dict[str, list[str]]:
-    """The tables of a page by the first cell of each row."""
+    """The tables of a page by the first cell of each row; of rows with the same one, the first."""
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     cells = [[cell.strip().replace(" %", "%") for cell in line.strip("|").split("|")] for line in lines]
-    return {first: more for first, *more in cells}
+    found: dict[str, list[str]] = {}
+    for first, *more in cells:
+        found.setdefault(first, more)
+    return found
 
 
 def test_the_schedulers_of_the_readme_have_the_figures_of_the_results() -> None:

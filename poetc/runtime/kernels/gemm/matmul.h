@@ -1,4 +1,7 @@
-/* The product without workspace, for kernels that are made of products. */
+/* The product without workspace, for kernels that are made of products.
+ *
+ * Layout: that of matmul.c.
+ * Order of sums: that of matmul.c. */
 #ifndef POETC_MATMUL_H
 #define POETC_MATMUL_H
 

@@ -1,4 +1,7 @@
-/* Rows of a coded table. */
+/* Rows of a coded table.
+ *
+ * Layout: codes as in gemm/poetc_coded.h; y is [indices, columns].
+ * Order of sums: none. */
 #include "gemm/poetc_coded.h"
 
 /* codes, scales?, zeros?, indices -> y. The ints are rows and columns of the table, bits, block, has_zeros, number of

@@ -1,4 +1,7 @@
-/* Updates behind a gate. */
+/* Updates behind a gate.
+ *
+ * Layout: that of the update.
+ * Order of sums: that of the update. */
 #ifndef POETC_GATED_H
 #define POETC_GATED_H
 

@@ -1,7 +1,8 @@
 /* Rotary position embedding: pairs (a, b) of features become (a cos - b sin, b cos + a sin).
  *
  * Layout: x is [batch, before, places, after, size], cosines and sines are [places, pairs] of all samples or of each.
- * Features from 2 pairs on are copied. Both of a pair are read before either is written: it works in place. */
+ * Features from 2 pairs on are copied. Both of a pair are read before either is written: it works in place.
+ * Order of sums: a product of each feature, then their difference or sum. */
 #include <string.h>
 
 #include "poetc_kernel.h"
