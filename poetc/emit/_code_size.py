@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from poetc.boards import TARGETS, Board
 from poetc.emit._firmware import Memory, checkpoint_steps, layout, port_sources
 from poetc.emit._module import Module, tables_bytes
-from poetc.program import Program, state_in_ram_bytes
+from poetc.program import Program, state_in_ram_bytes, streams_of
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 
@@ -54,6 +54,8 @@ class Section:
 
 _LEFT_OUT = (".ARM.ex", ".eh_frame", ".bss.poetc_arena")  # discarded, or counted apart
 
+_WEAK = 2  # binding of a symbol
+
 # --- object files -----------------------------------------------------------------------------------------------------
 
 
@@ -85,6 +87,8 @@ def read_object(data: bytes, label: str) -> tuple[dict[str, Section], set[str]]:
             for at in range(h[4], h[4] + h[5], h[9]):
                 info = struct.unpack_from("<QQ" if wide else "<II", data, at)[1]
                 name, section, _, binding = symbols[info >> 32 if wide else info >> 8]
+                if section == 0 and binding == _WEAK:  # the linker brings nothing in for it
+                    continue
                 local = 0 < section < 0xFF00 and (binding == 0 or not name)
                 references.setdefault(h[7], set()).add(f"{label}:{names[section]}" if local else name)
     found: dict[str, Section] = {}
@@ -105,7 +109,7 @@ def read_object(data: bytes, label: str) -> tuple[dict[str, Section], set[str]]:
             own + (previous.symbols if previous else ()),
             frozenset(references.get(i, set()) | (previous.references if previous else set())),
         )
-    return found, {s for s, section, _, binding in symbols if section == 0 and s}
+    return found, {s for s, section, _, binding in symbols if section == 0 and s and binding != _WEAK}
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -247,8 +251,8 @@ def firmware_size(
         for name, s in read_table((board.target, numerics)).items()
         if not name.startswith("ports/") or name.partition(":")[0] in ports
     }
-    kernels = main.kernels
-    kept = _reached(sections, kernels | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
+    roots = main.kernels | ({"poetc_stream"} if any(streams_of(i) for i in main.instructions) else set())
+    kept = _reached(sections, roots | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
     total = dict.fromkeys((CODE, VARIABLES, INITIALISED), 0)
     for name in kept:
         total[sections[name].kind] += sections[name].size_bytes

@@ -25,7 +25,7 @@ from tests.arm.conftest import Solve, Solved
 GOLDEN = Path(__file__).with_name("golden")
 GROWTH = 0.02
 ACCURACY, ACCURACY_BYTES = 0.02, 1024  # of the predicted flash: whichever is more
-LENET_CODE_BYTES = 40 * 1024
+LENET_CODE_BYTES = 42 * 1024  # 40 before products of VMUL and VADD, which take two instructions for one
 BARE = sorted(name for name, board in BOARDS.items() if board.code is not None and is_measured(board))
 
 
