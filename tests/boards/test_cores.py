@@ -33,7 +33,7 @@ def test_a_library_is_built_for_the_devices_core() -> None:
         (M0, "-mcpu=cortex-m0plus"),
         (M4, "-mcpu=cortex-m4"),
         (M4F, "-mcpu=cortex-m4 -mfloat-abi=hard -mfpu=fpv4-sp-d16"),
-        (M7, "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-sp-d16"),
+        (M7, "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-sp-d16 -DPOETC_CHAINED"),
         (Core("cortex-m7", "double", "dsp"), "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-d16"),
         (M33, "-mcpu=cortex-m33 -mfloat-abi=hard -mfpu=fpv5-sp-d16"),
         (M55, "-mcpu=cortex-m55+nomve.fp -mfloat-abi=hard"),
@@ -45,7 +45,9 @@ def test_a_library_is_built_for_the_devices_core() -> None:
 
 def test_firmware_and_programs_suit_the_device() -> None:
     for board in (None, "mps2-an500"):  # the STM32F746's FPU has no double precision, the emulated board's has
-        assert flags("cortex-m7", M7, board).endswith("-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-sp-d16")
+        assert flags("cortex-m7", M7, board).endswith(
+            "-mcpu=cortex-m7 -mfloat-abi=hard -mfpu=fpv5-sp-d16 -DPOETC_CHAINED"
+        )
     assert flags("cortex-a", A53) == "-O2 -mcpu=cortex-a53"
     assert flags("cortex-a", A53, "armhf") == BOARDS["armhf"].flags
     for target in TARGETS:  # what does not suit the target changes nothing
