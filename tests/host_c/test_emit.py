@@ -28,7 +28,7 @@ from poetc.program._state_file import read_state
 from poetc.runtime import STACK_BYTES, runtime_directory
 from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
 
-NESTED_STACK_BYTES = 512  # on top of STACK_BYTES, where operands stream or a kernel is made of kernels
+NESTED_STACK_BYTES = 576  # on top of STACK_BYTES, where operands stream or a kernel is made of kernels
 FLAGS = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
 WEIRD = "1 net/a:b;c*/\\??/" + "n" * 200
 
