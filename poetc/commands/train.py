@@ -18,15 +18,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import yaml
 
 from poetc import artifact, measure
 from poetc.artifact import Artifact
 from poetc.commands import advice
 from poetc.commands.adapter_files import lora_of
-from poetc.commands.export import ExportRequest, export_arrays, export_onnx, find_model, require_free
+from poetc.commands.export import (
+    ExportRequest,
+    export_arrays,
+    export_onnx,
+    find_model,
+    initial_weights,
+    require_free,
+)
 from poetc.commands.facts import decided
 from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH
 from poetc.commands.programs import graph_of, training_program
@@ -128,6 +137,23 @@ def _follow_memory(session: Session) -> None:
         session.follow_memory(os.environ.get("POETC_CGROUP"))
     except SessionError as error:
         raise UsageError(f"--elastic: {error}") from None
+
+
+def _rehearse(solved: Artifact, request: TrainRequest, note: Progress) -> None:
+    """Write what the end of the training writes, from weights that differ a little from the untrained ones.
+
+    Equal weights would hide what the end refuses, such as a merged adapter of a weight that another operator reads.
+    Raises the errors of the end, before the first step.
+    """
+    random = np.random.default_rng(0)
+    state = {
+        name: array + np.float32(0.05) * random.random(array.shape, np.float32) if array.dtype == np.float32 else array
+        for name, array in initial_weights(solved).items()
+    }
+    with TemporaryDirectory(dir=request.directory, prefix=".rehearsal-") as scratch:
+        if lora_of(solved)[1]:
+            _write_adapter(solved, state, Path(scratch) / ADAPTER, note)
+        export_onnx(solved, state, Path(scratch) / request.out.name)
 
 
 def _write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, note: Progress) -> None:
@@ -270,6 +296,10 @@ def train(
         accumulate=int(step.options.get("accumulate") or 1),  # type: ignore[arg-type]
         metrics=metrics,
     )
+    if checkpoint is None:
+        progress("trying the way out")
+        with _removed_if_no_step_ran(request, store):
+            _rehearse(solved, request, note)
     outcome = None if checkpoint is None else outcome_of(checkpoint, options)
     clipped: dict[str, int] = {}
     if outcome is None:
@@ -305,9 +335,9 @@ def train(
         return None
     progress("writing the model")
     base_bytes = solved.problem.base_bytes
-    written = export_onnx(solved, outcome.state, request.out, force=request.force or request.resume)
-    if lora_of(solved)[1]:
+    if lora_of(solved)[1]:  # first: they are small, and the model can be made from them
         _write_adapter(solved, outcome.state, request.directory / ADAPTER, note)
+    written = export_onnx(solved, outcome.state, request.out, force=request.force or request.resume)
     document = {
         "model": str(solved.summary["model"]),
         "output": str(request.out),
@@ -398,7 +428,7 @@ def _removed_if_no_step_ran(request: TrainRequest, store: CheckpointStore) -> It
     """A training that fails before any step is kept leaves no directory, which the next one would have to --force."""
     try:
         yield
-    except (CheckFailed, UsageError) as error:
+    except (CheckFailed, UnsupportedModelError, UsageError) as error:
         is_about_files = isinstance(error.__cause__, OSError)  # such as a full disk, after which --resume goes on
         if not (request.resume or is_about_files or store.has_steps()):
             shutil.rmtree(request.directory, ignore_errors=True)

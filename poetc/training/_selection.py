@@ -13,7 +13,7 @@ from fractions import Fraction
 from poetc.errors import UsageError, shortened
 from poetc.graph import Graph, Role
 from poetc.ops import bind, spec, view_roots
-from poetc.training._layers import Layer, adapter_names, is_adapter, layers_of, module_of
+from poetc.training._layers import PRODUCTS, Layer, adapter_names, is_adapter, layers_of, module_of
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 
 _SHARE = re.compile(r"(.+)@([0-9]+)/([0-9]+)(:norm)?")
@@ -300,13 +300,26 @@ def _shares(graph: Graph, pattern: str, part: Channels, term: str) -> dict[str, 
 # --- adapters ---------------------------------------------------------------------------------------------------------
 
 
+def _read_beside_products(graph: Graph) -> set[str]:
+    """Weights that another operator than a product reads, such as the table of an embedding that is the head too.
+
+    An adapter beside such a product cannot be merged into the weight, since the other reader would see it.
+    """
+    roots = view_roots(graph)
+    others = (op for op in graph.operators if op.kind not in PRODUCTS)
+    return {roots[t] for op in others for t in op.inputs if t in roots and roots.get(op.outputs[0]) != roots[t]}
+
+
 def _adapted(graph: Graph, layers: dict[str, Layer], entry: Lora, trained: Iterable[str]) -> list[str]:
     """The weights that get the adapter: all that can, or those that the patterns match, by tensor or by module."""
     option, rank = "--lora", entry.adapter.rank
     fixed = {f.subject for f in graph.facts if f.kind == "fixed tensor"}
     free = {n: layer for n, layer in layers.items() if n not in trained and n not in fixed}
     if not entry.patterns:
-        able = [n for n, layer in free.items() if not layer.no_adapter and layer.smaller_side >= rank]
+        shared = _read_beside_products(graph)
+        able = [
+            n for n, layer in free.items() if not layer.no_adapter and layer.smaller_side >= rank and n not in shared
+        ]
         if not able:
             most = max((layer.smaller_side for layer in free.values() if not layer.no_adapter), default=0)
             raise UsageError(
