@@ -140,10 +140,10 @@ def _follow_memory(session: Session) -> None:
 
 
 def _rehearse(solved: Artifact, request: TrainRequest, note: Progress) -> None:
-    """Write what the end of the training writes, from weights that differ a little from the untrained ones.
+    """Write the files of the end of a training, from weights that differ a little from the untrained ones.
 
-    Equal weights would hide what the end refuses, such as a merged adapter of a weight that another operator reads.
-    Raises the errors of the end, before the first step.
+    Equal weights would hide a refusal of the end: an adapter cannot be merged into a weight that another operator reads
+    too. Raises the errors of the end, before the first step.
     """
     random = np.random.default_rng(0)
     state = {
