@@ -193,7 +193,7 @@ def test_the_norm_of_an_update_is_limited(
 
 def test_replies_of_strangers_do_not_end_a_round(digits_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other names, no samples, a loss that is no number: each left out, and the sound reply is the average."""
-    for name in ("_run_id", "_node_id"):  # of the process, which a run of the framework sets
+    for name in ("_task_id", "_run_id", "_node_id"):  # of the process, which a run of the framework sets
         monkeypatch.setattr(TaskIdentity, name, 1)
     sent, strategy = initial_arrays(digits_directory), CheckedFedAvg()
     asked = [
