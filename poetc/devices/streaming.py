@@ -176,6 +176,10 @@ class Streaming:
                 self.readers.setdefault(t, []).append(index)
             self.maker |= dict.fromkeys(op.outputs, index)
         self.results = {self.tensors[self.roots[t]] for t in graph.outputs if self.roots[t] in self.tensors}
+        pairs = {(p.input, p.output) for op in problem.operators for p in op.in_place if p.required}
+        replaced_again = {i for i, _ in pairs}
+        # State that one operator replaces. Sums that several operators add to stay in RAM between them.
+        self.replaced_once = {(i, o) for i, o in pairs if problem.tensors[i].initial and o not in replaced_again}
 
     @property
     def is_possible(self) -> bool:
@@ -218,6 +222,9 @@ class Streaming:
         if any((i in numbers) != (o in numbers) for i, o in replaced.items()):
             return
         if replaced and any(n >= len(op.inputs) and n not in replaced.values() for n in numbers):
+            return
+        streamed_pairs = ((self.tensors[roots[i]], self.tensors[roots[o]]) for i, o in replaced.items() if i in numbers)
+        if any(pair not in self.replaced_once for pair in streamed_pairs):
             return
         last: OperatorSpec | None = None
         for cut in kind.cuts(bound):

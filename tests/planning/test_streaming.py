@@ -192,3 +192,28 @@ def test_the_checker_wants_what_is_read_on_the_store(model: Path) -> None:
     assert {found.problem.tensors[chain[-1]].name for chain in stored_state(found.problem)} >= {
         found.problem.tensors[t].name for t in written if found.problem.tensors[t].final == "store"
     }
+
+
+def test_a_sum_that_several_operators_add_to_stays_in_ram(tmp_path: Path) -> None:
+    """The gradient of a weight that two products use: no part of the chain of sums is on the store alone."""
+    values = np.random.default_rng(0).standard_normal((96, 96)).astype(np.float32)
+    weight = numpy_helper.from_array(values, "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["b"]),
+        helper.make_node("Relu", ["b"], ["s"]),
+        helper.make_node("MatMul", ["s", "w"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 96]) for name in "xy"]
+    graph = helper.make_graph(nodes, "tied", ends[:1], ends[1:], [weight])
+    path = tmp_path / "tied.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    problem, planner, streaming = planned(path, "momentum")
+    chain = {i for op in problem.operators for p in op.in_place if p.required for i in (p.input, p.output)}
+    sums = {t for t in chain if not (problem.tensors[t].initial or problem.tensors[t].final)}
+    assert len(sums) > 2, "the gradient is summed in place"
+    fixed = streaming.fix(problem, streaming._least(problem))
+    assert any(op.cut for op in fixed.operators)
+    assert not {t for op in fixed.operators for t in (*op.reads_store, *op.writes_store)} & sums
+    assert planner.search_ram(fixed, 0.3).found.smallest_bytes > 96 * 96 * 4
