@@ -216,4 +216,4 @@ def test_a_sum_that_several_operators_add_to_stays_in_ram(tmp_path: Path) -> Non
     fixed = streaming.fix(problem, streaming._least(problem))
     assert any(op.cut for op in fixed.operators)
     assert not {t for op in fixed.operators for t in (*op.reads_store, *op.writes_store)} & sums
-    assert planner.search_ram(fixed, 0.3).found.smallest_bytes > 96 * 96 * 4
+    assert (planner.search_ram(fixed, 0.3).found.ram_bytes or 0) > 96 * 96 * 4
