@@ -55,8 +55,8 @@ def weights(graph: Graph, values: Mapping[str, Array] | None = None) -> dict[str
 
 def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dict[str, Array]:
     """Weights and optimizer state, checked and under the names of the graph. Raises UsageError, which names `where`.
-    Such are a name that is no weight, a missing weight that training changes, another shape, and a number that is not
-    finite.
+    Such are a name that is no weight, a missing weight that training changes, and another shape. Such is a number too
+    that is not finite where training changes it. A constant of the model may be infinite, as masks of attention are.
     """
     model, step = model_of(solved), graph_of(solved)
     names = {file_name(model, n): n for n, t in model.tensors.items() if t.role in _WEIGHTS and n in model.values}
@@ -77,15 +77,15 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise UsageError(f"{where}: weights of other shapes: {'; '.join(wrong[:_SHOWN])}{more}")
-    return {n: _as_numbers(n, a, tensors[n].dtype.numpy, where) for n, a in found.items()}
+    return {n: _as_numbers(n, a, tensors[n].dtype.numpy, where, n in step.updates) for n, a in found.items()}
 
 
-def _as_numbers(name: str, array: Array, dtype: np.dtype[np.generic], where: str) -> Array:
+def _as_numbers(name: str, array: Array, dtype: np.dtype[np.generic], where: str, is_trained: bool) -> Array:
     if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
         raise UsageError(f"{where}: {name} is of type {array.dtype}; needed are numbers")
     with np.errstate(over="ignore"):
         result = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(array.shape)
-    if dtype.kind == "f" and not np.isfinite(result).all():
+    if is_trained and dtype.kind == "f" and not np.isfinite(result).all():
         raise UsageError(f"{where}: {name} holds numbers that are not finite: the training that made it diverged")
     return result
 

@@ -15,16 +15,36 @@ from poetc.graph import Attribute
 
 @onnx_operator("BatchNormalization")
 def batch_norm(c: Importer, n: Node) -> Sequence[str | Value]:
-    """Whether statistics come from the batch is decided when the training step is built, not by the file."""
+    """Whether statistics come from the batch is decided when the training step is built, not by the file.
+
+    Only statistics that the file computes from its inputs are no state: they stay as they are.
+    """
     x, scale, bias, mean, var = (c.input(n, k) for k in range(5))
     if n.get_int("spatial", 1) != 1:
         raise Unsupported("spatial = 0")
     if len(x.shape) < 2:
         raise Malformed(f"normalises shape {list(x.shape)}")
     attributes = {"epsilon": n.get_float("epsilon", 1e-5), "momentum": n.get_float("momentum", 0.9), "training": False}
+    if not (mean.known and var.known):
+        y = _with_own_statistics(c, n, (x, scale, bias, mean, var))
+        return [y, mean, var, mean, var]
     y = c.emit1("BatchNormApply", [x, mean, var, scale, bias], attributes)
     # Exports in training mode also return the running statistics: those are state here.
     return [y, mean, var, mean, var]
+
+
+def _with_own_statistics(c: Importer, n: Node, inputs: Sequence[Value]) -> str:
+    """A batch norm whose mean or variance is computed in the graph: gradients flow back through both."""
+    x, scale, bias, mean, var = inputs
+    epsilon = n.get_float("epsilon", 1e-5)
+    if n.get_int("training_mode", 0):  # whatever was computed: the node takes those of its batch
+        attributes = {"epsilon": epsilon, "momentum": n.get_float("momentum", 0.9), "training": True}
+        return c.emit1("BatchNormApply", [x, *c.emit("BatchNormStats", [x]), scale, bias], attributes)
+    channels = (x.shape[1], *(1 for _ in x.shape[2:]))
+    deviation = c.emit1("Sqrt", [c.affine(var, 1.0, epsilon)])
+    centred = c.emit1("Sub", [x, c.reshape(mean, channels)])
+    normalised = c.emit1("Div", [centred, c.reshape(deviation, channels)])
+    return c.emit1("Add", [c.emit1("Mul", [normalised, c.reshape(scale, channels)]), c.reshape(bias, channels)])
 
 
 def over_trailing(c: Importer, value: Value, shape: Sequence[int], what: str) -> str:

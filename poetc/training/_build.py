@@ -198,7 +198,7 @@ class _Step:
 
     def _notes(self, rows: int) -> list[str]:
         notes = [f"{self.count} micro-batches of {rows}: their gradients are added up, then one update"]
-        if any(_uses_batch_statistics(op, self.trained, self.options) for op in self.part.operators):
+        if any(_is_on_batch(self.part, op, self.trained, self.options) for op in self.part.operators):
             notes.append(
                 f"batch-norm takes its statistics from each micro-batch of {rows}, as PyTorch does when it accumulates"
                 " gradients; its running statistics move once for each, so results are not those of the whole batch"
@@ -226,13 +226,13 @@ def takes_batch_statistics(graph: Graph, options: TrainingOptions) -> bool:
     if any(_compares_rows(term) for term in options.losses()):
         return True
     trained = select_parameters(graph, options.train, options.lora)
-    return any(_uses_batch_statistics(op, trained, options) for op in graph.operators)
+    return any(_is_on_batch(graph, op, trained, options) for op in graph.operators)
 
 
 def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOptions) -> frozenset[str]:
     """Biases of convolutions whose output only an instance norm reads, or a batch-norm in training mode.
 
-    Sub tracting the mean takes any shift away again.
+    Subtracting the mean takes any shift away again.
 
     So the gradient is zero, and computing it would give nothing but rounding errors.
     """
@@ -250,7 +250,7 @@ def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOp
         if op.kind == "Reshape":
             return graph.tensors[op.outputs[0]].shape[:2] == shape[:2] and takes_away(op.outputs[0])
         one_group_a_channel = op.kind == "GroupNorm" and op.attributes["groups"] == shape[1]
-        return one_group_a_channel or _uses_batch_statistics(op, trained, options)
+        return one_group_a_channel or _is_on_batch(graph, op, trained, options)
 
     return frozenset(
         op.inputs[2]
@@ -263,11 +263,24 @@ def _cancelled_shifts(graph: Graph, trained: frozenset[str], options: TrainingOp
     )
 
 
-def _uses_batch_statistics(op: Operator, trained: frozenset[str], options: TrainingOptions) -> bool:
+def _uses_batch_statistics(graph: Graph, op: Operator, trained: frozenset[str], options: TrainingOptions) -> bool:
     """A batch-norm whose scale or shift is trained takes its statistics from the batch.
 
-    A frozen one keeps the running statistics, as fine-tuning of the last layers wants it."""
-    return op.kind == "BatchNormApply" and options.batch_norm == "train" and not trained.isdisjoint(op.inputs[3:5])
+    A frozen one keeps the running statistics, as fine-tuning of the last layers wants it. So does one whose statistics
+    are no tensors of the file, but computed of some: there is nothing that could be moved.
+    """
+    return (
+        op.kind == "BatchNormApply"
+        and options.batch_norm == "train"
+        and not trained.isdisjoint(op.inputs[3:5])
+        and all(graph.tensors[t].role is Role.STATISTIC for t in op.inputs[1:3])
+    )
+
+
+def _is_on_batch(graph: Graph, op: Operator, trained: frozenset[str], options: TrainingOptions) -> bool:
+    """Whether an operator is a batch-norm on the statistics of the batch, in the file itself or in its training."""
+    computed = op.kind == "BatchNormApply" and bool(op.attributes.get("training"))
+    return computed or _uses_batch_statistics(graph, op, trained, options)
 
 
 def _declare(b: Builder, graph: Graph, trained: frozenset[str], options: TrainingOptions) -> None:
@@ -315,7 +328,7 @@ def _forward(
         part = part_of(parts, op)
         if part is not None:
             saved[op.outputs[0]] = part.of_input(b, op, b.fresh(f"{op.inputs[0]}.saved")), part.like
-        if _uses_batch_statistics(op, trained, options):
+        if _uses_batch_statistics(graph, op, trained, options):
             statistics = _batch_norm(b, op)
             if any(readers[t] > 1 for t in op.inputs[1:3]):
                 late.append(statistics)

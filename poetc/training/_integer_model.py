@@ -123,6 +123,7 @@ def _norms(graph: Graph) -> dict[str, Operator]:
         if op.kind == "Conv"
         and op.outputs[0] not in graph.outputs
         and [r.kind for r in readers.get(op.outputs[0], ())] == ["BatchNormApply"]
+        and all(t in graph.values for t in readers[op.outputs[0]][0].inputs[1:])
     }
 
 

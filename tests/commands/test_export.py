@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.helper import make_node as node
 
-from poetc import emit, measure
+from poetc import artifact, emit, measure
 from poetc.artifact import Artifact
 from poetc.commands import programs
 from poetc.commands.export import ExportRequest, export, export_onnx, initial_weights
@@ -370,3 +370,23 @@ def test_a_checkpoint_of_the_c_program_is_exported(
     store.write_bytes(data)
     with pytest.raises(UsageError, match=r"store.bin: neither a trained.bin nor a store with a whole checkpoint"):
         read_weights(solved, store)
+
+
+def test_constants_may_be_infinite_and_trained_numbers_may_not(tmp_path: Path) -> None:
+    """A mask of minus infinity is no sign of a training that diverged."""
+    mask = np.where(np.tril(np.ones((4, 4))) > 0, 0, -np.inf).astype(np.float32)
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Add", ["a", "mask"], ["b"]),
+        node("Softmax", ["b"], ["c"], axis=-1),
+        node("MatMul", ["c", "v"], ["y"]),
+    ]
+    weights = {"w": normal(4, 4), "mask": mask, "v": normal(4, 3)}
+    solved = solved_of(save(make(nodes, {"x": (2, 4, 4)}, ["y"], weights), tmp_path), loss="mse")
+    state, expected = trained(solved, tmp_path)
+    artifact.write(solved, tmp_path / "d.poetc", {})
+    export(tmp_path / "d.poetc", ExportRequest(out=tmp_path / "out.onnx"), state=tmp_path / "trained.bin")
+    assert_as_inferred(tmp_path / "out.onnx", solved, expected)
+    for name, number in (("w", np.inf), ("v", np.nan)):
+        with pytest.raises(UsageError, match=rf"{name} holds numbers that are not finite: the training that made it"):
+            export_onnx(solved, {**state, name: np.full_like(state[name], number)}, tmp_path / "other.onnx")
