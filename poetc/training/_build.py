@@ -273,7 +273,7 @@ def _uses_batch_statistics(graph: Graph, op: Operator, trained: frozenset[str], 
         op.kind == "BatchNormApply"
         and options.batch_norm == "train"
         and not trained.isdisjoint(op.inputs[3:5])
-        and all(graph.tensors[t].role is Role.STATISTIC for t in op.inputs[1:3])
+        and all(graph.tensors[t].role.is_state for t in op.inputs[1:3])
     )
 
 
