@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Semantics, Step, settled
+from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Step, settled
 
 NEVER = 1 << 30  # a position after everything: "no further need"
 
@@ -58,10 +58,9 @@ class Model:
             for i in inputs:
                 self.expiry[i] = min(self.expiry[i], v)
         self.op_ns = [o.time_ns for o in ops]
-        page_time = 0 if problem.semantics is Semantics.POET else 1
         # Time on the bus. A synchronous transfer takes the processor's time too, so it adds to that of the schedule.
-        self.bus_in_ns = [t.page_in_ns * page_time for t in tensors]
-        self.bus_out_ns = [t.page_out_ns * page_time for t in tensors]
+        self.bus_in_ns = [t.page_in_ns for t in tensors]
+        self.bus_out_ns = [t.page_out_ns for t in tensors]
         self.overlaps = problem.paging is Paging.DMA
         self.in_ns = [0] * len(tensors) if self.overlaps else self.bus_in_ns
         self.out_ns = [0] * len(tensors) if self.overlaps else self.bus_out_ns

@@ -8,7 +8,7 @@ from poetc.devices.features import features_of
 from poetc.devices.loops import machine_of
 from poetc.devices.profile import DeviceProfile
 from poetc.graph import Graph
-from poetc.scheduling.problem import OperatorSpec, Paging, Problem, Semantics, TensorSpec, Variant
+from poetc.scheduling.problem import OperatorSpec, Paging, Problem, TensorSpec, Variant
 
 # Of runtime/kernels/poetc_threads.h: kernels with less work, in multiply-adds, run alone.
 LEAST_WORK, ELEMENT_WORK = 200_000, 8
@@ -65,7 +65,7 @@ def in_threads(problem: Problem, plain: Problem, threads: Threads) -> Problem:
 
     def tensor(spec: TensorSpec) -> TensorSpec:
         spec = replace(spec, move_pj=spec.move_pj + waiting(spec.move_ns))
-        if problem.paging is not Paging.SYNC or problem.semantics is Semantics.POET:
+        if problem.paging is not Paging.SYNC:
             return spec
         out, back = spec.page_out_pj + waiting(spec.page_out_ns), spec.page_in_pj + waiting(spec.page_in_ns)
         return replace(spec, page_out_pj=out, page_in_pj=back)

@@ -34,7 +34,6 @@ from poetc.scheduling.problem import (
     Place,
     Problem,
     ProcessorSpec,
-    Semantics,
     TensorSpec,
     Variant,
 )
@@ -89,7 +88,6 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Scope",
-    "Semantics",
     "SolveOptions",
     "Status",
     "Stay",

@@ -15,7 +15,7 @@ from poetc.errors import CheckFailed
 from poetc.scheduling._banks import Access, access_cost, operator_access
 from poetc.scheduling._queues import Queues
 from poetc.scheduling._state import state_chains
-from poetc.scheduling.problem import Paging, Problem, Semantics
+from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule, Step
 
 
@@ -125,7 +125,6 @@ class _Replay:
         self.problem, self.tensors = problem, problem.tensors
         self.fixed_bytes = problem.base_bytes + (problem.page_buffer_bytes if pages else 0)
         # In POET's MILP a transfer costs energy but no time.
-        self.page_time = problem.semantics is not Semantics.POET
         self.resident = {i: t.size_bytes for i, t in enumerate(self.tensors) if t.initial == "ram"}  # bytes it occupies
         self.resident_bytes = sum(self.resident.values())
         self.since = dict.fromkeys(self.resident, 0)
@@ -245,7 +244,7 @@ class _Replay:
         if self.banks:
             extra_ns = self.spend([(self.problem.banks[self.bank[t]], tensor.size_bytes, 0)])
             self.count_banks({})
-        self.queues.transfer(t, (tensor.page_out_ns if self.page_time else 0) + extra_ns, len(self.ram), out=True)
+        self.queues.transfer(t, tensor.page_out_ns + extra_ns, len(self.ram), out=True)
         self.count_ram(self.queues.in_flight_bytes, tensor.name)
         self.page_outs += 1
         self.energy_pj += tensor.page_out_pj
@@ -276,7 +275,7 @@ class _Replay:
             self.bank[t] = self.banks[t]
             extra_ns = self.spend([(self.problem.banks[self.bank[t]], 0, tensor.size_bytes)])
             self.count_banks({self.bank[t]: tensor.size_bytes}, tensor.name)
-        self.queues.transfer(t, (tensor.page_in_ns if self.page_time else 0) + extra_ns, len(self.ram), out=False)
+        self.queues.transfer(t, tensor.page_in_ns + extra_ns, len(self.ram), out=False)
         self.count_ram(self.queues.in_flight_bytes + tensor.size_bytes, tensor.name)
         self.enter(t, tensor.size_bytes)
         self.page_ins += 1

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from poetc.scheduling._transfers import hide_transfers, overlapped_ns, ram_of_steps_bytes
-from poetc.scheduling.problem import OperatorSpec, Paging, Problem, Semantics
+from poetc.scheduling.problem import OperatorSpec, Paging, Problem
 from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Step
 
 Action = Compute | PageIn | PageOut
@@ -52,9 +52,8 @@ class Completer:
         self._optional = [self._optional_pairs(o) for o in problem.operators]
         self._extra = [o.workspace_bytes + sum(self._sizes[t] for t in o.outputs) for o in problem.operators]
         self._costs = [(o.energy_pj, o.time_ns) for o in problem.operators]
-        page_time = problem.semantics is not Semantics.POET
-        self._out_costs = [(t.page_out_pj, t.page_out_ns if page_time else 0) for t in problem.tensors]
-        self._in_costs = [(t.page_in_pj, t.page_in_ns if page_time else 0) for t in problem.tensors]
+        self._out_costs = [(t.page_out_pj, t.page_out_ns) for t in problem.tensors]
+        self._in_costs = [(t.page_in_pj, t.page_in_ns) for t in problem.tensors]
         self._final = [t.final == "ram" for t in problem.tensors]
         self._initial = [i for i, t in enumerate(problem.tensors) if t.initial == "ram"]
         # Steps are immutable: one object each, shared by all schedules made here.

@@ -238,11 +238,19 @@ def _read(data: bytes | str, kind: type[T], format: str, source: str) -> T:
 
 
 def _take_old_keys(document: Any) -> None:
-    """Rename the keys of version 0.1 in a problem document; one that has both names is left to be refused."""
+    """Rename the keys of version 0.1 in a problem document; one that has both names is left to be refused.
+
+    Documents of version 0.2 said with `semantics` whether paging takes time.
+    """
     operators = document.get("operators") if isinstance(document, dict) else None
     for operator in operators if isinstance(operators, list) else ():
         if isinstance(operator, dict) and OLD_VARIANTS_KEY in operator and "low_workspace" not in operator:
             operator["low_workspace"] = operator.pop(OLD_VARIANTS_KEY)
+    if isinstance(document, dict) and document.get("semantics") in ("exact", "poet"):
+        tensors = document.get("tensors") if document.pop("semantics") == "poet" else None
+        for tensor in tensors if isinstance(tensors, list) else ():
+            if isinstance(tensor, dict):
+                tensor.update(page_in_ns=0, page_out_ns=0)
 
 
 def _broken(error: Exception) -> str:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from poetc.scheduling.problem import Paging, Problem, Semantics
+from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Step
 
 
@@ -194,7 +194,6 @@ def workspace_ends(problem: Problem, steps: Sequence[Step]) -> dict[int, int]:
     With one processor it is the next one.
     """
     queues = Queues(problem)
-    counts = problem.semantics is not Semantics.POET
     for position, step in enumerate(steps):
         match step:
             case Compute(index, _, processor):
@@ -203,9 +202,9 @@ def workspace_ends(problem: Problem, steps: Sequence[Step]) -> dict[int, int]:
             case Free(t):
                 queues.free(t, position)
             case PageOut(t):
-                queues.transfer(t, problem.tensors[t].page_out_ns if counts else 0, position, out=True)
+                queues.transfer(t, problem.tensors[t].page_out_ns, position, out=True)
             case PageIn(t):
-                queues.transfer(t, problem.tensors[t].page_in_ns if counts else 0, position, out=False)
+                queues.transfer(t, problem.tensors[t].page_in_ns, position, out=False)
             case Move(t):
                 queues.move(t, problem.tensors[t].move_ns or 0, position)
     queues.finish(len(steps))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.scheduling.problem import Problem, Semantics
+from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Step
 
 
@@ -20,14 +20,13 @@ class Clock:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._counts = problem.semantics is not Semantics.POET
         self.now_ns = 0
         self._bus_ns = [0, 0]  # when each channel is free: out, in; the same number if they share the bus
         self.out_ns: dict[int, int] = {}  # when the last page-out of a tensor is through
         self._in_ns: dict[int, int] = {}  # when the last page-in of a tensor is through
 
     def _transfer(self, channel: int, after_ns: int, duration_ns: int) -> int:
-        end = max(self.now_ns, after_ns, self._bus_ns[channel]) + (duration_ns if self._counts else 0)
+        end = max(self.now_ns, after_ns, self._bus_ns[channel]) + duration_ns
         self._bus_ns = [end, end] if not self._problem.dma_full_duplex else self._bus_ns
         self._bus_ns[channel] = end
         return end

@@ -24,11 +24,6 @@ class Paging(enum.StrEnum):
     DMA = "dma"  # a transfer overlaps compute: see scheduling/_transfers.py
 
 
-class Semantics(enum.StrEnum):
-    EXACT = "exact"
-    POET = "poet"  # as POET's MILP counts (see solvers/published/poet.py): paging takes no time, ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
     name: str
@@ -188,7 +183,6 @@ class Problem:
     store_capacity_bytes: int | None = None
     write_limit_bytes: int | None = None  # that a schedule writes to the store at most, which wears out
     alignment_bytes: int = 16
-    semantics: Semantics = Semantics.EXACT
     device: str = ""
     processors: tuple[ProcessorSpec, ...] = ()
     banks: tuple[BankSpec, ...] = ()

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from poetc.scheduling import BankSpec, OperatorSpec, Paging, Problem, Semantics
+from poetc.scheduling import BankSpec, OperatorSpec, Paging, Problem
 from poetc.solvers.highs import COST_SCALE, TOLERANCE, Mip
 
 MOST_ENTRIES = 400_000  # of an LP that is solved
@@ -30,7 +30,7 @@ def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
     add up.
     """
     overlaps = problem.paging is Paging.DMA and not problem.objective.adds_up_in_overlap
-    if not problem.banks or overlaps or problem.semantics is not Semantics.EXACT:
+    if not problem.banks or overlaps:
         return 0
     order = sorted(range(len(problem.banks)), key=lambda b: (_price(problem, problem.banks[b]), b))
     found = 0

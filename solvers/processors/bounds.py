@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from poetc.scheduling import OperatorSpec, Paging, Problem, Semantics, TensorSpec, Variant
+from poetc.scheduling import OperatorSpec, Paging, Problem, TensorSpec, Variant
 from poetc.solvers.highs import Mip
 from poetc.solvers.processors.hand_overs import least_with_hand_overs
 from poetc.solvers.processors.placing import makers_of
@@ -73,8 +73,7 @@ def relaxed(problem: Problem) -> Relaxed:
         return replace(part, energy_pj=energy_pj, time_ns=time_ns, elsewhere=(), low_workspace=tuple(variants))
 
     def transfer(energy_pj: int, time_ns: int) -> tuple[int, int]:
-        takes_time = problem.paging is Paging.SYNC and problem.semantics is not Semantics.POET
-        time_ns = time_ns if takes_time else 0
+        time_ns = time_ns if problem.paging is Paging.SYNC else 0
         energy = (energy_pj * 1000 - idle[0] * time_ns) * GRAIN + total_uw * weights[0] * time_ns
         return energy // (1000 * GRAIN), weights[0] * time_ns // GRAIN
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from poetc.scheduling import Compute, Free, Paging, Problem, ScheduleError, Semantics, Step, verify_parts
+from poetc.scheduling import Compute, Free, Paging, Problem, ScheduleError, Step, verify_parts
 from poetc.solvers.processors.bounds import GRAIN, weights_of
 
 OPERATORS = 14  # with more of them no search has ended in time
@@ -56,7 +56,6 @@ def can_search(problem: Problem) -> bool:
         len(problem.processors) > 1
         and len(problem.operators) <= OPERATORS
         and not problem.banks
-        and problem.semantics is Semantics.EXACT
         and without_paging
         and all(p.active_uw >= p.idle_uw for p in problem.processors)
         and all(1000 * c[1] >= idle[p] * c[0] for o in problem.operators for p, c in _costs(problem, o.cost_on))

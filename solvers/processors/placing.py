@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from poetc.scheduling import OperatorSpec, Paging, Problem, Semantics, TensorSpec, Variant
+from poetc.scheduling import OperatorSpec, Paging, Problem, TensorSpec, Variant
 from poetc.solvers.highs import COST_SCALE, Mip
 
 Placement = tuple[int, ...]  # the processor of each operator
@@ -81,7 +81,7 @@ def _with_idle(problem: Problem, tensor: TensorSpec, others_uw: int) -> TensorSp
         return -(-(time_ns or 0) * others_uw // 1000)
 
     moved = replace(tensor, move_pj=tensor.move_pj + more(tensor.move_ns))
-    if problem.paging is not Paging.SYNC or problem.semantics is Semantics.POET:
+    if problem.paging is not Paging.SYNC:
         return moved
     return replace(
         moved,

@@ -1,11 +1,11 @@
 """The reader of POET's own problems, one JSON each ("format": "poet-instance/1"): graph and costs as POET builds them.
 
 Nodes carry runtime (s), energy (J), output bytes, and page costs (J, s); every node makes one tensor. The Problem that
-comes out has `Semantics.POET`: only outputs occupy RAM and paging takes no time. Every solution of POET's MILP becomes
-a schedule of this Problem with the same energy and no more RAM. Its page-in, usable from stage t + 1, happens at the
-end of stage t, when only tensors of stage t + 1 are resident. Its page-out happens at the start of its stage. The
-converse does not hold: a page-in here may wait until right before its reader. So the optimum here is at most POET's,
-and a lower bound here is one for POET's too.
+comes out counts as that MILP does: only outputs occupy RAM and paging takes no time. Every solution of POET's MILP
+becomes a schedule of this Problem with the same energy and no more RAM. Its page-in, usable from stage t + 1, happens
+at the end of stage t, when only tensors of stage t + 1 are resident. Its page-out happens at the start of its stage.
+The converse does not hold: a page-in here may wait until right before its reader. So the optimum here is at most
+POET's, and a lower bound here is one for POET's too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from poetc.errors import UsageError
-from poetc.scheduling import OperatorSpec, Paging, Problem, Semantics, TensorSpec
+from poetc.scheduling import OperatorSpec, Paging, Problem, TensorSpec
 
 _PICO = 10**12
 _NANO = 10**9
@@ -45,8 +45,6 @@ def load_poet_instance(path: str | Path, *, budget: float | int, deadline: float
             size_bytes=int(node["mem_bytes"]),
             page_in_pj=round(node["page_in_j"] * _PICO),
             page_out_pj=round(node["page_out_j"] * _PICO),
-            page_in_ns=round(node["page_in_s"] * _NANO),
-            page_out_ns=round(node["page_out_s"] * _NANO),
         )
         for node in nodes
     )
@@ -72,6 +70,5 @@ def load_poet_instance(path: str | Path, *, budget: float | int, deadline: float
         deadline_ns=None if deadline is None else int(deadline * once),
         paging=Paging.SYNC,
         alignment_bytes=1,
-        semantics=Semantics.POET,
         device=str(data["platform"]),
     )

@@ -23,9 +23,9 @@ The continuous U[t,k] are the RAM while operator k runs in stage t. Minimise sum
 The formulation follows sections 4.1-4.3 of the paper and the released code (commit 6e63098), which differ in nothing
 that matters here.
 
-The formulation decides less than a Problem allows. Under `Semantics.POET` it stands as it is. A page-in is usable one
-stage late, and paging takes no time. In-place and the order of recomputation are not decided. An unread output stays
-until its stage ends. Under `Semantics.EXACT` the time of paging counts for the deadline too.
+The formulation decides less than a Problem allows. A page-in is usable one stage late. In the paper paging takes no
+time; here the times of the Problem count for the deadline. In-place and the order of recomputation are not decided.
+An unread output stays until its stage ends.
 
 A Problem needs more than the paper has. It has tensors that are there at the start or wanted at the end, and several
 outputs an operator. Workspace is added to U while its operator runs. Some operators must not be repeated, and tensors

@@ -324,3 +324,15 @@ def test_banks_come_back() -> None:
     with_banks["budget_bytes"] = 999
     with pytest.raises(UsageError, match=r"\$.budget_bytes: 999 is not the sum of the banks' budgets, 1000"):
         problem_from_json(json.dumps(with_banks))
+
+
+def test_a_problem_of_version_0_2_says_whether_paging_takes_time() -> None:
+    old, free = document(), document()
+    old["semantics"] = "exact"
+    assert problem_from_json(json.dumps(old)) == problem_from_json(json.dumps(document()))
+    old["semantics"] = "poet"
+    for tensor in free["tensors"]:
+        tensor.update(page_in_ns=0, page_out_ns=0)
+    assert problem_from_json(json.dumps(old)) == problem_from_json(json.dumps(free))
+    with pytest.raises(UsageError, match="unknown field `semantics`"):
+        problem_from_json(json.dumps(document() | {"semantics": "other"}))

@@ -141,7 +141,7 @@ def invalid_bounds(seed: int) -> list[str] | None:
 
 def poet_like(seed: int, layers: int) -> Problem:
     """What POET is about: a forward chain with skips and its mirror image, one output each, no in-place."""
-    from poetc.scheduling import OperatorSpec, Paging, Semantics, TensorSpec
+    from poetc.scheduling import OperatorSpec, Paging, TensorSpec
 
     random = Random(seed)
     edges: list[tuple[int, int]] = []
@@ -162,8 +162,6 @@ def poet_like(seed: int, layers: int) -> Problem:
             size_bytes=random.randint(1, 8) * 16,
             page_in_pj=random.randint(20, 90),
             page_out_pj=random.randint(20, 90),
-            page_in_ns=1,
-            page_out_ns=1,
         )
         for k in range(count)
     )
@@ -184,6 +182,5 @@ def poet_like(seed: int, layers: int) -> Problem:
         tensors=tensors,
         budget_bytes=1 << 30,
         paging=Paging.SYNC if random.random() < 0.7 else Paging.NONE,
-        semantics=Semantics.POET,
     )
     return with_budget(problem, random.choice((0.1, 0.3, 0.5)))

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from poetc.errors import InfeasibleError
-from poetc.scheduling import Compute, PageOut, Paging, Problem, Schedule, Semantics, SolveOptions, Trace, verify
+from poetc.scheduling import Compute, PageOut, Paging, Problem, Schedule, SolveOptions, Trace, verify
 from poetc.solvers import solve
 from poetc.solvers.published._baseline import Baseline
 from poetc.solvers.published._chain import ChainTape, chain_of
@@ -204,7 +204,6 @@ def without_paging(problem: Problem, fraction: float) -> Problem:
         problem,
         budget_bytes=int(low + (high - low) * fraction),
         paging=Paging.NONE,
-        semantics=Semantics.EXACT,
     )
 
 

@@ -28,7 +28,6 @@ from poetc.scheduling import (
     Proof,
     Schedule,
     Scope,
-    Semantics,
     Status,
     Step,
     verify,
@@ -132,7 +131,6 @@ class _Moves:
         self.pairings = [list(_pairings(problem, k)) for k in range(len(problem.operators))]
         self.final_ram = _mask(i for i, t in enumerate(problem.tensors) if t.final == "ram")
         self.final_store = _mask(i for i, t in enumerate(problem.tensors) if t.final == "store")
-        self.page_time = problem.semantics is not Semantics.POET
 
     def start(self) -> State | None:
         ram = _mask(i for i, t in enumerate(self.problem.tensors) if t.initial == "ram")
@@ -199,7 +197,7 @@ class _Moves:
     def page_ins(self, fetched: int) -> tuple[tuple[Step, ...], int, int]:
         """(steps, energy, time)."""
         tensors = [self.problem.tensors[t] for t in _bits(fetched)]
-        time = sum(t.page_in_ns for t in tensors) if self.page_time else 0
+        time = sum(t.page_in_ns for t in tensors)
         return tuple(PageIn(t) for t in _bits(fetched)), sum(t.page_in_pj for t in tensors), time
 
     def page_outs(self, leaving: int, store: int) -> Iterator[tuple[int, tuple[Step, ...], int, int]]:
@@ -214,7 +212,7 @@ class _Moves:
             limit = self.problem.write_limit_bytes
             fits = (capacity is None or stored <= capacity) and (limit is None or stored - there <= limit)
             if not chosen or fits:
-                time = sum(tensors[t].page_out_ns for t in chosen) if self.page_time else 0
+                time = sum(tensors[t].page_out_ns for t in chosen)
                 energy = sum(tensors[t].page_out_pj for t in chosen)
                 yield _mask(chosen), tuple(PageOut(t) for t in chosen), energy, time
 

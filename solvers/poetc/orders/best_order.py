@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from poetc.scheduling import Problem, Semantics, SolveOptions
+from poetc.scheduling import Problem, SolveOptions
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
@@ -32,7 +32,7 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, low_traffic_
     annealing, the rest for races; bounds get the remainder.
     """
     model = Model(problem)
-    if model.n_ops > ORDERS.most_operators or problem.semantics is Semantics.POET:
+    if model.n_ops > ORDERS.most_operators:
         return None
     capacity = model.paging_capacity if model.must_page else model.capacity
     overflow = Overflow(model, capacity)
