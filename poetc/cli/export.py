@@ -42,7 +42,7 @@ Examples:
     "--safetensors",
     type=_options.FILE,
     metavar="FILE",
-    help="Write them to a .safetensors file (pip install '.[safetensors]' in the clone).",
+    help="Write them to a .safetensors file.",
 )
 @click.option(
     "--adapter",

@@ -153,10 +153,14 @@ def export_onnx(
     if is_integer:
         graph, names = original, {name: name for name in original.tensors}
     wanted = replace(graph, values={**graph.values, **{n: a for n, a in trained.items() if n in graph.values}})
+    untied: list[frontend.Untied] = []
     if updates.adapters:
-        wanted = _merged(wanted, original, updates, names, source)
-        names = {n: n for n in original.values}
-    changed = {names[n]: _array(wanted, n) for n in differing(wanted, original) or () if _is_given(original, names[n])}
+        wanted, untied = _merged(wanted, original, updates, names, source)
+        names = {n: n for n in wanted.values}
+        others = differing(replace(original, values={n: wanted.values[n] for n in original.values}), original) or ()
+    else:
+        others = differing(wanted, original) or ()
+    changed = {names[n]: _array(wanted, n) for n in others if _is_given(original, names[n])}
     with new_files(out, data, force=force) as staged:
         written = frontend.write_back(
             source,
@@ -167,6 +171,7 @@ def export_onnx(
             random_weights=given["random_weights"],
             new_head=given["new_head"],
             quantized=given["quantized"],
+            untied=untied,
         )
         rounded = {n: written.values[m] for n, m in names.items() if m in written.values}
         _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, given)
@@ -186,8 +191,10 @@ def _adapters_of(solved: Artifact, original: Graph) -> Updates:
     return training.select_updates(original, train, lora) if lora else Updates()
 
 
-def _merged(adapted: Graph, original: Graph, updates: Updates, names: Mapping[str, str], source: Path) -> Graph:
-    """`original` with the adapters of the trained model added to its weights.
+def _merged(
+    adapted: Graph, original: Graph, updates: Updates, names: Mapping[str, str], source: Path
+) -> tuple[Graph, list[frontend.Untied]]:
+    """`original` with the adapters of the trained model added to its weights, and those that are tied no longer.
 
     UnsupportedModelError where it computes anything else than the model with adapters.
     """
@@ -195,7 +202,12 @@ def _merged(adapted: Graph, original: Graph, updates: Updates, names: Mapping[st
     whole = training.merged(original, updates, values)
     if not _computes_alike(adapted, whole):
         raise UnsupportedModelError(f"{source}: with merged adapters it would be another model; write --adapter")
-    return whole
+    untied = []
+    for weight, own in training.untied_by_merging(original, updates).items():
+        layer = training.layers_of(original)[weight]
+        nodes = tuple(dict.fromkeys(op.source for op in layer.operators))
+        untied.append(frontend.Untied(own, _array(whole, own), layer.axis == 1, nodes))
+    return whole, untied
 
 
 def training_options(solved: Artifact) -> TrainingOptions:

@@ -18,31 +18,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 import yaml
 
 from poetc import artifact, measure
 from poetc.artifact import Artifact
 from poetc.commands import advice
 from poetc.commands.adapter_files import lora_of
-from poetc.commands.export import (
-    ExportRequest,
-    export_arrays,
-    export_onnx,
-    find_model,
-    initial_weights,
-    require_free,
-)
+from poetc.commands.export import export_onnx, find_model, require_free
 from poetc.commands.facts import decided
 from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH
 from poetc.commands.programs import graph_of, training_program
+from poetc.commands.rehearsal import ADAPTER, rehearse, write_adapter
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph
 from poetc.commands.solve import solve
 from poetc.commands.trainer import trainer
-from poetc.commands.weights import by_graph_name, model_of
+from poetc.commands.weights import model_of
 from poetc.datasets import (
     Augmentation,
     Batches,
@@ -59,7 +51,7 @@ from poetc.datasets import (
 from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import finite, read_file, write_text
-from poetc.graph import Array, Graph, Role, TrainingGraph
+from poetc.graph import Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,
     CheckpointStore,
@@ -81,7 +73,6 @@ from poetc.training import CLIPPED, TRAINING, TrainingOptions, rates
 
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT, CONFIG = "run.json", "solved", "training.json", "run.yaml"
-ADAPTER = Path("adapter") / "adapter_model.safetensors"  # peft's name
 PAGE = "report.html"
 MAY_CHANGE = ("epochs", "save_every", "elastic")  # between the beginning of a training and its resumption
 
@@ -137,34 +128,6 @@ def _follow_memory(session: Session) -> None:
         session.follow_memory(os.environ.get("POETC_CGROUP"))
     except SessionError as error:
         raise UsageError(f"--elastic: {error}") from None
-
-
-def _rehearse(solved: Artifact, request: TrainRequest, note: Progress) -> None:
-    """Write the files of the end of a training, from weights that differ a little from the untrained ones.
-
-    Equal weights would hide a refusal of the end: an adapter cannot be merged into a weight that another operator reads
-    too. Raises the errors of the end, before the first step.
-    """
-    random = np.random.default_rng(0)
-    state = {
-        name: array + np.float32(0.05) * random.random(array.shape, np.float32) if array.dtype == np.float32 else array
-        for name, array in initial_weights(solved).items()
-    }
-    with TemporaryDirectory(dir=request.directory, prefix=".rehearsal-") as scratch:
-        if lora_of(solved)[1]:
-            _write_adapter(solved, state, Path(scratch) / ADAPTER, note)
-        export_onnx(solved, state, Path(scratch) / request.out.name)
-
-
-def _write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, note: Progress) -> None:
-    """The trained adapters for peft. A note says why there is no file where it cannot be."""
-    path.parent.mkdir(exist_ok=True)
-    try:
-        export_arrays(
-            solved, by_graph_name(solved, state, "the trained state"), ExportRequest(adapter=path, force=True)
-        )
-    except (UnsupportedModelError, UsageError) as error:
-        note(f"{path} is not written: {error}")
 
 
 def directory_of(out: Path) -> Path:
@@ -299,7 +262,7 @@ def train(
     if checkpoint is None:
         progress("trying the way out")
         with _removed_if_no_step_ran(request, store):
-            _rehearse(solved, request, note)
+            rehearse(solved, request.directory, request.out, note, has_average=request.ema is not None)
     outcome = None if checkpoint is None else outcome_of(checkpoint, options)
     clipped: dict[str, int] = {}
     if outcome is None:
@@ -336,8 +299,10 @@ def train(
     progress("writing the model")
     base_bytes = solved.problem.base_bytes
     if lora_of(solved)[1]:  # first: they are small, and the model can be made from them
-        _write_adapter(solved, outcome.state, request.directory / ADAPTER, note)
+        write_adapter(solved, outcome.state, request.directory / ADAPTER, note)
     written = export_onnx(solved, outcome.state, request.out, force=request.force or request.resume)
+    for text in written["notes"]:
+        note(text)
     document = {
         "model": str(solved.summary["model"]),
         "output": str(request.out),

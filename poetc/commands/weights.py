@@ -105,11 +105,12 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
 
 def read_safetensors(path: Path) -> dict[str, Array]:
     """The arrays of a .safetensors file by its own names."""
-    safetensors = _safetensors()
+    from safetensors.numpy import load_file  # loaded where it is needed: the command line starts faster
+
     with open_file(path):
         pass  # A file that is no regular one is refused here.
     try:
-        return dict(safetensors.load_file(path))
+        return dict(load_file(path))
     except OSError:
         raise
     except Exception as error:  # SafetensorError, and KeyError for element types that numpy does not have
@@ -117,17 +118,10 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def safetensors_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """A .safetensors file. UsageError where the package is not installed."""
-    return bytes(_safetensors().save({n: np.ascontiguousarray(a) for n, a in arrays.items()}))
+    """A .safetensors file."""
+    from safetensors.numpy import save
 
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.numpy
-    except ImportError:
-        remedy = "pip install '.[safetensors]' in the clone"
-        raise UsageError(f".safetensors files need the package safetensors: {remedy}") from None
-    return safetensors.numpy
+    return bytes(save({n: np.ascontiguousarray(a) for n, a in arrays.items()}))
 
 
 def some(names: Iterable[str]) -> str:

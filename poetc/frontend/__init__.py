@@ -7,6 +7,7 @@ from poetc.frontend._new_head import NewHead
 from poetc.frontend._node import Node
 from poetc.frontend._reading import external_files
 from poetc.frontend._translations import onnx_operator
+from poetc.frontend._untying import Untied
 from poetc.frontend._writing import DATA_SUFFIX, Written, write_back
 from poetc.frontend.facts import probabilities
 from poetc.frontend.roles import ParameterDecision, parameter_decisions
@@ -18,6 +19,7 @@ __all__ = [
     "Node",
     "ParameterDecision",
     "Sizes",
+    "Untied",
     "Written",
     "external_files",
     "load",

@@ -6,7 +6,7 @@ made again. Weights that the file cannot hold apart, or does not have, get an in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from poetc.frontend._reading import (
     tensor_dtype,
 )
 from poetc.frontend._training_step import with_forward_part
+from poetc.frontend._untying import Untied, untie
 from poetc.frontend._values import absent_value
 from poetc.graph import Array, Graph, Origin, TensorType, materialize
 
@@ -59,14 +60,15 @@ def write_back(
     random_weights: int | None = None,
     new_head: NewHead | None = None,
     quantized: bool = False,
+    untied: Sequence[Untied] = (),
 ) -> Written:
     """Write the model `source`, which was imported as `graph`, to `out`, with `changed` as values of weights.
 
     External data go to one file beside `out`, whose name is `out`'s with DATA_SUFFIX. UnsupportedModelError names
     weights whose new numbers the file cannot hold: in a narrower type and not `rounding`. `quantized`: a QDQ model
-    stays one, and its integers take the numbers.
+    stays one, and its integers take the numbers. `untied`: weights that get an initializer of their own.
     """
-    return _Writer(source, graph, rounding, random_weights, new_head, quantized, changed).write(changed, out)
+    return _Writer(source, graph, rounding, random_weights, new_head, quantized, changed).write(changed, untied, out)
 
 
 class _Writer:
@@ -99,7 +101,7 @@ class _Writer:
         self.narrow: list[str] = []
         self.dequantized: list[str] = []
 
-    def write(self, changed: Mapping[str, Array], out: Path) -> Written:
+    def write(self, changed: Mapping[str, Array], untied: Sequence[Untied], out: Path) -> Written:
         unknown = sorted(set(changed) - set(self.graph.origins))
         if unknown:
             raise UnsupportedModelError(f"{self.source}: {_some(unknown)} cannot be put back: computed at import")
@@ -114,6 +116,7 @@ class _Writer:
         self._apply(edits, changed)
         for name, array in changed.items():
             self._put(name, array)
+        self._untie(untied)
         self._refuse()
         if count := sum(map(_in_training_mode, self.model.graph.node)):
             self.notes.append(
@@ -165,6 +168,18 @@ class _Writer:
             added.append(edit.name)
         if added:
             self.notes.append(f"{_some(added)}: new in the file, which had one for equal ones, or none for zeros")
+
+    def _untie(self, weights: Sequence[Untied]) -> None:
+        if not weights:
+            return
+        self.model = inlined(self.model, self.source)
+        for weight, dtype, stored in untie(self.model.graph, weights):
+            self.written[weight.name] = stored
+            if not np.isfinite(stored).all() or (not self.rounding and not np.array_equal(stored, weight.array)):
+                self.narrow.append(f"{weight.name} ({dtype})")
+        self.notes.append(
+            f"{_some([w.name for w in weights])}: new in the file; other operators read the weight without the adapter"
+        )
 
     # --- numbers ---
 

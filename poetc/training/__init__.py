@@ -1,7 +1,7 @@
 """Graph → TrainingGraph: loss, backward operators, optimizer updates."""
 
 from poetc.ops._integers import RESCALES
-from poetc.training._adapters import merged, with_adapters
+from poetc.training._adapters import merged, untied_by_merging, with_adapters
 from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
 from poetc.training._declarations import INTEGERS, PRECISIONS, TRAINING
@@ -59,6 +59,7 @@ __all__ = [
     "select_updates",
     "share_of",
     "takes_batch_statistics",
+    "untied_by_merging",
     "with_adapters",
     "with_own_names",
 ]

@@ -116,15 +116,41 @@ def merged(graph: Graph, updates: Updates, values: Mapping[str, Array]) -> Graph
     """The model `graph`, without adapters, in which each weight W is W + scale · B · A.
 
     `values` holds the numbers of its tensors, and of the factors, by name; the graph's stand for missing ones. The sum
-    is made in float64 and rounded once.
+    is made in float64 and rounded once. Where operators without the adapter read W too, its products read a tensor of
+    their own, which `untied_by_merging` names.
     """
     layers, names = layers_of(graph), adapter_names(graph, updates.adapters)
+    untied = untied_by_merging(graph, updates)
     result = {n: values.get(n, v) for n, v in graph.values.items()}
+    tensors, operators = dict(graph.tensors), {op.name: op for op in graph.operators}
     for weight, adapter in updates.adapters.items():
         layer, type = layers[weight], graph.tensors[weight].type
         a, b = (np.asarray(values[n], np.float64) for n in names[weight])
         delta = adapter.scale * (b.reshape(layer.outputs, -1) @ a.reshape(adapter.rank, -1))
         delta = delta.T if layer.axis == 0 else delta
         total = materialize(result[weight], type) + delta.reshape(type.shape)
-        result[weight] = np.asarray(total, np.float32)
-    return replace(graph, values=result)
+        own = untied.get(weight, weight)
+        result[own] = np.asarray(total, np.float32)
+        tensors[own] = replace(tensors[weight], name=own)
+        for op in layer.operators if own != weight else ():
+            operators[op.name] = replace(op, inputs=(op.inputs[0], own, *op.inputs[2:]))
+    return replace(graph, tensors=tensors, operators=tuple(operators.values()), values=result)
+
+
+def untied_by_merging(graph: Graph, updates: Updates) -> dict[str, str]:
+    """Weights that operators without the adapter read too: the name of the tensor that the products get in its place.
+
+    A weight that a product reads in another shape than it has stays tied.
+    """
+    layers, found = layers_of(graph), dict[str, str]()
+    for weight in updates.adapters:
+        products = {op.name for op in layers[weight].operators}
+        reading = [op for op in graph.operators if weight in op.inputs]
+        as_it_is = all(op.inputs[1] == weight for op in layers[weight].operators)
+        if as_it_is and any(op.name not in products for op in reading):
+            name, number = f"{weight}.merged", 1
+            while name in graph.tensors or name in found.values():
+                number += 1
+                name = f"{weight}.merged{number}"
+            found[weight] = name
+    return found

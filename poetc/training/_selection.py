@@ -303,7 +303,7 @@ def _shares(graph: Graph, pattern: str, part: Channels, term: str) -> dict[str, 
 def _read_beside_products(graph: Graph) -> set[str]:
     """Weights that another operator than a product reads, such as the table of an embedding that is the head too.
 
-    An adapter beside such a product cannot be merged into the weight, since the other reader would see it.
+    An adapter beside such a product unties the weight in the written file: a user names it with a pattern.
     """
     roots = view_roots(graph)
     others = (op for op in graph.operators if op.kind not in PRODUCTS)
