@@ -161,14 +161,16 @@ def new_files(path: Path, *beside: Path, force: bool = False) -> Iterator[Path]:
     """A place to write `path` to, which gets its name when the block ends well; otherwise nothing is changed.
 
     Files of the names of `beside` that are written next to it, in the same folder, go with it, before it. UsageError
-    where one of them exists, unless `force`.
+    where one of them exists, unless `force`. A link is followed, also where its file does not exist yet.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    end = end_of_link(path)
+    if end == path:
+        path.parent.mkdir(parents=True, exist_ok=True)
     place = None
     try:
-        place = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        place = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=end.parent))
         yield place / path.name
-        moves = [(place / p.name, p) for p in (*beside, path) if (place / p.name).exists()]
+        moves = [(place / p.name, end_of_link(p)) for p in (*beside, path) if (place / p.name).exists()]
         for staged, target in moves:
             if target.exists() and not force:
                 raise UsageError(f"{target}: exists; write to another file, or replace it with --force")
@@ -186,6 +188,21 @@ def new_files(path: Path, *beside: Path, force: bool = False) -> Iterator[Path]:
     finally:
         if place is not None:
             shutil.rmtree(place, ignore_errors=True)
+
+
+def end_of_link(path: Path) -> Path:
+    """The file that a link names, which may not exist; another path as it is. Raises UsageError."""
+    if not path.is_symlink():
+        return path
+    try:
+        end = path.resolve()
+    except (OSError, RuntimeError):  # a circle; Python 3.13 returns one of its links
+        end = path
+    if end.is_symlink():
+        raise UsageError(f"{path}: is a link that leads back to itself; name another file")
+    if not end.parent.is_dir():
+        raise UsageError(f"{path}: is a link to {end}, whose directory does not exist; make it, or name another file")
+    return end
 
 
 def umask() -> int:

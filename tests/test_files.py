@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import read_file, scratch_directory, write_text
+from poetc.files import new_files, read_file, scratch_directory, write_text
 
 
 class _Usage(NamedTuple):
@@ -97,3 +97,26 @@ def test_a_file_that_says_it_is_empty_is_read_and_its_limit_holds() -> None:
     assert read_file(Path("/proc/self/status")).startswith(b"Name:")
     with pytest.raises(UsageError, match="larger than the 9 bytes"):
         read_file(Path("/proc/self/status"), 9)
+
+
+def test_an_output_that_is_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, end = tmp_path / "trained.onnx", tmp_path / "elsewhere" / "real.onnx"
+    link.symlink_to(end)
+    for text in ("first", "second"):  # the file behind the link does not exist yet, then it does
+        with new_files(link, force=True) as place:
+            place.write_text(text)
+        assert link.is_symlink() and end.read_text() == text
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["elsewhere", "real.onnx", "trained.onnx"]
+    with pytest.raises(UsageError, match="exists"), new_files(link) as place:
+        place.write_text("third")
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    (tmp_path / "c").symlink_to(tmp_path / "no" / "such" / "model.onnx")
+    for name, why in (("a", "leads back to itself"), ("c", "whose directory does not exist")):
+        with pytest.raises(UsageError, match=why), new_files(tmp_path / name):
+            pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "c"]

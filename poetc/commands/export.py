@@ -30,7 +30,7 @@ from poetc.commands.weights import (
 )
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
-from poetc.files import new_files
+from poetc.files import end_of_link, new_files
 from poetc.graph import Array, DType, Graph, TensorType, differing, matching, materialize
 from poetc.ops import bind, spec
 from poetc.output_directory import digest
@@ -272,6 +272,7 @@ def find_model(solved: Artifact, given: Path | None, directory: Path | None = No
 def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> None:
     """UsageError where an output is in the way, or must not be replaced."""
     for path in outputs:
+        end_of_link(path)
         if path.is_dir():
             raise UsageError(f"{path}: is a directory; name a file")
         if source is not None and path.exists() and path.samefile(source):

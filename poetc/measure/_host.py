@@ -190,6 +190,8 @@ class HostModel:
             self._processors.end()
         self._close_store()
         self._temporary.cleanup()
+        self._library.close()
+        self._dll = self._library.dll
 
     def __enter__(self) -> Self:
         return self

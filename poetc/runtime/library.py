@@ -5,6 +5,7 @@ Like session.py beside it, this file needs numpy alone and is copied into packag
 
 from __future__ import annotations
 
+import _ctypes
 import contextlib
 import ctypes
 import os
@@ -155,11 +156,23 @@ def callbacks() -> Iterator[None]:
         raise raised[0]
 
 
+class _Closed:
+    """In place of a library that is no longer mapped: a call into it would end the process."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        raise SessionError(f"{self._path}: the session is closed")
+
+
 class Library:
     """A libmodel.so, and the parts that every model's library has.
 
     SessionError if it cannot be loaded on this machine.
     """
+
+    dll: Any
 
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path).absolute()
@@ -174,6 +187,12 @@ class Library:
             ) from None
         self.dll.poetc_loss.restype = ctypes.c_float
         self.dll.poetc_error_text.restype = ctypes.c_char_p
+
+    def close(self) -> None:
+        """Give the library back to the machine; nothing of it may run any more. A second call does nothing."""
+        if not isinstance(self.dll, _Closed):
+            handle, self.dll = self.dll._handle, _Closed(self.path)
+            _ctypes.dlclose(handle)
 
     def text(self, code: int) -> str:
         """The runtime's sentence on a code."""

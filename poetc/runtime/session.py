@@ -1,7 +1,6 @@
 """Trains and predicts with an emitted model in this process: libmodel.so through ctypes, on numpy arrays.
 
-This file and library.py need numpy alone; `poetc emit --package` copies them into its packages. `Session` is the way
-in:
+This file and library.py need numpy alone; `poetc emit --package` copies them into its packages. The way in:
 
     with Session("libmodel.so", "poetc-emit.json") as session:
         loss = session.step(x, y)
@@ -526,16 +525,18 @@ class Session:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the store. The session cannot be used any more; a second call does nothing."""
+        """Close the store and the library. The session cannot be used any more; a second call does nothing."""
         with self._lock:
-            self._pointer = ctypes.c_void_p(None)
-            if self._processors is not None:
+            pointer, self._pointer = self._pointer, ctypes.c_void_p(None)
+            if pointer and self._processors is not None:
                 self._processors.end()
-            code = self._library.close_store(self._raw.config.store) if hasattr(self, "_library") else 0
+            code = self._library.close_store(self._raw.config.store)
             if self._temporary is not None:
                 self._temporary.cleanup()
-                self._temporary = None
-        self._check(code, "the store cannot be closed")
+            why = f"the store cannot be closed: {self._library.text(code)}" if code else ""
+            self._library.close()
+        if why:
+            raise SessionError(why, code)
 
     def __enter__(self) -> Session:
         return self

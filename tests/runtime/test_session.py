@@ -302,6 +302,19 @@ def test_a_closed_session(built: dict[str, Built], tmp_path: Path) -> None:
         session.state_dict()
 
 
+def test_a_closed_session_unmaps_its_library(built: dict[str, Built]) -> None:
+    session = built["ram"].session()
+    path, library = str(built["ram"].library), session.library
+    assert path in Path("/proc/self/maps").read_text()
+    session.close()
+    assert path not in Path("/proc/self/maps").read_text()
+    with pytest.raises(SessionError, match="the session is closed"):
+        library.text(0)
+    with built["ram"].session() as one, built["ram"].session() as other:
+        other.close()
+        assert one.step(np.zeros((4, 2, 3)), [0, 1, 2, 0]) > 0  # another session has it still
+
+
 def test_numpy_is_all_that_it_needs(built: dict[str, Built], tmp_path: Path) -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['poetc'] = None; import copied.session, numpy\n"
