@@ -248,6 +248,8 @@ class _Solvable:
         seed: int = 0,
         fixed_order: bool = False,
         group: str = "auto",
+        milp_solver: str = "highs",
+        write_model: str | Path | None = None,
         infer_batch: int | None = None,
         progress: Progress = silent,
     ) -> Solution:
@@ -260,6 +262,8 @@ class _Solvable:
         live between steps. `objective` is by default a problem file's own, and energy for a model. The search ends when
         it is proven that at most a fraction `gap` could be saved; 0 proves to the end. `fixed_order` keeps the model's
         order of operators. `group`: "layer" gives a published solver layers in place of operators, "none" never does.
+        `milp_solver`: the program for the solver's MILPs, "highs" or one that PuLP finds. `write_model`: the MPS or LP
+        file that the first of them is written to, the others beside it.
         `infer_batch`: rows of a prediction and of an evaluation, by default those of a training batch. Raises
         InfeasibleError, which says the smallest budget that works, and LimitError.
         """
@@ -275,6 +279,8 @@ class _Solvable:
             processors=processors,
             state=state,
             solver=solver,
+            milp_solver=milp_solver,
+            write_model=None if write_model is None else str(write_model),
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed, fixed_order=fixed_order, group=group),
         )
         return Solution(solve(request, progress))

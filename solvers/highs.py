@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import highspy
@@ -31,6 +34,21 @@ class Answer:
     optimal: bool
     infeasible: bool
     nodes: int
+
+
+# What takes a MIP, its time limit, gap, threads and start, and answers in place of HiGHS, or with None.
+Handler = Callable[["Mip", float, float, int, dict[int, float]], Answer | None]
+_handler: ContextVar[Handler | None] = ContextVar("handler", default=None)
+
+
+@contextlib.contextmanager
+def handed_to(handler: Handler) -> Iterator[None]:
+    """Inside, every MIP goes to `handler` first."""
+    token = _handler.set(handler)
+    try:
+        yield
+    finally:
+        _handler.reset(token)
 
 
 @dataclass(slots=True)
@@ -100,6 +118,12 @@ class Mip:
         `stop`: ends a MIP when another thread sets it.
         """
         is_mip = not relax and any(self.integer)
+        handler = _handler.get()
+        if is_mip and handler is not None and not (stop is not None and stop.is_set()):
+            answer = handler(self, time_limit_s, gap, threads, start or {})
+            if answer is not None:
+                bound = answer.bound if cutoff is None else min(answer.bound, cutoff)
+                return replace(answer, bound=bound)
         left_out: npt.NDArray[np.bool_] | None = None
         proven = -INFINITY  # by the LP; HiGHS then solves it again with fewer rows
         if is_mip and self.implied and self.entries >= MANY_ENTRIES:
@@ -116,10 +140,7 @@ class Mip:
                 left_out = np.zeros(len(self.row_lower), dtype=np.bool_)
                 for rows in self.implied:
                     left_out[rows.start : rows.stop] = np.abs(duals[rows.start : rows.stop]) <= NO_DUAL
-        lp = self._lp(left_out)
-        if is_mip:
-            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
-            lp.integrality_ = [kinds[i] for i in self.integer]
+        lp = self._integer(self._lp(left_out)) if is_mip else self._lp(left_out)
         solver = quiet_solver(time_limit_s, threads, seed)
         if is_mip:
             solver.setOptionValue("mip_rel_gap", gap)
@@ -153,6 +174,17 @@ class Mip:
         objective = info.objective_function_value if has_values else INFINITY
         nodes = int(info.mip_node_count) if is_mip else 0
         return Answer(bound, objective, values, optimal, infeasible, nodes)
+
+    def write(self, path: Path) -> bool:
+        """To a file, in the format that its name ends with (`.mps`, `.lp`); False where that fails."""
+        solver = quiet_solver(1.0, 1, 0)
+        solver.passModel(self._integer(self._lp()))
+        return bool(solver.writeModel(str(path)) != highspy.HighsStatus.kError)
+
+    def _integer(self, lp: highspy.HighsLp) -> highspy.HighsLp:
+        kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+        lp.integrality_ = [kinds[i] for i in self.integer]
+        return lp
 
     def duals(self, *, time_limit_s: float) -> npt.NDArray[np.float64] | None:
         """The duals of the rows of the LP; None if it was not solved to the end."""

@@ -20,6 +20,7 @@ class SolverInfo:
     energy: bool = False  # minimises the problem's objective, rather than a proxy
     deadline: bool = False  # obeys the deadline
     proof: bool = False  # gives a lower bound better than "every operator once"
+    milp: bool = False  # solves MILPs, which another program can do in place of HiGHS (`solvers/milp.py`)
     processors: bool = False  # chooses among the processors of a problem
     fits_cache: bool = False  # has a batch whose number of parts is open split so that each operator fits the cache
     most_operators: int = 0  # that its formulation takes; 0: any number

@@ -24,6 +24,7 @@ Examples:
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
 @_options.infer_batch_option
+@_options.milp_options
 @click.option(
     "--band",
     is_flag=True,

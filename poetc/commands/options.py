@@ -143,6 +143,23 @@ GROUP = Option(
     help="Units of a published solver: operators, or layers as in the graphs of its paper. auto: layers where there "
     "are too many operators.",
 )
+MILP = (
+    Option(
+        name="milp_solver",
+        values=Text(),
+        group="search",
+        default="highs",
+        metavar="NAME",
+        help="Program for the MILPs of the solver: highs, or one that PuLP finds here (cbc, scip, gurobi, cplex, ...).",
+    ),
+    Option(
+        name="write_model",
+        values=Text(),
+        group="search",
+        metavar="FILE.mps|FILE.lp",
+        help="Write each MILP that the solver solves to a file, the second to FILE-2 and so on.",
+    ),
+)
 SEARCH = (
     Option(
         name="solver",

@@ -78,6 +78,8 @@ class SolveRequest:
     state: str = "auto"  # where state lives between steps: "ram", "store"; see `poetc.planning.state`
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
+    milp_solver: str = "highs"  # for the solver's MILPs; see `poetc.solvers.milp`
+    write_model: str | None = None  # file for the first of these MILPs, others beside it
     band: bool = False  # the result is priced at the ends of the profile's bands, too
     out: Path | None = None
     force: bool = False  # files in `out` that the user changed are replaced, and copies kept

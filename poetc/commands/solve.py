@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,7 +34,8 @@ from poetc.commands.requests import (
 from poetc.devices import DeviceProfile, fit_notes, format_bytes, life_steps, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.devices.reuse import parts_for_cache, working_set_bytes
-from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.devices.units import format_count
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
 from poetc.output_directory import digest
@@ -102,6 +103,27 @@ def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Art
     return way(with_saved(request, last))
 
 
+@contextmanager
+def _milps(request: SolveRequest) -> Iterator[list[str]]:
+    """The solver's MILPs go where the request says; the notes tell how many there were."""
+    notes: list[str] = []
+    if request.milp_solver == "highs" and request.write_model is None:
+        yield notes
+        return
+    from poetc.solvers import milp  # PuLP takes long to import
+
+    if not solvers.info(request.solver).milp:
+        flag = "--write-model" if request.milp_solver == "highs" else "--milp-solver"
+        raise UsageError(f"{flag}: --solver {request.solver} solves no MILP")
+    with milp.elsewhere(request.milp_solver, request.write_model) as handled:
+        yield notes
+    if handled is not None:
+        where = "" if request.write_model is None else f", written to {request.write_model}"
+        where += f" and {handled.count - 1} more files" if where and handled.count > 1 else ""
+        how = f"{format_count(handled.count, 'MILP')} solved by {request.milp_solver}"
+        notes.append(f"{how}{where}" if handled.count else "the schedule was proven without a MILP")
+
+
 def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
     if request.out is not None:
@@ -109,11 +131,12 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     progress("reading the model")
     by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
     way = _solve_best if request.is_best else _solve_by_parts if by_parts else _solve_whole
-    answer = way(request, stop_at, progress)
+    with _milps(request) as milp_notes:
+        answer = way(request, stop_at, progress)
     request = answer.request
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
     saved = encodings.summary_of(answer.exact, solution)
-    notes = [*answer.notes, *reporting.choice_notes(answer.asked, solution, saved)]
+    notes = [*answer.notes, *milp_notes, *reporting.choice_notes(answer.asked, solution, saved)]
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
         limit_s = max(answer.search_s, min(inference.LIMIT_S, stop_at - time.monotonic()))

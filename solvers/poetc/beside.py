@@ -5,6 +5,7 @@ The caller decides by counted work when to wait for it, so that answers do not d
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import threading
 from collections.abc import Callable
@@ -28,7 +29,8 @@ class Beside(Generic[T]):
 
     def start(self) -> Beside[T]:
         # An event in place of `join`, which takes the thread for ended when a signal interrupts it (Python 3.11).
-        self._ended, thread = threading.Event(), threading.Thread(target=self._run)
+        run = contextvars.copy_context().run  # with the handler of MIPs that the caller has
+        self._ended, thread = threading.Event(), threading.Thread(target=run, args=(self._run,))
         try:
             thread.start()
         except RuntimeError:  # too many threads: `result` then runs the task, with the same answer

@@ -36,6 +36,7 @@ INFO = SolverInfo(
     energy=True,
     deadline=True,
     proof=True,
+    milp=True,
 )
 
 

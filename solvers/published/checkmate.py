@@ -28,6 +28,7 @@ INFO = SolverInfo(
     citation="P. Jain et al., Checkmate: Breaking the Memory Wall with Optimal Tensor Rematerialization, MLSys 2020",
     energy=True,
     proof=True,
+    milp=True,
     most_operators=BINARY.checkmate_operators,
     notes="Of the order of T^2 binaries: up to 160 operators. Recomputation only, no optional in-place.",
 )

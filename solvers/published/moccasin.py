@@ -29,6 +29,7 @@ INFO = SolverInfo(
     citation="B. Bartan et al., Moccasin: Efficient Tensor Rematerialization for Neural Networks, ICML 2023",
     energy=True,
     proof=True,
+    milp=True,
     most_operators=BINARY.moccasin_operators,
     notes="The paper's constraint program as a MILP (HiGHS instead of CP-SAT): up to 160 operators. Recomputation "
     "only, no optional in-place.",

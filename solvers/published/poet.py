@@ -42,8 +42,6 @@ import math
 import time
 from typing import Any
 
-import highspy
-import numpy as np
 import pulp
 
 from poetc.errors import InfeasibleError, LimitError
@@ -59,8 +57,9 @@ from poetc.scheduling import (
     Status,
     verify,
 )
-from poetc.solvers.highs import COST_SCALE, TOLERANCE, quiet_solver
+from poetc.solvers.highs import COST_SCALE, TOLERANCE, Answer
 from poetc.solvers.interface import Event, Progress, SolverInfo
+from poetc.solvers.milp import from_pulp
 from poetc.solvers.model import Model
 from poetc.solvers.published._rounding import start_of
 from poetc.solvers.published._settings import BINARY
@@ -76,6 +75,7 @@ INFO = SolverInfo(
     energy=True,
     deadline=True,
     proof=True,
+    milp=True,
     most_operators=BINARY.poet_operators,
     notes="5 T^2 + T E binaries: for problems of up to some tens of operators",
 )
@@ -92,12 +92,18 @@ class _Formulation:
         self.pages = model.can_page
         self.capacity = model.paging_capacity if self.pages else model.capacity
         self.lp = pulp.LpProblem("POET", pulp.LpMinimize)
+        self.variables: list[Any] = []
+        self.rows: list[Any] = []  # PuLP's constraints
         self.edges = [(i, k) for k in range(self.n) for i in model.inputs[k]]
         self.size = [s / max(1, self.capacity) for s in model.size]  # RAM in units of the budget
 
     def binaries(self, name: str, columns: int, stages: int | None = None) -> _Matrix:
         rows = self.n if stages is None else stages
-        return [[self.lp.add_variable(f"{name}_{t}_{i}", cat="Binary") for i in range(columns)] for t in range(rows)]
+        return [[self.variable(f"{name}_{t}_{i}", cat="Binary") for i in range(columns)] for t in range(rows)]
+
+    def variable(self, name: str, *ends: float, cat: str = "Continuous") -> Any:
+        self.variables.append(self.lp.add_variable(name, *ends, cat=cat))
+        return self.variables[-1]
 
     def left_s(self) -> float:
         """Raises LimitError at the time limit: building the model counts."""
@@ -113,7 +119,7 @@ class _Formulation:
         self.R, self.SRam, self.SSd = self.binaries("R", n), self.binaries("SRam", m), self.binaries("SSd", m)
         self.MIn, self.MOut = self.binaries("MIn", m), self.binaries("MOut", m)
         self.FreeE = self.binaries("FreeE", len(self.edges))
-        self.U = [[self.lp.add_variable(f"U_{t}_{k}", 0, 1) for k in range(n)] for t in range(n)]
+        self.U = [[self.variable(f"U_{t}_{k}", 0, 1) for k in range(n)] for t in range(n)]
         self.objective()
         self.bounds()
         self.correctness()
@@ -127,7 +133,7 @@ class _Formulation:
         cost = pulp.lpSum(self.R[t][k] * (model.op_cost[k] / unit) for t in range(self.n) for k in range(self.n))
         cost += pulp.lpSum(self.MIn[t][i] * (model.in_cost[i] / unit) for t in range(self.n) for i in range(self.m))
         cost += pulp.lpSum(self.MOut[t][i] * (model.out_cost[i] / unit) for t in range(self.n) for i in range(self.m))
-        self.lp += cost
+        self.cost = cost
 
     def fix(self, variable: Any, value: int) -> None:
         variable.lowBound = variable.upBound = value
@@ -165,24 +171,24 @@ class _Formulation:
         for t in range(self.n):
             self.left_s()
             for i, k in self.edges:
-                self.lp += self.R[t][k] <= self.made(t, i) + self.SRam[t][i]
+                self.rows.append(self.R[t][k] <= self.made(t, i) + self.SRam[t][i])
             for i in range(self.m):
-                self.lp += self.MIn[t][i] <= self.SSd[t][i]
-                self.lp += self.MOut[t][i] <= self.SRam[t][i]
+                self.rows.append(self.MIn[t][i] <= self.SSd[t][i])
+                self.rows.append(self.MOut[t][i] <= self.SRam[t][i])
                 if t + 1 < self.n:
                     # A tensor that an update consumes in stage t is in RAM afterwards only if it is paged in.
                     stays = 0 if model.expiry[i] == t else self.SRam[t][i] + self.made(t, i)
-                    self.lp += self.SRam[t + 1][i] <= stays + self.MIn[t][i]
+                    self.rows.append(self.SRam[t + 1][i] <= stays + self.MIn[t][i])
                     stored = 1 if model.on_store[i] else self.SSd[t][i] + self.MOut[t][i]
-                    self.lp += self.SSd[t + 1][i] <= stored
+                    self.rows.append(self.SSd[t + 1][i] <= stored)
 
     def ends(self) -> None:
         last = self.n - 1
         for i in range(self.m):
             if self.model.ends_in_ram[i]:
-                self.lp += self.SRam[last][i] + self.made(last, i) + self.MIn[last][i] >= 1
+                self.rows.append(self.SRam[last][i] + self.made(last, i) + self.MIn[last][i] >= 1)
             if self.model.ends_on_store[i] and not self.model.on_store[i]:
-                self.lp += self.SSd[last][i] + self.MOut[last][i] >= 1
+                self.rows.append(self.SSd[last][i] + self.MOut[last][i] >= 1)
 
     def memory(self) -> None:
         model, n = self.model, self.n
@@ -203,25 +209,25 @@ class _Formulation:
                 elif model.ends_in_ram[i]:
                     hazards += 1
                     largest += 1
-                self.lp += 1 - self.FreeE[t][e] <= hazards
-                self.lp += hazards <= largest * (1 - self.FreeE[t][e])
+                self.rows.append(1 - self.FreeE[t][e] <= hazards)
+                self.rows.append(hazards <= largest * (1 - self.FreeE[t][e]))
             held = pulp.lpSum(self.SRam[t][i] * self.size[i] for i in range(self.m))
             for k in range(n):
                 made = self.R[t][k] * sum(self.size[i] for i in model.outputs[k])
                 if k == 0:
-                    self.lp += self.U[t][0] == held + made
+                    self.rows.append(self.U[t][0] == held + made)
                 else:
                     freed = pulp.lpSum(self.FreeE[t][e] * self.size[i] for e, i in leaving[k - 1])
-                    self.lp += self.U[t][k] == self.U[t][k - 1] + made - freed
+                    self.rows.append(self.U[t][k] == self.U[t][k - 1] + made - freed)
                 if model.workspace[k]:
-                    self.lp += self.U[t][k] + self.R[t][k] * (model.workspace[k] / max(1, self.capacity)) <= 1
+                    self.rows.append(self.U[t][k] + self.R[t][k] * (model.workspace[k] / max(1, self.capacity)) <= 1)
 
     def deadline(self, deadline_ns: int) -> None:
         model, unit = self.model, float(max(1, deadline_ns))
         used = pulp.lpSum(self.R[t][k] * (model.op_ns[k] / unit) for t in range(self.n) for k in range(self.n))
         used += pulp.lpSum(self.MIn[t][i] * (model.in_ns[i] / unit) for t in range(self.n) for i in range(self.m))
         used += pulp.lpSum(self.MOut[t][i] * (model.out_ns[i] / unit) for t in range(self.n) for i in range(self.m))
-        self.lp += used <= 1
+        self.rows.append(used <= 1)
         if model.overlaps:  # the bus alone is no longer busy than that; the replay says how long both take together
             moved = pulp.lpSum(
                 self.MIn[t][i] * (model.bus_in_ns[i] / unit) for t in range(self.n) for i in range(self.m)
@@ -229,8 +235,8 @@ class _Formulation:
             out = pulp.lpSum(
                 self.MOut[t][i] * (model.bus_out_ns[i] / unit) for t in range(self.n) for i in range(self.m)
             )
-            self.lp += moved <= 1
-            self.lp += out <= 1
+            self.rows.append(moved <= 1)
+            self.rows.append(out <= 1)
 
     def codes(self) -> list[int]:
         """The steps that the solution spells out."""
@@ -264,25 +270,6 @@ def _one(variable: Any) -> bool:
     return (pulp.value(variable) or 0.0) > BINARY.integral
 
 
-class _Highs(pulp.HiGHS):  # type: ignore[misc]
-    """PuLP's HiGHS on a solver that prints nothing: PuLP's own switch comes after the banner of HiGHS 1.16.
-
-    `start`: pairs of a binary and its value to begin with.
-    """
-
-    start: list[tuple[Any, int]] | None = None
-
-    def buildSolverModel(self, lp: Any) -> None:  # noqa: N802 - PuLP's name
-        super().buildSolverModel(lp)
-        if self.start:
-            index = np.array([variable.index for variable, _ in self.start], dtype=np.int32)
-            lp.solverModel.setSolution(len(index), index, np.array([float(value) for _, value in self.start]))
-
-    def createAndConfigureSolver(self, lp: Any) -> None:  # noqa: N802 - PuLP's name
-        lp.solverModel = quiet_solver(self.timeLimit, self.threads, self.optionsDict["random_seed"])
-        lp.solverModel.setOptionValue("mip_rel_gap", self.gapRel)
-
-
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """POET's optimum, if the time limit allows. Raises InfeasibleError, LimitError."""
     if len(problem.operators) > BINARY.poet_operators:
@@ -295,49 +282,43 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         raise InfeasibleError(f"no RAM is left for tensors in {problem.budget_bytes} bytes; raise the budget")
     start = start_of(INFO, Checkmate, BINARY.poet_operators, problem, options)
     formulation.build()
-    solver = _Highs(
-        msg=False,
-        timeLimit=formulation.left_s(),
+    variables = formulation.variables
+    column = {variable.name: i for i, variable in enumerate(variables)}
+    mip = from_pulp(variables, formulation.cost, formulation.rows)
+    answer = mip.solve(
+        time_limit_s=formulation.left_s(),
+        gap=options.gap,
+        start=None if start is None else {column[v.name]: float(value) for v, value in formulation.start(start)},
         threads=options.threads,
-        gapRel=options.gap,
-        random_seed=options.seed,
+        seed=options.seed,
     )
-    solver.start = None if start is None else formulation.start(start)
-    formulation.lp.solve(solver)
-    # PuLP calls a run that hit its time limit "Optimal": HiGHS itself says how it ended.
-    highs = formulation.lp.solverModel
-    status, info = highs.getModelStatus(), highs.getInfo()
-    if status == highspy.HighsModelStatus.kInfeasible:
+    if answer.infeasible:
         raise InfeasibleError(f"POET's formulation has no schedule for {problem.budget_bytes} bytes; raise the budget")
-    if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
-        raise LimitError(f"POET's formulation found no schedule in {options.time_limit_s:g} s; allow more time")
-    return _schedule(problem, formulation, status == highspy.HighsModelStatus.kOptimal, info, progress)
+    if answer.values is None:
+        raise LimitError(f"POET's formulation found no schedule in {options.time_limit_s:.3g} s; allow more time")
+    for variable, value in zip(variables, answer.values.tolist(), strict=True):
+        variable.varValue = value
+    return _schedule(problem, formulation, answer, progress)
 
 
-def _schedule(
-    problem: Problem,
-    formulation: _Formulation,
-    optimal: bool,
-    info: Any,
-    progress: Progress | None,
-) -> Schedule:
+def _schedule(problem: Problem, formulation: _Formulation, answer: Answer, progress: Progress | None) -> Schedule:
     model = formulation.model
     codes = formulation.codes()
     completion = Completer(problem).run(model.actions(codes))
     cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
     unit = max(1.0, float(model.base_cost)) / COST_SCALE
-    bound = math.ceil((info.mip_dual_bound - TOLERANCE) * unit) if math.isfinite(info.mip_dual_bound) else 0
+    bound = math.ceil((answer.bound - TOLERANCE) * unit) if math.isfinite(answer.bound) else 0
     bound = max(0, min(bound, cost))
     gap = (cost - bound) / max(1, cost)
-    if optimal and gap <= BINARY.closed:
+    if answer.optimal and gap <= BINARY.closed:
         state = Status.OPTIMAL
     else:
-        state = Status.FEASIBLE if optimal else Status.LIMIT
+        state = Status.FEASIBLE if answer.optimal else Status.LIMIT
     scope = Scope(order=tuple(range(len(problem.operators))), repetition=Repetition.POET)
-    proof = Proof(status=state, objective=cost, bound=bound, scope=scope, method="POET's MILP in HiGHS")
+    proof = Proof(status=state, objective=cost, bound=bound, scope=scope, method="POET's MILP")
     if progress is not None:
         progress(Event(stage="POET's MILP", objective=cost, bound=bound))
-    log = (f"{int(info.mip_node_count)} nodes",)
+    log = (f"{answer.nodes} nodes",)
     schedule = Schedule(solver=INFO.name, steps=completion.steps, proof=proof, log=log)
     try:
         verify(problem, schedule)
