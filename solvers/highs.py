@@ -36,7 +36,7 @@ class Answer:
     nodes: int
 
 
-# What takes a MIP, its time limit, gap, threads and start, and answers in place of HiGHS, or with None.
+# A program in place of HiGHS. It takes a MIP, time limit, gap, threads and start; None leaves the MIP to HiGHS.
 Handler = Callable[["Mip", float, float, int, dict[int, float]], Answer | None]
 _handler: ContextVar[Handler | None] = ContextVar("handler", default=None)
 

@@ -3,8 +3,8 @@
 HiGHS solves everything by itself, through `highspy` (`solvers/highs.py`). `elsewhere` hands each MILP of a solve to
 another solver, to a file, or to both. LPs stay with HiGHS: their duals are needed.
 
-PuLP passes on how a run ended and its best solution, but no dual bound. So a bound from elsewhere is the objective of a
-run that ended with a proof, less the gap that was asked for; a run that its time limit ended proves nothing.
+PuLP passes on how a run ended and its best solution, but no dual bound. A run that ended with a proof gives its
+objective, less the gap that was asked for, as a bound. A run that its time limit ended proves nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _interface(name: str) -> str:
 
 @dataclass(slots=True)
 class Handler:
-    """What happens to each MILP. `count` of them have come."""
+    """Writes and solves each MILP. `count` of them have come."""
 
     interface: str | None  # PuLP's name of the solver; None: HiGHS
     file: Path | None
