@@ -117,6 +117,10 @@ def train(
     ema: float | None = None,
     metrics: str | None = None,
     save_every: int | None = None,
+    tokenizer: str | Path | None = None,
+    chat_template: str | Path | None = None,
+    mask_prompt: bool = False,
+    truncate: bool = False,
     elastic: bool = False,
     device: str | Path = "host",
     budget: Size | None = None,
@@ -138,6 +142,7 @@ def train(
 
     `model`: an ONNX file with all shapes fixed, a solved directory, or a `Model` with its batch and training options.
     `data` and `validation` name sources as on the command line: "d.npz:x_train,y_train", a folder of images, ...
+    `tokenizer`, `chat_template`, `mask_prompt` and `truncate` are of texts.
     `resume` goes on after an interruption, with the same options. `note` gets remarkable facts about the data.
     """
     given = model if isinstance(model, Model) else None
@@ -160,6 +165,12 @@ def train(
         "save_every": save_every,
         "elastic": elastic,
     }
+    texts: dict[str, Any] = {
+        "tokenizer": None if tokenizer is None else str(tokenizer),
+        "chat_template": None if chat_template is None else str(chat_template),
+        "mask_prompt": mask_prompt,
+        "truncate": truncate,
+    }
     limits: dict[str, Any] = {
         "device": str(device),
         "budget": None if budget is None else str(budget),
@@ -171,7 +182,16 @@ def train(
     rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
     chosen = _updates(importance, importance_at_least, max_energy)
     rest |= {"processors": "", **chosen, "importance": None if importance is None else str(importance)}
-    options = {**loop, **limits, **rest, "fixed_order": False, "group": "auto", **asdict(training), "model": str(path)}
+    options = {
+        **loop,
+        **texts,
+        **limits,
+        **rest,
+        "fixed_order": False,
+        "group": "auto",
+        **asdict(training),
+        "model": str(path),
+    }
     if resume:
         recorded_options(Path(out), options)
     source: SolveRequest | Path = path
@@ -183,7 +203,9 @@ def train(
             **chosen,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap),
         )
-    request = TrainRequest(source=source, out=Path(out), resume=resume, force=force, options=options, **loop)
+    request = TrainRequest(
+        source=source, out=Path(out), resume=resume, force=force, options=options, texts=texts, **loop
+    )
     document = train_on_data(request, _Watcher(on_epoch), progress, note)
     assert document is not None  # nothing asks it to stop
     return document

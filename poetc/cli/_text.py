@@ -383,6 +383,7 @@ def train_text(document: Mapping[str, Any]) -> str:
             ("accuracy", change("accuracy", ".1%")),
             *((name, change(name, ".1%" if name.startswith("top") else ".4g")) for name in others),
             ("steps", f"{document['steps']:,}  ({document['step_ms']:.2f} ms each)"),
+            *(() if row.get("tokens_per_second") is None else (("tokens/s", f"{row['tokens_per_second']:.4g}"),)),
             *((("clipped values", _clipped(document["clipped"])),) if document.get("clipped") else ()),
             ("peak, predicted", f"{predicted:,} B"),
             ("peak, measured", f"{measured:,} B{'' if measured == predicted else '  (NOT EQUAL)'}"),

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from poetc.loop import EpochRow
 
-COLUMNS = (("epoch", 7), ("loss", 10), ("val. loss", 10), ("val. acc.", 10), ("rate", 10), ("time", 9))
+_FIRST, _LAST = (("epoch", 7), ("loss", 10), ("val. loss", 10)), (("rate", 10), ("time", 9))
+COLUMNS = (*_FIRST, ("val. acc.", 10), *_LAST)
+OF_TEXTS = (*_FIRST, ("val. perpl.", 12), ("tokens/s", 10), *_LAST)
 
 
 class TrainingDisplay:
@@ -86,7 +88,7 @@ class TrainingDisplay:
             return
         lines = [_cells(row, self.epochs, best)]
         if not self._has_header:
-            lines.insert(0, "".join(f"{name:<{width}}" for name, width in COLUMNS).rstrip())
+            lines.insert(0, "".join(f"{name:<{width}}" for name, width in _columns(row)).rstrip())
             self._has_header = True
         if self._bar is not None:
             if self._task is not None:
@@ -134,19 +136,25 @@ def _clock(seconds: float) -> str:
     )
 
 
+def _columns(row: EpochRow) -> tuple[tuple[str, int], ...]:
+    return COLUMNS if row.tokens_per_second is None else OF_TEXTS
+
+
 def _cells(row: EpochRow, epochs: int, best: bool) -> str:
     def number(value: float | None, shown: str) -> str:
         return "-" if value is None else format(value, shown)
 
+    speed = row.tokens_per_second
     cells = (
         f"{row.epoch}/{epochs}",
         f"{row.loss:.4f}",
         number(row.validation_loss, ".4f"),
-        number(row.validation_accuracy, ".2%"),
+        number(row.validation_accuracy, ".2%") if speed is None else number(row.validation.get("perplexity"), ".2f"),
+        *(() if speed is None else (f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}",)),
         f"{row.rate:.3g}",
         f"{row.seconds:.1f} s",
     )
-    text = "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True))
+    text = "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _columns(row), strict=True))
     return f"{text}best" if best else text.rstrip()
 
 

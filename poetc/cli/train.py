@@ -14,7 +14,7 @@ from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.cli._training import Interruption, TrainingDisplay
-from poetc.commands.options import DATA, RUN
+from poetc.commands.options import DATA, RUN, TEXT
 from poetc.declare import flag_of
 from poetc.errors import UsageError
 from poetc.training import TRAINING
@@ -99,6 +99,7 @@ def _request(
         if options[name] is None:
             raise UsageError(f"--{name} is missing (see poetc train --help)")
     mine = {name: options.pop(name) for name in (option.name for option in (*DATA, *RUN))}
+    mine["texts"] = {option.name: mine.pop(option.name) for option in TEXT}
     if model.is_dir():
         solving = sorted(set(given) & set(options))
         if solving and not resume:

@@ -6,7 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poetc import frontend, training
-from poetc.datasets import Augmentation, Batches, Normalization, Samples, Slot, fits, open_source, slots_of
+from poetc.datasets import (
+    Augmentation,
+    Batches,
+    Normalization,
+    Samples,
+    Slot,
+    fits,
+    ignored_by,
+    open_source,
+    slots_of,
+)
 from poetc.errors import UsageError
 from poetc.events import Progress
 from poetc.graph import Array, DType, Graph, TrainingGraph
@@ -16,9 +26,14 @@ _OF_CLASSES = next(o.when.values for o in TRAINING if o.name == "class_axis" and
 
 
 def decided(
-    data: str, normalize: str | None, graph: Graph, step: TrainingGraph, options: TrainingOptions, note: Progress
+    data: str,
+    normalize: str | None,
+    graph: Graph,
+    step: TrainingGraph,
+    options: TrainingOptions,
+    note: Progress,
 ) -> TrainingOptions:
-    """`options` with the loss and the axis of classes that `data` tell, where the options leave them open.
+    """`options` with the loss, the axis of classes and the ignored class that `data` tell, where they are left open.
 
     Raises UsageError where the data contradict a fact about the model, or leave its axis of classes open.
     """
@@ -27,6 +42,10 @@ def decided(
     slots = slots_of(step)
     if not slots or not slots[-1].is_target:
         return options
+    (plan,) = plan_losses(graph, options)
+    if (ignored := ignored_by(data)) is not None:  # of texts, whose classes are the last axis
+        is_open = options.ignore_index is None and plan.kind == "CrossEntropy"
+        return replace(options, ignore_index=ignored) if is_open else options
     if options.loss == "auto":
         options = _probabilities(data, normalize, graph, slots, options, note)
     if options.loss in _OF_CLASSES and options.class_axis is None:

@@ -237,15 +237,49 @@ ANY_RANGE = Option(
     default_text="refuse them, unless the model itself scales them",
     help="Train on inputs that look unscaled too: beyond 16, and whole or of one sign.",
 )
+TEXT = (
+    Option(
+        name="tokenizer",
+        values=Text(),
+        group="data",
+        metavar="FILE",
+        default_text="tokenizer.json beside the model",
+        help="The tokenizer of texts: a tokenizer.json, or its folder.",
+    ),
+    Option(
+        name="chat_template",
+        values=Text(),
+        group="data",
+        metavar="FILE",
+        default_text="that of tokenizer_config.json or chat_template.jinja beside the tokenizer",
+        help="The template that makes a text of a chat.",
+    ),
+    Option(
+        name="mask_prompt",
+        values=Switch(),
+        group="data",
+        default=False,
+        help="The loss counts completions, and answers of the assistant, alone.",
+    ),
+    Option(
+        name="truncate",
+        values=Switch(),
+        group="data",
+        default=False,
+        default_text="refuse them",
+        help="Cut prompts with completions, and chats, that are longer than the model's sequence.",
+    ),
+)
 DATA = (
     Option(
         name="data",
         values=Text(),
         group="data",
         metavar="DATA",
-        usual="FILE.npz, .csv, .jsonl, .parquet, folder, module:function.",
+        usual="FILE.npz, .csv, .jsonl, .parquet, .txt, folder, module:function.",
         help="Training data: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv, .jsonl or .parquet table, a "
-        "folder of images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train.",
+        "folder of images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train. "
+        "For models of tokens: a .txt, a .jsonl of text, prompt and completion or messages, or a folder of these.",
     ),
     *VALIDATION,
     NORMALIZE,
@@ -272,6 +306,7 @@ DATA = (
         default=True,
         help="Take a new order of the samples in each epoch.",
     ),
+    *TEXT,
 )
 RUN = (
     EPOCHS,

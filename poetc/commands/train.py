@@ -28,7 +28,7 @@ from poetc.commands import advice
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import export_onnx, find_model, require_free
 from poetc.commands.facts import decided
-from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH
+from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH, TEXT
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.rehearsal import ADAPTER, rehearse, write_adapter
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph
@@ -42,6 +42,7 @@ from poetc.datasets import (
     Evaluation,
     Normalization,
     Samples,
+    Settings,
     Slot,
     check_values,
     open_source,
@@ -101,6 +102,7 @@ class TrainRequest:
     ema: float | None = None
     metrics: str | None = None
     save_every: int | None = None
+    texts: Mapping[str, Any] = field(default_factory=dict)  # the options of texts, by name
     elastic: bool = False  # the plan of a bundle follows the memory that is left to this process
     resume: bool = False
     force: bool = False
@@ -141,7 +143,8 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises UsageError where there is none, and for options in `given` that differ from them, but for those that may
     change.
     """
-    recorded = {"elastic": False, **_record(directory_of(out))["options"]}  # versions before 0.3 had no such option
+    absent = {"elastic": False, **{option.name: option.default for option in TEXT}}  # in versions before 0.3
+    recorded = {**absent, **_record(directory_of(out))["options"]}
     for name, value in json.loads(json.dumps(given)).items():
         if name in MAY_CHANGE or name == "model":
             recorded[name] = value
@@ -180,6 +183,11 @@ class Data:
     def classes(self) -> tuple[str, ...]:
         """The names of the target's classes, if the source has them."""
         return self.training.classes if isinstance(self.training, Samples) else ()
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether the samples are texts."""
+        return isinstance(self.training, Samples) and self.training.tokens is not None
 
     def identity(self) -> dict[str, str]:
         """The identity of samples by their content, and of a function by its name."""
@@ -235,8 +243,10 @@ def train(
         note(f"warning: {warning}")
     slots = slots_of(asked_step, [loss.target for loss in losses])
     del asked, asked_step  # which hold the weights
-    metrics = default_metrics(losses[0]) if request.metrics is None else parse_metrics(request.metrics, losses[0])
     data = read_data(request, slots, note)
+    metrics = default_metrics(losses[0], of_tokens=data.has_tokens)
+    if request.metrics is not None:
+        metrics = parse_metrics(request.metrics, losses[0])
     batches = data.batches(request)
     if batches.remark():
         note(f"{batches.source.where}: {batches.remark()}")
@@ -472,17 +482,28 @@ def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifa
     return solved
 
 
+def _settings(request: TrainRequest) -> Settings:
+    """The options of the kinds of data, and the model's file, beside which a tokenizer may lie."""
+    source = _source(request)
+    if source.is_dir():
+        source = find_model(artifact.read(source), None)
+    return Settings(values=request.texts, model=source)
+
+
 def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -> Data:
     """Data as it was asked for, all of its values looked at. Raises UsageError."""
     if not slots or not any(not s.is_target for s in slots):
         raise UsageError(f"{_source(request)}: takes no input with an axis of samples")
     augmentation = Augmentation.parse(request.augment)
     augmentation.require_images(slots)
-    training = open_source(request.data, slots, note)
+    settings = _settings(request)
+    training = open_source(request.data, slots, note, settings=settings)
     validation: Samples | BatchFunction | None = None
     if request.validation is not None:
         classes = training.classes if isinstance(training, Samples) else ()
-        validation = open_source(request.validation, slots, note, option="--validation", classes=classes)
+        validation = open_source(
+            request.validation, slots, note, option="--validation", classes=classes, settings=settings
+        )
     for part in (training, validation):
         if isinstance(part, Samples):
             check_values(part, slots, any_range=request.any_range or request.normalize is not None)

@@ -3,9 +3,10 @@
 from poetc.datasets._augmenting import Augmentation
 from poetc.datasets._batching import Batches, Evaluation
 from poetc.datasets._columns import Samples
+from poetc.datasets._kinds import Settings
 from poetc.datasets._matching import check_values, looks_raw, samples_of
 from poetc.datasets._normalizing import Normalization, Scale
-from poetc.datasets._opening import fits, open_source
+from poetc.datasets._opening import fits, ignored_by, open_source
 from poetc.datasets._slots import Slot, batch_size, slots_of
 from poetc.datasets._splitting import split
 from poetc.datasets.function import BatchFunction
@@ -18,10 +19,12 @@ __all__ = [
     "Normalization",
     "Samples",
     "Scale",
+    "Settings",
     "Slot",
     "batch_size",
     "check_values",
     "fits",
+    "ignored_by",
     "looks_raw",
     "open_source",
     "samples_of",

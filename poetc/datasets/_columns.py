@@ -36,6 +36,7 @@ class Samples:
 
     `columns` are by slot, each [samples, *sample_shape]; `called` names the arrays as the source does. `rows` are the
     samples that belong to this part of the source; None: all. `classes` names the target's classes, if they have names.
+    `tokens`: the number of each sample's tokens without padding, of a source of texts.
     """
 
     where: str
@@ -43,9 +44,17 @@ class Samples:
     called: Mapping[str, str]
     classes: tuple[str, ...] = ()
     rows: Array | None = None
+    tokens: Array | None = None
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.rows is None else len(self.rows)
+
+    @property
+    def token_count(self) -> int | None:
+        """The tokens of all samples; None where it is no source of texts."""
+        if self.tokens is None:
+            return None
+        return int(self.tokens.sum() if self.rows is None else self.tokens[self.rows].sum())
 
     def take(self, indices: Array) -> dict[str, Array]:
         """Those samples, of each column, in the order of `indices`."""

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from poetc.datasets._columns import Samples
 from poetc.datasets._matching import Note
 from poetc.datasets._slots import Slot
 from poetc.declare import Registry
+from poetc.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The values of the options that kinds declare, by name, and the model's file, beside which other files may lie."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    model: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,19 +31,39 @@ class Request:
     selection: Mapping[str, str]
     classes: tuple[str, ...]
     note: Note
+    settings: Settings = Settings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`takes`: whether a file or a folder is of this kind. `words`: how messages call it."""
+    """`takes`: whether a file or a folder is of this kind. `words`: how messages call it.
+
+    `ignores`: the class of targets that count for nothing, where its samples have such targets.
+    """
 
     name: str
     words: str
     takes: Callable[[Path], bool]
     read: Callable[[Request], Samples]
+    options: tuple[str, ...] = ()  # the names of those that it alone has
+    ignores: int | None = None
 
 
 KINDS: Registry[Kind] = Registry("--data")
+
+
+def kind_of(path: Path) -> Kind | None:
+    """The first kind that takes the file or the folder."""
+    return next((kind for kind in KINDS.values() if kind.takes(path)), None)
+
+
+def require_used(kind: Kind | None, settings: Settings, source: str) -> None:
+    """UsageError for an option with a value that is of another kind than that of `source`."""
+    mine = () if kind is None else kind.options
+    for other in KINDS.values():
+        for name in other.options:
+            if name not in mine and settings.values.get(name) not in (None, "", False):
+                raise UsageError(f"--{name.replace('_', '-')} is for {other.words}; {source} holds none")
 
 
 def declare(name: str, words: str, read: Callable[[Request], Samples], *suffixes: str) -> None:

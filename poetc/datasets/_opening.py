@@ -9,12 +9,14 @@ from pathlib import Path
 
 from poetc.datasets import function
 from poetc.datasets._columns import Samples
-from poetc.datasets._kinds import KINDS, Request
+from poetc.datasets._kinds import KINDS, Request, Settings, kind_of, require_used
 from poetc.datasets._matching import Note, parse_selection
 from poetc.datasets._slots import Slot
 from poetc.datasets.arrays import read_npy
 from poetc.datasets.function import BatchFunction, load_function
 from poetc.errors import UsageError
+
+_NO_SETTINGS = Settings()
 
 # Each module of a kind declares it. The folder of images comes before that of arrays, which takes more folders.
 for _module in sorted((m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)])), reverse=True):
@@ -23,36 +25,52 @@ for _module in sorted((m.name for m in pkgutil.iter_modules([str(Path(__file__).
 
 
 def open_source(
-    text: str, slots: Sequence[Slot], note: Note, *, option: str = "--data", classes: tuple[str, ...] = ()
+    text: str,
+    slots: Sequence[Slot],
+    note: Note,
+    *,
+    option: str = "--data",
+    classes: tuple[str, ...] = (),
+    settings: Settings = _NO_SETTINGS,
 ) -> Samples | BatchFunction:
     """The parts of `text`: a file or a folder, `:` and arrays of it, or a function.
 
-    `classes`: of the training data, for a source whose classes have names. Raises UsageError, which names `option`
-    where there is no such source.
+    `classes`: of the training data, for a source whose classes have names. `settings`: of the kind. Raises UsageError,
+    which names `option` where there is no such source.
     """
     whole = Path(text)
     if text and not _exists(whole) and function.PATTERN.fullmatch(text):
+        require_used(None, settings, text)
         return load_function(text)
     place, selected = _split(text)
     selection = parse_selection(selected, slots, text)
     pieces = [Path(piece) for piece in place.split(",")]
     if len(pieces) > 1 and all(piece.suffix == ".npy" for piece in pieces):
+        require_used(None, settings, text)
         return read_npy([_require(piece, option) for piece in pieces], slots)
     path = _require(Path(place), option)
-    request = Request(path=path, slots=slots, selection=selection, classes=classes, note=note)
-    for kind in KINDS.values():
-        if kind.takes(path):
-            return kind.read(request)
+    kind = kind_of(path)
+    require_used(kind, settings, str(path))
+    if kind is not None:
+        request = Request(path=path, slots=slots, selection=selection, classes=classes, note=note, settings=settings)
+        return kind.read(request)
     if path.is_dir():
-        raise UsageError(f"{option} {path}: is a folder without .npy files and without folders of images")
+        raise UsageError(f"{option} {path}: is a folder without texts, .npy files and folders of images")
     known = ", ".join(kind.words for kind in KINDS.values())
     raise UsageError(f"{option} {path}: of no kind that is known by its name; give {known}, or module:function")
 
 
-def fits(text: str, slots: Sequence[Slot]) -> bool:
+def ignored_by(text: str) -> int | None:
+    """The class of targets of this source that count for nothing; None where its kind has none."""
+    place = Path(_split(text)[0])
+    kind = kind_of(place) if _exists(place) else None
+    return None if kind is None else kind.ignores
+
+
+def fits(text: str, slots: Sequence[Slot], settings: Settings = _NO_SETTINGS) -> bool:
     """Whether the source has arrays, and batches, of the shapes of `slots`."""
     try:
-        source = open_source(text, slots, lambda _: None)
+        source = open_source(text, slots, lambda _: None, settings=settings)
         if isinstance(source, BatchFunction):
             next(source.batches(slots, 1), None)
     except UsageError:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from poetc.datasets import Batches, Evaluation
+from poetc.datasets import Batches, BatchFunction, Evaluation
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array
 from poetc.loop.checkpoint import Checkpoint, CheckpointStore
@@ -55,6 +55,7 @@ class EpochRow:
     rate: float
     steps: int
     seconds: float
+    tokens_per_second: float | None = None  # of its texts, in training steps
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -313,12 +314,18 @@ class Loop:
             rate=self._rate(here.step - 1),
             steps=here.batch,
             seconds=here.seconds + time.perf_counter() - started,
+            tokens_per_second=self._tokens_per_second(),
         )
         here.rows.append(row.to_json())
         self._schedule = self._schedule.observe(judged)
         here.epoch, here.batch, here.loss_sum, here.seconds = here.epoch + 1, 0, 0.0, 0.0
         here.hits = here.samples = 0
         self._watcher.on_epoch(row, best)
+
+    def _tokens_per_second(self) -> float | None:
+        source = self.batches.source
+        tokens = None if isinstance(source, BatchFunction) else source.token_count
+        return None if tokens is None else tokens / max(self._progress.seconds, 1e-9)
 
     def _exported(self, state: Mapping[str, Array]) -> dict[str, Array]:
         """The weights that are evaluated and exported: the average, if there is one."""

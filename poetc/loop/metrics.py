@@ -131,10 +131,15 @@ def _through_views(model: Graph, name: str) -> Operator | None:
     return last
 
 
-def default_metrics(loss: Loss) -> tuple[str, ...]:
-    """Accuracy for classes, the mean absolute error for numbers; none where targets have another shape than outputs."""
+def default_metrics(loss: Loss, *, of_tokens: bool = False) -> tuple[str, ...]:
+    """Accuracy for classes, the mean absolute error for numbers; none where targets have another shape than outputs.
+
+    `of_tokens`: perplexity too.
+    """
     if loss.kind in _OF_LABELS:
         return ()
+    if of_tokens and loss.kind in CLASS_LOSSES:
+        return "accuracy", "perplexity"
     return ("accuracy",) if loss.kind in (*CLASS_LOSSES, "BceWithLogits") else ("mae",)
 
 

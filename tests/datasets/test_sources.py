@@ -199,7 +199,7 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("absent.npz", None, "--data .*absent.npz: does not exist"),
         ("d.npz", "no archive", "not an .npz file of arrays"),
         ("d.npy", "no array", "not an .npy file|needed are 2"),
-        ("d.txt", "x", "of no kind that is known by its name"),
+        ("d.xyz", "x", "of no kind that is known by its name"),
         ("d.jsonl", "", "holds no samples"),
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": [1, 2', "line 2 is not JSON"),
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n[1, 2, 3]\n', "line 2 is not an object with keys"),

@@ -24,7 +24,7 @@ from poetc import artifact
 from poetc.commands.locking import _file as locks
 from poetc.commands.sweep import read_results
 from poetc.commands.weights import npz_bytes, read_safetensors, safetensors_bytes
-from poetc.datasets import Samples, Slot, open_source
+from poetc.datasets import Samples, Settings, Slot, open_source
 from poetc.devices import load_profile, profile_to_yaml
 from poetc.errors import PoetcError
 from poetc.files import read_arrays
@@ -32,6 +32,7 @@ from poetc.fleet.frames import Channel, Request, frame
 from poetc.graph import DType, Graph
 from poetc.loop.checkpoint import read_checkpoint
 from poetc.planning.importance import read_importance
+from poetc.program import Limit
 from poetc.runtime.session import SessionError, read_manifest
 from poetc.scheduling import (
     keep_all,
@@ -47,6 +48,7 @@ from poetc.scheduling import (
 )
 from tests.program.models import mlp
 from tests.support import fuzzing
+from tests.support.language import write_tokenizer
 from tests.support.problems import training_problem
 
 Seeds = Iterator[tuple[str, bytes]]
@@ -203,6 +205,25 @@ def _npz_seeds() -> Seeds:
 def _json_lines_seeds() -> Seeds:
     yield "line", b'{"x": [1, 2.5, 3], "target": 1}\n{"x": [1, 2.5, 3], "target": 0}\n'
     yield "features", b'{"a": 1, "b": 2, "c": 3, "label": "rose"}\n'
+
+
+def _read_texts(data: bytes, folder: Path) -> None:
+    """JSON lines of texts, with a tokenizer beside them."""
+    if not (folder / "tokenizer.json").exists():
+        write_tokenizer(folder)
+    (folder / "texts.jsonl").write_bytes(data)
+    limit = Limit(0, 257, -100)
+    slots = tuple(
+        Slot(name=n, shape=(1, 8), dtype=DType.I32, is_target=n == "target", sample_shape=(8,), limit=limit)
+        for n in ("input_ids", "target")
+    )
+    settings = Settings(values={"mask_prompt": True, "truncate": True}, model=folder / "model.onnx")
+    open_source(str(folder / "texts.jsonl"), slots, lambda text: None, settings=settings)
+
+
+def _text_seeds() -> Seeds:
+    yield "pair", b'{"prompt": "2+2=", "completion": "4"}\n{"prompt": "a", "completion": "bc"}\n'
+    yield "chat", b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 
 
 def _csv_seeds() -> Seeds:
@@ -369,6 +390,7 @@ TARGETS: dict[str, Target] = {
     "npz": Target(_read_data("data.npz"), _npz_seeds),
     "csv": Target(_read_data("data.csv"), _csv_seeds),
     "json-lines": Target(_read_data("data.jsonl"), _json_lines_seeds),
+    "texts": Target(_read_texts, _text_seeds),
     "parquet": Target(_read_data("data.parquet"), _parquet_seeds),
     "image": Target(_read_image, _image_seeds),
     "arrays": Target(_as_file("arrays.npz", read_arrays), _npz_seeds),

@@ -1,0 +1,237 @@
+"""Tokenizers of language models: tokenizer.json, its end token, and the template of its chats.
+
+The package `tokenizers` reads tokenizer.json, and jinja2 runs the template (the extra `text`). Beside tokenizer.json
+lie files that Hugging Face's transformers writes: tokenizer_config.json has the names of special tokens and the
+template. The template may lie in chat_template.jinja.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from poetc.errors import UsageError, printable, shortened
+from poetc.files import read_file
+
+TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+_OTHER_CONFIGS = ("special_tokens_map.json", "config.json", "generation_config.json", "genai_config.json")
+LARGEST_BYTES = 1 << 28
+_EXTRA = "pip install 'poetc[text]'"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a text, in characters, and whether its tokens are targets."""
+
+    text: str
+    counts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token numbers, and for each whether it is a target."""
+
+    ids: list[int]
+    counts: list[bool]
+
+
+class Tokenizer:
+    """A tokenizer.json with the files beside it. `template`: a file in place of the chat template found there."""
+
+    def __init__(self, path: Path, template: Path | None = None) -> None:
+        self.path = path
+        self._model = _read(path)
+        self._config = _json(path.with_name(CONFIG))
+        self._template_file = template
+        self.end = self._special("eos_token", "eos_token_id")
+        self.pad = self._special("pad_token", "pad_token_id")
+
+    @property
+    def size(self) -> int:
+        """One more than the largest token number."""
+        return max(self._model.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def encode(self, spans: Sequence[Span], *, special: bool = True) -> Encoded:
+        """The tokens of the spans, one text, with those that the tokenizer puts around a text where `special`.
+
+        A token that begins in one span and ends in another belongs to the later one.
+        """
+        text = "".join(span.text for span in spans)
+        found = self._model.encode(text, add_special_tokens=special)
+        ends, counts, at = [], [], 0
+        for span in spans:
+            at += len(span.text)
+            ends.append(at)
+        for (start, end), added in zip(found.offsets, found.special_tokens_mask, strict=True):
+            if added and start == end:
+                counts.append(False)
+                continue
+            place = max(end - 1, start)
+            counts.append(next((s.counts for s, e in zip(spans, ends, strict=True) if place < e), spans[-1].counts))
+        return Encoded(list(found.ids), counts)
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """The text of tokens; `special`: with the special ones."""
+        return str(self._model.decode(list(ids), skip_special_tokens=not special))
+
+    # --- chats --------------------------------------------------------------------------------------------------------
+
+    @property
+    def has_template(self) -> bool:
+        return self._template_file is not None or self._template() is not None
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], *, mask_prompt: bool, where: str) -> list[Span]:
+        """The text of a chat; with `mask_prompt` the answers of the assistant alone are targets."""
+        whole = self.render(messages, where=where)
+        if not mask_prompt:
+            return [Span(whole, True)]
+        spans, at = [], 0
+        for number, message in enumerate(messages):
+            if message.get("role") != "assistant":
+                continue
+            before = self.render(messages[:number], where=where, asks=True) if number else ""
+            until = self.render(messages[: number + 1], where=where)
+            if not (whole.startswith(before) and whole.startswith(until) and at <= len(before) <= len(until)):
+                raise UsageError(
+                    f"{where}: the template of {self._template_name()} writes the beginning of a chat otherwise than"
+                    " alone, so the answers cannot be told from it; leave --mask-prompt out"
+                )
+            spans += [Span(whole[at : len(before)], False), Span(whole[len(before) : len(until)], True)]
+            at = len(until)
+        spans.append(Span(whole[at:], False))
+        return spans
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, where: str, asks: bool = False) -> str:
+        """The text of `messages` by the template; `asks`: the assistant is to answer."""
+        source = self._template()
+        if source is None:
+            raise UsageError(
+                f"{where}: a chat needs a template, and there is none in {CONFIG} or {TEMPLATE} beside {self.path};"
+                " give --chat-template FILE"
+            )
+        names = {
+            name: _content(value)
+            for name, value in self._config.items()
+            if name.endswith("_token") and value is not None
+        }
+        try:
+            template = _environment().from_string(source)
+            return str(template.render(messages=list(messages), add_generation_prompt=asks, **names))
+        except UsageError:
+            raise
+        except Exception as error:  # the template is a program
+            reason = shortened(str(error) or type(error).__name__, 120)
+            raise UsageError(f"{where}: the template of {self._template_name()} fails: {reason}") from error
+
+    def _template(self) -> str | None:
+        if self._template_file is not None:
+            return _text(self._template_file)
+        beside = self.path.with_name(TEMPLATE)
+        if beside.is_file():
+            return _text(beside)
+        found = self._config.get("chat_template")
+        if isinstance(found, list):  # several, by name
+            named = {e.get("name"): e.get("template") for e in found if isinstance(e, dict)}
+            found = named.get("default")
+        return found if isinstance(found, str) else None
+
+    def _template_name(self) -> str:
+        beside = self.path.with_name(TEMPLATE)
+        return str(self._template_file or (beside if beside.is_file() else self.path.with_name(CONFIG)))
+
+    # --- special tokens -----------------------------------------------------------------------------------------------
+
+    def _special(self, name: str, number: str) -> int | None:
+        """The token that the files beside the tokenizer call `name`, or whose number they give."""
+        word = _content(self._config.get(name))
+        for other in _OTHER_CONFIGS:
+            if word:
+                break
+            config = _json(self.path.with_name(other))
+            inner = config.get("model", config)
+            found = inner.get(number) if isinstance(inner, dict) else None
+            found = found[0] if isinstance(found, list) and found else found
+            if isinstance(found, int) and not isinstance(found, bool) and found >= 0:
+                return found
+            word = _content(config.get(name))
+        return self._model.token_to_id(word) if word else None
+
+
+def find_tokenizer(given: str | None, model: Path | None) -> Path:
+    """tokenizer.json of `--tokenizer`, which may be its folder; else the one beside the model. UsageError."""
+    if given:
+        path = Path(given)
+        path = path / TOKENIZER if path.is_dir() else path
+        if not path.is_file():
+            raise UsageError(f"--tokenizer {given}: does not exist")
+        return path
+    if model is not None and (beside := model.absolute().parent / TOKENIZER).is_file():
+        return beside
+    where = f" beside {model}" if model is not None else ""
+    raise UsageError(f"texts need a tokenizer, and there is no {TOKENIZER}{where}; give --tokenizer FILE")
+
+
+def _read(path: Path) -> Any:
+    try:
+        from tokenizers import Tokenizer as Model
+    except ImportError:
+        raise UsageError(f"texts need the package tokenizers: {_EXTRA}") from None
+    try:
+        model = Model.from_str(read_file(path, LARGEST_BYTES).decode())
+    except (OSError, UsageError):
+        raise
+    except Exception as error:  # of a library in another language
+        raise UsageError(f"{path}: not a tokenizer.json ({shortened(error, 120)})") from error
+    model.no_padding()
+    model.no_truncation()
+    return model
+
+
+def _environment() -> Any:
+    try:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError:
+        raise UsageError(f"the template of a chat needs the package jinja2: {_EXTRA}") from None
+
+    def refuse(message: str) -> None:
+        raise ValueError(message)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: ""  # a text must not depend on the day
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False)
+    return environment
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """The object in a file; empty where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(read_file(path))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({shortened(error, 80)})") from None
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: not an object with keys")
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_file(path).decode()
+    except FileNotFoundError:
+        raise UsageError(f"{path}: does not exist") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: not a text in UTF-8") from None
+
+
+def _content(value: Any) -> str:
+    """The text of a special token, which a file may describe by an object."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return printable(value) if isinstance(value, str) else ""

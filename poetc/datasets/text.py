@@ -1,0 +1,279 @@
+"""Texts for language models: .txt files, folders of them, and JSON lines of texts, prompts with completions, or chats.
+
+Token t of a sample is an input, and token t + 1 its target. Documents are joined, each with the tokenizer's end token
+behind it, and cut into windows of the model's length. A prompt with its completion, or a chat, is a sample of its own,
+filled up to that length. The target of a place that does not count is -100.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from poetc.datasets._columns import Samples
+from poetc.datasets._kinds import KINDS, Kind, Request
+from poetc.datasets._slots import Slot
+from poetc.datasets._tokenizing import Encoded, Span, Tokenizer, find_tokenizer
+from poetc.errors import UsageError, printable
+from poetc.files import read_file
+from poetc.graph import Array, DType
+
+IGNORED = -100  # the target of a place that does not count, as in PyTorch
+LARGEST_BYTES = 1 << 32
+_LINES = (".jsonl", ".ndjson")
+_FIRST_BYTES = 1 << 20  # in which the first line of a file is looked for
+_MASK, _POSITIONS, _SEGMENTS = (
+    re.compile(p) for p in (r"(^|_)mask$", r"position_?ids$|positions$", r"token_type_ids$|segment_?ids$")
+)
+
+OPTIONS = ("tokenizer", "chat_template", "mask_prompt", "truncate")  # declared in commands/options.py
+
+
+def read_text(request: Request) -> Samples:
+    """The texts as samples of tokens. Raises UsageError, which names the file and the line."""
+    tokens, target = _places(request)
+    length, values = tokens.elements, request.settings.values
+    template = values.get("chat_template")
+    path = find_tokenizer(values.get("tokenizer"), request.settings.model)
+    tokenizer = Tokenizer(path, Path(template) if template else None)
+    reader = _Reader(tokenizer, length, bool(values.get("mask_prompt")), bool(values.get("truncate")))
+    reader.read(request.path)
+    if not reader.rows:
+        raise UsageError(f"{request.path}: holds no text with a target")
+    if tokenizer.end is None:
+        request.note(f"{path}: names no end token, so none is put behind a text")
+    ids, targets, counts = reader.arrays()
+    _require_vocabulary(ids, tokens, path, tokenizer)
+    ignores = target is None or target.limit is None or target.limit.ignored == IGNORED
+    if not ignores and (targets == IGNORED).any():
+        raise UsageError(f"{request.path}: some of its targets do not count; solve with --ignore-index {IGNORED}")
+    columns = {tokens.name: ids.reshape(-1, *tokens.sample_shape)}
+    if target is not None:
+        columns[target.name] = targets.reshape(-1, *target.sample_shape)
+    for slot in request.slots:
+        if slot.name not in columns:
+            columns[slot.name] = _beside(slot, counts, length).reshape(-1, *slot.sample_shape)
+    request.note(_remark(request.path, reader, counts, targets))
+    return Samples(
+        where=str(request.path), columns=columns, called={n: f"the {n} of its texts" for n in columns}, tokens=counts
+    )
+
+
+def _remark(path: Path, reader: _Reader, counts: Array, targets: Array) -> str:
+    samples, length = targets.shape
+    total, scored = int(counts.sum()), int((targets != IGNORED).sum())
+    return (
+        f"{path}: {reader.texts:,} texts in {samples:,} samples of {length} tokens; {total:,} tokens, {scored:,} of"
+        f" them targets{f', {reader.cut} texts cut' if reader.cut else ''}"
+    )
+
+
+def _places(request: Request) -> tuple[Slot, Slot | None]:
+    """The input of the tokens, and the target. UsageError for a model that is none of tokens."""
+    inputs = [s for s in request.slots if not s.is_target]
+    tokens = [s for s in inputs if s.dtype is DType.I32 and s.limit is not None and not _is_beside(s)]
+    targets = [s for s in request.slots if s.is_target]
+    others = [s.name for s in inputs if s not in tokens and not _is_beside(s)]
+    if len(tokens) != 1 or others or len(targets) > 1:
+        names = ", ".join(repr(printable(s.name)) for s in inputs)
+        raise UsageError(f"{request.path}: texts are for a model whose input are tokens; this one takes {names}")
+    slot, length = tokens[0], tokens[0].elements
+    if targets and (targets[0].elements != length or targets[0].dtype is not DType.I32):
+        raise UsageError(
+            f"{request.path}: texts give a target for each of the {length} tokens; the loss of this model takes"
+            f" {targets[0].wanted}"
+        )
+    if length < 2:
+        raise UsageError(f"{request.path}: the model takes {length} token; give its length with --dim NAME=N")
+    return slot, targets[0] if targets else None
+
+
+def _is_beside(slot: Slot) -> bool:
+    return any(p.search(slot.name) for p in (_MASK, _POSITIONS, _SEGMENTS))
+
+
+def _beside(slot: Slot, counts: Array, length: int) -> Array:
+    """The mask of places that hold a token, their positions, or segments, which are all 0."""
+    places = np.broadcast_to(np.arange(length), (len(counts), length))
+    if _MASK.search(slot.name):
+        return (places < counts[:, None]).astype(np.float32 if slot.dtype is DType.F32 else np.int32)
+    if _POSITIONS.search(slot.name):
+        return np.ascontiguousarray(places, np.int32)
+    return np.zeros(places.shape, np.int32)
+
+
+def _require_vocabulary(ids: Array, slot: Slot, path: Path, tokenizer: Tokenizer) -> None:
+    """UsageError where the tokenizer makes tokens that the model's table lacks."""
+    assert slot.limit is not None
+    most = int(ids.max(initial=0))
+    if most > slot.limit.most:
+        raise UsageError(
+            f"{path}: has {tokenizer.size:,} tokens, and the texts token {most:,}; the model's table holds"
+            f" {slot.limit.most + 1:,}: it is the tokenizer of another model"
+        )
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Makes `rows` of `length` + 1 tokens at most, with whether each is a target; `cut`: of the `texts`, how many."""
+
+    tokenizer: Tokenizer
+    length: int
+    mask_prompt: bool
+    truncate: bool
+    rows: list[tuple[Array, Array]] = field(default_factory=list)
+    texts: int = 0
+    cut: int = 0
+    _joined: list[Array] = field(default_factory=list)
+
+    def read(self, path: Path) -> None:
+        for file in _files(path) if path.is_dir() else [path]:
+            if file.suffix.lower() in _LINES:
+                for number, row in _objects(file):
+                    self._object(f"{file}: line {number}", row)
+            else:
+                self._document(str(file), _decoded(file))
+        self._cut_windows()
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """Token numbers and targets [samples, length], and the tokens of each sample."""
+        shape = len(self.rows), self.length
+        fill = self.tokenizer.pad if self.tokenizer.pad is not None else self.tokenizer.end or 0
+        ids, targets = np.full(shape, fill, np.int32), np.full(shape, IGNORED, np.int32)
+        counts = np.zeros(len(self.rows), np.int64)
+        for number, (tokens, counting) in enumerate(self.rows):
+            taken = tokens[: self.length]
+            ids[number, : len(taken)] = taken
+            following = np.where(counting[1:], tokens[1:], IGNORED)
+            targets[number, : len(following)] = following
+            counts[number] = len(taken)
+        return ids, targets, counts
+
+    def _object(self, where: str, row: dict[str, Any]) -> None:
+        mask = self.mask_prompt
+        if "messages" in row:
+            messages = _messages(where, row["messages"])
+            spans = self.tokenizer.chat(messages, mask_prompt=mask, where=where)
+            self._sample(where, self.tokenizer.encode(spans, special=False))
+        elif "prompt" in row or "completion" in row:
+            prompt, completion = _word(where, row, "prompt"), _word(where, row, "completion")
+            found = self.tokenizer.encode([Span(prompt, not mask), Span(completion, True)])
+            self._sample(where, self._ended(found))
+        else:
+            self._document(where, _word(where, row, "text"))
+
+    def _ended(self, found: Encoded) -> Encoded:
+        """With the end token behind it, which is a target too."""
+        end = self.tokenizer.end
+        if end is None or (found.ids and found.ids[-1] == end):
+            return found
+        return Encoded([*found.ids, end], [*found.counts, True])
+
+    def _sample(self, where: str, found: Encoded) -> None:
+        self.texts += 1
+        most = self.length + 1  # the last one is a target alone
+        if len(found.ids) > most:
+            if not self.truncate:
+                raise UsageError(
+                    f"{where}: {len(found.ids):,} tokens; the model takes {self.length:,}: shorten it, give a longer"
+                    " sequence, or --truncate"
+                )
+            self.cut += 1
+        counting = np.array(found.counts[:most], bool)
+        if counting[1:].any():
+            self.rows.append((np.array(found.ids[:most], np.int32), counting))
+
+    def _document(self, where: str, text: str) -> None:
+        if self.mask_prompt:
+            raise UsageError(f"{where}: --mask-prompt: a text alone has no prompt; leave the option out")
+        if text.strip():
+            self.texts += 1
+            ids = self._ended(self.tokenizer.encode([Span(text, True)])).ids
+            self._joined.append(np.array(ids, np.int32))
+
+    def _cut_windows(self) -> None:
+        """Windows of all documents: the last token of one is the first of the next, so that each is a target once."""
+        if not self._joined:
+            return
+        tokens = np.concatenate(self._joined)
+        for start in range(0, max(len(tokens) - 1, 0), self.length):
+            window = tokens[start : start + self.length + 1]
+            self.rows.append((window, np.ones(len(window), bool)))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def _files(path: Path) -> list[Path]:
+    """The texts in a folder and below it, in the order of their names."""
+    return sorted(p for p in path.rglob("*") if p.is_file() and (p.suffix.lower() == ".txt" or _is_lines(p)))
+
+
+def _is_lines(path: Path) -> bool:
+    """Whether a .jsonl holds texts, as its first line shows."""
+    if path.suffix.lower() not in _LINES or not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            first = next((line for line in file.read(_FIRST_BYTES).splitlines() if line.strip()), b"")
+        row = msgspec.json.decode(first)
+    except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return isinstance(row, dict) and ("messages" in row or {"prompt", "completion"} <= set(row) or set(row) == {"text"})
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return read_file(path, LARGEST_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: byte {error.start:,} is no text in UTF-8") from None
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(read_file(path, LARGEST_BYTES).splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            row = msgspec.json.decode(line)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise UsageError(f"{path}: line {number} is not JSON ({error})") from None
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}: line {number} is not an object with keys")
+        yield number, row
+
+
+def _word(where: str, row: dict[str, Any], name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str):
+        has = "is no text" if name in row else "is missing"
+        keys = ", ".join(map(repr, map(printable, row))) or "none"
+        raise UsageError(f"{where}: {name!r} {has} (its keys: {keys}); give text, prompt and completion, or messages")
+    return value
+
+
+def _messages(where: str, value: Any) -> Sequence[dict[str, Any]]:
+    if not isinstance(value, list) or not value:
+        raise UsageError(f"{where}: 'messages' is no list of messages")
+    for number, message in enumerate(value, 1):
+        words = message if isinstance(message, dict) else {}
+        if not (isinstance(words.get("role"), str) and isinstance(words.get("content"), str)):
+            raise UsageError(f"{where}: message {number} is no object with the texts 'role' and 'content'")
+    return value
+
+
+def _takes(path: Path) -> bool:
+    if path.is_dir():
+        return bool(_files(path)) and not any(path.glob("*.npy"))
+    return path.suffix.lower() == ".txt" or _is_lines(path)
+
+
+KINDS.add(
+    "text",
+    Kind(name="text", words="texts (.txt, .jsonl)", takes=_takes, read=read_text, options=OPTIONS, ignores=IGNORED),
+)

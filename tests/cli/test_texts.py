@@ -1,0 +1,72 @@
+"""Language models are trained on texts: the command, beside onnxruntime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from tokenizers import Tokenizer
+
+from tests.cli.conftest import Ended
+from tests.support.language import END, write_decoder, write_tokenizer
+
+Run = Callable[..., Ended]
+LENGTH = 12
+PAIRS = [(f"{n}+{n}=", str(2 * n)) for n in range(8)]
+OPTIONS = ("--batch", 2, "--dim", f"sequence_length={LENGTH}", "--epochs", 1, "--time-limit", 1)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    write_tokenizer(tmp_path)
+    return write_decoder(tmp_path / "model.onnx")
+
+
+def write_pairs(path: Path) -> Path:
+    path.write_text("".join(json.dumps({"prompt": p, "completion": c}) + "\n" for p, c in PAIRS))
+    return path
+
+
+def measured(model: Path, folder: Path) -> float:
+    """The loss of the completions by onnxruntime, in float64."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    losses: list[float] = []
+    for prompt, completion in PAIRS:
+        ids = tokenizer.encode(prompt + completion + END).ids
+        (logits,) = session.run(["logits"], {"input_ids": np.array([ids], np.int64)})
+        scores = logits[0].astype(np.float64)
+        scores -= scores.max(axis=-1, keepdims=True)
+        logs = scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True))
+        losses += [-logs[t - 1, ids[t]] for t in range(len(prompt), len(ids))]
+    return float(np.mean(losses))
+
+
+def test_a_decoder_learns_completions(tmp_path: Path, poetc: Run, model: Path) -> None:
+    data, out = write_pairs(tmp_path / "pairs.jsonl"), tmp_path / "out.onnx"
+    train = ("--data", data, "--validation", data, "--mask-prompt", "--optimizer", "adam", "--lr", 0.01)
+    ended = poetc("train", model, *train, *OPTIONS, "--lora", 4, "-o", out, "--json")
+    assert ended.code == 0, ended.err
+    before, row = ended.json["before"], ended.json["epochs"][-1]
+    assert before["loss"] == pytest.approx(measured(model, tmp_path), rel=1e-5)
+    assert row["validation"]["loss"] == pytest.approx(measured(out, tmp_path), rel=1e-4)
+    assert row["validation"]["perplexity"] == pytest.approx(np.exp(row["validation"]["loss"]))
+    assert row["validation"]["loss"] < before["loss"]
+    assert row["tokens_per_second"] > 0
+    assert "val. perpl. tokens/s" in ended.err
+    again = poetc("train", "--resume", "-o", out, "--json")
+    assert again.code == 0, again.err
+
+
+def test_a_solved_model_without_the_ignored_class_says_so(tmp_path: Path, poetc: Run, model: Path) -> None:
+    data, solved = write_pairs(tmp_path / "pairs.jsonl"), tmp_path / "solved"
+    shapes = OPTIONS[:4]
+    for more, code in (((), 2), (("--ignore-index", -100), 0)):
+        assert poetc("solve", model, *shapes, *more, "--train", "last:1", "-o", solved, "--force").code == 0
+        ended = poetc("train", solved, "--data", data, "--epochs", 1, "-o", tmp_path / "out.onnx", "--force")
+        assert ended.code == code, ended.err
+        assert (code == 0) or ("solve with --ignore-index -100" in ended.err)
