@@ -32,7 +32,7 @@ from poetc.commands.train import TrainRequest, recorded_options
 from poetc.commands.train import train as train_on_data
 from poetc.commands.trainer import trainer
 from poetc.commands.weights import by_graph_name
-from poetc.devices import DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
+from poetc.devices import AUTO, DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import scratch_directory
@@ -181,7 +181,7 @@ def train(
     }
     rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
     chosen = _updates(importance, importance_at_least, max_energy)
-    rest |= {"processors": "", **chosen, "importance": None if importance is None else str(importance)}
+    rest |= {"processors": AUTO, **chosen, "importance": None if importance is None else str(importance)}
     options = {
         **loop,
         **texts,
@@ -262,7 +262,7 @@ class _Solvable:
         objective: str | None = None,
         paging: bool = True,
         dma: bool = False,
-        processors: str = "",
+        processors: str = AUTO,
         state: Literal["auto", "ram", "store"] = "auto",
         solver: str = "poetc",
         time_limit_s: float = 60.0,
@@ -280,14 +280,14 @@ class _Solvable:
         The budget is bytes, "256kB", "60%" (of the keep-all peak) or "least" (the smallest that is found, within
         `deadline`). By default it is the device's RAM. `max_written`: the most that a step may write to the store.
         `importance`, `importance_at_least` and `max_energy` are for a model with the training option `train="best"`.
-        `processors`: names of those that work beside the main one, or "all". `state`: where weights and optimizer state
-        live between steps. `objective` is by default a problem file's own, and energy for a model. The search ends when
-        it is proven that at most a fraction `gap` could be saved; 0 proves to the end. `fixed_order` keeps the model's
-        order of operators. `group`: "layer" gives a published solver layers in place of operators, "none" never does.
-        `milp_solver`: the program for the solver's MILPs, "highs" or one that PuLP finds. `write_model`: the MPS or LP
-        file that the first of them is written to, the others beside it.
-        `infer_batch`: rows of a prediction and of an evaluation, by default those of a training batch. Raises
-        InfeasibleError, which says the smallest budget that works, and LimitError.
+        `processors`: names of those that work beside the main one, or "all"; "main": it alone; "auto": equal cores of a
+        device that runs Linux. `state`: where weights and optimizer state live between steps. `objective` is by default
+        a problem file's own, and energy for a model. The search ends when it is proven that at most a fraction `gap`
+        could be saved; 0 proves to the end. `fixed_order` keeps the model's order of operators. `group`: "layer" gives
+        a published solver layers in place of operators, "none" never does. `milp_solver`: the program for the solver's
+        MILPs, "highs" or one that PuLP finds. `write_model`: the MPS or LP file that the first of them is written to,
+        the others beside it. `infer_batch`: rows of a prediction and of an evaluation, by default those of a training
+        batch. Raises InfeasibleError, which says the smallest budget that works, and LimitError.
         """
         request = SolveRequest(
             model=replace(self._model(device), infer_batch=infer_batch),
@@ -555,7 +555,7 @@ class Solution:
 
     def _rows(self) -> list[tuple[str, str]]:
         s, p = self.summary, self.schedule.proof
-        words = reporting.status_words(self.status, self.gap, s.get("asked_gap"))
+        words = reporting.status_words(self.status, self.gap, s.get("asked_gap"), s.get("one_core_of"))
         executions = verify(self.problem, self.schedule).executions
         moves = f"{s['page_outs']} page transfers out, {s['page_ins']} in"
         return [

@@ -85,9 +85,11 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--processors",
     metavar="NAMES",
-    default="",
-    help="Processors that work beside the main one, as in `poetc solve`. Solvers that place operators use them; the "
-    "others have the main one alone.",
+    default="auto",
+    show_default=True,
+    help="Processors that work beside the main one, as in `poetc solve`. Solvers that place operators use those with "
+    "names; the others have the main one alone. With auto every solver has operators in turn, in the way that costs "
+    "least: in threads on all equal cores, or on one.",
 )
 @_options.group_option
 @click.option(

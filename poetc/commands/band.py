@@ -21,6 +21,7 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
 from poetc.planning.solution import least_cost
+from poetc.planning.ways import ALONE
 from poetc.scheduling import Objective, Problem, Schedule, verify_parts
 from poetc.scheduling.problem import OperatorSpec, TensorSpec, Variant
 
@@ -90,7 +91,9 @@ def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, ste
             priced = at_end(profile, section, end)
             there = problem_of(request, step, priced)
             ways = ways_of(request, there, step, priced)
-            there = ways.get(artifact.summary["threads"], there)
+            threads = artifact.summary["threads"]
+            way = threads if artifact.problem.processors or threads > 1 else ALONE
+            there = ways.get(way, there)
             found.append(_At(section, end, numbers, priced_as(artifact.problem, there)))
     return found
 

@@ -20,8 +20,9 @@ from poetc.commands.requests import (
     read_model,
     training_graph,
 )
-from poetc.devices import DeviceProfile, build_problem, load_profile, names_banks
+from poetc.devices import AUTO, DeviceProfile, build_problem, load_profile, names_banks
 from poetc.devices.capacity import flash_needed_bytes
+from poetc.devices.profile import MAIN
 from poetc.devices.units import parse_energy
 from poetc.errors import PoetcError, UsageError, shortened
 from poetc.events import Progress, silent
@@ -164,7 +165,7 @@ def choice_of(request: SolveRequest) -> Choice:
         ("--micro-batches auto", training.micro_batches == "auto"),
         (f"--budget {LEAST}", request.budget == LEAST),
         (f"--saved {training.saved}", is_lossy(training)),
-        ("--processors", bool(request.processors)),
+        ("--processors", request.processors not in (AUTO, "", MAIN)),
         (f"--budget {request.budget}", names_banks(request.budget)),
     ):
         if given:

@@ -26,7 +26,8 @@ from poetc.commands.requests import (
     training_graph,
 )
 from poetc.commands.solve import MOST_OPERATORS, as_exactly_as_works, summary_of
-from poetc.devices import load_profile, parse_size
+from poetc.devices import AUTO, load_profile, parse_size
+from poetc.devices.profile import MAIN
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
@@ -58,8 +59,9 @@ def bundle(
     started = time.perf_counter()
     if request.is_problem:
         raise UsageError(f"{request.model.source}: a bundle needs a model, not a problem alone")
-    if request.processors:
+    if request.processors not in (AUTO, "", MAIN):
         raise UsageError("--processors: the plans of a bundle run on one processor; leave it out")
+    request = replace(request, processors=MAIN)
     split = request.model.training.micro_batches == "auto"
     if split and request.model.training.precision == "qas":
         raise UsageError("--micro-batches auto: with --precision qas all plans of a bundle have one number; give it")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from poetc.commands.best_updates import settled
 from poetc.commands.encodings import encodings_of, is_lossy, made, require_exact
-from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, read_problem, training_graph
-from poetc.devices import load_profile, parse_duration, parse_size
+from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, read_problem, training_graph, ways_of
+from poetc.devices import AUTO, load_profile, parse_duration, parse_size
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
@@ -19,6 +19,7 @@ from poetc.ops.encoding import FORMATS
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.planning.comparison import Comparison, OnCell, compare
 from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
+from poetc.planning.ways import SIDE_BY_SIDE, Ways
 from poetc.reporting.comparison import document, markdown, plot, table_csv
 from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes
 from poetc.training import BEST
@@ -35,7 +36,7 @@ class CompareRequest:
     objective: str | None = None  # the name of an `Objective`; None: the problem's own, energy for a model
     paging: bool = True
     dma: bool = False  # transfers overlap compute, where the store can
-    processors: str = ""  # beside the main one; solvers that place no operators have the main one alone
+    processors: str = AUTO  # beside the main one; solvers that place no operators have them in turn
     state: str = "auto"  # where state lives: the same for all solvers; see `StatePlacement.alike`
     importance: Path | None = None  # these three for --train best, as `SolveRequest` has them
     importance_at_least: str | None = None
@@ -120,7 +121,12 @@ def _problem(request: CompareRequest) -> Problem:
     )
     if asked.is_problem:
         return read_problem(asked)[3]
-    return problem_of(asked, _step(request.model), load_profile(request.model.device))
+    step, profile = _step(request.model), load_profile(request.model.device)
+    problem = problem_of(asked, step, profile)
+    ways = ways_of(asked, problem, step, profile)
+    if not ways:
+        return problem
+    return Ways([ways]).usual(problem) if request.processors == AUTO else ways[SIDE_BY_SIDE]
 
 
 def _step(request: ModelRequest) -> TrainingGraph:

@@ -13,7 +13,7 @@ SECONDS = Number(above=True)
 def _names(text: str) -> None:
     """An empty value is no list of names, and would be taken for the default."""
     if not text:
-        raise UsageError("--processors '': name processors, or leave the option out for the main one alone")
+        raise UsageError("--processors '': name processors, or or main for the main one alone")
 
 
 DEVICE = Option(
@@ -87,10 +87,11 @@ LIMITS = (
         name="processors",
         values=Text(_names),
         group="budget",
-        default="",
+        default="auto",
         metavar="NAMES",
-        default_text="the main one alone",
-        help="Processors that work beside the main one: names in the device's profile with commas between, or `all`.",
+        help="Processors that work beside the main one: names in the device's profile with commas between, or `all`. "
+        "`main`: it works alone. `auto`: the equal cores of a device that runs Linux, in the best of three ways: "
+        "threads, side by side, one core alone. Elsewhere `auto` is `main`.",
     ),
     Option(
         name="max_written",

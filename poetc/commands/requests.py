@@ -9,6 +9,7 @@ from typing import Any
 
 from poetc import frontend, passes, solvers, training
 from poetc.devices import (
+    AUTO,
     DeviceProfile,
     build_problem,
     format_bytes,
@@ -32,7 +33,7 @@ from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
 from poetc.planning.saved import Offer
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.planning.streaming import OfferOf
-from poetc.planning.ways import ALONE, SIDE_BY_SIDE, Problems
+from poetc.planning.ways import ALONE, NO_WAYS, SIDE_BY_SIDE, Problems
 from poetc.program import OFFSET_LIMIT
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
 from poetc.scheduling.problem import Paging, Problem
@@ -69,7 +70,7 @@ class SolveRequest:
     deadline: str | None = None
     max_written: str | None = None  # to the store, in one step
     objective: str | None = None
-    processors: str = ""  # beside the main one; see `poetc.devices.parse_processors`
+    processors: str = AUTO  # beside the main one; see `poetc.devices.parse_processors`
     paging: bool = True
     dma: bool = False  # transfers overlap compute, where the store can
     importance: Path | None = None  # of updates, for --train best
@@ -243,7 +244,7 @@ def read_problem(
             problem = problem_from_json(read_file(source), source=str(source))
         except OSError as error:
             raise UsageError(f"{source}: {error.strerror}") from error
-        if request.processors:
+        if request.processors != AUTO:
             raise UsageError(f"--processors: {source} says itself which processors there are")
         if request.dma and problem.paging is not Paging.DMA:
             raise UsageError(f"--dma: {source} says itself how it pages: {problem.paging.value!r}")
@@ -254,28 +255,49 @@ def read_problem(
 
 
 def problem_of(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile) -> Problem:
-    """The scheduling problem of a training step, with the processors and the paging that were asked for."""
-    processors = parse_processors(request.processors, profile)
+    """The scheduling problem of a training step on the main processor, with the paging that was asked for.
+
+    `ways_of` has the same step on others. A published solver that was given processors places operators on them.
+    """
+    processors = processors_of(request, profile)
     banks = parse_banks(request.budget, profile)
     if banks and processors:
         raise UsageError(f"--budget {request.budget} and --processors exclude each other: banks are for one processor")
+    if request.solver == ENGINE or request.processors == AUTO:
+        processors = ()
     paging = paging_of(request, profile)
     return build_problem(
         step, profile, budget_bytes=profile.ram_bytes, paging=paging, processors=processors, banks=banks
     )
 
 
+def processors_of(request: SolveRequest, profile: DeviceProfile) -> tuple[str, ...]:
+    """The processors beside the main one that may work: of those that no one named, where ways can be weighed."""
+    names = parse_processors(request.processors, profile)
+    one_alone = request.dma or request.is_best or names_banks(request.budget)
+    return () if request.processors == AUTO and one_alone else names
+
+
 def ways_of(
     request: SolveRequest, problem: Problem, step: TrainingGraph | None, profile: DeviceProfile | None
 ) -> dict[int, Problem]:
-    """By way of using the processors of `problem`, the same step in the same limits; empty where it names none."""
-    if step is None or profile is None or request.solver != ENGINE or not problem.processors:
+    """By way of using the processors of a request, the step of `problem`; empty where there is one processor.
+
+    A published solver that was given none has its operators in turn.
+    """
+    if step is None or profile is None or problem.processors:
         return {}
-    one = problem_of(replace(request, processors=""), step, profile)
-    plain = replace(problem, operators=one.operators, tensors=one.tensors, processors=(), base_bytes=one.base_bytes)
-    ways, threads = {ALONE: plain, SIDE_BY_SIDE: problem}, threads_of(problem, step, profile)
+    processors = processors_of(request, profile)
+    if not processors:
+        return {}
+    side = build_problem(
+        step, profile, budget_bytes=problem.budget_bytes, paging=paging_of(request, profile), processors=processors
+    )
+    ways, threads = {ALONE: problem}, threads_of(side, step, profile)
+    if request.solver == ENGINE:
+        ways[SIDE_BY_SIDE] = side
     if threads is not None:
-        ways[threads.count] = in_threads(problem, plain, threads)
+        ways[threads.count] = in_threads(side, problem, threads)
     return ways
 
 
@@ -295,16 +317,21 @@ def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
     return Paging.DMA
 
 
-def limits(request: SolveRequest, problem: Problem) -> Problem:
-    """Budget and deadline as numbers. A Problem brings its own; options override.
+def limits(request: SolveRequest, problem: Problem, ways: Problems = NO_WAYS) -> Problem:
+    """Budget and deadline as numbers. A Problem brings its own; options override. `ways`: of using processors.
 
     Raises UsageError for a file that cannot be read, and where a Problem and the options together are no Problem.
     """
-    return limited(request, problem)[0]
+    return limited(request, problem, ways=ways)[0]
 
 
-def limited(request: SolveRequest, problem: Problem, offers: Sequence[Offer] = ()) -> tuple[Problem, RamSearch | None]:
-    """The same, and where the budget is LEAST the search that found it."""
+def limited(
+    request: SolveRequest, problem: Problem, offers: Sequence[Offer] = (), ways: Problems = NO_WAYS
+) -> tuple[Problem, RamSearch | None]:
+    """The same, and where the budget is LEAST the search that found it.
+
+    A deadline in parts is one of the time that operators take in turn, in the fastest way.
+    """
     budget = problem.budget_bytes
     if names_banks(request.budget) and request.is_problem:
         problem = with_bank_budgets(problem, request.budget or "")
@@ -318,7 +345,7 @@ def limited(request: SolveRequest, problem: Problem, offers: Sequence[Offer] = (
         raise UsageError("no RAM budget: pass --budget, for example 256MB, or 60% (of the keep-all peak)")
     deadline = problem.deadline_ns
     if request.deadline is not None:
-        deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
+        deadline = parse_duration(request.deadline, of=_once_ns(problem, ways), option="--deadline")
     changes: dict[str, Any] = {"budget_bytes": budget, "deadline_ns": deadline}
     if request.max_written is not None:
         changes["write_limit_bytes"] = parse_size(request.max_written, option="--max-written")
@@ -328,7 +355,7 @@ def limited(request: SolveRequest, problem: Problem, offers: Sequence[Offer] = (
         changes["paging"] = type(problem.paging).NONE
     search = None
     if request.budget == LEAST:
-        search = _least(request, replace(problem, **changes), offers)
+        search = _least(request, replace(problem, **changes), offers, ways)
         changes["budget_bytes"] = search.problem.budget_bytes
     changed = replace(problem, **changes)
     validate_problem(changed, f"{request.model.source} with these options")
@@ -349,24 +376,38 @@ def require_offsets(request: SolveRequest, problem: Problem, step: TrainingGraph
         )
 
 
-def require_time(request: SolveRequest, problem: Problem) -> None:
-    """InfeasibleError where every operator once takes longer than the deadline."""
-    deadline, once = problem.deadline_ns, solvers.shortest_ns(problem)
+def _once_ns(problem: Problem, ways: Problems) -> int:
+    """Of every operator once, in turn, in the fastest way."""
+    in_turn = (p for way, p in ways.items() if way != SIDE_BY_SIDE)
+    return min((p.compute_once_ns for p in in_turn), default=problem.compute_once_ns)
+
+
+def shortest_ns(problem: Problem, ways: Problems) -> int:
+    """No step takes less time, in any of `ways`."""
+    return min(map(solvers.shortest_ns, ways.values() or [problem]))
+
+
+def require_time(request: SolveRequest, problem: Problem, ways: Problems = NO_WAYS) -> None:
+    """InfeasibleError where every operator once takes longer than the deadline, in any of `ways`."""
+    deadline = problem.deadline_ns
+    once = shortest_ns(problem, ways)
     if deadline is not None and deadline < once:
         given = f"the deadline of {format_ns(deadline)}, which {request.model.source} says,"
         if request.deadline is not None:
             given = f"--deadline {request.deadline}"
         least = f"every operator once takes {format_ns(once)}"
-        if problem.processors:
-            path_ns = solvers.critical_path_ns(problem)
+        beside = ways.get(SIDE_BY_SIDE, problem)
+        if beside.processors:
+            path_ns = solvers.critical_path_ns(beside)
             least = f"a step takes {format_ns(once)} at least, its critical path {format_ns(path_ns)}"
         raise InfeasibleError(f"{given} cannot be met: {least}; allow more than that")
 
 
-def _least(request: SolveRequest, problem: Problem, offers: Sequence[Offer]) -> RamSearch:
+def _least(request: SolveRequest, problem: Problem, offers: Sequence[Offer], ways: Problems) -> RamSearch:
     """The least RAM that works in time, as the budget. Raises InfeasibleError where not even keep-all does."""
     search_s = min(LONGEST_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
-    search = request.planner(search_s, offers=offers).search_ram(problem, search_s)
+    planner = request.planner(search_s, offers=offers, ways=[ways] if ways else ())
+    search = planner.search_ram(problem, search_s)
     if search.found.ram_bytes is None:
         deadline = format_ns(problem.deadline_ns or 0)
         raise InfeasibleError(

@@ -27,11 +27,12 @@ from poetc.commands.requests import (
     read_problem,
     require_offsets,
     require_time,
+    shortest_ns,
     streams_of,
     training_graph,
     ways_of,
 )
-from poetc.devices import DeviceProfile, fit_notes, format_bytes, life_steps, load_profile
+from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_bytes, life_steps, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.devices.reuse import parts_for_cache, working_set_bytes
 from poetc.devices.units import format_count
@@ -45,7 +46,7 @@ from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
-from poetc.planning.ways import ALONE, SIDE_BY_SIDE
+from poetc.planning.ways import ALONE, NO_WAYS, Problems, Ways
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import PageIn, PageOut, Schedule
@@ -179,14 +180,14 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     whole, step, profile, problem = read_problem(request)
     graph = None if whole is None else inference_model(request.model, whole)
     offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
-    problem, least = limited(request, problem, offers)
-    require_time(request, problem)
+    ways = ways_of(request, problem, step, profile)
+    problem, least = limited(request, problem, offers, ways)
+    require_time(request, problem, ways)
     require_offsets(request, problem, step)
     progress("solving")
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
     search_s = search_share_s(left_s)
-    ways = {} if least else ways_of(request, problem, step, profile)
     offers = (*offers, *_offers_of_ways(request, ways, step, profile))
     planner = request.planner(
         left_s - (0.0 if least else search_s),
@@ -204,7 +205,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         solution = planner.least_ram_solution(problem, least)
     return _Answer(
         request=request,
-        asked=_encoded(offers, ways.get(solution.choices.threads or ALONE, problem), solution),
+        asked=_encoded(offers, _in_way(problem, ways, solution), solution),
         solution=solution,
         smallest_ram=search,
         search_s=search_s,
@@ -218,16 +219,21 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
 def _offers_of_ways(
     request: SolveRequest, ways: Mapping[int, Problem], step: TrainingGraph | None, profile: DeviceProfile | None
 ) -> list[Offer]:
-    """Encodings in the ways of using several processors beside operators side by side."""
+    """Encodings in the ways of using several processors beside the main one alone."""
     found: list[Offer] = []
     for way, problem in ways.items():
-        if way != SIDE_BY_SIDE and step is not None and profile is not None:
+        if way != ALONE and step is not None and profile is not None:
 
             def build(made: TrainingGraph, way: int = way, profile: DeviceProfile = profile) -> Problem:
                 return ways_of(request, problem_of(request, made, profile), made, profile)[way]
 
             found += encodings.offers_of(step, profile, problem, paging_of(request, profile), build)
     return found
+
+
+def _in_way(problem: Problem, ways: Problems, solution: Solution) -> Problem:
+    """`problem` in the way that the solution chose."""
+    return Ways([ways]).fix(problem, solution.choices.threads or ALONE) if ways else problem
 
 
 def _encoded(offers: Sequence[Offer], problem: Problem, solution: Solution) -> Problem:
@@ -242,15 +248,20 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     whole = load_model(request.model)
     graph = inference_model(request.model, whole)
     graphs, problems, notes = _problems_by_parts(request, whole, profile)
-    require_time(request, min(problems.values(), key=solvers.shortest_ns))
+    ways = {count: found for count, p in problems.items() if (found := ways_of(request, p, graphs[count], profile))}
+    fastest = min(problems, key=lambda count: shortest_ns(problems[count], ways.get(count, NO_WAYS)))
+    require_time(request, problems[fastest], ways.get(fastest, NO_WAYS))
     paging = paging_of(request, profile)
     of_parts = {count: encodings.offers_of(graphs[count], profile, p, paging) for count, p in problems.items()}
     offers = [offer for found in of_parts.values() for offer in found]
+    for parts, own in ways.items():
+        offers += _offers_of_ways(request, own, graphs[parts], profile)
     planner = request.planner(
         request.options.time_limit_s - search_s,
         progress,
         problems,
         offers=offers,
+        ways=tuple(ways.values()),
         streams=streams_of(*graphs.values(), profile=profile),
     )
     solution = planner.solve(next(iter(problems.values())))
@@ -259,7 +270,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     require_offsets(request, problems[count], graphs[count])
     return _Answer(
         request=request,
-        asked=_encoded(of_parts[count], problems[count], solution),
+        asked=_encoded(offers, _in_way(problems[count], ways.get(count, NO_WAYS), solution), solution),
         solution=solution,
         smallest_ram=planner.inner.search_ram(problems[count], search_s, stop_at),
         search_s=search_s,
@@ -321,7 +332,7 @@ def _problems_by_parts(
         if problems and len(problem.operators) > (MOST_CACHED if is_roomy else MOST_OPERATORS):
             break
         budget = request.budget if first is None else f"{first.budget_bytes}B"
-        at_limits = limits(replace(request, budget=budget), problem)
+        at_limits = limits(replace(request, budget=budget), problem, ways_of(request, problem, step, profile))
         if first is not None:
             at_limits = replace(at_limits, budget_bytes=first.budget_bytes, deadline_ns=first.deadline_ns)
         first = first or at_limits
@@ -350,9 +361,12 @@ def solve_budgets(
     """
     progress("reading the model")
     _, step, profile, problem = read_problem(request)
-    problems = [limits(replace(request, budget=budget), problem) for budget in budgets]
+    ways = ways_of(request, problem, step, profile)
+    problems = [limits(replace(request, budget=budget), problem, ways) for budget in budgets]
     offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
-    planner = request.planner(request.options.time_limit_s, progress, offers=offers)
+    offers = (*offers, *_offers_of_ways(request, ways, step, profile))
+    sets = [ways] if ways else []
+    planner = request.planner(request.options.time_limit_s, progress, offers=offers, ways=sets)
     points = solve_curve(problems[0], [p.budget_bytes for p in problems], planner)
     smallest = planner.search_ram(problems[0], LONGEST_SEARCH_S).found.ram_bytes
     answers: list[dict[str, Any] | PoetcError] = []
@@ -362,7 +376,7 @@ def solve_budgets(
             answers.append(point.error)
             continue
         started = time.perf_counter() - point.seconds
-        asked = _encoded(offers, asked, point.solution)
+        asked = _encoded(offers, _in_way(asked, ways, point.solution), point.solution)
         saved = encodings.summary_of(step, point.solution)
         notes = reporting.choice_notes(asked, point.solution, saved)
         answers.append(summary_of(request, asked, point.solution, step, profile, smallest, started, notes, saved))
@@ -434,6 +448,7 @@ def summary_of(
         "device": problem.device,
         "micro_batches": step.options["micro_batches"] if step else 1,
         "threads": solution.choices.threads or 1,
+        "one_core_of": _unused_cores(solution, profile),
         **_worth(solution),
         "notes": [
             *(step.notes if step else ()),
@@ -443,6 +458,12 @@ def summary_of(
         ],
         "out": str(request.out) if request.out is not None else None,
     }
+
+
+def _unused_cores(solution: Solution, profile: DeviceProfile | None) -> int | None:
+    """The equal cores of a device, where schedules on one of them alone were considered. None elsewhere."""
+    cores = 1 + len(equal_cores(profile)) if profile else 1
+    return cores if cores > 1 and not solution.ways and not solution.problem.processors else None
 
 
 def _banks(problem: Problem, trace: Trace, plan: MemoryPlan) -> dict[str, Any]:

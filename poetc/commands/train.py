@@ -49,6 +49,7 @@ from poetc.datasets import (
     slots_of,
     split,
 )
+from poetc.devices import AUTO
 from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import finite, read_file, write_text
@@ -148,6 +149,8 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in json.loads(json.dumps(given)).items():
         if name in MAY_CHANGE or name == "model":
             recorded[name] = value
+        elif name == "processors" and (value, recorded.get(name)) == (AUTO, ""):
+            continue  # of a version whose default was the main processor alone
         elif recorded.get(name) != value:
             option = "--lr" if name == "learning_rate" else "--" + name.replace("_", "-")
             begun = "without it" if recorded.get(name) is None else f"with {recorded[name]}"

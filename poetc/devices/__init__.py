@@ -6,7 +6,7 @@ from poetc.devices.capacity import fit_notes, flash_needed_bytes
 from poetc.devices.checking import check_profiles
 from poetc.devices.creating import NewProfile, create_profile
 from poetc.devices.loading import list_profiles, load_profile, profile_to_dict, profile_to_yaml
-from poetc.devices.processors import parse_processors
+from poetc.devices.processors import AUTO, equal_cores, parse_processors
 from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
 from poetc.devices.units import (
     format_bytes,
@@ -20,6 +20,7 @@ from poetc.devices.units import (
 from poetc.devices.wear import life_steps
 
 __all__ = [
+    "AUTO",
     "DeviceProfile",
     "NewProfile",
     "Quantity",
@@ -28,6 +29,7 @@ __all__ = [
     "build_problem",
     "check_profiles",
     "create_profile",
+    "equal_cores",
     "fit_notes",
     "flash_needed_bytes",
     "format_bytes",

@@ -12,15 +12,21 @@ from poetc.ops import registry
 from poetc.scheduling.problem import Elsewhere, ProcessorSpec
 
 ALL = "all"
+AUTO = "auto"  # equal cores of a device that runs Linux, in the way that is best
 
 # sizeof(poetc_processors), rounded up; tests compare them with the compiler's.
 MICROCONTROLLER_TEAM_BYTES, TEAM_BYTES = 128, 2048
 
 
 def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
-    """The value of --processors: names of those beside the main one. "main" and "" are none, "all" is every one."""
+    """The value of --processors: names of those beside the main one.
+
+    "main" and "" are none, "all" is every one, "auto" every equal core of a device that runs Linux.
+    """
     if not text:
         return ()
+    if text == AUTO:
+        return equal_cores(profile)
     listed = [name.strip() for name in text.split(",")]
     if "" in listed:
         raise UsageError(f"--processors {text!r}: a name is empty; leave the option out for the main processor alone")
@@ -41,6 +47,14 @@ def parse_processors(text: str, profile: DeviceProfile) -> tuple[str, ...]:
             hint = f"did you mean {close[0]!r}?" if close else known
             raise UsageError(f"--processors {text}: device {profile.name!r} has no processor {name!r}; {hint}")
     return names
+
+
+def equal_cores(profile: DeviceProfile) -> tuple[str, ...]:
+    """The cores beside the main one that are equal to it, where the device runs Linux and kernels have threads."""
+    if profile.threads is None or not profile.cpu.core.startswith("cortex-a"):
+        return ()
+    others = profile.processors.items()
+    return tuple(n for n, p in others if not (p.cpu or p.compute or p.kinds or p.precisions))
 
 
 class OtherProcessor:

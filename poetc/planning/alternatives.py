@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.planner import ChoiceT, Planner, Reduction
 from poetc.planning.settings import ALTERNATIVES
-from poetc.planning.solution import Solution, least_cost
+from poetc.planning.solution import Solution
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
 
@@ -45,10 +45,6 @@ class Alternatives(Reduction[ChoiceT]):
         """The planner for the problem of an option. `planner` has this reduction as its outermost one."""
         return planner.inner
 
-    def at_hand(self, problem: Problem, choice: ChoiceT, planner: Planner) -> Solution | None:
-        """A solution with an option that the ones so far suggest, restored. It takes next to no time."""
-        return None
-
     def record(self, choice: ChoiceT, cost: int | None, least: int, outcome: str) -> None:
         """An option was looked at. `cost`: of its schedule (None: none); `least`: no schedule of it costs less."""
 
@@ -70,7 +66,7 @@ class _Comparison:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.fixed = {choice: reduction.fix(problem, choice) for choice in reduction.propose(problem, None)}
         self.least_bytes = {choice: planner.inner.lower_bound_bytes(p) for choice, p in self.fixed.items()}
-        self.least = {choice: least_cost(p) for choice, p in self.fixed.items()}
+        self.least = {choice: planner.inner.least_cost(p) for choice, p in self.fixed.items()}
         self.best: Solution | None = None
         self.errors: list[PoetcError] = []
         self.solved = 0
@@ -89,11 +85,11 @@ class _Comparison:
             else:
                 self._try(choice, seconds, 1.0 if alone else reduction.first_round / len(self.fixed))
         if self.best is None:
-            raise min(self.errors, key=_smallest)
+            raise min(self.errors, key=smallest_of)
         for choice in reduction.after(self.problem, self.best):
             if choice not in self.fixed:
                 self.fixed[choice] = reduction.fix(self.problem, choice)
-                self.least[choice] = least_cost(self.fixed[choice])
+                self.least[choice] = self.planner.inner.least_cost(self.fixed[choice])
                 share = reduction.first_round / len(self.fixed)
                 self._try(choice, min(1.0, ALTERNATIVES.patience * share) * self.planner.left_s, share)
         if len(self.fixed) > 1 and self.best.proof.status is Status.LIMIT and self.planner.left_s > 0:
@@ -118,12 +114,8 @@ class _Comparison:
             reduction.record(choice, None, least, "cannot be cheaper")
             return
         self.planner.progress(reduction.option_words(choice))
-        hint = reduction.at_hand(self.problem, choice, self.planner)
-        if hint is not None:
-            self._take(choice, hint)
         if self.best is not None and self.planner.left_s <= 0:
-            if hint is None:
-                reduction.record(choice, None, least, "no time was left")
+            reduction.record(choice, None, least, "no time was left")
             return
         try:
             found = self._solved(
@@ -132,14 +124,10 @@ class _Comparison:
                 work_limit_s=work_share * options.work_limit_s,
             )
         except (InfeasibleError, LimitError) as error:
-            if hint is None:
-                proven = isinstance(error, InfeasibleError)
-                reduction.record(choice, None, least, "does not fit" if proven else "nothing found")
-                self.errors.append(error)
+            proven = isinstance(error, InfeasibleError)
+            reduction.record(choice, None, least, "does not fit" if proven else "nothing found")
+            self.errors.append(error)
             return
-        self._take(choice, found if hint is None else _better(hint, found))
-
-    def _take(self, choice: Any, found: Solution) -> None:
         self._record(choice, found)
         if self.best is None or found.cost < self.best.cost:
             self.best = found
@@ -161,12 +149,12 @@ class _Comparison:
             again = self._solved(choice, time_limit_s=self.planner.left_s)
         except (InfeasibleError, LimitError):
             return best
-        best = _better(best, again)
+        best = better_of(best, again)
         self._record(choice, best)
         return best
 
 
-def _better(known: Solution, again: Solution) -> Solution:
+def better_of(known: Solution, again: Solution) -> Solution:
     """The cheaper one of two solutions with an option, with the better bound of both where it may be stated."""
     if again.cost < known.cost:
         return again
@@ -178,6 +166,6 @@ def _better(known: Solution, again: Solution) -> Solution:
     return known.with_proof(replace(known.proof, bound=bound, scope=proof.scope, status=status))
 
 
-def _smallest(error: PoetcError) -> float:
+def smallest_of(error: PoetcError) -> float:
     smallest = error.details.get("min_budget_bytes")
     return float(smallest) if isinstance(smallest, int) else float("inf")

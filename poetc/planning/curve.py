@@ -15,7 +15,7 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner
 from poetc.planning.settings import CURVE
-from poetc.planning.solution import Solution, bound_holds, least_cost
+from poetc.planning.solution import Solution, bound_holds
 from poetc.scheduling import Problem, ScheduleError, verify
 from poetc.scheduling.schedule import Schedule, Status
 from poetc.scheduling.scope import EVERYTHING
@@ -102,7 +102,7 @@ class _Curve:
         fits = [
             f
             for f in self.found
-            if ram_bytes(self.problem, f.solution.plan) <= budget
+            if ram_bytes(f.solution.problem, f.solution.plan) <= budget
             and (f.budget_bytes <= budget or _fits(f.solution, budget))
         ]
         return min(fits, key=lambda f: (f.solution.cost, f.budget_bytes), default=None)
@@ -114,7 +114,7 @@ class _Curve:
             return None
         schedule = cheapest.solution.schedule
         cost = schedule.proof.objective
-        bound, scope, method = min(least_cost(self.problem), cost), EVERYTHING, "every operator once"
+        bound, scope, method = min(self.planner.least_cost(self.problem), cost), EVERYTHING, "every operator once"
         for other in self.found:
             proof = other.solution.proof
             if other.budget_bytes >= budget and bound < proof.bound and bound_holds(other.solution, cheapest.solution):

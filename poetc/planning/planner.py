@@ -20,7 +20,7 @@ from poetc.planning import plain
 from poetc.planning.progress import BestSoFar, progress_line
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
-from poetc.planning.solution import Choices, Solution
+from poetc.planning.solution import Choices, Solution, least_cost
 from poetc.scheduling import Problem
 from poetc.scheduling.schedule import SolveOptions
 from poetc.scheduling.scope import Scope
@@ -103,6 +103,10 @@ class Planner:
         if self.reductions:
             return self.reductions[0].lower_bound_bytes(problem, self.inner)
         return solvers.lower_bound_bytes(problem)
+
+    def least_cost(self, problem: Problem) -> int:
+        """No schedule costs less, whatever is chosen: every operator once."""
+        return min((reduction.least_cost(problem) for reduction in self.reductions), default=least_cost(problem))
 
     def search_ram(self, problem: Problem, least_s: float, stop_at: float = 0.0) -> RamSearch:
         """The search for the least RAM with the choices that probably need the least."""
@@ -205,6 +209,10 @@ class Reduction(ABC, Generic[ChoiceT]):
         """`solution` of a relaxed or frugal problem with options that `problem` has. The same by default."""
         del problem, stop_at
         return solution
+
+    def least_cost(self, problem: Problem) -> int:
+        """No schedule costs less, whatever this choice is: every operator once."""
+        return least_cost(problem)
 
     @abstractmethod
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:

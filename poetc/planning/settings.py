@@ -83,6 +83,14 @@ class AlternativesSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WaysSettings:
+    """The ways of using several processors (`ways`)."""
+
+    least_share: float = 0.02  # of the time limit, for each that is solved at least
+    patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too
+
+
+@dataclass(frozen=True, slots=True)
 class UpdatesSettings:
     """The choice of the updates that are trained (`updates`). Shares are of the time limit."""
 
@@ -151,6 +159,7 @@ STREAMING = StreamingSettings()
 KERNEL = KernelSettings()
 BANK = BankSettings()
 ALTERNATIVES = AlternativesSettings()
+WAYS = WaysSettings()
 UPDATES = UpdatesSettings()
 CURVE = CurveSettings()
 INFERENCE = InferenceSettings()

@@ -1,27 +1,32 @@
 """The ways of using several processors: the main one alone, operators side by side, or threads inside kernels.
 
-The main processor alone comes first. Its steps are then taken in threads and side by side, in next to no time. So
-no way is chosen that costs more than the schedule for one processor.
+The way whose operators run in turn and cost least is solved first. Its steps are then taken in the other ways, in next
+to no time, and its bound is carried over to their prices. A way that cannot be cheaper is not solved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import ClassVar
+from types import MappingProxyType
 
 from poetc import solvers
-from poetc.planning.alternatives import Alternatives
-from poetc.planning.planner import Planner
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.alternatives import better_of, smallest_of
+from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several
+from poetc.planning.repricing import carried_bound
+from poetc.planning.settings import WAYS
 from poetc.planning.solution import Solution, Tried, least_cost
 from poetc.scheduling import PlanError, Problem, ScheduleError, verify_parts, verify_plan
-from poetc.scheduling.schedule import Proof, Status
+from poetc.scheduling.schedule import Status
 from poetc.scheduling.scope import ANY, Repetition, Scope
+from poetc.solvers.processors import above_idle, relaxed
 
 ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
 AT_HAND = "the steps of one processor in another way; bound: every operator once"
 Problems = Mapping[int, Problem]  # by way, the same step
+NO_WAYS: Problems = MappingProxyType({})
 
 
 def way_words(way: int) -> str:
@@ -31,35 +36,36 @@ def way_words(way: int) -> str:
     )
 
 
-class Ways(Alternatives[int]):
-    """`sets`: an entry for each problem with several processors that has the choice."""
+class Ways(Reduction[int]):
+    """`sets`: an entry for each problem that has the choice, which is the one of the main processor alone."""
 
     name = "threads"
-    first_round: ClassVar[float] = 0.7
-    patience: ClassVar[float] = 2.0  # the first way leaves some time to the others on a slow machine, too
 
     def __init__(self, sets: Sequence[Problems]) -> None:
         self.sets = tuple(sets)
         self.tried: dict[int, Tried] = {}
-        self.proofs: dict[int, Proof] = {}
+        self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
 
     def is_open(self, problem: Problem) -> bool:
         return bool(self._set(problem))
 
+    def relax(self, problem: Problem) -> None:
+        """Ways have other prices: no problem is a relaxation of all."""
+
     def frugal(self, problem: Problem) -> Problem:
-        """On the main processor: it has one stack in the budget."""
-        return self.fix(problem, ALONE)
+        """With operators in turn, which have one stack in the budget, in the shortest time."""
+        return self.fix(problem, self._shortest(problem))
 
     def usual(self, problem: Problem) -> Problem:
-        return problem
+        """The way with operators in turn that costs least if nothing is recomputed."""
+        return self.fix(problem, next((w for w in self.propose(problem, None) if w != SIDE_BY_SIDE), ALONE))
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[int]:
-        """Operators in turn first, since their steps serve every way. Alone comes last where time alone counts."""
-        energy_counts = problem.objective.cost(1, 0) > 0
-        yield from sorted(
-            self._set(problem), key=lambda way: (way == ALONE and not energy_counts, way == SIDE_BY_SIDE, way)
-        )
+        """Operators in turn first, since their steps serve every way: the cheaper one before the other."""
+        asked = {way: self.fix(problem, way) for way in self._set(problem)}
+        least = {way: least_cost(p) for way, p in asked.items()}
+        yield from sorted(asked, key=lambda way: (way == SIDE_BY_SIDE, least[way], way))
 
     def fix(self, problem: Problem, choice: int) -> Problem:
         """In the limits of `problem`."""
@@ -78,11 +84,14 @@ class Ways(Alternatives[int]):
         """A problem does not show how many threads its kernels have."""
 
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
-        self.proofs[choice] = solution.proof
         restored = solution.with_choice(solution.proof.scope, threads=choice)
         if choice != SIDE_BY_SIDE:
             self.in_turn = restored
         return restored
+
+    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
+        """A solution of `frugal`."""
+        return self.restore(problem, self._shortest(problem), solution) if self.is_open(problem) else solution
 
     def scope(self, solution: Solution) -> Scope:
         return solution.proof.scope
@@ -93,7 +102,7 @@ class Ways(Alternatives[int]):
         if known is None or choice == known.choices.threads:
             return None
         asked = self.fix(problem, choice)
-        inner = self.inner(problem, choice, planner)
+        inner = planner.inner
         if choice == SIDE_BY_SIDE:
             found = on_several(asked, known, inner)
         else:
@@ -107,48 +116,135 @@ class Ways(Alternatives[int]):
         proof = replace(found.proof, bound=bound, status=status, scope=scope, method=AT_HAND)
         return self.restore(problem, choice, found.with_proof(proof))
 
-    def option_words(self, choice: int) -> str:
-        return way_words(choice)
+    def least_cost(self, problem: Problem) -> int:
+        return min((least_cost(self.fix(problem, way)) for way in self._set(problem)), default=least_cost(problem))
 
-    def option_of(self, solution: Solution) -> int:
-        assert solution.choices.threads is not None
-        return solution.choices.threads
-
-    def record(self, choice: int, cost: int | None, least: int, outcome: str) -> None:
-        self.tried[choice] = Tried(choice, cost, least, outcome)
-
-    def _bounded(self, problem: Problem, best: Solution, gap: float) -> Solution:
-        """With a bound for all ways: the lowest one."""
-        proof = best.proof
-        others = [self._least(problem, way, proof.scope) for way in self._set(problem) if way != best.choices.threads]
-        bound = min(proof.bound, *others)
-        if bound == proof.bound:
-            return best
-        status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT
-        return best.with_proof(replace(proof, bound=bound, status=status))
-
-    def _least(self, problem: Problem, way: int, scope: Scope) -> int:
-        """A bound for that way that holds in `scope`, as far as the way has its choices."""
-        proof, least = self.proofs.get(way), least_cost(self.fix(problem, way))
-        if proof is not None:
-            absent = {f.name: None for f in fields(Scope) if getattr(proof.scope, f.name) is None}
-            if proof.scope.covers(replace(scope, **absent)):  # type: ignore[arg-type]
-                return max(proof.bound, least)
-        return least
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        if not self.is_open(problem):
+            return inner.lower_bound_bytes(problem)
+        return min(inner.lower_bound_bytes(self.fix(problem, way)) for way in self._set(problem))
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if not self.is_open(problem):
             return planner.inner.solve(problem)
         self.tried.clear()
-        self.proofs.clear()
+        self.solved.clear()
         self.in_turn = None
-        best = self._bounded(problem, self.cheapest(problem, planner), planner.options.gap)
+        best = self._bounded(problem, self._cheapest(problem, planner), planner.options.gap)
         return replace(best, ways=tuple(self.tried[way] for way in sorted(self.tried)))
+
+    def _cheapest(self, problem: Problem, planner: Planner) -> Solution:
+        """The cheapest verified schedule of all ways, within one time limit."""
+        gap, best = planner.options.gap, None
+        order = list(self.propose(problem, None))
+        asked = {way: self.fix(problem, way) for way in order}
+        least = {way: least_cost(p) for way, p in asked.items()}
+        hopeless = {way for way in order if not _can_fit(asked[way], planner)}
+        if len(hopeless) == len(order):
+            hopeless.remove(order[0])
+        errors: list[InfeasibleError | LimitError] = []
+        for n, way in enumerate(order):
+            if way in hopeless:
+                self.tried[way] = Tried(way, None, least[way], "does not fit")
+                continue
+            bound = self._least(problem, way, None)
+            if best is not None and bound >= (1 - gap) * best.cost:
+                beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else "not cheaper in the same order"
+                self.tried[way] = Tried(way, None, bound, beaten)
+                continue
+            planner.progress(way_words(way))
+            hint = self.at_hand(problem, way, planner)
+            if hint is not None:
+                self._record(hint, bound)
+                best = hint if best is None or hint.cost < best.cost else best
+                if bound >= (1 - gap) * best.cost:
+                    continue
+            if best is not None and planner.left_s <= 0:
+                self.tried.setdefault(way, Tried(way, None, bound, "no time was left"))
+                continue
+            rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way]]
+            share = 1 / (1 + len(rivals))
+            try:
+                found = self._solved(asked[way], way, planner, share)
+            except (InfeasibleError, LimitError) as error:
+                outcome = "does not fit" if isinstance(error, InfeasibleError) else "nothing found"
+                self.tried.setdefault(way, Tried(way, None, bound, outcome))
+                errors.append(error)
+                continue
+            self.solved[way] = found if hint is None else better_of(hint, found)
+            self._record(self.solved[way], bound)
+            best = self.solved[way] if best is None or found.cost < best.cost else best
+        if best is None:
+            raise min(errors, key=smallest_of)
+        return self._again(problem, best, planner)
+
+    def _solved(self, asked: Problem, way: int, planner: Planner, share: float) -> Solution:
+        """With that share of the work limit, and of the time that is left."""
+        seconds = min(planner.left_s, WAYS.patience * share * planner.left_s)
+        least_s = WAYS.least_share * planner.options.time_limit_s
+        work_s = share * planner.options.work_limit_s
+        part = planner.inner.part(max(seconds, least_s), work_limit_s=work_s)
+        return self.restore(asked, way, part.solve(asked))
+
+    def _again(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
+        """The best way with the rest of the time, if it had a share: the better schedule and the better bound."""
+        way = best.choices.threads
+        assert way is not None
+        if len(self.solved) < 2 or best.proof.status is not Status.LIMIT or planner.left_s <= 0:
+            return best
+        planner.progress(f"{way_words(way)} again")
+        try:
+            again = self._solved(self.fix(problem, way), way, planner, 1.0)
+        except (InfeasibleError, LimitError):
+            return best
+        best = better_of(best, again)
+        self.solved[way] = best
+        self._record(best, 0)
+        return best
+
+    def _record(self, found: Solution, least: int) -> None:
+        proof, way = found.proof, found.choices.threads
+        assert way is not None
+        self.tried[way] = Tried(way, proof.objective, max(least, proof.bound), proof.status.value)
+
+    def _bounded(self, problem: Problem, best: Solution, gap: float) -> Solution:
+        """With a bound for all ways: the lowest one."""
+        proof = best.proof
+        least = {way: self._least(problem, way, proof.scope) for way in self._set(problem)}
+        bound = min(proof.objective, *least.values())
+        if bound == proof.bound:
+            return best
+        status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT
+        if bound >= proof.objective:
+            status = Status.OPTIMAL
+        return best.with_proof(replace(proof, bound=bound, status=status))
+
+    def _least(self, problem: Problem, way: int, scope: Scope | None) -> int:
+        """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.
+
+        From its own proof, or carried over from that of another way.
+        """
+        asked = self.fix(problem, way)
+        least = least_cost(asked)
+        for other, known in self.solved.items():
+            proof = known.proof
+            if scope is not None and not proof.scope.covers(_without(scope, proof.scope)):
+                continue
+            if other == way:
+                least = max(least, proof.bound)
+            elif other != SIDE_BY_SIDE and not known.choices.saved and not known.choices.streaming:
+                least = max(least, _carried(self.fix(problem, other), proof.bound, asked))
+        return least
+
+    def _shortest(self, problem: Problem) -> int:
+        """The way with operators in turn that takes the least time."""
+        times = {way: p.compute_once_ns for way, p in self._set(problem).items() if way != SIDE_BY_SIDE}
+        return min(times, key=lambda way: (times[way], way), default=ALONE)
 
     def _set(self, problem: Problem) -> Problems:
         """The problems of all ways; none where `problem` has no such choice."""
-        found = (s for s in self.sets if s[SIDE_BY_SIDE].operators == problem.operators)
-        return next(found, {}) if problem.processors else {}
+        found = (s for s in self.sets if s[ALONE].operators == problem.operators)
+        return {} if problem.processors else next(found, {})
 
 
 def _at_prices_of(problem: Problem, known: Solution) -> Solution | None:
@@ -162,3 +258,30 @@ def _at_prices_of(problem: Problem, known: Solution) -> Solution | None:
         return None
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
     return replace(known, problem=problem).with_proof(replace(known.proof, objective=cost))
+
+
+def _carried(known: Problem, bound: int, asked: Problem) -> int:
+    """The bound of a way with operators in turn as one for another way; 0 where it says nothing."""
+    if not asked.processors:
+        return carried_bound(known, bound, asked) or 0
+    least, plain = 0, relaxed(asked).problem
+    if plain is not None:
+        least = carried_bound(known, bound, plain) or 0
+    beside = above_idle(asked)
+    if beside is not None:
+        above, idle_pj = beside
+        carried = carried_bound(known, bound, above)
+        least = max(least, 0 if carried is None else carried + idle_pj)
+    return least
+
+
+def _without(scope: Scope, known: Scope) -> Scope:
+    """`scope` without the choices that `known` does not have."""
+    absent = {f.name: None for f in fields(Scope) if getattr(known, f.name) is None}
+    return replace(scope, **absent)  # type: ignore[arg-type]
+
+
+def _can_fit(problem: Problem, planner: Planner) -> bool:
+    """Whether a schedule may be within the budget and the deadline."""
+    late = problem.deadline_ns is not None and solvers.shortest_ns(problem) > problem.deadline_ns
+    return not late and planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes

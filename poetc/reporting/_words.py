@@ -35,19 +35,27 @@ def at_most(fraction: float) -> str:
     )
 
 
-def status(status: str, gap: float, asked_gap: float | None = None) -> str:
+def status(status: str, gap: float, asked_gap: float | None = None, one_core_of: int | None = None) -> str:
     """The status of a proof in words: how close the schedule is, and why the search ended.
 
-    `asked_gap`: the gap that the search was to stop at; None where that is not known.
+    `asked_gap`: the gap that the search was to stop at; None where that is not known. `one_core_of`: the equal cores of
+    a device, where schedules on one of them alone were considered.
     """
-    within = f"within {at_most(gap)} of optimal (proven)"
+    scope = " of schedules on one core" if one_core_of else ""
+    within = f"within {at_most(gap)} of optimal (proven{scope})"
     match Status(status):
         case Status.FEASIBLE:
             return ", ".join(part for part in (within, ended(gap, asked_gap)) if part)
         case Status.LIMIT:
             return f"{within}, stopped by the time limit"
         case named:
-            return named.value
+            return f"{named.value}{scope}"
+
+
+def status_of(solved: Solved) -> str:
+    """The same for a solved problem."""
+    proof, summary = solved.schedule.proof, solved.summary
+    return status(proof.status, proof.gap(), summary.get("asked_gap"), summary.get("one_core_of"))
 
 
 def ended(gap: float, asked_gap: float | None) -> str:
@@ -167,6 +175,8 @@ def proof(solved: Solved) -> str:
             if p.objective > compute_once(solved):
                 extra = at_most(p.overhead_gap(compute_once(solved)))
                 result += f" Of the part above computing once, at most {extra} could be saved."
+    if solved.summary.get("one_core_of"):
+        result += f" Schedules on one of {solved.summary['one_core_of']} equal cores were considered alone."
     if not everything:
         result += " A schedule outside this class is not excluded from needing less."
     return result

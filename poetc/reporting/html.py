@@ -189,7 +189,7 @@ def _proof_facts(solved: Solved) -> str:
     once = _words.compute_once(solved)
     overhead = ("gap on the overhead", _words.percent(proof.overhead_gap(once)))
     rows: list[Sequence[Cell]] = [
-        ("status", _words.status(proof.status, proof.gap(), solved.summary.get("asked_gap"))),
+        ("status", _words.status_of(solved)),
         (f"{solved.problem.objective} of this schedule", _words.cost(solved, proof.objective)),
         ("proven lower bound", _words.cost(solved, proof.bound)),
         ("everything computed once", _words.cost(solved, once)),

@@ -5,7 +5,7 @@ proves costs. They leave recomputation and paging to solvers for one processor. 
 end, recomputation included.
 """
 
-from poetc.solvers.processors.bounds import Relaxed, critical_path_ns, relaxed, shortest_ns
+from poetc.solvers.processors.bounds import Relaxed, above_idle, critical_path_ns, relaxed, shortest_ns
 from poetc.solvers.processors.exact import Exact, can_search, is_roomy, search
 from poetc.solvers.processors.placing import (
     Placement,
@@ -23,6 +23,7 @@ __all__ = [
     "Exact",
     "Placement",
     "Relaxed",
+    "above_idle",
     "beside",
     "can_search",
     "context_switches",

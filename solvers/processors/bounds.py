@@ -97,6 +97,48 @@ def relaxed(problem: Problem) -> Relaxed:
     return Relaxed(plain_problem, max(least, once))
 
 
+def above_idle(problem: Problem) -> tuple[Problem, int] | None:
+    """A plain problem with the energies of `problem` above those of idle processors, and the idle energy beside them.
+
+    A schedule of `problem` costs at least as much as both together: its idle energy lasts as long as the critical path
+    at least. None where time is the objective, or where a price is below that of idling.
+    """
+    if problem.objective.cost(1, 0) == 0:
+        return None
+    idle = [p.idle_uw for p in problem.processors]
+
+    def above(part: OperatorSpec | Variant) -> int:
+        options = [(0, part.time_ns, part.energy_pj), *((e.processor, e.time_ns, e.energy_pj) for e in part.elsewhere)]
+        return min((1000 * e - idle[p] * t) // 1000 for p, t, e in options)
+
+    operators = tuple(
+        replace(
+            o,
+            energy_pj=above(o),
+            elsewhere=(),
+            low_workspace=tuple(replace(v, energy_pj=above(v), elsewhere=()) for v in o.low_workspace),
+        )
+        for o in problem.operators
+    )
+    takes_time = problem.paging is Paging.SYNC
+    tensors = tuple(
+        replace(
+            t,
+            page_out_pj=t.page_out_pj - -(-idle[0] * t.page_out_ns // 1000) * takes_time,
+            page_in_pj=t.page_in_pj - -(-idle[0] * t.page_in_ns // 1000) * takes_time,
+            move_ns=None,
+            move_pj=0,
+        )
+        for t in problem.tensors
+    )
+    prices = [p for o in operators for p in (o.energy_pj, *(v.energy_pj for v in o.low_workspace))]
+    prices += [p for t in tensors for p in (t.page_out_pj, t.page_in_pj)]
+    if min(prices, default=0) < 0:
+        return None
+    idle_pj = sum(idle) * critical_path_ns(problem) // 1000
+    return replace(problem, operators=operators, tensors=tensors, processors=()), idle_pj
+
+
 def _fastest_ns(problem: Problem, operator: OperatorSpec) -> int:
     return min(c[0] for p in range(len(problem.processors)) if (c := operator.cost_on(p)) is not None)
 

@@ -431,24 +431,24 @@ def test_once_on_the_main_processor_is_no_bound_side_by_side() -> None:
 def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bound of side by side about one order alone says nothing of other orders, which may cost less."""
     beside = two_processors([(50, 50), (40, 40), (30, 30)])
-    threads = replace(placed(beside, (0, 0, 0)), processors=())
+    alone = replace(placed(beside, (0, 0, 0)), processors=())
+    threads = replace(alone, operators=tuple(replace(o, time_ns=o.time_ns - 18) for o in alone.operators))
     side, plain = planner().solve(beside), planner().solve(threads)
     least = relaxed(beside).least
     assert least < 70 == side.cost
 
     def bound_with(scope: Scope) -> int:
         """Of `plain`, priced at 66 ns with a bound for everything, where the other way's bound of 70 has this scope."""
-        ways = Ways([{1: beside, 2: threads}])
+        ways = Ways([{0: alone, 1: beside, 2: threads}])
 
         def cheapest(problem: Problem, planner: Planner) -> Solution:
-            ways.restore(problem, 1, side.with_proof(replace(side.proof, scope=scope)))
-            ways.record(1, 70, 70, "limit")
+            ways.solved[1] = ways.restore(problem, 1, side.with_proof(replace(side.proof, scope=scope)))
             best = plain.with_proof(replace(plain.proof, objective=66, bound=66, scope=EVERYTHING))
-            ways.record(2, 66, 66, "optimal")
-            return ways.restore(problem, 2, best)
+            ways.solved[2] = ways.restore(problem, 2, best)
+            return ways.solved[2]
 
-        monkeypatch.setattr(ways, "cheapest", cheapest)
-        return ways.solve(beside, planner()).proof.bound
+        monkeypatch.setattr(ways, "_cheapest", cheapest)
+        return ways.solve(alone, planner()).proof.bound
 
     assert bound_with(EVERYTHING) == 66
     assert bound_with(replace(EVERYTHING, order=(0, 1, 2))) == least

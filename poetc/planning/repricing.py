@@ -1,0 +1,97 @@
+"""A bound for one way of using processors as a bound for another way: the same step at other prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from poetc.scheduling import OperatorSpec, Paging, Problem, TensorSpec, Variant
+
+GRAIN = 10**9  # the share of prices is in whole parts of it, so that bounds are computed in integers
+
+
+def carried_bound(known: Problem, bound: int, other: Problem) -> int | None:
+    """No schedule of `other` costs less, if none of `known` costs less than `bound`; None where that says nothing.
+
+    Both are plain, the same step with other prices. Let s be the largest number with every price of `other` at least s
+    times that of `known`. A schedule of `other` is one of `known`, where it costs `bound` at least. In `other` each
+    execution and each transfer costs s times that or more, and every operator is executed once at least. So
+
+        cost in other >= s * bound + sum over operators of (price in other - s * price in known).
+
+    A schedule that moves tensors within RAM is one without these moves, which cost nothing less. An operator with
+    several kernels counts with the one for which the difference is least.
+    """
+    if not _is_looser(known, other):
+        return None
+    prices = [_prices(known, a, b) for a, b in zip(known.operators, other.operators, strict=True)]
+    pages = [
+        pair
+        for a, b in zip(known.tensors, other.tensors, strict=True)
+        if known.paging is not Paging.NONE
+        for pair in (
+            (known.objective.cost(a.page_out_pj, a.page_out_ns), known.objective.cost(b.page_out_pj, b.page_out_ns)),
+            (known.objective.cost(a.page_in_pj, a.page_in_ns), known.objective.cost(b.page_in_pj, b.page_in_ns)),
+        )
+    ]
+    shares = [there * GRAIN // here for here, there in (*(p for kernels in prices for p in kernels), *pages) if here]
+    share = min(shares, default=GRAIN)
+    beyond = sum(min(there * GRAIN - share * here for here, there in kernels) for kernels in prices)
+    return (share * bound + beyond) // GRAIN
+
+
+def _is_looser(known: Problem, other: Problem) -> bool:
+    """Whether every schedule of `other`, without moves within RAM, is one of `known`."""
+    if known.processors or other.processors or known.banks or other.banks:
+        return False
+    if known.paging is Paging.DMA:
+        return False  # transfers take no time of their own there
+    same = (known.paging, known.objective) == (other.paging, other.objective)
+    same = same and (known.write_limit_bytes, known.page_buffer_bytes, known.store_capacity_bytes) == (
+        other.write_limit_bytes,
+        other.page_buffer_bytes,
+        other.store_capacity_bytes,
+    )
+    if not same or known.budget_bytes - known.base_bytes < other.budget_bytes - other.base_bytes:
+        return False
+    if len(known.operators) != len(other.operators) or len(known.tensors) != len(other.tensors):
+        return False
+    pairs = list(zip(known.operators, other.operators, strict=True))
+    tensors = list(zip(known.tensors, other.tensors, strict=True))
+    if any(_shape(a) != _shape(b) for a, b in pairs) or any(_at_prices_of(a, b) != b for a, b in tensors):
+        return False
+    if known.deadline_ns is None:
+        return True
+    if other.deadline_ns is None or other.deadline_ns > known.deadline_ns:
+        return False
+    kernels = [both for a, b in pairs for both in zip(_kernels(a), _kernels(b), strict=True)]
+    return all(a.time_ns <= b.time_ns for a, b in kernels) and all(
+        a.page_out_ns <= b.page_out_ns and a.page_in_ns <= b.page_in_ns for a, b in tensors
+    )
+
+
+def _shape(operator: OperatorSpec) -> tuple[object, ...]:
+    workspaces = tuple(kernel.workspace_bytes for kernel in _kernels(operator))
+    return operator.name, operator.inputs, operator.outputs, operator.in_place, operator.recomputable, workspaces
+
+
+def _at_prices_of(tensor: TensorSpec, other: TensorSpec) -> TensorSpec:
+    return replace(
+        tensor,
+        page_out_ns=other.page_out_ns,
+        page_out_pj=other.page_out_pj,
+        page_in_ns=other.page_in_ns,
+        page_in_pj=other.page_in_pj,
+        move_ns=other.move_ns,
+        move_pj=other.move_pj,
+    )
+
+
+def _kernels(operator: OperatorSpec) -> tuple[OperatorSpec | Variant, ...]:
+    return operator, *operator.low_workspace
+
+
+def _prices(problem: Problem, a: OperatorSpec, b: OperatorSpec) -> list[tuple[int, int]]:
+    """Of each kernel of both operators."""
+    cost = problem.objective.cost
+    kernels = zip(_kernels(a), _kernels(b), strict=True)
+    return [(cost(here.energy_pj, here.time_ns), cost(there.energy_pj, there.time_ns)) for here, there in kernels]
