@@ -76,7 +76,7 @@ from poetc.training import CLIPPED, TRAINING, TrainingOptions, rates
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT, CONFIG = "run.json", "solved", "training.json", "run.yaml"
 PAGE = "report.html"
-MAY_CHANGE = ("epochs", "save_every", "elastic")  # between the beginning of a training and its resumption
+MAY_CHANGE = ("epochs", "save_every", "elastic", "schedule", "learning_rate")  # by a resumption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +146,15 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     absent = {"elastic": False, **{option.name: option.default for option in TEXT}}  # in versions before 0.3
     recorded = {**absent, **_record(directory_of(out))["options"]}
-    for name, value in json.loads(json.dumps(given)).items():
-        if name in MAY_CHANGE or name == "model":
+    given = json.loads(json.dumps(given))
+    begun_with, asked = _resolved(recorded), _resolved({**recorded, **given})
+    is_solved = Path(recorded["model"]).is_dir()  # whose rate is in its files
+    for name, value in given.items():
+        if name == "model" or (name in MAY_CHANGE and not (is_solved and name == "learning_rate")):
             recorded[name] = value
         elif name == "processors" and (value, recorded.get(name)) == (AUTO, ""):
             continue  # of a version whose default was the main processor alone
-        elif recorded.get(name) != value:
+        elif begun_with.get(name) != asked[name]:
             option = "--lr" if name == "learning_rate" else "--" + name.replace("_", "-")
             begun = "without it" if recorded.get(name) is None else f"with {recorded[name]}"
             raise UsageError(
@@ -161,11 +164,18 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in recorded.items()}
 
 
+def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with defaults in place of None: Python records them, the command line does not."""
+    training = {o.name: options[o.name] for o in TRAINING if o.name in options}
+    return {**options, **json.loads(json.dumps(vars(TrainingOptions(**training))))}
+
+
 def _record(directory: Path) -> dict[str, Any]:
     path = directory / RECORD
     try:
         record: dict[str, Any] = json.loads(read_file(path))
-        return {"options": record["options"], "model_sha256": record["model_sha256"]}
+        since = int(record.get("schedule_from", 0))
+        return {"options": record["options"], "model_sha256": record["model_sha256"], "schedule_from": since}
     except FileNotFoundError:
         raise UsageError(f"--resume: {directory}: holds no training that was begun") from None
     except (ValueError, KeyError, TypeError):
@@ -257,15 +267,18 @@ def train(
     if not request.resume:
         measure.require_compiler()  # before hours of solving, not after them
         _begin(request)
+    schedule_from = 0
     if checkpoint is not None:
         _require_same_data(request, checkpoint, identity)
         note(_position(request, checkpoint))
+        schedule_from = _go_on(request, checkpoint, batches.count, note)
     solved = given or _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
     options = LoopOptions(
         epochs=request.epochs,
-        learning_rate=float(step.options["learning_rate"]),  # type: ignore[arg-type]
+        learning_rate=_rate(request, step),
         schedule=schedule,
+        schedule_from=schedule_from,
         patience=request.patience,
         ema=request.ema,
         save_every=request.save_every,
@@ -378,9 +391,39 @@ def _begin(request: TrainRequest) -> None:
             elif path.name != RECORD:
                 path.unlink()
     request.directory.mkdir(parents=True, exist_ok=True)
-    record = {"options": dict(request.options), "model_sha256": _model_digest(request)}
+    _write_record(request, 0)
+
+
+def _write_record(request: TrainRequest, schedule_from: int) -> None:
+    record: dict[str, Any] = {"options": dict(request.options), "model_sha256": _model_digest(request)}
+    if schedule_from:
+        record["schedule_from"] = schedule_from
     write_text(request.directory / RECORD, json.dumps(record, indent=1) + "\n")
     write_text(request.directory / CONFIG, _config(request))
+
+
+def _go_on(request: TrainRequest, checkpoint: Checkpoint, batches: int | None, note: Progress) -> int:
+    """Record the options that a resumption changed; the step at which the schedule begins."""
+    record, step = _record(request.directory), int(checkpoint.progress["step"])
+    before, schedule_from = record["options"], int(record["schedule_from"])
+    if before.get("schedule") != request.schedule:
+        schedule_from = step
+        note(f"--schedule {request.schedule}: begins anew at step {step}")
+    elif before["epochs"] != request.epochs and batches and rates.parse(request.schedule).needs_steps:
+        note(
+            f"--epochs {request.epochs}: {request.schedule} lasts as long as the training, so its curve is stretched"
+            f" from {before['epochs']} epochs, and the rate jumps. For a curve of its own from here, give its steps:"
+            f" --schedule cosine:steps={max(1, request.epochs * batches - step)}"
+        )
+    _write_record(request, schedule_from)
+    return schedule_from
+
+
+def _rate(request: TrainRequest, step: TrainingGraph) -> float:
+    """The learning rate: that of the request, which a resumption may change, or that of a solved directory."""
+    if isinstance(request.source, Path):
+        return float(step.options["learning_rate"])  # type: ignore[arg-type]
+    return float(request.source.model.training.learning_rate)
 
 
 def _config(request: TrainRequest) -> str:

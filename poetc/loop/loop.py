@@ -26,12 +26,14 @@ class LoopOptions:
     """`patience`: epochs without a better one after which training ends; None: it never ends early.
 
     `ema`: the share of the average that each update keeps; None: no average. `save_every`: steps between checkpoints;
-    None: by the clock. `accumulate`: steps an update; the schedule and the average count updates.
+    None: by the clock. `accumulate`: steps an update; the schedule and the average count updates. `schedule_from`: the
+    step at which the schedule begins, above 0 where a resumption gave another one.
     """
 
     epochs: int
     learning_rate: float
     schedule: Schedule
+    schedule_from: int = 0
     patience: int | None = None
     ema: float | None = None
     save_every: int | None = None
@@ -189,7 +191,8 @@ class Loop:
         self._best: dict[str, Array] = {}
         self._schedule = options.schedule
         if batches.count is not None:
-            self._schedule = self._schedule.over(max(1, options.epochs * batches.count // options.accumulate))
+            steps = options.epochs * batches.count - options.schedule_from
+            self._schedule = self._schedule.over(max(1, steps // options.accumulate))
         elif self._schedule.needs_steps:
             raise UsageError(
                 f"--schedule {self._schedule}: a function does not say how many batches there are; add steps="
@@ -202,7 +205,7 @@ class Loop:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
         self._progress = replace(_Progress.of(checkpoint), peak_bytes=self._progress.peak_bytes)
-        if self._progress.plateau:
+        if self._progress.plateau and (self._progress.step > self.options.schedule_from or not self._progress.step):
             self._schedule = replace(self._schedule, plateau=Plateau(**self._progress.plateau))
         self.engine.write(checkpoint.arrays.get("state", {}))
         self._average = {name: array.copy() for name, array in checkpoint.arrays.get("average", {}).items()}
@@ -279,7 +282,8 @@ class Loop:
         return True
 
     def _rate(self, step: int) -> float:
-        return float(self._schedule.rate(self.options.learning_rate, step // self.options.accumulate))
+        since = max(0, step - self.options.schedule_from)
+        return float(self._schedule.rate(self.options.learning_rate, since // self.options.accumulate))
 
     def _is_due(self, saved: float) -> bool:
         every = self.options.save_every

@@ -365,7 +365,7 @@ def test_only_the_same_training_goes_on(
     onnx.save(model, other)
     for arguments, message in (
         ([other], "other.onnx is not the model that the training of"),
-        (["--lr", "0.1"], "--lr 0.1: the training of"),
+        (["--weight-decay", "0.1"], "--weight-decay 0.1: the training of"),
         (["--data", f"{DATA}:test_x,test_y"], "was begun with"),
         (["--patience", "3"], "was begun without it; leave it out"),
     ):
@@ -489,3 +489,26 @@ def test_adapters_are_trained_merged_and_kept(small: Path, tmp_path: Path, poetc
     assert changed == ["w1"] and np.linalg.matrix_rank(after["w1"] - before["w1"], 1e-4) == 2
     folder = out.with_name("out.onnx.train") / "adapter"
     assert {p.name for p in folder.iterdir()} == {"adapter_model.safetensors", "adapter_config.json"}
+
+
+def test_a_training_goes_on_with_another_rate_and_schedule_and_from_python(
+    small: Path, tmp_path: Path, poetc: Run
+) -> None:
+    """Python resumes what the command line began without --lr; then the rates are those that were asked for."""
+    out = tmp_path / "out.onnx"
+    options = {"lr": None, "ema": None, "lr_for": None, "validation": None, "schedule": "cosine", "epochs": 1}
+    assert poetc("train", small, *_options(**options), "-o", out, "--quiet").code == 0
+    model = load(small, batch=16, training=TrainingOptions(optimizer="adam"))
+    same = {"data": f"{DATA}:train_x,train_y", "normalize": "0..255", "schedule": "cosine", "resume": True}
+    notes: list[str] = []
+    train(model, out=out, epochs=2, **same, note=notes.append)
+    assert any("cosine lasts as long as the training, so its curve is stretched from 1 epochs" in n for n in notes)
+    ended = poetc("train", "--resume", "-o", out, "--epochs", "3", "--schedule", "cosine:steps=34", "--json")
+    assert ended.code == 0 and "begins anew at step 68" in ended.err, ended.err
+    rate = float(TrainingOptions(optimizer="adam").learning_rate or 0)
+    last = rate * (1 + np.cos(np.pi * 33 / 34)) / 2
+    assert ended.json["epochs"][-1]["rate"] == pytest.approx(last, rel=1e-5)
+    ended = poetc("train", "--resume", "-o", out, "--epochs", "4", "--schedule", "constant", "--lr", "0.002", "--json")
+    assert ended.json["epochs"][-1]["rate"] == pytest.approx(0.002), ended.err
+    ended = poetc("train", "--resume", "-o", out, "--epochs", "5", "--json")  # keeps what the last one changed
+    assert ended.json["epochs"][-1]["rate"] == pytest.approx(0.002), ended.err
