@@ -31,6 +31,13 @@ Examples:
     help="Price the schedule where the profile's numbers are at the ends of their bands, and solve there too. "
     "Takes up to the time limit once more.",
 )
+@click.option(
+    "--log",
+    type=_options.FILE,
+    metavar="FILE.jsonl",
+    help="Log of the search, a line of JSON an event: seconds, stage, best schedule, bound, gap. "
+    "`poetc report` plots it.",
+)
 @_options.output_directory_option("Directory of the answer. Default: MODEL.poetc/ in this directory.")
 @_options.force_option
 @config_option

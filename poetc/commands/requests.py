@@ -30,7 +30,9 @@ from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.ops import spec
 from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
+from poetc.planning.progress import BestSoFar
 from poetc.planning.saved import Offer
+from poetc.planning.search_log import SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.planning.streaming import OfferOf
 from poetc.planning.ways import ALONE, NO_WAYS, SIDE_BY_SIDE, Problems
@@ -81,6 +83,8 @@ class SolveRequest:
     options: SolveOptions = field(default_factory=SolveOptions)
     milp_solver: str = "highs"  # for the solver's MILPs; see `poetc.solvers.milp`
     write_model: str | None = None  # file for the first of these MILPs, others beside it
+    log: Path | None = None  # the best schedule and the bound over time, a line of JSON an event
+    events: SearchLog | None = field(default=None, compare=False, repr=False)  # takes them
     band: bool = False  # the result is priced at the ends of the profile's bands, too
     out: Path | None = None
     force: bool = False  # files in `out` that the user changed are replaced, and copies kept
@@ -138,6 +142,7 @@ class SolveRequest:
             solver=self.solver,
             reductions=reductions(self.state_mode, micro_batches, updates, offers, ways, streams),
             progress=progress,
+            best=BestSoFar(log=self.events),
         )
 
 

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from poetc import reporting, solvers, training
@@ -44,6 +44,7 @@ from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes, so
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.saved import Offer, Saved
+from poetc.planning.search_log import END, SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.ways import ALONE, NO_WAYS, Problems, Ways
@@ -83,6 +84,12 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
 
     With `--saved auto`, saved tensors are encoded as little as the budget allows: without loss, in f16, or in int8.
     """
+    if request.log is not None:
+        try:
+            with request.log.open("w", encoding="utf-8") as file:
+                return solve(replace(request, log=None, events=SearchLog(file)), progress)
+        except OSError as error:
+            raise UsageError(f"--log {request.log}: {(error.strerror or str(error)).lower()}") from error
     return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
 
 
@@ -148,6 +155,10 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     smallest = answer.smallest_ram.found.ram_bytes
     summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes, saved)
     summary["pruned"] = None if step is None else pruned(request.model, step, answer.asked)
+    if request.events is not None:
+        proof = solution.proof
+        request.events.take(END, proof.objective, proof.bound, proof.bound)
+        summary["search"] = [asdict(row) for row in request.events.rows]
     artifact = Artifact(
         summary=summary,
         problem=solution.problem,

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 
 from poetc import solvers
 from poetc.devices import format_cost, format_share
+from poetc.planning.search_log import SearchLog
 from poetc.scheduling.problem import Problem
 
 ORDER, BETTER, TIGHTER = "ordering operators", "improving the schedule", "tightening the bound"
@@ -74,6 +75,7 @@ class BestSoFar:
     choices: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # those that are open, by name
     packed: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules whose arena fits
     searched: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules that nobody has packed yet
+    log: SearchLog | None = None
 
     def begin(self, problem: Problem, reductions: Sequence[Choice]) -> None:
         """Note the choices that the first problem of a budget leaves open."""
@@ -97,6 +99,10 @@ class BestSoFar:
             self.searched[key] = min(event.objective, self.searched.get(key, event.objective))
         best = min(self.packed.get(key, math.inf), self.searched.get(key, math.inf))
         bound = event.bound if event.bound > best else min(self.bounds.get(key, event.bound), best)
+        if self.log is not None:
+            known = int(min(self.bounds.get(key, 0), best))
+            stage, objective = stage_words(event.stage), None if best == math.inf else int(best)
+            self.log.take(stage, objective, known, event.bound)
         return replace(event, objective=None if best == math.inf else int(best), bound=int(bound))
 
     def keep(self, problem: Problem, objective: int) -> None:

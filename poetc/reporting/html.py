@@ -10,7 +10,7 @@ from typing import Any
 
 from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
 from poetc.reporting import _bundle as tables
-from poetc.reporting import _charts, _words
+from poetc.reporting import _charts, _search_chart, _words
 from poetc.reporting._facts import Facts, at_peak, gather
 from poetc.reporting._solved import Solved
 
@@ -46,7 +46,7 @@ def html(solved: Solved, curve: str = "") -> str:
         arena=_charts.arena_map(solved, facts),
         arena_note=escape(_arena_note(solved)),
         proof=escape(_words.proof(solved)),
-        proof_facts=_proof_facts(solved),
+        proof_facts=_search(solved) + _proof_facts(solved),
         modelled=escape(_words.MODELLED),
         band=_band(solved),
         totals=_totals(solved),
@@ -201,6 +201,12 @@ def _proof_facts(solved: Solved) -> str:
     log = "\n".join(solved.schedule.log)
     details = f"<details><summary>Solver log</summary><pre>{escape(log)}</pre></details>" if log else ""
     return _table("", ("", ""), rows, kind="facts") + details
+
+
+def _search(solved: Solved) -> str:
+    """The best schedule and the bound over time, where a log was asked for."""
+    rows = solved.summary.get("search") or ()
+    return _search_chart.chart(rows, solved.problem.objective) if rows else ""
 
 
 def _totals(solved: Solved) -> str:

@@ -1,0 +1,56 @@
+"""The log of a search: the best schedule and the bound over time, a line of JSON an event."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import TextIO
+
+MOST_ROWS = 2000  # that are kept for the report: more than that would be no more to see
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """An event. Costs are in pJ, or in ns where time is the objective.
+
+    `best`: of the cheapest schedule so far, which may not be packed yet; None: there is none. `bound`: no schedule of
+    the class that the answer names costs less, whatever is chosen; it never falls. `bound_here`: the same for the
+    choices that the search at hand has made. `gap`: of `best` and `bound`.
+    """
+
+    seconds: float
+    stage: str
+    best: int | None
+    bound: int
+    bound_here: int
+    gap: float | None
+
+
+class SearchLog:
+    """Takes the events of a search. Each row goes to `file` at once."""
+
+    def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rows: list[Row] = []
+        self._file, self._clock, self._started, self._bound = file, clock, clock(), 0
+
+    def take(self, stage: str, best: int | None, bound: int, bound_here: int) -> None:
+        """Note an event, unless it says nothing new."""
+        self._bound = max(self._bound, bound)
+        gap = None if best is None else max(0.0, 1 - self._bound / best) if best else 0.0
+        last = self.rows[-1] if self.rows else None
+        if last is not None and (last.stage, last.best, last.bound, last.bound_here) == (
+            *(stage, best, self._bound, bound_here),
+        ):
+            return
+        seconds = round(self._clock() - self._started, 3)
+        row = Row(seconds=seconds, stage=stage, best=best, bound=self._bound, bound_here=bound_here, gap=gap)
+        if len(self.rows) < MOST_ROWS or stage == END:
+            self.rows.append(row)
+        if self._file is not None:
+            self._file.write(json.dumps(asdict(row)) + "\n")
+            self._file.flush()
+
+
+END = "end"  # the stage of the last row, which has the cost and the bound of the answer

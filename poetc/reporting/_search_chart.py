@@ -1,0 +1,46 @@
+"""The best schedule and the bound over the time of the search, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from poetc.devices.units import format_cost
+from poetc.reporting._charts import legend
+from poetc.scheduling.objective import Objective
+
+_WIDTH, _HEIGHT = 1000, 400
+_MARGIN = 0.06  # of the range of costs, above and below
+
+
+def chart(rows: Sequence[Mapping[str, Any]], objective: Objective) -> str:
+    """`rows`: as `poetc.planning.search_log` has them, in the order of time."""
+    bounds = [(float(r["seconds"]), int(r["bound"])) for r in rows if r["bound"] > 0]
+    bests = [(float(r["seconds"]), int(r["best"])) for r in rows if r["best"] is not None]
+    if not bounds or not bests:
+        return ""
+    end_s = max(float(rows[-1]["seconds"]), 1e-3)
+    least, most = min(b for _, b in bounds), max(b for _, b in bests)
+    margin = max(1.0, _MARGIN * (most - least))
+    low, span = least - margin, most - least + 2 * margin
+
+    def path(points: Sequence[tuple[float, int]]) -> str:
+        """A step curve: a value holds until the next one."""
+        at = [(round(s * _WIDTH / end_s), round(_HEIGHT * (1 - (v - low) / span))) for s, v in points]
+        return f"M{at[0][0]} {at[0][1]}" + "".join(f"H{x}V{y}" for x, y in at[1:]) + f"H{_WIDTH}"
+
+    best, bound = bests[-1][1], bounds[-1][1]
+    gap = max(0.0, 1 - bound / best) if best else 0.0
+    first, last, rising, proven = (format_cost(objective, c) for c in (bests[0][1], best, bounds[0][1], bound))
+    said = f"The best schedule goes from {first} to {last}, the bound from {rising} to {proven}: a gap of {gap:.3%}."
+    svg = (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-labelledby="search-title '
+        f'search-desc"><title id="search-title">Best schedule and bound over time</title>'
+        f'<desc id="search-desc">{escape(said)}</desc>'
+        f'<path class="search-best" d="{path(bests)}"/><path class="search-bound" d="{path(bounds)}"/></svg>'
+    )
+    axis = f'<div class="x-axis"><span style="left:0">0 s</span><span class="last">{end_s:.1f} s</span></div>'
+    entries = legend((("search-best", "best schedule"), ("search-bound", "bound")))
+    words = f'<p class="small">{escape(said)}</p>'
+    return f'<h3>Search</h3><div class="plot"><div class="area search">{svg}</div>{axis}</div>{entries}{words}'

@@ -1,0 +1,48 @@
+"""`poetc solve --log`: a line an event; the bound never falls, and the last line is the answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
+from poetc.errors import UsageError
+from poetc.planning.search_log import SearchLog
+from poetc.scheduling.schedule import SolveOptions
+
+DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
+
+
+def request(**given: object) -> SolveRequest:
+    model = ModelRequest(source=DIGITS, batch=4, device="stm32f746")
+    return SolveRequest(model=model, budget="60%", options=SolveOptions(time_limit_s=4.0), **given)  # type: ignore[arg-type]
+
+
+def test_the_log_of_a_search(tmp_path: Path) -> None:
+    path = tmp_path / "search.jsonl"
+    solved = solve(request(log=path, out=tmp_path / "out"))
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(rows) > 2 and rows == solved.summary["search"]
+    assert all(a["bound"] <= b["bound"] and a["seconds"] <= b["seconds"] for a, b in itertools.pairwise(rows))
+    proof, last = solved.schedule.proof, rows[-1]
+    assert (last["stage"], last["best"], last["bound"]) == ("end", proof.objective, proof.bound)
+    assert last["gap"] == pytest.approx(proof.gap())
+    assert all(r["best"] is None or r["bound"] <= r["best"] for r in rows)
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert 'class="search-bound" d="M' in page and "Best schedule and bound over time" in page
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--log .*/absent/a\.jsonl: no such file or directory"):
+        solve(request(log=tmp_path / "absent" / "a.jsonl"))
+
+
+def test_an_event_that_says_nothing_new_is_no_row() -> None:
+    log = SearchLog(clock=iter(range(9)).__next__)
+    for bound, here in ((5, 7), (4, 7), (6, 6)):
+        log.take("cuts", 10, bound, here)
+    assert [(r.seconds, r.bound, r.gap) for r in log.rows] == [(1, 5, 0.5), (2, 6, 0.4)]
