@@ -1,6 +1,6 @@
 """Instructions a multiply-accumulate of every operator of a training step, counted on an emulated board.
 
-    python -m bench.instructions [--board mps2-an386] [--numerics portable] [--precision f32] [--batch 1] [--no-fusion]
+    python -m bench.instructions [--board mps2-an386] [--numerics separate] [--precision f32] [--batch 1] [--no-fusion]
                                  [MODEL ...]
 
 A MODEL is an ONNX file or a network of demo/boards (lenet5, ds-cnn, resnet, mobilenet, ...). Counts are exact and do
@@ -16,7 +16,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from demo.boards import networks
-from poetc import emit, frontend, measure, passes, training
+from poetc import boards, frontend, measure, passes, training
 from poetc.devices import build_problem, load_profile
 from poetc.graph import TrainingGraph
 from poetc.ops import bind, spec
@@ -37,7 +37,7 @@ def training_step(source: Path, batch: int, options: TrainingOptions) -> tuple[T
 
 
 def count(
-    source: Path, batch: int, board: str, numerics: emit.Numerics, all_rows: bool, training_options: TrainingOptions
+    source: Path, batch: int, board: str, numerics: boards.Numerics, all_rows: bool, training_options: TrainingOptions
 ) -> None:
     step, program = training_step(source, batch, training_options)
     with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--board", default="mps2-an386")
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--numerics", choices=("portable", "fast"), default="portable")
+    parser.add_argument("--numerics", choices=("separate", "fused", "fast"), default="separate")
     parser.add_argument("--precision", choices=("f32", "bf16", "f16", "niti", "qas"), default="f32")
     parser.add_argument("--no-fusion", action="store_false", dest="fusion")
     parser.add_argument("--rows", action="store_true", help="a line for every operator")

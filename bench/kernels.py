@@ -3,7 +3,7 @@
 Each engine is a process of its own, on one thread of one processor. They take turns, a few steps each, so that a change
 of the machine's speed hits all of them; ratios of medians are what counts. Memory is what training takes beyond the
 import of the library; poetc's is its arena, state included. The peers use fused multiply-adds; poetc is timed without
-them (`--numerics portable`, the same bits on every target) and with them (`--numerics fast`).
+them (`--numerics separate`) and with them (`--numerics fused`, the default of the profile `host`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from poetc.training import TrainingOptions
 
 HERE = Path(__file__).resolve().parent
 CLASSES = {"lenet": 10, "mobilenetv2": 10, "resnet18": 10, "bert": 4}
-CFLAGS = "-O3 -march=native"  # portable numerics: the Makefile that is emitted adds -ffp-contract=off
+CFLAGS = "-O3 -march=native"
 TURN_S = 0.3
 
 
@@ -85,8 +85,8 @@ class Worker:
         self._process.wait()
 
 
-def cflags(contract: bool) -> str:
-    return f"{CFLAGS} -ffp-contract=fast" if contract else CFLAGS
+def cflags(fused: bool) -> str:
+    return f"{CFLAGS} -DPOETC_FUSED" if fused else CFLAGS
 
 
 def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGraph, Program]:
@@ -113,10 +113,10 @@ def lower(source: Path, budget: str, optimizer: str = "sgd") -> tuple[TrainingGr
     return step, lower_program(step, problem, schedule, pack(problem, schedule))
 
 
-def run_poetc(lowered: Path, contract: bool) -> None:
+def run_poetc(lowered: Path, fused: bool) -> None:
     """The worker of poetc."""
     step, program = pickle.loads(lowered.read_bytes())
-    with measure.build_host([program], step.values, cflags=cflags(contract)) as model:
+    with measure.build_host([program], step.values, cflags=cflags(fused)) as model:
         inputs = sample_inputs(program, 0)
         model.run(inputs)
         places = [(model._view(b.operand), inputs[b.name]) for b in all_inputs(program)]
@@ -188,14 +188,14 @@ def peak_macs(program: Path) -> float:
     return float(subprocess.run([program], check=True, capture_output=True, text=True).stdout)
 
 
-def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) -> None:
+def operators(name: str, batch: int, rounds: int, torch: str, fused: bool) -> None:
     """Every operator of a step: time, and multiply-accumulates a second beside the core's peak."""
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
         folder = Path(scratch)
         source = export(torch, name, batch, folder)
         peak = peak_macs(build_peak(folder))
         step, program = lower(source, "100")
-        times = measure.time_program(program, step.values, repeats=10 * rounds, cflags=cflags(contract))
+        times = measure.time_program(program, step.values, repeats=10 * rounds, cflags=cflags(fused))
     kinds = {op.name: op for op in step.operators}
     rows: dict[tuple[str, str], list[int]] = {}
     for instruction, time_ns in zip(program.instructions, times.instruction_ns, strict=True):
@@ -206,7 +206,7 @@ def operators(name: str, batch: int, rounds: int, torch: str, contract: bool) ->
             row = rows.setdefault((instruction.symbol.removeprefix("poetc_op_"), shapes), [0, 0, 0])
             row[0], row[1], row[2] = row[0] + 1, row[1] + time_ns, row[2] + spec(op.kind).work(bound).macs
     total, macs = sum(row[1] for row in rows.values()), sum(row[2] for row in rows.values())
-    print(f"{name} b{batch}{' --contract' if contract else ''}: peak {peak / 1e9:.1f} G MAC/s of one core")
+    print(f"{name} b{batch}{' --fused' if fused else ''}: peak {peak / 1e9:.1f} G MAC/s of one core")
     for (symbol, shapes), (count, time_ns, work) in sorted(rows.items(), key=lambda r: -r[1][1]):
         share = f"{100e9 * work / max(1, time_ns) / peak:5.1f} %" if work else "       "
         print(f"  {time_ns / 1e3:9.1f} us {100 * time_ns / total:5.1f} % {count:4} x  peak {share} {symbol}: {shapes}")
@@ -227,8 +227,8 @@ def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, 
             subprocess.run([sys.executable, __file__, "--lower", str(source), budget, str(lowered)], check=True)
             worker = [sys.executable, __file__, "--worker", str(lowered)]
             label = budget if budget.endswith("x") else f"{budget} %"
-            commands[f"portable {label}"] = worker
-            commands[f"fast {label}"] = [*worker, "--contract"]
+            commands[f"separate {label}"] = worker
+            commands[f"fused {label}"] = [*worker, "--fused"]
         commands["torch"] = [*peer, "run", name, str(batch)]
         ort_peer = [ort, str(HERE / "peer_ort.py")]
         subprocess.run([*ort_peer, "prepare", str(source), str(folder / "ort")], check=True, capture_output=True)
@@ -242,7 +242,7 @@ def compare(name: str, batch: int, rounds: int, torch: str, ort: str, mnn: str, 
         medians = {w.name: statistics.median(w.times) for w in workers}
         best = min(medians["torch"], medians["onnxruntime"])
         for w in workers:
-            ours = w.name.startswith(("portable", "fast"))
+            ours = w.name.startswith(("separate", "fused"))
             ratio = f"{best / medians[w.name]:6.2f} x the faster peer" if ours else ""
             print(f"{name:12} b{batch:<3} {w.name:12} {medians[w.name]:9.3f} ms {w.memory_bytes / 1e6:8.1f} MB {ratio}")
             w.close()
@@ -264,14 +264,12 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--operators", action="store_true", help="time every operator of poetc's step, no peers")
-    parser.add_argument(
-        "--contract", action="store_true", help="--operators with fused multiply-adds, as --numerics fast"
-    )
+    parser.add_argument("--fused", action="store_true", help="--operators with fused multiply-adds")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--lower", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        run_poetc(Path(options.worker), options.contract)
+        run_poetc(Path(options.worker), options.fused)
         return
     if options.lower:
         source, budget, lowered = options.lower
@@ -280,7 +278,7 @@ def main() -> None:
     for name in options.models:
         for batch in options.batches:
             if options.operators:
-                operators(name, batch, options.rounds, options.torch, options.contract)
+                operators(name, batch, options.rounds, options.torch, options.fused)
                 continue
             compare(name, batch, options.rounds, options.torch, options.ort, options.mnn, options.budgets)
 

@@ -220,13 +220,13 @@ def percent(kernel: Kernel, times_ns: list[int]) -> float:
     return 100e9 * kernel.macs / max(1, min(times_ns)) / max(kernel.peaks)
 
 
-def measure(source: Path, rounds: int, folder: Path, peak: Path, contract: bool, beyond_bytes: int) -> list[Kernel]:
+def measure(source: Path, rounds: int, folder: Path, peak: Path, fused: bool, beyond_bytes: int) -> list[Kernel]:
     """All kernels of a step, timed; gradients of weights with plain descent as in the step, and without."""
     folder.mkdir()
     found: dict[tuple[str, tuple[int, ...]], Kernel] = {}
     for optimizer in ("sgd", "momentum"):  # the latter does not move weights while it makes their gradients
         step, program = lower(source, "100", optimizer)
-        library = compile_library([program], step.values, folder / optimizer, cflags=cflags(contract))
+        library = compile_library([program], step.values, folder / optimizer, cflags=cflags(fused))
         calls = [i for i in program.instructions if isinstance(i, Call)]
         for key, kernel in kernels_of(step, calls, library).items():
             if optimizer == "sgd" or kernel.direction == DIRECTIONS[1]:
@@ -286,7 +286,7 @@ def main() -> None:
     parser.add_argument("--torch", default="build/peers/torch/bin/python", help="a Python that has torch and onnx")
     parser.add_argument("--models", nargs="*", choices=sorted(CLASSES), default=["resnet18", "bert"])
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 8])
-    parser.add_argument("--contract", action="store_true", help="fused multiply-adds, as --numerics fast")
+    parser.add_argument("--fused", action="store_true", help="fused multiply-adds")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--beyond-mb", type=int, default=64, help="of copies of weights, for the second column")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table of shares of the peak")
@@ -301,9 +301,9 @@ def main() -> None:
             for batch in options.batches:
                 source, scratch = export(options.torch, model, batch, folder), folder / f"{model}{batch}"
                 beyond_bytes = options.beyond_mb << 20
-                kernels = measure(source, options.rounds, scratch, peak, options.contract, beyond_bytes)
+                kernels = measure(source, options.rounds, scratch, peak, options.fused, beyond_bytes)
                 results[model, batch] = kernels
-                numerics = "fast" if options.contract else "portable, where 50 % is the most"
+                numerics = "fused" if options.fused else "separate, where 50 % is the most"
                 print_table(f"{model}, batch {batch}, {numerics}", kernels)
     if options.markdown:
         options.markdown.write_text(markdown(results), encoding="utf-8")

@@ -125,7 +125,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="poetc-sparse-") as scratch:
         if asked.command == "count":
             source, options = prepared(asked.network, asked.scheme, asked.side, Path(scratch))
-            count(source, 1, asked.board, "portable", asked.rows, options)
+            count(source, 1, asked.board, "separate", asked.rows, options)
             return
         print("| network, pixels | scheme | every tensor kept, B | least, B |")
         for name, side in (("mcunet", 128), ("mobilenet35", 96), ("mobilenet35", 128)):

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from poetc.boards import TARGETS
+from poetc.boards import TARGETS, Numerics
 from poetc.boards._boards import BOARDS
 from poetc.boards._targets import resolve
 from poetc.emit._code_size import (
@@ -76,9 +76,9 @@ def run(*words: str | Path) -> str:
     return done.stdout
 
 
-def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section]:
+def measure(target_name: str, numerics: Numerics, scratch: Path) -> dict[str, Section]:
     """Sections of the runtime, of every port of the target and of the libraries behind them, by name."""
-    target, _ = resolve(target_name, None, numerics == "portable")
+    target, _ = resolve(target_name, None, numerics)
     root = runtime_directory()
     ports = [root / "ports" / folder for folder in target.ports]
     boards = [b for b in BOARDS.values() if b.target == target_name]
@@ -93,8 +93,8 @@ def measure(target_name: str, numerics: str, scratch: Path) -> dict[str, Section
             for f in ("include", "src", "kernels", "ports/device", "ports/drivers", "ports/loop", "ports/processors")
         ),
     ]
-    contract = "off" if numerics == "portable" else "fast"
-    flags = f"-std=c99 {WARNINGS} -ffp-contract={contract} -ffunction-sections -fdata-sections {target.flags}".split()
+    fused = "" if numerics == "separate" else " -DPOETC_FUSED"
+    flags = f"-std=c99 {WARNINGS} -ffp-contract=off{fused} -ffunction-sections -fdata-sections {target.flags}".split()
     flags += ["-DPOETC_CHECKPOINT_STEPS=0", "-DPOETC_EPOCHS=1"]
     compiler = f"{target.cross_compile}gcc"
     found: dict[str, Section] = {}

@@ -176,7 +176,7 @@ def measure(
         progress(graph.name)
         step = step_of(graph, OPTIMIZERS[number % len(OPTIMIZERS)], fusion=number % NOT_FUSED != NOT_FUSED - 1)
         program = (paging_program if number % HOST_PAGED == 0 else plain_program)(step, profile)
-        times = time_program(program, step.values, repeats=repeats, cflags=cflags)
+        times = time_program(program, step.values, repeats=repeats, cflags=cflags, numerics=profile.cpu.numerics)
         result += rows_of(graph.name, step, program, times.instruction_ns, profile)
     return result
 
@@ -202,7 +202,7 @@ def measure_on_board(
         return []
     progress(f"{step.name} on {board}")
     with scratch_directory("poetc-bench-") as scratch:
-        firmware = build_firmware(program, step.values, board, scratch, numerics="portable")
+        firmware = build_firmware(program, step.values, board, scratch, numerics=profile.cpu.numerics)
         run = execute(firmware, [sample_inputs(program, 0)])
     rows = rows_of(step.name, step, program, run.step_ns, profile)
     return [row if row.cost_class in PAGE_CLASSES else replace(row, loops=_counted(row.loops)) for row in rows]

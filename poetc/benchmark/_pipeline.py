@@ -151,7 +151,7 @@ def target_of(core: boards.Core) -> tuple[str, str, str]:
     """GCC's prefix and flags for the kernels on a core, as firmware and programs compile them; LLVM's triple."""
     if core.is_microcontroller:
         thumb = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
-        return "arm-none-eabi-", f"{thumb} {core.flags(portable=True)}", "thumbv7em-none-eabihf"
+        return "arm-none-eabi-", f"{thumb} {core.flags(exact=True)}", "thumbv7em-none-eabihf"
     return "aarch64-linux-gnu-", f"-O2 {core.flags()}", "aarch64-linux-gnu"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from poetc.artifact import Artifact
 from poetc.benchmark._measure import BENCH_CFLAGS, MOVE_CLASS, PAGE_CLASSES, host_profile, rows_of
+from poetc.boards import Numerics
 from poetc.commands import programs
 from poetc.graph import TrainingGraph
 from poetc.measure import time_program
@@ -67,12 +68,13 @@ def compare_times(
     device: str | None = None,
     repeats: int = 9,
     cflags: str = BENCH_CFLAGS,
+    numerics: Numerics = "separate",
 ) -> Timing:
     """Run `program`, the lowered schedule of `problem`, and set its times against the problem's costs.
 
     `device`: as in `Timing`.
     """
-    times = time_program(program, step.values, repeats=repeats, cflags=cflags)
+    times = time_program(program, step.values, repeats=repeats, cflags=cflags, numerics=numerics)
     costs = {op.name: op.time_ns for op in problem.operators}
     pages = {
         t.name: {"PageOut": t.page_out_ns, "PageIn": t.page_in_ns, MOVE_CLASS: t.move_ns or 0} for t in problem.tensors
@@ -125,4 +127,12 @@ def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = BENCH_CFLAG
     assert solved.graph is not None  # training_program says so
     profile = solved.profile
     device = None if profile is None or profile.cpu.core == "native" else str(solved.summary["device"])
-    return compare_times(solved.problem, program, solved.graph, device=device, repeats=repeats, cflags=cflags)
+    return compare_times(
+        solved.problem,
+        program,
+        solved.graph,
+        device=device,
+        repeats=repeats,
+        cflags=cflags,
+        numerics=profile.cpu.numerics,
+    )

@@ -3,7 +3,15 @@
 from poetc.boards._boards import BOARDS, KIB, TARGETS, Board, Region, Target
 from poetc.boards._cores import Core
 from poetc.boards._own_board import own_files, own_linker_script
-from poetc.boards._targets import board_like, check_device, find_board, resolve
+from poetc.boards._targets import (
+    Numerics,
+    board_like,
+    built_for,
+    check_device,
+    find_board,
+    numerics_of_target,
+    resolve,
+)
 from poetc.boards._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, telling, tool_environment
 from poetc.boards._toolchain import require as require_toolchain
 
@@ -14,14 +22,17 @@ __all__ = [
     "Board",
     "Core",
     "Elf",
+    "Numerics",
     "Region",
     "Target",
     "board_like",
     "build_counter",
+    "built_for",
     "check_device",
     "command",
     "compiler_prefix",
     "find_board",
+    "numerics_of_target",
     "own_files",
     "own_linker_script",
     "read_elf",

@@ -24,14 +24,13 @@ class Region:
 class Target:
     """How a family of devices is built for. `build`: a program for an operating system, a library, or firmware.
 
-    `portable_flags` are added where all targets are to compute the same bits, `fast_flags` where they need not.
+    `exact_flags` are added where subnormal numbers count: for all numerics but `fast`.
     """
 
     name: str
     cross_compile: str = ""  # The compiler's default prefix.
     flags: str = "-O2"
-    portable_flags: str = ""
-    fast_flags: str = ""
+    exact_flags: str = ""
     build: str = "firmware"  # program | library | firmware | package
     ports: tuple[str, ...] = ()  # folders of runtime/ports, all of their sources
     board: str = ""  # the one whose memory map is taken if none is named
@@ -141,20 +140,20 @@ TARGETS = {
                 name=name,
                 cross_compile="arm-none-eabi-",
                 flags=f"{_M} {core.flags()}",
-                portable_flags=portable,
+                exact_flags=exact,
                 ports=("device", "cortex-m", "loop"),
                 board=board,
                 core=core,
             )
-            for name, core, portable, board in (
+            for name, core, exact, board in (
                 ("cortex-m0", Core("cortex-m0"), "", "microbit"),
                 ("cortex-m3", Core("cortex-m3"), "", "mps2-an385"),
                 ("cortex-m4f", _M4F, "", "mps2-an386"),
                 ("cortex-m7", Core("cortex-m7", "double", "dsp"), "", "mps2-an500"),
                 ("generic-m23", Core("cortex-m23"), "", "mps2-an505-m23"),
                 ("generic-m33", Core("cortex-m33", "single", "dsp"), "", "mps2-an505"),
-                ("generic-m85", _M85, _M85.flags(portable=True), "mps3-an547-m85"),
-                # Helium's float instructions flush subnormals: only the integer ones are portable.
+                ("generic-m85", _M85, _M85.flags(exact=True), "mps3-an547-m85"),
+                # Helium's float instructions flush subnormals, its integer ones are exact.
                 ("cortex-m55", Core("cortex-m55", "double", "helium"), "-mcpu=cortex-m55+nomve.fp", "mps3-an547"),
             )
         ),

@@ -23,6 +23,7 @@ _MICROCONTROLLERS = {
     "cortex-m85": _V8M | {"dsp", "v8.1-m"},
 }
 _V8_0_A = (34, 35, 53, 57, 72, 73)  # the others have at least Armv8.2-A
+_VFPV4 = ("cortex-a5", "cortex-a7", "cortex-a12", "cortex-a15", "cortex-a17", "cortex-a32")
 _BY_ARCHITECTURE = ("cortex-m52", "cortex-m85")  # GCC 12 does not know their names
 LAST_32_BIT_APPLICATION_CORE = 32  # Cortex-A32; from Cortex-A34 on all have 64 bits
 
@@ -69,21 +70,28 @@ class Core:
             found |= {"vfpv4"} if self.name == "cortex-m4" else {"vfpv4", "vfpv5"}
         return found | {"double"} if self.fpu == "double" else found
 
+    @property
+    def multiplies_and_adds(self) -> bool:
+        """Whether an instruction multiplies and adds floats with one rounding."""
+        if self.features & {"a64", "r32", "vfpv4"}:
+            return True
+        return self.name in _VFPV4 and self.fpu != "none"
+
     def runs(self, other: Core) -> bool:
         """Whether code for `other` is known to run here."""
         return bool(other.features) and other.features <= self.features
 
-    def flags(self, *, portable: bool = False) -> str:
-        """GCC's. `portable`: without Helium's float instructions, which flush subnormal numbers."""
+    def flags(self, *, exact: bool = False) -> str:
+        """GCC's. `exact`: without Helium's float instructions, which flush subnormal numbers."""
         if not self.is_microcontroller:
             return f"-mcpu={self.name}"
         if self.name in _BY_ARCHITECTURE:
             floats = "" if self.fpu == "none" else "+fp.dp" if self.fpu == "double" else "+fp"
-            vectors = "" if self.simd != "helium" or not floats else "+mve" if portable else "+mve.fp"
+            vectors = "" if self.simd != "helium" or not floats else "+mve" if exact else "+mve.fp"
             abi = "hard" if floats else "soft"
             return f"-march=armv8.1-m.main+dsp{vectors}{floats} -mfloat-abi={abi}"
         if "v8.1-m" in self.features:
-            vectors = "+nomve" if self.simd != "helium" else "+nomve.fp" if portable else ""
+            vectors = "+nomve" if self.simd != "helium" else "+nomve.fp" if exact else ""
             name = f"{self.name}{vectors if self.fpu != 'none' else '+nofp'}"
             return f"-mcpu={name} -mfloat-abi={'hard' if self.fpu != 'none' else 'soft'}"
         if self.fpu == "none":

@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from poetc.boards._boards import BOARDS, TARGETS, Board, Target
 from poetc.boards._cores import Core
 from poetc.boards._own_board import read_board
 from poetc.errors import UsageError
+
+# How a multiply-add rounds. separate: the product and the sum, as on every core. fused: once. fast: once, in Helium's
+# vectors, which take subnormal numbers for zero.
+Numerics = Literal["separate", "fused", "fast"]
 
 
 def find_board(name: str) -> Board:
@@ -36,32 +41,47 @@ def board_like(device: str, core: str, fpu: str) -> Board | None:
     return None
 
 
-def resolve(target: str, board: str | None, portable: bool, device: Core | None = None) -> tuple[Target, Board | None]:
+def resolve(
+    target: str, board: str | None, numerics: Numerics, device: Core | None = None
+) -> tuple[Target, Board | None]:
     """The target with the flags and the compiler that hold for `board` (by default the target's own).
 
     They also hold for the core of the `device` that the schedule is for.
 
-    Raises UsageError for an unknown name, or a board that has another core.
+    Raises UsageError for an unknown name, a board that has another core, or numerics that the target has not.
     """
     if target not in TARGETS:
         raise UsageError(f"unknown target {target!r}: choose from {', '.join(TARGETS)}")
-    chosen = TARGETS[target]
+    chosen, exact = TARGETS[target], numerics != "fast"
+    known = numerics_of_target(chosen, built_for(chosen, board, device))
+    if numerics not in known:
+        raise UsageError(f"--numerics {numerics}: {target} has {' or '.join(known)}")
     name = board or chosen.board
     if not name:
-        return replace(chosen, flags=_flags(chosen, None, None, portable, device)), None
+        return replace(chosen, flags=_flags(chosen, None, None, exact, device)), None
     found = find_board(name)
     if found.target != target:
         raise UsageError(f"{name} is a board of target {found.target}, not of {target}")
-    flags = _flags(chosen, found, board, portable, device)
+    flags = _flags(chosen, found, board, exact, device)
     return replace(chosen, flags=flags, cross_compile=found.cross_compile or chosen.cross_compile), found
 
 
-def _flags(target: Target, board: Board | None, asked: str | None, portable: bool, device: Core | None) -> str:
+def numerics_of_target(target: Target, core: Core | None = None) -> tuple[Numerics, ...]:
+    """Those that code for a target may have; `core`: that of the device, where it is known to differ."""
+    core = core or target.core
+    if core is None:
+        return "separate", "fused"
+    if not core.multiplies_and_adds:
+        return ("separate",)
+    return ("separate", "fused", "fast") if core.simd == "helium" else ("separate", "fused")
+
+
+def _flags(target: Target, board: Board | None, asked: str | None, exact: bool, device: Core | None) -> str:
     usual = (board.flags if board is not None else "") or target.flags
     core = built_for(target, asked, device)
     if target.core is not None and core is not None and core.flags() != target.core.flags():
-        return usual.replace(target.core.flags(), core.flags(portable=portable))
-    return f"{usual} {target.portable_flags if portable else target.fast_flags}".rstrip()
+        return usual.replace(target.core.flags(), core.flags(exact=exact))
+    return f"{usual} {target.exact_flags if exact else ''}".rstrip()
 
 
 def built_for(target: Target, asked: str | None, device: Core | None) -> Core | None:

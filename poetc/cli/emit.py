@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 import click
 
+from poetc.boards import Numerics
 from poetc.cli import _options
 from poetc.cli._console import Console
 from poetc.cli._help import command
@@ -133,7 +133,7 @@ def emit(
     share_arena: bool,
     opt_level: str | None,
     sections: tuple[str, ...],
-    numerics: Literal["portable", "fast"],
+    numerics: Numerics | None,
     checkpoint: int | None,
     package: bool,
     fleet: bool,

@@ -10,11 +10,13 @@ from typing import Any
 
 from poetc import artifact, boards, measure
 from poetc.artifact import Artifact
+from poetc.boards import Numerics
 from poetc.commands.programs import (
     all_programs,
     arena_ram_bytes,
     graph_of,
     memory_of,
+    numerics_of,
     require_ram,
     require_room,
     switches_of,
@@ -27,7 +29,6 @@ from poetc.emit import (
     FirmwareSize,
     Form,
     Memory,
-    Numerics,
     Part,
     Sections,
     bank_sections,
@@ -50,7 +51,7 @@ def emit(
     progress: Progress = silent,
     *,
     board: str | None = None,
-    numerics: Numerics = "portable",
+    numerics: Numerics | None = None,
     checkpoint: int | None = None,
     package: bool = False,
     schedule: str | None = None,
@@ -83,7 +84,8 @@ def emit(
     form = replace(form, sections=Sections.parse(sections, [b.name for b in solved[0].problem.banks]))
     notes = [note for one in solved for note in one.notes]  # such as absent weights
     device = _core(solved[0])
-    chosen, its_board = boards.resolve(target, board, numerics == "portable", device)
+    numerics = _numerics(solved, paths, target, board, numerics)
+    chosen, its_board = boards.resolve(target, board, numerics, device)
     chosen = shaped(chosen, form, len(paths), package)
     for one in solved:
         core = _core(one)
@@ -232,6 +234,21 @@ def _firmware_size(
     size = firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
     require_room(program, board, size)
     return size
+
+
+def _numerics(
+    solved: Sequence[Artifact], paths: Sequence[Path], target: str, board: str | None, asked: Numerics | None
+) -> Numerics:
+    """Those of all models of a library, which has its kernels once."""
+    if target not in boards.TARGETS:
+        raise UsageError(f"unknown target {target!r}: choose from {', '.join(boards.TARGETS)}")
+    found = [numerics_of(one, target, board, asked) for one in solved]
+    for path, other in zip(paths, found, strict=True):
+        if other != found[0]:
+            raise UsageError(
+                f"{path} was solved for {other} numerics, {paths[0]} for {found[0]}: choose for both with --numerics"
+            )
+    return found[0]
 
 
 def _core(solved: Artifact) -> boards.Core | None:

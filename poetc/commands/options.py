@@ -360,10 +360,10 @@ RUN = (
 )
 NUMERICS = Option(
     name="numerics",
-    values=Choice(("portable", "fast")),
+    values=Choice(("separate", "fused", "fast")),
     group="output",
-    default="portable",
-    help="portable: the same bits on every board; fast: each uses its fused multiply-add, and a Cortex-M55 its Helium.",
+    default_text="the device's",
+    help="Rounding of a multiply-add. separate: product and sum; fused: once; fast: once, by a Cortex-M55's Helium.",
 )
 CHECKPOINT = Option(
     name="checkpoint",

@@ -67,6 +67,23 @@ def _kept(solved: Artifact, graph: TrainingGraph) -> Program:
     return lower(graph, problem, schedule, pack(problem, schedule))
 
 
+def numerics_of(
+    solved: Artifact, target: str = "host", board: str | None = None, asked: boards.Numerics | None = None
+) -> boards.Numerics:
+    """How multiply-adds round in a program of `solved`: as `asked`, else as its device's do where `target` can.
+
+    A directory from before there were profiles with numerics has those that were the only ones then: separate.
+    """
+    if asked is not None:
+        return asked
+    if solved.profile is None:
+        return "separate"
+    cpu = solved.profile.cpu
+    core = boards.built_for(boards.TARGETS[target], board, boards.Core(cpu.core, cpu.fpu, cpu.simd))
+    known = boards.numerics_of_target(boards.TARGETS[target], core)
+    return cpu.numerics if cpu.numerics in known else "separate"
+
+
 def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ...]:
     """The model itself (`infer`), and with the loss (`evaluate`), on the state and the constants of `training`.
 
@@ -166,7 +183,9 @@ def predicted_sizes(solved: Artifact) -> dict[str, Any]:
     board = None if profile is None else boards.board_like(profile.name, profile.cpu.core, profile.cpu.fpu)
     if board is None or solved.graph is None or solved.problem.banks:
         return {"firmware_board": None, **dict.fromkeys(SIZE_KEYS)}
-    size = emit.firmware_size(training_program(solved), board, memory=memory_of(solved))
+    size = emit.firmware_size(
+        training_program(solved), board, numerics=numerics_of(solved, board.target), memory=memory_of(solved)
+    )
     values = (size.flash_bytes, size.code_bytes, size.tables_bytes, size.image_bytes, size.ram_bytes)
     return {"firmware_board": board.name, **dict(zip(SIZE_KEYS, values, strict=True))}
 

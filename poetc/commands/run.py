@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class RunRequest:
     on: str
     steps: int | None = None
     data: Path | None = None
-    numerics: emit.Numerics = "portable"
+    numerics: boards.Numerics | None = None
     keep: Path | None = None
     force: bool = False
     checkpoint: int | None = None
@@ -67,6 +67,9 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
     if board is not None:
         boards.require_toolchain(boards.find_board(board))
     solved = artifact.read(request.directory)
+    target = "host" if board is None else boards.find_board(board).target
+    numerics = programs.numerics_of(solved, target, board, request.numerics)
+    request = replace(request, numerics=numerics)
     progress("lowering")
     program = programs.training_program(solved, None if board is None else boards.find_board(board))
     batches = read_batches(program, request.data, request.steps, note, any_range=request.any_range)
@@ -76,8 +79,7 @@ def run(request: RunRequest, progress: Progress, on_step: OnStep, note: Progress
     with _place(request, copies) as directory:
         if board is None:
             progress("compiling for this machine")
-            wanted = {"gradients": request.gradients, "kept": request.keep is not None}
-            document = _on_host(solved, program, values, batches, directory, on_step, **wanted)
+            document = _on_host(request, numerics, solved, program, values, batches, directory, on_step)
         else:
             document = _on_board(request, board, solved, program, values, batches, directory, progress, on_step)
     for text in _odd_losses(document["losses"], chance_loss(program)):
@@ -120,7 +122,7 @@ def _on_board(
         board,
         directory,
         memory=programs.memory_of(solved),
-        numerics=request.numerics,
+        numerics=request.numerics or "separate",
         checkpoint=request.checkpoint,
         gradients=request.gradients,
     )
@@ -166,8 +168,8 @@ def _require_host(request: RunRequest) -> None:
             f"--checkpoint {request.checkpoint}: a run on host saves nothing between steps; leave it out, or run the"
             " program that `poetc emit --target host` makes with -c"
         )
-    if request.numerics != "portable":
-        raise UsageError(f"--numerics {request.numerics}: a run on host is portable; leave it out, or run on a board")
+    if request.numerics == "fast":
+        raise UsageError("--numerics fast: only Helium has it; choose separate or fused, or run on a board with Helium")
 
 
 def _board(on: str) -> str | None:
@@ -191,7 +193,7 @@ def _predicted_size(
     return emit.firmware_size(
         program,
         board,
-        numerics=request.numerics,
+        numerics=request.numerics or "separate",
         memory=memory,
         checkpoint=request.checkpoint,
         gradients=request.gradients,
@@ -204,7 +206,9 @@ def _predicted(solved: Artifact, program: Program, request: RunRequest, steps: i
     None unless the schedule is for this very board, whose nanoseconds are cycles or instructions, with the numerics
     that its profile was measured with.
     """
-    if request.on != solved.problem.device.replace("-", ":", 1) or request.numerics != "portable":
+    if solved.profile is None or request.on != solved.problem.device.replace("-", ":", 1):
+        return None
+    if request.numerics != solved.profile.cpu.numerics:
         return None
     return steps * predicted_ns(solved.problem, program)
 
@@ -327,17 +331,16 @@ def require(document: Mapping[str, Any]) -> None:
 
 
 def _on_host(
+    request: RunRequest,
+    numerics: boards.Numerics,
     solved: Artifact,
     program: Program,
     values: Mapping[str, Value],
     batches: list[dict[str, Array]],
     directory: Path,
     on_step: OnStep,
-    *,
-    gradients: bool,
-    kept: bool,
 ) -> dict[str, Any]:
-    with measure.build_host([program], values, directory=directory) as model:
+    with measure.build_host([program], values, directory=directory, numerics=numerics) as model:
         try:
             arena_bytes = model.measure_high_water(batches[0])
         except measure.StepError as error:
@@ -355,7 +358,7 @@ def _on_host(
                     f"step {step}: the loss is {losses[-1]}: lower the learning rate, or scale the inputs"
                 )
         state = {name: model.state(name) for name in model.state_names()}
-        if kept:
+        if request.keep is not None:
             (place := directory / "run").mkdir()
             measure.write_records(place / "data.bin", program, batches)
             model.save(place)
@@ -365,7 +368,7 @@ def _on_host(
             "board": "host",
             "target": "host",
             "processors": max(1, len(program.queues)),
-            "numerics": "portable",
+            "numerics": numerics,
             "steps": len(losses),
             "loss": losses[-1],
             "losses": losses,
@@ -378,6 +381,6 @@ def _on_host(
             "page_outs": model.page_outs,
             "store_written_bytes": _written_bytes(program),
             "state_sha256": measure.state_digest(state),
-            "gradients_crc": checksums if gradients else None,
+            "gradients_crc": checksums if request.gradients else None,
             "flash_bytes": None,
         }

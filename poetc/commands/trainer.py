@@ -6,7 +6,7 @@ from pathlib import Path
 
 from poetc import boards, emit, measure
 from poetc.artifact import Artifact
-from poetc.commands.programs import all_programs, graph_of, switches_of, values_of
+from poetc.commands.programs import all_programs, graph_of, numerics_of, switches_of, values_of
 from poetc.files import scratch_directory
 from poetc.runtime.session import Session
 
@@ -38,6 +38,7 @@ def trainer(
             cflags=boards.TARGETS["host"].flags,
             threads=threads,
             bundle=bundle,
+            numerics=numerics_of(solved),
         )
         operators = {p.name: [p.where(i) for i in range(len(p.instructions))] for p in programs}
         return Session(library, library.with_name(emit.MANIFEST), store, undo=undo, operators=operators)

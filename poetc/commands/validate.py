@@ -13,6 +13,7 @@ from poetc.commands.programs import (
     exact_program,
     graph_of,
     keep_all_program,
+    numerics_of,
     program_of_history,
     switches_of,
     training_program,
@@ -55,6 +56,7 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
         reference=expected,
         zero_gradients=graph.zero_gradients,
         exact=exact_program(solved),
+        numerics=numerics_of(solved),
     )
     problems = result.problems()
     base_bytes = solved.problem.base_bytes
@@ -83,6 +85,7 @@ def validate_switches(directory: Path, most: int | None = None, progress: Progre
         bundle,
         values_of(solved),
         most=most,
+        numerics=numerics_of(solved),
         requests=measure.REQUESTS if most is None else min(most, measure.REQUESTS),
         reference=partial(program_of_history, solved) if solved.other_graphs else None,
     )

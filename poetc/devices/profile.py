@@ -46,6 +46,7 @@ class Cpu(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     core: str  # as compilers call it: cortex-m7
     fpu: Literal["none", "single", "double"]
     simd: Literal["none", "dsp", "neon", "helium", "sse", "avx2", "avx512"] = "none"
+    numerics: Literal["separate", "fused"] = "separate"  # of its programs, if nothing else is asked for
     core_count: Quantity
     clock_hz: Quantity
 

@@ -18,7 +18,7 @@ from poetc.emit._emit import (
 from poetc.emit._firmware import Memory, Sections, bank_size, bank_starts, checkpoint_blocks, checkpoint_steps
 from poetc.emit._library_banks import bank_sections
 from poetc.emit._module import Module, source
-from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Layout, Numerics
+from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Layout
 from poetc.emit.layouts.makefile import GOALS, PRODUCTS
 
 MANIFEST = _EMITTED.manifest
@@ -37,7 +37,6 @@ __all__ = [
     "Layout",
     "Memory",
     "Module",
-    "Numerics",
     "Part",
     "Sections",
     "bank_sections",

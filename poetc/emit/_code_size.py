@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from poetc.boards import TARGETS, Board
+from poetc.boards import TARGETS, Board, Numerics, numerics_of_target
 from poetc.emit._firmware import Memory, checkpoint_steps, layout, port_sources
 from poetc.emit._module import Module, tables_bytes
 from poetc.program import Program, state_in_ram_bytes, streams_of
@@ -29,12 +29,12 @@ CHECKSUM_BYTES = 4  # `gradients_crc` of train.c
 Key = tuple[str, str]  # target and numerics
 
 
-def columns() -> list[Key]:
-    """Firmware targets, and both kinds of numerics where they differ."""
-    result = []
+def columns() -> list[tuple[str, Numerics]]:
+    """Firmware targets, and the numerics that each may have."""
+    result: list[tuple[str, Numerics]] = []
     for target in TARGETS.values():
         if target.build == "firmware":
-            result += [(target.name, "portable"), (target.name, "fast")]
+            result += [(target.name, numerics) for numerics in numerics_of_target(target)]
     return result
 
 
@@ -161,7 +161,7 @@ def _table() -> tuple[dict[Key, int], tuple[tuple[Section, tuple[int, ...], dict
 
 def is_measured(board: Board) -> bool:
     """Whether the table has the sizes of the board's target and port."""
-    return board.folder is None and (board.target, "portable") in _table()[0]
+    return board.folder is None and (board.target, "separate") in _table()[0]
 
 
 @functools.cache
@@ -215,7 +215,7 @@ def _reached(sections: Mapping[str, Section], names: Iterable[str]) -> set[str]:
     return kept
 
 
-def kernel_bytes(symbols: Iterable[str], board: Board, numerics: str = "portable") -> int:
+def kernel_bytes(symbols: Iterable[str], board: Board, numerics: str = "separate") -> int:
     """The code of these kernels on a board, with all that they call. The table must have its target."""
     sections = read_table((board.target, numerics))
     found = (sections[name] for name in _reached(sections, symbols))
@@ -226,7 +226,7 @@ def firmware_size(
     main: Program,
     board: Board,
     *,
-    numerics: str = "portable",
+    numerics: str = "separate",
     memory: Memory | None = None,
     checkpoint: int | None = None,
     gradients: bool = False,

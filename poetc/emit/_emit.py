@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from poetc.boards import BOARDS, Board, Core, Target, own_linker_script, resolve
+from poetc.boards import BOARDS, Board, Core, Numerics, Target, own_linker_script, resolve
 from poetc.emit._firmware import (
     FLEET_PROGRAM,
     FRAME_BYTES,
@@ -28,7 +28,7 @@ from poetc.emit._manifest import describe
 from poetc.emit._module import Module, generic_header, header, source
 from poetc.emit._package import as_package
 from poetc.emit._sources import runtime_sources
-from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, Numerics, check_names
+from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, check_names
 from poetc.emit.layouts.contents import arena_section
 from poetc.errors import UsageError
 from poetc.graph import Value
@@ -90,9 +90,9 @@ class Form:
 class Build:
     """The machine that an emission is for, and the program that it gets there.
 
-    `numerics`: "portable" gives the same bits on every target (no contraction to fused multiply-add); "fast" lets the
-    compiler contract. `board`: whose memory map firmware is linked for, by default the target's usual one; `memory`:
-    how much of its RAM. `device`: the core that the schedule is for; where it suits the target, its flags are taken.
+    `numerics`: how multiply-adds round. `board`: whose memory map firmware is linked for, by default the target's usual
+    one; `memory`: how much of its RAM. `device`: the core that the schedule is for; where it suits the target, its flags
+    are taken.
     `schedule`: of the learning rate, which the program of a host or board follows; default: it stays as it is.
     `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware for measurements needs; its program is then bench.c instead of train.c.
@@ -102,7 +102,7 @@ class Build:
     """
 
     target: str
-    numerics: Numerics = "portable"
+    numerics: Numerics = "separate"
     board: str | None = None
     memory: Memory | None = None
     device: Core | None = None
@@ -156,7 +156,7 @@ def emit_models(
     version of poetc.
     """
     checkpoint = build.checkpoint
-    chosen, its_board = resolve(build.target, build.board, build.numerics == "portable", build.device)
+    chosen, its_board = resolve(build.target, build.board, build.numerics, build.device)
     chosen = shaped(chosen, form, len(parts), build.package)
     if parts[0].programs[0].arena_address is not None and chosen.build != "library":
         chosen = replace(chosen, flags=f"{chosen.flags} -DPOETC_BANKS")

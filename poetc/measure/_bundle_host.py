@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from poetc.boards import Numerics
 from poetc.errors import CheckFailed
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
@@ -160,6 +161,7 @@ def validate_bundle(
     seed: int = 0,
     directory: Path | None = None,
     reference: Reference | None = None,
+    numerics: Numerics = "separate",
 ) -> BundleValidation:
     """Take every switch, or `most` of them drawn by `seed`; then runs with random requests at random steps.
 
@@ -171,9 +173,9 @@ def validate_bundle(
     chosen = list(bundle.switches) if every else rng.sample(bundle.switches, most or 0)
     failures: list[str] = []
     with scratch_directory("poetc-bundle-") as scratch:
-        library = compile_library(bundle.programs, values, directory or scratch, bundle=bundle)
+        library = compile_library(bundle.programs, values, directory or scratch, bundle=bundle, numerics=numerics)
         with BundleModel(library, bundle, values) as model, contextlib.ExitStack() as stack:
-            references = None if reference is None else References(reference, directory or scratch)
+            references = None if reference is None else References(reference, directory or scratch, numerics)
             if references is not None:
                 stack.callback(references.close)
             batch = sample_inputs(bundle.programs[0], seed)

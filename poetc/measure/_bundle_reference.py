@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from poetc.boards import Numerics
 from poetc.graph import Array, Value
 from poetc.measure._host import HostModel, build_host
 from poetc.program import Program, ProgramBundle
@@ -43,8 +44,8 @@ def _number(share: str) -> Fraction:
 class References:
     """Steps of the programs that `reference` makes, on this machine."""
 
-    def __init__(self, reference: Reference, directory: Path) -> None:
-        self._reference, self._directory = reference, directory
+    def __init__(self, reference: Reference, directory: Path, numerics: Numerics = "separate") -> None:
+        self._reference, self._directory, self._numerics = reference, directory, numerics
         self._models: dict[History, HostModel] = {}
 
     def close(self) -> None:
@@ -79,5 +80,6 @@ class References:
     def _model(self, history: History) -> HostModel:
         if history not in self._models:
             program, values = self._reference(history)
-            self._models[history] = build_host([program], values, directory=self._directory / f"r{len(self._models)}")
+            folder = self._directory / f"r{len(self._models)}"
+            self._models[history] = build_host([program], values, directory=folder, numerics=self._numerics)
         return self._models[history]

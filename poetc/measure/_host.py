@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from poetc.boards import telling
+from poetc.boards import Numerics, telling
 from poetc.emit import Module, emit, images, source
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
@@ -64,6 +65,14 @@ def require_compiler(cc: str | None = None) -> None:
             raise UsageError(f"{name} not found: install make and gcc to build on this machine")
 
 
+@functools.cache
+def fused_flags(cc: str | None = None) -> str:
+    """The option for a fused multiply-add of this processor that a compiler does not use by itself; or nothing."""
+    words = [*(cc or os.environ.get("CC") or "gcc").split(), "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+    macros = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+    return " -mfma" if "__FMA__" in macros else ""
+
+
 def make_library(sources: Path, *variables: str) -> Path:
     """Build libmodel.so in an emitted directory; `variables` are of its Makefile.
 
@@ -89,14 +98,19 @@ def compile_library(
     cflags: str = "-O2",
     threads: int = 0,
     bundle: ProgramBundle | None = None,
+    numerics: Numerics = "separate",
 ) -> Path:
     """Emit for the host into `directory` / src and build; returns the shared library.
 
-    `threads`: the most that kernels run in, 0: built without. Objects of an earlier call with the same sources are
+    `threads`: the most that kernels run in, 0: built without. `numerics`: fused ones take the instruction of this
+    processor, or the same arithmetic without it. Objects of an earlier call with the same sources are
     taken. UsageError if there is no compiler.
     """
     require_compiler(cc)
-    sources = emit(programs, values, model=model, target="host", out_dir=directory / "src", bundle=bundle)
+    out = directory / "src"
+    sources = emit(programs, values, model=model, target="host", out_dir=out, bundle=bundle, numerics=numerics)
+    if numerics != "separate":
+        cflags += fused_flags(cc)
     variables = [f"CFLAGS={cflags} -fPIC -Werror"]
     if threads:
         variables.append(f"THREADS={threads}")
@@ -348,11 +362,12 @@ def build_host(
     cc: str | None = None,
     cflags: str = "-O2",
     store: tuple[Transfer, Transfer] | None = None,
+    numerics: Numerics = "separate",
 ) -> HostModel:
     """Emit, compile and load `programs`; the model runs the first.
 
     Sources stay in `directory`, else they are dropped.
     """
     with scratch_directory("poetc-build-") as scratch:
-        library = compile_library(programs, values, directory or scratch, cc=cc, cflags=cflags)
+        library = compile_library(programs, values, directory or scratch, cc=cc, cflags=cflags, numerics=numerics)
         return HostModel(library, programs, values, store=store)

@@ -18,6 +18,7 @@ from poetc.boards import (
     TARGETS,
     Board,
     Elf,
+    Numerics,
     build_counter,
     command,
     compiler_prefix,
@@ -27,7 +28,7 @@ from poetc.boards import (
     tool_environment,
 )
 from poetc.devices.core_cycles import has_table
-from poetc.emit import Memory, Numerics, bank_size, checkpoint_blocks, checkpoint_steps, emit
+from poetc.emit import Memory, bank_size, checkpoint_blocks, checkpoint_steps, emit
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value
 from poetc.measure._counting import read_counts, write_costs
@@ -189,7 +190,7 @@ def build_firmware(
     directory: Path,
     *,
     memory: Memory | None = None,
-    numerics: Numerics = "portable",
+    numerics: Numerics = "separate",
     model: str = "model",
     checkpoint: int | None = None,
     gradients: bool = False,

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from poetc.boards import telling
+from poetc.boards import Numerics, telling
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
@@ -114,6 +114,7 @@ def time_program(
     repeats: int = 9,
     cc: str | None = None,
     cflags: str = "-O2",
+    numerics: Numerics = "separate",
 ) -> StepTimes:
     """Compile `program` for this machine, train on made-up inputs and take the times of its instructions.
 
@@ -122,7 +123,7 @@ def time_program(
     program = replace(program, queues=())
     with scratch_directory("poetc-timing-") as scratch:
         directory = scratch
-        library = compile_library([program], values, directory, cc=cc, cflags=cflags)
+        library = compile_library([program], values, directory, cc=cc, cflags=cflags, numerics=numerics)
         model = TimedModel(library, [program], values)
         with model:
             return model.time(compile_observer(directory, cc), repeats)

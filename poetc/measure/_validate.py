@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from poetc.boards import Numerics
 from poetc.emit import share_layout
 from poetc.errors import UsageError
 from poetc.files import scratch_directory
@@ -137,6 +139,7 @@ def validate(
     directory: Path | None = None,
     cc: str | None = None,
     exact: Program | None = None,
+    numerics: Numerics = "separate",
 ) -> Validation:
     """Compile and run both programs (the same training graph under its schedule and under keep-all) and compare.
 
@@ -149,7 +152,8 @@ def validate(
     """
     batches = _batches(program, reference, zero_gradients, steps, seed)
     with scratch_directory("poetc-validate-") as scratch:
-        model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, cc)
+        build = partial(compile_library, cc=cc, numerics=numerics)
+        model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, build)
         with model, other:
             measured = model.measure_high_water(batches[0])
             in_banks = model.measure_banks(batches[0]) if program.banks else ()
@@ -157,7 +161,7 @@ def validate(
             difference, loss, gradients, state = _run_both(model, other, batches)
             gradients |= unstored
             page_ins, page_outs = model.page_ins, model.page_outs
-        without = {} if exact is None else _gradients(exact, values, batches[0], scratch / "exact", cc)
+        without = {} if exact is None else _gradients(exact, values, batches[0], scratch / "exact", build)
     interpreter = Interpreter(program, values)
     interpreted_loss = interpreter.run(batches[0])
     by_interpreter = _gradient_errors(gradients, interpreter.probes)
@@ -199,10 +203,14 @@ def _narrow_rounding(program: Program) -> float:
 
 
 def _gradients(
-    program: Program, values: Mapping[str, Value], batch: Mapping[str, Array], directory: Path, cc: str | None
+    program: Program,
+    values: Mapping[str, Value],
+    batch: Mapping[str, Array],
+    directory: Path,
+    build: Callable[..., Path],
 ) -> dict[str, Array]:
     """The gradients of a step of another program, compiled and run on this machine."""
-    library = compile_library([replace(program, name="exact")], values, directory, cc=cc)
+    library = build([replace(program, name="exact")], values, directory)
     with HostModel(library, [replace(program, name="exact")], values) as model:
         unstored = _unstored_gradients(model, batch)
         model.run(batch)
@@ -215,13 +223,13 @@ def _statistics(keep_all: Program) -> set[str]:
 
 
 def _build(
-    program: Program, keep_all: Program, values: Mapping[str, Value], directory: Path, cc: str | None
+    program: Program, keep_all: Program, values: Mapping[str, Value], directory: Path, build: Callable[..., Path]
 ) -> tuple[HostModel, HostModel]:
     """From one library if they can share one, since most of the time goes into compiling kernels."""
     if share_layout(program, keep_all):
-        library = compile_library([program, keep_all], values, directory, cc=cc)
+        library = build([program, keep_all], values, directory)
         return HostModel(library, [program], values), HostModel(library, [keep_all], values)
-    libraries = [compile_library([p], values, directory / p.name, cc=cc) for p in (program, keep_all)]
+    libraries = [build([p], values, directory / p.name) for p in (program, keep_all)]
     return HostModel(libraries[0], [program], values), HostModel(libraries[1], [keep_all], values)
 
 

@@ -73,17 +73,24 @@ class Solved:
     def batches(self, steps: int) -> list[dict[str, Array]]:
         return [dict(sample_inputs(self.program, step)) for step in range(steps)]
 
-    def on_host(self, steps: int, cflags: str = "-O2") -> Bits:
-        with measure.build_host([self.program], self.values, cflags=cflags) as model:
+    def on_host(self, steps: int, cflags: str = "-O2", numerics: boards.Numerics = "separate") -> Bits:
+        with measure.build_host([self.program], self.values, cflags=cflags, numerics=numerics) as model:
             return run_host(model, self.batches(steps))
 
-    def on_board(self, board: str, directory: Path, steps: int, gradients: bool = False) -> Run:
+    def on_board(
+        self,
+        board: str,
+        directory: Path,
+        steps: int,
+        gradients: bool = False,
+        numerics: boards.Numerics = "separate",
+    ) -> Run:
         memory = self.memory
         if boards.BOARDS[board].target == "cortex-a-bare":  # frames of 64-bit code are larger than the plan's
             stack_bytes = max(STACK_ARM64_BYTES, memory.stack_bytes)
             memory = emit.Memory(memory.budget_bytes + stack_bytes - memory.stack_bytes, stack_bytes)
         firmware = measure.build_firmware(
-            self.program, self.values, board, directory, memory=memory, gradients=gradients
+            self.program, self.values, board, directory, memory=memory, gradients=gradients, numerics=numerics
         )
         return measure.execute(firmware, self.batches(steps))
 

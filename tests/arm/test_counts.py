@@ -129,7 +129,7 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("board", "numerics", "most"), [("mps2-an386", "portable", 4.3), ("mps3-an547", "fast", 0.8)], ids=["m4f", "m55"]
+    ("board", "numerics", "most"), [("mps2-an386", "separate", 4.3), ("mps3-an547", "fast", 0.8)], ids=["m4f", "m55"]
 )
 @pytest.mark.parametrize("network", ["lenet5", pytest.param("ds-cnn", marks=pytest.mark.long)])
 def test_instructions_of_a_multiply_accumulate(
@@ -158,7 +158,7 @@ def test_instructions_of_a_multiply_accumulate_in_integers(network: str, most: f
     options = TrainingOptions(precision="niti")
     graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=4)
     step = passes.run_standard(training.build(training.in_precision(graph, options), options))
-    macs, counted = counted_program(step, "mps2-an386", "portable", tmp_path / "firmware")
+    macs, counted = counted_program(step, "mps2-an386", "separate", tmp_path / "firmware")
     products = [item for item in counted.counts if item.kind.startswith("IntegerConv")]
     assert len(products) > 5
     assert sum(p.instructions for p in products) <= most * sum(macs[p.name] * p.times for p in products)
@@ -203,7 +203,7 @@ def test_layers_whose_outputs_share_little_take_no_more_than_others(tmp_path: Pa
     flat = [b.emit1("Reshape", [name], {"shape": (1, b.type(name).elements)}) for name in results]
     y = b.emit1("Concat", flat, {"axis": 1}, hint="y")
     graph = Graph("layers", b.tensors, tuple(b.operators), ("input",), (y,), b.values)
-    macs, counted, _ = counted_step(graph, "mps2-an386", "portable", tmp_path)
+    macs, counted, _ = counted_step(graph, "mps2-an386", "separate", tmp_path)
     products = [item for item in counted.counts if item.kind.startswith(("Conv", "MatMul"))]
     assert len(products) == 3 * (len(LAYERS) + len(PRODUCTS))
     over = {i.name: i.cycles / macs[i.name] for i in products if i.cycles > 6 * macs[i.name]}
@@ -222,7 +222,7 @@ def test_instructions_of_a_multiply_accumulate_without_an_fpu(
 ) -> None:
     """Of the whole step. They depend on the numbers, too: additions and multiplications by zero are done soon."""
     graph = frontend.load(load_networks().write(network, tmp_path / "model.onnx"), batch=1)
-    macs, counted, _ = counted_step(graph, board, "portable", tmp_path / "firmware")
+    macs, counted, _ = counted_step(graph, board, "separate", tmp_path / "firmware")
     assert 0.97 * most < counted.instructions / sum(macs.values()) <= most
 
 

@@ -70,7 +70,23 @@ def test_convolutions_and_norms_have_the_same_bits(
     assert run.arena_bytes == solved.program.high_water_bytes
 
 
-@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
+@pytest.fixture(scope="module")
+def fused_host(solve: Solve) -> Bits:
+    return solve("ds-cnn", 2, "qemu-mps2-an386", "60%").on_host(3, numerics="fused")
+
+
+@pytest.mark.parametrize("board", ["aarch64", "mps2-an386", "mps3-an547", "linux-a7", "armhf", "virt-r52"])
+def test_fused_multiply_adds_have_the_same_bits(
+    board: str, solve: Solve, convolutional_host: Bits, fused_host: Bits, tmp_path: Path
+) -> None:
+    """By fmla, vfma of M-class and A32, and (armhf, built for any Cortex-A) the arithmetic without an instruction."""
+    solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
+    run = solved.on_board(board, tmp_path, 3, gradients=True, numerics="fused")
+    assert bits(run) == fused_host
+    assert fused_host.state_sha256 != convolutional_host.state_sha256
+
+
+@pytest.mark.parametrize("board", ["mps3-an547"])
 def test_fast_numerics_keep_the_bits_of_keep_all(board: str, solve: Solve, tmp_path: Path) -> None:
     """On one target a schedule never changes a bit, whichever the numerics; the card is a file here."""
     solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")

@@ -189,7 +189,7 @@ def check(
     return symbols_of(program)
 
 
-@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "portable"), ("mps3-an547", "fast")])
+@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "separate"), ("mps3-an547", "fast")])
 def test_odd_convolutions_are_those_of_numpy(
     board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +226,7 @@ def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Pat
     assert execute(build_firmware(program, step.values, board, tmp_path), [batch]).state_sha256 == expected
 
 
-@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "portable"), ("mps3-an547", "fast")])
+@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "separate"), ("mps3-an547", "fast")])
 def test_what_is_made_again_is_what_was_not_kept(
     board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,7 +247,7 @@ def test_what_is_made_again_is_what_was_not_kept(
         expected = {name: model.state(name) for name in model.state_names()}
     run = execute(build_firmware(program, step.values, board, tmp_path, numerics=numerics), [batch])
     for name, value in expected.items():
-        if numerics == "portable":
+        if numerics == "separate":
             assert run.state[name].tobytes() == value.tobytes(), name
         else:
             np.testing.assert_allclose(run.state[name], value, 1e-5, 1e-5, err_msg=name)
@@ -289,7 +289,7 @@ def test_winograds_filters_are_those_of_numpy(tmp_path: Path, monkeypatch: pytes
         ((2, 20, 7, 9), (35, 20, 3, 3), {"pads": (1, 1, 1, 1)}),
         ((1, 5, 6, 8), (7, 5, 3, 3), {"pads": (0, 1, 2, 1)}),
     )
-    symbols = check(shapes, "virt-a72", "portable", tmp_path)
+    symbols = check(shapes, "virt-a72", "separate", tmp_path)
     assert sum(symbol.endswith("_winograd") for symbol in symbols) == 3 * len(shapes)
 
 

@@ -45,7 +45,7 @@ class Built:
         }
 
 
-def build(solved: Solved, board: str, directory: Path, numerics: Numerics = "portable") -> Built:
+def build(solved: Solved, board: str, directory: Path, numerics: Numerics = "separate") -> Built:
     memory = solved.memory
     firmware = measure.build_firmware(solved.program, solved.values, board, directory, memory=memory, numerics=numerics)
     return Built(firmware, firmware_size(solved.program, BOARDS[board], numerics=numerics, memory=memory))
@@ -102,7 +102,7 @@ def test_growth_is_told_by_name_and_share() -> None:
 @pytest.mark.parametrize(
     ("board", "network", "batch", "device", "budget", "numerics"),
     [
-        ("lm3s6965evb", "lenet", 12, "qemu-lm3s6965evb", "64KiB", "portable"),  # pages and checkpoints
+        ("lm3s6965evb", "lenet", 12, "qemu-lm3s6965evb", "64KiB", "separate"),  # pages and checkpoints
         ("mps3-an547", "ds-cnn", 2, "qemu-mps2-an386", "60%", "fast"),
         ("mps2-an386", "ds-cnn", 2, "qemu-mps2-an386", "60%", "fast"),
     ],

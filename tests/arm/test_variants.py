@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from poetc import measure
+from poetc.boards import Numerics
 from poetc.devices import build_problem
 from poetc.planning.kernels import fastest, low_workspace_operators, with_least_workspace
 from poetc.program import Program, lower
@@ -46,10 +47,11 @@ def test_a_tight_budget_has_such_kernels_and_the_bits_of_keep_all(board: str, so
 
 
 @pytest.mark.parametrize(
-    ("board", "network"), [("mps2-an386", "ds-cnn"), ("mps3-an547", "strips"), ("mps3-an547", "resnet")]
+    ("board", "network", "numerics"),
+    [("mps2-an386", "ds-cnn", "fused"), ("mps3-an547", "strips", "fast"), ("mps3-an547", "resnet", "fast")],
 )
-def test_fast_numerics_have_the_same_bits_whatever_kernels_run(
-    board: str, network: str, solve: Solve, tmp_path: Path
+def test_other_numerics_have_the_same_bits_whatever_kernels_run(
+    board: str, network: str, numerics: Numerics, solve: Solve, tmp_path: Path
 ) -> None:
     """On one target, with multiply-adds and vectors that round in their own way."""
     solved = solve(network, 2, "qemu-mps2-an386", "100%")
@@ -59,7 +61,7 @@ def test_fast_numerics_have_the_same_bits_whatever_kernels_run(
     digests = set()
     for i, program in enumerate(programs):
         name = f"program{i}"
-        firmware = measure.build_firmware(program, solved.values, board, tmp_path / name, numerics="fast")
+        firmware = measure.build_firmware(program, solved.values, board, tmp_path / name, numerics=numerics)
         run = measure.execute(firmware, solved.batches(2))
         digests.add((run.losses, run.state_sha256))
         assert run.arena_bytes == program.high_water_bytes

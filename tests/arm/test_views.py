@@ -28,12 +28,12 @@ def compiled(projections: str, fusion: bool) -> tuple[TrainingGraph, Program]:
 @pytest.mark.parametrize(
     ("board", "numerics", "projections"),
     [
-        ("mps2-an385", "portable", "apart"),
-        ("mps2-an386", "portable", "slices"),
-        ("mps3-an547", "portable", "split"),
+        ("mps2-an385", "separate", "apart"),
+        ("mps2-an386", "separate", "slices"),
+        ("mps3-an547", "separate", "split"),
         ("mps3-an547", "fast", "split"),
         ("mps3-an547", "fast", "apart"),
-        ("virt-a72", "portable", "turned"),
+        ("virt-a72", "separate", "turned"),
     ],
 )
 def test_attention_that_moves_nothing(board: str, numerics: emit.Numerics, projections: str, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_attention_that_moves_nothing(board: str, numerics: emit.Numerics, proje
         expected = {name: model.state(name) for name in model.state_names()}
     run = execute(build_firmware(program, step.values, board, tmp_path, numerics=numerics), [batch])
     for name, value in expected.items():
-        if numerics == "portable":
+        if numerics == "separate":
             assert run.state[name].tobytes() == value.tobytes(), name
         else:
             np.testing.assert_allclose(run.state[name], value, 1e-5, 1e-5, err_msg=name)

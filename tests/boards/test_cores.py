@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc.boards import BOARDS, TARGETS, Core, check_device, resolve
+from poetc.boards import BOARDS, TARGETS, Core, Numerics, check_device, numerics_of_target, resolve
 from poetc.devices import list_profiles, load_profile
 from poetc.errors import UsageError
 
@@ -24,8 +24,8 @@ A53 = Core("cortex-a53", "double", "neon")
 XTENSA = Core("xtensa-lx7", "single")
 
 
-def flags(target: str, core: Core, board: str | None = None, portable: bool = True) -> str:
-    return resolve(target, board, portable, core)[0].flags
+def flags(target: str, core: Core, board: str | None = None, numerics: Numerics = "separate") -> str:
+    return resolve(target, board, numerics, core)[0].flags
 
 
 def test_a_library_is_built_for_the_devices_core() -> None:
@@ -40,7 +40,7 @@ def test_a_library_is_built_for_the_devices_core() -> None:
         (Core("cortex-m55", "single", "dsp"), "-mcpu=cortex-m55+nomve -mfloat-abi=hard"),
     ):
         assert flags("cortex-m", core) == f"-Os -mthumb {expected}"
-    assert flags("cortex-m", M55, portable=False) == "-Os -mthumb -mcpu=cortex-m55 -mfloat-abi=hard"
+    assert flags("cortex-m", M55, numerics="fast") == "-Os -mthumb -mcpu=cortex-m55 -mfloat-abi=hard"
 
 
 def test_firmware_and_programs_suit_the_device() -> None:
@@ -51,16 +51,20 @@ def test_firmware_and_programs_suit_the_device() -> None:
     assert flags("cortex-a", A53) == "-O2 -mcpu=cortex-a53"
     assert flags("cortex-a", A53, "armhf") == BOARDS["armhf"].flags
     for target in TARGETS:  # what does not suit the target changes nothing
-        assert flags(target, XTENSA) == resolve(target, None, True)[0].flags
+        assert flags(target, XTENSA) == resolve(target, None, "separate")[0].flags
 
 
-@pytest.mark.parametrize("portable", [True, False])
-def test_compilers_know_the_flags(tmp_path: Path, portable: bool) -> None:
+@pytest.mark.parametrize("numerics", ["separate", "fused", "fast"])
+def test_compilers_know_the_flags(tmp_path: Path, numerics: Numerics) -> None:
     if shutil.which("arm-none-eabi-gcc") is None:
         pytest.skip("no arm-none-eabi-gcc: make setup-arm")
     (tmp_path / "a.c").write_text("float f(float a) { return 2 * a; }\n")
     for core in (M0, M4, M4F, M7, M33, M55, Core("cortex-m23"), Core("cortex-m55", "single"), Core("cortex-m55"), *M85):
-        words = ["arm-none-eabi-gcc", *flags("cortex-m", core, portable=portable).split(), "-Werror", "-c", "a.c"]
+        if numerics not in numerics_of_target(TARGETS["cortex-m"], core):
+            with pytest.raises(UsageError, match=f"--numerics {numerics}: cortex-m has separate"):
+                flags("cortex-m", core, numerics=numerics)
+            continue
+        words = ["arm-none-eabi-gcc", *flags("cortex-m", core, numerics=numerics).split(), "-Werror", "-c", "a.c"]
         subprocess.run(words, cwd=tmp_path, check=True)
 
 
@@ -119,7 +123,10 @@ def test_profiles_have_a_target_that_runs_on_them(name: str) -> None:
     if emulated is not None and TARGETS[emulated.target].board == emulated.name:
         assert check_device(emulated.target, None, core, name) == []
         # The flags of emulated boards are those that their code sizes and instructions were counted with.
-        assert resolve(emulated.target, None, True, core)[0].flags == resolve(emulated.target, None, True)[0].flags
+        assert (
+            resolve(emulated.target, None, "separate", core)[0].flags
+            == resolve(emulated.target, None, "separate")[0].flags
+        )
 
 
 def test_names_of_cores_are_those_of_the_compiler() -> None:

@@ -243,7 +243,7 @@ def test_a_kept_run_is_all_there_or_refused(poetc: Run, solved: Solved, tmp_path
         one_line(poetc("run", solved[0], "--on", on, "--keep", mine), 2, str(mine), "poetc run", "--keep")
     assert sorted(p.name for p in mine.iterdir()) == sorted(p.name for p in solved[0].iterdir())
     one_line(poetc(*host, "--checkpoint", "2", "--keep", tmp_path / "new"), 2, "--checkpoint 2", "host")
-    one_line(poetc(*host, "--numerics", "fast", "--keep", tmp_path / "new"), 2, "--numerics fast", "host")
+    one_line(poetc(*host, "--numerics", "fast", "--keep", tmp_path / "new"), 2, "--numerics fast", "separate or fused")
     assert not (tmp_path / "new").exists()
 
 

@@ -22,7 +22,7 @@ from tests.program.models import make_problem
 from tests.support.kernels import AnyArray, library, run_kernel, scalar_library, wide_library
 
 PROJECTIONS = ("apart", "split", "slices", "turned")
-FAST = "-O2 -march=native -ffp-contract=fast"
+FUSED = "-O2 -march=native -DPOETC_FUSED"
 
 
 @pytest.mark.parametrize("projections", PROJECTIONS)
@@ -104,7 +104,7 @@ def test_products_that_pack_nothing_stay_as_they_are() -> None:
     assert "MatMulOfViews" not in gained(attention("split", tokens=4, size=3))
 
 
-@pytest.mark.parametrize(("projections", "cflags"), [*((p, "-O2") for p in PROJECTIONS), ("slices", FAST)])
+@pytest.mark.parametrize(("projections", "cflags"), [*((p, "-O2") for p in PROJECTIONS), ("slices", FUSED)])
 def test_a_step_keeps_its_bits(projections: str, cflags: str) -> None:
     without, step = steps(attention(projections, tokens=70, size=40), learning_rate=0.1, loss="mse")
     assert kinds(step)["MatMulOfViews"] == 6

@@ -99,7 +99,7 @@ def draw(seed: int) -> tuple[Network, Recipe]:
         class_axis=class_axis,
         device=pick("host", "stm32f746", "rpi4"),
         budget_percent=int(pick(40, 60, 80, 110)),
-        numerics=pick("portable", "portable", "fast"),
+        numerics=pick("separate", "separate", "fused"),
         options=options,
     )
     set_mode(network, recipe)

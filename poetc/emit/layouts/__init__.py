@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from poetc.emit.layouts import arduino, cmake, cmsis_pack, makefile, zephyr
-from poetc.emit.layouts.contents import OPT_LEVELS, Contents, Emitted, Numerics, check_names, library_sources
+from poetc.emit.layouts.contents import OPT_LEVELS, Contents, Emitted, check_names, library_sources
 
 Files = Mapping[str, bytes | Path]
 
@@ -40,7 +40,6 @@ __all__ = [
     "Emitted",
     "Files",
     "Layout",
-    "Numerics",
     "check_names",
     "library_sources",
 ]

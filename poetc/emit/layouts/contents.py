@@ -8,16 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from typing import Literal
 
-from poetc.boards import Board, Target
+from poetc.boards import Board, Numerics, Target
 from poetc.emit._cprint import identifier
 from poetc.emit._firmware import NO_SECTIONS, Sections
 from poetc.emit._library_banks import BankPart, bank_assembly, bank_parts
 from poetc.emit._module import Module
 from poetc.errors import UsageError
 
-Numerics = Literal["portable", "fast"]
 OPT_LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 WARNINGS = "-Wall -Wextra -pedantic"
@@ -112,7 +110,7 @@ class Contents:
 
     @property
     def numerics_flag(self) -> str:
-        return f"-ffp-contract={'off' if self.numerics == 'portable' else 'fast'}"
+        return "-ffp-contract=off" + " -DPOETC_FUSED" * (self.numerics != "separate")
 
 
 def _plain(text: str) -> str:

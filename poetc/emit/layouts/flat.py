@@ -17,10 +17,11 @@ def build_header(contents: Contents) -> bytes:
         "#ifndef POETC_BUILD_H",
         "#define POETC_BUILD_H",
     ]
-    if contents.numerics == "portable":
-        lines += ["", "/* No fused multiply-add: it rounds once where other cores round twice. */"]
-        lines += ["#if defined(__clang__)", "#pragma STDC FP_CONTRACT OFF", "#elif defined(__GNUC__)"]
-        lines += ['#pragma GCC optimize("fp-contract=off")', "#endif"]
+    if contents.numerics != "separate":
+        lines += ["", "/* Multiply-adds round once. */", "#define POETC_FUSED 1"]
+    lines += ["", "/* The compiler makes no fused multiply-add of its own: other compilers would make others. */"]
+    lines += ["#if defined(__clang__)", "#pragma STDC FP_CONTRACT OFF", "#elif defined(__GNUC__)"]
+    lines += ['#pragma GCC optimize("fp-contract=off")', "#endif"]
     if contents.opt_level:
         lines += ["", "#if defined(__GNUC__) && !defined(__clang__)"]
         lines += [f'#pragma GCC optimize("{contents.opt_level.removeprefix("-")}")', "#endif"]

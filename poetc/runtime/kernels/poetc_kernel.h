@@ -11,6 +11,7 @@
 #define POETC_KERNEL_H
 
 #include "poetc.h"
+#include "poetc_fma.h"
 #include "poetc_threads.h"
 
 #define POETC_MAX_RANK 16
@@ -20,19 +21,26 @@
 #define POETC_SUM_BLOCK 64
 
 /* The FPU of Cortex-M, which GCC's C reaches only in part. `vmla` is sum += a * b with two roundings, as `vmul` and
- * `vadd` are: the bits are those of every other target. On a Cortex-M4 or M33 it takes three cycles. `vmul` and `vadd`
- * take one each, where the next instruction does not need the result (Arm DDI 0439B, table 7-1), so four products go
- * together. Cores that are POETC_CHAINED have `vmla` in a pipeline. `vldm` and `vstm` move four floats in one
- * instruction; they want registers that follow each other, hence the names. Without optimisation (-O0) GCC runs out of
- * registers for assembly: then all is C. */
+ * `vadd` are: the bits are those of every other target with separate numerics. On a Cortex-M4 or M33 it takes three
+ * cycles. `vmul` and `vadd` take one each, where the next instruction does not need the result (Arm DDI 0439B, table
+ * 7-1), so four products go together. Cores that are POETC_CHAINED have `vmla` in a pipeline. Fused numerics have
+ * `vfma`. `vldm` and `vstm` move four floats in one instruction; they want registers that follow each other, hence the
+ * names. Without optimisation (-O0) GCC runs out of registers for assembly: then all is C. */
 #if defined(__GNUC__) && defined(__OPTIMIZE__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' &&          \
     defined(__ARM_FP) && (__ARM_FP & 4)
 #define POETC_FPU_M 1
-#if !defined(POETC_CHAINED) && (defined(__ARM_FEATURE_MVE) || (__ARM_FP & 8))
+#if !defined(POETC_CHAINED) && (defined(POETC_FUSED) || defined(__ARM_FEATURE_MVE) || (__ARM_FP & 8))
 #define POETC_CHAINED 1 /* Cortex-M7, M55, M85; an M7 without doubles is told by its flags */
 #endif
-#define POETC_MULTIPLY_ADD(sum, a, b) __asm__("vmla.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
-#define POETC_MULTIPLY_SUBTRACT(sum, a, b) __asm__("vmls.f32 %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
+#if defined(POETC_FUSED)
+#define POETC_VMLA "vfma.f32"
+#define POETC_VMLS "vfms.f32"
+#else
+#define POETC_VMLA "vmla.f32"
+#define POETC_VMLS "vmls.f32"
+#endif
+#define POETC_MULTIPLY_ADD(sum, a, b) __asm__(POETC_VMLA " %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
+#define POETC_MULTIPLY_SUBTRACT(sum, a, b) __asm__(POETC_VMLS " %0, %1, %2" : "+t"(sum) : "t"(a), "t"(b))
 #ifdef POETC_CHAINED
 #define POETC_FOUR_SUMS(word, chained, s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
     __asm__(chained " %0, %4, %5\n\t" chained " %1, %6, %7\n\t" chained " %2, %8, %9\n\t" chained " %3, %10, %11"       \
@@ -50,9 +58,9 @@
 #endif
 /* Four sums: s += a * b, t += c * d, u += e * f, v += g * h. */
 #define POETC_MULTIPLY_ADD_4(s, t, u, v, a, b, c, d, e, f, g, h) \
-    POETC_FOUR_SUMS("vadd.f32", "vmla.f32", s, t, u, v, a, b, c, d, e, f, g, h)
+    POETC_FOUR_SUMS("vadd.f32", POETC_VMLA, s, t, u, v, a, b, c, d, e, f, g, h)
 #define POETC_MULTIPLY_SUBTRACT_4(s, t, u, v, a, b, c, d, e, f, g, h) \
-    POETC_FOUR_SUMS("vsub.f32", "vmls.f32", s, t, u, v, a, b, c, d, e, f, g, h)
+    POETC_FOUR_SUMS("vsub.f32", POETC_VMLS, s, t, u, v, a, b, c, d, e, f, g, h)
 #define POETC_QUAD_A(v) \
     register float v##0 __asm__("s16"), v##1 __asm__("s17"), v##2 __asm__("s18"), v##3 __asm__("s19")
 #define POETC_QUAD_B(v) \
@@ -67,12 +75,13 @@
             : "t"(v##0), "t"(v##1), "t"(v##2), "t"(v##3))
 #else
 #define POETC_FPU_M 0
-#define POETC_MULTIPLY_ADD(sum, a, b) ((sum) += (a) * (b))
-#define POETC_MULTIPLY_SUBTRACT(sum, a, b) ((sum) -= (a) * (b))
-#define POETC_MULTIPLY_ADD_4(s, t, u, v, a, b, c, d, e, f, g, h) \
-    ((s) += (a) * (b), (t) += (c) * (d), (u) += (e) * (f), (v) += (g) * (h))
-#define POETC_MULTIPLY_SUBTRACT_4(s, t, u, v, a, b, c, d, e, f, g, h) \
-    ((s) -= (a) * (b), (t) -= (c) * (d), (u) -= (e) * (f), (v) -= (g) * (h))
+#define POETC_MULTIPLY_ADD(sum, a, b) ((sum) = POETC_FMA(a, b, sum))
+#define POETC_MULTIPLY_SUBTRACT(sum, a, b) ((sum) = POETC_FMS(a, b, sum))
+#define POETC_MULTIPLY_ADD_4(s, t, u, v, a, b, c, d, e, f, g, h)                                                       \
+    (POETC_MULTIPLY_ADD(s, a, b), POETC_MULTIPLY_ADD(t, c, d), POETC_MULTIPLY_ADD(u, e, f), POETC_MULTIPLY_ADD(v, g, h))
+#define POETC_MULTIPLY_SUBTRACT_4(s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
+    (POETC_MULTIPLY_SUBTRACT(s, a, b), POETC_MULTIPLY_SUBTRACT(t, c, d), POETC_MULTIPLY_SUBTRACT(u, e, f),             \
+     POETC_MULTIPLY_SUBTRACT(v, g, h))
 #define POETC_QUAD_A(v) float v##0, v##1, v##2, v##3
 #define POETC_QUAD_B(v) float v##0, v##1, v##2, v##3
 #define POETC_LOAD_QUAD(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2], v##3 = (p)[3], (p) += 4)

@@ -6,6 +6,7 @@
  * place (ulp).
  */
 #include "poetc_math.h"
+#include "poetc_fma.h"
 
 #define LOG2_E 0x1.715476p+0f
 #define LN2_HI 0x1.62e4p-1f /* 15 bits: times an exponent it is exact */
@@ -78,22 +79,22 @@ float poetc_sqrtf(float x)
 }
 #endif
 
-/* exp(r) - 1 - r for |r| <= ln(2) / 2 */
-static float exp_tail(float r)
+/* exp(r) - 1 for |r| <= ln(2) / 2 */
+static float exp_less_one(float r)
 {
     float p = 0x1.6d649ap-10f;
-    p = p * r + 0x1.1241d0p-7f;
-    p = p * r + 0x1.5554d4p-5f;
-    p = p * r + 0x1.555486p-3f;
-    p = p * r + 0.5f;
-    return r * r * p;
+    p = POETC_FMA(p, r, 0x1.1241d0p-7f);
+    p = POETC_FMA(p, r, 0x1.5554d4p-5f);
+    p = POETC_FMA(p, r, 0x1.555486p-3f);
+    p = POETC_FMA(p, r, 0.5f);
+    return POETC_FMA(r * r, p, r);
 }
 
 static float exp_reduce(float x, int32_t *k)
 {
-    float shifted = x * LOG2_E + ROUND_TO_INT, n = shifted - ROUND_TO_INT;
+    float shifted = POETC_FMA(x, LOG2_E, ROUND_TO_INT), n = shifted - ROUND_TO_INT;
     *k = (int32_t)n;
-    return (x - n * LN2_HI) - n * LN2_LO;
+    return POETC_FMS(n, LN2_LO, POETC_FMS(n, LN2_HI, x));
 }
 
 /* 1.0 ulp */
@@ -106,7 +107,7 @@ float poetc_expf(float x)
     if (x < -104.0f)
         return 0.0f;
     r = exp_reduce(x, &k);
-    return poetc_scale(1.0f + (r + exp_tail(r)), k);
+    return poetc_scale(1.0f + exp_less_one(r), k);
 }
 
 /* 1.6 ulp */
@@ -121,13 +122,13 @@ float poetc_expm1f(float x)
     if (poetc_fabsf(x) < 0x1p-25f)
         return x;
     r = exp_reduce(x, &k);
-    t = r + exp_tail(r);
+    t = exp_less_one(r);
     if (k == 0)
         return t;
     if (k >= 127)
         return poetc_scale(1.0f + t, k);
     power = poetc_from_bits((uint32_t)(k + 127) << 23);
-    return (power - 1.0f) + power * t;
+    return POETC_FMA(power, t, power - 1.0f);
 }
 
 /* x = m * 2^k with m in [sqrt(1/2), sqrt(2)); x positive and finite */
@@ -159,12 +160,11 @@ float poetc_logf(float x)
     s = f / (2.0f + f);
     z = s * s;
     r = 0x1.ec153ep-3f;
-    r = r * z + 0x1.23f1bcp-2f;
-    r = r * z + 0x1.999bd4p-2f;
-    r = r * z + 0x1.555554p-1f;
-    r *= z;
-    half = 0.5f * f * f;
-    return n * LN2_HI + (f - (half - (s * (half + r) + n * LN2_LO)));
+    r = POETC_FMA(r, z, 0x1.23f1bcp-2f);
+    r = POETC_FMA(r, z, 0x1.999bd4p-2f);
+    r = POETC_FMA(r, z, 0x1.555554p-1f);
+    half = 0.5f * f;
+    return POETC_FMA(n, LN2_HI, f - POETC_FMA(half, f, -POETC_FMA(s, POETC_FMA(half, f, r * z), n * LN2_LO)));
 }
 
 /* 1.5 ulp */
@@ -189,11 +189,11 @@ float poetc_tanhf(float x)
         return x; /* keeps -0 */
     z = x * x;
     p = -0x1.769df8p-8f;
-    p = p * z + 0x1.525328p-6f;
-    p = p * z - 0x1.b8439ap-5f;
-    p = p * z + 0x1.110762p-3f;
-    p = p * z - 0x1.555534p-2f;
-    return x + x * (z * p);
+    p = POETC_FMA(p, z, 0x1.525328p-6f);
+    p = POETC_FMA(p, z, -0x1.b8439ap-5f);
+    p = POETC_FMA(p, z, 0x1.110762p-3f);
+    p = POETC_FMA(p, z, -0x1.555534p-2f);
+    return POETC_FMA(x, z * p, x);
 }
 
 /* 2.3 ulp */
@@ -212,23 +212,23 @@ float poetc_erff(float x)
     if (a < 0.92f) {
         z = x * x;
         p = 0x1.5c2d7cp-14f;
-        p = p * z - 0x1.a9fdb8p-11f;
-        p = p * z + 0x1.54be04p-8f;
-        p = p * z - 0x1.b80d1ap-6f;
-        p = p * z + 0x1.ce2deep-4f;
-        p = p * z - 0x1.812742p-2f;
-        p = p * z + 0x1.06eba8p-3f;
-        return x + x * p;
+        p = POETC_FMA(p, z, -0x1.a9fdb8p-11f);
+        p = POETC_FMA(p, z, 0x1.54be04p-8f);
+        p = POETC_FMA(p, z, -0x1.b80d1ap-6f);
+        p = POETC_FMA(p, z, 0x1.ce2deep-4f);
+        p = POETC_FMA(p, z, -0x1.812742p-2f);
+        p = POETC_FMA(p, z, 0x1.06eba8p-3f);
+        return POETC_FMA(x, p, x);
     }
     /* 1 - exp(log(1 - erf(a))) */
     p = -0x1.62f10ap-16f;
-    p = p * a + 0x1.c84de4p-12f;
-    p = p * a - 0x1.11938cp-8f;
-    p = p * a + 0x1.9bb37ap-6f;
-    p = p * a - 0x1.bb9202p-4f;
-    p = p * a - 0x1.444478p-1f;
-    p = p * a - 0x1.212846p+0f;
-    p = p * a + 0x1.70d5f0p-13f;
+    p = POETC_FMA(p, a, 0x1.c84de4p-12f);
+    p = POETC_FMA(p, a, -0x1.11938cp-8f);
+    p = POETC_FMA(p, a, 0x1.9bb37ap-6f);
+    p = POETC_FMA(p, a, -0x1.bb9202p-4f);
+    p = POETC_FMA(p, a, -0x1.444478p-1f);
+    p = POETC_FMA(p, a, -0x1.212846p+0f);
+    p = POETC_FMA(p, a, 0x1.70d5f0p-13f);
     return poetc_copysignf(1.0f - poetc_expf(p), x);
 }
 
@@ -277,18 +277,18 @@ static float trig_reduce(float x, uint32_t *quadrant)
 static float sin_kernel(float r)
 {
     float z = r * r, p = 0x1.7848aep-19f;
-    p = p * z - 0x1.a04a40p-13f;
-    p = p * z + 0x1.111166p-7f;
-    p = p * z - 0x1.555556p-3f;
-    return r + r * (z * p);
+    p = POETC_FMA(p, z, -0x1.a04a40p-13f);
+    p = POETC_FMA(p, z, 0x1.111166p-7f);
+    p = POETC_FMA(p, z, -0x1.555556p-3f);
+    return POETC_FMA(r, z * p, r);
 }
 
 static float cos_kernel(float r)
 {
-    float z = r * r, half = 0.5f * z, top = 1.0f - half, p = 0x1.99e6c4p-16f;
-    p = p * z - 0x1.6c0c26p-10f;
-    p = p * z + 0x1.55554ap-5f;
-    return top + (((1.0f - top) - half) + z * z * p);
+    float z = r * r, top = POETC_FMS(0.5f, z, 1.0f), p = 0x1.99e6c4p-16f;
+    p = POETC_FMA(p, z, -0x1.6c0c26p-10f);
+    p = POETC_FMA(p, z, 0x1.55554ap-5f);
+    return top + POETC_FMA(z * z, p, POETC_FMS(0.5f, z, 1.0f - top));
 }
 
 static float trig(float x, uint32_t advance)
@@ -335,11 +335,11 @@ float poetc_atanf(float x)
     }
     z = t * t;
     p = -0x1.f256aep-5f;
-    p = p * z + 0x1.b20246p-4f;
-    p = p * z - 0x1.23b6bcp-3f;
-    p = p * z + 0x1.9991aep-3f;
-    p = p * z - 0x1.55554ap-2f;
-    return poetc_copysignf(times * PI_OVER_4_HI + (t + (t * (z * p) + times * PI_OVER_4_LO)), x);
+    p = POETC_FMA(p, z, 0x1.b20246p-4f);
+    p = POETC_FMA(p, z, -0x1.23b6bcp-3f);
+    p = POETC_FMA(p, z, 0x1.9991aep-3f);
+    p = POETC_FMA(p, z, -0x1.55554ap-2f);
+    return poetc_copysignf(POETC_FMA(times, PI_OVER_4_HI, t + POETC_FMA(t, z * p, times * PI_OVER_4_LO)), x);
 }
 
 float poetc_floorf(float x)
@@ -368,9 +368,13 @@ float poetc_roundf(float x)
 static float multiply_exactly(float a, float b, float *error)
 {
     float p = a * b;
+#if defined(POETC_FUSED)
+    *error = POETC_FMA(a, b, -p);
+#else
     float ah = poetc_from_bits(poetc_bits(a) & 0xfffff000u), al = a - ah;
     float bh = poetc_from_bits(poetc_bits(b) & 0xfffff000u), bl = b - bh;
     *error = ((ah * bh - p) + ah * bl + al * bh) + al * bl;
+#endif
     return p;
 }
 
@@ -382,17 +386,17 @@ static float log_pair(float x, float *low)
     float d = 2.0f + f, d_low = f - (d - 2.0f), s = f / d, s_low, product, error;
     float z, z_low, third, third_low, q, w, a, b, c, t;
     product = multiply_exactly(s, d, &error);
-    s_low = (((f - product) - error) - s * d_low) / d;
+    s_low = POETC_FMS(s, d_low, (f - product) - error) / d;
     /* log(1 + f) = 2 s (1 + z / 3 + z^2 q), z = s^2 */
     z = multiply_exactly(s, s, &z_low);
-    z_low += 2.0f * s * s_low;
+    z_low = POETC_FMA(2.0f * s, s_low, z_low);
     q = 0x1.dfd1d0p-4f;
-    q = q * z + 0x1.245194p-3f;
-    q = q * z + 0x1.999a02p-3f;
+    q = POETC_FMA(q, z, 0x1.245194p-3f);
+    q = POETC_FMA(q, z, 0x1.999a02p-3f);
     third = multiply_exactly(z, 0x1.555556p-2f, &third_low);
-    third_low += z_low * 0x1.555556p-2f - z * 0x1.555556p-27f + z * z * q; /* 1/3 as two floats */
+    third_low += POETC_FMA(z * z, q, POETC_FMS(z, 0x1.555556p-27f, z_low * 0x1.555556p-2f)); /* 1/3 as two floats */
     w = multiply_exactly(s, third, &error);
-    error += s * third_low + s_low * third;
+    error += POETC_FMA(s_low, third, s * third_low);
     /* s + w, then twice that + n ln 2 */
     a = s + w;
     b = (w - (a - s)) + (error + s_low);
@@ -400,7 +404,7 @@ static float log_pair(float x, float *low)
     b *= 2.0f;
     c = n * LN2_HI;
     t = c + a;
-    b += (poetc_fabsf(c) > poetc_fabsf(a) ? a - (t - c) : c - (t - a)) + n * LN2_LO;
+    b += POETC_FMA(n, LN2_LO, poetc_fabsf(c) > poetc_fabsf(a) ? a - (t - c) : c - (t - a));
     a = t + b;
     *low = b - (a - t);
     return a;
@@ -437,9 +441,9 @@ float poetc_powf(float x, float y)
             magnitude = 0.0f;
         } else {
             p = multiply_exactly(y, high, &p_low);
-            p_low += y * low;
+            p_low = POETC_FMA(y, low, p_low);
             r = exp_reduce(p, &k) + p_low;
-            magnitude = poetc_scale(1.0f + (r + exp_tail(r)), k);
+            magnitude = poetc_scale(1.0f + exp_less_one(r), k);
         }
     }
     return negative ? -magnitude : magnitude;

@@ -117,13 +117,13 @@ static void border_pixel(const row_task *t, int32_t p)
                 const float *w = weight + d * t->weight_depth + r * t->weight_row;
                 if (count == 1) {
                     for (k = first; k < last; k++, x += t->column_step, w += t->weight_column)
-                        s0 += x[0] * w[0];
+                        s0 = POETC_FMA(x[0], w[0], s0);
                 } else {
                     for (k = first; k < last; k++, x += t->column_step, w += t->weight_column) {
-                        s0 += x[0] * w[0];
-                        s1 += x[0] * w[o];
-                        s2 += x[0] * w[2 * o];
-                        s3 += x[0] * w[3 * o];
+                        s0 = POETC_FMA(x[0], w[0], s0);
+                        s1 = POETC_FMA(x[0], w[o], s1);
+                        s2 = POETC_FMA(x[0], w[2 * o], s2);
+                        s3 = POETC_FMA(x[0], w[3 * o], s3);
                     }
                 }
             }
@@ -305,16 +305,16 @@ static void add_segment_4(weight_sums *sums, const float *gy, ptrdiff_t o, const
     int32_t i;
     for (i = 0; i + 4 <= count; i += 4, x += 4 * s, gy += 4) {
         poetc_f4 v = s == 1 ? poetc_f4_load(x) : poetc_f4_set(x[0], x[s], x[2 * s], x[3 * s]);
-        s0 = poetc_f4_add(s0, poetc_f4_mul(v, poetc_f4_load(gy)));
-        s1 = poetc_f4_add(s1, poetc_f4_mul(v, poetc_f4_load(gy + o)));
-        s2 = poetc_f4_add(s2, poetc_f4_mul(v, poetc_f4_load(gy + 2 * o)));
-        s3 = poetc_f4_add(s3, poetc_f4_mul(v, poetc_f4_load(gy + 3 * o)));
+        s0 = poetc_f4_add_product(s0, v, poetc_f4_load(gy));
+        s1 = poetc_f4_add_product(s1, v, poetc_f4_load(gy + o));
+        s2 = poetc_f4_add_product(s2, v, poetc_f4_load(gy + 2 * o));
+        s3 = poetc_f4_add_product(s3, v, poetc_f4_load(gy + 3 * o));
     }
     for (; i < count; i++, x += s, gy++) {
-        t0 += x[0] * gy[0];
-        t1 += x[0] * gy[o];
-        t2 += x[0] * gy[2 * o];
-        t3 += x[0] * gy[3 * o];
+        t0 = POETC_FMA(x[0], gy[0], t0);
+        t1 = POETC_FMA(x[0], gy[o], t1);
+        t2 = POETC_FMA(x[0], gy[2 * o], t2);
+        t3 = POETC_FMA(x[0], gy[3 * o], t3);
     }
     sums->lanes[0] = s0, sums->lanes[1] = s1, sums->lanes[2] = s2, sums->lanes[3] = s3;
     sums->tail[0] = t0, sums->tail[1] = t1, sums->tail[2] = t2, sums->tail[3] = t3;
@@ -327,10 +327,10 @@ static void add_segment_1(weight_sums *sums, const float *gy, const float *x, pt
     int32_t i;
     for (i = 0; i + 4 <= count; i += 4, x += 4 * s, gy += 4) {
         poetc_f4 v = s == 1 ? poetc_f4_load(x) : poetc_f4_set(x[0], x[s], x[2 * s], x[3 * s]);
-        s0 = poetc_f4_add(s0, poetc_f4_mul(v, poetc_f4_load(gy)));
+        s0 = poetc_f4_add_product(s0, v, poetc_f4_load(gy));
     }
     for (; i < count; i++, x += s, gy++)
-        t0 += x[0] * gy[0];
+        t0 = POETC_FMA(x[0], gy[0], t0);
     sums->lanes[0] = s0, sums->tail[0] = t0;
 }
 

@@ -148,7 +148,7 @@ POETC_APART int direct_grad_weight(const convolution *c, const float *x, const f
                 for (i = 0; i < count; i++, to += (ptrdiff_t)inputs * taps) {
                     for (k = 0; k < all; k++) {
                         if (lr)
-                            to[k] -= total[k * DIRECT_LANES + i] * *lr;
+                            to[k] = POETC_FMS(total[k * DIRECT_LANES + i], *lr, to[k]);
                         else
                             to[k] = total[k * DIRECT_LANES + i];
                     }
@@ -339,7 +339,7 @@ static void normalize_panels(const prologue *n, int32_t channel, const poetc_gem
         (void)q;                                                                                                       \
         for (k = 0; k < depth; k++) {                                                                                  \
             float *at_x = x + k * COLUMNS + i;                                                                         \
-            const poetc_vector normal = (poetc_vector_load(at_x) - c) * f + s;                                         \
+            const poetc_vector normal = POETC_FMAV(poetc_vector_load(at_x) - c, f, s);                                         \
             poetc_vector_store(at_x, ONE(F)(normal, q));                                                               \
         }                                                                                                              \
     }

@@ -171,7 +171,7 @@ POETC_INLINE void normalize(const normal *n, int32_t at, poetc_vector *v)
 #define EACH(F)                                                                                                        \
     POETC_UNROLL                                                                                                       \
     for (i = 0; i < LANES; i++) {                                                                                      \
-        const poetc_vector normal = (v[i] - centre) * factor + shift;                                                  \
+        const poetc_vector normal = POETC_FMAV(v[i] - centre, factor, shift);                                                  \
         v[i] = F##_V(normal, p);                                                                                       \
     }
     POETC_FOR_ACTIVATION(n->norm.activation, EACH)
@@ -181,7 +181,7 @@ POETC_INLINE void normalize(const normal *n, int32_t at, poetc_vector *v)
 
 static float normalize_one(const normal *n, int32_t at, float x)
 {
-    const float normal = (x - n->centre[at]) * n->factor[at] + n->shift[at], *p = n->norm.floats + 1;
+    const float normal = POETC_FMA(x - n->centre[at], n->factor[at], n->shift[at]), *p = n->norm.floats + 1;
     (void)p;
 #define EACH(F) return F(normal, p)
     POETC_FOR_ACTIVATION(n->norm.activation, EACH)

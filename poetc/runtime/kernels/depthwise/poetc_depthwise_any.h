@@ -39,8 +39,8 @@ static float correlate_pixel(const filter *f, const float *from, int32_t p)
     int32_t kh, kw;
     for (kh = 0; kh < f->kernel_h; kh++)
         for (kw = 0; kw < f->kernel_w; kw++)
-            sum += from[(ptrdiff_t)kh * f->down * f->s->row + tap_column(f->s, kw * f->across) + p] *
-                   f->weight[kh * f->row_step + kw * f->step];
+            sum = POETC_FMA(from[(ptrdiff_t)kh * f->down * f->s->row + tap_column(f->s, kw * f->across) + p],
+                            f->weight[kh * f->row_step + kw * f->step], sum);
     return sum;
 }
 

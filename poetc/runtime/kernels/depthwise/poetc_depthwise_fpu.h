@@ -27,14 +27,14 @@ typedef struct {
 } column;
 
 #if POETC_FPU_M
-#define MLA(sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
+#define MLA(sum, x, w) POETC_VMLA " s" #sum ", s" #x ", s" #w "\n\t"
 #define SCRATCH                                                                                                        \
     "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13", "s14",     \
         "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28", "s29", "s30", "s31"
 
 /* One tap of `n` pixels whose sums are s19 to s26: x in s0 to s18. Products are in sp and sq before they are added. */
 #ifdef POETC_CHAINED
-#define MLA_1(p, sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
+#define MLA_1(p, sum, x, w) POETC_VMLA " s" #sum ", s" #x ", s" #w "\n\t"
 #define MLA_2(p, q, sum, x, more, y, w) MLA_1(p, sum, x, w) MLA_1(q, more, y, w)
 #else
 #define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
@@ -250,7 +250,7 @@ POETC_INLINE void slide(const column *c, const int32_t pixels, const int taps, c
         for (left = c->lines; left > 0; left--, x += c->down / 4, w += taps) {
             for (tap = 0; tap < taps; tap++)
                 for (i = 0; i < pixels; i++)
-                    sum[i] += x[i * stride + tap] * w[tap];
+                    sum[i] = POETC_FMA(x[i * stride + tap], w[tap], sum[i]);
         }
         for (i = 0; i < pixels; i++)
             y[i] = sum[i];
@@ -272,7 +272,7 @@ POETC_INLINE void gather_pairs(const column *c, const int32_t pairs, const int t
                 const int is_more = !(tap & 1); /* of the columns with more taps */
                 const int32_t first = is_more ? (taps - 1 - tap) / 2 : (taps - 2 - tap) / 2 + more_first;
                 for (i = 0; i < pairs; i++)
-                    sum[2 * i + (is_more != more_first)] += x[first + i] * w[tap];
+                    sum[2 * i + (is_more != more_first)] = POETC_FMA(x[first + i], w[tap], sum[2 * i + (is_more != more_first)]);
             }
         }
         for (i = 0; i < 2 * pairs - c->odd; i++)

@@ -259,7 +259,7 @@ POETC_INLINE void add_taps_in_c(const float *line, ptrdiff_t down, int32_t lines
             for (at = 0; at < width; at += 4)
                 for (tap = 0; tap < taps; tap++)
                     for (i = 0; i < 4; i++)
-                        sum[tap][i] += x[(at + i) * stride + tap] * gy[at + i];
+                        sum[tap][i] = POETC_FMA(x[(at + i) * stride + tap], gy[at + i], sum[tap][i]);
         for (tap = 0; tap < taps; tap++)
             *gw++ += (sum[tap][0] + sum[tap][1]) + (sum[tap][2] + sum[tap][3]);
     }

@@ -25,7 +25,7 @@ typedef struct {
 static inline void put(const product *t, int32_t row, int32_t column, float sum)
 {
     float bias = t->bias ? t->bias[row * t->bias_row + column * t->bias_column] : 0.0f;
-    t->y[row * t->y_row + column * t->y_column] = t->alpha * sum + bias;
+    t->y[row * t->y_row + column * t->y_column] = POETC_FMA(t->alpha, sum, bias);
 }
 
 /* `count` sums of a row. */
@@ -132,7 +132,7 @@ static void outer_single(const product *t, int32_t row, int32_t column)
         int32_t first = k, end = t->depth - k > BLOCK ? k + BLOCK : t->depth;
         float sum = 0.0f;
         for (; k < end; k++, p += t->p_k, q += t->q_step)
-            sum += q[0] * p[0];
+            sum = POETC_FMA(q[0], p[0], sum);
         y = first ? y + sum : sum;
     }
     put(t, row, column, y);
@@ -457,7 +457,7 @@ POETC_INLINE void inner_block(const product *t, const int rows, const int column
             const float *a = t->p + (row + i) * t->p_row, *b = t->q + (column + j) * t->q_step;
             float sum = total[i][j];
             for (k = whole; k < t->depth; k++)
-                sum += a[k] * b[k];
+                sum = POETC_FMA(a[k], b[k], sum);
             put(t, row + i, column + j, sum);
         }
     }

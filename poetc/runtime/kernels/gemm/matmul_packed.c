@@ -12,7 +12,7 @@ static void finish(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, flo
     for (i = 0; i < rows; i++, y += y_row) {
         if (bias)
             for (j = 0; j < columns; j++)
-                y[j] = alpha * y[j] + bias[j];
+                y[j] = POETC_FMA(alpha, y[j], bias[j]);
         else
             for (j = 0; j < columns; j++)
                 y[j] *= alpha;

@@ -155,8 +155,11 @@ POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, i
 #endif
     if (rate) {
         POETC_UNROLL
-        for (j = 0; j < vectors; j++)
-            poetc_vector_store(y + j * LANES, poetc_vector_load(y + j * LANES) - sum[j] * *rate);
+        for (j = 0; j < vectors; j++) {
+            poetc_vector v = poetc_vector_load(y + j * LANES);
+            POETC_SUBTRACT_SCALED(v, sum[j], *rate);
+            poetc_vector_store(y + j * LANES, v);
+        }
     } else if (scale) {
         POETC_UNROLL
         for (j = 0; j < vectors; j++)

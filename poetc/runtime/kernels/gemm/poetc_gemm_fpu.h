@@ -22,7 +22,7 @@ typedef char four_rows_places[offsetof(four_rows, pairs) == 4 && offsetof(four_r
 
 /* a to d += (q to t) * f. Products are in s28 to s31 before they are added. */
 #ifdef POETC_CHAINED
-#define MLA(sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
+#define MLA(sum, x, w) POETC_VMLA " s" #sum ", s" #x ", s" #w "\n\t"
 #define BY_FOUR(a, b, c, d, f, q, r, s, t) MLA(a, q, f) MLA(b, r, f) MLA(c, s, f) MLA(d, t, f)
 #else
 #define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
@@ -33,10 +33,16 @@ typedef char four_rows_places[offsetof(four_rows, pairs) == 4 && offsetof(four_r
 #define TERM(f, g, h, i, q, r, s, t)                                                                                   \
     BY_FOUR(0, 1, 2, 3, f, q, r, s, t) BY_FOUR(4, 5, 6, 7, g, q, r, s, t) BY_FOUR(8, 9, 10, 11, h, q, r, s, t)            \
         BY_FOUR(12, 13, 14, 15, i, q, r, s, t)
+#if defined(POETC_FUSED)
+#define DESCEND(a, b, c, d)                                                                                            \
+    "vldmia %[y], {s16-s19}\n\tvfms.f32 s16, s" #a ", s31\n\tvfms.f32 s17, s" #b ", s31\n\tvfms.f32 s18, s" #c ", s31\n\t" \
+    "vfms.f32 s19, s" #d ", s31\n\tvstmia %[y], {s16-s19}\n\tadd %[y], %[y], %[y_row]\n\t"
+#else
 #define DESCEND(a, b, c, d)                                                                                            \
     "vldmia %[y], {s16-s19}\n\tvmul.f32 s20, s" #a ", s31\n\tvmul.f32 s21, s" #b ", s31\n\tvmul.f32 s22, s" #c ", s31\n\t" \
     "vmul.f32 s23, s" #d ", s31\n\tvsub.f32 s16, s16, s20\n\tvsub.f32 s17, s17, s21\n\tvsub.f32 s18, s18, s22\n\t"      \
     "vsub.f32 s19, s19, s23\n\tvstmia %[y], {s16-s19}\n\tadd %[y], %[y], %[y_row]\n\t"
+#endif
 #define ADD_OLD(a, b, c, d)                                                                                            \
     "vldmia %[y], {s16-s19}\n\tvadd.f32 s" #a ", s16, s" #a "\n\tvadd.f32 s" #b ", s17, s" #b "\n\t"                      \
     "vadd.f32 s" #c ", s18, s" #c "\n\tvadd.f32 s" #d ", s19, s" #d "\n\t" PUT(a, d)
@@ -117,10 +123,15 @@ static void single_column(const block_task *t)
             POETC_MULTIPLY_ADD_4(sum[0], sum[1], sum[2], sum[3], p0, factor, p1, factor, p2, factor, p3, factor);
         }
     } else {
+#if defined(POETC_FUSED)
+#define ADD_TERM(b, p, q, r, s)                                                                                        \
+    "vfma.f32 %[u], " p ", " b "\n\tvfma.f32 %[v], " q ", " b "\n\tvfma.f32 %[w], " r ", " b "\n\tvfma.f32 %[x], " s ", " b "\n\t"
+#else
 #define TIMES(p, b) "vmul.f32 " p ", " p ", " b "\n\t"
 #define ADD_TERM(b, p, q, r, s)                                                                                        \
     TIMES(p, b) TIMES(q, b) TIMES(r, b) TIMES(s, b) "vadd.f32 %[u], %[u], " p "\n\tvadd.f32 %[v], %[v], " q "\n\t"     \
         "vadd.f32 %[w], %[w], " r "\n\tvadd.f32 %[x], %[x], " s "\n\t"
+#endif
         for (; k >= 4; k -= 4)
             /* clang-format off */
             __asm__ volatile("vldmia %[a]!, {s16-s19}\n\tvldmia %[c]!, {s20-s23}\n\t"
@@ -144,7 +155,7 @@ static void single_column(const block_task *t)
     }
     POETC_UNROLL_4
     for (i = 0; i < 4; i++, y += t->y_row)
-        *y = t->rate ? *y - sum[i] * *t->rate : t->accumulate ? *y + sum[i] : sum[i];
+        *y = t->rate ? POETC_FMS(sum[i], *t->rate, *y) : t->accumulate ? *y + sum[i] : sum[i];
 }
 
 #endif

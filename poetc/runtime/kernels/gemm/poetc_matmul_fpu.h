@@ -10,7 +10,7 @@ static const float nothing[16];
 #define ADD(sum, x) "vadd.f32 s" #sum ", s" #sum ", s" #x "\n\t"
 /* Four sums += x * w; x0 to x3 hold the products in the end. */
 #ifdef POETC_CHAINED
-#define MLA(sum, x, w) "vmla.f32 s" #sum ", s" #x ", s" #w "\n\t"
+#define MLA(sum, x, w) POETC_VMLA " s" #sum ", s" #x ", s" #w "\n\t"
 #define PRODUCTS_4(s0, s1, s2, s3, x0, x1, x2, x3, w0, w1, w2, w3) MLA(s0, x0, w0) MLA(s1, x1, w1) MLA(s2, x2, w2) MLA(s3, x3, w3)
 #else
 #define MUL(x, w) "vmul.f32 s" #x ", s" #x ", s" #w "\n\t"
@@ -88,6 +88,11 @@ POETC_APART void inner_row(const product *t, int32_t row)
     const int32_t wide = t->depth / 16, rest = t->depth % 16, most = BLOCK;
     float *y = t->y + row * t->y_row, total;
     int32_t column;
+#if defined(POETC_FUSED)
+#define PUT_SUM "vfma.f32 s1, s0, s2\n\tvmov.f32 s0, s1\n\t"
+#else
+#define PUT_SUM "vmul.f32 s0, s0, s2\n\tvadd.f32 s0, s0, s1\n\t"
+#endif
 #define EIGHT(a, b, c, d, e, f, g, h)                                                                                  \
     "vldmia %[p]!, {s16-s23}\n\tvldmia %[q]!, {s24-s31}\n\t"                                                           \
     PRODUCTS_4(a, b, c, d, 16, 17, 18, 19, 24, 25, 26, 27) PRODUCTS_4(e, f, g, h, 20, 21, 22, 23, 28, 29, 30, 31)
@@ -115,13 +120,14 @@ POETC_APART void inner_row(const product *t, int32_t row)
                          "1:\tadds %[n], #8\n"
                          "2:\tbeq 4f\n"
                          "3:\tvldmia %[p]!, {s16}\n\tvldmia %[q]!, {s24}\n\tsubs %[n], #1\n\t" MLA(0, 16, 24) "bne 3b\n"
-                         "4:\tvmul.f32 s0, s0, s2\n\tvadd.f32 s0, s0, s1\n\tvstmia %[y]!, {s0}"
+                         "4:\t" PUT_SUM "vstmia %[y]!, {s0}"
                          : [p] "+&r"(p), [q] "+&r"(q), [n] "+&r"(n), [y] "+&r"(y)
                          : [total] "r"(&total), [bias] "r"(bias), [alpha] "r"(&t->alpha)
                          : ALL_REGISTERS);
         /* clang-format on */
     }
 #undef EIGHT
+#undef PUT_SUM
 }
 
 #endif

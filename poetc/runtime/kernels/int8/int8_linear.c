@@ -105,8 +105,9 @@ int poetc_op_qlinear_add(const poetc_call *call)
     const float scale = call->floats[0], scale_a = call->floats[1], scale_b = call->floats[2];
     int32_t i;
     for (i = 0; i < c.count; i++) {
-        const float first = (float)(a[i] - zero_a) * scale_a, second = (float)(b[i] - zero_b) * scale_b;
-        y[i] = poetc_requantized((first + second) / scale, c.zero, c.low, c.high);
+        const float first = (float)(a[i] - zero_a) * scale_a;
+        const float sum = POETC_FMA((float)(b[i] - zero_b), scale_b, first);
+        y[i] = poetc_requantized(sum / scale, c.zero, c.low, c.high);
     }
     return POETC_OK;
 }

@@ -29,11 +29,14 @@ int poetc_narrow_put(const poetc_narrow_result *result, ptrdiff_t first, float *
         const float rate = *result->rate;
         i = 0;
 #if POETC_LANES > 1
-        for (; i + POETC_LANES <= count; i += POETC_LANES)
-            poetc_vector_store(w + i, poetc_vector_load(w + i) - poetc_vector_load(sums + i) * rate);
+        for (; i + POETC_LANES <= count; i += POETC_LANES) {
+            poetc_vector v = poetc_vector_load(w + i);
+            POETC_SUBTRACT_SCALED(v, poetc_vector_load(sums + i), rate);
+            poetc_vector_store(w + i, v);
+        }
 #endif
         for (; i < count; i++)
-            w[i] -= rate * sums[i];
+            w[i] = POETC_FMS(sums[i], rate, w[i]);
         return POETC_OK;
     }
     return poetc_narrow(result->y, result->stored, first, sums, count);

@@ -40,7 +40,7 @@ POETC_INLINE void add_planes(const int planes, const term what, poetc_compensate
                 const ptrdiff_t at = (ptrdiff_t)k * count + i;
                 const poetc_f4 v = poetc_f4_sub(poetc_f4_load(a + at), centre[k]);
                 const poetc_f4 factor = what == PRODUCT ? poetc_f4_load(b + at) : v;
-                lanes[k] = poetc_f4_add(lanes[k], what == PLAIN ? v : poetc_f4_mul(v, factor));
+                lanes[k] = what == PLAIN ? poetc_f4_add(lanes[k], v) : poetc_f4_add_product(lanes[k], v, factor);
             }
         }
         for (; i < end; i++) {
@@ -48,7 +48,7 @@ POETC_INLINE void add_planes(const int planes, const term what, poetc_compensate
             for (k = 0; k < planes; k++) {
                 const ptrdiff_t at = (ptrdiff_t)k * count + i;
                 const float v = a[at] - shift[k], factor = what == PRODUCT ? b[at] : v;
-                tail[k] += what == PLAIN ? v : v * factor;
+                tail[k] = what == PLAIN ? tail[k] + v : POETC_FMA(v, factor, tail[k]);
             }
         }
         POETC_UNROLL
@@ -126,19 +126,19 @@ int poetc_op_batch_norm_apply(const poetc_call *call)
                 for (; i + 4 <= pixels; i += 4) {
                     POETC_QUAD_A(v);
                     POETC_LOAD_QUAD(v, from);
-                    v0 = (v0 - centre) * factor + shift;
-                    v1 = (v1 - centre) * factor + shift;
-                    v2 = (v2 - centre) * factor + shift;
-                    v3 = (v3 - centre) * factor + shift;
+                    v0 = POETC_FMA(v0 - centre, factor, shift);
+                    v1 = POETC_FMA(v1 - centre, factor, shift);
+                    v2 = POETC_FMA(v2 - centre, factor, shift);
+                    v3 = POETC_FMA(v3 - centre, factor, shift);
                     POETC_STORE_QUAD(to, v);
                 }
             }
 #elif POETC_LANES == 4 /* the compiler makes wider ones, and of the rest too */
             for (; i + POETC_LANES <= pixels; i += POETC_LANES)
-                poetc_vector_store(y + i, (poetc_vector_load(x + i) - centre) * factor + shift);
+                poetc_vector_store(y + i, POETC_FMAV(poetc_vector_load(x + i) - centre, factor, shift));
 #endif
             for (; i < pixels; i++)
-                y[i] = (x[i] - centre) * factor + shift;
+                y[i] = POETC_FMA(x[i] - centre, factor, shift);
         }
     }
     return POETC_OK;
@@ -208,11 +208,11 @@ int poetc_op_batch_norm_grad_input(const poetc_call *call)
 #elif POETC_LANES == 4 /* the compiler makes wider ones, and of the rest too */
             for (; i + POETC_LANES <= pixels; i += POETC_LANES) {
                 const poetc_vector from_mean = poetc_vector_load(x + i) - centre;
-                poetc_vector_store(gx + i, factor * ((poetc_vector_load(gy + i) - shift) - from_mean * slope));
+                poetc_vector_store(gx + i, factor * POETC_FMSV(from_mean, slope, poetc_vector_load(gy + i) - shift));
             }
 #endif
             for (; i < pixels; i++)
-                gx[i] = factor * ((gy[i] - shift) - (x[i] - centre) * slope);
+                gx[i] = factor * POETC_FMS(x[i] - centre, slope, gy[i] - shift);
         }
     }
     return POETC_OK;
@@ -246,8 +246,8 @@ int poetc_op_batch_norm_update(const poetc_call *call)
     const float keep = call->floats[0], take = call->floats[1];
     int32_t c;
     for (c = 0; c < call->ints[0]; c++) {
-        new_mean[c] = mean[c] * keep + batch_mean[c] * take;
-        new_var[c] = var[c] * keep + batch_var[c] * take;
+        new_mean[c] = POETC_FMA(batch_mean[c], take, mean[c] * keep);
+        new_var[c] = POETC_FMA(batch_var[c], take, var[c] * keep);
     }
     return POETC_OK;
 }

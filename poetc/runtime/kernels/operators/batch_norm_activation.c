@@ -77,13 +77,14 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
             const float centre = t[k].centre;
             const poetc_f4 slope = poetc_f4_load(g[k] + i), v = poetc_f4_load(x + (ptrdiff_t)k * pixels + i);
             const poetc_f4 from_mean = poetc_f4_sub(v, poetc_f4_set(centre, centre, centre, centre));
-            total[k].products = poetc_f4_add(total[k].products, poetc_f4_mul(from_mean, slope));
+            total[k].products = poetc_f4_add_product(total[k].products, from_mean, slope);
             total[k].sums = poetc_f4_add(total[k].sums, slope);
         }
     }
     for (; i < count; i++) {
         for (k = 0; k < planes; k++) {
-            total[k].product_tail += (x[(ptrdiff_t)k * pixels + i] - t[k].centre) * g[k][i];
+            total[k].product_tail =
+                POETC_FMA(x[(ptrdiff_t)k * pixels + i] - t[k].centre, g[k][i], total[k].product_tail);
             total[k].sum_tail += g[k][i];
         }
     }
@@ -94,9 +95,9 @@ POETC_INLINE void add_chunk(const int planes, chunk_sums *total, const float *x,
     for (k = 0; k < 4; k++) {                                                                                          \
         for (i = whole; i < count; i++) {                                                                              \
             const float from = x[(ptrdiff_t)k * pixels + i] - t[k].centre;                                             \
-            const float normal = from * t[k].factor + t[k].shift;                                                      \
+            const float normal = POETC_FMA(from, t[k].factor, t[k].shift);                                                      \
             const float slope = G(normal, g[(ptrdiff_t)k * pixels + i], p);                                            \
-            total[k].product_tail += from * slope;                                                                     \
+            total[k].product_tail = POETC_FMA(from, slope, total[k].product_tail);                                                                     \
             total[k].sum_tail += slope;                                                                                \
         }                                                                                                              \
     }
@@ -136,7 +137,7 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
             for (k = 0; k < 4; k++) {                                                                                  \
                 const ptrdiff_t at = (ptrdiff_t)k * pixels + i;                                                        \
                 const poetc_vector from = (poetc_vector)_mm512_maskz_loadu_ps(lanes, x + at) - t[k].centre;            \
-                const poetc_vector normal = from * t[k].factor + t[k].shift;                                           \
+                const poetc_vector normal = POETC_FMAV(from, t[k].factor, t[k].shift);                                           \
                 const poetc_vector gz = (poetc_vector)_mm512_maskz_loadu_ps(lanes, g + at);                            \
                 from_mean[k] = MASKED(lanes, from), slope[k] = MASKED(lanes, G##_V(normal, gz, p));                    \
             }                                                                                                          \
@@ -144,7 +145,7 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
             turn_quarters(slope);                                                                                      \
             POETC_UNROLL                                                                                               \
             for (k = 0; k < 4; k++)                                                                                    \
-                products += from_mean[k] * slope[k], sums += slope[k];                                                 \
+                products = POETC_FMAV(from_mean[k], slope[k], products), sums += slope[k];                                                 \
         }                                                                                                              \
         poetc_vector_store(quarters[0], products);                                                                     \
         poetc_vector_store(quarters[1], sums);                                                                         \
@@ -169,9 +170,9 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
             for (k = 0; k < 4; k++) {                                                                                  \
                 const ptrdiff_t at = (ptrdiff_t)k * pixels + i;                                                        \
                 const poetc_f4 from_mean = poetc_f4_load(x + at) - t[k].centre;                                        \
-                const poetc_f4 normal = from_mean * t[k].factor + t[k].shift;                                          \
+                const poetc_f4 normal = POETC_FMAV(from_mean, t[k].factor, t[k].shift);                                          \
                 const poetc_f4 slope = G##_V(normal, poetc_f4_load(g + at), p);                                        \
-                products[k] += from_mean * slope, sums[k] += slope;                                                    \
+                products[k] = POETC_FMAV(from_mean, slope, products[k]), sums[k] += slope;                                                    \
             }                                                                                                          \
         }                                                                                                              \
         for (k = 0; k < 4; k++)                                                                                        \
@@ -278,10 +279,10 @@ POETC_INLINE void turn_quarters(poetc_vector *v)
                 POETC_ROW({                                                                                            \
                     const poetc_vector gy = F##_GRAD_V(normal, poetc_vector_load(g + i), p);                           \
                     const poetc_vector from_mean = poetc_vector_load(x + i) - t.centre;                                \
-                    poetc_vector_store(gx + i, t.factor * ((gy - shift) - from_mean * slope));                         \
+                    poetc_vector_store(gx + i, t.factor * POETC_FMSV(from_mean, slope, gy - shift));                         \
                 }, {                                                                                                   \
                     const float gy = F##_GRAD(normal, g[i], p);                                                        \
-                    gx[i] = t.factor * ((gy - shift) - (x[i] - t.centre) * slope);                                     \
+                    gx[i] = t.factor * POETC_FMS(x[i] - t.centre, slope, gy - shift);                                     \
                 });                                                                                                    \
             }                                                                                                          \
         }                                                                                                              \

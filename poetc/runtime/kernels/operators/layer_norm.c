@@ -37,8 +37,8 @@ static float mean_of(const float *x, int32_t count)
 static float mean_square(const float *x, float shift, int32_t count)
 {
     float sum;
-    POETC_LANE_SUM(sum, count, (x[at] - shift) * (x[at] - shift),
-                   (poetc_vector_load(x + at) - shift) * (poetc_vector_load(x + at) - shift));
+    POETC_LANE_DOT(sum, count, x[at] - shift, x[at] - shift, poetc_vector_load(x + at) - shift,
+                   poetc_vector_load(x + at) - shift);
     return sum / (float)count;
 }
 
@@ -52,22 +52,18 @@ static void apply(const scales *s, int32_t row, const float *x, float mean, floa
         const float *factor = scale + base, *shift = bias ? bias + base : NULL;
 #if POETC_LANES > 1
         for (; c + POETC_LANES <= s->channels; c += POETC_LANES) {
-            poetc_vector v = (poetc_vector_load(x + c) - mean) * rstd * poetc_vector_load(factor + c);
-            if (shift)
-                v += poetc_vector_load(shift + c);
-            else
-                v += 0.0f;
-            poetc_vector_store(y + c, v);
+            const poetc_vector v = (poetc_vector_load(x + c) - mean) * rstd, by = poetc_vector_load(factor + c);
+            poetc_vector_store(y + c, shift ? POETC_FMAV(v, by, poetc_vector_load(shift + c)) : POETC_FMAV(v, by, 0.0f));
         }
 #endif
         for (; c < s->channels; c++)
-            y[c] = (x[c] - mean) * rstd * factor[c] + (shift ? shift[c] : 0.0f);
+            y[c] = POETC_FMA((x[c] - mean) * rstd, factor[c], shift ? shift[c] : 0.0f);
         return;
     }
     for (c = 0; c < s->channels; c++, x += s->pixels, y += s->pixels) {
         const float factor = scale[base + c], shift = bias ? bias[base + c] : 0.0f;
         for (i = 0; i < s->pixels; i++)
-            y[i] = (x[i] - mean) * rstd * factor + shift;
+            y[i] = POETC_FMA((x[i] - mean) * rstd, factor, shift);
     }
 }
 
@@ -94,23 +90,22 @@ static void grad_elements(int32_t length, const float *x, const float *mean, flo
     float mean_g = 0.0f, mean_product;
     int32_t i = 0;
     if (mean) {
-        POETC_LANE_SUM(mean_g, length, gy[at] * factor[at],
-                       poetc_vector_load(gy + at) * poetc_vector_load(factor + at));
+        POETC_LANE_DOT(mean_g, length, gy[at], factor[at], poetc_vector_load(gy + at), poetc_vector_load(factor + at));
         mean_g /= (float)length;
     }
-    POETC_LANE_SUM(mean_product, length, gy[at] * factor[at] * ((x[at] - centre) * rstd),
-                   poetc_vector_load(gy + at) * poetc_vector_load(factor + at) *
-                       ((poetc_vector_load(x + at) - centre) * rstd));
+    POETC_LANE_DOT(mean_product, length, gy[at] * factor[at], (x[at] - centre) * rstd,
+                   poetc_vector_load(gy + at) * poetc_vector_load(factor + at),
+                   (poetc_vector_load(x + at) - centre) * rstd);
     mean_product /= (float)length;
 #if POETC_LANES > 1
     for (; i + POETC_LANES <= length; i += POETC_LANES) {
-        const poetc_vector g = poetc_vector_load(gy + i) * poetc_vector_load(factor + i);
+        const poetc_vector g = POETC_FMAV(poetc_vector_load(gy + i), poetc_vector_load(factor + i), -mean_g);
         const poetc_vector normal = (poetc_vector_load(x + i) - centre) * rstd;
-        poetc_vector_store(gx + i, rstd * ((g - mean_g) - normal * mean_product));
+        poetc_vector_store(gx + i, rstd * POETC_FMSV(normal, mean_product, g));
     }
 #endif
     for (; i < length; i++)
-        gx[i] = rstd * ((gy[i] * factor[i] - mean_g) - (x[i] - centre) * rstd * mean_product);
+        gx[i] = rstd * POETC_FMS((x[i] - centre) * rstd, mean_product, POETC_FMA(gy[i], factor[i], -mean_g));
 }
 
 /* gx = rstd * (g - mean(g) - xhat * mean(g * xhat)), g = gy * scale; without `mean` (RMS norm) the middle term is
@@ -132,9 +127,8 @@ static void grad_row(const scales *s, int32_t row, const float *x, const float *
             end = s->pixels - p > BLOCK ? p + BLOCK : s->pixels;
             terms += end - p;
             for (i = c * s->pixels + p; i < c * s->pixels + end; i++) {
-                float g = gy[i] * factor[c];
-                part += g;
-                part_product += g * ((x[i] - centre) * rstd);
+                part = POETC_FMA(gy[i], factor[c], part);
+                part_product = POETC_FMA(gy[i] * factor[c], (x[i] - centre) * rstd, part_product);
             }
             if (terms >= BLOCK) {
                 poetc_compensated_add(&sum, part);
@@ -150,7 +144,7 @@ static void grad_row(const scales *s, int32_t row, const float *x, const float *
     mean_product = products.total / (float)s->length;
     for (c = 0; c < s->channels; c++, x += s->pixels, gy += s->pixels, gx += s->pixels)
         for (i = 0; i < s->pixels; i++)
-            gx[i] = rstd * ((gy[i] * factor[c] - mean_g) - (x[i] - centre) * rstd * mean_product);
+            gx[i] = rstd * POETC_FMS((x[i] - centre) * rstd, mean_product, POETC_FMA(gy[i], factor[c], -mean_g));
 }
 
 static int grad_input(const poetc_call *call, const scales *s)
@@ -193,7 +187,7 @@ POETC_INLINE void grad_parts(const int parts, int32_t rows, int32_t length, cons
             POETC_UNROLL
             for (i = 0; i < parts; i++) {
                 const poetc_vector g = poetc_vector_load(gy + i * POETC_LANES);
-                scale_part[i] += g * ((poetc_vector_load(x + i * POETC_LANES) - centre) * factor);
+                scale_part[i] = POETC_FMAV(g, (poetc_vector_load(x + i * POETC_LANES) - centre) * factor, scale_part[i]);
                 bias_part[i] += g;
             }
         }
@@ -240,7 +234,7 @@ static void grad_columns(const poetc_call *call, const float *x, const float *me
                 const float *a = x + (ptrdiff_t)row * length + column, *g = gy + (ptrdiff_t)row * length + column;
                 const float centre = mean ? mean[row] : 0.0f, factor = rstd[row];
                 for (i = 0; i < width; i++) {
-                    scale_part[i] += g[i] * ((a[i] - centre) * factor);
+                    scale_part[i] = POETC_FMA(g[i], (a[i] - centre) * factor, scale_part[i]);
                     bias_part[i] += g[i];
                 }
             }
@@ -356,7 +350,7 @@ int poetc_op_group_norm_grad_params(const poetc_call *call)
                 int32_t end = s.pixels - i > BLOCK ? i + BLOCK : s.pixels;
                 float part_product = 0.0f, part = 0.0f;
                 for (; i < end; i++) {
-                    part_product += gy[at + i] * ((x[at + i] - mean[row]) * rstd[row]);
+                    part_product = POETC_FMA(gy[at + i], (x[at + i] - mean[row]) * rstd[row], part_product);
                     part += gy[at + i];
                 }
                 poetc_compensated_add(&products, part_product);

@@ -48,7 +48,7 @@ static float turn(float *x, int32_t classes, int32_t target, int32_t ignore, con
     s = look(x, classes, 1);
     for (i = 0; any > 0.0f && i < classes; i++)
         poetc_compensated_add(&sum, x[i] - s.best);
-    loss = poetc_log1pf(s.rest) - hit * (x[target] - s.best) - any * sum.total;
+    loss = POETC_FMS(any, sum.total, POETC_FMS(hit, x[target] - s.best, poetc_log1pf(s.rest)));
     all = 1.0f + s.rest;
     for (i = 0; i < classes; i++)
         x[i] = (poetc_expf(x[i] - s.best) / all - (any + (i == target ? hit : 0.0f))) * share;

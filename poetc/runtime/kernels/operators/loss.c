@@ -33,7 +33,8 @@ int poetc_op_cross_entropy(const poetc_call *call)
             s = look(x + (ptrdiff_t)b * classes * after + a, classes, after);
             for (i = 0; any > 0.0f && i < classes; i++)
                 poetc_compensated_add(&sum, s.x[i * s.step] - s.best);
-            poetc_compensated_add(&total, poetc_log1pf(s.rest) - hit * (s.x[t * s.step] - s.best) - any * sum.total);
+            poetc_compensated_add(
+                &total, POETC_FMS(any, sum.total, POETC_FMS(hit, s.x[t * s.step] - s.best, poetc_log1pf(s.rest))));
         }
     }
     *loss = counted ? total.total / (float)counted : 0.0f;
@@ -88,7 +89,7 @@ int poetc_op_soft_cross_entropy(const poetc_call *call)
             poetc_compensated sum = {0.0f, 0.0f};
             for (i = 0; i < classes; i++) {
                 const ptrdiff_t at = base + (ptrdiff_t)i * after;
-                poetc_compensated_add(&sum, (target[at] * keep + any) * (log_sum - (x[at] - s.best)));
+                poetc_compensated_add(&sum, POETC_FMA(target[at], keep, any) * (log_sum - (x[at] - s.best)));
             }
             poetc_compensated_add(&total, sum.total);
         }
@@ -114,11 +115,11 @@ int poetc_op_soft_cross_entropy_grad(const poetc_call *call)
             const float sum = 1.0f + s.rest;
             poetc_compensated weight = {0.0f, 0.0f};
             for (i = 0; i < classes; i++)
-                poetc_compensated_add(&weight, target[base + (ptrdiff_t)i * after] * keep + any);
+                poetc_compensated_add(&weight, POETC_FMA(target[base + (ptrdiff_t)i * after], keep, any));
             for (i = 0; i < classes; i++) {
                 const ptrdiff_t at = base + (ptrdiff_t)i * after;
                 const float p = poetc_expf(x[at] - s.best) / sum;
-                g[at] = (p * weight.total - (target[at] * keep + any)) * share;
+                g[at] = POETC_FMA(p, weight.total, -POETC_FMA(target[at], keep, any)) * share;
             }
         }
     }
@@ -155,7 +156,7 @@ static float absolute_slope(float x, float t, float delta)
 static float huber(float x, float t, float delta)
 {
     float d = poetc_fabsf(x - t);
-    return d <= delta ? 0.5f * d * d : delta * (d - 0.5f * delta);
+    return d <= delta ? 0.5f * d * d : delta * POETC_FMS(0.5f, delta, d);
 }
 
 static float huber_slope(float x, float t, float delta)
@@ -167,7 +168,7 @@ static float huber_slope(float x, float t, float delta)
 static float binary(float x, float t, float delta)
 {
     (void)delta;
-    return (x > 0.0f ? x : 0.0f) - x * t + poetc_log1pf(poetc_expf(-poetc_fabsf(x)));
+    return POETC_FMS(x, t, x > 0.0f ? x : 0.0f) + poetc_log1pf(poetc_expf(-poetc_fabsf(x)));
 }
 
 static float binary_slope(float x, float t, float delta)

@@ -42,7 +42,7 @@ static void measure(const dice *d, const float *x, const int32_t *target)
         }
     }
     for (i = 0; i < d->classes; i++) {
-        d->overlap[i] = 2.0f * d->overlap[i] + d->smooth;
+        d->overlap[i] = POETC_FMA(2.0f, d->overlap[i], d->smooth);
         d->size[i] += d->smooth;
     }
 }
@@ -93,7 +93,7 @@ int poetc_op_dice_grad(const poetc_call *call)
                 const float sum = 1.0f + s.rest, of_target = -2.0f / d.size[t];
                 float mean = poetc_expf(s.x[t * s.step] - s.best) / sum * of_target;
                 for (i = 0; i < d.classes; i++)
-                    mean += poetc_expf(s.x[i * s.step] - s.best) / sum * d.slope[i];
+                    mean = POETC_FMA(poetc_expf(s.x[i * s.step] - s.best) / sum, d.slope[i], mean);
                 for (i = 0; i < d.classes; i++) {
                     const float p = poetc_expf(x[base + (ptrdiff_t)i * d.after] - s.best) / sum;
                     g[base + (ptrdiff_t)i * d.after] = p * (d.slope[i] + (i == t ? of_target : 0.0f) - mean) * share;

@@ -26,8 +26,8 @@ static float denominator(const response *r, const float *x, int32_t c)
     int32_t last = c + r->after >= r->channels ? r->channels - 1 : c + r->after;
     float sum = 0.0f;
     for (i = first; i <= last; i++)
-        sum += x[(ptrdiff_t)i * r->pixels] * x[(ptrdiff_t)i * r->pixels];
-    return r->bias + r->alpha * sum;
+        sum = POETC_FMA(x[(ptrdiff_t)i * r->pixels], x[(ptrdiff_t)i * r->pixels], sum);
+    return POETC_FMA(r->alpha, sum, r->bias);
 }
 
 int poetc_op_lrn(const poetc_call *call)
@@ -70,7 +70,7 @@ int poetc_op_lrn_grad(const poetc_call *call)
                 float sum = 0.0f;
                 for (i = first; i <= last; i++)
                     sum += term[i];
-                gx[at] = gy[at] * power[c] - 2.0f * r.beta * r.alpha * x[at] * sum;
+                gx[at] = POETC_FMS(2.0f * r.beta * r.alpha * x[at], sum, gy[at] * power[c]);
             }
         }
     }

@@ -118,8 +118,8 @@ int poetc_op_metric_grad(const poetc_call *call)
                 const float other = x[(ptrdiff_t)j * width + k];
                 if (j == i)
                     continue; /* the two cancel */
-                poetc_compensated_add(&sum, slope[there] / d[there] * (mine - other + epsilon) -
-                                                slope[back] / d[back] * (other - mine + epsilon));
+                poetc_compensated_add(&sum, POETC_FMS(slope[back] / d[back], other - mine + epsilon,
+                                                     slope[there] / d[there] * (mine - other + epsilon)));
             }
             g[(ptrdiff_t)i * width + k] = sum.total * factor;
         }

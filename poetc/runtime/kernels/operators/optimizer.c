@@ -21,7 +21,7 @@ int poetc_op_sgd(const poetc_call *call)
         return POETC_OK;
     }
     for (i = begin; i < end; i++)
-        next[i] = w[i] - lr * (g[i] + decay * w[i]);
+        next[i] = POETC_FMS(lr, POETC_FMA(decay, w[i], g[i]), w[i]);
     return POETC_OK;
 }
 
@@ -45,7 +45,7 @@ int poetc_op_sgd_slices(const poetc_call *call)
                 continue;
             }
             for (i = 0; i < size; i++)
-                slice[i] = slice[i] - lr * (g[i] + decay * slice[i]);
+                slice[i] = POETC_FMS(lr, POETC_FMA(decay, slice[i], g[i]), slice[i]);
         }
     }
     return POETC_OK;
@@ -61,9 +61,9 @@ int poetc_op_momentum(const poetc_call *call)
     int32_t i;
     POETC_THREADED_OVER(poetc_op_momentum, call, call->ints[0]);
     for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
-        const float slope = g[i] + decay * w[i], velocity = momentum * v[i] + slope;
+        const float slope = POETC_FMA(decay, w[i], g[i]), velocity = POETC_FMA(momentum, v[i], slope);
         next_v[i] = velocity;
-        next_w[i] = w[i] - lr * (nesterov ? slope + momentum * velocity : velocity);
+        next_w[i] = POETC_FMS(lr, nesterov ? POETC_FMA(momentum, velocity, slope) : velocity, w[i]);
     }
     return POETC_OK;
 }
@@ -74,7 +74,7 @@ static float complement_of_power(float d, int32_t n)
     float result = 0.0f;
     for (; n > 0; n >>= 1) {
         if (n & 1)
-            result += d * (1.0f - result);
+            result = POETC_FMA(d, 1.0f - result, result);
         d *= 2.0f - d;
     }
     return result;
@@ -99,11 +99,12 @@ int poetc_op_adam(const poetc_call *call)
     rate = lr / complement_of_power(new1, step);
     root = 1.0f / poetc_sqrtf(complement_of_power(new2, step));
     for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
-        const float slope = g[i] + coupled * w[i];
-        const float first = beta1 * m[i] + new1 * slope, second = beta2 * v[i] + new2 * (slope * slope);
+        const float slope = POETC_FMA(coupled, w[i], g[i]);
+        const float first = POETC_FMA(new1, slope, beta1 * m[i]);
+        const float second = POETC_FMA(new2, slope * slope, beta2 * v[i]);
         next_m[i] = first;
         next_v[i] = second;
-        next_w[i] = w[i] - lr * decoupled * w[i] - rate * first / (poetc_sqrtf(second) * root + epsilon);
+        next_w[i] = POETC_FMS(lr * decoupled, w[i], w[i]) - rate * first / POETC_FMA(poetc_sqrtf(second), root, epsilon);
     }
     return POETC_OK;
 }
@@ -117,7 +118,7 @@ int poetc_op_adagrad(const poetc_call *call)
     int32_t i;
     POETC_THREADED_OVER(poetc_op_adagrad, call, call->ints[0]);
     for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
-        const float slope = g[i] + decay * w[i], sum = h[i] + slope * slope;
+        const float slope = POETC_FMA(decay, w[i], g[i]), sum = POETC_FMA(slope, slope, h[i]);
         next_h[i] = sum;
         next_w[i] = w[i] - lr * slope / (poetc_sqrtf(sum) + epsilon);
     }
@@ -139,20 +140,20 @@ int poetc_op_rms_prop(const poetc_call *call)
     int32_t i;
     POETC_THREADED_OVER(poetc_op_rms_prop, call, call->ints[0]);
     for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
-        const float slope = g[i] + decay * w[i], second = alpha * s[i] + new * (slope * slope);
+        const float slope = POETC_FMA(decay, w[i], g[i]), second = POETC_FMA(new, slope * slope, alpha * s[i]);
         float variance = second, move;
         if (centered) {
-            const float first = alpha * mean[i] + new * slope;
-            variance = second - first * first;
+            const float first = POETC_FMA(new, slope, alpha * mean[i]);
+            variance = POETC_FMS(first, first, second);
             if (variance < 0.0f)
                 variance = 0.0f;
             next_mean[i] = first;
         }
         move = slope / (poetc_sqrtf(variance) + epsilon);
         if (moving)
-            next_v[i] = move = momentum * v[i] + move;
+            next_v[i] = move = POETC_FMA(momentum, v[i], move);
         next_s[i] = second;
-        next_w[i] = w[i] - lr * move;
+        next_w[i] = POETC_FMS(lr, move, w[i]);
     }
     return POETC_OK;
 }
@@ -167,10 +168,10 @@ int poetc_op_lion(const poetc_call *call)
     int32_t i;
     POETC_THREADED_OVER(poetc_op_lion, call, call->ints[0]);
     for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
-        const float blend = beta1 * m[i] + new1 * g[i];
+        const float blend = POETC_FMA(new1, g[i], beta1 * m[i]);
         const float sign = blend > 0.0f ? 1.0f : blend < 0.0f ? -1.0f : blend; /* NaN stays */
-        next_m[i] = beta2 * m[i] + new2 * g[i];
-        next_w[i] = w[i] - lr * decay * w[i] - lr * sign;
+        next_m[i] = POETC_FMA(new2, g[i], beta2 * m[i]);
+        next_w[i] = POETC_FMS(lr, sign, POETC_FMS(lr * decay, w[i], w[i]));
     }
     return POETC_OK;
 }
@@ -178,7 +179,7 @@ int poetc_op_lion(const poetc_call *call)
 /* The momentum of NAdam's step `n`. */
 static float nadam_momentum(float beta1, float exponent, float n)
 {
-    return beta1 * (1.0f - 0.5f * poetc_expf(n * exponent));
+    return beta1 * POETC_FMS(0.5f, poetc_expf(n * exponent), 1.0f);
 }
 
 /* w, m, v, g, lr, step, product -> w, m, v. The int is elements. The floats are beta1, 1 - beta1, beta2, 1 - beta2,
@@ -199,14 +200,15 @@ int poetc_op_nadam(const poetc_call *call)
     now = nadam_momentum(beta1, call->floats[6], (float)step);
     following = nadam_momentum(beta1, call->floats[6], (float)step + 1.0f);
     rate_now = lr * (1.0f - now) / (1.0f - product);
-    rate_mean = lr * following / (1.0f - product * following);
+    rate_mean = lr * following / POETC_FMS(product, following, 1.0f);
     root = 1.0f / poetc_sqrtf(complement_of_power(new2, step));
     for (i = POETC_BEGIN(call->share, call->ints[0], 16); i < POETC_END(call->share, call->ints[0], 16); i++) {
-        const float slope = g[i] + decay * w[i];
-        const float first = beta1 * m[i] + new1 * slope, second = beta2 * v[i] + new2 * (slope * slope);
+        const float slope = POETC_FMA(decay, w[i], g[i]);
+        const float first = POETC_FMA(new1, slope, beta1 * m[i]);
+        const float second = POETC_FMA(new2, slope * slope, beta2 * v[i]);
         next_m[i] = first;
         next_v[i] = second;
-        next_w[i] = w[i] - (rate_now * slope + rate_mean * first) / (poetc_sqrtf(second) * root + epsilon);
+        next_w[i] = w[i] - POETC_FMA(rate_mean, first, rate_now * slope) / POETC_FMA(poetc_sqrtf(second), root, epsilon);
     }
     return POETC_OK;
 }

@@ -20,7 +20,7 @@ static float root_mean_square(const float *x, int32_t rows, int32_t columns)
     for (i = 0; i < rows; i++) {
         float sum = 0.0f;
         for (k = 0; k < columns; k++)
-            sum += x[i * columns + k] * x[i * columns + k];
+            sum = POETC_FMA(x[i * columns + k], x[i * columns + k], sum);
         total += sum;
     }
     return poetc_sqrtf(total / (float)rows / (float)columns);
@@ -32,15 +32,15 @@ static void move_means(float *row, float *column, const float *g, int32_t rows, 
     const float of_column = fresh / (float)rows;
     int32_t i, k;
     for (k = 0; k < columns; k++)
-        column[k] -= fresh * column[k];
+        column[k] = POETC_FMS(fresh, column[k], column[k]);
     for (i = 0; i < rows; i++) {
         float sum = 0.0f;
         for (k = 0; k < columns; k++) {
-            const float square = g[i * columns + k] * g[i * columns + k];
-            sum += square;
-            column[k] += of_column * square;
+            const float one = g[i * columns + k];
+            sum = POETC_FMA(one, one, sum);
+            column[k] = POETC_FMA(of_column, one * one, column[k]);
         }
-        row[i] += fresh * (sum / (float)columns - row[i]);
+        row[i] = POETC_FMA(fresh, sum / (float)columns - row[i], row[i]);
     }
 }
 
@@ -84,7 +84,7 @@ int poetc_op_adafactor(const poetc_call *call)
     rate *= scale > LEAST_SCALE ? scale : LEAST_SCALE;
     if (is_vector) {
         for (i = 0; i < rows; i++)
-            row[i] += fresh * (g[i] * g[i] - row[i]);
+            row[i] = POETC_FMA(fresh, POETC_FMA(g[i], g[i], -row[i]), row[i]);
     }
     for (m = 0; m < matrices && !is_vector; m++)
         move_means(row + m * rows, column + m * columns, g + m * rows * columns, rows, columns, fresh);
@@ -98,9 +98,9 @@ int poetc_op_adafactor(const poetc_call *call)
                     const float mean = is_vector ? row[i] : row[m * rows + i] * column[m * columns + k] / whole;
                     const float move = divided(g[begin + k], mean, EPSILON);
                     if (pass == 0)
-                        sum += move * move;
+                        sum = POETC_FMA(move, move, sum);
                     else
-                        w[begin + k] = old[begin + k] - lr * DECAY * old[begin + k] - rate * move;
+                        w[begin + k] = POETC_FMS(rate, move, POETC_FMS(lr * DECAY, old[begin + k], old[begin + k]));
                 }
                 total += sum;
             }

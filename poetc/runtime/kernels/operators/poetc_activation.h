@@ -50,19 +50,19 @@ POETC_INLINE poetc_vector poetc_clampv(poetc_vector x, float low, float high)
 #define POETC_HARD_SWISH_GRAD(s, g, p) \
     ((s) <= -3.0f ? 0.0f * (g) : (s) >= 3.0f ? (g) : ((s) / 3.0f + 0.5f) * (g))
 
-#define POETC_SILU_SLOPE(x, s) ((s) * (1.0f + (x) * (1.0f - (s))))
+#define POETC_SILU_SLOPE(F, x, s) ((s) * F(x, 1.0f - (s), 1.0f))
 
 static inline float poetc_silu_slope(float x)
 {
     const float s = poetc_sigmoidf(x);
-    return POETC_SILU_SLOPE(x, s);
+    return POETC_SILU_SLOPE(POETC_FMA, x, s);
 }
 
 #if defined(POETC_WIDE_MATH)
 POETC_INLINE poetc_vector poetc_silu_slopev(poetc_vector x)
 {
     const poetc_vector s = poetc_sigmoidv(x);
-    return POETC_SILU_SLOPE(x, s);
+    return POETC_SILU_SLOPE(POETC_FMAV, x, s);
 }
 #endif
 

@@ -11,8 +11,11 @@
 static inline void poetc_descend(float *w, const float *g, float lr, int32_t count)
 {
 #if POETC_LANES > 1
-    for (; count >= POETC_LANES; count -= POETC_LANES, w += POETC_LANES, g += POETC_LANES)
-        poetc_vector_store(w, poetc_vector_load(w) - poetc_vector_load(g) * lr);
+    for (; count >= POETC_LANES; count -= POETC_LANES, w += POETC_LANES, g += POETC_LANES) {
+        poetc_vector v = poetc_vector_load(w);
+        POETC_SUBTRACT_SCALED(v, poetc_vector_load(g), lr);
+        poetc_vector_store(w, v);
+    }
 #else
     for (; count >= 4; count -= 4) {
         const float *from = w;

@@ -53,7 +53,7 @@ static inline poetc_channel poetc_channel_of(const poetc_norm *n, int32_t c)
         i = four;                                                                                                      \
         POETC_WIDE_ROW(result_of_vector)                                                                               \
         for (; i < pixels; i++) {                                                                                      \
-            const float normal = (x[i] - t.centre) * t.factor + t.shift;                                               \
+            const float normal = POETC_FMA(x[i] - t.centre, t.factor, t.shift);                                               \
             result_of_float;                                                                                           \
         }                                                                                                              \
     } while (0)
@@ -61,7 +61,8 @@ static inline poetc_channel poetc_channel_of(const poetc_norm *n, int32_t c)
 #if POETC_LANES > 1
 #define POETC_WIDE_ROW(result_of_vector)                                                                               \
     for (; i + POETC_LANES <= pixels; i += POETC_LANES) {                                                              \
-        const poetc_vector normal = (poetc_vector_load(x + i) - t.centre) * t.factor + t.shift;                        \
+        const poetc_vector normal =                                                                                    \
+            POETC_FMAV(poetc_vector_load(x + i) - t.centre, t.factor, t.shift);                        \
         result_of_vector;                                                                                              \
     }
 #else
@@ -74,7 +75,7 @@ static inline poetc_channel poetc_channel_of(const poetc_norm *n, int32_t c)
         POETC_UNROLL_4                                                                                                 \
         for (lane = 0; lane < 4; lane++) {                                                                             \
             const int32_t i = four + lane;                                                                             \
-            const float normal = (x[i] - t.centre) * t.factor + t.shift;                                               \
+            const float normal = POETC_FMA(x[i] - t.centre, t.factor, t.shift);                                               \
             result_of_float;                                                                                           \
         }                                                                                                              \
     }
@@ -104,7 +105,8 @@ static inline void poetc_normalize_rows(poetc_channel t, int32_t activation, con
         for (i = 0; i < pixels; i += 16) {                                                                             \
             const __mmask16 lanes = (__mmask16)(pixels - i < 16 ? (1u << (pixels - i)) - 1u : 0xffffu);                \
             const poetc_vector from = (poetc_vector)_mm512_maskz_loadu_ps(lanes, x + i);                               \
-            const poetc_vector normal = (from - t.centre) * t.factor + t.shift;                                        \
+            const poetc_vector normal =                                                                                \
+                POETC_FMAV(from - t.centre, t.factor, t.shift);                                        \
             _mm512_mask_storeu_ps(to + i, lanes, (__m512)F##_V(normal, p));                                            \
         }                                                                                                              \
     }

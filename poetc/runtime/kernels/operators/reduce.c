@@ -116,8 +116,8 @@ int poetc_op_reduce_sum_rows(const poetc_call *call)
     return POETC_OK;
 }
 
-/* `term` is in v, an element; `result` in total and count, the number of elements reduced. */
-#define POETC_REDUCE_SUM(name, term, result)                                                                           \
+/* `added` is a sum in part, with the element v; `result` is in total and count, the number of elements reduced. */
+#define POETC_REDUCE_SUM(name, added, result)                                                                          \
     int poetc_op_##name(const poetc_call *call);                                                                       \
     int poetc_op_##name(const poetc_call *call)                                                                        \
     {                                                                                                                  \
@@ -137,7 +137,7 @@ int poetc_op_reduce_sum_rows(const poetc_call *call)
                     float part = 0.0f, next;                                                                           \
                     for (; i < end; i++) {                                                                             \
                         float v = p[i * r.step];                                                                       \
-                        part += (term);                                                                                \
+                        part = (added);                                                                                 \
                     }                                                                                                  \
                     part -= lost;                                                                                      \
                     next = total + part;                                                                               \
@@ -152,10 +152,10 @@ int poetc_op_reduce_sum_rows(const poetc_call *call)
         return POETC_OK;                                                                                               \
     }
 
-POETC_REDUCE_SUM(reduce_sum, v, total)
-POETC_REDUCE_SUM(reduce_mean, v, total / (float)count)
-POETC_REDUCE_SUM(reduce_l1, poetc_fabsf(v), total)
-POETC_REDUCE_SUM(reduce_l2, v *v, poetc_sqrtf(total))
+POETC_REDUCE_SUM(reduce_sum, part + v, total)
+POETC_REDUCE_SUM(reduce_mean, part + v, total / (float)count)
+POETC_REDUCE_SUM(reduce_l1, part + poetc_fabsf(v), total)
+POETC_REDUCE_SUM(reduce_l2, POETC_FMA(v, v, part), poetc_sqrtf(total))
 
 /* `first` starts `a`; `next` makes the next one from a and v; `position` counts the elements. */
 #define POETC_REDUCE(name, Y, first, next, result)                                                                     \

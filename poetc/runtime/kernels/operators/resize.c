@@ -81,9 +81,9 @@ int poetc_op_resize_linear(const poetc_call *call)
             const float *low = x + t.row_low[r] * t.w, *high = x + t.row_high[r] * t.w;
             for (c = 0; c < t.columns; c++) {
                 int32_t left = t.column_low[c], right = t.column_high[c];
-                float top = low[left] + (low[right] - low[left]) * across[c];
-                float bottom = high[left] + (high[right] - high[left]) * across[c];
-                *y++ = top + (bottom - top) * down[r];
+                float top = POETC_FMA(low[right] - low[left], across[c], low[left]);
+                float bottom = POETC_FMA(high[right] - high[left], across[c], high[left]);
+                *y++ = POETC_FMA(bottom - top, down[r], top);
             }
         }
     }
@@ -106,10 +106,10 @@ int poetc_op_resize_linear_grad(const poetc_call *call)
             for (c = 0; c < t.columns; c++) {
                 int32_t left = t.column_low[c], right = t.column_high[c];
                 float g = *gy++, bottom = g * down[r], top = g * (1.0f - down[r]);
-                low[left] += top * (1.0f - across[c]);
-                low[right] += top * across[c];
-                high[left] += bottom * (1.0f - across[c]);
-                high[right] += bottom * across[c];
+                low[left] = POETC_FMA(top, 1.0f - across[c], low[left]);
+                low[right] = POETC_FMA(top, across[c], low[right]);
+                high[left] = POETC_FMA(bottom, 1.0f - across[c], high[left]);
+                high[right] = POETC_FMA(bottom, across[c], high[right]);
             }
         }
     }

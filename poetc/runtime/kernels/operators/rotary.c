@@ -25,8 +25,8 @@ int poetc_op_rotary(const poetc_call *call)
                 for (r = 0; r < after; r++, x += size, y += size) {
                     for (i = 0; i < pairs; i++) {
                         const float a = x[i * step], b = x[i * step + other], turn = sign * t[i];
-                        y[i * step] = a * c[i] - b * turn;
-                        y[i * step + other] = b * c[i] + a * turn;
+                        y[i * step] = POETC_FMS(b, turn, a * c[i]);
+                        y[i * step + other] = POETC_FMA(a, turn, b * c[i]);
                     }
                     if (x != y && size > 2 * pairs)
                         memcpy(y + 2 * pairs, x + 2 * pairs, (size_t)(size - 2 * pairs) * sizeof *y);

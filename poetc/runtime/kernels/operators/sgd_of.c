@@ -87,10 +87,11 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
 #else
     for (; j + POETC_LANES <= n; j += POETC_LANES, w += POETC_LANES) {
         const float *from = b + j;
-        poetc_vector sum = {0};
+        poetc_vector sum = {0}, v = poetc_vector_load(w);
         for (k = 0; k < depth; k++, from += n)
             POETC_ADD_SCALED(sum, poetc_vector_load(from), a[k * m]);
-        poetc_vector_store(w, poetc_vector_load(w) - sum * lr);
+        POETC_SUBTRACT_SCALED(v, sum, lr);
+        poetc_vector_store(w, v);
     }
 #endif
     for (; j < n; j++, w++) {
@@ -111,12 +112,17 @@ static void descend_pairs_by_one(float *w, const float *factors, const float *b,
     float *second;
     int32_t left;
     register float rate __asm__("s28") = lr;
+#if defined(POETC_FUSED)
+#define MOVE(f, b, c, w, x)                                                                                            \
+    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvfms.f32 s" #w ", s24, s28\n\tvfms.f32 s" #x ", s25, s28\n\t"
+#else
 #define MOVE(f, b, c, w, x)                                                                                            \
     "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvmul.f32 s24, s24, s28\n\tvmul.f32 s25, s25, s28\n\t" \
     "vsub.f32 s" #w ", s" #w ", s24\n\tvsub.f32 s" #x ", s" #x ", s25\n\t"
+#endif
 #define FOUR(f) MOVE(f, 0, 1, 12, 13) MOVE(f, 2, 3, 14, 15)
 #define TWELVE(f) FOUR(f) MOVE(f, 4, 5, 16, 17) MOVE(f, 6, 7, 18, 19) MOVE(f, 8, 9, 20, 21) MOVE(f, 10, 11, 22, 23)
-#define ONE(f) "vmul.f32 s24, s0, " f "\n\tvmls.f32 s12, s24, s28\n\t"
+#define ONE(f) "vmul.f32 s24, s0, " f "\n\t" POETC_VMLS " s12, s24, s28\n\t"
 #define ROW(w, f, last, move) "vldmia %[" w "], {s12" last "}\n\t" move(f) "vstmia %[" w "]!, {s12" last "}\n\t"
 #define COLUMNS(count, b_last, last, move, loop, end)                                                                  \
     "movs %[left], %[" count "]\n\tbeq " end "f\n"                                                                     \
@@ -166,7 +172,7 @@ static void descend_row_by_one(float *w, float factor, const float *b, int32_t n
 #else
     for (; n >= POETC_LANES; n -= POETC_LANES, w += POETC_LANES, b += POETC_LANES) {
         const poetc_vector product = poetc_vector_load(b) * factor;
-        poetc_vector_store(w, poetc_vector_load(w) - product * lr);
+        poetc_vector_store(w, POETC_FMSV(product, lr, poetc_vector_load(w)));
     }
 #endif
     for (; n > 0; n--, w++, b++) {

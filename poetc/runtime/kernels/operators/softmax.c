@@ -149,7 +149,7 @@ int poetc_op_softmax_grad(const poetc_call *call)
         for (b = 0; b < before; b++, y += along, gy += along, gx += along) {
             float sum;
             POETC_SKIP(call->share, b, before, )
-            POETC_LANE_SUM(sum, along, gy[at] * y[at], poetc_vector_load(gy + at) * poetc_vector_load(y + at));
+            POETC_LANE_DOT(sum, along, gy[at], y[at], poetc_vector_load(gy + at), poetc_vector_load(y + at));
             for (i = 0; i < along; i++)
                 gx[i] = y[i] * (gy[i] - sum);
         }
@@ -183,7 +183,7 @@ int poetc_op_log_softmax_grad(const poetc_call *call)
             const float sum = poetc_sum(gy + base, along, after);
             for (i = 0; i < along; i++) {
                 const ptrdiff_t at = base + (ptrdiff_t)i * after;
-                gx[at] = gy[at] - poetc_expf(y[at]) * sum;
+                gx[at] = POETC_FMS(poetc_expf(y[at]), sum, gy[at]);
             }
         }
     }

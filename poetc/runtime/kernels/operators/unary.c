@@ -36,7 +36,7 @@ POETC_UNARY(cos, poetc_cosf(x))
 POETC_UNARY_GRAD(cos, -poetc_sinf(s) * g)
 
 POETC_UNARY(atan, poetc_atanf(x))
-POETC_UNARY_GRAD(atan, 1.0f / (1.0f + s * s) * g)
+POETC_UNARY_GRAD(atan, 1.0f / POETC_FMA(s, s, 1.0f) * g)
 
 /* The exponents that models are full of need no logarithm. */
 static float power(float x, float exponent)
@@ -63,7 +63,7 @@ POETC_UNARY(power, power(x, p[0]))
 POETC_UNARY_GRAD(power, p[0] * power(s, p[0] - 1.0f) * g)
 
 /* p = alpha, beta */
-POETC_UNARY(affine, x *p[0] + p[1])
+POETC_UNARY(affine, POETC_FMA(x, p[0], p[1]))
 
 POETC_UNARY(neg, -x)
 POETC_UNARY(sign, sign(x))

@@ -79,7 +79,7 @@ int poetc_op_weighted_cross_entropy(const poetc_call *call)
                 poetc_compensated sum = {0.0f, 0.0f};
                 for (i = 0; i < k.classes; i++)
                     poetc_compensated_add(&sum, weight_of(&k, i) * (log_sum - (s.x[i * s.step] - s.best)));
-                term += k.any * sum.total;
+                term = POETC_FMA(k.any, sum.total, term);
             }
             poetc_compensated_add(&total, term);
         }
@@ -130,7 +130,7 @@ int poetc_op_weighted_cross_entropy_grad(const poetc_call *call)
                 for (i = 0; i < k.classes; i++) {
                     const ptrdiff_t at = base + (ptrdiff_t)i * k.after;
                     const float weight = weight_of(&k, i) * (k.any + (i == t ? k.hit : 0.0f));
-                    g[at] = (poetc_expf(k.x[at] - s.best) / sum * mass.total - weight) * share;
+                    g[at] = POETC_FMA(poetc_expf(k.x[at] - s.best) / sum, mass.total, -weight) * share;
                 }
             }
         }

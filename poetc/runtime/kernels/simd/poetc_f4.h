@@ -27,9 +27,18 @@ typedef float poetc_f4_unaligned __attribute__((vector_size(16), aligned(4), may
 #if defined(POETC_HELIUM)
 #define poetc_f4_add_scaled(sum, v, s) ((poetc_f4)vfmaq_n_f32(sum, v, s))
 #define poetc_f4_add_product(sum, u, v) ((poetc_f4)vfmaq_f32(sum, u, v))
-#else
+#elif !defined(POETC_FUSED)
 #define poetc_f4_add_product(sum, u, v) poetc_f4_add(sum, poetc_f4_mul(u, v))
 #define poetc_f4_add_scaled(sum, v, s) poetc_f4_add(sum, poetc_f4_scale(v, s)) /* two roundings */
+#else
+#if defined(__clang__)
+#define poetc_f4_add_product(sum, u, v) __builtin_elementwise_fma((poetc_f4)(u), (poetc_f4)(v), (poetc_f4)(sum))
+#elif defined(__aarch64__)
+#define poetc_f4_add_product(sum, u, v) ((poetc_f4)__builtin_aarch64_fmav4sf(u, v, sum))
+#else
+#define poetc_f4_add_product(sum, u, v) ((poetc_f4)__builtin_ia32_vfmaddps(u, v, sum))
+#endif
+#define poetc_f4_add_scaled(sum, v, s) poetc_f4_add_product(sum, v, (s) - (poetc_f4){0})
 #endif
 
 /* a0 b0 a1 b1 and a2 b2 a3 b3 */
@@ -109,7 +118,12 @@ static inline poetc_f4 poetc_f4_add_scaled(poetc_f4 sum, poetc_f4 v, float s)
     return sum;
 }
 
-#define poetc_f4_add_product(sum, u, v) poetc_f4_add(sum, poetc_f4_mul(u, v))
+static inline poetc_f4 poetc_f4_add_product(poetc_f4 sum, poetc_f4 u, poetc_f4 v)
+{
+    POETC_MULTIPLY_ADD_4(sum.lane[0], sum.lane[1], sum.lane[2], sum.lane[3], u.lane[0], v.lane[0], u.lane[1], v.lane[1],
+                         u.lane[2], v.lane[2], u.lane[3], v.lane[3]);
+    return sum;
+}
 
 static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poetc_f4 *d)
 {
@@ -153,10 +167,13 @@ static inline void poetc_compensated_add(poetc_compensated *sum, float x)
 }
 
 /* result = the sum over `at` = 0 .. count - 1 of `term` (in scalars; `wide` is the same in vectors), in the reference
- * order. There are 16 lanes, whose sum is that of their halves, halves again and so on. After each 64 terms a lane
+ * order; or of a product, of `a` and `b` (`wide_a` and `wide_b`). There are 16 lanes, whose sum is that of their halves, halves again and so on. After each 64 terms a lane
  * joins the total, with compensation. */
 #define POETC_SUM_LANES 16
-#define POETC_LANE_SUM(result, count, term, wide)                                                                      \
+#define POETC_LANE_SUM(result, count, term, wide) POETC_LANES_OF(result, count, lanes[lane] + (term), sums[lane] + (wide))
+#define POETC_LANE_DOT(result, count, a, b, wide_a, wide_b)                                                            \
+    POETC_LANES_OF(result, count, POETC_FMA(a, b, lanes[lane]), POETC_FMAV(wide_a, wide_b, sums[lane]))
+#define POETC_LANES_OF(result, count, one, all)                                                                        \
     do {                                                                                                               \
         poetc_compensated sum_of_blocks = {0.0f, 0.0f};                                                                \
         int32_t at = 0;                                                                                                \
@@ -172,13 +189,13 @@ static inline void poetc_compensated_add(poetc_compensated *sum, float x)
             while (at + POETC_SUM_LANES <= end) {                                                                      \
                 POETC_UNROLL                                                                                           \
                 for (lane = 0; lane < POETC_SUM_LANES / POETC_LANES; lane++, at += POETC_LANES)                        \
-                    sums[lane] += (wide);                                                                              \
+                    sums[lane] = (all);                                                                                \
             }                                                                                                          \
             POETC_UNROLL                                                                                               \
             for (lane = 0; lane < POETC_SUM_LANES / POETC_LANES; lane++)                                               \
                 poetc_vector_store(lanes + lane * POETC_LANES, sums[lane]);                                            \
             for (lane = 0; at < end; at++, lane++)                                                                     \
-                lanes[lane] += (term);                                                                                 \
+                lanes[lane] = (one);                                                                                   \
             poetc_compensated_add(&sum_of_blocks, poetc_sum_lanes(lanes));                                             \
         }                                                                                                              \
         (result) = sum_of_blocks.total;                                                                                \

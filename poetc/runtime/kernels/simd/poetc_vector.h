@@ -1,4 +1,5 @@
-/* The widest vectors of the target that are IEEE: POETC_LANES floats, or 1 where there are none.
+/* The widest vectors of the target that are IEEE: POETC_LANES floats, or 1 where there are none. Fused numerics have
+ * none where no instruction multiplies and adds with one rounding.
  *
  * Helium (MVE) flushes subnormals. The processor's flags switch it off where all targets are to compute the same bits.
  * It is also off where the compiler does not optimise, because no registers are left then.
@@ -10,7 +11,9 @@
 
 #include "poetc_kernel.h"
 
-#if defined(__GNUC__) && defined(__AVX512F__)
+#if defined(POETC_FUSED) && !defined(POETC_HAS_FMA)
+#define POETC_LANES 1
+#elif defined(__GNUC__) && defined(__AVX512F__)
 #define POETC_LANES 16
 #elif defined(__GNUC__) && defined(__AVX__)
 #define POETC_LANES 8
@@ -54,15 +57,54 @@ typedef float poetc_vector_unaligned __attribute__((vector_size(4 * POETC_LANES)
 #define POETC_KEEP(p) ((void)0)
 #endif
 
-/* sum += v * s for a scalar s; sum += u * v */
+/* c + a * b and c - a * b of vectors, rounded as the numerics say; a scalar stands for a vector of it. */
+#if POETC_LANES == 1
+#define POETC_FMAV(a, b, c) POETC_FMA(a, b, c)
+#elif !defined(POETC_FUSED)
+#define POETC_FMAV(a, b, c) ((c) + (a) * (b))
+#elif defined(POETC_HELIUM)
+#define POETC_FMA_LANES(a, b, c) vfmaq_f32(c, a, b)
+#elif defined(__clang__)
+#define POETC_FMA_LANES(a, b, c) __builtin_elementwise_fma(a, b, c)
+#elif defined(__aarch64__)
+#define POETC_FMA_LANES(a, b, c) __builtin_aarch64_fmav4sf(a, b, c)
+#elif POETC_LANES == 16 /* all lanes; the rounding that is set */
+#define POETC_FMA_LANES(a, b, c) __builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4)
+#elif POETC_LANES == 8
+#define POETC_FMA_LANES(a, b, c) __builtin_ia32_vfmaddps256(a, b, c)
+#endif
+#if defined(POETC_FMA_LANES)
+#define POETC_FMAV(a, b, c) ((poetc_vector)POETC_FMA_LANES(POETC_SPLAT(a), POETC_SPLAT(b), POETC_SPLAT(c)))
+#endif
+#if defined(POETC_FUSED) || POETC_LANES == 1
+#define POETC_FMSV(a, b, c) POETC_FMAV(-(a), b, c)
+#else
+#define POETC_FMSV(a, b, c) ((c) - (a) * (b))
+#endif
+
+/* A vector whose lanes are all x; x - 0 is x, also of -0. */
+#if POETC_LANES == 1
+#define POETC_SPLAT(x) (x)
+#else
+#define POETC_SPLAT(x) ((x) - (poetc_vector){0})
+#endif
+
+/* sum += v * s and sum -= v * s for a scalar s; sum += u * v */
 #if defined(POETC_HELIUM)
 #define POETC_ADD_SCALED(sum, v, s) ((sum) = vfmaq_n_f32(sum, v, s))
+#define POETC_SUBTRACT_SCALED(sum, v, s) ((sum) = vfmaq_n_f32(sum, v, -(s)))
 #define POETC_ADD_PRODUCT(sum, u, v) ((sum) = vfmaq_f32(sum, u, v))
 #elif POETC_LANES == 1
 #define POETC_ADD_SCALED(sum, v, s) POETC_MULTIPLY_ADD(sum, v, s)
+#define POETC_SUBTRACT_SCALED(sum, v, s) POETC_MULTIPLY_SUBTRACT(sum, v, s)
 #define POETC_ADD_PRODUCT(sum, u, v) POETC_MULTIPLY_ADD(sum, u, v)
+#elif defined(POETC_FUSED)
+#define POETC_ADD_SCALED(sum, v, s) ((sum) = POETC_FMAV(v, s, sum))
+#define POETC_SUBTRACT_SCALED(sum, v, s) ((sum) = POETC_FMSV(v, s, sum))
+#define POETC_ADD_PRODUCT(sum, u, v) ((sum) = POETC_FMAV(u, v, sum))
 #else
 #define POETC_ADD_SCALED(sum, v, s) ((sum) += (v) * (s))
+#define POETC_SUBTRACT_SCALED(sum, v, s) ((sum) -= (v) * (s))
 #define POETC_ADD_PRODUCT(sum, u, v) ((sum) += (u) * (v))
 #endif
 

@@ -19,8 +19,6 @@
 
 typedef int32_t poetc_lanes __attribute__((vector_size(4 * POETC_LANES)));
 
-#define POETC_SPLAT(x) ((poetc_vector){0} + (x))
-
 POETC_INLINE poetc_vector poetc_choose(poetc_lanes condition, poetc_vector yes, poetc_vector no)
 {
 #if POETC_LANES == 16 && defined(__AVX512DQ__)
@@ -60,19 +58,18 @@ POETC_INLINE poetc_vector poetc_scalev(poetc_vector x, poetc_vector n)
 #endif
 }
 
-/* x within [-104, 89]: n = x / log 2, rounded, and *tail = exp(r) - 1 - r of the rest r */
-POETC_INLINE poetc_vector poetc_exp_reducev(poetc_vector x, poetc_vector *n, poetc_vector *tail)
+/* x within [-104, 89]: n = x / log 2, rounded, and exp(r) - 1 of the rest r */
+POETC_INLINE poetc_vector poetc_exp_reducev(poetc_vector x, poetc_vector *n)
 {
-    const poetc_vector shifted = x * 0x1.715476p+0f + 12582912.0f, whole = shifted - 12582912.0f;
-    const poetc_vector r = (x - whole * 0x1.62e4p-1f) - whole * 0x1.7f7d1cp-20f;
+    const poetc_vector shifted = POETC_FMAV(x, 0x1.715476p+0f, 12582912.0f), whole = shifted - 12582912.0f;
+    const poetc_vector r = POETC_FMSV(whole, 0x1.7f7d1cp-20f, POETC_FMSV(whole, 0x1.62e4p-1f, x));
     poetc_vector p = POETC_SPLAT(0x1.6d649ap-10f);
-    p = p * r + 0x1.1241d0p-7f;
-    p = p * r + 0x1.5554d4p-5f;
-    p = p * r + 0x1.555486p-3f;
-    p = p * r + 0.5f;
-    *tail = r * r * p;
+    p = POETC_FMAV(p, r, 0x1.1241d0p-7f);
+    p = POETC_FMAV(p, r, 0x1.5554d4p-5f);
+    p = POETC_FMAV(p, r, 0x1.555486p-3f);
+    p = POETC_FMAV(p, r, 0.5f);
     *n = whole;
-    return r;
+    return POETC_FMAV(r * r, p, r);
 }
 
 /* Where the condition does not hold the result is not used, but a conversion to an integer must be in range. */
@@ -85,16 +82,16 @@ POETC_INLINE poetc_vector poetc_exp_reducev(poetc_vector x, poetc_vector *n, poe
 POETC_INLINE poetc_vector poetc_expv(poetc_vector x)
 {
 #if POETC_LANES == 16 /* scaling leaves nothing of -104 and infinity of 89; NaN comes second and stays */
-    poetc_vector whole, rest;
+    poetc_vector whole;
     const poetc_vector low = (poetc_vector)_mm512_max_ps((__m512)POETC_SPLAT(-104.0f), x);
     const poetc_vector fraction =
-        poetc_exp_reducev((poetc_vector)_mm512_min_ps((__m512)POETC_SPLAT(89.0f), low), &whole, &rest);
-    return poetc_scalev(1.0f + (fraction + rest), whole);
+        poetc_exp_reducev((poetc_vector)_mm512_min_ps((__m512)POETC_SPLAT(89.0f), low), &whole);
+    return poetc_scalev(1.0f + fraction, whole);
 #else
     const poetc_lanes small = x < -104.0f, fits = x < 89.0f;
-    poetc_vector n, tail, r, y;
-    r = poetc_exp_reducev(POETC_WITHIN(fits & ~small, x, 0.0f), &n, &tail);
-    y = poetc_scalev(1.0f + (r + tail), n);
+    poetc_vector n, r, y;
+    r = poetc_exp_reducev(POETC_WITHIN(fits & ~small, x, 0.0f), &n);
+    y = poetc_scalev(1.0f + r, n);
     y = poetc_choose(small, POETC_SPLAT(0.0f), y);
     return poetc_choose(fits, y, poetc_choose(x != x, x, POETC_SPLAT(POETC_INFINITY)));
 #endif
@@ -105,19 +102,18 @@ POETC_INLINE poetc_vector poetc_tanhv(poetc_vector x)
 {
     const poetc_vector a = poetc_absv(x), one = POETC_SPLAT(1.0f);
     const poetc_lanes fits = a < 9.5f, large = a >= 0.625f, tiny = a < 0x1p-13f;
-    poetc_vector r, t, n, power, high, z, p;
-    r = poetc_exp_reducev(2.0f * poetc_choose(fits & large, a, one), &n,
-                          &t); /* expm1 of [1.25, 19): n is neither 0 nor large */
-    t = r + t;
+    poetc_vector t, n, power, high, z, p;
+    t = poetc_exp_reducev(2.0f * poetc_choose(fits & large, a, one),
+                          &n); /* expm1 of [1.25, 19): n is neither 0 nor large */
     power = (poetc_vector)((__builtin_convertvector(n, poetc_lanes) + 127) << 23);
-    high = poetc_copysignv(1.0f - 2.0f / (((power - 1.0f) + power * t) + 2.0f), x);
+    high = poetc_copysignv(1.0f - 2.0f / (POETC_FMAV(power, t, power - 1.0f) + 2.0f), x);
     z = x * x;
     p = POETC_SPLAT(-0x1.769df8p-8f);
-    p = p * z + 0x1.525328p-6f;
-    p = p * z - 0x1.b8439ap-5f;
-    p = p * z + 0x1.110762p-3f;
-    p = p * z - 0x1.555534p-2f;
-    p = poetc_choose(tiny, x, x + x * (z * p));
+    p = POETC_FMAV(p, z, 0x1.525328p-6f);
+    p = POETC_FMAV(p, z, -0x1.b8439ap-5f);
+    p = POETC_FMAV(p, z, 0x1.110762p-3f);
+    p = POETC_FMAV(p, z, -0x1.555534p-2f);
+    p = poetc_choose(tiny, x, POETC_FMAV(x, z * p, x));
     p = poetc_choose(large, high, p);
     return poetc_choose(fits, p, poetc_choose(x != x, x, poetc_copysignv(one, x)));
 }
@@ -133,23 +129,23 @@ POETC_INLINE poetc_vector poetc_erfv(poetc_vector x)
     const poetc_vector a = poetc_absv(x), one = POETC_SPLAT(1.0f);
     const poetc_lanes fits = a < 3.95f, small = a < 0.92f;
     const poetc_vector z = x * x, b = POETC_WITHIN(fits & ~small, a, 1.0f);
-    poetc_vector p = POETC_SPLAT(0x1.5c2d7cp-14f), q = POETC_SPLAT(-0x1.62f10ap-16f), r, n, tail;
-    p = p * z - 0x1.a9fdb8p-11f;
-    p = p * z + 0x1.54be04p-8f;
-    p = p * z - 0x1.b80d1ap-6f;
-    p = p * z + 0x1.ce2deep-4f;
-    p = p * z - 0x1.812742p-2f;
-    p = p * z + 0x1.06eba8p-3f;
-    p = x + x * p;
-    q = q * b + 0x1.c84de4p-12f;
-    q = q * b - 0x1.11938cp-8f;
-    q = q * b + 0x1.9bb37ap-6f;
-    q = q * b - 0x1.bb9202p-4f;
-    q = q * b - 0x1.444478p-1f;
-    q = q * b - 0x1.212846p+0f;
-    q = q * b + 0x1.70d5f0p-13f;
-    r = poetc_exp_reducev(q, &n, &tail);
-    q = poetc_copysignv(1.0f - poetc_scalev(1.0f + (r + tail), n), x);
+    poetc_vector p = POETC_SPLAT(0x1.5c2d7cp-14f), q = POETC_SPLAT(-0x1.62f10ap-16f), r, n;
+    p = POETC_FMAV(p, z, -0x1.a9fdb8p-11f);
+    p = POETC_FMAV(p, z, 0x1.54be04p-8f);
+    p = POETC_FMAV(p, z, -0x1.b80d1ap-6f);
+    p = POETC_FMAV(p, z, 0x1.ce2deep-4f);
+    p = POETC_FMAV(p, z, -0x1.812742p-2f);
+    p = POETC_FMAV(p, z, 0x1.06eba8p-3f);
+    p = POETC_FMAV(x, p, x);
+    q = POETC_FMAV(q, b, 0x1.c84de4p-12f);
+    q = POETC_FMAV(q, b, -0x1.11938cp-8f);
+    q = POETC_FMAV(q, b, 0x1.9bb37ap-6f);
+    q = POETC_FMAV(q, b, -0x1.bb9202p-4f);
+    q = POETC_FMAV(q, b, -0x1.444478p-1f);
+    q = POETC_FMAV(q, b, -0x1.212846p+0f);
+    q = POETC_FMAV(q, b, 0x1.70d5f0p-13f);
+    r = poetc_exp_reducev(q, &n);
+    q = poetc_copysignv(1.0f - poetc_scalev(1.0f + r, n), x);
     q = poetc_choose(small, p, q);
     return poetc_choose(fits, q, poetc_choose(x != x, x, poetc_copysignv(one, x)));
 }
