@@ -134,5 +134,5 @@ def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = BENCH_CFLAG
         device=device,
         repeats=repeats,
         cflags=cflags,
-        numerics=profile.cpu.numerics,
+        numerics=programs.numerics_of(solved),
     )

@@ -91,8 +91,8 @@ class Build:
     """The machine that an emission is for, and the program that it gets there.
 
     `numerics`: how multiply-adds round. `board`: whose memory map firmware is linked for, by default the target's usual
-    one; `memory`: how much of its RAM. `device`: the core that the schedule is for; where it suits the target, its flags
-    are taken.
+    one; `memory`: how much of its RAM. `device`: the core that the schedule is for. Where it suits the target, its
+    flags are taken.
     `schedule`: of the learning rate, which the program of a host or board follows; default: it stays as it is.
     `checkpoint`: firmware saves its state after so many steps, 0: never, None: as the board does.
     `bench`: files by name that firmware for measurements needs; its program is then bench.c instead of train.c.

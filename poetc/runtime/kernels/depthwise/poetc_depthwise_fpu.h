@@ -272,7 +272,8 @@ POETC_INLINE void gather_pairs(const column *c, const int32_t pairs, const int t
                 const int is_more = !(tap & 1); /* of the columns with more taps */
                 const int32_t first = is_more ? (taps - 1 - tap) / 2 : (taps - 2 - tap) / 2 + more_first;
                 for (i = 0; i < pairs; i++)
-                    sum[2 * i + (is_more != more_first)] = POETC_FMA(x[first + i], w[tap], sum[2 * i + (is_more != more_first)]);
+                    sum[2 * i + (is_more != more_first)] =
+                        POETC_FMA(x[first + i], w[tap], sum[2 * i + (is_more != more_first)]);
             }
         }
         for (i = 0; i < 2 * pairs - c->odd; i++)

@@ -85,7 +85,8 @@ POETC_INLINE float bell_of(float a)
 {
     const float z = -0.5f * a * a, shifted = SHIFTED(POETC_FMA, z);
     const float r = EXP_REST(POETC_FMA, z, shifted - 12582912.0f);
-    return (1.0f + POETC_FMA(r * r, EXP_TAIL(POETC_FMA, r), r)) * poetc_from_bits((poetc_bits(shifted) << 23) + 0x3f800000u);
+    return (1.0f + POETC_FMA(r * r, EXP_TAIL(POETC_FMA, r), r)) *
+           poetc_from_bits((poetc_bits(shifted) << 23) + 0x3f800000u);
 }
 
 /* The normal distribution up to x, of 1e-7 absolute, and *bell = exp(-x * x / 2). A factor of x needs no case for NaN.

@@ -53,7 +53,8 @@ static void apply(const scales *s, int32_t row, const float *x, float mean, floa
 #if POETC_LANES > 1
         for (; c + POETC_LANES <= s->channels; c += POETC_LANES) {
             const poetc_vector v = (poetc_vector_load(x + c) - mean) * rstd, by = poetc_vector_load(factor + c);
-            poetc_vector_store(y + c, shift ? POETC_FMAV(v, by, poetc_vector_load(shift + c)) : POETC_FMAV(v, by, 0.0f));
+            poetc_vector_store(y + c,
+                               shift ? POETC_FMAV(v, by, poetc_vector_load(shift + c)) : POETC_FMAV(v, by, 0.0f));
         }
 #endif
         for (; c < s->channels; c++)
@@ -187,7 +188,8 @@ POETC_INLINE void grad_parts(const int parts, int32_t rows, int32_t length, cons
             POETC_UNROLL
             for (i = 0; i < parts; i++) {
                 const poetc_vector g = poetc_vector_load(gy + i * POETC_LANES);
-                scale_part[i] = POETC_FMAV(g, (poetc_vector_load(x + i * POETC_LANES) - centre) * factor, scale_part[i]);
+                scale_part[i] =
+                    POETC_FMAV(g, (poetc_vector_load(x + i * POETC_LANES) - centre) * factor, scale_part[i]);
                 bias_part[i] += g;
             }
         }

@@ -33,8 +33,8 @@ int poetc_op_cross_entropy(const poetc_call *call)
             s = look(x + (ptrdiff_t)b * classes * after + a, classes, after);
             for (i = 0; any > 0.0f && i < classes; i++)
                 poetc_compensated_add(&sum, s.x[i * s.step] - s.best);
-            poetc_compensated_add(
-                &total, POETC_FMS(any, sum.total, POETC_FMS(hit, s.x[t * s.step] - s.best, poetc_log1pf(s.rest))));
+            poetc_compensated_add(&total, POETC_FMS(any, sum.total,
+                                                    POETC_FMS(hit, s.x[t * s.step] - s.best, poetc_log1pf(s.rest))));
         }
     }
     *loss = counted ? total.total / (float)counted : 0.0f;

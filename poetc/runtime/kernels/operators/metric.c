@@ -119,7 +119,7 @@ int poetc_op_metric_grad(const poetc_call *call)
                 if (j == i)
                     continue; /* the two cancel */
                 poetc_compensated_add(&sum, POETC_FMS(slope[back] / d[back], other - mine + epsilon,
-                                                     slope[there] / d[there] * (mine - other + epsilon)));
+                                                      slope[there] / d[there] * (mine - other + epsilon)));
             }
             g[(ptrdiff_t)i * width + k] = sum.total * factor;
         }

@@ -104,7 +104,8 @@ int poetc_op_adam(const poetc_call *call)
         const float second = POETC_FMA(new2, slope * slope, beta2 * v[i]);
         next_m[i] = first;
         next_v[i] = second;
-        next_w[i] = POETC_FMS(lr * decoupled, w[i], w[i]) - rate * first / POETC_FMA(poetc_sqrtf(second), root, epsilon);
+        next_w[i] =
+            POETC_FMS(lr * decoupled, w[i], w[i]) - rate * first / POETC_FMA(poetc_sqrtf(second), root, epsilon);
     }
     return POETC_OK;
 }
@@ -208,7 +209,8 @@ int poetc_op_nadam(const poetc_call *call)
         const float second = POETC_FMA(new2, slope * slope, beta2 * v[i]);
         next_m[i] = first;
         next_v[i] = second;
-        next_w[i] = w[i] - POETC_FMA(rate_mean, first, rate_now * slope) / POETC_FMA(poetc_sqrtf(second), root, epsilon);
+        next_w[i] =
+            w[i] - POETC_FMA(rate_mean, first, rate_now * slope) / POETC_FMA(poetc_sqrtf(second), root, epsilon);
     }
     return POETC_OK;
 }

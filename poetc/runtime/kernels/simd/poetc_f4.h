@@ -166,9 +166,9 @@ static inline void poetc_compensated_add(poetc_compensated *sum, float x)
     sum->total = next;
 }
 
-/* result = the sum over `at` = 0 .. count - 1 of `term` (in scalars; `wide` is the same in vectors), in the reference
- * order; or of a product, of `a` and `b` (`wide_a` and `wide_b`). There are 16 lanes, whose sum is that of their halves, halves again and so on. After each 64 terms a lane
- * joins the total, with compensation. */
+/* result = the sum over `at` = 0 .. count - 1 of `term`, in the reference order. `wide` is the term in vectors. Or it
+ * is the sum of a product, of `a` and `b`. There are 16 lanes, whose sum is that of their halves, halves again and so
+ * on. After each 64 terms a lane joins the total, with compensation. */
 #define POETC_SUM_LANES 16
 #define POETC_LANE_SUM(result, count, term, wide) POETC_LANES_OF(result, count, lanes[lane] + (term), sums[lane] + (wide))
 #define POETC_LANE_DOT(result, count, a, b, wide_a, wide_b)                                                            \
