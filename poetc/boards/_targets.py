@@ -12,8 +12,8 @@ from poetc.boards._cores import Core
 from poetc.boards._own_board import read_board
 from poetc.errors import UsageError
 
-# How a multiply-add rounds. separate: the product, then the sum, as every core can. fused: once. fast: once, by Helium,
-# whose vectors take subnormal numbers for zero.
+# How a multiply-add rounds. "separate": the product, then the sum. "fused": once.
+# "fast" rounds once in Helium's vectors, which take subnormal numbers for zero.
 Numerics = Literal["separate", "fused", "fast"]
 
 
