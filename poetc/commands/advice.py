@@ -8,14 +8,16 @@ from typing import Any
 from poetc.graph import Graph
 
 RECIPE = (
-    "training mode is gone with them, and it may end at chance: export the model again with its norms"
-    " (torch.onnx.export(..., optimize=False), or training=TrainingMode.PRESERVE), or train the last layers alone"
-    " (--train last:2) at a lower --lr"
+    "training mode is gone with them, and it may end at chance: put them back (--batch-norm restore), export the model"
+    " again with its norms (torch.onnx.export(..., optimize=False), or training=TrainingMode.PRESERVE), or train the"
+    " last layers alone (--train last:2) at a lower --lr"
 )
 
 
-def of_model(graph: Graph) -> list[str]:
-    """Warnings before the first step."""
+def of_model(graph: Graph, options: Mapping[str, Any]) -> list[str]:
+    """Warnings before the first step. `options`: of the training step."""
+    if options.get("batch_norm") == "restore":
+        return []
     return [
         f"the batch norms of this model are folded into its layers ({fact.evidence}); {RECIPE}"
         for fact in graph.facts

@@ -36,6 +36,7 @@ from poetc.ops import bind, spec
 from poetc.output_directory import digest
 from poetc.training import TrainingOptions, Updates
 
+FOLDING_TOLERANCE = 1e-3  # of outputs, where every layer is rounded anew
 TOLERANCE = 1e-5  # of outputs, where the file's operators come in another form than the trained model's
 _SHOWN = 3
 
@@ -141,7 +142,7 @@ def export_onnx(
     original = frontend.load(source, **given)
     updates, options = _adapters_of(solved, original), training_options(solved)
     is_integer = options.precision in training.INTEGERS
-    lowered = training.in_precision(original, options) if is_integer else training.with_adapters(original, updates)
+    lowered = training.in_precision(training.with_adapters(original, updates), options)
     names = matching(graph, lowered)
     if names is None:
         raise UsageError(f"{source}: not the model that was solved: its graph is another one; give that with --model")
@@ -154,7 +155,11 @@ def export_onnx(
         graph, names = original, {name: name for name in original.tensors}
     wanted = replace(graph, values={**graph.values, **{n: a for n, a in trained.items() if n in graph.values}})
     untied: list[frontend.Untied] = []
-    if updates.adapters:
+    if options.batch_norm == "restore":
+        wanted = _folded(wanted, original, options, names, source)
+        names = {n: n for n in wanted.values}
+        others = differing(wanted, original) or ()
+    elif updates.adapters:
         wanted, untied = _merged(wanted, original, updates, names, source)
         names = {n: n for n in wanted.values}
         others = differing(replace(original, values={n: wanted.values[n] for n in original.values}), original) or ()
@@ -208,6 +213,20 @@ def _merged(
         nodes = tuple(dict.fromkeys(op.source for op in layer.operators))
         untied.append(frontend.Untied(own, _array(whole, own), layer.axis == 1, nodes))
     return whole, untied
+
+
+def _folded(
+    restored: Graph, original: Graph, options: TrainingOptions, names: Mapping[str, str], source: Path
+) -> Graph:
+    """`original` with the norms of the trained model, which it does not have, folded into its layers.
+
+    UnsupportedModelError where it computes anything else than the model with norms.
+    """
+    values = {names[n]: _array(restored, n) for n in restored.values if n in names}
+    whole = training.folded(original, training.restored_norms(original, options), values)
+    if not _computes_alike(restored, whole, FOLDING_TOLERANCE):
+        raise UnsupportedModelError(f"{source}: with its norms folded again it would be another model; write --npz")
+    return whole
 
 
 def training_options(solved: Artifact) -> TrainingOptions:
@@ -303,7 +322,7 @@ def _require_same(wanted: Graph, staged: Path, source: Path, given: Mapping[str,
         )
 
 
-def _computes_alike(a: Graph, b: Graph) -> bool:
+def _computes_alike(a: Graph, b: Graph, tolerance: float = TOLERANCE) -> bool:
     """Whether two models give the same outputs on random inputs, with the reference numerics."""
     random = np.random.Generator(np.random.PCG64(0))
     if [(i, a.tensors[i].type) for i in a.inputs] != [(i, b.tensors[i].type) for i in b.inputs]:
@@ -311,7 +330,7 @@ def _computes_alike(a: Graph, b: Graph) -> bool:
     inputs = {i: _sample(random, a.tensors[i].type) for i in a.inputs}
     x, y = _evaluate(a, inputs), _evaluate(b, inputs)
     return x.keys() == y.keys() and all(
-        np.allclose(x[n], y[n], rtol=TOLERANCE, atol=TOLERANCE * float(np.abs(x[n]).max(initial=1))) for n in x
+        np.allclose(x[n], y[n], rtol=tolerance, atol=tolerance * float(np.abs(x[n]).max(initial=1))) for n in x
     )
 
 

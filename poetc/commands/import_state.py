@@ -20,7 +20,7 @@ from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import new_files, read_file
 from poetc.graph import Array, Graph, Value, differing, matching
-from poetc.training import in_precision, is_adapter
+from poetc.training import in_precision, is_adapter, restored_norms
 
 TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directory
 
@@ -109,13 +109,15 @@ def _identity(solved: Artifact, out: Path) -> int:
 def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:
     """Every value of a model with the same operators, whatever its tensors are called."""
     graph = model_of(solved)
-    given, adapters = imported_with(solved), lora_of(solved)[1]
+    given, adapters, options = imported_with(solved), lora_of(solved)[1], training_options(solved)
+    loaded = frontend.load(source, **{**given, "new_head": None})
+    norms = restored_norms(loaded, options) if options.batch_norm == "restore" else ()
+    restored = {name for norm in norms for name in norm.vectors}
 
     def is_new(name: str) -> bool:
-        return bool(adapters) and is_adapter(name)
+        return (bool(adapters) and is_adapter(name)) or name in restored
 
-    found = adapted(frontend.load(source, **{**given, "new_head": None}), *lora_of(solved))
-    found = in_precision(found, training_options(solved))
+    found = in_precision(adapted(loaded, *lora_of(solved)), options)
     names = matching(graph, found)
     if names is None:
         raise UsageError(f"{source}: not the graph that was solved: {_difference(weights(graph), weights(found))}")

@@ -28,6 +28,7 @@ from poetc.commands import advice
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import export_onnx, find_model, require_free
 from poetc.commands.facts import decided
+from poetc.commands.norm_statistics import with_statistics
 from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH, TEXT
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.rehearsal import ADAPTER, rehearse, write_adapter
@@ -68,7 +69,7 @@ from poetc.loop import (
 )
 from poetc.output_directory import digest
 from poetc.program import class_scores, sample_inputs
-from poetc.reporting import Solved
+from poetc.reporting import Solved, reports
 from poetc.reporting.training import page
 from poetc.runtime.session import Session, SessionError
 from poetc.training import CLIPPED, TRAINING, TrainingOptions, rates
@@ -251,7 +252,7 @@ def train(
     asked, asked_step = _graph_to_train(request, given)
     request, asked_step = _with_facts_of_data(request, asked, asked_step, note)
     losses = Loss.of(asked_step, asked)
-    warnings = advice.of_model(asked)
+    warnings = advice.of_model(asked, asked_step.options)
     for warning in warnings:
         note(f"warning: {warning}")
     slots = slots_of(asked_step, [loss.target for loss in losses])
@@ -285,6 +286,11 @@ def train(
         accumulate=int(step.options.get("accumulate") or 1),  # type: ignore[arg-type]
         metrics=metrics,
     )
+    if checkpoint is None and step.options["batch_norm"] == "restore":
+        progress("measuring the layers' outputs")
+        solved = with_statistics(solved, batches)
+        if given is None:  # so that it can be emitted for a board
+            artifact.write(solved, request.directory / SOLVED, reports(solved), force=True)
     if checkpoint is None:
         progress("trying the way out")
         with _removed_if_no_step_ran(request, store):

@@ -12,6 +12,7 @@ from poetc.training._loss import pick_output, plan_losses
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._precision import build, in_precision
 from poetc.training._qas_model import file_values
+from poetc.training._restored_norms import folded, measured, restored_norms
 from poetc.training._selection import BEST, Lora, select_parameters, select_updates
 from poetc.training._splits import continued, is_partial_sum, share_of, with_own_names
 from poetc.training._state import CLIPPED
@@ -45,16 +46,19 @@ __all__ = [
     "exponents_of",
     "file_values",
     "float_values",
+    "folded",
     "in_precision",
     "integer_model",
     "is_adapter",
     "is_partial_sum",
     "layers_of",
+    "measured",
     "merged",
     "micro_batch_of",
     "module_of",
     "pick_output",
     "plan_losses",
+    "restored_norms",
     "select_parameters",
     "select_updates",
     "share_of",

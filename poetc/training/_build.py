@@ -20,6 +20,7 @@ from poetc.training._channels import Part, declare_parts, part_of
 from poetc.training._loss import emit_sum, plan_losses
 from poetc.training._micro import Weights, apart_from, check_state, cut_of, renamed
 from poetc.training._optimizer import Optimizer, coded_parameters
+from poetc.training._restored_norms import require_statistics
 from poetc.training._selection import (
     layer_notes,
     select_parameters,
@@ -156,6 +157,8 @@ class _Step:
 
             differentiate(b, loss, self.trained, complete, first=first, weight=weight, saved=saved)
         optimizer.finish()
+        if options.batch_norm == "restore":
+            require_statistics(b.operators, b.tensors)
         if options.accumulate:
             notes.append(f"gradients are averaged over {options.accumulate} steps, and the last of them updates")
         for statistics in late:
@@ -271,7 +274,7 @@ def _uses_batch_statistics(graph: Graph, op: Operator, trained: frozenset[str], 
     """
     return (
         op.kind == "BatchNormApply"
-        and options.batch_norm == "train"
+        and options.batch_norm != "frozen"
         and not trained.isdisjoint(op.inputs[3:5])
         and all(graph.tensors[t].role.is_state for t in op.inputs[1:3])
     )

@@ -361,10 +361,11 @@ UPDATES = (
     ),
     Option(
         name="batch_norm",
-        values=Choice(("train", "frozen")),
+        values=Choice(("train", "frozen", "restore")),
         group="model",
         default="train",
-        help="Statistics of batch norms; train: of the batch; frozen: the model's own.",
+        help="Statistics of batch norms; train: of the batch; frozen: the model's own; restore: of the batch, where"
+        " norms that an exporter folded are put back.",
     ),
     Option(
         name="dropout",

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from poetc.errors import UsageError
 from poetc.graph import Graph, TrainingGraph
 from poetc.training import _build, _integer_model, _integer_step, _qas_model
+from poetc.training._declarations import INTEGERS
+from poetc.training._restored_norms import OPTION, with_restored_norms
 from poetc.training.options import TrainingOptions
 
 
 def in_precision(graph: Graph, options: TrainingOptions) -> Graph:
-    """The float model in the numbers that are trained; for qas the model that was loaded as a quantised one."""
+    """The float model in the numbers that are trained; for qas the model that was loaded as a quantised one.
+
+    With the batch norms that `--batch-norm restore` puts back.
+    """
+    if options.batch_norm == "restore":
+        if options.precision in INTEGERS:
+            raise UsageError(f"{OPTION}: integers are trained with folded norms; leave it out, or use --precision f32")
+        return with_restored_norms(graph, options)
     if options.precision == "qas":
         return _qas_model.quantized_model(graph, options)
     return _integer_model.integer_model(graph, options) if options.precision == "niti" else graph
