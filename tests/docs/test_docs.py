@@ -42,6 +42,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(found), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    """Those of the project, but in the laboratory, which tells of files that went, and where a name stands for any."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    rooms = "poetc|solvers|profiles|tests|bench|scripts|docs|demo"
+    for name in re.findall(rf"(?<![\w./-])((?:{rooms})/[\w./*{{-]*[\w*])", text):
+        if page.parent.name != "lab" and not re.search(r"[*{]|NEW", name):
+            assert (ROOT / name).exists() or (ROOT / "poetc" / name).exists(), f"{page.name}: {name}"
+
+
 def in_navigation(items: list[dict[str, Any]]) -> Iterator[str]:
     for item in items:
         for target in item.values():
