@@ -129,6 +129,11 @@ bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; 
 bench-poet: setup ## POET's own problems: its formulation beside poetc, same HiGHS, same run (POET_PROBLEMS=folder)
 	$(BIN)/python -m bench.poet --problems "$(POET_PROBLEMS)" $(BENCH_ARGS)
 
+.PHONY: papers
+papers: setup ## the tables of the papers behind this project; resumable: build/papers.jsonl, docs/results/papers.md
+	$(BIN)/python -m bench.papers run $(MODELS)/zoo $(BENCH_ARGS)
+	$(BIN)/python -m bench.papers page
+
 .PHONY: bench-zoo
 bench-zoo: setup-test ## analyze and solve every outside model file; resumable: build/zoo.csv
 	$(BIN)/python -m bench.zoo --models "$(MODELS)" $(BENCH_ARGS)
