@@ -13,7 +13,7 @@ SECONDS = Number(above=True)
 def _names(text: str) -> None:
     """An empty value is no list of names, and would be taken for the default."""
     if not text:
-        raise UsageError("--processors '': name processors, or or main for the main one alone")
+        raise UsageError("--processors '': name processors, or main for the main one alone")
 
 
 DEVICE = Option(
