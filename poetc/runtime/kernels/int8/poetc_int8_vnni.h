@@ -10,6 +10,8 @@
 
 #include <immintrin.h>
 
+#include "int8/poetc_int8_task.h"
+
 #define VNNI_ROWS 8
 #define VNNI_COLUMNS 16
 #define VNNI_MOST_COLUMNS 256  /* at once: the runs of a block are on the stack */
