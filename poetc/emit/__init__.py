@@ -1,5 +1,6 @@
 """C of programs: tables, firmware, and the layouts of a directory that a build system reads."""
 
+from poetc.boards import Numerics
 from poetc.emit._bundle_tables import switch_bytes
 from poetc.emit._code_size import FirmwareSize, firmware_size, is_measured, kernel_bytes
 from poetc.emit._emit import KIND as _EMITTED
@@ -37,6 +38,7 @@ __all__ = [
     "Layout",
     "Memory",
     "Module",
+    "Numerics",
     "Part",
     "Sections",
     "bank_sections",

@@ -235,8 +235,8 @@ def test_run_sets_counted_instructions_beside_the_predicted(board: str, tmp_path
     assert ended.code == 0, ended.err
     work = "cycles" if board == "mps2-an386" else "instructions"
     assert ended.json[f"{work}_predicted"] == pytest.approx(ended.json[work], rel=WITHIN)
-    fast = run("run", solved, "--on", f"qemu:{board}", "--steps", "1", "--numerics", "fast", "--json")
-    assert fast.json[f"{work}_predicted"] is None
+    fused = run("run", solved, "--on", f"qemu:{board}", "--steps", "1", "--numerics", "fused", "--json")
+    assert fused.json[f"{work}_predicted"] is None
 
 
 def test_firmware_that_measures_logs_what_fit_reads(tmp_path: Path) -> None:

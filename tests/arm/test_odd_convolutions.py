@@ -266,9 +266,9 @@ def test_rounding_errors_do_not_grow_with_the_planes(tmp_path: Path, monkeypatch
     check(shapes, "mps3-an547", "fast", tmp_path, positive=True)
 
 
-@pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
+@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "fused"), ("mps3-an547", "fast")])
 def test_what_is_compiled_for_a_debugger_computes_the_same(
-    board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Assembly asks for more registers than -O0 leaves."""
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
@@ -277,7 +277,7 @@ def test_what_is_compiled_for_a_debugger_computes_the_same(
     flags = target.flags.replace("-O2", "-O0")
     assert flags != target.flags
     monkeypatch.setitem(boards.TARGETS, target.name, replace(target, flags=flags))
-    check(KNOWN, board, "fast", tmp_path)
+    check(KNOWN, board, numerics, tmp_path)
 
 
 def test_winograds_filters_are_those_of_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

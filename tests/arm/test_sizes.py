@@ -104,7 +104,7 @@ def test_growth_is_told_by_name_and_share() -> None:
     [
         ("lm3s6965evb", "lenet", 12, "qemu-lm3s6965evb", "64KiB", "separate"),  # pages and checkpoints
         ("mps3-an547", "ds-cnn", 2, "qemu-mps2-an386", "60%", "fast"),
-        ("mps2-an386", "ds-cnn", 2, "qemu-mps2-an386", "60%", "fast"),
+        ("mps2-an386", "ds-cnn", 2, "qemu-mps2-an386", "60%", "fused"),
     ],
 )
 def test_other_programs_are_as_predicted(
