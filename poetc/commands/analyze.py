@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from poetc import frontend, training
+from poetc import frontend, passes, training
 from poetc.commands.encodings import offers_of
 from poetc.commands.pruned import pruned
 from poetc.commands.requests import (
@@ -84,6 +84,8 @@ def _streamed(
     progress: Progress,
 ) -> SmallestRam | None:
     """The same with as many operands streamed as can be; None where the store cannot do it, or it saves nothing."""
+    step = passes.for_small_ram(step)
+    problem = build_problem(step, profile, budget_bytes=0)
     streaming = Streaming(streams_of(step, profile=profile))
     if not streaming.is_open(problem):
         return None

@@ -35,6 +35,7 @@ from poetc.planning.saved import Offer
 from poetc.planning.search_log import SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.planning.streaming import OfferOf
+from poetc.planning.streaming import Streaming as Streams
 from poetc.planning.ways import ALONE, NO_WAYS, SIDE_BY_SIDE, Problems
 from poetc.program import OFFSET_LIMIT
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
@@ -157,6 +158,15 @@ def streams_of(*steps: TrainingGraph | None, profile: DeviceProfile | None) -> t
         return offer
 
     return () if profile is None else tuple(of(step, profile) for step in steps if step is not None)
+
+
+def must_stream(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> bool:
+    """Whether no schedule fits the budget unless operands pass through windows, which the device can do."""
+    streaming = Streams(streams_of(step, profile=profile))
+    if request.solver != ENGINE or not streaming.is_open(problem):
+        return False
+    planner = Planner(options=request.options, reductions=reductions(request.state_mode))
+    return planner.lower_bound_bytes(problem) > problem.budget_bytes
 
 
 def load_model(request: ModelRequest) -> Graph:

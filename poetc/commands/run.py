@@ -298,8 +298,11 @@ def _document(solved: Artifact, program: Program, firmware: measure.Firmware, ru
 
 def _written_bytes(program: Program) -> int:
     """The bytes that one step writes to the store, in whole blocks."""
-    pages = (program.pages[i.page] for i in program.instructions if isinstance(i, PageOut))
-    return sum(page.block_count for page in pages) * program.block_bytes
+    pages = [i.page for i in program.instructions if isinstance(i, PageOut)]
+    streamed = [i.blocks for i in program.instructions if isinstance(i, Call) and i.blocks is not None]
+    pages += [s.page for blocks in streamed for s in blocks.streams if s.source is None and s.page is not None]
+    whole = sum(program.pages[page].block_count for page in pages) * program.block_bytes
+    return whole + sum(blocks.rewritten_bytes for blocks in streamed)
 
 
 def _checkpoint_bytes(program: Program) -> int:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from poetc import reporting, solvers, training
+from poetc import passes, reporting, solvers, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
 from poetc.commands.band import band_of
@@ -22,6 +22,7 @@ from poetc.commands.requests import (
     limited,
     limits,
     load_model,
+    must_stream,
     paging_of,
     problem_of,
     read_problem,
@@ -193,6 +194,11 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
     ways = ways_of(request, problem, step, profile)
     problem, least = limited(request, problem, offers, ways)
+    if step is not None and profile is not None and not least and must_stream(request, step, profile, problem):
+        limit, step = problem, passes.for_small_ram(step)
+        graph = None if graph is None else passes.model_for_small_ram(graph)
+        problem = _with_limits(limit, problem_of(request, step, profile))
+        offers = encodings.offers_of(step, profile, problem, paging_of(request, profile))
     require_time(request, problem, ways)
     require_offsets(request, problem, step)
     progress("solving")
@@ -224,6 +230,18 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         step=None if step is None else encodings.made(step, solution.choices.saved),
         profile=profile,
         exact=step,
+    )
+
+
+def _with_limits(limit: Problem, problem: Problem) -> Problem:
+    """`problem` with the limits and the objective of another one."""
+    return replace(
+        problem,
+        budget_bytes=limit.budget_bytes,
+        deadline_ns=limit.deadline_ns,
+        write_limit_bytes=limit.write_limit_bytes,
+        objective=limit.objective,
+        paging=limit.paging,
     )
 
 

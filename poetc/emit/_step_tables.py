@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from poetc.devices.streaming import Dimension
 from poetc.emit._cprint import Pool, comment, floating, integer, table
-from poetc.program import Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space
+from poetc.program import Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space, Stream
 from poetc.runtime.layout import ALIGNMENT_BYTES
 
 
@@ -15,8 +16,11 @@ def _reference(operand: Operand) -> str:
 
 def _operands(instruction: Instruction) -> list[Operand]:
     if isinstance(instruction, Call) and instruction.blocks is not None:
-        blocks = instruction.blocks
-        return [*instruction.inputs, *instruction.outputs, *([blocks.own] if blocks.own else []), blocks.buffer]
+        blocks, operands = instruction.blocks, [*instruction.inputs, *instruction.outputs]
+        places = [operands[s.operand] for s in blocks.windows if s.page is None]
+        for stream in blocks.windows:
+            operands[stream.operand] = stream.window
+        return [*operands, *([blocks.own] if blocks.own else []), blocks.buffer, *places]
     if isinstance(instruction, Call):
         workspace = [instruction.workspace] if instruction.workspace else []
         return [*instruction.inputs, *instruction.outputs, *workspace]
@@ -51,21 +55,43 @@ class Pools:
         return lines
 
 
-WRITES = 3  # POETC_PAGE_WRITES of poetc_stream.c
+WRITES, FROM_RAM, TO_RAM = 3, 4, 5  # of poetc_stream.c, in place of a source
+
+
+def _source(stream: Stream) -> int:
+    if stream.page is None:
+        return TO_RAM if stream.form.writes else FROM_RAM
+    return WRITES if stream.source is None else int(stream.source)
+
+
+def _dimension(dimension: Dimension | None) -> list[int]:
+    if dimension is None:
+        return [-1, 0, 0, 1, 0, 0, 0]
+    span = dimension.span
+    return [dimension.axis, span.limit, span.mul, span.div, span.low, span.high, dimension.unit]
 
 
 def _block_ints(call: Call) -> list[int]:
     """The numbers of a step in blocks, as poetc_stream.c reads them."""
     blocks = call.blocks
     assert blocks is not None
-    own = [0] if blocks.own else []
-    steps = [step // ALIGNMENT_BYTES for step in blocks.steps] + own
-    found = [len(steps), blocks.count, len(blocks.streams), len(call.ints), blocks.buffer.type.size_bytes]
-    found += [blocks.begin, blocks.units, *steps]
-    for s in blocks.streams:
-        source = WRITES if s.source is None else int(s.source)
-        found += [s.operand, s.page, source, s.rows, s.row_bytes, s.bytes, s.last_bytes]
-    return [*found, *call.ints, *blocks.tail_ints]
+    lists = list(dict.fromkeys(blocks.ints))
+    numbers = [lists.index(ints) for ints in blocks.ints]
+    axes = list(zip(blocks.counts, blocks.units, blocks.extents, strict=True))
+    steps = [list(by_operand) for by_operand in blocks.steps]
+    if len(axes) == 1:  # no inner axis is one of a single block, which is the last
+        axes.append((1, 1, 1))
+        numbers = [n for n in numbers for _ in range(3)]
+        steps.append([0] * len(steps[0]))
+    found = [len(steps[0]) + bool(blocks.own), len(blocks.windows), len(call.ints), blocks.buffer.type.size_bytes]
+    found += [blocks.begin, *(n for axis in axes for n in axis), *numbers]
+    found += [step // ALIGNMENT_BYTES for pair in zip(*steps, strict=True) for step in pair]
+    found += [0, 0] * bool(blocks.own)
+    for s in blocks.windows:
+        form = s.form
+        found += [s.operand, -1 if s.page is None else s.page, _source(s), form.rows, form.pitch]
+        found += [*_dimension(form.outer), *_dimension(form.inner)]
+    return [*found, *(n for ints in lists for n in ints)]
 
 
 def step_rows(program: Program, pools: Pools) -> list[str]:

@@ -3,9 +3,10 @@
 import importlib
 import pkgutil
 
+from poetc.ops._blocks import kernel_of_block
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, Part, block_of
+from poetc.ops._cuts import WHOLE, Cut, Part, Range, Span, block_of, whole
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import Use, labels_of, sample
@@ -17,6 +18,7 @@ for _module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "WHOLE",
     "Bound",
     "Builder",
     "Cut",
@@ -24,10 +26,13 @@ __all__ = [
     "OpSpec",
     "Parameters",
     "Part",
+    "Range",
+    "Span",
     "Use",
     "Work",
     "bind",
     "block_of",
+    "kernel_of_block",
     "labels_of",
     "load_others",
     "register",
@@ -35,4 +40,5 @@ __all__ = [
     "sample",
     "spec",
     "view_roots",
+    "whole",
 ]

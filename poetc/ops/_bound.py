@@ -38,6 +38,15 @@ class Bound:
         return value
 
 
+SMALL_BYTES = (512 << 10) - 1  # operands of a microcontroller are no larger
+
+
+def operand_bytes_of(op: Bound) -> int:
+    """The bytes of all operands, by which kernels are chosen; with `small_ram` those of operands that fit there."""
+    size_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+    return min(size_bytes, SMALL_BYTES) if op.get_int("small_ram") else size_bytes
+
+
 def bind(op: Operator, tensors: Mapping[str, Any]) -> Bound:
     """`op` with the types of its tensors (`tensors` maps names to Tensor)."""
     return Bound(op.attributes, tuple(tensors[t].type for t in op.inputs), tuple(tensors[t].type for t in op.outputs))

@@ -17,6 +17,11 @@ def group_of(op: Bound) -> int:
     return op.get_int("group", 1)
 
 
+def is_depthwise(op: Bound, image: TensorType, output: TensorType) -> bool:
+    """Whether each channel is convolved by itself, into one channel."""
+    return group_of(op) > 1 and image.shape[1] == output.shape[1] == group_of(op)
+
+
 def geometry_of(op: Operator) -> dict[str, Attribute]:
     """The attributes that a convolution hands to its gradients."""
     return {name: op.attributes[name] for name in ("strides", "pads", "dilations", "group") if name in op.attributes}

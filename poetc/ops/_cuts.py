@@ -1,7 +1,7 @@
-"""The axes along which an operator's work may be cut into blocks, so that an operand passes through a window.
+"""The axes along which an operator's work may be cut into blocks, so that operands pass through windows.
 
 A kind declares its cuts. Workspace and traffic of a streamed operator follow from the declaration
-(`poetc.devices.streaming`), and so do the calls of its kernel (`poetc.codegen`). No kind writes them by hand.
+(`poetc.devices.streaming`), and so do the calls of its kernel (`poetc.program`). No kind writes them by hand.
 
 The rule of every declaration: a result of a block has the terms of the whole operator's sum, in the same order. So a
 cut changes no bit.
@@ -11,59 +11,148 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from poetc.graph import TensorType
 from poetc.ops._bound import Bound
+
+WHOLE = "whole"  # the cut that is none: one block, in which operands on the store have windows as large as they are
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of an operand, of `limit`, that units of an axis need: a band with its halo.
+
+    Units begin .. end - 1 need rows from (begin · mul + low) / div to ((end - 1) · mul + high) / div, both rounded
+    down, both included. The first block begins with row 0, and the last one has the last row.
+    """
+
+    limit: int
+    mul: int = 1
+    div: int = 1
+    low: int = 0
+    high: int = 0
+
+    def of(self, begin: int, end: int, extent: int) -> tuple[int, int]:
+        """The first row and the one behind the last, of units of an axis of `extent` units."""
+        first = 0 if begin == 0 else min(self.limit, max(0, (begin * self.mul + self.low) // self.div))
+        last = self.limit if end == extent else min(self.limit, ((end - 1) * self.mul + self.high) // self.div + 1)
+        return first, max(first, last)
+
+    @property
+    def has_halo(self) -> bool:
+        """Whether it differs from the units themselves."""
+        return (self.mul, self.div, self.low, self.high) != (1, 1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """An operand seen as [rows, extent of the cut, inner], in elements. A block is [rows, units, inner] of it.
 
-    `axis`: of the operand; None where it is cut as a flat array. `is_strided`: the kernel reads or writes a block where
-    it lies in the whole operand. Any other operand in RAM must have one row, so that a block of it lies together.
+    The kernel of a block finds that together. `axis`: of the operand; None where it is cut as a flat array. `span`: the
+    extent is another than that of the cut.
     """
 
     rows: int
     inner: int
     axis: int | None = None
-    is_strided: bool = False
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """An axis of `extent` units. `parts`: of the inputs, then of the outputs; None: a block has the whole operand."""
+    """An axis of `extent` units. `parts`: of the inputs, then of the outputs; None: a block has the whole operand.
+
+    Blocks have a multiple of `step` units. `within`: each block is cut along another axis, too. `binds`: the kernel of
+    a block is the kernel that the operator has for operands of its sizes. `fills`: blocks fill a result that is not cut
+    little by little, in its window.
+    """
 
     name: str
     extent: int
     parts: tuple[Part | None, ...]
+    step: int = 1
+    within: Cut | None = None
+    binds: bool = False
+    fills: bool = False
+
+    @property
+    def axes(self) -> tuple[Cut, ...]:
+        """The outer axis, and the one within if there is one."""
+        return (self,) if self.within is None else (replace(self, within=None), self.within)
+
+    @property
+    def title(self) -> str:
+        """Its name in a problem."""
+        return "/".join(axis.name for axis in self.axes)
+
+    def span(self, operand: int) -> Span:
+        """Of an operand that is cut."""
+        part = self.parts[operand]
+        return (part.span if part is not None else None) or Span(self.extent)
 
 
-def along(type: TensorType, axis: int, *, is_strided: bool = False) -> Part:
+def along(type: TensorType, axis: int, *, span: Span | None = None) -> Part:
     """The part of an operand that is cut along one of its axes."""
-    return Part(math.prod(type.shape[:axis]), math.prod(type.shape[axis + 1 :]), axis, is_strided)
+    return Part(math.prod(type.shape[:axis]), math.prod(type.shape[axis + 1 :]), axis, span)
 
 
-def flat(op: Bound, cut_inputs: int) -> Cut:
+def flat(op: Bound, cut_inputs: int, *, binds: bool = False) -> Cut:
     """The cut of an element-wise operator: its first `cut_inputs` inputs and all outputs, as flat arrays."""
     parts: list[Part | None] = [Part(1, 1)] * cut_inputs + [None] * (len(op.inputs) - cut_inputs)
-    return Cut("elements", op.inputs[0].elements, (*parts, *([Part(1, 1)] * len(op.outputs))))
+    return Cut("elements", op.outputs[0].elements, (*parts, *([Part(1, 1)] * len(op.outputs))), binds=binds)
 
 
-def block_of(op: Bound, cut: Cut, units: int) -> Bound:
-    """The operator that a block of `units` units is, for its work and its costs."""
+def whole(op: Bound) -> Cut:
+    """One block with all of every operand: any operator can read its operands from the store so."""
+    return Cut(WHOLE, 1, tuple(Part(1, t.elements) for t in (*op.inputs, *op.outputs)))
 
-    def typed(types: Sequence[TensorType], parts: Sequence[Part | None]) -> tuple[TensorType, ...]:
-        return tuple(_block_type(t, p, units) for t, p in zip(types, parts, strict=True))
 
+def on_axis(op: Bound, name: str, axes: Sequence[int | None], *, binds: bool = True) -> tuple[Cut, ...]:
+    """The cut of an operator along an axis of each operand, None where it has none; no cut of less than two units."""
+    types = (*op.inputs, *op.outputs)
+    extent = next(t.shape[a] for t, a in zip(types, axes, strict=True) if a is not None)
+    if extent < 2:
+        return ()
+    parts = tuple(None if a is None else along(t, a) for t, a in zip(types, axes, strict=True))
+    return (Cut(name, extent, parts, binds=binds),)
+
+
+def crossed(op: Bound, first: Cut, second: Cut) -> tuple[Cut, ...]:
+    """Each cut alone, and one within blocks of the other. None has less than two units.
+
+    Operands that the inner cut alone cuts are read again for each outer block: they are the smaller ones.
+    """
+    found = [cut for cut in (first, second) if cut.extent > 1]
+    if len(found) < 2:
+        return tuple(found)
+
+    def size_bytes(cut: Cut, other: Cut) -> int:
+        alone = (p is not None and q is None for p, q in zip(cut.parts, other.parts, strict=True))
+        return sum(t.size_bytes for t, is_cut in zip(op.inputs, alone, strict=False) if is_cut)
+
+    inner, outer = sorted((second, first), key=lambda c: size_bytes(c, second if c is first else first))
+    return (*found, replace(outer, within=inner))
+
+
+Range = tuple[int, int]
+
+
+def block_of(op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+    """The operator that a block is: for its work, its costs, and its kernel. `ranges`: its units along each axis."""
+    if cut.name == WHOLE:
+        return op
     count = len(op.inputs)
-    return Bound(op.attributes, typed(op.inputs, cut.parts[:count]), typed(op.outputs, cut.parts[count:]))
+    types = [*op.inputs, *op.outputs]
+    for axis, (begin, end) in zip(cut.axes, ranges, strict=True):
+        for n, part in enumerate(axis.parts):
+            if part is not None:
+                first, last = axis.span(n).of(begin, end, axis.extent)
+                types[n] = _block_type(types[n], part, last - first)
+    return Bound(op.attributes, tuple(types[:count]), tuple(types[count:]))
 
 
-def _block_type(type: TensorType, part: Part | None, units: int) -> TensorType:
-    if part is None:
-        return type
+def _block_type(type: TensorType, part: Part, units: int) -> TensorType:
     if part.axis is None:
         return TensorType((part.rows * units * part.inner,), type.dtype)
     return TensorType((*type.shape[: part.axis], units, *type.shape[part.axis + 1 :]), type.dtype)

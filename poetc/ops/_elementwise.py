@@ -15,6 +15,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
@@ -51,6 +52,10 @@ class Elementwise(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel(f"poetc_op_{snake(self.kind)}", Elements(op.outputs[0].elements), self.values(op))
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Each element by itself."""
+        return (flat(op, self.arity, binds=True),)
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return tuple((i, 0) for i in range(self.arity))

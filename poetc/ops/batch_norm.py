@@ -15,6 +15,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements, Planes
@@ -50,8 +51,16 @@ def _rstd(var: Any, epsilon: float) -> Any:
     return 1 / np.sqrt(var + var.dtype.type(epsilon))
 
 
+class OfChannels(OpSpec):
+    """Images have channels along axis 1, other operands are one number a channel."""
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By channels, each of which is normalised by itself."""
+        return on_axis(op, "channels", [0 if len(t.shape) == 1 else 1 for t in (*op.inputs, *op.outputs)])
+
+
 @register
-class BatchNormStats(OpSpec):
+class BatchNormStats(OfChannels):
     kind = "BatchNormStats"
     summary = "Mean and biased variance of x[N,C,...] per channel → mean[C], var[C]"
 
@@ -73,7 +82,7 @@ class BatchNormStats(OpSpec):
 
 
 @register
-class BatchNormApply(OpSpec):
+class BatchNormApply(OfChannels):
     kind = "BatchNormApply"
     summary = "scale · (x - mean) / sqrt(var + epsilon) + bias; epsilon, training (mean, var are the batch's), momentum"
 
@@ -117,7 +126,7 @@ class BatchNormApply(OpSpec):
 
 
 @register
-class BatchNormGradParams(OpSpec):
+class BatchNormGradParams(OfChannels):
     kind = "BatchNormGradParams"
     summary = "Gradients of the batch norm's scale and bias from (x, mean, var, gy); epsilon"
 
@@ -138,7 +147,7 @@ class BatchNormGradParams(OpSpec):
 
 
 @register
-class BatchNormGradInput(OpSpec):
+class BatchNormGradInput(OfChannels):
     kind = "BatchNormGradInput"
     summary = (
         "Gradient of the batch norm in x (batch statistics) from (x, mean, var, scale, gscale, gbias, gy); epsilon"
@@ -167,7 +176,7 @@ class BatchNormGradInput(OpSpec):
 
 
 @register
-class BatchNormGradInputFrozen(OpSpec):
+class BatchNormGradInputFrozen(OfChannels):
     kind = "BatchNormGradInputFrozen"
     summary = (
         "Gradient of the batch norm in x, statistics constant: gy · scale / sqrt(var + epsilon), from (var, scale, gy)"

@@ -14,15 +14,15 @@ from typing import Any
 from poetc.graph import Attribute, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._elementwise import Differentiable, snake
-from poetc.ops._registry import OpSpec, Work, register, spec
-from poetc.ops.batch_norm import planes_of
+from poetc.ops._registry import Work, register, spec
+from poetc.ops.batch_norm import OfChannels, planes_of
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Planes, SummedPlanes
 
 ACTIVATIONS = ("Relu", "LeakyRelu", "Clip", "HardSwish", "Silu")  # those of kernels/operators/batch_norm_activation.c
 
 
-class _Fused(OpSpec):
+class _Fused(OfChannels):
     """`activation` is a kind of ACTIVATIONS, or "" for none; its attributes and the batch norm's stand beside it."""
 
     def activation(self, op: Bound) -> Differentiable | None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
-from poetc.ops._bound import Bound
+from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._builder import Builder
 from poetc.ops._convolutions import (
     check_rank,
@@ -28,19 +28,16 @@ from poetc.ops._convolutions import (
     geometry_of,
     group_of,
     image_shape,
+    is_depthwise,
     output_shape,
     shape_of,
     weight_shape,
 )
-from poetc.ops._cuts import Cut, along
+from poetc.ops._cuts import Cut, Span, along, crossed
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution import conv_kernel, grad_input_kernel, grad_weight_kernel, makes_norm, with_norm
-
-
-def _operand_bytes(op: Bound) -> int:
-    return sum(t.size_bytes for t in (*op.inputs, *op.outputs))
 
 
 def _bias_gradient(b: Builder, gy: str, bias: str) -> str:
@@ -86,15 +83,23 @@ class Conv(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
         shape = shape_of(windows, group_of(op), op.inputs[0], op.outputs[0], len(op.inputs) > 2)
-        return conv_kernel(shape, _operand_bytes(op))
+        return conv_kernel(shape, operand_bytes_of(op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By output channels, each of which has sums of its own."""
-        _, w, *bias = op.inputs
+        """By output channels, each of which has sums of its own, and by rows of the output."""
+        x, w, *bias = op.inputs
+        (y,) = op.outputs
+        if is_depthwise(op, x, y):
+            parts = (along(x, 1), along(w, 0), *(along(b, 0) for b in bias), along(y, 1))
+            return (Cut("planes", w.shape[0], parts),)
         if group_of(op) != 1:
             return ()
-        parts = (None, along(w, 0), *(along(b, 0) for b in bias), along(op.outputs[0], 1))
-        return (Cut("outputs", w.shape[0], parts),)
+        outputs = Cut("outputs", w.shape[0], (None, along(w, 0), *(along(b, 0) for b in bias), along(y, 1)))
+        windows = Windows.of(op, w.shape[2:])
+        stride, reach, top = windows.strides[0], windows.extent[0] - 1, windows.pads[0]
+        span = Span(x.shape[2], mul=stride, low=-top, high=max(reach, stride - 1) - top)
+        rows = (along(x, 2, span=span), None, *(None for _ in bias), along(y, 2))
+        return crossed(op, outputs, Cut("output_rows", y.shape[2], rows))
 
 
 @register
@@ -118,14 +123,24 @@ class ConvGradInput(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
         shape = shape_of(windows, group_of(op), op.outputs[0], op.inputs[0], False)
-        return grad_input_kernel(shape, _operand_bytes(op))
+        return grad_input_kernel(shape, operand_bytes_of(op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By channels of the image. A sum goes over all output channels first, then over taps: it is never cut."""
-        w = op.inputs[1]
+        """By channels and rows of the image. A sum over output channels, then over taps, is never cut."""
+        gy, w = op.inputs
+        (gx,) = op.outputs
+        if is_depthwise(op, gx, gy):
+            return (Cut("planes", w.shape[0], (along(gy, 1), along(w, 0), along(gx, 1))),)
         if group_of(op) != 1:
             return ()
-        return (Cut("channels", w.shape[1], (None, along(w, 1), along(op.outputs[0], 1))),)
+        channels = Cut("channels", w.shape[1], (None, along(w, 1), along(gx, 1)))
+        windows = Windows.of(op, w.shape[2:])
+        stride, reach, top = windows.strides[0], windows.extent[0] - 1, windows.pads[0]
+        if reach < stride - 1 and top % stride:
+            return (channels,)
+        span = Span(gy.shape[2], div=stride, low=top - reach + stride - 1, high=top)
+        rows = Cut("image_rows", gx.shape[2], (along(gy, 2, span=span), None, along(gx, 2)), step=stride)
+        return crossed(op, channels, rows)
 
 
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/operators/poetc_norm.h
@@ -194,17 +209,21 @@ class ConvGradWeight(OpSpec):
         return activation in NORM_ACTIVATIONS and makes_norm(self._kernel(op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By output channels."""
-        gy = op.inputs[1]
+        """By output channels, and by channels of the image."""
+        x, gy, *norm = op.inputs
+        (w,) = op.outputs
+        if is_depthwise(op, x, gy):
+            return (Cut("planes", w.shape[0], (along(x, 1), along(gy, 1), *(along(t, 0) for t in norm), along(w, 0))),)
         if group_of(op) != 1:
             return ()
-        parts = (None, along(gy, 1), *(None for _ in op.inputs[2:]), along(op.outputs[0], 0))
-        return (Cut("outputs", gy.shape[1], parts),)
+        outputs = Cut("outputs", gy.shape[1], (None, along(gy, 1), *(None for _ in norm), along(w, 0)))
+        channels = (along(x, 1), None, *(along(t, 0) for t in norm), along(w, 1))
+        return crossed(op, outputs, Cut("channels", x.shape[1], channels))
 
     def _kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.get_ints("kernel"))
         shape = shape_of(windows, group_of(op), op.inputs[0], op.inputs[1], False)
-        return grad_weight_kernel(shape, _operand_bytes(op))
+        return grad_weight_kernel(shape, operand_bytes_of(op))
 
 
 @register
@@ -280,4 +299,4 @@ class ConvTranspose(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])
         shape = shape_of(windows, group_of(op), op.outputs[0], op.inputs[0], len(op.inputs) > 2)
-        return grad_input_kernel(shape, _operand_bytes(op))
+        return grad_input_kernel(shape, operand_bytes_of(op))

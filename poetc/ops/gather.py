@@ -114,7 +114,7 @@ class Gather(_Gather):
         x = op.inputs[0]
         if gather_layout(op, x, op.inputs[1]).outer != 1:
             return ()
-        return (Cut("table", x.shape[0], (along(x, 0), None, None)),) if op.get_int("axis") == 0 else ()
+        return (Cut("table", x.shape[0], (along(x, 0), None, None), fills=True),) if op.get_int("axis") == 0 else ()
 
 
 @register

@@ -15,6 +15,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import BiasedRows, Groups, Rows
@@ -56,8 +57,23 @@ def _grad_rows(xhat: Any, g: Any, rstd: Any) -> Any:
     return rstd * (g - g.mean(axis=1, keepdims=True) - xhat * (g * xhat).mean(axis=1, keepdims=True))
 
 
+class _OfRows(OpSpec):
+    """Rows are normalised, each by itself. Operands with numbers for each row have x's axes before `axis`."""
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along the first of those axes of any length."""
+        x = op.inputs[0].shape
+        rows = x[: op.get_int("axis", -1) % len(x)]
+        axis = next((a for a, n in enumerate(rows) if n > 1), None)
+        if axis is None:
+            return ()
+        types = (*op.inputs, *op.outputs)
+        axes = [axis if len(t.shape) == len(x) and t.shape[: len(rows)] == rows else None for t in types]
+        return on_axis(op, "slices", axes)
+
+
 @register
-class LayerNorm(OpSpec):
+class LayerNorm(_OfRows):
     kind = "LayerNorm"
     summary = "Layer norm of x over the axes from axis on, scale, optional bias → y, mean, rstd; axis, epsilon"
 
@@ -107,7 +123,7 @@ def _gradients(
 
 
 @register
-class LayerNormGradInput(OpSpec):
+class LayerNormGradInput(_OfRows):
     kind = "LayerNormGradInput"
     summary = "Gradient of LayerNorm in x from (x, mean, rstd, scale, gy); axis"
 
@@ -155,7 +171,7 @@ class LayerNormGradParams(OpSpec):
 
 
 @register
-class RmsNorm(OpSpec):
+class RmsNorm(_OfRows):
     kind = "RmsNorm"
     summary = "scale · x / sqrt(mean(x²) + epsilon) over the axes from axis on → y, rstd; axis, epsilon"
 
@@ -191,7 +207,7 @@ class RmsNorm(OpSpec):
 
 
 @register
-class RmsNormGradInput(OpSpec):
+class RmsNormGradInput(_OfRows):
     kind = "RmsNormGradInput"
     summary = "Gradient of RmsNorm in x from (x, rstd, scale, gy); axis"
 

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poetc.graph import Attribute, Operator, TensorType
-from poetc.ops._bound import Bound
+from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, along
+from poetc.ops._cuts import Cut, along, crossed
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import collapse
 from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.matmul import PackedProduct, Strides, product_kernel, views_kernel
+from poetc.ops.kernels.matmul import Strides, product_kernel, views_kernel
 
 
 def _dims(op: Bound) -> tuple[int, int, int, bool, bool]:
@@ -117,25 +117,23 @@ class MatMul(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         m, n, k, trans_a, trans_b = _dims(op)
         loops = _batch_loops(op.inputs[0].shape[:-2], op.inputs[1].shape[:-2])
-        alpha, operand_bytes = op.get_float("alpha", 1.0), sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+        alpha, operand_bytes = op.get_float("alpha", 1.0), operand_bytes_of(op)
         return product_kernel((m, n, k), trans_a, trans_b, len(op.inputs) > 2, loops, alpha, operand_bytes)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By columns of b where that is one matrix, and by rows of the result where both are."""
+        """By columns of b where that is one matrix, and by rows of the result where a is one."""
         a, b, *bias = op.inputs
-        m, n, k, trans_a, trans_b = _dims(op)
-        packed = isinstance(self.kernel(op).parameters, PackedProduct)  # it has steps of its own for each operand
-        y = op.outputs[0]
-        found = []
-        if math.prod(b.shape[:-2]) == 1 and (packed or y.elements == n):
-            of_b = along(b, len(b.shape) - (2 if trans_b else 1))
-            of_y = along(y, len(y.shape) - 1, is_strided=packed)
-            found.append(Cut("columns", n, (None, of_b, *(along(t, 0) for t in bias), of_y)))
-        matrices = math.prod(a.shape[:-2]) == math.prod(b.shape[:-2]) == 1
-        if matrices and not bias and (packed or k == 1 or not trans_a):
-            of_a = along(a, len(a.shape) - (1 if trans_a else 2), is_strided=packed)
-            found.append(Cut("rows", m, (of_a, None, along(y, len(y.shape) - 2))))
-        return tuple(found)
+        m, n, _, trans_a, trans_b = _dims(op)
+        (y,) = op.outputs
+        of_b, of_y = along(b, len(b.shape) - (2 if trans_b else 1)), along(y, len(y.shape) - 1)
+        columns = Cut("columns", n, (None, of_b, *(along(t, 0) for t in bias), of_y))
+        of_a, of_y = along(a, len(a.shape) - (1 if trans_a else 2)), along(y, len(y.shape) - 2)
+        rows = Cut("rows", m, (of_a, None, *(None for _ in bias), of_y))
+        if math.prod(b.shape[:-2]) != 1:
+            return ()
+        if math.prod(a.shape[:-2]) != 1:
+            return (columns,) if n > 1 else ()
+        return crossed(op, columns, rows)
 
 
 @register

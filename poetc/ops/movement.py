@@ -15,6 +15,7 @@ from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel
@@ -37,6 +38,12 @@ class Movement(OpSpec):
     def strided_copy(self, op: Bound, sizes: Ints, strides: Ints, start: int = 0) -> Kernel:
         """y in row-major order over `sizes`, each element from x at start + index · strides."""
         return Kernel(f"poetc_op_copy{op.inputs[0].dtype.size_bytes}", StridedCopy(start, walk(sizes, strides)))
+
+
+def untouched(op: Bound, axes: Sequence[int]) -> tuple[Cut, ...]:
+    """The cut along the first of `axes` of any length. All operands have it alike."""
+    axis = next((a for a in axes if op.outputs[0].shape[a] > 1), None)
+    return () if axis is None else on_axis(op, "slices", [axis] * (len(op.inputs) + 1))
 
 
 def only(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
@@ -66,6 +73,11 @@ class Transpose(Movement):
         inverse = tuple(perm.index(i) for i in range(len(perm)))
         return [gy and b.emit1("Transpose", [gy], {"perm": inverse})]
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along the first axis of the result of any length."""
+        axis = next((a for a, n in enumerate(op.outputs[0].shape) if n > 1), None)
+        return () if axis is None else on_axis(op, "slices", [op.get_ints("perm")[axis], axis])
+
     def kernel(self, op: Bound) -> Kernel:
         strides = contiguous_strides(op.inputs[0].shape)
         return self.strided_copy(op, op.outputs[0].shape, tuple(strides[p] for p in op.get_ints("perm")))
@@ -91,6 +103,10 @@ class Slice(Movement):
         shape = b.type(op.inputs[0]).shape
         return [gy and b.emit1("SliceGrad", [gy], {**op.attributes, "shape": shape})]
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along an axis that is taken whole."""
+        return untouched(op, whole_axes(op))
+
     def kernel(self, op: Bound) -> Kernel:
         start, strides = slice_strides(op, op.inputs[0].shape)
         return self.strided_copy(op, op.outputs[0].shape, strides, start)
@@ -108,6 +124,12 @@ def check_slice(kind: str, op: Bound, shape: Ints) -> None:
         last = start + (size - 1) * step
         if step == 0 or size < 0 or (size > 0 and not (0 <= start < n and 0 <= last < n)):
             raise ValueError(f"{kind}: {size} elements from {start} in steps of {step} are not within {n}")
+
+
+def whole_axes(op: Bound) -> list[int]:
+    """The axes along which a slice, or its gradient, has all there is."""
+    taken = zip(op.inputs[0].shape, op.outputs[0].shape, slice_steps(op), strict=True)
+    return [a for a, (n, m, step) in enumerate(taken) if n == m and step == 1]
 
 
 def slice_index(op: Bound) -> tuple[Array, ...]:
@@ -138,6 +160,10 @@ class SliceGrad(Movement):
         gx = np.zeros(op.get_ints("shape"), inputs[0].dtype)
         gx[slice_index(op)] = inputs[0]
         return (gx,)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along an axis that is taken whole."""
+        return untouched(op, whole_axes(op))
 
     def kernel(self, op: Bound) -> Kernel:
         start, strides = slice_strides(op, op.outputs[0].shape)
@@ -189,6 +215,11 @@ class Concat(Movement):
             result.append(b.emit1("Slice", [gy], {"starts": starts, "sizes": t.shape}) if n else None)
             start += t.shape[axis]
         return result
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along another axis."""
+        rank = len(op.outputs[0].shape)
+        return untouched(op, [a for a in range(rank) if a != op.get_int("axis") % rank])
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_concat", blocks(op, op.inputs, op.outputs[0]))
@@ -262,6 +293,15 @@ class Expand(Movement):
     ) -> Sequence[str | None]:
         gy = only(grads, needed)
         return [gy and reduce_to(b, gy, b.type(op.inputs[0]).shape)]
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along the first axis of any length."""
+        x, shape = op.inputs[0].shape, op.outputs[0].shape
+        axis = next((a for a, n in enumerate(shape) if n > 1), None)
+        if axis is None:
+            return ()
+        own = axis - len(shape) + len(x)
+        return on_axis(op, "slices", [own if own >= 0 and x[own] > 1 else None, axis])
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.outputs[0].shape

@@ -10,6 +10,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._pools import (
     at_maxima,
     average_parameters,
@@ -26,8 +27,16 @@ from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 
 
+class _OfPlanes(OpSpec):
+    """Windows slide over planes of [N, C, H, W]."""
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By channels."""
+        return on_axis(op, "channels", [1] * (len(op.inputs) + len(op.outputs)))
+
+
 @register
-class MaxPool(OpSpec):
+class MaxPool(_OfPlanes):
     kind = "MaxPool"
     summary = "Maximum over windows → y, where (tap of the maximum); kernel, strides, pads, dilations, ceil_mode"
 
@@ -53,7 +62,7 @@ class MaxPool(OpSpec):
 
 
 @register
-class MaxPoolGrad(OpSpec):
+class MaxPoolGrad(_OfPlanes):
     kind = "MaxPoolGrad"
     summary = "Gradient of MaxPool from (where, gy); its attributes and input_size (h, w)"
 
@@ -75,7 +84,7 @@ class MaxPoolGrad(OpSpec):
 
 
 @register
-class AveragePool(OpSpec):
+class AveragePool(_OfPlanes):
     kind = "AveragePool"
     summary = "Mean over windows; kernel, strides, pads, dilations, ceil_mode, count_include_pad"
 
@@ -103,7 +112,7 @@ class AveragePool(OpSpec):
 
 
 @register
-class AveragePoolGrad(OpSpec):
+class AveragePoolGrad(_OfPlanes):
     kind = "AveragePoolGrad"
     summary = "Gradient of AveragePool from gy; its attributes and input_size (h, w)"
 

@@ -15,6 +15,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._elementwise import snake
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
@@ -94,6 +95,16 @@ class Reduction(OpSpec):
 
     def work(self, op: Bound) -> Work:
         return Work(flops=self.flops * op.inputs[0].elements)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along the first axis of any length that stays, where sums go along one axis."""
+        shape = op.inputs[0].shape
+        axes = axes_of(op, len(shape))
+        axis = next((a for a, n in enumerate(shape) if n > 1 and a not in axes), None)
+        if axis is None or len(reduction_walks(shape, axes).reduced.sizes) > 1:
+            return ()
+        kept = axis if op.attributes.get("keepdims", True) else axis - sum(a < axis for a in axes)
+        return on_axis(op, "slices", [axis, kept])
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape

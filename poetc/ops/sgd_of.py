@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from poetc.graph import TensorType
-from poetc.ops._bound import Bound
+from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._cuts import Cut
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
@@ -78,13 +78,17 @@ class SgdOf(OpSpec):
         more = len(part.outputs[0].shape) - len(op.inputs[0].shape)  # axes of one element before those of the weights
         if part.outputs[0].shape[max(0, more) :] != op.inputs[0].shape:
             return ()
-        found = []
-        for cut in spec(self.cost_like).cuts(part):
+
+        def descends(cut: Cut) -> Cut | None:
             *inputs, made = cut.parts
-            if made is not None and made.axis is not None and made.axis >= more:
-                of_weights = replace(made, axis=made.axis - more)
-                found.append(Cut(cut.name, cut.extent, (of_weights, *inputs, None, of_weights)))
-        return tuple(found)
+            within = descends(cut.within) if cut.within is not None else None
+            if made is None or made.axis is None or made.axis < more or (cut.within is not None and within is None):
+                return None
+            of_weights = replace(made, axis=made.axis - more)
+            return replace(cut, parts=(of_weights, *inputs, None, of_weights), within=within)
+
+        found = (descends(cut) for cut in spec(self.cost_like).cuts(part))
+        return tuple(cut for cut in found if cut is not None)
 
 
 def is_sgd_of(kind: str) -> bool:
@@ -152,14 +156,9 @@ class MatMulSgd(SgdOf):
         work = spec("MatMul").work(self.part(op))
         return Work(work.macs, work.flops + 2 * op.inputs[0].elements)
 
-    def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By rows of the weights: the packing kernel reads columns of a where they lie, the other one a row."""
-        packs = self._packed(self.part(op)) is not None
-        return super().cuts(op) if packs or op.inputs[1].shape[-2] == 1 else ()
-
     def kernel(self, op: Bound) -> Kernel:
         (k, m), n = op.inputs[1].shape[-2:], op.inputs[2].shape[-1]
-        operand_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
+        operand_bytes = operand_bytes_of(op)
         terms, fewer = self._packed(self.part(op)), functools.partial(self.fewer_columns, op)
         return sgd_kernel((m, n, k), terms, operand_bytes, fewer)
 

@@ -11,6 +11,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis
@@ -39,8 +40,18 @@ def _shift(x: Any, axis: int) -> Any:
     return x - np.where(np.isneginf(largest), x.dtype.type(0), largest)
 
 
+class _OfRows(OpSpec):
+    """Rows along `axis` are independent."""
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along the first axis before `axis` of any length."""
+        shape = op.inputs[0].shape
+        axis = next((a for a in range(_axis(op)) if shape[a] > 1), None)
+        return () if axis is None else on_axis(op, "slices", [axis] * (len(op.inputs) + 1))
+
+
 @register
-class Softmax(OpSpec):
+class Softmax(_OfRows):
     kind = "Softmax"
     summary = "exp(x) / Σ exp(x) along axis; zeros where all are -inf (attention that may look at nothing)"
     _symbol = "poetc_op_softmax"
@@ -83,7 +94,7 @@ class LogSoftmax(Softmax):
 
 
 @register
-class SoftmaxGrad(OpSpec):
+class SoftmaxGrad(_OfRows):
     kind = "SoftmaxGrad"
     summary = "y · (gy - Σ gy · y) along axis, from (y, gy)"
     _symbol = "poetc_op_softmax_grad"

@@ -23,7 +23,8 @@ from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import OperatorSpec, Problem, ScheduleError
 from poetc.scheduling.scope import ANY, Scope
 
-# For each streamed operator: its index, the units of a block, how many tensors it streams, and these. Nothing: ().
+# For each streamed operator: its index, the number of its alternative, how many tensors it streams, and these.
+# Nothing: ().
 Streams = tuple[int, ...]
 Made = dict[int, OperatorSpec]
 OfferOf = Callable[[Problem], Offer | None]
@@ -60,7 +61,7 @@ class Streaming(Reduction[Streams]):
             return
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in STREAMING.shares] + [0]
-        yield from dict.fromkeys(choice for limit in limits if (choice := self._streams(within(offer, limit))))
+        yield from dict.fromkeys(choice for limit in limits if (choice := _streams(offer, within(offer, limit))))
 
     def fix(self, problem: Problem, choice: Streams) -> Problem:
         offer = self._offer(problem)
@@ -72,11 +73,10 @@ class Streaming(Reduction[Streams]):
         streamed = {k: op for k, op in enumerate(solved.operators) if op.cut}
         if not streamed:
             return () if self.is_open(problem) else None
-        choice, offer = self._streams(streamed), self._offer(problem)
+        offer = self._offer(problem)
         if offer is None or [op.name for op in problem.operators] != [op.name for op in solved.operators]:
             raise ScheduleError(None, "it streams operands, which the problem does not offer")
-        _decoded(offer, choice)
-        return choice
+        return _streams(offer, streamed)
 
     def restore(self, problem: Problem, choice: Streams, solution: Solution) -> Solution:
         """A bound of no more than computing once holds whatever is streamed."""
@@ -155,15 +155,7 @@ class Streaming(Reduction[Streams]):
 
     def _least(self, problem: Problem) -> Streams:
         offer = self._offer(problem)
-        return () if offer is None or not offer.is_possible else self._streams(within(offer, 0))
-
-    def _streams(self, made: Made) -> Streams:
-        """As a choice."""
-        found: list[int] = []
-        for k, op in sorted(made.items()):
-            tensors = sorted({*op.reads_store, *op.writes_store})
-            found += [k, op.block, len(tensors), *tensors]
-        return tuple(found)
+        return () if offer is None or not offer.is_possible else _streams(offer, within(offer, 0))
 
     def _offer(self, problem: Problem) -> Offer | None:
         for known, offer in self._made:
@@ -174,17 +166,32 @@ class Streaming(Reduction[Streams]):
         return offer
 
 
+def _streams(offer: Offer, made: Made) -> Streams:
+    """As a choice. ScheduleError for an operator that is not offered."""
+    found: list[int] = []
+    for k, op in sorted(made.items()):
+        tensors = sorted({*op.reads_store, *op.writes_store})
+        offered = [_form(a) for a in offer.alternatives(k, frozenset(tensors))]
+        if _form(op) not in offered:
+            name = offer.problem.operators[k].name
+            raise ScheduleError(None, f"{name!r} in blocks of {op.block} along {op.cut} is no alternative of it")
+        found += [k, offered.index(_form(op)), len(tensors), *tensors]
+    return tuple(found)
+
+
+def _form(op: OperatorSpec) -> tuple[str, int, int, str]:
+    return op.cut, op.block, op.inner_block, op.kernel
+
+
 def _decoded(offer: Offer, choice: Streams) -> Made:
     """The operators of a choice. ScheduleError for one that is not offered."""
     made, at = {}, 0
     while at < len(choice):
-        k, units, count = choice[at : at + 3]
-        streamed = frozenset(choice[at + 3 : at + 3 + count])
-        op = next((op for op in offer.alternatives(k, streamed) if op.block == units), None)
-        if op is None:
-            name = offer.problem.operators[k].name
-            raise ScheduleError(None, f"{name!r} in blocks of {units} is no alternative of it")
-        made[k], at = op, at + 3 + count
+        k, number, count = choice[at : at + 3]
+        offered = offer.alternatives(k, frozenset(choice[at + 3 : at + 3 + count]))
+        if not 0 <= number < len(offered):
+            raise ScheduleError(None, f"{offer.problem.operators[k].name!r} has no alternative {number}")
+        made[k], at = offered[number], at + 3 + count
     return made
 
 
@@ -202,7 +209,8 @@ def within(offer: Offer, limit_bytes: int) -> Made:
     A tensor that an operator makes and others read is on the store for all of them, or for none.
     """
     problem = offer.problem
-    candidates = {t for t in offer.maker if _can_be_token(offer, t)}
+    state = {old for op in problem.operators for old in (p.output for p in op.in_place if p.required)}
+    candidates = {t for t in offer.maker if t not in state and _can_be_token(offer, t)}
     tokens: frozenset[int] = frozenset()
     while True:
         made: Made = {}
@@ -229,18 +237,12 @@ def within(offer: Offer, limit_bytes: int) -> Made:
 
 
 def _can_be_token(offer: Offer, t: int) -> bool:
-    """Whether its maker can write it to the store, and each of its readers can read it there."""
-    problem, alone = offer.problem, frozenset([t])
+    """Whether it may be on the store alone: an operator makes it, others read it, and it ends with the step."""
+    problem = offer.problem
     tensor = problem.tensors[t]
-    readers = offer.readers.get(t, [])
-    if tensor.initial or t in offer.results or not readers or tensor.size_bytes <= problem.alignment_bytes:
+    if tensor.initial or t in offer.results or t not in offer.readers:
         return False
-    state = {old for op in problem.operators for old in (p.output for p in op.in_place if p.required)}
-    if t in state or not tensor.pageable:
-        return False
-    return all(offer.alternatives(k, alone | _versions(offer, k)) for k in readers) and bool(
-        offer.alternatives(offer.maker[t], alone)
-    )
+    return tensor.pageable and tensor.size_bytes > problem.alignment_bytes
 
 
 def _versions(offer: Offer, k: int) -> frozenset[int]:
@@ -257,20 +259,22 @@ def _best(offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], lim
     versions = _versions(offer, k)
     read = [t for t in op.inputs if offer.is_state(t) and t not in versions]
     read.sort(key=lambda t: -problem.tensors[t].size_bytes)
-    groups = [versions] if versions else []  # all of them: a bad block must not reach state in RAM
-    groups += [frozenset([t]) for t in read if problem.tensors[t].size_bytes > problem.alignment_bytes]
+    read = [t for t in read if problem.tensors[t].size_bytes > problem.alignment_bytes]
+    streamed = own | versions  # all versions: a bad block must not reach state in RAM
+    sets = [streamed] if streamed else []
+    sets += [streamed | frozenset(read[: n + 1]) for n in range(len(read))]
+    if own and versions:
+        sets.insert(0, own)
     best: OperatorSpec | None = None
-    streamed = own
-    for group in ([frozenset[int]()] if own and not versions else []) + groups:
-        found = offer.alternatives(k, streamed | group)
-        if not found:
-            continue
+    for chosen in sets:
+        found = offer.alternatives(k, chosen)
         fitting = [f for f in found if _needs(problem, f, tokens) <= limit_bytes]
-        least = fitting[-1] if fitting else min(found, key=lambda f: _needs(problem, f, tokens))
-        if best is None or _needs(problem, least, tokens) < _needs(problem, best, tokens):
-            best, streamed = least, streamed | group
         if fitting:
+            best = min(fitting, key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
             break
+        for alternative in found:
+            if best is None or _needs(problem, alternative, tokens) < _needs(problem, best, tokens):
+                best = alternative
     if best is None or (not own and _needs(problem, best, tokens) >= _needs(problem, op, tokens)):
         return None
     return best

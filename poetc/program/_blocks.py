@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from poetc.devices.streaming import Blocks as Cuts
 from poetc.devices.streaming import blocks_of
 from poetc.graph import DType, Operator, TensorType
-from poetc.ops import Bound, spec
+from poetc.ops import Bound, spec, whole
 from poetc.ops.kernels.blocks import begin_of
 from poetc.program._ir import Blocks, Call, Operand, PageSource, Space, Stream
 from poetc.scheduling import OperatorSpec, Problem
@@ -21,20 +21,26 @@ def blocks_in(
     streamed = {problem.tensors[t].name for t in (*wanted.reads_store, *wanted.writes_store)}
     numbers = frozenset(n for n, name in enumerate(names) if name in streamed)
     kind = spec(op.kind)
-    cut = next((c for c in kind.cuts(bound) if c.name == wanted.cut), None)
+    cut = next((c for c in (*kind.cuts(bound), whole(bound)) if c.title == wanted.cut), None)
     kernel = next((k for k in kind.kernels(bound) if k.name == wanted.kernel), None)
-    if cut is None or kernel is None:
+    units = (wanted.block, wanted.inner_block) if wanted.inner_block else (wanted.block,)
+    if cut is None or kernel is None or len(units) != len(cut.axes):
         return None
-    return blocks_of(op, bound, cut, kernel, numbers, names, wanted.block, store_block)
+    return blocks_of(op.kind, bound, cut, kernel, numbers, names, units, store_block)
 
 
-def _steps(bound: Bound, blocks: Cuts) -> tuple[int, ...]:
+def _steps(bound: Bound, blocks: Cuts) -> tuple[tuple[int, ...], ...]:
     """The bytes by which each operand moves from one block to the next: 0 in a window, or where it is not cut."""
-    streamed = {s.operand for s in blocks.streams}
+    windows = {s.operand for s in blocks.streams}
     types = (*bound.inputs, *bound.outputs)
     return tuple(
-        0 if part is None or number in streamed else blocks.units * part.inner * type.dtype.size_bytes
-        for number, (type, part) in enumerate(zip(types, blocks.cut.parts, strict=True))
+        tuple(
+            0
+            if part is None or number in windows or units >= axis.extent
+            else units * part.inner * type.dtype.size_bytes
+            for number, (type, part) in enumerate(zip(types, axis.parts, strict=True))
+        )
+        for axis, units in zip(blocks.cut.axes, blocks.units, strict=True)
     )
 
 
@@ -45,41 +51,41 @@ def call_in_blocks(
     workspace: Operand,
     places: Mapping[int, Operand],
     pages: Mapping[str, int],
+    rewritten_bytes: int,
     sources: Mapping[str, PageSource],
 ) -> Call:
-    """The call. `places`: of the operands that are not streamed. `pages`, `sources`: by tensor, of those that are."""
+    """The call. `places`: of the operands in RAM. `pages`, `sources`: by tensor, of those on the store."""
     begin = workspace.offset_bytes
-    windows = {s.operand: begin + at for s, at in zip(blocks.streams, blocks.windows, strict=True)}
-    tensors = {s.operand: s.tensor for s in blocks.streams}
-    operands = [
-        places[n] if n in places else Operand(Space.STORE, windows[n], type, tensors[n])
-        for n, type in enumerate((*bound.inputs, *bound.outputs))
-    ]
+    types = (*bound.inputs, *bound.outputs)
     streams = []
-    for s in blocks.streams:
-        sizes = s.unit_bytes * blocks.units, s.unit_bytes * (blocks.last if blocks.count > 1 else blocks.units)
-        source = None if s.writes else sources[s.tensor]
-        streams.append(Stream(s.operand, pages[s.tensor], source, s.rows, s.row_bytes, *sizes))
-    own = blocks.kernel.workspace_bytes
+    for s, at in zip(blocks.streams, blocks.windows, strict=True):
+        window = Operand(Space.STORE, begin + at, types[s.operand], s.tensor)
+        source = None if s.writes or s.in_ram else sources[s.tensor]
+        streams.append(Stream(s.operand, None if s.in_ram else pages[s.tensor], source, window, s))
+    stored = {s.operand: s.window for s in streams if s.page is not None}
+    operands = [places[n] if n in places else stored[n] for n in range(len(types))]
+    own = blocks.own_bytes
     return Call(
         operator=op.name,
         kind=op.kind,
         attributes=op.attributes,
         inputs=tuple(operands[: len(op.inputs)]),
         outputs=tuple(operands[len(op.inputs) :]),
-        symbol=blocks.kernel.symbol,
-        ints=blocks.kernel.ints,
-        floats=blocks.kernel.floats,
+        symbol=blocks.kernels[-1].symbol,
+        ints=blocks.kernels[-1].ints,
+        floats=blocks.kernels[-1].floats,
         workspace=workspace,
         node=op.source,
         blocks=Blocks(
-            count=blocks.count,
-            steps=_steps(bound, blocks),
-            streams=tuple(streams),
-            tail_ints=blocks.tail.ints,
-            begin=begin_of(blocks.kernel),
+            counts=blocks.counts,
             units=blocks.units,
+            extents=tuple(axis.extent for axis in blocks.cut.axes),
+            steps=_steps(bound, blocks),
+            windows=tuple(streams),
+            ints=tuple(k.ints for k in blocks.kernels),
+            begin=begin_of(blocks.kernels[-1]),
             own=Operand(Space.ARENA, begin, TensorType((own,), DType.U8), "") if own else None,
             buffer=Operand(Space.ARENA, begin + blocks.buffer, TensorType((blocks.buffer_bytes,), DType.U8), ""),
+            rewritten_bytes=rewritten_bytes,
         ),
     )

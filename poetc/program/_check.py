@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 
 from poetc.errors import PoetcError
 from poetc.ops import Bound, spec
-from poetc.program._ir import Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
+from poetc.program._ir import Blocks, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space, Stream
 from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, page_bytes
 
 OFFSET_LIMIT = 1 << 32  # Offsets are uint32_t in the runtime.
@@ -199,17 +199,25 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
     low = call.workspace.offset_bytes
     high = low + call.workspace.type.size_bytes
     inside = [(b.offset_bytes, b.type.size_bytes) for b in (blocks.own, blocks.buffer) if b is not None]
-    windows = {operands[s.operand].offset_bytes: s.rows * s.bytes for s in blocks.streams}
-    spans = sorted([*inside, *windows.items()])
+    sizes = dict[int, int]()
+    for s in blocks.windows:
+        at = s.window.offset_bytes
+        sizes[at] = max(sizes.get(at, 0), _window_bytes(s, blocks, operands[s.operand], where))
+    spans = sorted([*inside, *sizes.items()])
     if any(a + size > b for (a, size), (b, _) in pairwise(spans)) or spans[0][0] < low or sum(spans[-1]) > high:
         raise ProgramError(f"{where}: its windows overlap, or lie outside its workspace")
-    for n, operand in enumerate(operands):
-        end = operand.offset_bytes + blocks.steps[n] * (blocks.count - 1)
-        if blocks.steps[n] % ALIGNMENT_BYTES or end >= operand.offset_bytes + max(1, operand.type.size_bytes):
-            raise ProgramError(f"{where}: blocks of {operand.tensor} begin outside it, or are not aligned")
+    for steps, count in zip(blocks.steps, blocks.counts, strict=True):
+        for operand, step in zip(operands, steps, strict=True):
+            if step % ALIGNMENT_BYTES or step * (count - 1) >= max(1, operand.type.size_bytes):
+                raise ProgramError(f"{where}: blocks of {operand.tensor} begin outside it, or are not aligned")
     for s in blocks.streams:
+        assert s.page is not None
         tensor, page = operands[s.operand].tensor, program.pages[s.page]
-        if s.rows * s.row_bytes != page.size_bytes or s.row_bytes != (blocks.count - 1) * s.bytes + s.last_bytes:
+        has_edges = s.form.has_edges(blocks.units, blocks.counts, program.block_bytes)
+        pieces = [s.form.pieces(r, blocks.extents)[1] for r in _firsts(blocks)]
+        if blocks.buffer.type.size_bytes < s.form.buffer_bytes(max(pieces), has_edges, program.block_bytes):
+            raise ProgramError(f"{where}: its buffer has no room for a piece of {tensor}")
+        if s.form.size_bytes != page.size_bytes:
             raise ProgramError(f"{where}: the blocks of {tensor} do not cover it")
         if s.source is None:
             continue
@@ -219,11 +227,44 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
             raise ProgramError(f"{where}: page {s.page} holds {found} of {s.source.name}, not {tensor}")
     for s in blocks.streams:
         if s.source is None:
-            if s.rows != 1 or (blocks.count > 1 and s.bytes % program.block_bytes):
-                raise ProgramError(f"{where}: writes pieces that are no whole blocks of the store")
+            assert s.page is not None
             stored[s.page] = operands[s.operand].tensor
             if program.pages[s.page].slots == 1:
                 given.pop(s.page, None)
+
+
+def _firsts(blocks: Blocks) -> Iterator[tuple[tuple[int, int], ...]]:
+    """The units of the first blocks and of the last ones along each axis: none is larger than all of these."""
+    ends = [
+        [(b, min(b + n, e)) for b in {0, min(n, (count - 1) * n), (count - 1) * n}]
+        for count, n, e in zip(blocks.counts, blocks.units, blocks.extents, strict=True)
+    ]
+    yield from product(*ends)
+
+
+def _window_bytes(stream: Stream, blocks: Blocks, operand: Operand, where: str) -> int:
+    """The most bytes of a block; ProgramError where blocks leave out rows of the operand, or are not all of it."""
+    rows, size = stream.form.rows, stream.form.pitch
+    whole = rows * size
+    for dimension in (stream.form.outer, stream.form.inner):
+        if dimension is None:
+            continue
+        axis, most, end = dimension.axis, 0, 0
+        units, extent = blocks.units[axis], blocks.extents[axis]
+        for begin in range(0, extent, units):
+            low, high = dimension.span.of(begin, min(begin + units, extent), extent)
+            if low > end or high < end:
+                raise ProgramError(f"{where}: blocks of {operand.tensor} leave out rows")
+            most, end = max(most, high - low), high
+        if end != dimension.span.limit:
+            raise ProgramError(f"{where}: blocks of {operand.tensor} leave out its end")
+        if dimension is stream.form.outer:
+            rows, whole = rows * most, whole * end
+        else:
+            size = most * dimension.unit
+    if whole != operand.type.size_bytes:
+        raise ProgramError(f"{where}: the windows of {operand.tensor} are of another size")
+    return rows * size
 
 
 def overlap(a: Operand, b: Operand) -> bool:

@@ -162,7 +162,7 @@ class Interpreter:
         if operand.space is not Space.STORE or call.blocks is None:
             return self._read(operand)
         stream = next(s for s in call.blocks.streams if s.operand == number)
-        assert stream.source is not None
+        assert stream.source is not None and stream.page is not None
         data = self._page_data(stream.page, stream.source)
         return np.frombuffer(data, operand.type.dtype.numpy).reshape(operand.type.shape)
 
@@ -170,6 +170,7 @@ class Interpreter:
         assert call.blocks is not None
         number = len(call.inputs) + call.outputs.index(operand)
         stream = next(s for s in call.blocks.streams if s.operand == number)
+        assert stream.page is not None
         self._write_page(stream.page, array.tobytes())
 
     def _write_page(self, page: int, data: bytes) -> None:

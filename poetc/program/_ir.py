@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from poetc.devices.streaming import Stream as Form
 from poetc.graph import Attribute, Role, TensorType
 
 
@@ -38,38 +39,43 @@ class PageSource(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An operand of a call whose blocks are read from a page, or written to it where `source` is None.
+    """An operand of a call whose blocks pass through a window: from a page, or to it where `source` is None.
 
-    A block is `rows` pieces of `bytes` (the last block: `last_bytes`), each `row_bytes` behind the one before.
+    `page` is None for an operand in RAM, whose blocks do not lie together. `form`: the pieces of each block.
     """
 
     operand: int  # its number among inputs, then outputs
-    page: int
+    page: int | None
     source: PageSource | None
-    rows: int
-    row_bytes: int
-    bytes: int
-    last_bytes: int
+    window: Operand
+    form: Form
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A call that runs its kernel once a block; the call has the kernel's numbers for a whole block.
+    """A call that runs its kernel once a block, along one axis or two, the second one within blocks of the first.
 
-    `steps`: the bytes by which each operand moves from block to block, 0 for one that stays and for windows. `own`: the
-    kernel's workspace. `begin`: which of the kernel's numbers is the first unit of a block, -1: none; a block has
-    `units`. `buffer`: for pieces that are no whole blocks of the store. Both lie in the call's workspace, as
-    the windows do.
+    `steps`: by axis, the bytes by which each operand moves from block to block, 0 for one that stays and for windows.
+    `ints`: the kernel's numbers for the first block, one in between, and the last one, by outer then inner axis. `own`:
+    the kernel's workspace. `begin`: which of the kernel's numbers is the first unit of a block, -1: none.
+    `buffer`: for pieces that are no whole blocks of the store. Both lie in the call's workspace, as the windows do.
     """
 
-    count: int
-    steps: tuple[int, ...]
-    streams: tuple[Stream, ...]
-    tail_ints: tuple[int, ...]  # of the last block
+    counts: tuple[int, ...]
+    units: tuple[int, ...]
+    extents: tuple[int, ...]
+    steps: tuple[tuple[int, ...], ...]
+    windows: tuple[Stream, ...]  # all of them
+    ints: tuple[tuple[int, ...], ...]
     begin: int
-    units: int
     own: Operand | None
     buffer: Operand
+    rewritten_bytes: int  # of blocks of the store that it writes again
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The operands on the store."""
+        return tuple(s for s in self.windows if s.page is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +238,7 @@ class Program:
     def updates_state(self) -> bool:
         """Whether a run makes a new version of any state (training), or none (inference)."""
         writes = (i.page for i in self.instructions if isinstance(i, PageOut))
-        streams = (s.page for i in self.instructions for s in streams_of(i) if s.source is None)
+        streams = (s.page for i in self.instructions for s in streams_of(i) if s.source is None and s.page is not None)
         written = itertools.chain(writes, streams)
         return any(b.final_tensor != b.name for b in self.state) or any(self.pages[p].slots == 2 for p in written)
 

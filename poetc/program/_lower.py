@@ -239,7 +239,7 @@ class Lowering:
             match action:
                 case Compute(operator=index):
                     call = self._call(operators[self.problem.operators[index].name], index, step, written)
-                    written.update(s.page for s in streams_of(call) if s.source is None)
+                    written.update(s.page for s in streams_of(call) if s.source is None and s.page is not None)
                     yield step, call
                 case PageOutStep(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
@@ -283,13 +283,14 @@ class Lowering:
         blocks = blocks_in(op, bound, wanted, self.problem, self.roots, self._block_bytes)
         workspace = self._workspace(index, step, wanted.workspace_bytes)
         if blocks is None or workspace is None or align(blocks.workspace_bytes) != wanted.workspace_bytes:
-            raise ProgramError(f"{op.name}: there are no such blocks of {wanted.block} {wanted.cut}; solve again")
-        pages = {s.tensor: self._page(s.tensor) for s in blocks.streams}
+            raise ProgramError(f"{op.name}: there are no blocks of {wanted.block} along {wanted.cut}; solve again")
+        stored = [s for s in blocks.streams if not s.in_ram]
+        pages = {s.tensor: self._page(s.tensor) for s in stored}
         sources = {t: self._source(t, page, written) for t, page in pages.items()}
-        whole = set(range(len(op.inputs) + len(op.outputs))) - {s.operand for s in blocks.streams}
+        whole = set(range(len(op.inputs) + len(op.outputs))) - {s.operand for s in stored}
         names = (*op.inputs, *op.outputs)
         places = {n: self._operand(names[n], step, written=n >= len(op.inputs)) for n in whole}
-        return call_in_blocks(op, bound, blocks, workspace, places, pages, sources)
+        return call_in_blocks(op, bound, blocks, workspace, places, pages, wanted.rewritten_bytes, sources)
 
     def _source(self, tensor: str, page: int, written: Collection[int]) -> PageSource:
         """The write of a page in which a reader finds this tensor."""

@@ -212,7 +212,7 @@ class _Replay:
         for t in op.outputs:
             self.enter(t, size[t])
         for t in op.writes_store:
-            self.write_to_store(t)
+            self.write_to_store(t, op.rewritten_bytes if t == op.writes_store[0] else 0)
         self.executions[index] += 1
         self.energy_pj += cost[1]
 
@@ -249,7 +249,7 @@ class _Replay:
         self.page_outs += 1
         self.energy_pj += tensor.page_out_pj
 
-    def write_to_store(self, t: int) -> None:
+    def write_to_store(self, t: int, more_bytes: int = 0) -> None:
         """Count a tensor that is written there whole, by a page-out or by a streamed operator."""
         tensor = self.tensors[t]
         if t not in self.store:
@@ -258,7 +258,7 @@ class _Replay:
         capacity = self.problem.store_capacity_bytes
         if capacity is not None and self.store_bytes > capacity:
             self.refuse(f"the store would hold {self.store_bytes} bytes, its capacity is {capacity}", tensor.name)
-        self.written_bytes += tensor.footprint_bytes
+        self.written_bytes += tensor.footprint_bytes + more_bytes
         limit = self.problem.write_limit_bytes
         if limit is not None and self.written_bytes > limit:
             self.refuse(f"{self.written_bytes} bytes would be written to the store, the limit is {limit}", tensor.name)

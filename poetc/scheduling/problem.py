@@ -122,7 +122,9 @@ class OperatorSpec:
     store, and those of `writes_store` written there, block by block through windows in its workspace. They are never in
     RAM. A tensor that it reads begins the step on the store; or an operator wrote it there, and it is among `inputs`. A
     tensor that it writes is among `outputs`, and has a size of 0 bytes in RAM. `replaces`: pairs of versions of state,
-    the one that it reads and the one that it writes. Costs include the transfers.
+    the one that it reads and the one that it writes. Costs include the transfers. Where `cut` names two axes, blocks
+    have `inner_block` units along the second one. `rewritten_bytes`: of blocks of the store that it writes again, since
+    pieces of a tensor share them.
     """
 
     name: str
@@ -143,6 +145,8 @@ class OperatorSpec:
     replaces: tuple[InPlace, ...] = ()
     cut: str = ""
     block: int = 0
+    inner_block: int = 0
+    rewritten_bytes: int = 0
 
     def cost_on(self, processor: int) -> tuple[int, int] | None:
         """Its time and energy on a processor, ns and pJ; None where it cannot run."""

@@ -15,7 +15,7 @@ def test_trains_a_weight_twice_as_large_as_its_ram(solve: Solve, tmp_path: Path)
     solved = solve("layers", 1, f"qemu-{BOARD}", "64KiB", "auto")
     largest = max(t.size_bytes for t in solved.artifact.graph.tensors.values() if t.role.is_state)
     streams = [s for i in solved.program.instructions for s in streams_of(i)]
-    assert largest > 2 * 65536 and any(s.source is None for s in streams) and any(s.rows > 1 for s in streams)
+    assert largest > 2 * 65536 and any(s.source is None for s in streams) and any(s.form.rows > 1 for s in streams)
     firmware = measure.build_firmware(solved.program, solved.values, BOARD, tmp_path, memory=solved.memory)
     assert firmware.stack_bound_bytes is not None and firmware.stack_bound_bytes <= solved.memory.stack_bytes
     run, expected = measure.execute(firmware, solved.batches(2)), solved.on_host(2)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import math
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from poetc.ops import Bound, Cut, Kernel, OpSpec, Part, registry, spec
+from poetc.graph import TensorType
+from poetc.ops import Bound, Cut, Kernel, OpSpec, Range, kernel_of_block, registry, spec
 from poetc.ops.kernels import packed_operands, turned, winograd
-from poetc.ops.kernels.blocks import beginning, block_kernel
+from poetc.ops.kernels.blocks import beginning
 from tests.ops.test_cases import CASES
 from tests.ops.test_low_workspace import PACKING, TURNED, WINOGRAD, fast_library
 from tests.support.kernels import (
@@ -30,10 +32,25 @@ _NO_CUTS = OpSpec.cuts
 CUT = [case for case in CASES if type(spec(case.kind)).cuts is not _NO_CUTS]
 
 
+Box = tuple[slice, ...]
+
+
+def _box(type: TensorType, cut: Cut, operand: int, ranges: list[Range]) -> tuple[tuple[int, ...], Box]:
+    """The shape in which an operand is cut, and its part in a block."""
+    parts = [(a, a.parts[operand], r) for a, r in zip(cut.axes, ranges, strict=True)]
+    is_flat = any(p is not None and p.axis is None for _, p, _ in parts)
+    shape = (type.elements,) if is_flat else type.shape
+    box = [slice(0, n) for n in shape]
+    for axis, part, (begin, end) in parts:
+        if part is not None:
+            box[part.axis or 0] = slice(*axis.span(operand).of(begin, end, axis.extent))
+    return shape, tuple(box)
+
+
 def run_blocks(
-    op: Bound, kind: str, inputs: list[AnyArray], cut: Cut, kernel: Kernel, units: int, lib: Library
-) -> list[AnyArray]:
-    """The outputs of `kernel`, run once a block of `units`. Cut operands have windows, but for strided ones."""
+    op: Bound, kind: str, inputs: list[AnyArray], cut: Cut, kernel: Kernel, units: tuple[int, ...], lib: Library
+) -> list[AnyArray] | None:
+    """The outputs of `kernel`, run once a block of so many units along each axis; None where it cannot be cut so."""
     types, count = (*op.inputs, *op.outputs), len(op.inputs)
     replaced = {o: i for i, o in spec(kind).must_alias}
     whole = [
@@ -41,16 +58,17 @@ def run_blocks(
         *(np.full(t.shape, np.nan if t.dtype.numpy == np.float32 else 0, t.dtype.numpy) for t in op.outputs),
     ]
     whole = [np.ascontiguousarray(a) for a in whole]
-    for begin in range(0, cut.extent, units):
-        here = min(units, cut.extent - begin)
-        made = block_kernel(kernel, cut.name, here)
-        assert made is not None
-        made = beginning(made, begin)
-        places, end = list[int](), 64
-        blocks = []
-        for n, (array, part) in enumerate(zip(whole, cut.parts, strict=True)):
-            seen = array if part is None or part.is_strided else _view(array, cut, part)[:, begin : begin + here]
-            blocks.append(np.ascontiguousarray(seen))
+    steps = [range(0, axis.extent, n) for axis, n in zip(cut.axes, units, strict=True)]
+    for begins in itertools.product(*steps):
+        ranges = [(b, min(b + n, axis.extent)) for b, n, axis in zip(begins, units, cut.axes, strict=True)]
+        made = kernel_of_block(kind, op, cut, kernel, ranges)
+        if made is None:
+            return None
+        made = beginning(made, begins[0])
+        places, end, blocks = list[int](), 64, []
+        for n, (array, type) in enumerate(zip(whole, types, strict=True)):
+            shape, box = _box(type, cut, n, ranges)
+            blocks.append(np.ascontiguousarray(array.reshape(shape)[box]))
             if n >= count and n - count in replaced:
                 places.append(places[replaced[n - count]])
                 continue
@@ -62,12 +80,7 @@ def run_blocks(
         for n, (place, block) in enumerate(zip(places, blocks, strict=False)):
             if n < count or n - count not in replaced:
                 arena[place : place + block.nbytes] = np.frombuffer(block.tobytes(), np.uint8)
-        refs = []
-        for n, place in enumerate(places[:-1]):
-            part = cut.parts[n]
-            step = begin * part.inner * types[n].dtype.size_bytes if part is not None and part.is_strided else 0
-            assert (place + step) % 16 == 0, "a block begins where kernels want it"
-            refs.append((place + step) // 16 << 1)
+        refs = [place // 16 << 1 for place in places[:-1]]
         refs += [places[-1] // 16 << 1] * bool(made.workspace_bytes)
         call = _Call(
             (ctypes.c_uint32 * len(refs))(*refs),
@@ -78,17 +91,11 @@ def run_blocks(
         )
         assert lib.function(made.symbol)(ctypes.byref(call)) == 0
         for n in range(count, len(types)):
-            part, block = cut.parts[n], blocks[n]
+            shape, box = _box(types[n], cut, n, ranges)
+            block = blocks[n]
             data = np.frombuffer(arena[places[n] : places[n] + block.nbytes].tobytes(), types[n].dtype.numpy)
-            if part is None or part.is_strided:
-                whole[n] = data.reshape(types[n].shape)
-            else:
-                _view(whole[n], cut, part)[:, begin : begin + here] = data.reshape(part.rows, here, part.inner)
+            whole[n].reshape(shape)[box] = data.reshape(block.shape)
     return whole[count:]
-
-
-def _view(array: AnyArray, cut: Cut, part: Part) -> AnyArray:
-    return array.reshape(part.rows, cut.extent, part.inner)
 
 
 def _aligned(size: int) -> AnyArray:
@@ -97,15 +104,16 @@ def _aligned(size: int) -> AnyArray:
     return storage[shift : shift + size]
 
 
-def sizes(op: Bound, cut: Cut) -> Iterator[int]:
-    """Units of blocks: the least where strided operands allow it, some, and a little less than all."""
-    step = 1
-    for type, part in zip((*op.inputs, *op.outputs), cut.parts, strict=True):
-        if part is not None and part.is_strided:
-            step = math.lcm(step, 16 // math.gcd(16, part.inner * type.dtype.size_bytes))
+def sizes(cut: Cut) -> Iterator[int]:
+    """Units of blocks along an axis: the least, some, and a little less than all."""
+    step = cut.step
     yield from dict.fromkeys(
         u for u in (step, 4 * step, cut.extent - 1 - (cut.extent - 1) % step) if 0 < u < cut.extent
     )
+
+
+def block_count(cut: Cut, units: tuple[int, ...]) -> int:
+    return math.prod(-(-axis.extent // n) for axis, n in zip(cut.axes, units, strict=True))
 
 
 def check(case: Case, libraries: tuple[Library, ...]) -> int:
@@ -113,18 +121,24 @@ def check(case: Case, libraries: tuple[Library, ...]) -> int:
     arrays = [a.astype(np.float32) if a.dtype.kind == "f" else a for a in case.arrays()]
     op, compared = bind_kind(case.kind, case.attributes, arrays), 0
     for cut in spec(case.kind).cuts(op):
-        assert len(cut.parts) == len(op.inputs) + len(op.outputs)
-        for type, part in zip((*op.inputs, *op.outputs), cut.parts, strict=True):
-            assert part is None or part.rows * cut.extent * part.inner == type.elements
+        for axis in cut.axes:
+            assert len(axis.parts) == len(op.inputs) + len(op.outputs)
+            for n, type in enumerate((*op.inputs, *op.outputs)):
+                part = axis.parts[n]
+                assert part is None or part.rows * axis.span(n).limit * part.inner == type.elements
         for kernel in spec(case.kind).kernels(op):
-            if block_kernel(kernel, cut.name, 1) is None:
-                continue
             for lib in libraries:
                 expected = run_kernel(case.kind, case.attributes, arrays, lib=lib, kernel=kernel)
-                for units in sizes(op, cut):
+                choices = itertools.product(*(sizes(axis) for axis in cut.axes))
+                few = [
+                    u for u in choices if math.prod(-(-a.extent // n) for a, n in zip(cut.axes, u, strict=True)) < 50
+                ]
+                for units in few[:3]:
                     found = run_blocks(op, case.kind, arrays, cut, kernel, units, lib)
+                    if found is None:
+                        continue
                     for a, b in zip(found, expected, strict=True):
-                        assert a.tobytes() == b.tobytes(), (str(case), cut.name, kernel.name, units)
+                        assert a.tobytes() == b.tobytes(), (str(case), cut.title, kernel.name, units)
                     compared += 1
     return compared
 

@@ -6,7 +6,7 @@ Blocks of terms stay as they are, so a result has the same sum. The rules are th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from poetc.ops.kernels import turned, winograd
 from poetc.ops.kernels.convolution import (
@@ -18,6 +18,7 @@ from poetc.ops.kernels.convolution import (
     window_strip,
 )
 from poetc.ops.kernels.convolution_shape import ConvolutionParameters
+from poetc.ops.kernels.depthwise import Depthwise
 from poetc.ops.kernels.kernel import Kernel, Parameters
 from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct, Product, SgdProduct
 from poetc.ops.kernels.packed_operands import panel_columns
@@ -26,14 +27,36 @@ from poetc.ops.kernels.rows import DescendingSlices, Elements, Slices, TableRows
 Sized = tuple[Parameters, int]  # and floats of workspace
 
 
-def block_kernel(kernel: Kernel, cut: str, units: int) -> Kernel | None:
-    """The kernel of `units` units along the axis `cut`; None where this kernel cannot be cut."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Units begin .. end - 1 of an axis of `extent`; of the operand with a halo, rows first .. last - 1."""
+
+    begin: int
+    end: int
+    extent: int
+    first: int
+    last: int
+
+    @property
+    def units(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+
+def block_kernel(kernel: Kernel, cut: str, block: Block) -> Kernel | None:
+    """The kernel of a block along the axis `cut`; None where this kernel cannot be cut."""
+    banded = _BANDS.get((cut, type(kernel.parameters)))
+    if banded is not None and kernel.repeats == 1:
+        return replace(kernel, parameters=banded(kernel, block))
     rule = _RULES.get((cut, type(kernel.parameters)))
     if rule is None and cut == "elements" and isinstance(kernel.parameters, Elements):
         rule = _elements
     if rule is None or kernel.repeats != 1:
         return None
-    parameters, floats = rule(kernel, units)
+    parameters, floats = rule(kernel, block.units)
     symbol = f"{kernel.symbol}_rows" if isinstance(parameters, TableRows) else kernel.symbol
     return replace(kernel, symbol=symbol, parameters=parameters, workspace_bytes=4 * floats)
 
@@ -75,6 +98,33 @@ def _channels(kernel: Kernel, units: int) -> Sized:
     return kernel.parameters_as(ConvolutionParameters).with_convolution(channels=units), kernel.workspace_bytes // 4
 
 
+def _planes(kernel: Kernel, units: int) -> Sized:
+    p = kernel.parameters_as(ConvolutionParameters)
+    return p.with_convolution(channels=units, outputs=units, group=units), kernel.workspace_bytes // 4
+
+
+def _output_rows(kernel: Kernel, block: Block) -> Parameters:
+    """Of Conv. The kernel of a plain pointwise convolution has an image of one long row."""
+    p = kernel.parameters_as(ConvolutionParameters)
+    c = p.convolution
+    if c.output_height != block.extent:
+        pixels = block.units * (c.output_width // block.extent)
+        return p.with_convolution(width=pixels, output_width=pixels)
+    top = block.first - (block.begin * c.stride_h - c.pad_top)
+    return p.with_convolution(height=block.rows, output_height=block.units, pad_top=top)
+
+
+def _image_rows(kernel: Kernel, block: Block) -> Parameters:
+    """Of ConvGradInput."""
+    p = kernel.parameters_as(ConvolutionParameters)
+    c = p.convolution
+    if c.height != block.extent:
+        pixels = block.units * (c.width // block.extent)
+        return p.with_convolution(width=pixels, output_width=pixels)
+    top = c.pad_top + block.begin - block.first * c.stride_h
+    return p.with_convolution(height=block.units, output_height=block.rows, pad_top=top)
+
+
 def _packed_channels(kernel: Kernel, units: int) -> Sized:
     p = kernel.parameters_as(PackedGradInput).with_convolution(channels=units)
     return replace(p, block_channels=min(p.block_channels, units)), kernel.workspace_bytes // 4
@@ -86,12 +136,22 @@ def _columns(kernel: Kernel, units: int) -> Sized:
 
 def _packed_columns(kernel: Kernel, units: int) -> Sized:
     p = kernel.parameters_as(PackedProduct)
-    strides = p.strides if p.strides.b_term == 1 else replace(p.strides, b_term=units)
-    return replace(p, columns=units, strides=strides), kernel.workspace_bytes // 4
+    b_term = 1 if p.strides.b_column != 1 else units
+    batch = tuple((extent, a, b, y * units // p.columns) for extent, a, b, y in p.batch)
+    strides = replace(p.strides, b_term=b_term, y_row=units)
+    return replace(p, columns=units, strides=strides, batch=batch), kernel.workspace_bytes // 4
 
 
 def _rows(kernel: Kernel, units: int) -> Sized:
     return replace(kernel.parameters_as(SgdProduct), rows=units), kernel.workspace_bytes // 4
+
+
+def _moved_rows(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(PackedSgdProduct), rows=units, a_step=units), kernel.workspace_bytes // 4
+
+
+def _moved_columns(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(SgdProduct), columns=units), kernel.workspace_bytes // 4
 
 
 def _product_rows(kernel: Kernel, units: int) -> Sized:
@@ -99,7 +159,9 @@ def _product_rows(kernel: Kernel, units: int) -> Sized:
 
 
 def _packed_rows(kernel: Kernel, units: int) -> Sized:
-    return replace(kernel.parameters_as(PackedProduct), rows=units), kernel.workspace_bytes // 4
+    p = kernel.parameters_as(PackedProduct)
+    a_term = 1 if p.strides.a_row != 1 else units
+    return replace(p, rows=units, strides=replace(p.strides, a_term=a_term)), kernel.workspace_bytes // 4
 
 
 def _table(kernel: Kernel, units: int) -> Sized:
@@ -108,6 +170,13 @@ def _table(kernel: Kernel, units: int) -> Sized:
     return TableRows(p.length, p.size, p.count, 0, units), kernel.workspace_bytes // 4
 
 
+_BANDS: dict[tuple[str, type[Parameters]], Callable[[Kernel, Block], Parameters]] = {
+    ("output_rows", ConvolutionParameters): _output_rows,
+    ("output_rows", PackedConvolution): _output_rows,
+    ("image_rows", ConvolutionParameters): _image_rows,
+    ("image_rows", PackedGradInput): _image_rows,
+}
+
 _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("outputs", ConvolutionParameters): _outputs,
     ("outputs", PackedConvolution): _outputs,
@@ -115,7 +184,11 @@ _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("outputs", PackedGradWeightSgd): _outputs_of_descent,
     ("outputs", turned.TurnedGradWeight): _outputs,
     ("outputs", winograd.WinogradConvolution): _outputs,
+    ("planes", ConvolutionParameters): _planes,
+    ("planes", Depthwise): _planes,
     ("channels", ConvolutionParameters): _channels,
+    ("channels", PackedGradWeight): _channels,
+    ("channels", PackedGradWeightSgd): _channels,
     ("channels", PackedGradInput): _packed_channels,
     ("channels", winograd.WinogradConvolution): _channels,
     ("columns", Product): _columns,
@@ -123,7 +196,9 @@ _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("rows", Product): _product_rows,
     ("rows", PackedProduct): _packed_rows,
     ("rows", SgdProduct): _rows,
-    ("rows", PackedSgdProduct): _rows,
+    ("rows", PackedSgdProduct): _moved_rows,
+    ("columns", SgdProduct): _moved_columns,
+    ("columns", PackedSgdProduct): _moved_columns,
     ("table", Slices): _table,
     ("table", DescendingSlices): _table,
 }

@@ -12,23 +12,44 @@
 #define MOST_STREAMS 12u
 #define MOST_REFS 20u
 #define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
-#define PAGE_WRITES 3 /* in place of a source */
 
-/* ints begin with the numbers of references, blocks, streams and of the kernel's own numbers, and the buffer's bytes.
- * There follow the place among the kernel's numbers of the block's first unit, or -1, and the units of a block.
- * Then come a step in units of POETC_ALIGN for each reference, and seven numbers for each stream. The kernel's numbers
- * follow, then those for the last block. The last of the references is the buffer. */
-enum { REFS, BLOCKS, STREAMS, NUMBERS, BUFFER, BEGIN, UNITS, STEPS };
+enum { WRITES = 3, FROM_RAM = 4, TO_RAM = 5 }; /* in place of a source */
 
-/* Rows of a page of `row_bytes`, of which a block has `bytes` each, the last block `last_bytes`. */
+/* ints begin with the numbers of references, streams and of the kernel's own numbers, and the buffer's bytes. There
+ * follows the place among the kernel's numbers of the block's first unit, or -1. For the outer and the inner axis come
+ * blocks, units of a block, and units. Nine numbers say which list of the kernel's numbers belongs to a block: a first
+ * one, one in between or a last one along each axis. Then come two steps in units of POETC_ALIGN for each reference,
+ * the streams, and the lists. The references are those of the operands, of the kernel's workspace if there is one, and
+ * of the buffer. Those of operands in RAM that have windows follow, in the order of their streams. */
+enum { REFS, STREAMS, NUMBERS, BUFFER, BEGIN, AXES, LISTS = AXES + 6, STEPS = LISTS + 9 };
+enum { BLOCKS, UNITS, EXTENT, AXIS_NUMBERS };
+
+/* The rows of an operand that units of an axis need. The first block begins with row 0, the last one ends with the last
+ * row. No axis: -1. */
 typedef struct {
-    int32_t operand, page, source, rows, row_bytes, bytes, last_bytes;
+    int32_t axis, limit, mul, div, low, high, unit; /* unit: bytes */
+} dimension;
+
+/* A page has rows of `pitch` bytes: `rows` of them, or as many for each row of the outer dimension. A block has of each
+ * row the piece that the inner dimension names, or all. */
+typedef struct {
+    int32_t operand, page, source, rows, pitch;
+    dimension outer, inner;
 } stream;
+#define STREAM_NUMBERS ((int32_t)(sizeof(stream) / sizeof(int32_t)))
+
+/* A block of a stream: pieces, bytes of each, and where the first one begins. `old`: bytes of each that were in the
+ * block before. */
+typedef struct {
+    uint32_t rows, bytes, first, old;
+} pieces;
 
 typedef struct {
     poetc_runtime *runtime;
+    const int32_t *ints;
     uint8_t *buffer;
     uint32_t buffer_bytes;
+    int32_t block[2]; /* the number of the block along each axis */
 } streaming;
 
 /* Polynomials over GF(2) modulo that of the CRC, bits reflected: bit 31 is 1. */
@@ -59,7 +80,80 @@ static uint32_t behind(uint32_t count)
 
 static const stream *stream_at(const int32_t *ints, int32_t index)
 {
-    return (const void *)(ints + STEPS + ints[REFS] + 7 * index);
+    return (const void *)(ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * index);
+}
+
+static int32_t clip(int32_t value, int32_t most)
+{
+    return value < 0 ? 0 : value > most ? most : value;
+}
+
+static int32_t floor_of(int32_t value, int32_t by)
+{
+    return value >= 0 ? value / by : -((by - 1 - value) / by);
+}
+
+/* The first row, and the one behind the last, of a block. */
+static int32_t first_row(const streaming *at, const dimension *d, int32_t block)
+{
+    const int32_t begin = block * at->ints[AXES + AXIS_NUMBERS * d->axis + UNITS];
+
+    return block == 0 ? 0 : clip(floor_of(begin * d->mul + d->low, d->div), d->limit);
+}
+
+static int32_t end_row(const streaming *at, const dimension *d, int32_t block)
+{
+    const int32_t *axis = at->ints + AXES + AXIS_NUMBERS * d->axis;
+    const int32_t last = (block + 1) * axis[UNITS] - 1;
+
+    return block == axis[BLOCKS] - 1 ? d->limit : clip(floor_of(last * d->mul + d->high, d->div) + 1, d->limit);
+}
+
+static pieces pieces_of(const streaming *at, const stream *s)
+{
+    pieces p = {(uint32_t)s->rows, (uint32_t)s->pitch, 0, 0};
+
+    if (s->outer.axis >= 0) {
+        const int32_t block = at->block[s->outer.axis], first = first_row(at, &s->outer, block);
+
+        p.rows *= (uint32_t)(end_row(at, &s->outer, block) - first);
+        p.first = (uint32_t)first * (uint32_t)s->outer.unit;
+    }
+    if (s->inner.axis >= 0) {
+        const int32_t block = at->block[s->inner.axis], first = first_row(at, &s->inner, block);
+
+        p.bytes = (uint32_t)(end_row(at, &s->inner, block) - first) * (uint32_t)s->inner.unit;
+        p.first += (uint32_t)first * (uint32_t)s->inner.unit;
+        if (block > 0 && s->outer.axis < 0) { /* its halo */
+            const int32_t before = end_row(at, &s->inner, block - 1);
+
+            p.old = before > first ? (uint32_t)(before - first) * (uint32_t)s->inner.unit : 0;
+        }
+    }
+    return p;
+}
+
+/* Whether a block follows the one before in one piece; of a page that is written, in whole blocks of the store. */
+static int is_sequence(const streaming *at, const stream *s)
+{
+    const int32_t *axis = at->ints + AXES + AXIS_NUMBERS * s->inner.axis;
+
+    if (s->outer.axis >= 0 || s->rows != 1)
+        return 0;
+    if (s->source != WRITES || s->inner.axis < 0 || axis[BLOCKS] == 1)
+        return 1;
+    return (uint32_t)(s->inner.unit * axis[UNITS]) % at->runtime->program->block_bytes == 0;
+}
+
+static uint32_t size_of(const stream *s)
+{
+    return (uint32_t)s->rows * (uint32_t)s->pitch * (uint32_t)(s->outer.axis >= 0 ? s->outer.limit : 1);
+}
+
+/* Whether another block along an axis is another block of this operand. */
+static int depends_on(const stream *s, int32_t axis)
+{
+    return s->outer.axis == axis || s->inner.axis == axis;
 }
 
 /* The version that a page must have or gets, and the slot: as page_in and page_out of poetc.c. */
@@ -108,39 +202,100 @@ static int read_piece(const streaming *at, const stream *s, uint32_t from, uint3
 }
 
 /* A block of a page into its window, and the CRC of its pieces, moved to their places. */
-static int read_block(const streaming *at, const stream *s, uint32_t offset, uint32_t bytes, uint8_t *window,
-                      uint32_t *crc)
+static int read_block(const streaming *at, const stream *s, uint8_t *window, uint32_t *crc)
 {
-    const uint32_t rows = (uint32_t)s->rows, row_bytes = (uint32_t)s->row_bytes;
-    const uint32_t row = rows > 1 ? behind(row_bytes) : 0;
+    pieces p = pieces_of(at, s);
+    const uint32_t pitch = (uint32_t)s->pitch, row = behind(pitch);
+    const uint32_t end = p.first + (p.rows - 1u) * pitch + p.bytes;
     uint32_t sum = 0, i;
 
-    for (i = 0; i < rows; i++, window += bytes) {
-        int err = read_piece(at, s, i * row_bytes + offset, bytes, window);
+    if (p.rows == 0 || p.bytes == 0)
+        return POETC_OK;
+    if (p.bytes == pitch) /* pieces follow each other */
+        p.bytes *= p.rows, p.rows = 1;
+    for (i = 0; i < p.rows; i++, window += p.bytes) {
+        int err = read_piece(at, s, p.first + i * pitch, p.bytes, window);
 
         if (err)
             return err;
-        if (rows == 1) { /* in sequence */
-            *crc = poetc_crc32(*crc, window, bytes);
+        if (is_sequence(at, s)) {
+            *crc = poetc_crc32(*crc, window + p.old, p.bytes - p.old);
             return POETC_OK;
         }
-        sum = times(sum, row) ^ poetc_crc32(0, window, bytes);
+        sum = times(sum, row) ^ poetc_crc32(0, window + p.old, p.bytes - p.old);
     }
-    *crc ^= times(sum, behind(row_bytes - offset - bytes));
+    *crc ^= times(sum, behind(size_of(s) - end));
     return POETC_OK;
 }
 
-/* The whole blocks of the store in a window. The rest, of the last window, comes with the trailer. */
-static int write_block(const streaming *at, const stream *s, uint32_t offset, uint32_t bytes, const uint8_t *window,
-                       uint32_t *crc)
+/* A piece that begins or ends within a block of the store, with the bytes around it as they are there. */
+static int write_piece(const streaming *at, const stream *s, uint32_t from, uint32_t count, const uint8_t *data)
 {
     const poetc_store *store = &at->runtime->config->store;
-    const uint32_t block = at->runtime->program->block_bytes, whole = bytes / block;
+    const uint32_t block = at->runtime->program->block_bytes, page = first_block(at, s);
+    const uint32_t begin = from / block, blocks = (from + count + block - 1u) / block - begin;
+    int err = POETC_OK;
 
-    *crc = poetc_crc32(*crc, window, bytes);
-    if (whole == 0)
+    if (from % block == 0 && count % block == 0)
+        return driver_code(store->page_out(store->context, page + begin, blocks, data));
+    if (from % block != 0)
+        err = store->page_in(store->context, page + begin, 1, at->buffer);
+    if (!err && (from + count) % block != 0 && (blocks > 1u || from % block == 0))
+        err = store->page_in(store->context, page + begin + blocks - 1u, 1, at->buffer + (blocks - 1u) * block);
+    if (err)
+        return driver_code(err);
+    memcpy(at->buffer + from % block, data, count);
+    return driver_code(store->page_out(store->context, page + begin, blocks, at->buffer));
+}
+
+/* A window into its page. Of one that is written in sequence only whole blocks of the store: the rest, of the last
+ * window, comes with the trailer. */
+static int write_block(const streaming *at, const stream *s, const uint8_t *window, uint32_t *crc)
+{
+    const poetc_store *store = &at->runtime->config->store;
+    const uint32_t block = at->runtime->program->block_bytes, pitch = (uint32_t)s->pitch, row = behind(pitch);
+    const pieces p = pieces_of(at, s);
+    const uint32_t end = p.first + (p.rows - 1u) * pitch + p.bytes;
+    uint32_t sum = 0, i;
+
+    if (p.rows == 0 || p.bytes == 0)
         return POETC_OK;
-    return driver_code(store->page_out(store->context, first_block(at, s) + offset / block, whole, window));
+    if (is_sequence(at, s)) {
+        *crc = poetc_crc32(*crc, window, p.bytes);
+        if (p.bytes / block == 0)
+            return POETC_OK;
+        return driver_code(
+            store->page_out(store->context, first_block(at, s) + p.first / block, p.bytes / block, window));
+    }
+    for (i = 0; i < p.rows; i++, window += p.bytes) {
+        int err = write_piece(at, s, p.first + i * pitch, p.bytes, window);
+
+        if (err)
+            return err;
+        sum = times(sum, row) ^ poetc_crc32(0, window, p.bytes);
+    }
+    *crc ^= times(sum, behind(size_of(s) - end));
+    return POETC_OK;
+}
+
+/* A block of an operand in RAM or flash into its window. */
+static void copy_block(const streaming *at, const stream *s, const uint8_t *whole, uint8_t *window)
+{
+    const pieces p = pieces_of(at, s);
+    uint32_t i;
+
+    for (i = 0; i < p.rows; i++, window += p.bytes)
+        memcpy(window, whole + p.first + i * (uint32_t)s->pitch, p.bytes);
+}
+
+/* A window into an operand in RAM. */
+static void copy_back(const streaming *at, const stream *s, uint8_t *whole, const uint8_t *window)
+{
+    const pieces p = pieces_of(at, s);
+    uint32_t i;
+
+    for (i = 0; i < p.rows; i++, window += p.bytes)
+        memcpy(whole + p.first + i * (uint32_t)s->pitch, window, p.bytes);
 }
 
 static void head_of(const streaming *at, const stream *s, uint8_t trailer[POETC_TRAILER])
@@ -169,114 +324,192 @@ static int check_page(const streaming *at, const stream *s, uint32_t crc)
                                                                                                   : POETC_ECORRUPT;
 }
 
-/* The rest of a page that is written, and its trailer. */
+/* The rest of a page that is written, and its trailer. `window`: with the last block. */
 static int finish_page(const streaming *at, const stream *s, uint32_t crc, const uint8_t *window)
 {
     const poetc_program *program = at->runtime->program;
     const poetc_store *store = &at->runtime->config->store;
     const uint32_t block = program->block_bytes, size = program->pages[s->page].size_bytes;
     const uint32_t rest = size % block, count = poetc_page_blocks(program, (uint32_t)s->page);
-    const uint32_t first = first_block(at, s);
+    const uint32_t first = first_block(at, s), shares = count - size / block == 1u && rest > 0;
     int err;
 
     memset(at->buffer, 0, block);
-    memcpy(at->buffer, window + (uint32_t)s->last_bytes / block * block, rest);
-    if (count - size / block == 2u) {
-        err = driver_code(store->page_out(store->context, first + count - 2u, 1, at->buffer));
+    if (is_sequence(at, s)) {
+        memcpy(at->buffer, window + pieces_of(at, s).bytes / block * block, rest);
+        if (count - size / block == 2u) {
+            err = driver_code(store->page_out(store->context, first + count - 2u, 1, at->buffer));
+            if (err)
+                return err;
+            memset(at->buffer, 0, block);
+        }
+    } else if (shares) { /* its data are there */
+        err = driver_code(store->page_in(store->context, first + count - 1u, 1, at->buffer));
         if (err)
             return err;
-        memset(at->buffer, 0, block);
+        memset(at->buffer + rest, 0, block - rest);
     }
     head_of(at, s, at->buffer + block - POETC_TRAILER);
     put_u32(at->buffer + block - 4u, crc);
     return driver_code(store->page_out(store->context, first + count - 1u, 1, at->buffer));
 }
 
-static uint8_t *window_of(const streaming *at, const poetc_ref *refs, const stream *s)
+static uint8_t *address_of(const streaming *at, poetc_ref ref)
 {
-    return (uint8_t *)at->runtime->config->arena + (size_t)(refs[s->operand] >> 1) * POETC_ALIGN;
+    return (uint8_t *)at->runtime->config->arena + (size_t)(ref >> 1) * POETC_ALIGN;
+}
+
+static const uint8_t *source_of(const streaming *at, poetc_ref ref)
+{
+    if (ref & POETC_REF_FLASH)
+        return (const uint8_t *)at->runtime->config->flash + (size_t)(ref >> 1) * POETC_ALIGN;
+    return address_of(at, ref);
+}
+
+/* The CRC of a page before its first byte. */
+static uint32_t begin_crc(const streaming *at, const stream *s)
+{
+    uint8_t head[POETC_TRAILER];
+    uint32_t crc;
+
+    head_of(at, s, head);
+    crc = poetc_crc32(0, head, 12);
+    return is_sequence(at, s) ? crc : times(crc, behind(at->runtime->program->pages[s->page].size_bytes));
+}
+
+/* Bring windows that are read up to date. A page that is read once for each outer block must have the same CRC each
+ * time. `again` is that of the passes after the first one. */
+static int read_windows(const streaming *at, const poetc_step *step, uint32_t *crc, uint32_t *again)
+{
+    const int32_t *ints = at->ints;
+    int32_t i, place = ints[REFS] + 1;
+
+    for (i = 0; i < ints[STREAMS]; i++) {
+        const stream *s = stream_at(ints, i);
+        uint8_t *window = address_of(at, step->refs[s->operand]);
+        const int is_new = depends_on(s, 1) || (at->block[1] == 0 && (depends_on(s, 0) || at->block[0] == 0));
+        const int repeats = at->block[0] > 0 && !depends_on(s, 0);
+        int err = POETC_OK;
+
+        if (s->source == FROM_RAM && is_new)
+            copy_block(at, s, source_of(at, step->refs[place]), window);
+        else if (s->source < WRITES && is_new) {
+            if (at->block[1] == 0 && repeats)
+                again[i] = begin_crc(at, s);
+            err = read_block(at, s, window, repeats ? &again[i] : &crc[i]);
+            if (!err && repeats && at->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1 && again[i] != crc[i])
+                err = POETC_ECORRUPT;
+        }
+        if (err)
+            return err;
+        place += s->source >= FROM_RAM;
+    }
+    return POETC_OK;
+}
+
+static int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
+{
+    const int32_t *ints = at->ints;
+    const int is_last = at->block[0] == ints[AXES + BLOCKS] - 1; /* of a result that blocks fill */
+    int32_t i, place = ints[REFS] + 1;
+
+    for (i = 0; i < ints[STREAMS]; i++) {
+        const stream *s = stream_at(ints, i);
+        uint8_t *window = address_of(at, step->refs[s->operand]);
+        int err = POETC_OK;
+
+        if (s->source >= WRITES && !depends_on(s, 0) && !depends_on(s, 1) && !is_last)
+            err = POETC_OK;
+        else if (s->source == TO_RAM)
+            copy_back(at, s, address_of(at, step->refs[place]), window);
+        else if (s->source == WRITES)
+            err = write_block(at, s, window, &crc[i]);
+        if (err)
+            return err;
+        place += s->source >= FROM_RAM;
+    }
+    return POETC_OK;
+}
+
+static int32_t third(int32_t block, int32_t blocks)
+{
+    return block == blocks - 1 ? 2 : block > 0;
+}
+
+/* The kernel on the windows of a block. */
+static int call_kernel(const streaming *at, const poetc_step *step)
+{
+    const int32_t *ints = at->ints, *axes = ints + AXES;
+    const int32_t *lists = ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * ints[STREAMS];
+    const int32_t which = 3 * third(at->block[0], axes[BLOCKS]) + third(at->block[1], axes[AXIS_NUMBERS + BLOCKS]);
+    poetc_ref refs[MOST_REFS];
+    int32_t own[MOST_NUMBERS], i;
+    poetc_call call;
+
+    for (i = 0; i < ints[REFS]; i++) {
+        const int32_t *steps = ints + STEPS + 2 * i;
+
+        refs[i] = step->refs[i] + 2u * (uint32_t)(at->block[0] * steps[0] + at->block[1] * steps[1]);
+    }
+    call.refs = refs;
+    call.ints = lists + ints[NUMBERS] * ints[LISTS + which];
+    call.floats = step->floats;
+    call.arena = at->runtime->config->arena;
+    call.flash = at->runtime->config->flash;
+#ifdef POETC_THREADS
+    call.share.part = call.share.parts = 0;
+    call.workspace = NULL;
+#endif
+    if (ints[BEGIN] >= 0) {
+        memcpy(own, call.ints, (size_t)ints[NUMBERS] * sizeof own[0]);
+        own[ints[BEGIN]] = at->block[0] * axes[UNITS];
+        call.ints = own;
+    }
+    return step->kernel(&call);
 }
 
 int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
 {
-    const int32_t *ints = step->ints, count = ints[REFS], blocks = ints[BLOCKS], streams = ints[STREAMS];
-    const int32_t *numbers = ints + STEPS + count + 7 * streams;
-    uint8_t *arena = runtime->config->arena, head[POETC_TRAILER];
-    streaming at = {runtime, arena + (size_t)(step->refs[count] >> 1) * POETC_ALIGN, (uint32_t)ints[BUFFER]};
-    poetc_ref refs[MOST_REFS];
-    int32_t own[MOST_NUMBERS];
-    uint32_t crc[MOST_STREAMS];
-    poetc_call call;
-    int32_t b, i;
+    const int32_t *ints = step->ints, count = ints[REFS], streams = ints[STREAMS];
+    streaming at = {runtime, ints, NULL, (uint32_t)ints[BUFFER], {0, 0}};
+    uint32_t crc[MOST_STREAMS], again[MOST_STREAMS];
+    int32_t *const i = &at.block[0], *const j = &at.block[1];
+    int32_t k;
     int err;
 
     if (count > (int32_t)MOST_REFS || streams > (int32_t)MOST_STREAMS ||
         (ints[BEGIN] >= 0 && ints[NUMBERS] > MOST_NUMBERS))
         return POETC_EINVAL;
+    at.buffer = address_of(&at, step->refs[count]);
     at.buffer[at.buffer_bytes - 1u] = 0; /* so that the memory that is touched does not depend on the pieces */
-    memcpy(refs, step->refs, (size_t)count * sizeof refs[0]);
-    for (i = 0; i < streams; i++) {
-        const stream *s = stream_at(ints, i);
+    for (k = 0; k < streams; k++) {
+        const stream *s = stream_at(ints, k);
 
-        head_of(&at, s, head);
-        crc[i] = poetc_crc32(0, head, 12);
-        if (s->rows > 1)
-            crc[i] = times(crc[i], behind(runtime->program->pages[s->page].size_bytes));
+        crc[k] = again[k] = s->source < FROM_RAM ? begin_crc(&at, s) : 0;
     }
-    call.refs = refs;
-    call.floats = step->floats;
-    call.arena = arena;
-    call.flash = runtime->config->flash;
-#ifdef POETC_THREADS
-    call.share.part = call.share.parts = 0;
-    call.workspace = NULL;
-#endif
-    for (b = 0; b < blocks; b++) {
-        const int is_last = b == blocks - 1;
-
-        for (i = 0; i < streams; i++) {
-            const stream *s = stream_at(ints, i);
-
-            if (s->source != PAGE_WRITES) {
-                err = read_block(&at, s, (uint32_t)(b * s->bytes), (uint32_t)(is_last ? s->last_bytes : s->bytes),
-                                 window_of(&at, refs, s), &crc[i]);
-                if (err)
-                    return err;
-            }
+    for (*i = 0; *i < ints[AXES + BLOCKS]; ++*i) {
+        for (*j = 0; *j < ints[AXES + AXIS_NUMBERS + BLOCKS]; ++*j) {
+            err = read_windows(&at, step, crc, again);
+            if (!err)
+                err = call_kernel(&at, step);
+            if (!err)
+                err = write_windows(&at, step, crc);
+            if (err)
+                return err;
         }
-        call.ints = is_last ? numbers + ints[NUMBERS] : numbers;
-        if (ints[BEGIN] >= 0) {
-            memcpy(own, call.ints, (size_t)ints[NUMBERS] * sizeof own[0]);
-            own[ints[BEGIN]] = b * ints[UNITS];
-            call.ints = own;
-        }
-        err = step->kernel(&call);
-        if (err)
-            return err;
-        for (i = 0; i < streams; i++) {
-            const stream *s = stream_at(ints, i);
-
-            if (s->source == PAGE_WRITES) {
-                err = write_block(&at, s, (uint32_t)(b * s->bytes), (uint32_t)(is_last ? s->last_bytes : s->bytes),
-                                  window_of(&at, refs, s), &crc[i]);
-                if (err)
-                    return err;
-            }
-        }
-        for (i = 0; i < count; i++)
-            refs[i] += 2u * (uint32_t)ints[STEPS + i];
     }
-    for (i = 0; i < streams; i++) {
-        const stream *s = stream_at(ints, i);
+    --*i, --*j; /* the last block, whose windows are there */
+    for (k = 0; k < streams; k++) {
+        const stream *s = stream_at(ints, k);
 
-        err = s->source != PAGE_WRITES ? check_page(&at, s, crc[i]) : POETC_OK;
+        err = s->source < WRITES ? check_page(&at, s, crc[k]) : POETC_OK;
         if (err)
             return err;
     }
-    for (i = 0; i < streams; i++) {
-        const stream *s = stream_at(ints, i);
+    for (k = 0; k < streams; k++) {
+        const stream *s = stream_at(ints, k);
 
-        err = s->source == PAGE_WRITES ? finish_page(&at, s, crc[i], window_of(&at, step->refs, s)) : POETC_OK;
+        err = s->source == WRITES ? finish_page(&at, s, crc[k], address_of(&at, step->refs[s->operand])) : POETC_OK;
         if (err)
             return err;
     }

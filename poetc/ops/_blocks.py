@@ -1,0 +1,26 @@
+"""The kernel of a block of an operator that is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from poetc.ops._bound import Bound
+from poetc.ops._cuts import WHOLE, Cut, Range, block_of
+from poetc.ops._registry import spec
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.blocks import Block, block_kernel
+
+
+def kernel_of_block(kind: str, op: Bound, cut: Cut, kernel: Kernel, ranges: Sequence[Range]) -> Kernel | None:
+    """Of the units `ranges` along each axis of `cut`; None where `kernel`, of the whole operator, cannot be cut."""
+    if cut.name == WHOLE:
+        return kernel
+    if cut.binds:
+        found = next((k for k in spec(kind).kernels(block_of(op, cut, ranges)) if k.name == kernel.name), None)
+        return None if found is None or found.repeats != kernel.repeats else found
+    made: Kernel | None = kernel
+    for axis, (begin, end) in zip(cut.axes, ranges, strict=True):
+        banded = next((n for n, p in enumerate(axis.parts) if p is not None and p.span is not None), None)
+        first, last = (begin, end) if banded is None else axis.span(banded).of(begin, end, axis.extent)
+        made = block_kernel(made, axis.name, Block(begin, end, axis.extent, first, last)) if made else None
+    return made
