@@ -17,10 +17,10 @@ enum { WRITES = 3, FROM_RAM = 4, TO_RAM = 5 }; /* in place of a source */
 
 /* ints begin with the numbers of references, streams and of the kernel's own numbers, and the buffer's bytes. There
  * follows the place among the kernel's numbers of the block's first unit, or -1. For the outer and the inner axis come
- * blocks, units of a block, and units. Nine numbers say which list of the kernel's numbers belongs to a block: a first
- * one, one in between or a last one along each axis. Then come two steps in units of POETC_ALIGN for each reference,
- * the streams, and the lists. The references are those of the operands, of the kernel's workspace if there is one, and
- * of the buffer. Those of operands in RAM that have windows follow, in the order of their streams. */
+ * blocks, units of a block, and units. Nine numbers say which list of the kernel's numbers a block has: a first one,
+ * one in between or a last one along each axis. Then come two steps in units of POETC_ALIGN for each reference, the
+ * streams, and the lists. The references are those of the operands, of the kernel's workspace if there is one, and of
+ * the buffer. Those of operands in RAM that have windows follow, in the order of their streams. */
 enum { REFS, STREAMS, NUMBERS, BUFFER, BEGIN, AXES, LISTS = AXES + 6, STEPS = LISTS + 9 };
 enum { BLOCKS, UNITS, EXTENT, AXIS_NUMBERS };
 
