@@ -22,6 +22,7 @@ from poetc.cli.completion import completion
 from poetc.cli.diff import diff
 from poetc.cli.emit import emit
 from poetc.cli.export import export
+from poetc.cli.import_gguf import import_gguf
 from poetc.cli.import_state import import_state
 from poetc.cli.importance import importance
 from poetc.cli.lock import lock
@@ -82,6 +83,7 @@ for command in (
     emit,
     run,
     export,
+    import_gguf,
     import_state,
     importance,
     validate,

@@ -361,6 +361,19 @@ def run_text(document: Mapping[str, Any]) -> str:
     return f"{lines}\n\n{table(('operator', 'kind', 'times', work, 'share'), rows)}"
 
 
+def gguf_text(document: Mapping[str, Any]) -> str:
+    """The result of an import of a GGUF file."""
+    return fields(
+        (
+            ("written to", document["out"]),
+            ("tokenizer", document["tokenizer"] or "none"),
+            ("model", f"{document['architecture']}, {document['layers']} layers of width {document['width']:,}"),
+            ("tokens", f"{document['vocabulary']:,}"),
+            ("tensors", ", ".join(f"{count} of {form}" for form, count in document["forms"].items())),
+        )
+    )
+
+
 def train_text(document: Mapping[str, Any]) -> str:
     """The result of a training."""
     epochs, best = document["epochs"], document["best_epoch"]

@@ -133,7 +133,9 @@ def _config(graph: Graph, updates: Updates) -> dict[str, Any]:
     modules = _by_module(graph, updates)
     rank = Counter(a.rank for a in modules.values()).most_common(1)[0][0]
     alpha = Counter(a.alpha for a in modules.values()).most_common(1)[0][0]
-    dropout = {a.dropout for a in modules.values()}
+    dropout, stable = {a.dropout for a in modules.values()}, {a.stable for a in modules.values()}
+    if len(stable) > 1:
+        raise UnsupportedModelError("--adapter: peft has rsLoRA for all adapters or none; give :rslora to each --lora")
     saved = {_module_of(key) for key in peft_names(graph, updates) if ".lora_" not in key}
     return {
         "alpha_pattern": {m: a.alpha for m, a in sorted(modules.items()) if a.alpha != alpha},
@@ -151,7 +153,7 @@ def _config(graph: Graph, updates: Updates) -> dict[str, Any]:
         "target_modules": sorted(modules),
         "task_type": None,
         "use_dora": False,
-        "use_rslora": False,
+        "use_rslora": stable.pop(),
     }
 
 

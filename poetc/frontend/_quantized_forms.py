@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -241,9 +242,8 @@ def matmul_of_few_bits(f: Floats, n: Node) -> None:
     if zeros is not None and zeros.dtype == np.uint8:
         zero = _unpacked(zeros.reshape(columns, -1), bits)[:, :blocks]
     elif zeros is not None:
-        raise Unsupported("zero points that are no integers")
-    names = [f.add(a, f"{n.inputs[1]}.{what}") for what, a in (("integers", w), ("scale", scale), ("zero", zero))]
-    real = f.emit("DequantizeLinear", names, axis=1, block_size=block)
+        zero = zeros.reshape(columns, blocks).astype(np.float32)
+    real = _decoded(f, n.inputs[1], w, scale, zero, 1, block)
     if blocks * block != k:
         ends = [f.add(np.array([v], np.int64), f"{real}.end") for v in (0, k, 1)]
         real = f.emit("Slice", [real, *ends])
@@ -269,10 +269,22 @@ def gather_of_few_bits(f: Floats, n: Node) -> None:
         zeros = np.full(scales.shape, 2 ** (bits - 1) if is_packed else 0, data.dtype)
     if scales.ndim != data.ndim or scales.shape[along] != -(-data.shape[along] // block) or zeros.shape != scales.shape:
         raise Malformed(f"scales of shape {list(scales.shape)} for blocks of {block} along {list(data.shape)}")
-    held = (("integers", data), ("scale", scales.astype(np.float32)), ("zero", zeros))
-    names = [f.add(a, f.fresh(f"{n.inputs[0]}.{what}")) for what, a in held]
-    real = f.emit("DequantizeLinear", names, axis=along, block_size=block)
+    real = _decoded(f, n.inputs[0], data, scales.astype(np.float32), zeros, along, block)
     f.emit("Gather", [real, n.inputs[1]], n.outputs[0], axis=n.get_int("gather_axis", 0))
+
+
+def _decoded(f: Floats, name: str, whole: Array, scale: Array, zero: Array, axis: int, block: int) -> str:
+    """The real numbers of stored codes; one tensor where a table and a head share them."""
+    digest = sha256()
+    for array in (whole, scale, zero):
+        digest.update(f"{array.shape} {array.dtype}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    key = ("codes", digest.digest(), axis, block)
+    if key not in f.weights:
+        parts = (("integers", whole), ("scale", scale), ("zero", zero))
+        names = [f.add(array, f.fresh(f"{name}.{what}")) for what, array in parts]
+        f.weights[key] = f.emit("DequantizeLinear", names, axis=axis, block_size=block)
+    return f.weights[key]
 
 
 def _unpacked(packed: Array, bits: int) -> Array:

@@ -142,6 +142,10 @@ def _codes(c: Importer, n: Node, stored: Value) -> Coded | None:
         return None
     given = c.array(c.value(n.inputs[2])) if n.has_input(2) else np.zeros((), stored.dtype)
     shape = given.reshape(-1, 1) if given.size in (1, rows) and given.ndim < 2 else given
+    if given.dtype.kind == "f":  # of MatMulNBits
+        bits = 4 if int(whole.max()) < 16 else 8
+        codes, points = pack(whole.astype(np.uint8), bits), np.ascontiguousarray(np.broadcast_to(shape, scales.shape))
+        return Coded(f"int{bits}", (rows, depth), codes, block, np.ascontiguousarray(scales), points.astype(np.float32))
     zeros = np.broadcast_to(shape, scales.shape).astype(np.int16) + _BIASES[stored.dtype.name]
     bits = 4 if stored.dtype.name.endswith("int4") or max(int(whole.max()), int(zeros.max())) < 16 else 8
     is_half = bool((zeros == 2 ** (bits - 1)).all())

@@ -20,7 +20,8 @@ class Coded:
 
     Integers: code q stands for (q - zero) · scale. A block of `block` numbers along a row has a scale and a zero point;
     without `zeros` zero is half of the range. `codes` [rows, bytes of a row], two numbers of 4 bits a
-    byte, the lower half first; `zeros` likewise. Floats of 16 bits have neither scales nor zeros, and `block` is 0.
+    byte, the lower half first; `zeros` likewise, or floats [rows, blocks]. Floats of 16 bits have
+    neither scales nor zeros, and `block` is 0.
     """
 
     form: str
@@ -28,7 +29,7 @@ class Coded:
     codes: Array
     block: int = 0
     scales: Array | None = None  # f32 [rows, blocks]
-    zeros: Array | None = None  # u8 [rows, bytes]
+    zeros: Array | None = None  # u8 [rows, bytes] or f32 [rows, blocks]
 
     @property
     def bits(self) -> int:
@@ -76,7 +77,8 @@ def decode(form: str, block: int, depth: int, codes: Array, scales: Array | None
         return (codes.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     assert scales is not None
     bits, blocks = BITS[form], scales.shape[1]
-    zero = np.full(scales.shape, 2 ** (bits - 1), np.float32) if zeros is None else unpack(zeros, bits, blocks)
+    zero = np.full(scales.shape, 2 ** (bits - 1), np.float32) if zeros is None else zeros
+    zero = unpack(zero, bits, blocks) if zero.dtype == np.uint8 else zero
     wide = [np.repeat(a.astype(np.float32), block, 1)[:, :depth] for a in (zero, np.asarray(scales))]
     return np.asarray((unpack(codes, bits, depth).astype(np.float32) - wide[0]) * wide[1], np.float32)
 

@@ -31,7 +31,7 @@ class CodedProduct(Parameters):
     turned: bool
     bits: int  # 17: bfloat16
     block: int
-    has_zeros: bool
+    has_zeros: int  # 2: floats
     tile_floats: int
     panel_floats: int
     terms: int
@@ -45,23 +45,26 @@ class CodedRows(Parameters):
     columns: int
     bits: int
     block: int
-    has_zeros: bool
+    has_zeros: int  # 2: floats
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """The attributes of a coded operand. Its tensors are codes, then scales and zero points where it has them."""
+    """The attributes of a coded operand. Its tensors are codes, then scales and zero points where it has them.
+
+    `has_zeros`: 1 where they have the bits of the codes, 2 where they are floats.
+    """
 
     form: str
     rows: int
     depth: int
     block: int
-    has_zeros: bool
+    has_zeros: int
 
     @classmethod
     def of(cls, op: Bound) -> Codes:
-        zeros = bool(op.get_int("has_zeros"))
+        zeros = int(op.get_int("has_zeros"))
         return cls(op.get_str("form"), op.get_int("rows"), op.get_int("depth"), op.get_int("block"), zeros)
 
     @property
@@ -71,14 +74,16 @@ class Codes:
 
     @property
     def operands(self) -> int:
-        return 1 + (self.bits <= 8) + self.has_zeros
+        return 1 + (self.bits <= 8) + bool(self.has_zeros)
 
     def check(self, operands: Sequence[TensorType]) -> None:
         blocks = -(-self.depth // self.block) if self.block else 0
         wanted = [TensorType((self.rows, -(-self.depth * BITS[self.form] // 8)), DType.U8)]
         if self.bits <= 8:
             wanted.append(TensorType((self.rows, blocks)))
-        if self.has_zeros:
+        if self.has_zeros == 2:
+            wanted.append(TensorType((self.rows, blocks)))
+        elif self.has_zeros:
             wanted.append(TensorType((self.rows, -(-blocks * self.bits // 8)), DType.U8))
         if list(operands) != wanted:
             raise ValueError(f"codes of {self.rows} x {self.depth} numbers are {wanted}, not {list(operands)}")

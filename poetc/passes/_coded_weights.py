@@ -106,7 +106,7 @@ class _Coding(Indexed):
         operands = []
         for what, array in parts.items():
             if array is not None:
-                dtype = DType.F32 if what == "scales" else DType.U8
+                dtype = DType.U8 if array.dtype == np.uint8 else DType.F32
                 operand = self._fresh(f"{name}.{what}")
                 self.tensors[operand] = Tensor(operand, TensorType(array.shape, dtype), Role.CONSTANT)
                 self.values[operand] = array
@@ -116,7 +116,7 @@ class _Coding(Indexed):
             "rows": rows,
             "depth": depth,
             "block": codes.block,
-            "has_zeros": codes.zeros is not None,
+            "has_zeros": 0 if codes.zeros is None else 1 if codes.zeros.dtype == np.uint8 else 2,
         }
         for op in self.readers[name]:
             read, now = _READS[op.kind], self.operators[op.name]

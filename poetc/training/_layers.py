@@ -12,6 +12,8 @@ from poetc.graph import Graph, Operator, Role
 from poetc.ops import view_roots
 
 PRODUCTS = ("MatMul", "Conv", "QLinearConv")  # of (input, weight, ...)
+# The end of a stored name: of codes, and of the builder of onnxruntime-genai, which calls each product a module.
+_END = re.compile(r"(?P<builder>\.MatMul(NBits)?)?\.q?weight(_Q\d\w*)?(\.integers(\.\d+)?)?$")
 _ADAPTER = re.compile(r"(.*\.)?lora_[AB](\.[^.]+)?(\.weight)?")
 
 
@@ -47,7 +49,12 @@ def module_of(graph: Graph, weight: str) -> str:
     origin = graph.origins.get(weight)
     if origin is not None and origin.module:
         return origin.module
-    return (weight if origin is None else origin.tensor).removesuffix(".weight")
+    name = weight if origin is None else origin.tensor
+    found = _END.search(name)
+    if found is None:
+        return name
+    stem = name[: found.start()]
+    return stem.replace(".attn.", ".self_attn.") if found["builder"] else stem
 
 
 def adapter_names(graph: Graph, weights: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -59,7 +66,7 @@ def adapter_names(graph: Graph, weights: Iterable[str]) -> dict[str, tuple[str, 
     result = {}
     for weight in weights:
         module = module_of(graph, weight)
-        stem = module if shared[module] == 1 else weight.removesuffix(".weight")
+        stem = module if shared[module] == 1 else _END.sub("", weight)
         result[weight] = f"{stem}.lora_A.weight", f"{stem}.lora_B.weight"
     return result
 

@@ -37,14 +37,15 @@ class Lora:
 
     @classmethod
     def parse(cls, text: str) -> Lora:
-        """The adapters of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]. UsageError for anything else."""
-        usage = f"--lora {shortened(text, 80)!r}: write RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S]"
+        """The adapters of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora]. UsageError for anything else."""
+        usage = f"--lora {shortened(text, 80)!r}: write RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora]"
         rank, _, rest = text.partition(":")
         parts, given = rest.split(":") if rest else [], {}
-        while parts and (found := re.fullmatch(r"(alpha|dropout|seed)=(.*)", parts[-1])):
-            if found[1] in given:
-                raise UsageError(f"{usage}; {found[1]} stands there twice")
-            given[found[1]] = found[2]
+        while parts and (found := re.fullmatch(r"(?:(alpha|dropout|seed)=(.*))|rslora", parts[-1])):
+            name = found[1] or "rslora"
+            if name in given:
+                raise UsageError(f"{usage}; {name} stands there twice")
+            given[name] = found[2] or ""
             parts.pop()
         try:
             number, alpha, dropout, seed = (
@@ -60,7 +61,7 @@ class Lora:
             raise UsageError(f"{usage}, with a rank of at least 1")
         if not (0 < alpha < 3.4028234e38 and 0 <= dropout < 1 and 0 <= seed < 2**63):
             raise UsageError(f"{usage}, with alpha above 0, dropout in [0, 1) and a seed of at least 0")
-        return cls(Adapter(number, alpha, dropout), patterns, seed)
+        return cls(Adapter(number, alpha, dropout, "rslora" in given), patterns, seed)
 
 
 def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Updates:
@@ -310,13 +311,35 @@ def _read_beside_products(graph: Graph) -> set[str]:
     return {roots[t] for op in others for t in op.inputs if t in roots and roots.get(op.outputs[0]) != roots[t]}
 
 
+def _heads(graph: Graph, layers: Mapping[str, Layer]) -> set[str]:
+    """Weights whose product is an output of the model, a score for each row of a table of tokens: peft leaves them."""
+    roots = view_roots(graph)
+    tables = {
+        graph.tensors[roots[op.inputs[0]]].shape[0]
+        for op in graph.operators
+        if op.kind == "Gather" and roots[op.inputs[1]] in graph.inputs and graph.tensors[roots[op.inputs[0]]].shape
+    }
+    ends = {roots[name] for name in graph.outputs}
+    sums = {t for op in graph.operators if op.kind == "Add" and op.outputs[0] in ends for t in op.inputs}
+    return {
+        name
+        for name, layer in layers.items()
+        if layer.outputs in tables and any(op.outputs[0] in ends | sums for op in layer.operators)
+    }
+
+
+def _names_module(pattern: str, module: str) -> bool:
+    """As a whole, with * and ?, or by its last words, as peft's target_modules: q_proj, mlp.up_proj."""
+    return bool(_matching([module], pattern)) or module.endswith(f".{pattern}")
+
+
 def _adapted(graph: Graph, layers: dict[str, Layer], entry: Lora, trained: Iterable[str]) -> list[str]:
     """The weights that get the adapter: all that can, or those that the patterns match, by tensor or by module."""
     option, rank = "--lora", entry.adapter.rank
     fixed = {f.subject for f in graph.facts if f.kind == "fixed tensor"}
     free = {n: layer for n, layer in layers.items() if n not in trained and n not in fixed}
     if not entry.patterns:
-        shared = _read_beside_products(graph)
+        shared = _read_beside_products(graph) | _heads(graph, layers)
         able = [
             n for n, layer in free.items() if not layer.no_adapter and layer.smaller_side >= rank and n not in shared
         ]
@@ -330,7 +353,7 @@ def _adapted(graph: Graph, layers: dict[str, Layer], entry: Lora, trained: Itera
     result: list[str] = []
     for pattern in entry.patterns:
         matched = _matching(free, pattern)
-        matched += [n for n in free if n not in matched and _matching([module_of(graph, n)], pattern)]
+        matched += [n for n in free if n not in matched and _names_module(pattern, module_of(graph, n))]
         if not matched:
             names = [module_of(graph, n) for n in free] or ["none"]
             raise UsageError(

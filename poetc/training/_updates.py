@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -26,15 +27,19 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """A weight W is frozen, and (alpha / rank) · B · A is trained beside it: LoRA (Hu et al., 2021)."""
+    """A weight W is frozen, and (alpha / rank) · B · A is trained beside it: LoRA (Hu et al., 2021).
+
+    `stable`: times alpha / √rank instead: rsLoRA (Kalajdzievski, 2023).
+    """
 
     rank: int
     alpha: float = 8.0  # peft's default
     dropout: float = 0.0  # share of the elements of A's input that are dropped in training
+    stable: bool = False
 
     @property
     def scale(self) -> float:
-        return self.alpha / self.rank
+        return self.alpha / (math.sqrt(self.rank) if self.stable else self.rank)
 
 
 Update = Whole | Channels | Adapter
@@ -71,7 +76,7 @@ class Updates:
         for name, part in self.channels.items():
             train.append(f"{name}@{part.share.numerator}/{part.share.denominator}{':norm' * part.largest}")
         lora = [
-            f"{a.rank}:{name}:alpha={a.alpha:g}:dropout={a.dropout:g}:seed={self.seed}"
+            f"{a.rank}:{name}:alpha={a.alpha:g}:dropout={a.dropout:g}:seed={self.seed}{':rslora' * a.stable}"
             for name, a in self.adapters.items()
         ]
         return ",".join(train) or "adapter", tuple(lora)

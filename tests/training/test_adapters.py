@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from poetc.errors import UsageError
-from poetc.graph import Graph, Phase, Role, TensorType, materialize
+from poetc.graph import DType, Graph, Phase, Role, TensorType, materialize
 from poetc.ops import Builder
 from poetc.passes import check_graph, run_standard
 from poetc.training import (
@@ -18,6 +18,7 @@ from poetc.training import (
     TrainingOptions,
     Updates,
     Whole,
+    adapter_names,
     build,
     select_parameters,
     select_updates,
@@ -221,3 +222,48 @@ def test_frozen_layers_behind_the_last_adapter_have_no_gradients_of_weights() ->
     assert sum(op.kind.startswith("ConvGradWeight") for op in (*backward, *step.operators)) >= 2
     assert not any(t == "x" for op in backward for t in op.inputs)
     assert not any("fc.weight.grad" in t for op in backward for t in op.outputs)
+
+
+def _decoder(words: int = 40, *, with_table: bool = True) -> Graph:
+    """A table, a layer and a head, as a language model has them."""
+    random = np.random.default_rng(0)
+    b = Builder()
+
+    def parameter(name: str, *shape: int) -> str:
+        return b.add_tensor(name, TensorType(shape), Role.PARAMETER, random.standard_normal(shape).astype(np.float32))
+
+    if with_table:
+        ids = b.add_tensor("ids", TensorType((2, 5), DType.I32), Role.INPUT)
+        x = b.emit1("Gather", [parameter("embed.weight", words, 8), ids], {"axis": 0})
+    else:
+        x = b.add_tensor("ids", TensorType((2, 5, 8)), Role.INPUT)
+    h = b.emit1("MatMul", [x, parameter("layers.0.attn.q_proj.MatMul.weight", 8, 8)])
+    h = b.emit1("MatMul", [h, parameter("layers.0.mlp.up_proj.weight", 8, 8)])
+    y = b.emit1("MatMul", [h, parameter("lm_head.weight", 8, words)], hint="logits")
+    return Graph("decoder", b.tensors, tuple(b.operators), ("ids",), (y,), b.values)
+
+
+def test_the_head_of_a_language_model_has_no_adapter_unless_it_is_named() -> None:
+    blocks = {"layers.0.attn.q_proj.MatMul.weight", "layers.0.mlp.up_proj.weight"}
+    assert set(select_updates(_decoder(), "all", ("2",)).adapters) == blocks
+    assert set(select_updates(_decoder(), "all", ("2:lm_head",)).adapters) == {"lm_head.weight"}
+    assert set(select_updates(_decoder(with_table=False), "all", ("2",)).adapters) == {*blocks, "lm_head.weight"}
+
+
+def test_modules_are_named_by_their_last_words() -> None:
+    graph = _decoder()
+    assert set(select_updates(graph, "all", ("2:up_proj",)).adapters) == {"layers.0.mlp.up_proj.weight"}
+    assert set(select_updates(graph, "all", ("2:mlp.up_proj",)).adapters) == {"layers.0.mlp.up_proj.weight"}
+    with pytest.raises(UsageError, match="matches no weight"):
+        select_updates(graph, "all", ("2:proj",))
+    pairs = adapter_names(graph, ["layers.0.attn.q_proj.MatMul.weight"])
+    assert pairs == {
+        "layers.0.attn.q_proj.MatMul.weight": tuple(f"layers.0.self_attn.q_proj.lora_{f}.weight" for f in "AB")
+    }
+
+
+def test_rslora_scales_by_the_root_of_the_rank() -> None:
+    updates = select_updates(_decoder(), "all", ("4:q_proj:alpha=6:rslora",))
+    (adapter,) = updates.adapters.values()
+    assert adapter == Adapter(4, 6.0, stable=True) and adapter.scale == 3.0
+    assert select_updates(_decoder(), *updates.options()) == updates

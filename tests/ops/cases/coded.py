@@ -6,22 +6,24 @@ from tests.support.kernels import Case, integers
 
 
 def coded(
-    form: str, rows: int, depth: int, block: int, zeros: bool
+    form: str, rows: int, depth: int, block: int, zeros: int
 ) -> tuple[tuple[np.ndarray, ...], dict[str, Attribute]]:
-    """Operands and attributes of a matrix of random codes."""
+    """Operands and attributes of a matrix of random codes. `zeros`: 2: floats."""
     draw = np.random.default_rng(rows + depth)
     attributes: dict[str, Attribute] = {"form": form, "rows": rows, "depth": depth, "block": block, "has_zeros": zeros}
     made = encode(draw.standard_normal((rows, depth)).astype(np.float32), form, block or 32)
     if made.scales is None:
         return (made.codes,), attributes
     operands = [made.codes, made.scales]
-    if zeros:
+    if zeros == 2:
+        operands.append(draw.uniform(-3, 18, made.scales.shape).astype(np.float32))
+    elif zeros:
         operands.append(pack(draw.integers(0, 2 ** BITS[form], made.scales.shape, dtype=np.uint8), BITS[form]))
     return tuple(operands), attributes
 
 
 def product(x: tuple[int, ...], form: str, rows: int, depth: int, block: int, turned: bool, *more: str) -> Case:
-    operands, attributes = coded(form, rows, depth, block, "zeros" in more)
+    operands, attributes = coded(form, rows, depth, block, 2 if "points" in more else int("zeros" in more))
     bias = ((rows if turned else depth,),) * ("bias" in more)
     attributes |= {"trans_b": turned, "alpha": 0.5 if "alpha" in more else 1.0}
     return Case("MatMulCoded", (x, *operands, *bias), attributes, 2e-5, 5e-5, gradient=False, note=form)
@@ -33,14 +35,18 @@ CASES = [
     product((13, 300), "int8", 41, 300, 128, True, "alpha", "bias"),
     product((13, 41), "int8", 41, 300, 300, False, "zeros"),
     product((3, 96), "int4", 20, 96, 32, True, "zeros", "alpha"),
+    product((4, 70), "int4", 21, 70, 16, True, "points", "bias"),
+    product((4, 21), "int4", 21, 70, 16, False, "points"),
+    product((3, 33), "int8", 9, 33, 32, True, "points"),
     product((7, 33), "f16", 20, 33, 0, True),
     product((7, 20), "bf16", 20, 33, 0, False, "bias"),
 ]
 for _form, _depth, _block, _zeros in (
-    ("int4", 31, 16, True),
-    ("int8", 32, 16, True),
-    ("int4", 32, 32, False),
-    ("f16", 9, 0, False),
+    ("int4", 31, 16, 1),
+    ("int8", 32, 16, 1),
+    ("int4", 33, 16, 2),
+    ("int4", 32, 32, 0),
+    ("f16", 9, 0, 0),
 ):
     _operands, _attributes = coded(_form, 11, _depth, _block, _zeros)
     CASES.append(Case("GatherCoded", (*_operands, integers((2, 5), -11, 11)), _attributes, 1e-6, 1e-6, gradient=False))

@@ -12,7 +12,7 @@ int poetc_op_matmul_coded(const poetc_call *call)
 {
     const int32_t *n = call->ints, rows = n[0], columns = n[1], depth = n[2], tile = n[8], terms = n[10];
     const int has_bias = n[3], turned = n[4], has_zeros = n[7];
-    const unsigned inputs = 2u + (n[5] <= 8) + (unsigned)(has_zeros + has_bias);
+    const unsigned inputs = 2u + (n[5] <= 8) + (unsigned)(!!has_zeros + has_bias);
     const poetc_coded w = poetc_coded_of(call, 1, turned ? depth : columns, n[5], n[6], has_zeros);
     const float *x = poetc_in(call, 0), *bias = has_bias ? poetc_in(call, inputs - 1) : NULL;
     const float alpha = call->floats[0];

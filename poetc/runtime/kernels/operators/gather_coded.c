@@ -9,7 +9,7 @@
 int poetc_op_gather_coded(const poetc_call *call)
 {
     const int32_t *n = call->ints, rows = n[0], columns = n[1], count = n[5];
-    const unsigned inputs = 2u + (n[2] <= 8) + (unsigned)n[4];
+    const unsigned inputs = 2u + (n[2] <= 8) + !!n[4];
     const poetc_coded w = poetc_coded_of(call, 0, columns, n[2], n[3], n[4]);
     const int32_t *indices = poetc_in(call, inputs - 1);
     float *y = poetc_out(call, inputs);
