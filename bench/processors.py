@@ -82,10 +82,10 @@ def profiles(torch: str, folder: Path, chosen: list[str], names: list[str]) -> I
             options = TrainingOptions(precision="niti") if integers else TrainingOptions()
             path, shown = model_file(torch, name, source, folder), str(batch)
             model = poetc.load(path, batch=batch, training=options)
-            one = solved(model, device)
+            one = solved(model, device, processors="main")
             if one is None and not integers:
                 model = poetc.load(path, batch=batch, training=TrainingOptions(train=LAST))
-                one, shown = solved(model, device), f"{batch}, {LAST}"
+                one, shown = solved(model, device, processors="main"), f"{batch}, {LAST}"
             energy = solved(model, device, processors="all")
             time = solved(model, device, processors="all", objective="time")
             if one is None or energy is None or time is None:

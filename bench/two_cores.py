@@ -46,7 +46,7 @@ def prepare(torch: str, name: str, batch: int, folder: Path) -> tuple[Path, floa
     profile.write_text(PROFILE)
     model = poetc.load(export(torch, name, batch, folder), batch=batch)
     options = {"device": profile, "paging": False, "time_limit_s": LIMIT_S, "objective": "time"}
-    two, one = model.solve(processors="core1", **options), model.solve(**options)
+    two, one = model.solve(processors="core1", **options), model.solve(processors="main", **options)
     program, values = training_program(two.artifact), graph_of(two.artifact).values
     library = compile_library([program], values, folder / f"{name}-{batch}", cflags=CFLAGS, threads=2)
     path = folder / f"{name}-{batch}.pickle"
