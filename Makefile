@@ -32,6 +32,11 @@ setup-browser: ## install the browser that tests lay out reports with
 demo: setup ## train the shipped digits model on a new writer: solve, compare bits, train, write a better ONNX file
 	@$(BIN)/python demo/demo.py
 
+.PHONY: demo-text
+demo-text: setup ## tune SmolLM2-135M on two dozen chats in 128 MB: perplexity and an answer before and after, an adapter for peft
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[text]'
+	@$(BIN)/python demo/text.py
+
 .PHONY: demo-arm
 demo-arm: setup setup-arm ## train LeNet on an emulated Cortex-M3 with 64 KiB and an SD card (CLASS=m0 m4f m7 m55 a72 ...)
 	@$(BIN)/python demo/boards/demo.py $(CLASS)

@@ -22,6 +22,7 @@ from poetc.cli.completion import completion
 from poetc.cli.diff import diff
 from poetc.cli.emit import emit
 from poetc.cli.export import export
+from poetc.cli.generate import generate
 from poetc.cli.import_gguf import import_gguf
 from poetc.cli.import_state import import_state
 from poetc.cli.importance import importance
@@ -83,6 +84,7 @@ for command in (
     emit,
     run,
     export,
+    generate,
     import_gguf,
     import_state,
     importance,

@@ -361,6 +361,9 @@ def run_text(document: Mapping[str, Any]) -> str:
     return f"{lines}\n\n{table(('operator', 'kind', 'times', work, 'share'), rows)}"
 
 
+_WRITTEN = ("npz", "safetensors", "adapter", "gguf_adapter", "onnx_adapter", "adapter_base")
+
+
 def gguf_text(document: Mapping[str, Any]) -> str:
     """The result of an import of a GGUF file."""
     return fields(
@@ -448,7 +451,7 @@ def export_text(document: Mapping[str, Any]) -> str:
             ("model", written),
             (
                 "arrays",
-                ", ".join(document[kind] for kind in ("npz", "safetensors", "adapter") if document[kind] is not None),
+                ", ".join(document[kind] for kind in _WRITTEN if document[kind] is not None),
             ),
             ("weights", f"{document['tensors']}, {document['trained']} of them trainable"),
             ("changed", "" if changed is None else f"{changed} of those in {document['model']}"),

@@ -50,6 +50,14 @@ Examples:
     metavar="FILE",
     help="Write the adapters of --lora to a .safetensors file that peft reads, and adapter_config.json beside it.",
 )
+@click.option("--gguf-adapter", type=_options.FILE, metavar="FILE", help="Write them as a GGUF file of llama.cpp.")
+@click.option("--onnx-adapter", type=_options.FILE, metavar="FILE", help="Write them as onnxruntime's .onnx_adapter.")
+@click.option(
+    "--adapter-base",
+    type=_options.FILE,
+    metavar="BASE.onnx",
+    help="Write the untrained ONNX file with inputs for the factors, the model of --onnx-adapter.",
+)
 @click.option(
     "--model",
     type=_options.FILE,

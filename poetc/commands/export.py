@@ -16,6 +16,7 @@ import numpy as np
 from poetc import artifact, frontend, training
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import CONFIG, adapter_bytes, lora_of
+from poetc.commands.adapter_formats import base_bytes, gguf_bytes, onnx_adapter_bytes
 from poetc.commands.programs import graph_of
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import new_head
@@ -43,20 +44,32 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """The files to write: an ONNX file, arrays by name, or adapters for peft."""
+    """The files to write: an ONNX file, arrays by name, or adapters for peft, llama.cpp or onnxruntime.
+
+    `adapter_base`: the untrained ONNX file, with inputs for the factors of `onnx_adapter`.
+    """
 
     out: Path | None = None  # the ONNX file
     npz: Path | None = None
     safetensors: Path | None = None
     adapter: Path | None = None
+    gguf_adapter: Path | None = None
+    onnx_adapter: Path | None = None
+    adapter_base: Path | None = None
     model: Path | None = None  # the ONNX file that was solved, where it is not at the place that was recorded
     rounding: bool = False
     force: bool = False
 
+    @property
+    def reads_model(self) -> bool:
+        """Whether the ONNX file that was solved is needed."""
+        return any(path is not None for path in (self.out, self.gguf_adapter, self.adapter_base))
+
     def outputs(self) -> list[Path]:
         """The files that it names. Raises UsageError for none, and for one that is named twice."""
         config = None if self.adapter is None else self.adapter.with_name(CONFIG)
-        found = [p for p in (self.out, self.npz, self.safetensors, self.adapter, config) if p is not None]
+        others = (self.gguf_adapter, self.onnx_adapter, self.adapter_base)
+        found = [p for p in (self.out, self.npz, self.safetensors, self.adapter, config, *others) if p is not None]
         if not found:
             raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE, --safetensors FILE or --adapter FILE")
         if len(found) > len({path.absolute() for path in found}):
@@ -69,7 +82,7 @@ def export(
 ) -> dict[str, Any]:
     """Write the weights of `state` (None: those that training starts from) to each file that is given; a summary."""
     solved = artifact.read(directory)
-    if request.out is not None:
+    if request.reads_model:
         request = replace(request, model=find_model(solved, request.model, directory))
     progress("reading the weights")
     notes: list[str] = []
@@ -83,11 +96,12 @@ def export_arrays(
 ) -> dict[str, Any]:
     """The same with weights that were read: `arrays` as `by_graph_name` gives them, empty for those at the start."""
     outputs, out, adapter = request.outputs(), request.out, request.adapter
-    source = None if out is None else find_model(solved, request.model)
+    source = find_model(solved, request.model) if request.reads_model else None
     require_free(outputs, source, request.force)
     named = weights(model_of(solved), arrays)
     document: dict[str, Any] = {
         **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors", "adapter")),
+        **dict.fromkeys(("gguf_adapter", "onnx_adapter", "adapter_base")),
         "tensors": len(named),
         "trained": len(trained_names(solved)),
         "notes": [],
@@ -101,6 +115,12 @@ def export_arrays(
         data, text = adapter_bytes(solved, arrays)
         packed["adapter"] = adapter, data
         packed["adapter_config"] = adapter.with_name(CONFIG), text
+    if request.gguf_adapter is not None and source is not None:
+        packed["gguf_adapter"] = request.gguf_adapter, gguf_bytes(solved, arrays, source)
+    if request.onnx_adapter is not None:
+        packed["onnx_adapter"] = request.onnx_adapter, onnx_adapter_bytes(solved, arrays)
+    if request.adapter_base is not None and source is not None:
+        packed["adapter_base"] = request.adapter_base, base_bytes(solved, source)
     if out is not None:
         progress("writing the model")
         state = arrays or initial_weights(solved)

@@ -11,7 +11,8 @@ import numpy as np
 
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
-from poetc.commands.export import ExportRequest, export_arrays, export_onnx, initial_weights
+from poetc.commands.adapter_formats import comes_from_gguf
+from poetc.commands.export import ExportRequest, export_arrays, export_onnx, find_model, initial_weights
 from poetc.commands.programs import graph_of
 from poetc.commands.weights import by_graph_name
 from poetc.devices.units import format_bytes
@@ -19,6 +20,7 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.events import Progress
 from poetc.graph import Array, Role
 
+GGUF = "adapter.gguf"
 ADAPTER = Path("adapter") / "adapter_model.safetensors"  # peft's name
 _REPORTS_BYTES = 4 << 20  # report.html and the small files beside it
 
@@ -44,12 +46,13 @@ def rehearse(solved: Artifact, directory: Path, out: Path, note: Progress, *, ha
 
 
 def write_adapter(solved: Artifact, state: Mapping[str, Array], path: Path, note: Progress) -> None:
-    """The trained adapters for peft. A note says why there is no file where it cannot be."""
+    """The trained adapters for peft, and of a GGUF model for llama.cpp. A note says why there is no file."""
     path.parent.mkdir(exist_ok=True)
     try:
-        export_arrays(
-            solved, by_graph_name(solved, state, "the trained state"), ExportRequest(adapter=path, force=True)
-        )
+        named = by_graph_name(solved, state, "the trained state")
+        export_arrays(solved, named, ExportRequest(adapter=path, force=True))
+        if comes_from_gguf(find_model(solved, None)):
+            export_arrays(solved, named, ExportRequest(gguf_adapter=path.with_name(GGUF), force=True))
     except (UnsupportedModelError, UsageError) as error:
         note(f"{path} is not written: {error}")
 

@@ -6,7 +6,7 @@ Beside its output lies everything that a training needs to go on:
     OUT.train/solved/        the solved directory
     OUT.train/checkpoint.*   see `poetc.loop.checkpoint`
     OUT.train/training.json  the answer of `--json`, and report.html
-    OUT.train/adapter/       with `--lora`: the trained adapters, as the package peft reads them
+    OUT.train/adapter/       with `--lora`: the trained adapters, as the package peft reads them, and llama.cpp
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from poetc.datasets._normalizing import Normalization, Scale
 from poetc.datasets._opening import fits, ignored_by, open_source
 from poetc.datasets._slots import Slot, batch_size, slots_of
 from poetc.datasets._splitting import split
+from poetc.datasets._tokenizing import Span, Tokenizer, find_tokenizer
 from poetc.datasets.function import BatchFunction
 
 __all__ = [
@@ -21,8 +22,11 @@ __all__ = [
     "Scale",
     "Settings",
     "Slot",
+    "Span",
+    "Tokenizer",
     "batch_size",
     "check_values",
+    "find_tokenizer",
     "fits",
     "ignored_by",
     "looks_raw",

@@ -282,7 +282,7 @@ def _decoded(f: Floats, name: str, whole: Array, scale: Array, zero: Array, axis
     key = ("codes", digest.digest(), axis, block)
     if key not in f.weights:
         parts = (("integers", whole), ("scale", scale), ("zero", zero))
-        names = [f.add(array, f.fresh(f"{name}.{what}")) for what, array in parts]
+        names = [f.add(array, f"{name}.{what}") for what, array in parts]
         f.weights[key] = f.emit("DequantizeLinear", names, axis=axis, block_size=block)
     return f.weights[key]
 

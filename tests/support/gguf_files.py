@@ -11,6 +11,8 @@ import numpy as np
 from gguf import GGMLQuantizationType as Type
 from tokenizers import pre_tokenizers
 
+from tests.support.language import TEMPLATE
+
 WIDTH, INNER, HEADS, GROUPS, SIZE, LAYERS, EPSILON, BASE, WINDOW = 256, 256, 4, 2, 64, 2, 1e-5, 1e4, 4
 WORDS = [*sorted(pre_tokenizers.ByteLevel.alphabet()), "ab", "Ġt", "<|end|>", "<|start|>"]
 _SCALES = {"Q6_K": [208], "Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q4_1": [0, 2], "Q5_1": [0, 2], "Q4_K": [0, 2]}
@@ -60,7 +62,7 @@ def write(
         numbers[name] = gguf.quants.dequantize(raw, Type[form]).astype(np.float64)
 
     writer.add_block_count(LAYERS)
-    writer.add_context_length(64)
+    writer.add_context_length(256)
     writer.add_embedding_length(WIDTH)
     writer.add_feed_forward_length(INNER)
     writer.add_head_count(HEADS)
@@ -78,7 +80,7 @@ def write(
     writer.add_token_types([1] * 258 + [3, 3])
     writer.add_token_merges(["a b", "Ġ t"])
     writer.add_eos_token_id(258)
-    writer.add_chat_template("{{ messages[0]['content'] }}")
+    writer.add_chat_template(TEMPLATE)
     add("token_embd.weight", (len(WORDS), WIDTH), table)
     for n in range(LAYERS):
         at = f"blk.{n}"

@@ -1,0 +1,58 @@
+"""`poetc generate`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from poetc.cli import _options
+from poetc.cli._console import Console
+from poetc.cli._help import command
+
+EPILOG = """\b
+Examples:
+  poetc generate tuned.onnx --prompt "Which board?" --chat
+  poetc generate tuned.onnx --prompt "Once upon" --tokens 100 --top-p 0.9 --seed 3
+"""
+
+
+@command(short_help="Write the text of a language model behind a prompt.", epilog=EPILOG)
+@click.argument("source", metavar="MODEL|DIR", type=_options.FILE)
+@click.option("--prompt", required=True, metavar="TEXT", help="The beginning of the text.")
+@click.option("--chat", is_flag=True, help="The prompt is a user's message in the template beside the tokenizer.")
+@click.option(
+    "--tokens", type=click.IntRange(1, 4096), default=64, show_default=True, metavar="N", help="Write at most N tokens."
+)
+@click.option(
+    "--top-p",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    metavar="P",
+    help="Draw from the likeliest tokens that share P of the probability. Default: always the likeliest one.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=1.0,
+    show_default=True,
+    metavar="T",
+    help="Divide the scores by T before drawing.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the tokens that are drawn.")
+@click.option("--tokenizer", metavar="FILE", help="A tokenizer.json. Default: the one beside the model.")
+@click.option("--chat-template", metavar="FILE", help="A template for --chat. Default: that beside the tokenizer.")
+@_options.output_options
+def generate(source: Path, as_json: bool, quiet: bool, verbose: bool, **values: Any) -> None:
+    """Write the text that a language model puts behind a prompt, to see the effect of a training.
+
+    MODEL is an ONNX file, or a directory that `poetc solve` wrote. The model computes the whole text anew for each
+    token, in the reference numerics: exact and slow.
+    """
+    from poetc.commands import generate as command
+
+    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    with console.progress("reading the tokenizer") as progress:
+        document = command.generate(command.GenerateRequest(source=source, **values), progress)
+    console.answer(document, document["text"])

@@ -1,0 +1,105 @@
+"""`poetc generate` beside onnxruntime, and the demonstration of texts with a tiny model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+from tokenizers import Tokenizer
+
+from tests.cli.conftest import Ended
+from tests.support import gguf_files
+from tests.support.language import write_decoder, write_tokenizer
+
+Run = Callable[..., Ended]
+DEMO = Path(__file__).parents[2] / "demo" / "text.py"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    write_tokenizer(tmp_path)
+    return write_decoder(tmp_path / "model.onnx")
+
+
+def likeliest(model: Path, ids: list[int], count: int) -> list[int]:
+    """The next tokens by onnxruntime, the end token excluded."""
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    made: list[int] = []
+    for _ in range(count):
+        (scores,) = session.run(["logits"], {"input_ids": np.array([ids + made], np.int64)})
+        token = int(scores[0, -1].argmax())
+        if token == 256:
+            break
+        made.append(token)
+    return made
+
+
+def test_the_likeliest_tokens_are_those_of_onnxruntime(tmp_path: Path, poetc: Run, model: Path) -> None:
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    ended = poetc("generate", model, "--prompt", "abc", "--tokens", 9, "--json")
+    assert ended.code == 0, ended.err
+    expected = likeliest(model, tokenizer.encode("abc").ids, 9)
+    assert ended.json["tokens"] == expected and expected
+    assert ended.json["text"] == tokenizer.decode(expected)
+    solved = tmp_path / "solved"
+    options = ("--batch", 1, "--dim", "sequence_length=8", "--train", "last:1", "--time-limit", 1)
+    assert poetc("solve", model, *options, "-o", solved).code == 0
+    ended = poetc("generate", solved, "--prompt", "abc", "--tokens", 9, "--json")
+    assert ended.json["tokens"] == expected[:5], ended.err
+    ended = poetc("generate", solved, "--prompt", "too long for it")
+    assert ended.code == 2 and "15 tokens; " in ended.err and "is solved for 8" in ended.err
+
+
+def test_drawn_tokens_follow_the_seed(poetc: Run, model: Path) -> None:
+    def drawn(*more: object) -> list[int]:
+        ended = poetc("generate", model, "--prompt", "hi", "--tokens", 8, "--json", "--chat", *more)
+        assert ended.code == 0, ended.err
+        return list(ended.json["tokens"])
+
+    assert drawn("--top-p", 0.99, "--seed", 1) == drawn("--top-p", 0.99, "--seed", 1)
+    assert drawn("--top-p", 0.99, "--temperature", 9, "--seed", 1) != drawn("--top-p", 0.99, "--temperature", 9)
+    assert drawn("--top-p", 1e-6) == drawn()
+
+
+def test_models_that_generate_no_text_are_refused(tmp_path: Path, poetc: Run, model: Path) -> None:
+    info = helper.make_tensor_value_info
+    nodes = [helper.make_node("Cast", ["ids"], ["f"], to=TensorProto.FLOAT), helper.make_node("Softmax", ["f"], ["s"])]
+    nodes += [helper.make_node("Unsqueeze", ["s", "last"], ["u"]), helper.make_node("Mul", ["u", "w"], ["y"])]
+    held = [helper.make_tensor("last", TensorProto.INT64, [1], [2]), helper.make_tensor("w", 1, [258], [1.0] * 258)]
+    ids = info("ids", TensorProto.INT64, ["batch", "length"])
+    graph = helper.make_graph(nodes, "g", [ids], [info("y", TensorProto.FLOAT, None)], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), tmp_path / "b.onnx")
+    for name, words in (("b.onnx", "a token sees those behind it"), ("absent.onnx", "absent.onnx")):
+        ended = poetc("generate", tmp_path / name, "--prompt", "abc")
+        assert ended.code in (2, 3) and words in ended.err, ended.err
+    (tmp_path / "model.txt").write_text("no model")
+    ended = poetc("generate", tmp_path / "model.txt", "--prompt", "abc")
+    assert ended.code == 2 and "not an ONNX file" in ended.err
+    ended = poetc("generate", model, "--prompt", "")
+    assert ended.code == 2 and "--prompt: holds no token" in ended.err
+
+
+def test_the_demonstration_with_a_tiny_model(tmp_path: Path) -> None:
+    gguf_files.write(tmp_path / "tiny.gguf", kind="Q4_0")
+    words = ("--model", tmp_path / "tiny.gguf", "--out", tmp_path / "out", "--length", 160, "--budget", "8MB")
+    less = ("--epochs", 1, "--rank", 2, "--tokens", 3, "--time-limit", 2)
+    ended = subprocess.run(
+        [sys.executable, DEMO, *map(str, (*words, *less))], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    first, last = (float(x) for x in ended.stdout.split("perplexity")[1].split("\n")[0].split("->"))
+    assert last < first
+    assert "B measured" in ended.stdout and "adapter" in ended.stdout
+    written = tmp_path / "out" / "tuned.onnx.train" / "adapter"
+    assert sorted(p.name for p in written.iterdir()) == [
+        "adapter.gguf",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    ]

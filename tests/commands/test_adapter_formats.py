@@ -1,0 +1,97 @@
+"""Adapters for llama.cpp and onnxruntime: read by their own packages, and compared with the merged model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import onnxruntime
+import pytest
+
+from poetc import TrainingOptions, artifact
+from poetc.commands.export import ExportRequest, export_arrays
+from poetc.commands.gguf import import_gguf
+from poetc.commands.requests import ModelRequest, SolveOptions, SolveRequest
+from poetc.commands.solve import solve
+from poetc.commands.weights import model_of
+from poetc.errors import UnsupportedModelError, UsageError
+from tests.support import gguf_files
+from tests.support.language import write_decoder
+
+IDS = np.array([[3, 77, 12, 200, 258, 9, 31]], np.int64)
+LORA = ("2", "4:q_proj,k_proj:alpha=12")
+
+
+def _solved(model: Path, out: Path) -> artifact.Artifact:
+    options = TrainingOptions(lora=LORA, dim=("batch_size=1", f"sequence_length={IDS.size}"))
+    request = SolveRequest(model=ModelRequest(source=model, training=options), options=SolveOptions(time_limit_s=1))
+    return solve(request)
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, artifact.Artifact, dict[str, np.ndarray]]:
+    """A folder with the files, the solved model, and factors that are not 0."""
+    folder = tmp_path_factory.mktemp("tuned")
+    gguf_files.write(folder / "m.gguf", kind="Q4_0", tied=False)
+    import_gguf(folder / "m.gguf", folder / "m.onnx")
+    solved, random = _solved(folder / "m.onnx", folder), np.random.default_rng(3)
+    graph = model_of(solved)
+    names = [n for n in graph.tensors if ".lora_" in n and n in graph.values]
+    state = {n: (0.05 * random.standard_normal(graph.tensors[n].shape)).astype(np.float32) for n in names}
+    request = ExportRequest(
+        out=folder / "merged.onnx",
+        gguf_adapter=folder / "a.gguf",
+        onnx_adapter=folder / "a.onnx_adapter",
+        adapter_base=folder / "base.onnx",
+    )
+    export_arrays(solved, state, request)
+    return folder, solved, state
+
+
+def scores(model: Path, options: onnxruntime.RunOptions | None = None) -> np.ndarray:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    (found,) = session.run(["logits"], {"input_ids": IDS}, options)
+    return np.asarray(found)
+
+
+def test_onnxruntime_takes_the_adapter(tuned: tuple[Path, artifact.Artifact, dict[str, np.ndarray]]) -> None:
+    folder = tuned[0]
+    merged, plain = scores(folder / "merged.onnx"), scores(folder / "m.onnx")
+    size = np.abs(merged).max()
+    assert np.abs(merged - plain).max() > 0.01 * size
+    assert np.abs(scores(folder / "base.onnx") - plain).max() < 1e-5 * size
+    adapter, options = onnxruntime.LoraAdapter(), onnxruntime.RunOptions()
+    adapter.Load(str(folder / "a.onnx_adapter"))
+    options.add_active_adapter(adapter)
+    assert np.abs(scores(folder / "base.onnx", options) - merged).max() < 1e-4 * size
+
+
+def test_the_gguf_adapter_added_to_the_weights_of_the_gguf_model(
+    tuned: tuple[Path, artifact.Artifact, dict[str, np.ndarray]],
+) -> None:
+    """As llama.cpp adds it: alpha / rank · B · A, in its own order of rows."""
+    folder = tuned[0]
+    numbers = gguf_files.write(folder / "again.gguf", kind="Q4_0", tied=False)
+    reader = gguf.GGUFReader(str(folder / "a.gguf"))
+    assert reader.fields["general.type"].contents() == "adapter"
+    assert reader.fields["general.architecture"].contents() == "llama"
+    alpha = reader.fields["adapter.lora.alpha"].contents()
+    held = {t.name: np.array(t.data, np.float64) for t in reader.tensors}
+    adapted = {name.removesuffix(".lora_a") for name in held if name.endswith(".lora_a")}
+    assert len(adapted) == 7 * gguf_files.LAYERS
+    for name in adapted:
+        a, b = held[f"{name}.lora_a"], held[f"{name}.lora_b"]
+        numbers[name] = numbers[name] + alpha / len(a) * b @ a
+    expected = gguf_files.logits(numbers, "llama", IDS[0])
+    merged = scores(folder / "merged.onnx")[0]
+    assert np.abs(merged - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def test_models_that_have_no_such_format(tmp_path: Path) -> None:
+    solved = _solved(write_decoder(tmp_path / "model.onnx"), tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"was not made by poetc import-gguf.*convert_lora_to_gguf"):
+        export_arrays(solved, {}, ExportRequest(gguf_adapter=tmp_path / "a.gguf"))
+    with pytest.raises(UsageError, match="named twice"):
+        ExportRequest(gguf_adapter=tmp_path / "a", onnx_adapter=tmp_path / "a").outputs()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model.onnx"]
