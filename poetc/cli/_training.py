@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _FIRST, _LAST = (("epoch", 7), ("loss", 10), ("val. loss", 10)), (("rate", 10), ("time", 9))
 COLUMNS = (*_FIRST, ("val. acc.", 10), *_LAST)
+OF_NUMBERS = (*_FIRST, *_LAST)  # without classes, or without validation
 OF_TEXTS = (*_FIRST, ("val. perpl.", 12), ("tokens/s", 10), *_LAST)
 
 
@@ -137,7 +138,9 @@ def _clock(seconds: float) -> str:
 
 
 def _columns(row: EpochRow) -> tuple[tuple[str, int], ...]:
-    return COLUMNS if row.tokens_per_second is None else OF_TEXTS
+    if row.tokens_per_second is not None:
+        return OF_TEXTS
+    return OF_NUMBERS if row.validation_accuracy is None else COLUMNS
 
 
 def _cells(row: EpochRow, epochs: int, best: bool) -> str:
@@ -149,7 +152,8 @@ def _cells(row: EpochRow, epochs: int, best: bool) -> str:
         f"{row.epoch}/{epochs}",
         f"{row.loss:.4f}",
         number(row.validation_loss, ".4f"),
-        number(row.validation_accuracy, ".2%") if speed is None else number(row.validation.get("perplexity"), ".2f"),
+        *(() if row.validation_accuracy is None or speed is not None else (f"{row.validation_accuracy:.2%}",)),
+        *(() if speed is None else (number(row.validation.get("perplexity"), ".2f"),)),
         *(() if speed is None else (f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}",)),
         f"{row.rate:.3g}",
         f"{row.seconds:.1f} s",

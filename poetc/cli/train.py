@@ -95,9 +95,11 @@ def _request(
     from poetc.commands.train import TrainRequest
 
     recorded = {**options, "model": str(model)}
-    for name in ("data", "epochs"):
-        if options[name] is None:
-            raise UsageError(f"--{name} is missing (see poetc train --help)")
+    missing = [f"--{name}" for name in ("data", "epochs") if options[name] is None]
+    if missing:
+        raise UsageError(
+            f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing (see poetc train --help)"
+        )
     mine = {name: options.pop(name) for name in (option.name for option in (*DATA, *RUN))}
     mine["texts"] = {option.name: mine.pop(option.name) for option in TEXT}
     if model.is_dir():

@@ -226,17 +226,18 @@ class _Restoring:
             (self.constants if owner == _OWN else self.separated).append(copy.name)
 
     def _is_of_numbered_layers(self, name: str, readers: list[tuple[onnx.NodeProto, int]]) -> bool:
-        """Whether the readers of a matrix that the older exporter made are the same place in layers that it numbers.
+        """Whether the readers of a matrix that the older exporter made, or norms, are one place in numbered layers.
 
         Layers that were copied have equal numbers at first. A layer that is called again has one path.
         """
-        if self.calls or not name.startswith("onnx::MatMul"):
+        of_norms = all(node.op_type == "LayerNormalization" for node, _ in readers)
+        if self.calls or not (of_norms or name.startswith("onnx::MatMul")):
             return False
         paths = []
         for node, _ in readers:
             users = self.users[node.output[0]] if node.op_type == "Identity" else [node]
             paths.append(self._module_path(users[0].name) if len(users) == 1 else "")
-        shapes = {re.sub(r"[0-9]+", "0", path) for path in paths}
+        shapes = {re.sub(r"(?<=\.)[0-9]+(?=\.|$)" if of_norms else r"[0-9]+", "0", path) for path in paths}
         return all(paths) and len(set(paths)) == len(paths) and len(shapes) == 1
 
     def _owner(self, name: str, node: onnx.NodeProto, k: int) -> tuple[str, bool]:
@@ -361,7 +362,8 @@ class _Restoring:
                 groups[self.calls[id(node)].text].append(node)
         for nodes in groups.values():
             call = self.calls[id(nodes[0])]
-            if call.target not in _WITH_SHIFT or len(call.parameters) < 2:
+            is_folded_norm = "batch_norm" in call.target and nodes[0].op_type in _PLAIN
+            if not (call.target in _WITH_SHIFT or is_folded_norm) or len(call.parameters) < 2:
                 continue
             shift = call.parameters[-1]
             plain = [n for n in nodes if n.op_type in _PLAIN]

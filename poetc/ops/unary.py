@@ -35,7 +35,7 @@ class Exp(Differentiable):
 @register_with_gradient
 class Sqrt(Differentiable):
     kind = "Sqrt"
-    summary = "square root of x"
+    summary = "square root of x; its slope at 0 counts as 0"
     flops = 10
     gradient_flops = 3
 
@@ -43,7 +43,8 @@ class Sqrt(Differentiable):
         return np.sqrt(x)
 
     def derivative(self, saved: Array, *values: float) -> Any:
-        return 0.5 / saved
+        # The slope of a distance between equal points, as PyTorch's cdist has it.
+        return np.where(saved == 0, saved, 0.5 / np.where(saved == 0, 1, saved).astype(saved.dtype))
 
 
 @register_with_gradient

@@ -213,6 +213,7 @@ def test_a_loss_of_labels_is_validated(tmp_path: Path, poetc: Run) -> None:
     ended = poetc("train", file, *options, "-o", tmp_path / "out.onnx", "--json")
     assert ended.code == 0, ended.err
     assert np.isfinite(ended.json["epochs"][0]["validation_loss"])
+    assert "val. loss" in ended.err and "acc." not in ended.err  # which this loss has not
 
 
 def test_several_targets_are_trained_and_validated(tmp_path: Path, poetc: Run) -> None:

@@ -67,6 +67,29 @@ def test_trained_norms_with_one_scale_stay_tied(tmp_path: Path) -> None:
     assert parameters(graph) == {"n1.weight", "n1.bias", "n2.bias"}
 
 
+def test_equal_norms_of_numbered_layers_are_trained_apart(tmp_path: Path) -> None:
+    """Copied layers: the older exporter holds their trained scale and shift once."""
+    places = [f"/layers/layers.{k}/norm/LayerNormalization" for k in (0, 1)]
+    names = ["layers.0.norm.weight", "layers.0.norm.bias"]
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", *names], ["a"], name=places[0]),
+        helper.make_node("LayerNormalization", ["a", *names], ["y"], name=places[1]),
+    ]
+    weights = {names[0]: normal(4), names[1]: normal(4, seed=1)}
+    graph = load(save(make(nodes, {"x": (2, 4)}, ["y"], weights), tmp_path))
+    assert parameters(graph) == {*names, "layers.1.norm.weight", "layers.1.norm.bias"}
+    nodes[1].name = places[0]  # the same layer, called twice
+    assert parameters(load(save(make(nodes, {"x": (2, 4)}, ["y"], weights), tmp_path))) == set(names)
+
+
+def test_a_folded_norm_whose_shift_is_zero_has_one(tmp_path: Path) -> None:
+    """A fresh norm in front of no bias: the exporter leaves its zeros out, and the file says that they were there."""
+    call = "_native_batch_norm_legit_no_training.default](args = (%conv, %p_1_weight, %p_1_bias, %b_1_running_mean)"
+    nodes = [node("Conv", ["x", "0.weight"], ["a"], call, "1"), helper.make_node("Relu", ["a"], ["y"])]
+    graph = load(save(make(nodes, {"x": (1, 2, 5, 5)}, ["y"], {"0.weight": normal(4, 2, 3, 3)}), tmp_path))
+    assert parameters(graph) == {"0.weight", "1.bias"} and not np.asarray(graph.values["1.bias"]).any()
+
+
 def test_the_older_exporter_names_merged_parameters_by_identity(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Identity", ["n1.weight"], ["n2.weight"]),

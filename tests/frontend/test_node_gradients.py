@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from onnx.helper import make_node
 
 from poetc import training
 from poetc.errors import PoetcError
@@ -16,7 +18,7 @@ from poetc.frontend import load
 from poetc.graph import DType, Graph, Role, Tensor, TrainingGraph, materialize
 from poetc.ops import bind, spec
 from poetc.training import TrainingOptions
-from tests.frontend.support import save
+from tests.frontend.support import make, save
 from tests.frontend.test_node_cases import array, cases, with_constants
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -104,3 +106,21 @@ def test_gradients_of_claimed_operators(tmp_path: Path) -> None:
         wrong += [f"{case.name}: {text}" for text in found]
     assert not wrong
     assert compared >= 3000
+
+
+def test_a_distance_between_equal_points_has_a_slope_of_0(tmp_path: Path) -> None:
+    """As `torch.cdist` has it. The slope of the root alone is infinite there, which times 0 is no number."""
+    nodes = [
+        make_node("MatMul", ["x", "w"], ["a"]),
+        make_node("Sub", ["a", "point"], ["d"]),
+        make_node("Mul", ["d", "d"], ["square"]),
+        make_node("ReduceSum", ["square", "axis"], ["sum"], keepdims=0),
+        make_node("Sqrt", ["sum"], ["y"]),
+    ]
+    weights = {"w": np.float32([[1, 0], [0, 2]]), "point": np.float32([[3, 4]]), "axis": np.array([1], np.int64)}
+    graph = load(save(make(nodes, {"x": (2, 2)}, ["y"], weights, 17), tmp_path))
+    step = training.build(graph, TrainingOptions(loss="mse"))
+    x = np.array([[3.0, 2.0], [0.0, 4.0]])  # the first one lies on the point
+    held = run(step, {"x": x, step.target: np.zeros(2)})
+    assert float(held[step.loss]) == pytest.approx((0 + 25) / 2)
+    np.testing.assert_allclose(held[step.gradients["w"]], [[0, 0], [-12, 16]])

@@ -40,6 +40,7 @@ CASES = [
     *both("Gelu", -5, 5, approximate="tanh"),
     *both("Exp", -3, 3),
     *both("Sqrt", 0.1, 4),
+    Case("SqrtGrad", (np.float32([0, 2, 0, 0.5]), np.float32([1, 2, -3, 4])), note="zero"),
     *both("Reciprocal", 0.3, 4),
     *both("Log", 0.1, 4),
     *both("Abs", -2, 2, (0,)),

@@ -8,7 +8,7 @@ POETC_UNARY_WIDE(exp, POETC_WIDE, poetc_expf(x), poetc_expv(x))
 POETC_UNARY_GRAD(exp, s *g)
 
 POETC_UNARY(sqrt, poetc_sqrtf(x))
-POETC_UNARY_GRAD(sqrt, 0.5f / s * g)
+POETC_UNARY_GRAD(sqrt, s == 0.0f ? 0.0f : 0.5f / s * g)
 
 POETC_UNARY(reciprocal, 1.0f / x)
 POETC_UNARY_GRAD(reciprocal, -s * s * g)
