@@ -56,8 +56,8 @@ class Module(nn.Module):
                 for name in node.input[1:] if node.op_type != "Add" else node.input:
                     if name in self.held and self.held[name].numel() > 1:
                         self.weights[self.key(name)] = nn.Parameter(self.held[name].float())
-            if restored and node.op_type == "Conv" and len(node.input) == 3:
-                self.norms[str(k)] = nn.BatchNorm2d(len(self.held[node.input[2]]))
+            if restored and node.op_type == "Conv":
+                self.norms[str(k)] = nn.BatchNorm2d(len(self.held[node.input[1]]))
         self.nodes = [n for n in self.nodes if n.op_type != "DequantizeLinear"]
         self.numbers = [k for k, n in enumerate(graph.node) if n.op_type != "DequantizeLinear"]
         self.seen: dict[str, list[torch.Tensor]] = {}
@@ -87,12 +87,11 @@ class Module(nn.Module):
 
     def run(self, node: onnx.NodeProto, given: list[torch.Tensor]) -> torch.Tensor:
         a = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        kind, x = node.op_type, given[0]
+        kind, x = node.op_type, given[0] if given else torch.empty(0)
         if kind == "Conv":
             top, left, bottom, right = a.get("pads", [0] * 4)
-            return functional.conv2d(
-                functional.pad(x, (left, right, top, bottom)), *given[1:], a.get("strides", 1), 0, 1, a.get("group", 1)
-            )
+            x = functional.pad(x, (left, right, top, bottom))
+            return functional.conv2d(x, *given[1:], stride=a.get("strides", 1), groups=a.get("group", 1))
         if kind == "Constant":
             return torch.tensor(numpy_helper.to_array(a["value"]))
         if kind == "Clip":
