@@ -25,6 +25,7 @@ from poetc.ops._integers import (
     check_pair,
     exponent,
     rescaled,
+    rounded,
     rounding_of,
     scale_of,
 )
@@ -40,6 +41,11 @@ _MANTISSA_BITS = 24
 @dataclass(frozen=True, slots=True)
 class _Rounded(Elements):
     is_stochastic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Aligned(_Rounded):
+    scales: int  # that of x first
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +228,43 @@ class IntegerAdd(Rescaling):
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return ((0, 0), (2, 0))
+
+
+@register
+class IntegerAlign(Rescaling):
+    """Several tensors come under one exponent, the highest of them, before `Concat` joins them."""
+
+    kind = "IntegerAlign"
+    summary = "x in units of the highest of several exponents, from (x, its scale, scale, ...) → y, its scale; rounding"
+    purpose = "activation"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        x, *scales = op.inputs
+        for scale in scales:
+            check_pair("x", x, scale)
+        rounding_of(op)
+        return x, SCALE
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x, *scales = inputs
+        shift = max(map(exponent, scales)) - exponent(scales[0])
+        y, _ = rounded(x, shift, rounding_of(op))
+        return y, scale_of(exponent(scales[0]) + shift, 0, VALUE_BITS + shift, shift)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        return [grads[0] if needed[0] else None, grads[1], *[None] * (len(op.inputs) - 2)]
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=4 * op.outputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        parameters = _Aligned(op.inputs[0].elements, rounding_of(op) == "stochastic", len(op.inputs) - 1)
+        return Kernel("poetc_op_int8_align", parameters)
+
+    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
+        return ((0, 0),)
 
 
 def _shifted(q: Any, shift: int) -> Any:

@@ -250,7 +250,7 @@ class _Model:
             "BatchNormApply": "put it directly behind a convolution, so that it can be folded",
             "ConvTranspose": "use Resize and Conv in its place",
         }
-        way = ways.get(op.kind, "use Relu, Clip(0, c), Conv, Gemm, MaxPool, AveragePool or Add in its place")
+        way = ways.get(op.kind, "use Relu, Clip(0, c), Conv, Gemm, MaxPool, AveragePool, Concat or Add in its place")
         return UnsupportedModelError(
             f"{self.graph.name}: --precision niti: {_node(op)} has no integer form, {why}; {way}, or train in f32"
         )
@@ -419,7 +419,23 @@ def _add(m: _Model, op: Operator) -> bool:
     return True
 
 
+def _concat(m: _Model, op: Operator) -> bool:
+    """The inputs under one exponent, then one behind the other."""
+    if any(m._is_given(t) for t in op.inputs):
+        return False
+    pairs = [m._pair(t, op) for t in op.inputs]
+    name, scales = m._name(op.outputs[0]), [scale for _, scale in pairs]
+    aligned = []
+    for q, scale in pairs:
+        outputs = [m.b.fresh(f"{name}:part"), m.b.fresh(f"{name}:part{SCALE}")]
+        aligned.append(m.b.emit("IntegerAlign", [q, scale, *scales], outputs=outputs))
+    m.b.emit("Concat", [q for q, _ in aligned], op.attributes, outputs=[name])
+    m.pairs[op.outputs[0]] = name, aligned[0][1]
+    return True
+
+
 _FORMS = {
+    "Concat": _concat,
     "Conv": _conv,
     "MatMul": _dense,
     "Relu": _relu,

@@ -125,7 +125,8 @@ class _Step:
                 if tensor in self.trained:
                     self._update(tensor, gradient)
                     continue
-                own = found[i + 1] if i + 1 < len(found) else None
+                has_scale = i + 1 < len(op.inputs) and not is_i8[i + 1]
+                own = found[i + 1] if has_scale and i + 1 < len(found) else None
                 self._add(tensor, gradient, own or scale)
 
     def _finish_scales(self) -> None:

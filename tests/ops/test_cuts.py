@@ -15,7 +15,7 @@ from poetc.ops import Bound, Cut, Kernel, OpSpec, Range, kernel_of_block, regist
 from poetc.ops.kernels import packed_operands, turned, winograd
 from poetc.ops.kernels.blocks import beginning
 from tests.ops.test_cases import CASES
-from tests.ops.test_low_workspace import PACKING, TURNED, WINOGRAD, fast_library
+from tests.ops.test_low_workspace import PACKING, TURNED, WINOGRAD, fused_library
 from tests.support.kernels import (
     AnyArray,
     Case,
@@ -158,17 +158,17 @@ def _has_cuts(kind: str) -> bool:
 @pytest.mark.long
 def test_packing_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_operands, "SHARE", 0)
-    libraries = (library(), wide_library(), scalar_library(), fast_library())
+    libraries = (library(), wide_library(), scalar_library(), fused_library())
     assert sum(check(case, libraries) for case in PACKING) > 100
 
 
 def test_winograd(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LEAST_BYTES", 0), ("SHARE", 1e9), ("DIRECT", 1e9)):
         monkeypatch.setattr(winograd, name, value)
-    assert sum(check(case, (library(), fast_library())) for case in WINOGRAD) > 10
+    assert sum(check(case, (library(), fused_library())) for case in WINOGRAD) > 10
 
 
 def test_turned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turned, "LEAST_BYTES", 0)
     monkeypatch.setattr(turned, "SHARE", 0)
-    assert sum(check(case, (library(), fast_library())) for case in TURNED) > 5
+    assert sum(check(case, (library(), fused_library())) for case in TURNED) > 5

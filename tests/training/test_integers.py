@@ -106,6 +106,35 @@ def test_residuals_and_folded_norms_compute_what_the_float_model_does() -> None:
     assert set(step.gradients) == {f"{n}.weight" for n in ("stem", "block", "fc")} | {"bn0.bias", "bn1.bias", "fc.bias"}
 
 
+def test_branches_join_under_one_exponent() -> None:
+    """Two convolutions of other sizes of numbers, joined as in Inception: close to the floats, and both are trained."""
+    random = np.random.default_rng(0)
+    b = Builder()
+    x = b.add_tensor("x", TensorType((2, 3, 6, 6)), Role.INPUT)
+    branches = []
+    for name, outputs, size in (("wide", 5, 1.0), ("small", 3, 0.02)):
+        weight = (size * random.standard_normal((outputs, 3, 1, 1))).astype(np.float32)
+        w = b.add_tensor(name, TensorType(weight.shape), Role.PARAMETER, weight)
+        branches.append(b.emit1("Conv", [x, w]))
+    joined = b.emit1("Concat", branches, {"axis": 1})
+    mean = b.emit1("ReduceMean", [joined], {"axes": (2, 3), "keepdims": 0})
+    v = b.add_tensor("v", TensorType((8, 4)), Role.PARAMETER, random.standard_normal((8, 4)).astype(np.float32))
+    y = b.emit1("MatMul", [mean, v], hint="logits")
+    graph = Graph("joined", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    inputs = random_inputs(graph)
+    (logits,) = graph.outputs
+    expected, model = evaluate(graph, inputs)[logits], integer_model(graph, NITI)
+    found = evaluate(model, inputs, np.float32)[model.outputs[0]]
+    assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    step = run_standard(build(model, NITI))
+    check_graph(step)
+    assert sum(op.kind == "IntegerAlign" for op in step.operators) == 2
+    assert set(step.gradients) == {"wide", "small", "v"}
+    sizes = [op.attributes["sizes"] for op in step.operators if op.kind == "Slice"]
+    assert sorted(sizes) == [(2, 3, 6, 6), (2, 5, 6, 6)], "each branch has its part of the error"
+    evaluate(step, random_inputs(step), np.float32)
+
+
 def test_folded_weights_unfold() -> None:
     graph = small_cnn(conv_bias=True)
     model = integer_model(graph, NITI)

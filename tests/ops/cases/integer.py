@@ -172,6 +172,16 @@ CASES = [
         for a, b in ((-5, -5), (-3, -7), (-9, 4), (20, -20))
         for rounding in ROUNDINGS
     ),
+    *(
+        Case(
+            "IntegerAlign",
+            (values(3, 50), *(scale(e) for e in exponents)),
+            {"rounding": rounding},
+            note=f"{exponents}",
+        )
+        for exponents in ((-5,), (-5, -5), (-7, -3, -6), (4, -9), (-20, 20, -30), (-40, -9))
+        for rounding in ROUNDINGS
+    ),
     Case("IntegerDropout", (values(7, 9), scale(-4), STEP), {"seed": 5}),
     Case("IntegerDropoutGrad", (values(7, 9), scale(-4), STEP), {"seed": -5}),
     Case("IntegerUpdate", (values(7, 9), exponent(3), values(7, 9))),

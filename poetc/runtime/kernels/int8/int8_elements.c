@@ -176,6 +176,30 @@ int poetc_op_int8_add(const poetc_call *call)
     return poetc_scale(poetc_out(call, 5), low + rounding.shift, rounding.clipped, bits, rounding.shift);
 }
 
+/* x, its scale, other scales -> y, its scale. ints: whether rounding is stochastic, the number of scales. */
+int poetc_op_int8_align(const poetc_call *call);
+int poetc_op_int8_align(const poetc_call *call)
+{
+    const int8_t *x = poetc_in(call, 0);
+    const int32_t own = *(const int32_t *)poetc_in(call, 1), count = call->ints[0], scales = call->ints[2];
+    int8_t *y = poetc_out(call, 1 + scales);
+    int32_t high = own, i, j;
+    int32_t values[SUMS];
+    poetc_rounding rounding = {0, call->ints[1], POETC_INT8_MOST, 0};
+    for (i = 2; i <= scales; i++) {
+        const int32_t other = *(const int32_t *)poetc_in(call, i);
+        high = other > high ? other : high;
+    }
+    rounding.shift = high - own < 31 ? high - own : 31; /* of eight bits none is left */
+    for (i = 0; i < count; i += SUMS) {
+        const int32_t some = count - i < SUMS ? count - i : SUMS;
+        for (j = 0; j < some; j++)
+            values[j] = x[i + j];
+        poetc_round_small(values, some, y + i, 1, &rounding);
+    }
+    return poetc_scale(poetc_out(call, 2 + scales), high, 0, POETC_INT8_BITS + high - own, high - own);
+}
+
 /* x, its scale, step -> y, its scale. ints: the seed. */
 int poetc_op_int8_dropout(const poetc_call *call);
 int poetc_op_int8_dropout(const poetc_call *call)
