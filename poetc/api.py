@@ -5,7 +5,6 @@ It raises the errors of `poetc.errors`, as the command line does: UnsupportedMod
 
 from __future__ import annotations
 
-import html
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,8 +18,9 @@ from google.protobuf.message import EncodeError  # type: ignore[import-untyped,u
 from poetc import artifact, reporting
 from poetc.artifact import Artifact
 from poetc.commands import emit, validate
-from poetc.commands.analyze import analyze
+from poetc.commands.analyze import analyze, analyze_parts
 from poetc.commands.bundle import bundle
+from poetc.commands.estimate import SEARCH_S, EstimateRequest, estimate, with_facts_of_data
 from poetc.commands.export import ExportRequest, export_arrays
 from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
@@ -38,6 +38,7 @@ from poetc.events import Progress, silent
 from poetc.files import scratch_directory
 from poetc.graph import Graph, Role
 from poetc.loop import EpochRow
+from poetc.reporting.notebook import memory_bar, table
 from poetc.runtime.session import Session
 from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
 from poetc.training import TrainingOptions
@@ -121,6 +122,7 @@ def train(
     chat_template: str | Path | None = None,
     mask_prompt: bool = False,
     truncate: bool = False,
+    log: str | Path | None = None,
     elastic: bool = False,
     device: str | Path = "host",
     budget: Size | None = None,
@@ -163,6 +165,7 @@ def train(
         "ema": ema,
         "metrics": metrics,
         "save_every": save_every,
+        "log": None if log is None else str(log),
         "elastic": elastic,
     }
     texts: dict[str, Any] = {
@@ -237,7 +240,7 @@ class Devices(dict[str, DeviceProfile]):
     """Profiles by name."""
 
     def _repr_html_(self) -> str:
-        return _table("devices", [(name, f"{p.title}: {format_bytes(p.ram_bytes)} RAM") for name, p in self.items()])
+        return table("devices", [(name, f"{p.title}: {format_bytes(p.ram_bytes)} RAM") for name, p in self.items()])
 
 
 def list_devices() -> Devices:
@@ -369,6 +372,23 @@ class Model(_Solvable):
         """The needs of training: operators, parameters, saved bytes, keep-all peak, smallest budget, ..."""
         return analyze(self._model(device))
 
+    def estimate(
+        self,
+        *,
+        device: str | Path = "host",
+        data: str | None = None,
+        epochs: int | None = None,
+        battery: str | None = None,
+        progress: Progress = silent,
+    ) -> Mapping[str, Any]:
+        """The costs of a training, as `poetc analyze` shows it: three budgets, ways to save, the largest batch.
+
+        `data` and `epochs` give an epoch and the run; `battery`: "2000mAh@3.7V". Raises UsageError.
+        """
+        request = EstimateRequest(model=self._model(device), data=data, epochs=epochs, battery=battery)
+        request = with_facts_of_data(request, progress)
+        return estimate(request, analyze_parts(request.model, SEARCH_S, progress)[1], progress)
+
     @property
     def parameters(self) -> int:
         """Elements of all parameters."""
@@ -390,7 +410,7 @@ class Model(_Solvable):
         return f"<model {self.path.name}: {'; '.join(f'{k} {v}' for k, v in self._rows())}>"
 
     def _repr_html_(self) -> str:
-        return _table(self.path.name, self._rows())
+        return table(self.path.name, self._rows())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -572,27 +592,6 @@ class Solution:
         return f"<solution of {self.problem.name}: {'; '.join(f'{k} {v}' for k, v in self._rows())}>"
 
     def _repr_html_(self) -> str:
-        return _table(self.problem.name, self._rows()) + _memory_bar(self)
-
-
-def _table(title: str, rows: Sequence[tuple[str, str]]) -> str:
-    cells = "".join(
-        f'<tr><th style="text-align:left">{html.escape(name)}</th>'
-        f'<td style="text-align:left">{html.escape(value)}</td></tr>'
-        for name, value in rows
-    )
-    return f"<table><caption>{html.escape(title)}</caption>{cells}</table>"
-
-
-def _memory_bar(solution: Solution) -> str:
-    """Peak and budget against keep-all, as one bar."""
-    whole = max(int(solution.summary["keep_all_peak_bytes"]), solution.problem.budget_bytes, 1)
-    peak, budget = (round(400 * n / whole, 1) for n in (solution.peak_bytes, solution.problem.budget_bytes))
-    legend = "blue: peak; red: budget; grey: up to the keep-all peak"
-    return (
-        f'<svg width="400" height="14" role="img" aria-label="{legend}"><title>{legend}</title>'
-        '<rect width="400" height="14" fill="#ddd"/>'
-        f'<rect width="{peak}" height="14" fill="#4a7ebb"/>'
-        f'<rect x="{min(budget, 398)}" width="2" height="14" fill="#c0392b"/></svg>'
-        f"<div><small>{legend}</small></div>"
-    )
+        keep_all = int(self.summary["keep_all_peak_bytes"])
+        bar = memory_bar(self.peak_bytes, self.problem.budget_bytes, keep_all)
+        return table(self.problem.name, self._rows()) + bar

@@ -130,20 +130,25 @@ def _no_room(place: Path | None) -> UsageError:
 
 
 def write_text(path: Path, text: str) -> None:
+    """`write_bytes` of a text, as UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Write beside the destination, then move there: a reader sees the old file or the new one, never a half.
 
     A link is followed, and the permissions of a file that is replaced stay.
     """
     if path.is_char_device() or path.is_fifo():  # there is nothing to replace
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(data)
         return
     path = path.resolve()
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~umask()
     name = None
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, mode)

@@ -33,7 +33,7 @@ from poetc.emit._code_size import (
     read_table,
     write_table,
 )
-from poetc.emit.layouts.contents import WARNINGS
+from poetc.emit.layouts._contents import WARNINGS
 from poetc.runtime import runtime_directory
 
 # The headers that train.c needs to compile: the size of its code hardly depends on the numbers.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from poetc.cli import _options
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.cli._options import Whole
 from poetc.errors import UsageError
+
+EVERY = "all"  # as a device
 
 
 @command(
@@ -44,6 +48,13 @@ from poetc.errors import UsageError
     help="The longest time of a step for each of its samples, for --largest-batch: 20ms, or 1.1x the time without any "
     "recomputing or paging.",
 )
+@click.option("--data", metavar="DATA", help="Training data, as poetc train takes it: they say the steps of an epoch.")
+@click.option("--epochs", type=Whole(1), metavar="N", help="Passes over the data, for time, energy and wear of a run.")
+@click.option(
+    "--battery",
+    metavar="ENERGY",
+    help="A full battery, 2000mAh@3.7V, 7.4Wh or 20kJ: how many steps and which share of a run it has energy for.",
+)
 @config_option
 @_options.output_options
 def analyze(
@@ -55,21 +66,29 @@ def analyze(
     largest_batch: bool,
     budget: str | None,
     deadline_per_sample: str | None,
+    data: str | None,
+    epochs: int | None,
+    battery: str | None,
     as_json: bool,
     quiet: bool,
     verbose: bool,
     **options: Any,
 ) -> None:
-    """Show the operators and the memory that training MODEL, an ONNX file, takes.
+    """Show the costs of training MODEL, an ONNX file, before it is trained: RAM, flash, time, energy and wear.
 
     Operators, parameters, multiply-accumulates and saved bytes of the training step. It also prints the keep-all peak,
     and the smallest budget for which a schedule was found. A model with operators that poetc does not train is refused
     with all of them listed (exit code 3).
 
+    A table compares three budgets: the smallest, the smallest within 5 % more time, and keep-all. Each has its band and
+    the share that rests on guesses. A second table has the options that would save RAM, time or energy. With --data and
+    --epochs it also shows an epoch and the run. With --device all there is a row for each board instead.
+
     With --largest-batch it searches for the largest batch within --budget, and proves which batch is too large.
     """
-    from poetc.cli import _text
+    from poetc.cli import _estimate_text, _text
     from poetc.commands import analyze as command
+    from poetc.commands import estimate as estimating
     from poetc.commands.requests import ModelRequest
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
@@ -85,12 +104,24 @@ def analyze(
     for option, value in (("--budget", budget), ("--deadline-per-sample", deadline_per_sample)):
         if value is not None:
             raise UsageError(f"{option} does nothing without --largest-batch")
+    asked_for = estimating.EstimateRequest(model=request, data=data, epochs=epochs, battery=battery)
+    if device == EVERY:
+        if parameters or facts:
+            raise UsageError("--device all shows boards alone: leave --parameters and --facts out, or name one device")
+        with console.progress("reading the model") as progress:
+            found = estimating.every_board(replace(asked_for, model=replace(request, device="host")), progress)
+        for note in found["notes"]:
+            console.note(note)
+        console.answer(found, _estimate_text.boards_text(found))
+        return
     with console.progress("reading the model") as progress:
-        analysis = command.analyze(request, progress=progress)
+        asked_for = estimating.with_facts_of_data(asked_for, console.note)
+        analysis, known = command.analyze_parts(asked_for.model, estimating.SEARCH_S, progress)
+        analysis["estimate"] = estimating.estimate(asked_for, known, progress)
         if parameters:
             analysis["parameter_table"] = command.parameter_table(request)
         if facts:
             analysis["facts"] = command.fact_table(request)
     for note in analysis["notes"]:
         console.note(note)
-    console.answer(analysis, _text.analyze_text(analysis))
+    console.answer(analysis, f"{_text.analyze_text(analysis)}\n\n{_estimate_text.estimate_text(analysis['estimate'])}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from pkgutil import iter_modules
 
 import click
 
@@ -31,7 +32,8 @@ TARGETS = (
     "generic-a76",
 )  # spelled out so that --help does not load the compiler; a test compares them
 
-LAYOUTS = ("makefile", "cmake", "zephyr", "arduino", "cmsis-pack")  # likewise
+_FOLDER = str(Path(__file__).parents[1] / "emit" / "layouts")
+LAYOUTS = tuple(sorted(m.name.replace("_", "-") for m in iter_modules([_FOLDER]) if not m.name.startswith("_")))
 OPT_LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 EPILOG = """\b
@@ -57,8 +59,8 @@ class _OptLevel(click.Choice[str]):
     "-t",
     "--target",
     type=click.Choice(TARGETS),
-    help="Machine that the C is built for. Default: that of --board, or host; c99 for several models and for zephyr, "
-    "arduino, cmsis-pack.",
+    help="Machine that the C is built for. Default: that of --board, or host; c99 for several models and for layouts "
+    "that are libraries alone.",
 )
 @click.option(
     "-o", "--output-dir", "out", type=_options.DIRECTORY, required=True, metavar="SRC", help="Directory of the C."
@@ -74,7 +76,8 @@ class _OptLevel(click.Choice[str]):
     type=click.Choice(LAYOUTS),
     default="makefile",
     show_default=True,
-    help="Build system of SRC: a Makefile, a CMake package, a Zephyr module, an Arduino library or a CMSIS-Pack.",
+    help="Build system of SRC: cmake, zephyr, esp-idf, platformio, arduino and cmsis-pack fit into a firmware project, "
+    "rust is a crate.",
 )
 @click.option(
     "--name",

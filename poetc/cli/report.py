@@ -25,6 +25,19 @@ from poetc.cli._help import command
     metavar="FILE.svg",
     help="Also draw RAM over the time of a step here, beside the one of keeping every tensor.",
 )
+@click.option("--trace", type=_options.FILE, metavar="FILE.json", help="Also write the step as a trace for Perfetto.")
+@click.option(
+    "--memory-viz",
+    type=_options.FILE,
+    metavar="FILE.pickle",
+    help="Also write the places of tensors in RAM for pytorch.org/memory_viz.",
+)
+@click.option(
+    "--graph",
+    type=_options.FILE,
+    metavar="FILE.graphml",
+    help="Also write operators, tensors and all their annotations as GraphML, or as GEXF: FILE.gexf.",
+)
 @click.option("--curve", is_flag=True, help="Solve other budgets too, and show energy over budget in the page.")
 @click.option(
     "--time-limit",
@@ -39,6 +52,9 @@ def report(
     directory: Path,
     html: Path | None,
     timeline: Path | None,
+    trace: Path | None,
+    memory_viz: Path | None,
+    graph: Path | None,
     curve: bool,
     time_limit: float,
     as_json: bool,
@@ -50,5 +66,7 @@ def report(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
-        document, text = command.report(directory, html, timeline, time_limit if curve else None, progress)
+        curve_s = time_limit if curve else None
+        pictures = {"trace": trace, "memory_viz": memory_viz, "graph": graph}
+        document, text = command.report(directory, html, timeline, curve_s, progress, **pictures)
     console.answer(document, text)

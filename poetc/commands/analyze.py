@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from poetc import frontend, passes, training
@@ -20,25 +21,46 @@ from poetc.commands.requests import (
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
 from poetc.events import Progress, silent
-from poetc.graph import Phase, Role, TrainingGraph
+from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
-from poetc.planning import Planner, reductions
+from poetc.planning import Planner, RamSearch, Solution, reductions
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, SmallestRam
 from poetc.planning.streaming import Streaming
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import SolveOptions
 
 
+@dataclass(frozen=True, slots=True)
+class Analyzed:
+    """The model that was analysed, and the schedules of least RAM: without streamed operands, and with them."""
+
+    graph: Graph
+    step: TrainingGraph
+    profile: DeviceProfile
+    problem: Problem
+    least: Callable[[], Solution | None]  # made when they are asked for
+    streamed: Callable[[], Solution | None]
+
+
 def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent) -> dict[str, Any]:
     """The answer of `poetc analyze`: the model, its training step, how small its RAM can be (`search_s` of search)."""
+    return analyze_parts(request, search_s, progress)[0]
+
+
+def analyze_parts(
+    request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent
+) -> tuple[dict[str, Any], Analyzed]:
+    """The answer, and the values that it was read from."""
     graph, step = training_graph(with_any_weights(request))
     profile = load_profile(request.device)
     problem = build_problem(step, profile, budget_bytes=0)
     peak = keep_all_peak_bytes(problem)
     progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
     offers = offers_of(step, profile, problem, None)
-    minimum = SolveRequest(model=request).planner(search_s, offers=offers).search_ram(problem, search_s).found
-    streamed = _streamed(step, profile, problem, minimum, search_s, progress)
+    planner = SolveRequest(model=request).planner(search_s, offers=offers)
+    search = planner.search_ram(problem, search_s)
+    minimum = search.found
+    streamed, of_streamed = _streamed(step, profile, problem, minimum, search_s, progress)
     near_free = saved_near_free(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
@@ -47,7 +69,7 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
     kinds: dict[str, int] = {}
     for op in graph.operators:
         kinds[op.kind] = kinds.get(op.kind, 0) + 1
-    return {
+    answer = {
         "model": str(request.source),
         "supported": True,
         "device": request.device,
@@ -73,6 +95,16 @@ def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress:
         "pruned": pruned(request, step, problem),
         "notes": list(step.notes),
     }
+    of_least = partial(of_least_ram, planner, problem, search)
+    return answer, Analyzed(graph, step, profile, problem, of_least, of_streamed)
+
+
+def of_least_ram(planner: Planner, problem: Problem, search: RamSearch) -> Solution | None:
+    """The solution that the search found, for the budget that it needs; None where it found none."""
+    if search.found.schedule is None or search.found.ram_bytes is None:
+        return None
+    asked = replace(problem, budget_bytes=search.found.ram_bytes)
+    return planner.least_ram_solution(asked, search.as_budget())
 
 
 def _streamed(
@@ -82,19 +114,20 @@ def _streamed(
     minimum: SmallestRam,
     search_s: float,
     progress: Progress,
-) -> SmallestRam | None:
+) -> tuple[SmallestRam | None, Callable[[], Solution | None]]:
     """The same with as many operands streamed as can be; None where the store cannot do it, or it saves nothing."""
     step = passes.for_small_ram(step)
     problem = build_problem(step, profile, budget_bytes=0)
     streaming = Streaming(streams_of(step, profile=profile))
     if not streaming.is_open(problem):
-        return None
+        return None, lambda: None
     planner = Planner(options=SolveOptions(time_limit_s=search_s), reductions=reductions())
     fixed, bound = streaming.floor(problem, planner)
     if minimum.ram_bytes is not None and bound >= minimum.ram_bytes:
-        return None
+        return None, lambda: None
     progress("looking for the smallest budget with streamed operands")
-    return planner.search_ram(fixed, search_s).found
+    search = planner.search_ram(fixed, search_s)
+    return search.found, partial(of_least_ram, planner, fixed, search)
 
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:

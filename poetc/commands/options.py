@@ -351,6 +351,13 @@ RUN = (
         help="Steps between checkpoints.",
     ),
     Option(
+        name="log",
+        values=Text(),
+        group="run",
+        metavar="DIR",
+        help="Write losses, metrics and rates here while training runs: events for TensorBoard, and log.jsonl.",
+    ),
+    Option(
         name="elastic",
         values=Switch(),
         group="run",

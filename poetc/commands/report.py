@@ -10,8 +10,9 @@ from typing import Any
 from poetc import artifact, reporting
 from poetc.artifact import Artifact
 from poetc.devices import build_problem
+from poetc.errors import UsageError
 from poetc.events import Progress, silent
-from poetc.files import write_text
+from poetc.files import write_bytes, write_text
 from poetc.output_directory import replace_file
 from poetc.planning import Planner, Solution, reductions, solve_curve
 from poetc.reporting import budget_curve
@@ -48,15 +49,30 @@ def report(
     timeline: Path | None = None,
     curve_s: float | None = None,
     progress: Progress = silent,
+    *,
+    trace: Path | None = None,
+    memory_viz: Path | None = None,
+    graph: Path | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Totals and text. The page also goes to `html`, and the memory timeline to `timeline`, where they are given.
+
+    `trace`: for Perfetto; `memory_viz`: for pytorch.org/memory_viz; `graph`: GraphML or GEXF, by its suffix.
 
     `curve_s`: with a curve of other budgets in the page. Each of them would be solved for so long if it were alone.
     """
     solved = artifact.read(directory)
     reports = reporting.reports(solved)
+    if graph is not None and graph.suffix not in (".graphml", ".gexf"):
+        raise UsageError(f"--graph {graph}: of no kind that is known by its name; give FILE.graphml or FILE.gexf")
+    subject = reporting.Solved.from_artifact(solved)
     if timeline is not None:
-        write_text(timeline, reporting.memory_timeline(reporting.Solved.from_artifact(solved)))
+        write_text(timeline, reporting.memory_timeline(subject))
+    if trace is not None:
+        write_text(trace, reporting.chrome_trace(subject))
+    if memory_viz is not None:
+        write_bytes(memory_viz, reporting.memory_viz(subject))
+    if graph is not None:
+        write_text(graph, reporting.network_text(subject, graph.suffix))
     if curve_s is not None:
         options = SolveOptions(time_limit_s=curve_s, gap=DEFAULT_GAP)
         chain = reductions(str(solved.summary.get("state", "ram")))

@@ -467,7 +467,7 @@ def summary_of(
         "store_bytes": trace.store_bytes,
         "store_written_bytes": trace.written_bytes,
         "store_write_limit_bytes": problem.write_limit_bytes,
-        **_wear(problem, schedule, profile, trace.time_ns),
+        **wear_of(problem, schedule, profile, trace.time_ns),
         "guesses": guesses_of(problem, schedule, profile, trace),
         "operators": len(problem.operators),
         "solver": schedule.solver,
@@ -576,7 +576,7 @@ def guesses_of(
     }
 
 
-def _wear(problem: Problem, schedule: Schedule, profile: DeviceProfile | None, time_ns: int) -> dict[str, Any]:
+def wear_of(problem: Problem, schedule: Schedule, profile: DeviceProfile | None, time_ns: int) -> dict[str, Any]:
     """How long the store lasts, in steps and in years of training without a pause.
 
     None where nothing is written, or the profile does not say how many writes the store endures.

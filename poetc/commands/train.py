@@ -58,6 +58,7 @@ from poetc.graph import Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,
     CheckpointStore,
+    Log,
     Loop,
     LoopOptions,
     Loss,
@@ -77,7 +78,7 @@ from poetc.training import CLIPPED, TRAINING, TrainingOptions, rates
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT, CONFIG = "run.json", "solved", "training.json", "run.yaml"
 PAGE = "report.html"
-MAY_CHANGE = ("epochs", "save_every", "elastic", "schedule", "learning_rate")  # by a resumption
+MAY_CHANGE = ("epochs", "save_every", "elastic", "log", "schedule", "learning_rate")  # by a resumption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +106,7 @@ class TrainRequest:
     metrics: str | None = None
     save_every: int | None = None
     texts: Mapping[str, Any] = field(default_factory=dict)  # the options of texts, by name
+    log: str | None = None  # a folder for events and JSON lines
     elastic: bool = False  # the plan of a bundle follows the memory that is left to this process
     resume: bool = False
     force: bool = False
@@ -240,6 +242,18 @@ def train(
 
     Raises the errors of `poetc.errors`. The output appears whole, when training is over.
     """
+    if request.log is not None:
+        watcher = Log(Path(request.log), watcher, note, resume=request.resume, force=request.force)
+        try:
+            return _train(request, watcher, progress, note, stopping)
+        finally:
+            watcher.close()
+    return _train(request, watcher, progress, note, stopping)
+
+
+def _train(
+    request: TrainRequest, watcher: Watcher, progress: Progress, note: Progress, stopping: Callable[[], bool]
+) -> dict[str, Any] | None:
     schedule = rates.parse(request.schedule)
     store = CheckpointStore(request.directory)
     given = artifact.read(request.source) if isinstance(request.source, Path) else None

@@ -105,6 +105,29 @@ def parse_energy(text: str, *, of: int | None = None, option: str = "--max-energ
     return _checked(energy, text, option, "picojoules")
 
 
+def parse_battery(text: str, *, option: str = "--battery") -> int:
+    """Picojoules of a full battery: `2000mAh@3.7V`, `7.4Wh`, or an energy. Raises UsageError naming `option`."""
+    examples = "for example 2000mAh@3.7V, 7.4Wh or 20kJ"
+    charge, at, tension = text.partition("@")
+    number, unit = _split(charge, option, examples)
+    if at:
+        volts, volt = _split(tension, option, examples)
+        factor = {"mAh": Fraction(36, 10), "Ah": Fraction(3600)}.get(unit)
+        if factor is None or volt != "V":
+            raise UsageError(f"{option} {text!r}: not a charge at a voltage; write {examples}")
+        joules = number * factor * volts
+    elif unit in ("Wh", "mWh"):
+        joules = number * (3600 if unit == "Wh" else Fraction(36, 10))
+    elif unit in _ENERGIES:
+        joules = number * Fraction(_ENERGIES[unit], 10**12)
+    else:
+        missing = f"a charge needs its voltage, {charge.strip()}@3.7V" if unit in ("mAh", "Ah") else "unknown unit"
+        raise UsageError(f"{option} {text!r}: {missing}; write {examples}")
+    if joules * 10**12 < 1:
+        raise UsageError(f"{option} {text!r} is less than one picojoule")
+    return _checked(joules * 10**12, text, option, "picojoules")
+
+
 def _checked(number: Fraction, text: str, option: str, unit: str) -> int:
     if number > LARGEST:
         raise UsageError(f"{option} {text!r} is more than {LARGEST:,} {unit}")

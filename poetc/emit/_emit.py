@@ -29,7 +29,7 @@ from poetc.emit._module import Module, generic_header, header, source
 from poetc.emit._package import as_package
 from poetc.emit._sources import runtime_sources
 from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, check_names
-from poetc.emit.layouts.contents import arena_section
+from poetc.emit.layouts._contents import arena_section
 from poetc.errors import UsageError
 from poetc.graph import Value
 from poetc.output_directory import Kind, replacing

@@ -12,12 +12,15 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from poetc.graph._coded import Coded
+
+if TYPE_CHECKING:
+    import networkx
 
 Attribute = int | float | str | bool | tuple[int, ...] | tuple[float, ...]
 Array = npt.NDArray[Any]  # float64 too, in finite-difference tests
@@ -190,6 +193,12 @@ class Graph:
     def fact(self, kind: str, subject: str) -> Fact | None:
         """The fact of that kind about a tensor, layer or input; None: there is none."""
         return next((f for f in self.facts if f.kind == kind and f.subject == subject), None)
+
+    def to_networkx(self) -> networkx.DiGraph[str]:
+        """Operators and tensors as nodes, with all annotations; see `poetc.graph.networks`."""
+        from poetc.graph.networks import graph_network
+
+        return graph_network(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from poetc.loop.checkpoint import Checkpoint, CheckpointStore, is_checkpoint, read_checkpoint
 from poetc.loop.engine import Engine, SessionEngine
+from poetc.loop.log import Log
 from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher, outcome_of
 from poetc.loop.metrics import Loss, Meter, default_metrics, parse_metrics
 
@@ -10,6 +11,7 @@ __all__ = [
     "CheckpointStore",
     "Engine",
     "EpochRow",
+    "Log",
     "Loop",
     "LoopOptions",
     "Loss",

@@ -101,17 +101,32 @@ class _Movement(Indexed):
         return replace(self.graph, operators=tuple(reversed(kept)), tensors=tensors)
 
     def _settle(self, made: dict[str, Operator]) -> bool:
-        """One round: the products as they would be go to `made`. False: something stays after all, look again."""
-        made.clear()
+        """One round: the products as they would be go to `made`. False: something stays after all, look again.
+
+        Those of earlier rounds that nothing changed are in `made` already.
+        """
         for op in self.products:
+            if op.name in made:
+                continue
             found = self._of_views(op)
             if found is None:
+                before = set(self.read)
                 self._stay(op)
+                self._forget(made, before)
                 return False
             made[op.name] = found
-        staying = {op.name for op in self.graph.operators if op.name in self.read and not self._may_go(op, made)}
-        self.read -= staying
-        return not staying
+        before = set(self.read)
+        self.read -= {op.name for op in self.graph.operators if op.name in self.read and not self._may_go(op, made)}
+        self._forget(made, before)
+        return self.read == before
+
+    def _forget(self, made: dict[str, Operator], before: set[str]) -> None:
+        """Drop the products that see an operand through an operator that now stays; all where one may go after all."""
+        now, self.read = self.read, before
+        for op in self.products:
+            if now - before or any(mover.name not in now for t in op.inputs[:2] for mover in self._movers(t)):
+                made.pop(op.name, None)
+        self.read = now
 
     def _stay(self, product: Operator) -> None:
         """Something before or after the product stays.

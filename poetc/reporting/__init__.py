@@ -7,7 +7,10 @@ from poetc.reporting._solved import Solved
 from poetc.reporting._words import band_rows, guesses, of_keep_all, recomputed, recomputed_of, shorten, written
 from poetc.reporting._words import status as status_words
 from poetc.reporting.choices import choice_notes, scope_sentence, updates_note
+from poetc.reporting.chrome_trace import chrome_trace
 from poetc.reporting.html import html
+from poetc.reporting.memory_viz import memory_viz
+from poetc.reporting.network import network_text, solved_network
 from poetc.reporting.text import text
 from poetc.reporting.timeline import memory_timeline
 
@@ -15,15 +18,19 @@ __all__ = [
     "Solved",
     "band_rows",
     "choice_notes",
+    "chrome_trace",
     "guesses",
     "html",
     "memory_timeline",
+    "memory_viz",
+    "network_text",
     "of_keep_all",
     "recomputed",
     "recomputed_of",
     "reports",
     "scope_sentence",
     "shorten",
+    "solved_network",
     "status_words",
     "text",
     "updates_note",

@@ -19,7 +19,7 @@ from poetc.scheduling._json import (
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
 from poetc.scheduling._packing import Lifetime, lifetimes_of, pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
-from poetc.scheduling._queues import workspace_ends
+from poetc.scheduling._queues import FROM_STORE, TO_STORE, Span, workspace_ends
 from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
 from poetc.scheduling._state import all_in_ram, movable_state, on_store, state_chains, stored_state
 from poetc.scheduling._transfers import settled
@@ -61,6 +61,8 @@ __all__ = [
     "ANY",
     "DEFAULT_GAP",
     "EVERYTHING",
+    "FROM_STORE",
+    "TO_STORE",
     "Action",
     "Allocation",
     "BankSpec",
@@ -89,6 +91,7 @@ __all__ = [
     "ScheduleError",
     "Scope",
     "SolveOptions",
+    "Span",
     "Status",
     "Stay",
     "Step",

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from poetc.errors import CheckFailed
 from poetc.scheduling._banks import Access, access_cost, operator_access
-from poetc.scheduling._queues import Queues
+from poetc.scheduling._queues import Queues, Span
 from poetc.scheduling._state import state_chains
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule, Step
@@ -57,6 +57,8 @@ class Trace:
     bank_peaks: tuple[int, ...] = ()  # by bank, the most bytes in use, base and page buffer included
     bank_ns: int = 0  # the time that banks add, and the energy
     bank_pj: int = 0
+    bank_ram_bytes: tuple[tuple[int, ...], ...] = ()  # of each step, by bank
+    spans: tuple[Span, ...] = ()  # of the steps that take a processor or the store
 
     def resident_at(self, step: int) -> tuple[int, ...]:
         """The tensors in RAM during a step, sorted; those that the step reads and makes included."""
@@ -143,6 +145,7 @@ class _Replay:
         self.bank = {t: self.banks[t] for t in self.resident} if self.banks else {}  # of the tensors in RAM
         self.bank_peaks = [0] * len(problem.banks)
         self.bank_bytes = [0] * len(problem.banks)
+        self.bank_ram: list[tuple[int, ...]] = []
         for t, b in self.bank.items():
             self.bank_bytes[b] += self.resident[t]
         self.first_bank = dict(self.bank)
@@ -353,9 +356,11 @@ class _Replay:
 
     def count_banks(self, more_bytes: dict[int, int], *names: str) -> None:
         """Refuse the step if a bank does not hold its tensors, with `more_bytes` besides."""
+        in_use = []
         for b, bank in enumerate(self.problem.banks):
             used = (self.fixed_bytes if b == 0 else 0) + self.bank_bytes[b] + more_bytes.get(b, 0)
             self.bank_peaks[b] = max(self.bank_peaks[b], used)
+            in_use.append(used)
             if used > bank.budget_bytes:
                 there = [t for t in self.resident if self.bank[t] == b]
                 largest = sorted(there, key=lambda t: (-self.resident[t], t))[:5]
@@ -364,6 +369,7 @@ class _Replay:
                     f"bank {bank.name!r} needs {used} bytes, its budget is {bank.budget_bytes}; the largest there: "
                 )
                 self.refuse(reason + found, *names)
+        self.bank_ram.append(tuple(in_use))
 
     def enter(self, t: int, size_bytes: int) -> None:
         self.resident[t] = size_bytes
@@ -409,6 +415,8 @@ class _Replay:
             bank_peaks=tuple(self.bank_peaks),
             bank_ns=self.bank_ns,
             bank_pj=self.bank_pj,
+            bank_ram_bytes=tuple(self.bank_ram) if self.banks else (),
+            spans=tuple(self.queues.spans),
         )
 
 

@@ -40,6 +40,19 @@ class _Flight:
     unaware: set[int]  # processors that have not begun a step which waits for it
 
 
+TO_STORE, FROM_STORE = -1, -2  # lanes of spans
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When the instruction at a position of the schedule is at work, ns. `lane`: a processor, or a way of the store."""
+
+    position: int
+    lane: int
+    begin_ns: int
+    end_ns: int
+
+
 class Queues:
     """Executes steps. RAM for the workspaces in flight, times, idle and hand-over energy follow from it."""
 
@@ -57,6 +70,7 @@ class Queues:
         self._maker: dict[int, int] = {}  # tensor -> the processor that computed it
         self._flights: list[_Flight | None] = [None] * count
         self.ended: list[tuple[int, int, int]] = []  # (operator, step, end) of each workspace whose flight is over
+        self.spans: list[Span] = []
         self.busy_ns = [0] * count
         self.hand_overs = self.hand_over_ns = self.hand_over_pj = 0
 
@@ -89,6 +103,7 @@ class Queues:
         self._end_flight(own, position)
         self._before_last[own] = self._done[own]
         end = self._advance(own, begin, duration_ns)
+        self.spans.append(Span(position, own, begin.ns, end.ns))
         others = set(range(len(self._done))) - {own}
         if operator.workspace_bytes:
             self._flights[own] = _Flight(operator.workspace_bytes, step.operator, position, others)
@@ -112,6 +127,7 @@ class Queues:
             channel = 0 if out or not self.problem.dma_full_duplex else 1
             end = Moment(max(begin.ns, self._bus[channel]) + duration_ns, begin.over)
             self._bus[channel] = end.ns
+        self.spans.append(Span(position, TO_STORE if out else FROM_STORE, end.ns - duration_ns, end.ns))
         self._use(t, end)
         if not out:
             self._written[t] = end
@@ -121,6 +137,7 @@ class Queues:
         begin = self._begin(0, [self._used.get(t, self._start)], position)
         self._before_last[0] = self._done[0]
         self._written[t] = self._used[t] = self._advance(0, begin, duration_ns)
+        self.spans.append(Span(position, 0, begin.ns, begin.ns + duration_ns))
         return self.free(t, position)
 
     def free(self, t: int, position: int) -> int:

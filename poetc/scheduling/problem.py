@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from poetc.scheduling.objective import Objective
+
+if TYPE_CHECKING:
+    import networkx
 
 Place = Literal["", "ram", "store"]
 
@@ -203,3 +206,9 @@ class Problem:
     @property
     def compute_once_ns(self) -> int:
         return sum(o.time_ns for o in self.operators)
+
+    def to_networkx(self) -> networkx.DiGraph[str]:
+        """Operators and tensors as nodes, with all their numbers; see `poetc.scheduling.networks`."""
+        from poetc.scheduling.networks import problem_network
+
+        return problem_network(self)

@@ -105,6 +105,16 @@ def test_onnxruntime_finds_the_accuracy_that_was_printed(trained: tuple[Path, di
     assert accuracy > 0.7 > document["before"]["accuracy"]
 
 
+def test_a_log_has_every_step_and_epoch(small: Path, tmp_path: Path, poetc: Run) -> None:
+    out, log = tmp_path / "t.onnx", tmp_path / "log"
+    ended = poetc("train", small, *_options(epochs=2, log=log), "-o", out, "--json")
+    lines = [json.loads(line) for line in (log / "log.jsonl").read_text().splitlines()]
+    epochs = [line for line in lines if line["event"] == "epoch"]
+    assert [e["validation_loss"] for e in epochs] == [e["validation_loss"] for e in ended.json["epochs"]]
+    assert [line["step"] for line in lines if line["event"] == "step"] == list(range(1, ended.json["steps"] + 1))
+    assert list(log.glob("events.out.tfevents.*"))
+
+
 def test_the_answer_says_how_it_went(trained: tuple[Path, dict[str, Any], str]) -> None:
     out, document, err = trained
     assert [row["epoch"] for row in document["epochs"]] == [1, 2, 3]

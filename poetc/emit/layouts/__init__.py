@@ -1,37 +1,22 @@
-"""How emitted files lie in a directory: one module for each build system."""
+"""How emitted files lie in a directory: one module for each build system.
+
+A module without an underscore is a layout of that name, with `-` for `_`. Its `LAYOUT` says the rest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from importlib import import_module
+from pkgutil import iter_modules
 
-from poetc.emit.layouts import arduino, cmake, cmsis_pack, makefile, zephyr
-from poetc.emit.layouts.contents import OPT_LEVELS, Contents, Emitted, check_names, library_sources
+from poetc.boards import Numerics
+from poetc.declare import Registry
+from poetc.emit.layouts._contents import OPT_LEVELS, Contents, Emitted, check_names, library_sources
+from poetc.emit.layouts._layout import Files, Layout
 
-Files = Mapping[str, bytes | Path]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """`place` gives each file its name in the directory: bytes to write, or a file to copy.
-
-    `programs`: also with the program and the port of a target; otherwise a library alone. `named`: files of a model
-    begin with its name, so that a project may have many.
-    """
-
-    place: Callable[[Contents], Files]
-    programs: bool = False
-    named: bool = True
-
-
-LAYOUTS = {
-    "makefile": Layout(makefile.place, programs=True, named=False),
-    "cmake": Layout(cmake.place, programs=True),
-    "zephyr": Layout(zephyr.place),
-    "arduino": Layout(arduino.place),
-    "cmsis-pack": Layout(cmsis_pack.place),
-}
+LAYOUTS: Registry[Layout] = Registry("--layout")
+for _module in sorted(module.name for module in iter_modules(__path__)):
+    if not _module.startswith("_"):
+        LAYOUTS.add(_module.replace("_", "-"), import_module(f"{__name__}.{_module}").LAYOUT)
 
 __all__ = [
     "LAYOUTS",
@@ -40,6 +25,7 @@ __all__ = [
     "Emitted",
     "Files",
     "Layout",
+    "Numerics",
     "check_names",
     "library_sources",
 ]

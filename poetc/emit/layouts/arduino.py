@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from poetc.emit._module import Module
-from poetc.emit.layouts import flat
-from poetc.emit.layouts.contents import Contents
-from poetc.emit.layouts.readme import readme
-from poetc.emit.layouts.version import version
+from poetc.emit.layouts import _flat as flat
+from poetc.emit.layouts._contents import Contents
+from poetc.emit.layouts._layout import Layout
+from poetc.emit.layouts._readme import readme
+from poetc.emit.layouts._version import version
 from poetc.program import all_inputs
-
-_INCLUDE_OF_FOLDER = re.compile(rb'^(\s*#\s*include\s+")[^"\n]*/', re.MULTILINE)
 
 
 def place(contents: Contents) -> dict[str, bytes | Path]:
     """The IDE compiles every file of src/ and looks for headers there alone."""
-    files: dict[str, bytes | Path] = {}
-    for name, content in flat.library(contents):
-        text = content.read_bytes() if isinstance(content, Path) else content
-        files[f"src/{PurePosixPath(name).name}"] = _INCLUDE_OF_FOLDER.sub(rb"\1", text)
-    files |= flat.store_images(contents)
+    files: dict[str, bytes | Path] = {**flat.one_folder(contents, "src"), **flat.store_images(contents)}
     files["library.properties"] = "\n".join(_properties(contents)).encode()
     files["examples/Train/Train.ino"] = "\n".join(_sketch(contents)).encode()
     files["README.md"] = readme(contents, list(_how(contents))).encode()
@@ -99,3 +93,6 @@ def _how(contents: Contents) -> Iterator[str]:
     yield "Another library that poetc made has the same runtime: `poetc emit A B --layout arduino` makes one library of"
     yield "several models."
     yield ""
+
+
+LAYOUT = Layout(place)

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from poetc.emit._firmware import link_flags
-from poetc.emit.layouts.contents import WARNINGS, Contents, include_folders, library_sources
-from poetc.emit.layouts.readme import readme
+from poetc.emit.layouts._contents import WARNINGS, Contents, include_folders, library_sources
+from poetc.emit.layouts._layout import Layout
+from poetc.emit.layouts._readme import readme
 
 STANDARD = "C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF"
 CONFIG = """# find_package(poetc CONFIG REQUIRED PATHS <this folder> NO_DEFAULT_PATH) makes the target poetc::model.
@@ -148,3 +149,6 @@ def _how(contents: Contents) -> Iterator[str]:
         goal = "`firmware.elf`" if contents.target.build == "firmware" else "`train`"
         yield f"Alone it builds {goal}: `cmake -B build{toolchain} && cmake --build build`."
     yield ""
+
+
+LAYOUT = Layout(place, programs=True)

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from poetc.emit.layouts import flat
-from poetc.emit.layouts.contents import Contents, include_folders
-from poetc.emit.layouts.readme import readme
-from poetc.emit.layouts.version import version
+from poetc.emit.layouts import _flat as flat
+from poetc.emit.layouts._contents import Contents, include_folders
+from poetc.emit.layouts._layout import Layout
+from poetc.emit.layouts._readme import readme
+from poetc.emit.layouts._version import version
 
 SCHEMA_VERSION = "1.7.36"
 _SCHEMA = f"https://raw.githubusercontent.com/Open-CMSIS-Pack/Open-CMSIS-Pack-Spec/v{SCHEMA_VERSION}/schema/PACK.xsd"
@@ -75,3 +76,6 @@ def _how(contents: Contents) -> Iterator[str]:
     yield from ("", "    cpackget add poetc." + contents.library_name + ".pdsc", "")
     yield f"The component is *Machine Learning, Training, {contents.library_name}*; its header `{module.stem}.h`."
     yield ""
+
+
+LAYOUT = Layout(place)

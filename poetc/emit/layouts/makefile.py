@@ -8,8 +8,9 @@ from pathlib import Path
 from poetc.boards import Target
 from poetc.emit._firmware import call_graph_flags, makefile_lines
 from poetc.emit._package import MODULES, init_source, package_readme
-from poetc.emit.layouts.contents import Contents, include_folders
-from poetc.emit.layouts.readme import readme
+from poetc.emit.layouts._contents import Contents, include_folders
+from poetc.emit.layouts._layout import Layout
+from poetc.emit.layouts._readme import readme
 from poetc.runtime import runtime_directory
 
 PRODUCTS = (
@@ -196,3 +197,6 @@ def _one_line(contents: Contents, sources: Sequence[str]) -> str:
 
 def _include_flags(sources: Sequence[str]) -> str:
     return " ".join(f"-I{folder}" for folder in include_folders(sources))
+
+
+LAYOUT = Layout(place, programs=True, named=False)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from poetc.emit.layouts.contents import Contents, include_folders, library_sources
-from poetc.emit.layouts.readme import readme
+from poetc.emit.layouts._contents import Contents, include_folders, library_sources
+from poetc.emit.layouts._layout import Layout
+from poetc.emit.layouts._readme import readme
 
 MODULE = """name: poetc
 build:
@@ -63,3 +64,6 @@ def _how(contents: Contents) -> Iterator[str]:
     yield from ("", "```cmake", "list(APPEND ZEPHYR_EXTRA_MODULES /path/to/this/folder)", "```", "")
     yield "In its `prj.conf`: `CONFIG_POETC=y`. In its C:"
     yield from ("", "```c", f'#include "{module.stem}.h"', "```", "")
+
+
+LAYOUT = Layout(place)

@@ -8,7 +8,7 @@ from poetc.boards import Board, Target
 from poetc.emit._firmware import FLEET_PROGRAM, checkpoint_blocks
 from poetc.emit._library_banks import BankPart
 from poetc.emit._module import Module
-from poetc.emit.layouts.contents import Contents
+from poetc.emit.layouts._contents import Contents
 from poetc.program import TRAILER_BYTES, Binding, all_inputs, regions, state_in_ram_bytes, tensors
 from poetc.runtime import runtime_state_bytes
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from poetc.emit.layouts.contents import Contents
+from poetc.emit.layouts._contents import Contents
 
 BUILD_HEADER = "poetc_build.h"
+_INCLUDE_OF_FOLDER = re.compile(rb'^(\s*#\s*include\s+")[^"\n]*/', re.MULTILINE)
 
 
 def build_header(contents: Contents) -> bytes:
@@ -39,6 +41,15 @@ def library(contents: Contents) -> Iterator[tuple[str, bytes | Path]]:
         else:
             yield name, content
     yield from contents.data_sources(inline=True).items()
+
+
+def one_folder(contents: Contents, folder: str) -> dict[str, bytes]:
+    """Headers and sources side by side, for builds that compile every file of one folder."""
+    files = {}
+    for name, content in library(contents):
+        text = content.read_bytes() if isinstance(content, Path) else content
+        files[f"{folder}/{PurePosixPath(name).name}"] = _INCLUDE_OF_FOLDER.sub(rb"\1", text)
+    return files
 
 
 def store_images(contents: Contents) -> dict[str, bytes]:

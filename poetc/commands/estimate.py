@@ -1,0 +1,447 @@
+"""`poetc analyze`: the costs of a training before it is begun, and the options that would save some of them.
+
+Nothing is compiled or run. Each number is of the device profile: a schedule is priced with the profile's own values.
+The band has every number at the low end and at the high end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from poetc import training
+from poetc.artifact import Artifact
+from poetc.commands.analyze import Analyzed, of_least_ram
+from poetc.commands.band import ENDS, SECTIONS, priced_as
+from poetc.commands.encodings import made, offers_of
+from poetc.commands.facts import decided
+from poetc.commands.largest_batch import MOST_BATCH
+from poetc.commands.programs import predicted_sizes
+from poetc.commands.requests import (
+    ModelRequest,
+    SolveRequest,
+    prepared,
+    read_model,
+    streams_of,
+    training_graph,
+    with_any_weights,
+)
+from poetc.commands.solve import guesses_of, wear_of
+from poetc.datasets import BatchFunction, open_source, slots_of
+from poetc.devices import DeviceProfile, build_problem, list_profiles, load_profile
+from poetc.devices.modelled import End, at_end
+from poetc.devices.units import parse_battery
+from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
+from poetc.events import Progress, silent
+from poetc.graph import Graph, Role, TrainingGraph
+from poetc.planning import Planner, Solution, ram_bytes
+from poetc.planning.inference import alone_problem
+from poetc.planning.streaming import Streaming
+from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack, verify, verify_parts
+
+SEARCH_S = 3.0  # for the smallest RAM, and again with streamed operands
+SLOWER = 1.05  # of the time without recomputing or paging: the good budget is the smallest within this
+WORTH_STREAMING = 0.95  # of the smallest RAM without streamed operands
+WAYS_S = 12.0  # for the table of ways, after which the others are left out
+WAY_SEARCH_S = 0.3  # for the smallest RAM of each way, and of each board
+GOOD_SEARCH_S = 1.0  # for the good budget
+LARGE_TIMES = 4.0  # as much for steps of more than MOST_OPERATORS
+MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searched for, and few ways are tried
+RANK = 8
+
+Changes = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRequest:
+    """`data`: as `poetc train` takes it, for the steps of an epoch. `battery`: 2000mAh@3.7V, 7.4Wh or an energy."""
+
+    model: ModelRequest
+    data: str | None = None
+    epochs: int | None = None
+    battery: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None and self.data is None:
+            raise UsageError("--epochs does nothing without --data: the steps of an epoch follow from the samples")
+        if self.epochs is not None and self.epochs < 1:
+            raise UsageError(f"--epochs {self.epochs}: must be at least 1")
+        if self.battery is not None:
+            parse_battery(self.battery)  # before the work
+
+    @property
+    def battery_pj(self) -> int | None:
+        """The energy of a full battery; UsageError where it cannot be read."""
+        return None if self.battery is None else parse_battery(self.battery)
+
+
+def with_facts_of_data(request: EstimateRequest, note: Progress) -> EstimateRequest:
+    """The request with the loss and the axis of classes that its data tell."""
+    if request.data is None:
+        return request
+    graph, step = training_graph(with_any_weights(request.model))
+    options = decided(request.data, None, graph, step, request.model.training, note)
+    return replace(request, model=replace(request.model, training=options))
+
+
+def estimate(request: EstimateRequest, known: Analyzed, progress: Progress = silent) -> dict[str, Any]:
+    """RAM at three budgets, with time, energy, wear and flash of each; the ways to save; inference; the largest batch.
+
+    Raises UsageError for data or a battery that cannot be read.
+    """
+    battery_pj, steps = request.battery_pj, _steps(request, known.step)
+    progress("estimating three budgets")
+    plain = known.least()
+    ends = {end: _AtEnd(known, end) for end in ENDS}
+    budgets = [
+        _budget(name, solution, request, known, ends, steps, battery_pj)
+        for name, solution in (
+            ("least", _least(plain, known)),
+            ("good", _good(request.model, known)),
+            ("keep-all", keep_all_solution(known.problem)),
+        )
+        if solution is not None
+    ]
+    inference = keep_all_peak_bytes(alone_problem(known.graph, known.profile, known.problem))
+    return {
+        "device": request.model.device,
+        "ram_bytes": known.profile.ram_bytes,
+        "flash_limit_bytes": known.profile.flash_bytes,
+        "steps_per_epoch": steps,
+        "epochs": request.epochs,
+        "battery_pj": battery_pj,
+        "budgets": budgets,
+        "inference_peak_bytes": inference,
+        "training_to_inference": budgets[-1]["ram_bytes"] / inference,
+        "largest_batch": _largest_batch(request.model, known, progress),
+        "least_without_streams_bytes": None if plain is None else ram_bytes(plain.problem, plain.plan),
+        "ways": list(_ways(request.model, known, progress)),
+    }
+
+
+def keep_all_solution(problem: Problem) -> Solution:
+    """Every tensor kept until its last use, with no budget."""
+    schedule = keep_all(problem)
+    return Solution(problem=problem, schedule=schedule, plan=pack(problem, schedule))
+
+
+def _least(plain: Solution | None, known: Analyzed) -> Solution | None:
+    """The solution of the smallest RAM that was found; with streamed operands where they are worth their transfers."""
+    streamed = known.streamed()
+    if plain is None or streamed is None:
+        return plain or streamed
+    needs = [ram_bytes(s.problem, s.plan) for s in (plain, streamed)]
+    return streamed if needs[1] < WORTH_STREAMING * needs[0] else plain
+
+
+def _good(request: ModelRequest, known: Analyzed) -> Solution | None:
+    """The smallest RAM that is found for a step at most 5 % longer than without recomputing or paging."""
+    limited = replace(known.problem, deadline_ns=math.floor(SLOWER * known.problem.compute_once_ns))
+    search_s = _search_s(known.problem, GOOD_SEARCH_S)
+    planner = SolveRequest(model=request).planner(
+        search_s, offers=offers_of(known.step, known.profile, known.problem, None)
+    )
+    search = planner.search_ram(limited, search_s)
+    return of_least_ram(planner, limited, search)
+
+
+def _search_s(problem: Problem, usual_s: float) -> float:
+    return LARGE_TIMES * usual_s if len(problem.operators) > MOST_OPERATORS else usual_s
+
+
+# --- one budget -------------------------------------------------------------------------------------------------------
+
+
+def _budget(
+    name: str,
+    solution: Solution,
+    request: EstimateRequest,
+    known: Analyzed,
+    ends: Mapping[End, _AtEnd],
+    steps: int | None,
+    battery_pj: int | None,
+) -> dict[str, Any]:
+    needed = ram_bytes(solution.problem, solution.plan)
+    solution = replace(solution, problem=replace(solution.problem, budget_bytes=needed))
+    problem, schedule = solution.problem, solution.schedule
+    trace = verify(problem, schedule)
+    low, high = (ends[end].trace(solution) for end in ENDS)
+    wear = wear_of(problem, schedule, known.profile, trace.time_ns)
+    sized = Artifact(
+        summary={},
+        problem=problem,
+        schedule=schedule,
+        plan=solution.plan,
+        graph=solution_step(known.step, solution),
+        profile=known.profile,
+    )
+    total = None if steps is None else steps * (request.epochs or 1)
+    life = wear["store_life_steps"]
+    return {
+        "name": name,
+        "ram_bytes": needed,
+        "fits": needed <= known.profile.ram_bytes,
+        "time_ns": trace.time_ns,
+        "time_band_ns": [low.time_ns, high.time_ns],
+        "energy_pj": trace.energy_pj,
+        "energy_band_pj": [low.energy_pj, high.energy_pj],
+        "guesses": guesses_of(problem, schedule, known.profile, trace),
+        "recomputes": trace.recomputes,
+        "page_outs": trace.page_outs,
+        "page_ins": trace.page_ins,
+        "written_bytes": trace.written_bytes,
+        "store_life_steps": life,
+        "flash_bytes": predicted_sizes(sized)["flash_bytes"],
+        "constant_bytes": constant_bytes(known.step),
+        "epoch_ns": None if steps is None else steps * trace.time_ns,
+        "run_ns": None if total is None else total * trace.time_ns,
+        "run_band_ns": None if total is None else [total * low.time_ns, total * high.time_ns],
+        "run_pj": None if total is None else total * trace.energy_pj,
+        "run_band_pj": None if total is None else [total * low.energy_pj, total * high.energy_pj],
+        "run_written_bytes": None if total is None else total * trace.written_bytes,
+        "run_wear": None if total is None or life is None else total / life,
+        "steps_per_battery": None if battery_pj is None else battery_pj // max(1, trace.energy_pj),
+        "run_of_battery": None if battery_pj is None or total is None else total * trace.energy_pj / battery_pj,
+    }
+
+
+def solution_step(step: TrainingGraph, solution: Solution) -> TrainingGraph:
+    """The step with the encodings of saved tensors that the solution chose."""
+    return made(step, solution.choices.saved)
+
+
+def constant_bytes(step: TrainingGraph) -> int:
+    """Frozen weights and other constants: in flash on a microcontroller, in the program's file elsewhere."""
+    return sum(t.size_bytes for t in step.tensors.values() if t.role is Role.CONSTANT)
+
+
+class _AtEnd:
+    """Prices where every number of the profile is at one end of its band."""
+
+    def __init__(self, known: Analyzed, end: End) -> None:
+        self.known, self.profile = known, known.profile
+        for section in SECTIONS:
+            if getattr(known.profile, section) is not None:
+                self.profile = at_end(self.profile, section, end)
+        self.exact = self._problem(known.step)
+
+    def _problem(self, step: TrainingGraph) -> Problem:
+        return build_problem(step, self.profile, budget_bytes=0)
+
+    def trace(self, solution: Solution) -> Trace:
+        """Time and energy of the schedule there."""
+        step = solution_step(self.known.step, solution)
+        there = self._problem(step) if solution.choices.saved else self.exact
+        if any(op.cut for op in solution.problem.operators):
+            of_profile = Streaming(streams_of(step, profile=self.known.profile))
+            whole = build_problem(step, self.known.profile, budget_bytes=0)
+            choice = of_profile.chosen(whole, solution.problem)
+            if choice:
+                there = Streaming(streams_of(step, profile=self.profile)).fix(there, choice)
+        return verify_parts([(priced_as(solution.problem, there), solution.schedule.steps)])
+
+
+def _steps(request: EstimateRequest, step: TrainingGraph) -> int | None:
+    """Training steps of an epoch of the data; None without data. UsageError for a function, which has no length."""
+    if request.data is None:
+        return None
+    slots = slots_of(step)
+    source = open_source(request.data, slots, silent)
+    if isinstance(source, BatchFunction):
+        raise UsageError(f"--data {request.data}: a function does not say how many samples it has; give a file")
+    rows = slots[0].shape[0]
+    return max(1, -(-len(source) // rows))
+
+
+def _largest_batch(request: ModelRequest, known: Analyzed, progress: Progress) -> dict[str, Any] | None:
+    """The largest batch that keeps all tensors within the device's RAM, and the largest that is not proven too large.
+
+    None where the file fixes its batch, or the model is so large that the search takes long.
+    """
+    if request.batch is None or len(known.problem.operators) > MOST_OPERATORS:
+        return None
+    progress("looking for the largest batch")
+    limit = known.profile.ram_bytes
+    needs: dict[int, tuple[int, int]] = {}
+
+    def need(batch: int) -> tuple[int, int]:
+        if batch not in needs:
+            step = training_graph(replace(with_any_weights(request), batch=batch))[1]
+            problem = build_problem(step, known.profile, budget_bytes=limit)
+            bound = SolveRequest(model=request).planner(1.0).lower_bound_bytes(problem)
+            needs[batch] = keep_all_peak_bytes(problem), bound
+        return needs[batch]
+
+    try:
+        kept = _last_within(limit, lambda batch: need(batch)[0])
+        possible = _last_within(limit, lambda batch: need(batch)[1])
+    except PoetcError:
+        return None  # it cannot be read at another batch
+    return {"keep_all": kept, "bound": possible, "most": MOST_BATCH}
+
+
+def _last_within(limit: int, need: Callable[[int], int]) -> int:
+    """The largest batch up to MOST_BATCH that needs at most `limit` bytes; 0 where one sample needs more.
+
+    `need` grows with the batch, nearly along a line, which is followed.
+    """
+    low, high = 0, MOST_BATCH + 1
+    known = {1: need(1)}
+    if known[1] > limit:
+        return 0
+    low, guess = 1, 2
+    while high - low > 1:
+        known[guess] = need(guess)
+        low, high = (guess, high) if known[guess] <= limit else (low, guess)
+        a, b = sorted(known, key=lambda batch: abs(known[batch] - limit))[:2]
+        slope = (known[b] - known[a]) / (b - a) or 1.0
+        guess = min(max(math.floor(a + (limit - known[a]) / slope), low + 1), high - 1)
+    return low
+
+
+# --- ways to save -----------------------------------------------------------------------------------------------------
+
+
+def _ways(request: ModelRequest, known: Analyzed, progress: Progress) -> Iterator[dict[str, Any]]:
+    """A row for each option that changes the training; `refused`: why the model does not take it."""
+    graph, stop_at = read_model(with_any_weights(request)), time.monotonic() + WAYS_S
+    batch = training.batch_of(graph)
+    for name, options, changes in _offers(request, batch, is_large=len(known.problem.operators) > MOST_OPERATORS):
+        row: dict[str, Any] = {"name": name, "options": options, "refused": None}
+        if time.monotonic() > stop_at:
+            yield {**row, "refused": f"left out: the others took {WAYS_S:g} s"}
+            continue
+        progress(f"estimating {options}")
+        try:
+            yield {**row, **_way(replace(request, training=replace(request.training, **changes)), graph, known)}
+        except PoetcError as error:
+            yield {**row, "refused": str(error).split("; ")[0]}
+
+
+def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, Changes]]:
+    """Name, options and changed fields of every way that the request does not take yet."""
+    options = request.training
+    adapters = {"train": "all", "lora": (str(RANK),)}
+    if not options.lora and options.precision == "f32":
+        yield "adapters", f"--lora {RANK}", adapters
+        if not options.frozen or options.frozen == "f32":
+            yield "adapters, frozen weights in 8 bits", f"--lora {RANK} --frozen int8", {**adapters, "frozen": "int8"}
+    if options.train == "all" and not options.lora:
+        yield "the last layer", "--train last:1", {"train": "last:1"}
+        if is_large:
+            return
+        yield "the last two layers", "--train last:2", {"train": "last:2"}
+    if options.saved in ("exact", "off") and options.precision == "f32":
+        yield "saved tensors in 8 bits", "--saved int8", {"saved": "int8"}
+    if options.precision == "f32" and not options.lora:
+        yield "integers of 8 bits", "--precision niti", {"precision": "niti"}
+    if batch is not None and batch > 1 and options.micro_batches == 1:
+        yield "one sample at a time", f"--micro-batches {batch}", {"micro_batches": batch}
+
+
+def _way(request: ModelRequest, graph: Graph, known: Analyzed) -> dict[str, Any]:
+    def load(wanted: ModelRequest) -> Graph:
+        whole = graph if wanted.rows is None else read_model(with_any_weights(wanted))
+        return prepared(whole, wanted.training)
+
+    _, step = training_graph(request, load)
+    problem = build_problem(step, known.profile, budget_bytes=0)
+    offers = offers_of(step, known.profile, problem, None)
+    search_s = _search_s(problem, WAY_SEARCH_S)
+    search = SolveRequest(model=request).planner(search_s, offers=offers).search_ram(problem, search_s)
+    trained = sum(
+        step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER
+    )
+    return {
+        "trained_parameters": trained,
+        "keep_all_peak_bytes": keep_all_peak_bytes(problem),
+        "least_bytes": search.found.ram_bytes,
+        "constant_bytes": constant_bytes(step),
+        "time_ns": problem.compute_once_ns,
+        "energy_pj": problem.compute_once_pj,
+    }
+
+
+# --- every board ------------------------------------------------------------------------------------------------------
+
+
+def boards_to_buy() -> list[str]:
+    """The devices of the list, but for this machine and the emulated boards."""
+    return [name for name in list_profiles() if name != "host" and not name.startswith("qemu-")]
+
+
+def every_board(request: EstimateRequest, progress: Progress = silent) -> dict[str, Any]:
+    """A row for each board: whether the training fits, and its cost there; those of the least energy first."""
+    battery_pj = request.battery_pj
+    step = training_graph(with_any_weights(request.model))[1]
+    steps = _steps(request, step)
+    total = None if steps is None else steps * (request.epochs or 1)
+    known: dict[Any, int] = {}
+    rows = []
+    for name in boards_to_buy():
+        progress(f"estimating {name}")
+        rows.append(_board(request.model, load_profile(name), step, known))
+    for row in rows:
+        time_ns, energy_pj = row["time_ns"], row["energy_pj"]
+        row["run_ns"] = None if total is None or time_ns is None else total * time_ns
+        row["run_pj"] = None if total is None or energy_pj is None else total * energy_pj
+        row["steps_per_battery"] = None if battery_pj is None or not energy_pj else battery_pj // energy_pj
+    rows.sort(key=lambda row: (row["fits"] is not True, row["energy_pj"] or 0, row["least_bytes"], row["device"]))
+    return {
+        "model": str(request.model.source),
+        "notes": list(step.notes),
+        "steps_per_epoch": steps,
+        "epochs": request.epochs,
+        "battery_pj": battery_pj,
+        "boards": rows,
+    }
+
+
+def _board(request: ModelRequest, profile: DeviceProfile, step: TrainingGraph, known: dict[Any, int]) -> dict[str, Any]:
+    problem = build_problem(step, profile, budget_bytes=profile.ram_bytes)
+    keep, ram = keep_all_peak_bytes(problem), profile.ram_bytes
+    least = _least_above_base(request, problem, known) + problem.base_bytes
+    state = sum(step.tensors[name].size_bytes for name in step.updates)
+    row: dict[str, Any] = {
+        "device": profile.name,
+        "title": profile.title,
+        "ram_bytes": ram,
+        "keep_all_peak_bytes": keep,
+        "least_bytes": min(least, keep),
+        "flash_bytes": constant_bytes(step) + state,
+        "flash_limit_bytes": profile.flash_bytes,
+        "fits": False,
+        "schedule": None,
+        "time_ns": None,
+        "energy_pj": None,
+    }
+    if profile.flash_bytes is not None and row["flash_bytes"] > profile.flash_bytes:
+        return {**row, "schedule": "flash is too small"}
+    if keep <= ram:
+        costs = {"time_ns": problem.compute_once_ns, "energy_pj": problem.compute_once_pj}
+        return {**row, "fits": True, "schedule": "all tensors kept", **costs}
+    planner: Planner = SolveRequest(model=request).planner(WAY_SEARCH_S * 3, streams=streams_of(step, profile=profile))
+    with suppress(InfeasibleError, LimitError):
+        solution = planner.solve(problem)
+        trace = verify(solution.problem, solution.schedule)
+        costs = {"time_ns": trace.time_ns, "energy_pj": trace.energy_pj}
+        return {**row, "fits": True, "schedule": "scheduled", **costs}
+    return {**row, "schedule": "RAM is too small"}
+
+
+def _least_above_base(request: ModelRequest, problem: Problem, known: dict[Any, int]) -> int:
+    """The smallest RAM above the runtime's own; boards whose kernels and tensors are as large share one search."""
+    key = (
+        tuple(t.size_bytes for t in problem.tensors),
+        tuple((op.workspace_bytes, tuple(v.workspace_bytes for v in op.low_workspace)) for op in problem.operators),
+        problem.paging,
+    )
+    if key not in known:
+        found = SolveRequest(model=request).planner(WAY_SEARCH_S).search_ram(problem, WAY_SEARCH_S).found
+        needed = keep_all_peak_bytes(problem) if found.ram_bytes is None else found.ram_bytes
+        known[key] = needed - problem.base_bytes
+    return known[key]

@@ -1,0 +1,24 @@
+"""A way in which emitted files lie in a directory, for one build system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from poetc.emit.layouts._contents import Contents
+
+Files = Mapping[str, bytes | Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`place` gives each file its name in the directory: bytes to write, or a file to copy.
+
+    `programs`: also with the program and the port of a target; otherwise a library alone. `named`: files of a model
+    begin with its name, so that a project may have many.
+    """
+
+    place: Callable[[Contents], Files]
+    programs: bool = False
+    named: bool = True

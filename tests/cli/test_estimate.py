@@ -1,0 +1,124 @@
+"""`poetc analyze`: what a training takes, beside the commands that compute the same numbers in other ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from poetc.commands.analyze import analyze
+from poetc.commands.estimate import _last_within
+from poetc.commands.largest_batch import LargestBatchRequest, largest_batch
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
+from poetc.devices.units import parse_battery
+from poetc.errors import UsageError
+from poetc.scheduling import SolveOptions
+from poetc.training import TrainingOptions
+from tests.cli.conftest import Ended
+
+Run = Callable[..., Ended]
+BOARD = "stm32f746"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nine samples: three steps of four."""
+    path = tmp_path_factory.mktemp("data") / "d.npz"
+    np.savez(path, x=np.zeros((9, 1, 8, 8), np.float32), y=np.arange(9))
+    return path
+
+
+@pytest.fixture(scope="module")
+def answer(poetc: Run, model: Path, data: Path) -> dict[str, Any]:
+    options = ("--data", f"{data}:x,y", "--epochs", 5, "--battery", "2000mAh@3.7V")
+    ended = poetc("analyze", model, "--batch", 4, "-d", BOARD, *options, "--json")
+    assert ended.code == 0, ended.err
+    return ended.json
+
+
+def test_three_budgets(answer: dict[str, Any], model: Path) -> None:
+    found = answer["estimate"]
+    least, good, keep = found["budgets"]
+    assert least["ram_bytes"] <= answer["min_budget_bytes"] <= good["ram_bytes"] <= keep["ram_bytes"]
+    assert keep["ram_bytes"] == answer["keep_all_peak_bytes"]
+    assert good["time_ns"] <= 1.05 * keep["time_ns"] and least["time_ns"] > keep["time_ns"]
+    for budget in found["budgets"]:
+        for what, unit in (("time", "ns"), ("energy", "pj")):
+            low, high = budget[f"{what}_band_{unit}"]
+            assert low < budget[f"{what}_{unit}"] < high
+        assert budget["run_ns"] == 5 * budget["epoch_ns"] == 5 * 3 * budget["time_ns"]
+        assert budget["steps_per_battery"] == 26_640 * 10**12 // budget["energy_pj"]
+        assert budget["run_of_battery"] == pytest.approx(15 * budget["energy_pj"] / 26_640e12)
+        assert 30_000 < budget["flash_bytes"] < 2**20
+    assert least["run_written_bytes"] == 15 * least["written_bytes"] > 0 == keep["written_bytes"]
+    assert least["run_wear"] == pytest.approx(15 / least["store_life_steps"])
+    assert 0 < least["guesses"]["energy"] < 1 and keep["guesses"]["energy"] == 0
+    request = SolveRequest(model=ModelRequest(source=model, batch=4, device=BOARD), budget="100%")
+    solved = solve(SolveRequest(model=request.model, budget="100%", options=SolveOptions(time_limit_s=5))).summary
+    assert (keep["energy_pj"], keep["time_ns"]) == (solved["energy_pj"], solved["time_ns"])
+    assert keep["flash_bytes"] == pytest.approx(solved["flash_bytes"], rel=0.02)
+
+
+def test_ways_have_the_numbers_of_their_option(answer: dict[str, Any], model: Path) -> None:
+    ways = {way["options"]: way for way in answer["estimate"]["ways"]}
+    assert {"--lora 8", "--train last:1", "--precision niti", "--micro-batches 4"} <= set(ways)
+    last = ways["--train last:1"]
+    alone = analyze(ModelRequest(source=model, batch=4, device=BOARD, training=TrainingOptions(train="last:1")), 0.5)
+    assert last["keep_all_peak_bytes"] == alone["keep_all_peak_bytes"]
+    assert answer["estimate"]["least_without_streams_bytes"] == answer["min_budget_bytes"]
+    assert last["least_bytes"] == pytest.approx(alone["min_budget_bytes"], rel=0.01)
+
+
+def test_the_largest_batch_is_that_of_the_search(answer: dict[str, Any], model: Path) -> None:
+    request = LargestBatchRequest(model=ModelRequest(source=model, device=BOARD), budget=None)
+    searched = largest_batch(request, search_s=0.2)
+    found = answer["estimate"]["largest_batch"]
+    assert found["keep_all"] == searched["keep_all_batch"]
+    assert found["bound"] == searched["largest_batch_bound"]
+
+
+@pytest.mark.parametrize("limit", [99, 100, 119, 120, 121, 5_000, 10**9])
+def test_the_last_batch_within_a_limit(limit: int) -> None:
+    def need(batch: int) -> int:
+        return max(100 + batch, 20 * batch)
+
+    right = max((n for n in range(1, 300) if need(n) <= limit), default=0)
+    assert _last_within(limit, need) == (65_536 if limit > 10**8 else right)
+
+
+def test_every_board(poetc: Run, model: Path, answer: dict[str, Any]) -> None:
+    ended = poetc("analyze", model, "--batch", 4, "-d", "all", "--battery", "7.4Wh", "--json")
+    rows = ended.json["boards"]
+    fitting = [row["energy_pj"] for row in rows if row["fits"]]
+    assert fitting == sorted(fitting) and len(fitting) < len(rows)
+    assert [row["fits"] for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
+    by_name = {row["device"]: row for row in rows}
+    assert "host" not in by_name and not any(name.startswith("qemu") for name in by_name)
+    mine, keep = by_name[BOARD], answer["estimate"]["budgets"][-1]
+    assert (mine["schedule"], mine["energy_pj"]) == ("all tensors kept", keep["energy_pj"])
+    assert not by_name["mkr1000"]["fits"] and by_name["mkr1000"]["least_bytes"] > by_name["mkr1000"]["ram_bytes"]
+    assert mine["steps_per_battery"] == 26_640 * 10**12 // mine["energy_pj"]
+
+
+def test_batteries() -> None:
+    assert parse_battery("2000mAh@3.7V") == parse_battery("2Ah@3.7V") == parse_battery("7.4Wh") == 26_640 * 10**12
+    assert parse_battery("20kJ") == 20_000 * 10**12
+    for text in ("2000mAh", "2000mAh@3.7", "2Wh@3V", "much", "0Wh", "5W"):
+        with pytest.raises(UsageError, match="--battery"):
+            parse_battery(text)
+
+
+def test_bad_input_is_one_line(poetc: Run, model: Path, tmp_path: Path) -> None:
+    for options, said in (
+        (("--battery", "2000mAh"), "a charge needs its voltage"),
+        (("--epochs", 3), "--epochs does nothing without --data"),
+        (("--data", tmp_path / "none.npz"), "none.npz"),
+        (("-d", "all", "--facts"), "--device all shows boards alone"),
+        (("-d", "nowhere"), "nowhere"),
+    ):
+        ended = poetc("analyze", model, "--batch", 2, *options)
+        assert ended.code == 2 and said in ended.err and ended.err.count("\n") == 1, ended.err
