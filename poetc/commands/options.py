@@ -377,6 +377,6 @@ CHECKPOINT = Option(
     values=Whole(),
     group="output",
     metavar="N",
-    default_text="1 on boards with a store of their own, 0 on others",
+    default_text="1 on boards with a store of their own, and where state lives on the store; else 0",
     help="Firmware saves its state to the store after every N steps, and resumes from there; 0: never.",
 )

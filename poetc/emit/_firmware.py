@@ -126,20 +126,27 @@ def checkpoint_blocks(program: Program) -> int:
 def checkpoint_steps(program: Program, target: Target, board: Board | None, asked: int | None) -> int:
     """After how many steps the training program saves its state; 0: never.
 
-    By default it does so after each, on boards with a store of their own. Raises UsageError for a number that cannot
-    be.
+    By default it does so after each, on boards with a store of their own, and where state lives on the store: without
+    checkpoints a reset leaves pages of another version than the state in RAM, and no step runs any more. Raises
+    UsageError for a number that cannot be.
     """
     has_program = "device" in target.ports
     room = spare_block(program) is not None
+    is_on_store = any(page.slots > 1 for page in program.pages)
     if asked is None:
-        return int(board is not None and board.own_store and has_program and room)
+        return int(board is not None and (board.own_store or is_on_store) and has_program and room)
+    if asked == 0 and is_on_store and board is not None and board.own_store and has_program:
+        raise UsageError(
+            "--checkpoint 0: some state lives on the store, and after a reset it would not go with the state in RAM:"
+            " 1, or solve with --state ram"
+        )
     if asked > 0 and not has_program:
         raise UsageError(f"--checkpoint {asked}: the code for {target.name} has no training loop of a board in it")
     if asked > 0 and not room:
         raise UsageError(f"--checkpoint {asked}: the arena has no room for a block of the store besides the state")
-    if asked > 1 and any(page.slots > 1 for page in program.pages):
+    if asked > 1 and is_on_store:
         raise UsageError(
-            f"--checkpoint {asked}: some state lives on the store, so every step must be saved: 1, or 0; solve with "
+            f"--checkpoint {asked}: some state lives on the store, so every step must be saved: 1; solve with "
             "--state ram to save less often"
         )
     return asked

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from poetc import measure
+from poetc.boards import BOARDS as ALL_BOARDS
+from poetc.boards import TARGETS
 from poetc.commands import programs
+from poetc.emit import checkpoint_steps
 from poetc.errors import UsageError
 from poetc.program import PageOut
 from poetc.scheduling import movable_state, stored_state
@@ -44,8 +47,15 @@ def test_bits_are_those_of_keep_all_and_the_peak_is_the_predicted_one(
     assert run.page_outs == STEPS * written >= STEPS * len(trained)
 
 
-def test_checkpoints_of_several_steps_name_the_way_out(solved: Solved, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"--checkpoint 2: .* --state ram"):
+@pytest.mark.parametrize("steps", [0, 2])
+def test_checkpoints_of_several_steps_or_none_name_the_way_out(steps: int, solved: Solved, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"--checkpoint {steps}: .* --state ram"):
         measure.build_firmware(
-            solved.program, solved.values, "lm3s6965evb", tmp_path, memory=solved.memory, checkpoint=2
+            solved.program, solved.values, "lm3s6965evb", tmp_path, memory=solved.memory, checkpoint=steps
         )
+
+
+def test_state_on_the_store_is_saved_on_every_board(solved: Solved) -> None:
+    board = ALL_BOARDS["mps2-an500"]  # without a store of its own
+    assert checkpoint_steps(solved.program, TARGETS[board.target], board, None) == 1
+    assert checkpoint_steps(solved.program, TARGETS[board.target], board, 0) == 0  # for a measurement

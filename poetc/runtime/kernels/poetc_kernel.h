@@ -44,7 +44,7 @@
 #ifdef POETC_CHAINED
 #define POETC_FOUR_SUMS(word, chained, s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
     __asm__(chained " %0, %4, %5\n\t" chained " %1, %6, %7\n\t" chained " %2, %8, %9\n\t" chained " %3, %10, %11"       \
-            : "+t"(s), "+t"(t), "+t"(u), "+t"(v)                                                                       \
+            : "+&t"(s), "+&t"(t), "+&t"(u), "+t"(v)                                                                    \
             : "t"(a), "t"(b), "t"(c), "t"(d), "t"(e), "t"(f), "t"(g), "t"(h))
 #else
 #define POETC_FOUR_SUMS(word, chained, s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
@@ -52,7 +52,7 @@
         float poetc_first, poetc_second;                                                                               \
         __asm__("vmul.f32 %4, %6, %7\n\tvmul.f32 %5, %8, %9\n\t" word " %0, %0, %4\n\tvmul.f32 %4, %10, %11\n\t"        \
                 word " %1, %1, %5\n\tvmul.f32 %5, %12, %13\n\t" word " %2, %2, %4\n\t" word " %3, %3, %5"               \
-                : "+t"(s), "+t"(t), "+t"(u), "+t"(v), "=&t"(poetc_first), "=&t"(poetc_second)                          \
+                : "+&t"(s), "+&t"(t), "+&t"(u), "+t"(v), "=&t"(poetc_first), "=&t"(poetc_second)                       \
                 : "t"(a), "t"(b), "t"(c), "t"(d), "t"(e), "t"(f), "t"(g), "t"(h));                                     \
     } while (0)
 #endif

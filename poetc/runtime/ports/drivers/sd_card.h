@@ -9,6 +9,7 @@
 #include "poetc_board.h"
 
 enum { CARD_BLOCK_BYTES = 512, FIRST_BLOCK = 0 /* of the card that the store begins at */ };
+enum { TRIES = 3 }; /* of a block: a disturbed line may not end a training */
 
 static struct {
     uint16_t scale;     /* the card addresses bytes (9) or blocks (0), as a shift */
@@ -23,14 +24,17 @@ static int write_block(uint32_t block, const uint8_t *data);
 /* Reads blocks of the store into `in`, or writes them from `out`: the other one is NULL. */
 static int transfer(uint32_t first_block, uint32_t block_count, uint8_t *in, const uint8_t *out)
 {
-    uint32_t i, first = FIRST_BLOCK + first_block * card.per_block, count = block_count * card.per_block;
+    uint32_t i, tries, first = FIRST_BLOCK + first_block * card.per_block, count = block_count * card.per_block;
     int err = POETC_OK;
 
     if (first_block > card.blocks || block_count > card.blocks - first_block)
         return POETC_EINVAL;
     for (i = 0; i < count && !err; i++) {
         size_t offset = (size_t)CARD_BLOCK_BYTES * i;
-        err = in ? read_block(first + i, in + offset) : write_block(first + i, out + offset);
+
+        err = POETC_EIO;
+        for (tries = 0; tries < TRIES && err; tries++)
+            err = in ? read_block(first + i, in + offset) : write_block(first + i, out + offset);
     }
     return err;
 }

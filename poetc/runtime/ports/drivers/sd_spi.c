@@ -1,11 +1,19 @@
-/* A store on an SD card in SPI mode (SD Physical Layer Simplified Specification, chapter 7). Every wait is bounded. */
+/* A store on an SD card in SPI mode (SD Physical Layer Simplified Specification, chapter 7).
+ *
+ * Every wait is bounded by time, which the bus counts: a byte takes at least 8 / POETC_SPI_HZ seconds. A card may be
+ * busy for 250 ms with a block, one of the class SDXC for 500 ms, and for a second with its start. */
 #include "sd_spi.h"
 
 #include "sd_card.h"
 
+#ifndef POETC_SPI_HZ
+#define POETC_SPI_HZ 25000000 /* the fastest clock of a card in SPI mode */
+#endif
+
 enum {
-    POLLS = 100000,    /* bytes to wait for a card that is busy */
-    TOKEN_DATA = 0xfe, /* begins a block of data */
+    BUSY_BYTES = POETC_SPI_HZ / 16,      /* half a second */
+    START_POLLS = POETC_SPI_HZ / 8 / 16, /* a second: a poll is two commands, of at least eight bytes each */
+    TOKEN_DATA = 0xfe,                   /* begins a block of data */
     RESPONSE_IDLE = 0x01,
     DATA_ACCEPTED = 0x05
 };
@@ -13,6 +21,7 @@ enum {
 enum {
     GO_IDLE = 0,
     SEND_IF_COND = 8,
+    SEND_STATUS = 13,
     SET_BLOCKLEN = 16,
     READ_BLOCK = 17,
     WRITE_BLOCK = 24,
@@ -64,12 +73,12 @@ static int open_card(void)
         return POETC_EIO;
     if (command(SEND_IF_COND, 0x1aa, 0x87) != RESPONSE_IDLE || (receive_word() & 0xfffu) != 0x1aau)
         return POETC_EIO;
-    for (i = 0; i < POLLS; i++) {
+    for (i = 0; i < START_POLLS; i++) {
         command(APP_COMMAND, 0, 0xff);
         if (command(APP_SEND_OP_COND, 0x40000000u, 0xff) == 0)
             break;
     }
-    if (i == POLLS || (command(READ_OCR, 0, 0xff) & ~RESPONSE_IDLE) != 0)
+    if (i == START_POLLS || (command(READ_OCR, 0, 0xff) & ~RESPONSE_IDLE) != 0)
         return POETC_EIO;
     card.scale = receive_word() & 0x40000000u ? 0 : 9;
     if (card.scale != 0 && command(SET_BLOCKLEN, CARD_BLOCK_BYTES, 0xff) != 0)
@@ -83,7 +92,7 @@ static int wait_for(uint8_t wanted)
 {
     unsigned i;
 
-    for (i = 0; i < POLLS; i++)
+    for (i = 0; i < BUSY_BYTES; i++)
         if (receive() == wanted)
             return POETC_OK;
     return POETC_EIO;
@@ -128,5 +137,8 @@ static int write_block(uint32_t block, const uint8_t *data)
         response = receive();
     if ((response & 0x1fu) != DATA_ACCEPTED)
         return finish(POETC_EIO);
-    return finish(wait_for(0xff)); /* busy: the line is held low */
+    if (wait_for(0xff)) /* busy: the line is held low */
+        return finish(POETC_EIO);
+    response = command(SEND_STATUS, 0, 0xff); /* the card accepted the bytes: did it write them, too? */
+    return finish(receive() == 0 && response == 0 ? POETC_OK : POETC_EIO);
 }
