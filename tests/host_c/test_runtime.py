@@ -366,6 +366,23 @@ def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Pa
                 assert all(any(np.array_equal(found[s], v[s]) for v in (old, new)) for s in found), (store.fault, n)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_the_bytes_between_tensors_of_the_state_do_not_tell_the_schedule(tmp_path: Path, moved: bool) -> None:
+    """State whose size is no multiple of 16 leaves, its place is used, and it comes home: behind it are zeros again."""
+    case = training_case(mlp(hidden=7), "sgd")
+    actions = absent_versions_actions(case, ["fc1.weight", "fc2.weight"])
+    program = case.wandering(1, actions) if moved else case.program(actions)
+    assert any(page.size_bytes % 16 for page in program.pages)
+    library = compile_library([program], case.graph.values, tmp_path)
+    with HostModel(library, [program], case.graph.values) as model:
+        model.reset(0xA5)
+        for seed in range(2):
+            model.run(sample_inputs(program, seed))
+        for binding in program.state:
+            end = binding.operand.offset_bytes + binding.operand.type.size_bytes
+            assert not model.arena[end : -(-end // 16) * 16].any(), binding.name
+
+
 def test_recovery_leaves_out_a_page_that_is_not_whole(tmp_path: Path) -> None:
     """It does not touch what is in the place of that state, and brings back the others."""
     case = training_case(mlp(hidden=8), "sgd")
