@@ -19,10 +19,11 @@ MAIN = Path(__file__).with_name("switch_power_loss.c")
 
 
 @pytest.mark.long
-def test_every_cut_in_a_switch_resumes_at_the_last_whole_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("budget", ["62%", "71%"])  # each bundle ends by its gap, whatever the machine does besides
+def test_every_cut_in_a_switch_resumes_at_the_last_whole_step(budget: str, tmp_path: Path) -> None:
     """Two switches whose transitions write to the card are cut at the first, the middle and the last block."""
     solution = poetc.load(MODEL, batch=4).bundle(
-        device="qemu-mps2-an386", budgets=("100%", "62%"), state="ram", gap=0.1, time_limit_s=10
+        device="qemu-mps2-an386", budgets=("100%", budget), state="ram", gap=0.1, time_limit_s=60
     )
     bundle = switches_of(solution.artifact)[0]
     takes = []

@@ -230,7 +230,8 @@ static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
         if (i == whole)
             memcpy(data + (size_t)whole * block, buffer, rest);
     }
-    /* Up to the next tensor the bytes belong to this one. Regions of state hold them: the same bits by every schedule. */
+    /* Up to the next tensor the bytes belong to this one: no schedule may show in them, as regions of state hold them.
+     */
     memset(data + size, 0, (POETC_ALIGN - size % POETC_ALIGN) % POETC_ALIGN);
     make_trailer(trailer, index, stamp, size, data);
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
