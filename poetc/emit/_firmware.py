@@ -126,9 +126,9 @@ def checkpoint_blocks(program: Program) -> int:
 def checkpoint_steps(program: Program, target: Target, board: Board | None, asked: int | None) -> int:
     """After how many steps the training program saves its state; 0: never.
 
-    By default it does so after each, on boards with a store of their own, and where state lives on the store: without
-    checkpoints a reset leaves pages of another version than the state in RAM, and no step runs any more. Raises
-    UsageError for a number that cannot be.
+    By default it does so after each, on boards with a store of their own, and where state lives on the store. There a
+    reset without checkpoints would leave pages of another version than the state in RAM. Raises UsageError for a number
+    that cannot be.
     """
     has_program = "device" in target.ports
     room = spare_block(program) is not None
@@ -137,8 +137,8 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
         return int(board is not None and (board.own_store or is_on_store) and has_program and room)
     if asked == 0 and is_on_store and board is not None and board.own_store and has_program:
         raise UsageError(
-            "--checkpoint 0: some state lives on the store, and after a reset it would not go with the state in RAM:"
-            " 1, or solve with --state ram"
+            "--checkpoint 0: some state lives on the store, and a reset would lose the rest: 1, or solve with"
+            " --state ram"
         )
     if asked > 0 and not has_program:
         raise UsageError(f"--checkpoint {asked}: the code for {target.name} has no training loop of a board in it")

@@ -1,7 +1,7 @@
 /* A store on an SD card in SPI mode (SD Physical Layer Simplified Specification, chapter 7).
  *
  * Every wait is bounded by time, which the bus counts: a byte takes at least 8 / POETC_SPI_HZ seconds. A card may be
- * busy for 250 ms with a block, one of the class SDXC for 500 ms, and for a second with its start. */
+ * busy for 250 ms with a block, and for a second with its start. One of the class SDXC may take 500 ms for a block. */
 #include "sd_spi.h"
 
 #include "sd_card.h"
