@@ -37,7 +37,7 @@ from poetc.ops import bind, spec
 from poetc.output_directory import digest
 from poetc.training import TrainingOptions, Updates
 
-FOLDING_TOLERANCE = 1e-3  # of outputs, where every layer is rounded anew
+ROUNDED_TOLERANCE = 1e-3  # of outputs, where every layer is rounded anew: merged adapters, folded norms
 TOLERANCE = 1e-5  # of outputs, where the file's operators come in another form than the trained model's
 _SHOWN = 3
 
@@ -225,7 +225,7 @@ def _merged(
     """
     values = {names[n]: _array(adapted, n) for n in adapted.values if n in names}
     whole = training.merged(original, updates, values)
-    if not _computes_alike(adapted, whole):
+    if not _computes_alike(adapted, whole, ROUNDED_TOLERANCE):
         raise UnsupportedModelError(f"{source}: with merged adapters it would be another model; write --adapter")
     untied = []
     for weight, own in training.untied_by_merging(original, updates).items():
@@ -244,7 +244,7 @@ def _folded(
     """
     values = {names[n]: _array(restored, n) for n in restored.values if n in names}
     whole = training.folded(original, training.restored_norms(original, options), values)
-    if not _computes_alike(restored, whole, FOLDING_TOLERANCE):
+    if not _computes_alike(restored, whole, ROUNDED_TOLERANCE):
         raise UnsupportedModelError(f"{source}: with its norms folded again it would be another model; write --npz")
     return whole
 
