@@ -84,6 +84,8 @@ def profile_to_dict(profile: DeviceProfile) -> dict[str, Any]:
         del result["processors"]
     if profile.threads is None:
         del result["threads"]
+    if profile.cpu.numerics == "separate":  # as it was before there were others, so that hashes stay
+        del result["cpu"]["numerics"]
     return dict(_without_absent_bands(result))
 
 
