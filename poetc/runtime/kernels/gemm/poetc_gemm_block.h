@@ -249,6 +249,13 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 
 #elif LANES > 1
 
+/* Whether a multiply-add takes one factor from a lane of a register. With separate numerics products need registers. */
+#if defined(__aarch64__) && defined(POETC_FUSED)
+#define POETC_BY_LANE 1
+#else
+#define POETC_BY_LANE 0
+#endif
+
 /* `rows` x `vectors` results in registers: both are constants wherever this is inlined. */
 POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
                         const ptrdiff_t a_k)
@@ -285,6 +292,18 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
 #endif
                 UNROLL_TERMS
                 for (k = more < BRING_TERMS ? more : BRING_TERMS; k > 0; k--, a += a_k, b += COLUMNS) {
+#if POETC_BY_LANE
+                    if (a_row == 1 && rows % 4 == 0) { /* four factors in a register: no sum is left without one */
+                        POETC_UNROLL
+                        for (i = 0; i < rows; i++) {
+                            const poetc_vector factors = poetc_vector_load(a + i / 4 * 4);
+                            POETC_UNROLL
+                            for (j = 0; j < vectors; j++)
+                                POETC_ADD_SCALED(sum[i][j], poetc_vector_load(b + j * LANES), factors[i % 4]);
+                        }
+                        continue;
+                    }
+#endif
                     POETC_UNROLL
                     for (i = 0; i < rows; i++) {
                         POETC_UNROLL
