@@ -116,7 +116,7 @@ def _streamed(
     progress: Progress,
 ) -> tuple[SmallestRam | None, Callable[[], Solution | None]]:
     """The same with as many operands streamed as can be; None where the store cannot do it, or it saves nothing."""
-    step = passes.for_small_ram(step)
+    step = passes.for_small_ram(step, 0)
     problem = build_problem(step, profile, budget_bytes=0)
     streaming = Streaming(streams_of(step, profile=profile))
     if not streaming.is_open(problem):

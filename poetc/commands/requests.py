@@ -169,6 +169,12 @@ def must_stream(request: SolveRequest, step: TrainingGraph, profile: DeviceProfi
     return planner.lower_bound_bytes(problem) > problem.budget_bytes
 
 
+def least_streamed_bytes(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> int:
+    """A bound on the RAM of schedules with as many operands streamed as can be, in the smallest blocks."""
+    planner = Planner(options=request.options, reductions=reductions(request.state_mode))
+    return Streams(streams_of(step, profile=profile)).floor(problem, planner)[1]
+
+
 def load_model(request: ModelRequest) -> Graph:
     """The forward pass: with the adapters that are trained, or in integers."""
     return prepared(read_model(request), request.training)

@@ -19,6 +19,7 @@ from poetc.commands.requests import (
     LEAST_SHARE,
     SolveRequest,
     inference_model,
+    least_streamed_bytes,
     limited,
     limits,
     load_model,
@@ -195,10 +196,8 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     ways = ways_of(request, problem, step, profile)
     problem, least = limited(request, problem, offers, ways)
     if step is not None and profile is not None and not least and must_stream(request, step, profile, problem):
-        limit, step = problem, passes.for_small_ram(step)
-        graph = None if graph is None else passes.model_for_small_ram(graph)
-        problem = _with_limits(limit, problem_of(request, step, profile))
-        offers = encodings.offers_of(step, profile, problem, paging_of(request, profile))
+        step, graph, problem = _streaming(request, step, graph, profile, problem)
+        offers = ()  # tensors that pass through windows are not encoded
     require_time(request, problem, ways)
     require_offsets(request, problem, step)
     progress("solving")
@@ -231,6 +230,18 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         profile=profile,
         exact=step,
     )
+
+
+def _streaming(
+    request: SolveRequest, step: TrainingGraph, graph: Graph | None, profile: DeviceProfile, limit: Problem
+) -> tuple[TrainingGraph, Graph | None, Problem]:
+    """The step with kernels for so little RAM; with those of the least workspace where no others fit."""
+    for size_bytes in (limit.budget_bytes, 0):
+        made = passes.for_small_ram(step, size_bytes)
+        problem = _with_limits(limit, problem_of(request, made, profile))
+        if least_streamed_bytes(request, made, profile, problem) <= limit.budget_bytes:
+            break
+    return made, None if graph is None else passes.model_for_small_ram(graph, size_bytes), problem
 
 
 def _with_limits(limit: Problem, problem: Problem) -> Problem:

@@ -37,7 +37,7 @@ from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
 WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
-MOST_STREAMS, MOST_OPERANDS = 12, 20  # of an operator, of poetc_stream.c: MOST_STREAMS, MOST_REFS
+MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator, of poetc_stream.c: MOST_STREAMS, MOST_REFS
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,13 +38,10 @@ class Bound:
         return value
 
 
-SMALL_BYTES = (512 << 10) - 1  # operands of a microcontroller are no larger
-
-
 def operand_bytes_of(op: Bound) -> int:
-    """The bytes of all operands, by which kernels are chosen; with `small_ram` those of operands that fit there."""
+    """The bytes of all operands, by which kernels are chosen: no more than `small_ram`, if there is one."""
     size_bytes = sum(t.size_bytes for t in (*op.inputs, *op.outputs))
-    return min(size_bytes, SMALL_BYTES) if op.get_int("small_ram") else size_bytes
+    return min(size_bytes, op.get_int("small_ram")) if "small_ram" in op.attributes else size_bytes
 
 
 def bind(op: Operator, tensors: Mapping[str, Any]) -> Bound:

@@ -99,6 +99,42 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
+    """Convolutions go through bands with halos, pools and rectifiers through planes: the bits of keep-all."""
+    random = np.random.default_rng(0)
+    shapes = {"w1": (8, 2, 3, 3), "b1": (8,), "w2": (6, 8, 3, 3), "w3": (6, 5)}
+    weights = [
+        numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p1", "w2"], ["c2"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c2"], ["r2"]),
+        helper.make_node("GlobalAveragePool", ["r2"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "banded",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 24, 24])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        weights,
+    )
+    path = tmp_path / "banded.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    solution = poetc.load(path).solve(device=DEVICE, budget=18_000, gap=0.05, time_limit_s=10)
+    streamed = {op.kind: op.cut for op in solution.problem.operators if op.cut}
+    assert {"Conv", "Relu", "ConvGradWeight", "MaxPoolGrad"} <= streamed.keys() and "rows" in streamed["Conv"], streamed
+    sizes = {t.name: t.store_bytes or 0 for t in solution.problem.tensors if not t.size_bytes}
+    assert max(sizes.values()) > 18_000, "an activation that is never in RAM"
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_an_embedding_larger_than_the_budget_is_trained(text_model: Path, optimizer: str) -> None:
     """Rows are read, and updated, while the table passes through a window; so are products of many rows."""

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define MOST_STREAMS 12u
-#define MOST_REFS 20u
+#define MOST_REFS 16u
 #define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
 
 enum { WRITES = 3, FROM_RAM = 4, TO_RAM = 5 }; /* in place of a source */
