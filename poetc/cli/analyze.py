@@ -84,7 +84,8 @@ def analyze(
     the share that rests on guesses. A second table has the options that would save RAM, time or energy. With --data and
     --epochs it also shows an epoch and the run. With --device all there is a row for each board instead.
 
-    With --largest-batch it searches for the largest batch within --budget, and proves which batch is too large.
+    With --largest-batch it searches for the largest batch within --budget, and proves which batch is too large for
+    schedules that hold every operand whole. Streamed operands, which poetc solve takes then, cost transfers.
     """
     from poetc.cli import _estimate_text, _text
     from poetc.commands import analyze as command

@@ -23,24 +23,24 @@ Examples:
 @click.option("--prompt", required=True, metavar="TEXT", help="The beginning of the text.")
 @click.option("--chat", is_flag=True, help="The prompt is a user's message in the template beside the tokenizer.")
 @click.option(
-    "--tokens", type=click.IntRange(1, 4096), default=64, show_default=True, metavar="N", help="Write at most N tokens."
+    "--tokens", type=_options.Whole(1, 4096), default=64, show_default=True, metavar="N", help="Write at most N tokens."
 )
 @click.option(
     "--top-p",
-    type=click.FloatRange(0, 1),
+    type=_options.Number(0, 1),
     default=0.0,
     metavar="P",
     help="Draw from the likeliest tokens that share P of the probability. Default: always the likeliest one.",
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(0, min_open=True),
+    type=_options.Number(above=True),
     default=1.0,
     show_default=True,
     metavar="T",
     help="Divide the scores by T before drawing.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the tokens that are drawn.")
+@click.option("--seed", type=_options.Whole(), default=0, show_default=True, help="Seed of the tokens that are drawn.")
 @click.option("--tokenizer", metavar="FILE", help="A tokenizer.json. Default: the one beside the model.")
 @click.option("--chat-template", metavar="FILE", help="A template for --chat. Default: that beside the tokenizer.")
 @_options.output_options

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from poetc import training
+from poetc import passes, training
 from poetc.artifact import Artifact
 from poetc.commands.analyze import Analyzed, of_least_ram
 from poetc.commands.band import ENDS, SECTIONS, priced_as
@@ -210,8 +210,13 @@ def _budget(
 
 
 def solution_step(step: TrainingGraph, solution: Solution) -> TrainingGraph:
-    """The step with the encodings of saved tensors that the solution chose."""
-    return made(step, solution.choices.saved)
+    """The step with the encodings of saved tensors that the solution chose; that of `analyze` where operands stream."""
+    step = made(step, solution.choices.saved)
+    return passes.for_small_ram(step, 0) if _streams(solution) else step
+
+
+def _streams(solution: Solution) -> bool:
+    return any(op.cut for op in solution.problem.operators)
 
 
 def constant_bytes(step: TrainingGraph) -> int:
@@ -235,8 +240,8 @@ class _AtEnd:
     def trace(self, solution: Solution) -> Trace:
         """Time and energy of the schedule there."""
         step = solution_step(self.known.step, solution)
-        there = self._problem(step) if solution.choices.saved else self.exact
-        if any(op.cut for op in solution.problem.operators):
+        there = self._problem(step) if solution.choices.saved or _streams(solution) else self.exact
+        if _streams(solution):
             of_profile = Streaming(streams_of(step, profile=self.known.profile))
             whole = build_problem(step, self.known.profile, budget_bytes=0)
             choice = of_profile.chosen(whole, solution.problem)

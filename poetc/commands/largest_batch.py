@@ -2,7 +2,8 @@
 
 Two binary searches over the batch. One is for a schedule whose packed arena fits, the other for the batch from which on
 it is proven that nothing fits. A tensor of a larger batch is no smaller. So a batch fits where a larger one does, and
-none fits above one that is proven too large.
+none fits above one that is proven too large. Schedules that stream operands are left out: they fit nearly any batch,
+and cost transfers.
 """
 
 from __future__ import annotations

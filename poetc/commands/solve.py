@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
 from poetc.commands.band import band_of
 from poetc.commands.best_updates import best
+from poetc.commands.milps import milps
 from poetc.commands.pruned import pruned
 from poetc.commands.requests import (
     LEAST_SHARE,
@@ -37,7 +38,6 @@ from poetc.commands.requests import (
 from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_bytes, life_steps, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.devices.reuse import parts_for_cache, working_set_bytes
-from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
@@ -113,27 +113,6 @@ def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Art
     return way(with_saved(request, last))
 
 
-@contextmanager
-def _milps(request: SolveRequest) -> Iterator[list[str]]:
-    """The solver's MILPs go where the request says; the notes tell how many there were."""
-    notes: list[str] = []
-    if request.milp_solver == "highs" and request.write_model is None:
-        yield notes
-        return
-    from poetc.solvers import milp  # PuLP takes long to import
-
-    if not solvers.info(request.solver).milp:
-        flag = "--write-model" if request.milp_solver == "highs" else "--milp-solver"
-        raise UsageError(f"{flag}: --solver {request.solver} solves no MILP")
-    with milp.elsewhere(request.milp_solver, request.write_model) as handled:
-        yield notes
-    if handled is not None:
-        where = "" if request.write_model is None else f", written to {request.write_model}"
-        where += f" and {handled.count - 1} more files" if where and handled.count > 1 else ""
-        how = f"{format_count(handled.count, 'MILP')} solved by {request.milp_solver}"
-        notes.append(f"{how}{where}" if handled.count else "the schedule was proven without a MILP")
-
-
 def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     started, stop_at = time.perf_counter(), time.monotonic() + request.options.time_limit_s
     if request.out is not None:
@@ -141,7 +120,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     progress("reading the model")
     by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
     way = _solve_best if request.is_best else _solve_by_parts if by_parts else _solve_whole
-    with _milps(request) as milp_notes:
+    with milps(request) as milp_notes:
         answer = way(request, stop_at, progress)
     request = answer.request
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
@@ -197,6 +176,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     problem, least = limited(request, problem, offers, ways)
     if step is not None and profile is not None and not least and must_stream(request, step, profile, problem):
         step, graph, problem = _streaming(request, step, graph, profile, problem)
+        ways = ways_of(request, problem, step, profile)
         offers = ()  # tensors that pass through windows are not encoded
     require_time(request, problem, ways)
     require_offsets(request, problem, step)

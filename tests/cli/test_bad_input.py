@@ -93,13 +93,13 @@ def test_wrong_values(poetc: Run, model: Path, out: Path, options: tuple[str, ..
 
 def test_a_budget_that_cannot_work_says_what_does(poetc: Run, model: Path, out: Path) -> None:
     options = ("--batch", "2", "--device", "stm32f746")
-    ended = poetc("solve", model, *options, "--budget", "20kB", "-o", out)
+    ended = poetc("solve", model, *options, "--budget", "6kB", "-o", out)
     one_line(ended, 4)
-    answer = poetc("solve", model, *options, "--budget", "20kB", "-o", out, "--json").json
+    answer = poetc("solve", model, *options, "--budget", "6kB", "-o", out, "--json").json
     assert answer["status"] == "infeasible"
     smallest = answer["min_budget_bytes"]
     assert f"{smallest}" in ended.err.replace(",", "")
-    assert smallest > 20_000
+    assert smallest > 6_000
     parts = dict(answer["tensors_at_peak"])
     assert sum(parts.values()) <= smallest
     assert any(name.startswith("workspace of ") for name in parts)
@@ -346,7 +346,7 @@ def test_transfers_that_cannot_overlap_name_the_option(poetc: Run, model: Path, 
 
 def test_limits_that_cannot_work_name_their_option_and_what_to_do(poetc: Run, model: Path, tmp_path: Path) -> None:
     options = ("solve", model, "--batch", "2", "--device", "stm32f746", "-o", tmp_path / "out")
-    one_line(poetc(*options, "-b", "20kB"), 4, "; raise --budget; at its peak")
+    one_line(poetc(*options, "-b", "6kB"), 4, "; raise --budget; at its peak")
     one_line(poetc(*options, "-b", "60%", "--deadline", "1ns"), 4, "--deadline 1ns cannot be met", "takes 37.08 ms")
     problem = replace(training_problem(Random(1), 4), deadline_ns=1)
     (path := tmp_path / "p.json").write_bytes(problem_to_json(problem))

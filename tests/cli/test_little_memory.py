@@ -11,6 +11,8 @@ import pytest
 
 from poetc.cli import cli
 from tests.cli.conftest import MODEL, Ended
+from tests.support import gguf_files
+from tests.support.language import write_decoder, write_tokenizer
 
 LIMIT_KIB = 700_000  # below the memory of the smallest Raspberry Pi with its swap
 SMALL = ("--batch", "2", "--time-limit", "3")
@@ -25,6 +27,8 @@ COMMANDS = {
     "emit": (SOLVED, "--target", "host", "-o", "src"),
     "export": (SOLVED, "-o", "out.onnx", "--npz", "out.npz"),
     "import-state": (SOLVED, "--from", "start.npz", "-o", "other"),
+    "generate": ("language/model.onnx", "--prompt", "abc", "--tokens", "2"),
+    "import-gguf": ("model.gguf", "-o", "imported.onnx"),
     "importance": (SOLVED, "--shares", "", "--ranks", "", "--data", "data.npz", "-o", "importance.json"),
     "lock": ("MODEL", "--batch", "2", "--gap", "0.9", "-o", "poetc.lock"),
     "profile": ("show", "rpi4"),
@@ -46,6 +50,12 @@ def test_a_command_runs_within_little_memory(
     random = np.random.Generator(np.random.PCG64(0))
     images, labels = random.random((8, 1, 8, 8), np.float32), random.integers(0, 10, 8).astype(np.int32)
     np.savez(tmp_path / "data.npz", image=images, target=labels)
+    if command == "generate":
+        (tmp_path / "language").mkdir()
+        write_tokenizer(tmp_path / "language")
+        write_decoder(tmp_path / "language" / "model.onnx")
+    if command == "import-gguf":
+        gguf_files.write(tmp_path / "model.gguf", kind="Q4_0")
     before = {"check": "lock", "import-state": "export"}.get(command)
     if before is not None:
         _run(before, solved[0], tmp_path, limited=False)

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from poetc.emit.layouts.contents import Contents
-from poetc.emit.layouts.flat import build_header
 
 from poetc.boards import TARGETS, resolve
 from poetc.commands.emit import _numerics
 from poetc.commands.programs import numerics_of
 from poetc.devices import load_profile, profile_to_dict
+from poetc.emit.layouts._contents import Contents
+from poetc.emit.layouts._flat import build_header
 from poetc.errors import UsageError
 
 

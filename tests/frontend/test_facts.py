@@ -161,7 +161,8 @@ def test_folded_norms_are_a_fact(tmp_path: Path) -> None:
     graph = load(save(make(nodes, {"h0": (1, 2, 4, 4)}, ["h9"], weights), tmp_path))
     (fact,) = [f for f in graph.facts if f.kind == "folded norms"]
     assert fact.confidence == "likely"
-    (warning,) = of_model(graph)
+    (warning,) = of_model(graph, {})
+    assert not of_model(graph, {"batch_norm": "restore"})
     assert "each of 9 convolutions has a bias, and there is no norm" in warning
     assert "optimize=False" in warning
 

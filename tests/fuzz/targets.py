@@ -214,7 +214,7 @@ def _read_texts(data: bytes, folder: Path) -> None:
     (folder / "texts.jsonl").write_bytes(data)
     limit = Limit(0, 257, -100)
     slots = tuple(
-        Slot(name=n, shape=(1, 8), dtype=DType.I32, is_target=n == "target", sample_shape=(8,), limit=limit)
+        Slot(name=n, shape=(1, 64), dtype=DType.I32, is_target=n == "target", sample_shape=(64,), limit=limit)
         for n in ("input_ids", "target")
     )
     settings = Settings(values={"mask_prompt": True, "truncate": True}, model=folder / "model.onnx")

@@ -17,7 +17,9 @@ def test_options_have_names_and_every_choice_has_a_usual_one() -> None:
     importance = Importance(candidates=tuple(Candidate(name, Whole(), 1.0) for name in "ab"))
     updates = BestUpdates(importance, lambda updates: Step(problem))
     offer = Offer(exact=problem, build=lambda choice: problem, tensors=(), proposals=())
-    chain = reductions("auto", {1: problem, 2: problem}, updates, [offer], [{1: problem, 4: problem}], [lambda _: None])
+    chain = reductions(
+        "auto", {1: problem, 2: problem}, updates, [offer], [{0: problem, 1: problem, 4: problem}], [lambda _: None]
+    )
     assert [choice.name for choice in chain] == [
         "updates",
         "micro_batches",
