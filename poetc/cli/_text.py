@@ -479,15 +479,9 @@ def _built_for(document: Mapping[str, Any]) -> str:
 def _next_step(document: Mapping[str, Any]) -> str:
     if document["layout"] == "makefile":
         return f"make -C {document['out']} builds {document['makes']}"
-    return NEXT_STEPS[document["layout"]]
+    from poetc.emit import LAYOUTS
 
-
-NEXT_STEPS = {
-    "cmake": "add_subdirectory, then link poetc::model",
-    "zephyr": "add it to ZEPHYR_EXTRA_MODULES, and CONFIG_POETC=y to prj.conf",
-    "arduino": "copy it to the folder of Arduino's libraries",
-    "cmsis-pack": "add its .pdsc as a local pack",
-}
+    return LAYOUTS[document["layout"]].next_step
 
 
 def emit_text(document: Mapping[str, Any]) -> str:

@@ -140,3 +140,4 @@ def test_every_layout_is_a_file(tmp_path: Path, model: Model) -> None:
     for name in LAYOUTS:
         out = write([model.part()], Form(name), tmp_path / name, "c99")
         assert (out / "README.md").is_file()
+        assert LAYOUTS[name].next_step or name == "makefile"

@@ -16,9 +16,11 @@ class Layout:
     """`place` gives each file its name in the directory: bytes to write, or a file to copy.
 
     `programs`: also with the program and the port of a target; otherwise a library alone. `named`: files of a model
-    begin with its name, so that a project may have many.
+    begin with its name, so that a project may have many. `next_step`: how a project takes the directory in, as a
+    half-sentence; "" where the program is built in it.
     """
 
     place: Callable[[Contents], Files]
+    next_step: str = ""
     programs: bool = False
     named: bool = True

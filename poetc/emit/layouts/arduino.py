@@ -95,4 +95,4 @@ def _how(contents: Contents) -> Iterator[str]:
     yield ""
 
 
-LAYOUT = Layout(place)
+LAYOUT = Layout(place, "copy it to the folder of Arduino's libraries")

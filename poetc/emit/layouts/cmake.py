@@ -151,4 +151,4 @@ def _how(contents: Contents) -> Iterator[str]:
     yield ""
 
 
-LAYOUT = Layout(place, programs=True)
+LAYOUT = Layout(place, "add_subdirectory, then link poetc::model", programs=True)

@@ -78,4 +78,4 @@ def _how(contents: Contents) -> Iterator[str]:
     yield ""
 
 
-LAYOUT = Layout(place)
+LAYOUT = Layout(place, "add its .pdsc as a local pack")

@@ -62,4 +62,4 @@ def _how(contents: Contents) -> Iterator[str]:
     yield ""
 
 
-LAYOUT = Layout(place)
+LAYOUT = Layout(place, "put it into the components folder of the project")

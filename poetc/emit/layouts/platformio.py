@@ -42,4 +42,4 @@ def _how(contents: Contents) -> Iterator[str]:
     yield from ("", "```c", f'#include "{contents.modules[0].stem}.h"', "```", "")
 
 
-LAYOUT = Layout(place)
+LAYOUT = Layout(place, "put it into the lib folder of the project")

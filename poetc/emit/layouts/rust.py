@@ -323,4 +323,4 @@ def _how(contents: Contents, module: Module) -> Iterator[str]:
     yield ""
 
 
-LAYOUT = Layout(place)
+LAYOUT = Layout(place, "add it to the dependencies in Cargo.toml by its path")

@@ -66,4 +66,4 @@ def _how(contents: Contents) -> Iterator[str]:
     yield from ("", "```c", f'#include "{module.stem}.h"', "```", "")
 
 
-LAYOUT = Layout(place)
+LAYOUT = Layout(place, "add it to ZEPHYR_EXTRA_MODULES, and CONFIG_POETC=y to prj.conf")

@@ -90,7 +90,7 @@ def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget
         operator = problem.operators[step.operator]
         if operator.workspace_bytes:
             present[f"workspace of {operator.name}"] = operator.workspace_bytes
-    there = [part for part in present.items() if part[1]]  # what lives on the store alone has no bytes here
+    there = [part for part in present.items() if part[1]]  # tensors on the store alone have no bytes here
     largest = sorted(there, key=lambda part: -part[1])[: SMALLEST_BUDGET.tensors]
     return MinimumBudget(
         smallest_bytes=completion.peak_bytes,
