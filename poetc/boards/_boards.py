@@ -102,7 +102,7 @@ TARGETS = {
                 build="program",
                 ports=("device", "linux", "posix", "loop"),
                 board=f"linux-{core.removeprefix('cortex-')}",
-                core=Core(core) if core == "cortex-a7" else Core(core, "double", "neon"),
+                core=Core(core, "double", "none" if core == "cortex-a7" else "neon"),
             )
             for core, compiler, more in (
                 ("cortex-a7", "arm-linux-gnueabihf-", " -mfpu=vfpv4-d16 -mfloat-abi=hard"),

@@ -118,7 +118,7 @@ def test_missing_card_stops_before_the_first_step(weights: Weights, tmp_path: Pa
 @pytest.mark.parametrize("board", CARDS)
 def test_block_that_the_card_refuses_stops_the_step(board: str, weights: Weights, tmp_path: Path) -> None:
     """A card that ends within the pages: the driver's code comes out, and nothing hangs."""
-    firmware = weights.build(board, tmp_path, checkpoint=0)  # they lie behind the pages, and are looked for first
+    firmware = weights.build(board, tmp_path)
     card = firmware.run_directory / "store.bin"
     pages = weights.program.pages
     used_bytes = max(p.first_block + p.slots * p.block_count for p in pages) * weights.program.block_bytes
