@@ -42,13 +42,18 @@ class Analyzed:
     streamed: Callable[[], Solution | None]
 
 
-def analyze(request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent) -> dict[str, Any]:
-    """The answer of `poetc analyze`: the model, its training step, how small its RAM can be (`search_s` of search)."""
-    return analyze_parts(request, search_s, progress)[0]
+def analyze(
+    request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent, *, streams: bool = True
+) -> dict[str, Any]:
+    """The answer of `poetc analyze`: the model, its training step, how small its RAM can be (`search_s` of search).
+
+    `streams`: with streamed operands too, which takes several times as long.
+    """
+    return analyze_parts(request, search_s, progress, streams=streams)[0]
 
 
 def analyze_parts(
-    request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent
+    request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent, *, streams: bool = True
 ) -> tuple[dict[str, Any], Analyzed]:
     """The answer, and the values that it was read from."""
     graph, step = training_graph(with_any_weights(request))
@@ -60,7 +65,10 @@ def analyze_parts(
     planner = SolveRequest(model=request).planner(search_s, offers=offers)
     search = planner.search_ram(problem, search_s)
     minimum = search.found
-    streamed, of_streamed = _streamed(step, profile, problem, minimum, search_s, progress)
+    streamed: SmallestRam | None = None
+    of_streamed: Callable[[], Solution | None] = _nothing
+    if streams:
+        streamed, of_streamed = _streamed(step, profile, problem, minimum, search_s, progress)
     near_free = saved_near_free(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
@@ -99,6 +107,10 @@ def analyze_parts(
     return answer, Analyzed(graph, step, profile, problem, of_least, of_streamed)
 
 
+def _nothing() -> None:
+    """No solution."""
+
+
 def of_least_ram(planner: Planner, problem: Problem, search: RamSearch) -> Solution | None:
     """The solution that the search found, for the budget that it needs; None where it found none."""
     if search.found.schedule is None or search.found.ram_bytes is None:
@@ -120,11 +132,11 @@ def _streamed(
     problem = build_problem(step, profile, budget_bytes=0)
     streaming = Streaming(streams_of(step, profile=profile))
     if not streaming.is_open(problem):
-        return None, lambda: None
+        return None, _nothing
     planner = Planner(options=SolveOptions(time_limit_s=search_s), reductions=reductions())
     fixed, bound = streaming.floor(problem, planner)
     if minimum.ram_bytes is not None and bound >= minimum.ram_bytes:
-        return None, lambda: None
+        return None, _nothing
     progress("looking for the smallest budget with streamed operands")
     search = planner.search_ram(fixed, search_s)
     return search.found, partial(of_least_ram, planner, fixed, search)

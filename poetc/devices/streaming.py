@@ -288,8 +288,9 @@ class Streaming:
         self.operators = {op.name: op for op in graph.operators}
         self.store = profile.stores[profile.default_store] if profile.default_store else None
         self.block_bytes = 0 if self.store is None else int(self.store.block_bytes.value)
-        self._found: dict[tuple[int, frozenset[int]], tuple[OperatorSpec, ...]] = {}
-        self._forms: dict[tuple[object, ...], list[tuple[Blocks, Cost, int]]] = {}
+        self._found: dict[tuple[int, frozenset[int], bool], tuple[OperatorSpec, ...]] = {}
+        self._forms: dict[tuple[object, ...], list[Blocks]] = {}
+        self._prices: dict[tuple[object, int], tuple[Cost, int]] = {}  # by form and number; bytes that are rewritten
         self.readers: dict[int, list[int]] = {}
         self.maker: dict[int, int] = {}
         for index, op in enumerate(problem.operators):
@@ -321,17 +322,18 @@ class Streaming:
             return False
         return tensor.initial != "" and role not in (Role.INPUT, Role.TARGET) and tensor.pageable
 
-    def alternatives(self, index: int, streamed: frozenset[int]) -> tuple[OperatorSpec, ...]:
+    def alternatives(self, index: int, streamed: frozenset[int], *, is_priced: bool = True) -> tuple[OperatorSpec, ...]:
         """The operator with these tensors streamed, its windows larger and larger. Empty where that cannot be done.
 
-        Versions of state that it replaces are among `streamed` together.
+        Versions of state that it replaces are among `streamed` together. Without `is_priced` time and energy are 0:
+        prices of all blocks take longer than the blocks themselves.
         """
-        key = index, streamed
+        key = index, streamed, is_priced
         if key not in self._found:
-            self._found[key] = tuple(self._alternatives(index, streamed))
+            self._found[key] = tuple(self._alternatives(index, streamed, is_priced))
         return self._found[key]
 
-    def _alternatives(self, index: int, streamed: frozenset[int]) -> Iterator[OperatorSpec]:
+    def _alternatives(self, index: int, streamed: frozenset[int], is_priced: bool) -> Iterator[OperatorSpec]:
         plain = self.problem.operators[index]
         op = self.operators[plain.name]
         bound, kind = bind(op, self.graph.tensors), spec(op.kind)
@@ -351,12 +353,15 @@ class Streaming:
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
         if key not in self._forms:
             self._forms[key] = list(self._forms_of(op, bound, numbers, roots))
-        for blocks, cost, rewritten_bytes in self._forms[key]:
-            yield self._operator(plain, roots, blocks, cost, rewritten_bytes)
+        for number, blocks in enumerate(self._forms[key]):
+            price = Cost(0, 0), 0
+            if is_priced:
+                if (key, number) not in self._prices:
+                    self._prices[key, number] = self._cost(op, bound, blocks)
+                price = self._prices[key, number]
+            yield self._operator(plain, roots, blocks, *price)
 
-    def _forms_of(
-        self, op: Operator, bound: Bound, numbers: frozenset[int], roots: Sequence[str]
-    ) -> Iterator[tuple[Blocks, Cost, int]]:
+    def _forms_of(self, op: Operator, bound: Bound, numbers: frozenset[int], roots: Sequence[str]) -> Iterator[Blocks]:
         """Equal operators have the same; the names of tensors are those of the first one."""
         kernels = spec(op.kind).kernels(bound)
         for cut in (*spec(op.kind).cuts(bound), whole(bound)):
@@ -374,8 +379,7 @@ class Streaming:
                 fitting = [b for b in made if b is not None]
                 if fitting:
                     room = max(most, min(b.windows[0] for b in fitting))  # the kernel's own workspace is no larger
-                    blocks = next(b for b in fitting if b.windows[0] <= room)
-                    yield blocks, *self._cost(op, bound, blocks)
+                    yield next(b for b in fitting if b.windows[0] <= room)
 
     def _units(
         self,

@@ -233,7 +233,12 @@ def within(offer: Offer, limit_bytes: int) -> Made:
         elif wanted:
             tokens |= wanted
         else:
-            return made
+            return {k: _priced(offer, k, op) for k, op in made.items()}
+
+
+def _priced(offer: Offer, k: int, op: OperatorSpec) -> OperatorSpec:
+    offered = offer.alternatives(k, frozenset({*op.reads_store, *op.writes_store}))
+    return next(a for a in offered if _form(a) == _form(op))
 
 
 def _can_be_token(offer: Offer, t: int) -> bool:
@@ -267,10 +272,11 @@ def _best(offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], lim
         sets.insert(0, own)
     best: OperatorSpec | None = None
     for chosen in sets:
-        found = offer.alternatives(k, chosen)
-        fitting = [f for f in found if _needs(problem, f, tokens) <= limit_bytes]
+        found = offer.alternatives(k, chosen, is_priced=False)
+        fitting = [n for n, f in enumerate(found) if _needs(problem, f, tokens) <= limit_bytes]
         if fitting:
-            best = min(fitting, key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
+            priced = offer.alternatives(k, chosen)
+            best = min((priced[n] for n in fitting), key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
             break
         for alternative in found:
             if best is None or _needs(problem, alternative, tokens) < _needs(problem, best, tokens):
