@@ -268,7 +268,7 @@ def test_emit_says_that_weights_were_absent(poetc: Run, model: Path, tmp_path: P
     assert "pass --random-weights SEED" in refused.err
     assert not out.exists()
     assert f"{note}: seeded numbers instead" in poetc("analyze", *options).err
-    assert poetc("solve", *options, "--random-weights", "0", "-b", "100%", "-o", out).code == 0
+    assert poetc("solve", *options, "--random-weights", "0", "-b", "100%", "--time-limit", "4", "-o", out).code == 0
     ended = poetc("emit", out, "--target", "host", "-o", tmp_path / "src")
     assert ended.code == 0, ended.err
     assert f"{note}: seeded numbers instead" in ended.err

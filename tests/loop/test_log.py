@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,10 @@ def test_a_log_is_written_while_it_runs_and_goes_on(tmp_path: Path) -> None:
     log.on_epoch(row(1), True)
     folder = tmp_path / "a" / "b"
     assert [line["event"] for line in lines(folder)] == ["step"] * 3 + ["epoch"]  # it has not ended
+    for _ in range(100):  # the writer of events has a thread of its own
+        if len(scalars(folder).get("loss/step", ())) == 3:
+            break
+        time.sleep(0.1)
     assert scalars(folder)["loss/step"] == [(1, 11.0), (2, 12.0), (3, 13.0)]
     log.on_step(2, 1, 20.0, 20.0, None)
     log.on_step(2, 2, 21.0, 20.0, None)
