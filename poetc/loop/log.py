@@ -111,7 +111,7 @@ class Log:
         again = self._step + 1 if self._step else None
         suffix = f".{self._step}"  # the name has whole seconds alone
         self._events = tensorboardX.SummaryWriter(
-            str(self._folder), purge_step=again, flush_secs=3600, filename_suffix=suffix
+            str(self._folder), purge_step=again, flush_secs=round(FLUSH_EVERY_S), filename_suffix=suffix
         )
 
     def _write(self, line: Mapping[str, Any]) -> None:
