@@ -23,14 +23,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT, PAGE = ROOT / "build" / "papers.jsonl", ROOT / "docs" / "results" / "papers.md"
-METHODS = ("poetc", "poet", "checkmate", "pofo", "capuchin", "rotor", "dtr")
 POET_NETWORKS = ("vgg16_cifar", "resnet18_cifar", "bert_small")
 POET_DEVICES = ("mkr1000", "nrf52840", "rpi4", "jetson-tx2")
-BUDGETS = ("60%", "40%")
 # MNN's and Melon's batch at the two budgets, and the largest that Melon's figure shows (MobileNetV2, 224 x 224).
 MELON_NETWORKS = {"mobilenetv2_224": (32, "112 to 176", 208), "squeezenet11_224": None, "resnet50_224": None}
 MELON_BUDGETS = ("5500MB", "3800MB")
-SAGE_NETWORKS = {"resnet50_224": 16, "densenet121_224": 16, "mobilenetv2_224": 16, "bert_small": 16}
 # Accuracy in floats and in integers, and hours to convergence: floats, MNN in integers, Mandheling.
 MANDHELING = {"vgg16_cifar": None, "resnet18_cifar": (92.49, 90.62, 223.55, 135.71, 35.68)}
 EMDL = {1: (6698, 10468, 48274), 2: (10651, 14157, 79097), 4: (None, 27574, None)}  # ms: MNN, TensorFlow, PyTorch
@@ -48,18 +45,11 @@ def runs(time_limit_s: float) -> Iterator[Run]:
     limit = f"{time_limit_s:g}"
     for network in POET_NETWORKS:
         for device in POET_DEVICES:
-            words = ("--device", device, "--budgets", ",".join(BUDGETS), "--solvers", ",".join(METHODS))
-            yield Run("poet", f"{network} {device}", ("compare", *words, "--time-limit", limit), network)
             yield Run("poet-least", f"{network} {device}", ("analyze", "--device", device, "--batch", "1"), network)
     for network in MELON_NETWORKS:
         for budget in MELON_BUDGETS:
             words = ("analyze", "--device", "rpi4", "--largest-batch", "--budget", budget)
             yield Run("melon", f"{network} {budget}", words, network)
-    for network, batch in SAGE_NETWORKS.items():
-        words = ("analyze", "--device", "rpi4", "--batch", str(batch))
-        yield Run("sage", f"{network} all", words, network)
-        for parts in (4, 16):
-            yield Run("sage", f"{network} {parts}", (*words, "--micro-batches", str(parts)), network)
     for network in MANDHELING:
         words = ("solve", "--device", "phone-dsp", "--batch", "64", "--budget", "100%", "--time-limit", limit)
         yield Run("mandheling", f"{network} f32", words, network)
@@ -92,7 +82,7 @@ def run(models: Path, only: str | None, time_limit_s: float) -> None:
             print(f"{item.network}: no graph in {models}", file=sys.stderr)
             continue
         command, *words = item.words
-        output = ("-o", str(ROOT / "build" / "papers"), "--force") if command in ("solve", "compare") else ()
+        output = ("-o", str(ROOT / "build" / "papers"), "--force") if command == "solve" else ()
         line = [sys.executable, "-m", "poetc", command, str(graph), "--random-weights", "0", *words, *output, "--json"]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         try:
@@ -124,31 +114,12 @@ def _mb(size: int | None) -> str:
     return "-" if size is None else f"{size / 1e6:,.2f}"
 
 
-def _poet(known: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
-    rows = [["network, device", "budget", *METHODS, "bound"]]
-    for network in POET_NETWORKS:
-        for device in POET_DEVICES:
-            answer = known["poet", f"{network} {device}"]["answer"]
-            once = answer.get("compute_once_pj")
-            budgets = sorted({row["budget_bytes"] for row in answer["rows"]}, reverse=True)
-            for budget, label in zip(budgets, BUDGETS, strict=True):
-                cells = {r["solver"]: r for r in answer["rows"] if r["budget_bytes"] == budget}
-                shown = [_above(cells[m]["energy_pj"], once) if m in cells else "-" for m in METHODS]
-                bound = next(b["bound"] for b in answer["bounds"] if b["budget_bytes"] == budget)
-                rows.append([f"{network}, {device}", label, *shown, _above(bound, once)])
-    return rows
-
-
-def _above(energy_pj: int | None, once_pj: int) -> str:
-    return "none" if energy_pj is None else f"{100 * (energy_pj / once_pj - 1):+.1f} %"
-
-
 def _least(known: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
-    rows = [["network", "device", "keep-all, MB", "least, MB", "least with streamed operands, MB"]]
+    rows = [["network", "device", "keep-all, MB", "least, MB"]]
     for network in POET_NETWORKS:
         for device in POET_DEVICES:
             a = known["poet-least", f"{network} {device}"]["answer"]
-            sizes = (a["keep_all_peak_bytes"], a["min_budget_bytes"], a["streamed_min_budget_bytes"])
+            sizes = (a["keep_all_peak_bytes"], a["min_budget_bytes"])
             rows.append([network, device, *map(_mb, sizes)])
     return rows
 
@@ -163,16 +134,6 @@ def _melon(known: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
             theirs = [str(n) for n in published] if published and budget == MELON_BUDGETS[0] else ["-"] * 3
             found = [str(a[k]) for k in ("keep_all_batch", "largest_batch")]
             rows.append([network, budget, *found, str(a["largest_batch_bound"] + 1), *theirs])
-    return rows
-
-
-def _sage(known: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
-    rows = [["network, batch 16", "keep-all, MB", "least, MB", "least in 4 parts", "least in 16 parts", "ratio"]]
-    for network in SAGE_NETWORKS:
-        whole, *parts = (known["sage", f"{network} {n}"]["answer"] for n in ("all", 4, 16))
-        least = [whole["min_budget_bytes"], *(p.get("min_budget_bytes") for p in parts)]
-        ratio = whole["keep_all_peak_bytes"] / min(size for size in least if size)
-        rows.append([network, _mb(whole["keep_all_peak_bytes"]), *map(_mb, least), f"{ratio:.1f} x"])
     return rows
 
 
@@ -204,10 +165,8 @@ def _emdl(known: dict[tuple[str, str], dict[str, Any]]) -> list[list[str]]:
 
 
 TABLES = {
-    "poet": _poet,
     "poet-least": _least,
     "melon": _melon,
-    "sage": _sage,
     "mandheling": _mandheling,
     "emdl": _emdl,
 }

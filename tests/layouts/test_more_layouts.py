@@ -30,7 +30,7 @@ def losses(model: Model) -> list[int]:
     return model.losses(2)
 
 
-# What a component's CMakeLists.txt calls of ESP-IDF (tools/cmake/component.cmake), as far as it is used here.
+# The functions of ESP-IDF that a component's CMakeLists.txt calls (tools/cmake/component.cmake), as far as used here.
 IDF = """
 cmake_minimum_required(VERSION 3.20)
 project(app C ASM)

@@ -95,7 +95,7 @@ def test_one_rounding(flags: tuple[str, ...], tmp_path: Path) -> None:
     pointers = [v.ctypes.data_as(ctypes.c_void_p) for v in map(np.ascontiguousarray, (a, b, c))]
     each(*pointers, y.ctypes.data_as(ctypes.c_void_p), len(y))
     with np.errstate(all="ignore"):
-        simple = a.astype(np.float64) * b + c  # of what is no number, or infinite
+        simple = a.astype(np.float64) * b + c  # of infinite numbers, and of NaN
     for i in [*range(0, 120_000, 40), *range(120_000, len(y))]:
         if not np.isfinite(simple[i]):
             np.testing.assert_equal(y[i], np.float32(simple[i]))
