@@ -7,6 +7,10 @@ MODELS ?= ../shared/models
 POET_PROBLEMS ?= ../shared/poet
 C_SOURCES = $(shell find poetc demo tests -name '*.[ch]')
 PYTEST_ARGS ?=
+# A worker begins with its own half of the tests and takes from the other at the end: what the tests of a file share is made once.
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+# Tests start Python hundreds of times: without stored bytecode each compiles all modules anew, which is half of its time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## list the targets
@@ -58,23 +62,23 @@ format: setup-test ## rewrite the sources in the project's format
 
 .PHONY: test
 test: lint setup-arm setup-browser ## lint and all tests but the long ones: at most 10 minutes on two idle cores
-	$(BIN)/pytest -n $(JOBS) -m "not long and not conformance" $(PYTEST_ARGS)
+	$(PYTEST) -m "not long and not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-all
 test-all: test ## then the long tests too: whole networks counted, and every other class of boards
 	@scripts/setup-arm64-python --optional
-	$(BIN)/pytest -n $(JOBS) -m "long and not conformance" $(PYTEST_ARGS)
+	$(PYTEST) -m "long and not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-times
 test-times: setup-test setup-arm setup-browser ## processor time of every test, in tables
 	@rm -f build/test-times.jsonl
-	$(BIN)/python -m pytest -p tests.support.times -n $(JOBS) -m "not conformance" $(PYTEST_ARGS)
+	$(PYTEST) -p tests.support.times -m "not conformance" $(PYTEST_ARGS)
 	@$(BIN)/python -m tests.support.times
 
 .PHONY: conformance
 conformance: setup-test ## outside models and references in place: make conformance MODELS=../shared/models
 	@test -d "$(MODELS)" || { echo "conformance: no folder $(MODELS) (make conformance MODELS=/path/to/models)" >&2; exit 2; }
-	POETC_MODELS="$(abspath $(MODELS))" $(BIN)/pytest -n $(JOBS) -m conformance tests/conformance $(PYTEST_ARGS)
+	POETC_MODELS="$(abspath $(MODELS))" $(PYTEST) -m conformance tests/conformance $(PYTEST_ARGS)
 
 .PHONY: pages
 pages: setup ## write the pages of docs/reference that are made from the code
@@ -197,7 +201,7 @@ coverage: setup-test setup-arm setup-browser ## lines and branches that the quic
 .PHONY: power-loss
 power-loss: setup-test setup-arm ## 10,000 power cuts and bit flips on this machine, 200 cuts on emulated boards
 	POETC_POWER_CUTS=$(or $(CUTS),2500) POETC_BIT_FLIPS=$(or $(FLIPS),2500) POETC_BOARD_CUTS=$(or $(BOARD_CUTS),67) \
-		$(BIN)/pytest -n $(JOBS) tests/host_c/test_pulled_plug.py tests/arm/test_power_loss.py tests/arm/test_resume.py
+		$(PYTEST) tests/host_c/test_pulled_plug.py tests/arm/test_power_loss.py tests/arm/test_resume.py
 
 .PHONY: random-networks
 random-networks: setup ## random PyTorch networks beside PyTorch; resumable: build/random-networks.jsonl (CASES= SEED=; installs PyTorch)

@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from poetc.errors import PoetcError, UsageError, printable
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FULL_BYTES = 1 << 20  # where less is free, a write that names no file failed there
 LARGEST_TEXT_BYTES = 1 << 26  # of a problem, a schedule, a lock file: a hundred times the largest there is
@@ -63,6 +64,8 @@ def read_arrays(path: Path, hint: str = "") -> dict[str, np.ndarray[Any, Any]]:
     Raises the errors of `open_file`, and UsageError, which ends with `hint`, for anything else, a damaged archive
     included.
     """
+    import numpy as np  # here alone: the help of the command line needs none of it
+
     with open_file(path) as file:
         try:
             with np.load(file, allow_pickle=False) as archive:

@@ -1,8 +1,12 @@
-"""The command line: one file a command, no logic. The jobs themselves are in `poetc.commands`."""
+"""The command line: one file a command, no logic. The jobs themselves are in `poetc.commands`.
+
+`_commands.py` lists the commands.
+"""
 
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -11,30 +15,9 @@ from types import FrameType
 from typing import NoReturn
 
 import click
-from click.shell_completion import shell_complete
 
+from poetc.cli._commands import Commands
 from poetc.cli._errors import exit_code_of
-from poetc.cli.analyze import analyze
-from poetc.cli.bundle import bundle
-from poetc.cli.check import check
-from poetc.cli.compare import compare
-from poetc.cli.completion import completion
-from poetc.cli.diff import diff
-from poetc.cli.emit import emit
-from poetc.cli.export import export
-from poetc.cli.generate import generate
-from poetc.cli.import_gguf import import_gguf
-from poetc.cli.import_state import import_state
-from poetc.cli.importance import importance
-from poetc.cli.lock import lock
-from poetc.cli.profile import profile
-from poetc.cli.report import report
-from poetc.cli.run import run
-from poetc.cli.solve import solve
-from poetc.cli.solvers import solvers
-from poetc.cli.sweep import sweep
-from poetc.cli.train import train
-from poetc.cli.validate import validate
 
 __all__ = ["cli", "main"]
 
@@ -60,6 +43,7 @@ Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,
 
 
 @click.group(
+    cls=Commands,
     invoke_without_command=True,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -74,32 +58,6 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-for command in (
-    analyze,
-    solve,
-    bundle,
-    train,
-    emit,
-    run,
-    export,
-    generate,
-    import_gguf,
-    import_state,
-    importance,
-    validate,
-    report,
-    lock,
-    check,
-    diff,
-    sweep,
-    compare,
-    solvers,
-    profile,
-    completion,
-):
-    cli.add_command(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -117,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _run(arguments: list[str]) -> int:
     completing = os.environ.get("_POETC_COMPLETE")
     if completing:
+        from click.shell_completion import shell_complete
+
+        importlib.import_module("poetc.cli.completion")  # has its own completion for bash
         return shell_complete(cli, {}, "poetc", "_POETC_COMPLETE", completing)
     # Not click's own main(): it keeps interrupts and closed pipes to itself.
     with cli.make_context("poetc", arguments) as context:

@@ -10,6 +10,7 @@ import cloup
 from cloup.formatting import HelpFormatter, HelpSection
 
 from poetc.cli._choices import DeclaredOption
+from poetc.cli._commands import COMMANDS
 from poetc.errors import shortened
 
 HEADINGS = {
@@ -121,8 +122,14 @@ class Command(cloup.Command):
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
-    """A decorator as `click.command`, for a command whose options have groups."""
-    return click.command(name, cls=Command, **settings)
+    """A decorator as `click.command`, for a command of the list whose options have groups."""
+
+    def made(function: Callable[..., Any]) -> Command:
+        result = click.command(name, cls=Command, **settings)(function)
+        result.short_help = COMMANDS[str(result.name)]
+        return result
+
+    return made
 
 
 def group_of(option: click.Option) -> str:

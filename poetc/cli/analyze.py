@@ -19,7 +19,6 @@ EVERY = "all"  # as a device
 
 
 @command(
-    short_help="Show the needs of training MODEL: memory, operators, smallest budget.",
     epilog="Example:\n\n  poetc analyze model.onnx --batch 16 --device stm32f746 --optimizer momentum",
 )
 @click.argument("model", type=_options.FILE)

@@ -23,7 +23,7 @@ Examples:
 """
 
 
-@command(short_help="Solve for several budgets, with switches in mid-step.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("model", metavar="MODEL", type=_options.FILE)
 @_options.device_option
 @click.option(

@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@command(short_help="Recompute a lock file; fail when a schedule got worse.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("path", metavar="[FILE]", type=_options.FILE, default=Path("poetc.lock"))
 @click.option(
     "--tolerance", default="0.1%", show_default=True, metavar="PERCENT", help="Tolerance of the cost, and of the gap."

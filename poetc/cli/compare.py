@@ -36,7 +36,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 
-@command(short_help="Run every solver on the same problem, side by side.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_options.device_option
 @click.option(

@@ -54,7 +54,6 @@ class Bash(BashComplete):
 
 
 @command(
-    short_help="Print shell completion for bash, zsh, fish.",
     epilog="""\b
 Examples:
   in ~/.bashrc                   eval "$(poetc completion bash)"

@@ -12,7 +12,6 @@ from poetc.cli._help import command
 
 
 @command(
-    short_help="Tell the changes between two schedules, in words.",
     epilog="\b\nExamples:\n  poetc diff old.poetc new.poetc\n  poetc diff old.lock poetc.lock",
 )
 @click.argument("before", metavar="A", type=_options.DIRECTORY)

@@ -53,7 +53,7 @@ class _OptLevel(click.Choice[str]):
         return super().convert(f"-O{value.removeprefix('-').removeprefix('O')}", parameter, context)
 
 
-@command(short_help="Write the C that trains.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("directories", metavar="DIR...", type=_options.DIRECTORY, nargs=-1, required=True)
 @click.option(
     "-t",

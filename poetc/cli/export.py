@@ -19,7 +19,7 @@ Examples:
 """
 
 
-@command(short_help="Put trained weights back into the ONNX file.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--state",

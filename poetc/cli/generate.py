@@ -18,7 +18,7 @@ Examples:
 """
 
 
-@command(short_help="Write the text of a language model behind a prompt.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("source", metavar="MODEL|DIR", type=_options.FILE)
 @click.option("--prompt", required=True, metavar="TEXT", help="The beginning of the text.")
 @click.option("--chat", is_flag=True, help="The prompt is a user's message in the template beside the tokenizer.")

@@ -16,7 +16,7 @@ Example:
 """
 
 
-@command("import-gguf", short_help="Make an ONNX file of a language model of llama.cpp.", epilog=EPILOG)
+@command("import-gguf", epilog=EPILOG)
 @click.argument("source", metavar="MODEL.gguf", type=_options.FILE)
 @click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="OUT.onnx", help="The ONNX file.")
 @_options.force_option

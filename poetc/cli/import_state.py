@@ -17,7 +17,7 @@ Examples:
 """
 
 
-@command("import-state", short_help="Start from other weights without solving again.", epilog=EPILOG)
+@command("import-state", epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--from",

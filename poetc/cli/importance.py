@@ -41,7 +41,7 @@ JOBS = Option(
 )
 
 
-@command(short_help="Measure the worth of training each parameter, on your data.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("model", metavar="MODEL|DIR", type=_options.FILE)
 @click.option("--data", required=True, metavar="DATA", help="Data as poetc train takes them.")
 @click.option(

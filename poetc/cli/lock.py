@@ -20,7 +20,7 @@ Examples:
 """
 
 
-@command(short_help="Record a schedule in a lock file that CI checks.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
 @click.option(

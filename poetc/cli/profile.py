@@ -11,11 +11,12 @@ from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from poetc.cli import _options
+from poetc.cli._commands import COMMANDS
 from poetc.cli._console import Console
 from poetc.cli._help import Command
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, short_help=COMMANDS["profile"])
 @click.pass_context
 def profile(context: click.Context) -> None:
     """Device profiles: the parts of a board, and the costs on it."""

@@ -12,7 +12,6 @@ from poetc.cli._help import command
 
 
 @command(
-    short_help="Show a schedule and its memory: text, HTML, picture.",
     epilog="Example:\n\n  poetc report model.poetc --html model.html",
 )
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)

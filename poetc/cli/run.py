@@ -26,7 +26,7 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     return [CompletionItem(name) for name in running.board_names() if name.startswith(incomplete)]
 
 
-@command(short_help="Train on an emulated board, measured.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--on",

@@ -20,7 +20,7 @@ Examples:
 """
 
 
-@command(short_help="Find the schedule of least energy under a RAM budget.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("model", metavar="MODEL|PROBLEM.json", type=_options.FILE)
 @_solving.solve_options
 @_options.infer_batch_option

@@ -21,7 +21,7 @@ Examples:
 """
 
 
-@command(short_help="Solve models x devices x budgets in parallel, resumable.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("models", metavar="MODEL...", type=_options.FILE, nargs=-1, required=True)
 @click.option(
     "-d",

@@ -29,7 +29,7 @@ Examples:
 """
 
 
-@command(short_help="Train a model on data, and write it as ONNX.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("model", metavar="[MODEL|DIR]", type=_options.FILE, required=False)
 @_options.declared(*DATA, *RUN)
 @click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="OUT.onnx", help="The trained model.")

@@ -18,7 +18,7 @@ Example:
 """
 
 
-@command(short_help="Compile, run and compare the emitted C.", epilog=EPILOG)
+@command(epilog=EPILOG)
 @click.argument("directory", metavar="DIR", type=_options.DIRECTORY)
 @click.option(
     "--reference",

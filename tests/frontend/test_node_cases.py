@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from poetc.errors import PoetcError
 from poetc.frontend import load
 from poetc.frontend._translations import TRANSLATIONS
 from tests.frontend.support import evaluate, save
+from tests.support.onnx_cases import every_case
 
 # Folded or decided at import time, without a translation of their own.
 FOLDED = {"Constant", "Shape", "Size", "ConstantOfShape", "Range", "DequantizeLinear", "EyeLike"}
@@ -50,14 +50,9 @@ REFUSED = {
 
 @functools.cache
 def cases() -> list[Any]:
-    """Made once in a process: collecting them takes longer than most of what is done with them."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        found = collect_testcases(None)
+    """Those of operators that are claimed, and of nothing else."""
     claimed = set(TRANSLATIONS) - INTEGERS | FOLDED
-    return [case for case in found if {n.op_type for n in case.model.graph.node} <= claimed and case.data_sets]
+    return [case for case in every_case() if {n.op_type for n in case.model.graph.node} <= claimed]
 
 
 def array(value: Any) -> Any:

@@ -28,6 +28,7 @@ from poetc.frontend._quantized_forms import is_quantized
 from poetc.frontend._translations import TRANSLATIONS
 from poetc.graph import Graph, materialize
 from poetc.ops import bind, spec
+from tests.support.onnx_cases import every_case
 
 FOLDED = {"Constant", "Shape", "Size", "ConstantOfShape", "Range", "DequantizeLinear"}
 HUGE = (0, -1, -7, 1, 2, 3, 5, 1000, 2**16, 2**31 - 1, 2**31, 2**40, 2**62, -(2**63))
@@ -41,13 +42,8 @@ class WrongResult(Exception):
 @cache
 def seeds() -> tuple[bytes, ...]:
     """Good models with their numbers in them: the first input stays one, the others become initializers."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = [case for case in collect_testcases(None) if case.data_sets]
     found = []
-    for case in cases:
+    for case in every_case():
         arrays = case.data_sets[0][0]
         if not {n.op_type for n in case.model.graph.node} <= set(TRANSLATIONS) | FOLDED:
             continue
