@@ -76,7 +76,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 @functools.cache
 def fused_library() -> Library:
     """With the widest vectors of this machine and multiply-adds rounded once."""
-    return build_library("-march=native", "-DPOETC_FUSED")
+    return build_library("-O1", "-march=native", "-DPOETC_FUSED")
 
 
 def kernels(case: Case) -> tuple[Kernel, ...]:
