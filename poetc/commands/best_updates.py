@@ -31,7 +31,7 @@ from poetc.planning import BestUpdates, Goal, Solution, Step
 from poetc.planning.importance import Importance, read_importance
 from poetc.reporting import updates_note
 from poetc.scheduling import Problem
-from poetc.training import BEST, INTEGERS, Channels, Updates, Whole
+from poetc.training import BEST, PRECISIONS, TRAINING, Channels, Updates
 
 _PERCENT = re.compile(r"([0-9.]+)\s*%")
 _REMEDY_S = 1.0  # of search for the RAM of one way out
@@ -89,8 +89,9 @@ class Choice:
             if not training.lora
             else []
         )
-        if training.precision == "f32":
-            ways.append(("--precision niti", replace(training, precision="niti")))
+        if not PRECISIONS[training.precision].narrow:
+            integers = [p.name for p in PRECISIONS.values() if p.is_integer and not p.reads_codes]
+            ways += [(f"--precision {name}", replace(training, precision=name)) for name in integers]
         found = []
         for words, options in ways:
             needed = self._ram_bytes(replace(asked, model=replace(asked.model, training=options)))
@@ -111,19 +112,17 @@ class Choice:
         """The candidates that the request can train. UsageError for a file that does not fit the model, or has none."""
         assert self.request.importance is not None
         model = with_updates(self.request.model, "all", ())
-        options = replace(
-            model.training, precision="f32", loss_scale=None, rounding="", niti_weights="model", rescale="every"
-        )
+        options = model.training.of_groups(*{option.group for option in TRAINING} - {"precision"})
         found = read_importance(self.request.importance, self.load(replace(model, training=options)))
-        if model.training.precision not in INTEGERS:
+        precision = PRECISIONS[model.training.precision]
+        if not precision.is_integer:
             return found
         graph = self.load(model)
         trained = {name for name, tensor in graph.tensors.items() if tensor.role is Role.PARAMETER}
-        is_qas = model.training.precision == "qas"
-        forms = (Whole, Channels) if is_qas else (Whole,)
-        able = tuple(c for c in found.candidates if isinstance(c.update, forms) and c.parameter in trained)
+        able = tuple(c for c in found.candidates if isinstance(c.update, precision.updates) and c.parameter in trained)
         if not any(c.importance > 0 for c in able):
-            known = "whole weights, shares of channels and biases" if is_qas else "whole weights and biases"
+            shares = ", shares of channels" if Channels in precision.updates else ""
+            known = f"whole weights{shares} and biases"
             raise UsageError(
                 f"{self.request.importance}: --precision {model.training.precision} trains {known},"
                 " and no update of the file is one with an importance above 0"

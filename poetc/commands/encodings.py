@@ -15,7 +15,7 @@ from poetc.planning import Solution
 from poetc.planning.saved import Encodings, Offer, Tensor
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.scheduling.problem import Paging, Problem
-from poetc.training import TrainingOptions
+from poetc.training import PRECISIONS, TrainingOptions
 
 CODERS = ("SlopeBits", "PackNibbles", "UnpackNibbles", "Encode", "Decode")
 WORTH = 0.01  # of keep-all's peak: encodings that spare less altogether are not tried
@@ -34,7 +34,7 @@ def is_lossy(options: TrainingOptions) -> bool:
 
 def formats_of_auto(options: TrainingOptions) -> tuple[str, ...]:
     """The values of `--saved` that `auto` stands for, the exact one first."""
-    return ("exact", "f16", "int8") if options.precision == "f32" else ("exact",)
+    return ("exact", "f16", "int8") if not PRECISIONS[options.precision].narrow else ("exact",)
 
 
 def encodings_of(step: TrainingGraph) -> tuple[passes.Encoding, ...]:

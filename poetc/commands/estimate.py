@@ -331,7 +331,8 @@ def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iter
     """Name, options and changed fields of every way that the request does not take yet."""
     options = request.training
     adapters = {"train": "all", "lora": (str(RANK),)}
-    if not options.lora and options.precision == "f32":
+    precision = training.PRECISIONS[options.precision]
+    if not options.lora and training.Adapter in precision.updates:
         yield "adapters", f"--lora {RANK}", adapters
         if not options.frozen or options.frozen == "f32":
             yield "adapters, frozen weights in 8 bits", f"--lora {RANK} --frozen int8", {**adapters, "frozen": "int8"}
@@ -340,10 +341,12 @@ def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iter
         if is_large:
             return
         yield "the last two layers", "--train last:2", {"train": "last:2"}
-    if options.saved in ("exact", "off") and options.precision == "f32":
+    if options.saved in ("exact", "off") and not precision.narrow:
         yield "saved tensors in 8 bits", "--saved int8", {"saved": "int8"}
-    if options.precision == "f32" and not options.lora:
-        yield "integers of 8 bits", "--precision niti", {"precision": "niti"}
+    if not precision.narrow and not options.lora:
+        for other in training.PRECISIONS.values():
+            if other.is_integer and not other.reads_codes:
+                yield other.help, f"--precision {other.name}", {"precision": other.name}
     if batch is not None and batch > 1 and options.micro_batches == 1:
         yield "one sample at a time", f"--micro-batches {batch}", {"micro_batches": batch}
 

@@ -161,17 +161,17 @@ def export_onnx(
     given = imported_with(solved)
     original = frontend.load(source, **given)
     updates, options = _adapters_of(solved, original), training_options(solved)
-    is_integer = options.precision in training.INTEGERS
+    precision = training.PRECISIONS[options.precision]
     lowered = training.in_precision(training.with_adapters(original, updates), options)
     names = matching(graph, lowered)
     if names is None:
         raise UsageError(f"{source}: not the model that was solved: its graph is another one; give that with --model")
     trained = by_graph_name(solved, state, "the trained state")
-    if options.precision == "qas":
-        trained = training.file_values(original, lowered, {names[n]: a for n, a in trained.items() if n in names})
-    elif is_integer:
-        trained = training.float_values(original, trained, training.exponents_of(graph))
-    if is_integer:
+    if precision.file_values is not None:
+        recorded = {names.get(n, n): value for n, value in graph.values.items()}
+        recorded = {n: value for n, value in recorded.items() if n in lowered.values}
+        trained = {names[n]: a for n, a in trained.items() if n in names}
+        trained = precision.file_values(original, replace(lowered, values={**lowered.values, **recorded}), trained)
         graph, names = original, {name: name for name in original.tensors}
     wanted = replace(graph, values={**graph.values, **{n: a for n, a in trained.items() if n in graph.values}})
     untied: list[frontend.Untied] = []
@@ -269,7 +269,7 @@ def imported_with(solved: Artifact) -> dict[str, Any]:
     A directory of before has no record: the batch of the inputs.
     """
     recorded = solved.summary.get("source") or {}
-    quantized = training_options(solved).precision == "qas"
+    quantized = training.PRECISIONS[training_options(solved).precision].reads_codes
     if recorded:
         head = new_head(recorded.get("new_head", ""), recorded.get("output", ""), recorded.get("head_seed", 0))
         sizes = frontend.Sizes.parse(

@@ -27,7 +27,7 @@ from poetc.graph import Array, Graph, Role, materialize
 from poetc.loop import Loss, SessionEngine
 from poetc.planning.importance import Candidate, Importance, fingerprint, parse_update
 from poetc.scheduling.schedule import SolveOptions
-from poetc.training import Adapter, Channels, TrainingOptions, Update, Whole
+from poetc.training import PRECISIONS, Adapter, Channels, TrainingOptions, Update, Whole
 
 EVERY = 100  # batches, from one line of progress to the next
 KEEP_ALL_S = 2.0  # to solve a step that keeps everything
@@ -53,7 +53,7 @@ class ImportanceRequest:
     samples: int | None = None
 
     def __post_init__(self) -> None:
-        if self.model.training.precision != "f32":
+        if PRECISIONS[self.model.training.precision].narrow:
             raise UsageError("--precision: importance is measured in floats; leave it out")
         if not self.out.absolute().parent.is_dir():
             raise UsageError(f"{self.out}: there is no folder {self.out.parent}")

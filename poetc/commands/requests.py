@@ -194,7 +194,7 @@ def read_model(request: ModelRequest) -> Graph:
         rows=sizes.rows,
         random_weights=options.random_weights,
         new_head=head,
-        quantized=options.precision == "qas",
+        quantized=training.PRECISIONS[options.precision].reads_codes,
     )
 
 

@@ -4,14 +4,12 @@ from poetc.ops._integers import RESCALES
 from poetc.training._adapters import merged, untied_by_merging, with_adapters
 from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
-from poetc.training._declarations import INTEGERS, PRECISIONS, TRAINING
+from poetc.training._declarations import TRAINING
 from poetc.training._evaluation import evaluation
-from poetc.training._integer_model import exponents_of, float_values, integer_model
 from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
 from poetc.training._loss import pick_output, plan_losses
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._precision import build, in_precision
-from poetc.training._qas_model import file_values
 from poetc.training._restored_norms import folded, measured, restored_norms
 from poetc.training._selection import BEST, Lora, select_parameters, select_updates
 from poetc.training._splits import continued, is_partial_sum, share_of, with_own_names
@@ -19,11 +17,12 @@ from poetc.training._state import CLIPPED
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 from poetc.training.losses import LOSSES
 from poetc.training.options import TrainingOptions
+from poetc.training.precisions import PRECISIONS, Precision
+from poetc.training.precisions._niti_model import exponents_of
 
 __all__ = [
     "BEST",
     "CLIPPED",
-    "INTEGERS",
     "LOSSES",
     "PRECISIONS",
     "RESCALES",
@@ -31,6 +30,7 @@ __all__ = [
     "Adapter",
     "Channels",
     "Lora",
+    "Precision",
     "TrainingOptions",
     "Update",
     "Updates",
@@ -44,11 +44,8 @@ __all__ = [
     "divisors",
     "evaluation",
     "exponents_of",
-    "file_values",
-    "float_values",
     "folded",
     "in_precision",
-    "integer_model",
     "is_adapter",
     "is_partial_sum",
     "layers_of",

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,7 +33,9 @@ from poetc.training._splits import partial_sum, with_names
 from poetc.training._state import emit_update
 from poetc.training._terms import Term
 from poetc.training.losses import LOSSES, LossPlan
-from poetc.training.options import TrainingOptions
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
 
 
 def build(
@@ -383,7 +386,7 @@ def _step_counter(b: Builder, graph: Graph, options: TrainingOptions, updates: d
     if sites and not options.dropout:
         notes.append(f"{sites} Dropout operators drop nothing (--dropout makes them)")
     optimizer_counts = OPTIMIZERS[options.optimizer].counts_steps and not options.accumulate
-    optimizer_counts = optimizer_counts or options.precision == "qas"  # which draws numbers for each step
+    optimizer_counts = optimizer_counts or bool(coded_parameters(graph))  # whose updates draw numbers in each step
     if not optimizer_counts and not drops:
         return ""
     before = b.add_tensor(b.fresh("step"), TensorType((1,), DType.I32), Role.OPTIMIZER_STATE, Fill("zeros"))

@@ -7,10 +7,16 @@ is state: no gradient waits, and one is clipped a step late.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from poetc.graph import Fill, Role, TensorType
 from poetc.ops import Builder
 from poetc.training._state import emit_update
-from poetc.training.options import TrainingOptions
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
+
+CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")  # options
 
 Clipped = tuple[str, str]  # a parameter, and its gradient as the optimizer is to see it
 

@@ -1,6 +1,7 @@
 """The options of training, each declared once.
 
-Optimizers and losses declare their own; all others stand here. TrainingOptions is made of them (`options.py`).
+Optimizers, losses and precisions declare their own; all others stand here. TrainingOptions consists of them
+(`options.py`).
 """
 
 from __future__ import annotations
@@ -15,24 +16,21 @@ from poetc.declare import (
     Choice,
     Number,
     Option,
+    Registry,
     Switch,
     Text,
     When,
     Whole,
 )
 from poetc.errors import UsageError, shortened
-from poetc.ops._integers import RESCALES
 from poetc.ops.encoding import FORMATS
 from poetc.ops.optimizers import OPTIMIZERS, Optimizer
 from poetc.training._selection import Lora, parse_entry
 from poetc.training._terms import parse_terms
 from poetc.training.losses import LOSSES, Loss
+from poetc.training.precisions import PRECISIONS, Precision
 
-CLIPS = ("clip_value", "clip_norm_per_tensor", "clip_norm", "clip_norm_late")
-PRECISIONS = ("f32", "f16", "bf16", "niti", "qas")
-INTEGERS = ("niti", "qas")  # of the precisions
 SAVED = ("exact", "off", *FORMATS, "auto")
-_MOST_LOSS_SCALE = 2**24
 _OTHER_NAMES = {
     "fp16": "f16",
     "float16": "f16",
@@ -55,11 +53,11 @@ def _rate(entry: str) -> None:
 def _precision_hint(value: str) -> str:
     if _OTHER_NAMES.get(value.lower(), value.lower()) == "int8":
         return "; integers of 8 bits are niti for a model of floats, and qas for a quantised one"
-    return _hint(value, PRECISIONS, SAVED, "--saved")
+    return _hint(value, tuple(PRECISIONS), SAVED, "--saved")
 
 
 def _saved_hint(value: str) -> str:
-    return _hint(value, SAVED, PRECISIONS, "--precision")
+    return _hint(value, SAVED, tuple(PRECISIONS), "--precision")
 
 
 def _hint(value: str, names: tuple[str, ...], others: tuple[str, ...], other: str) -> str:
@@ -144,7 +142,7 @@ MODEL = (
 )
 
 
-def _owned(choices: Iterable[Optimizer | Loss]) -> tuple[dict[str, Option], dict[str, list[str]]]:
+def _owned(choices: Iterable[Optimizer | Loss | Precision]) -> tuple[dict[str, Option], dict[str, list[str]]]:
     """By name the options of these, and the choices that each belongs to."""
     owners: dict[str, list[str]] = {}
     options: dict[str, Option] = {}
@@ -164,14 +162,17 @@ def _of_losses() -> Iterator[Option]:
         yield replace(option, when=When("loss", (*owners[name], *(("auto",) if may_be_auto else ()))))
 
 
-def _of_optimizers() -> Iterator[Option]:
-    """The options of all optimizers, each with those that have it."""
-    options, owners = _owned(OPTIMIZERS.values())
+def _of(choices: Registry[Optimizer] | Registry[Precision]) -> Iterator[Option]:
+    """The options of all optimizers or precisions, each with those that have it and with their own defaults."""
+    by, (options, owners) = choices.word.removeprefix("--"), _owned(choices.values())
     for name, option in options.items():
-        own = {o.name: o.defaults[name] for o in OPTIMIZERS.values() if name in o.defaults}
-        yield replace(
-            option, when=When("optimizer", tuple(owners[name])), defaults=("optimizer", own) if own else ("", {})
-        )
+        own = _own_defaults(choices, name)
+        yield replace(option, when=When(by, tuple(owners[name])), defaults=(by, own) if own else ("", {}))
+
+
+def _own_defaults(choices: Registry[Optimizer] | Registry[Precision], name: str) -> dict[str, Any]:
+    """The defaults that choices have of the option `name` for themselves."""
+    return {c.name: c.defaults[name] for c in choices.values() if name in c.defaults}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +214,7 @@ OPTIMIZER = (
         values=_POSITIVE,
         group="optimizer",
         default=0.01,
-        defaults=("precision", {"niti": 0.0625}),
+        defaults=("precision", _own_defaults(PRECISIONS, "learning_rate")),
         spelling="--lr",
         usual="Learning rate. Default: 0.01.",
         help="Learning rate. With --precision niti the power of two counts.",
@@ -225,7 +226,7 @@ OPTIMIZER = (
         default=0.0,
         help="Share of a weight that is added to its gradient; adamw and lion take it off the weight.",
     ),
-    *_of_optimizers(),
+    *_of(OPTIMIZERS),
     Option(
         name="lr_for",
         values=Text(_rate),
@@ -285,48 +286,13 @@ OPTIMIZER = (
 PRECISION = (
     Option(
         name="precision",
-        values=Choice(PRECISIONS, _precision_hint),
+        values=Choice(tuple(PRECISIONS), _precision_hint),
         group="precision",
         default="f32",
         usual="Numbers: f32, f16, bf16, or niti, qas: integers.",
-        help="Numbers of a training step; f32: floats; f16, bf16: activations and gradients stored in 16 bits; "
-        "niti: integers of 8 bits; qas: a QDQ model.",
+        help=f"Numbers of a training step; {'; '.join(f'{p.name}: {p.help}' for p in PRECISIONS.values())}.",
     ),
-    Option(
-        name="loss_scale",
-        values=Whole(1, _MOST_LOSS_SCALE, power_of_two=True),
-        group="precision",
-        defaults=("precision", {"f16": 1024}),
-        when=When("precision", ("f16",)),
-        metavar="N",
-        help="Gradients are stored times N, a power of two.",
-    ),
-    Option(
-        name="rounding",
-        values=Text(),
-        group="precision",
-        default="",
-        when=When("precision", ("niti", "qas")),
-        metavar="act=HOW,err=HOW,update=HOW",
-        default_text="nearest for the first two, stochastic for updates",
-        help="Rounding of activations, errors and updates, each nearest or stochastic; for qas: of updates.",
-    ),
-    Option(
-        name="rescale",
-        values=Choice(RESCALES),
-        group="precision",
-        default="every",
-        when=When("precision", ("niti",)),
-        help="Scan the sums of a product in every step, or once in an interval that adapts.",
-    ),
-    Option(
-        name="niti_weights",
-        values=Choice(("model", "xavier")),
-        group="precision",
-        default="model",
-        when=When("precision", ("niti",)),
-        help="First weights; model: the float model's, rounded; xavier: new random ones.",
-    ),
+    *_of(PRECISIONS),
     Option(
         name="saved",
         values=Choice(SAVED, _saved_hint),
@@ -391,7 +357,7 @@ MEMORY = (
         group="memory",
         default=None,
         default_text="as-is",
-        when=When("precision", ("f32", "f16", "bf16")),
+        when=When("precision", tuple(p.name for p in PRECISIONS.values() if not p.is_integer)),
         help="Form of frozen matrices in RAM and on the store; as-is: the codes that the file holds. Products decode"
         " them a tile at a time. int8 and int4 round blocks of 32 numbers, and a note states the error.",
     ),

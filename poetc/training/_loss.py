@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from poetc.errors import UsageError, shortened
 from poetc.graph import DType, Graph, Operator
 from poetc.ops import Builder, spec
 from poetc.training.losses import LOSSES, LossPlan, Output
 from poetc.training.losses.cross_entropy import CLASS_AXIS, own_cross_entropy
-from poetc.training.options import TrainingOptions
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
 
 
 def plan_losses(graph: Graph, options: TrainingOptions) -> tuple[LossPlan, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training._channels import Part
 from poetc.training._clipping import Clipper
 from poetc.training._state import CLIPPED, emit_update
-from poetc.training.options import TrainingOptions
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
 
 _SCALAR = TensorType((1,))
 _COUNT = TensorType((1,), DType.I32)
@@ -30,7 +33,7 @@ class CodedParameter:
 
 
 def coded_parameters(graph: Graph) -> dict[str, CodedParameter]:
-    """The weights and biases of a quantised model (`poetc.training._qas_model`)."""
+    """The weights and biases of a quantised model (`--precision qas`)."""
     found: dict[str, CodedParameter] = {}
     for op in graph.operators:
         if op.kind == "QLinearConv":

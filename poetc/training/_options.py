@@ -9,10 +9,11 @@ from poetc.declare import has_effect, require_effect, resolved
 from poetc.errors import UsageError, shortened
 from poetc.ops._integers import ROUNDINGS
 from poetc.ops.encoding import FORMATS
-from poetc.training._declarations import CLIPS, INTEGERS, TRAINING
+from poetc.training._clipping import CLIPS
+from poetc.training._declarations import TRAINING
 from poetc.training._terms import Term, parse_terms
+from poetc.training.precisions import PRECISIONS
 
-_SAVED_IN = dict.fromkeys(("f16", "bf16"), "floats of 16 bits") | dict.fromkeys(INTEGERS, "integers of 8 bits")
 _PURPOSES = {"act": "activation", "err": "error", "update": "update"}
 _BY_NAME = {option.name: option for option in TRAINING}
 
@@ -52,14 +53,13 @@ class Methods:
         clips = [_BY_NAME[name].flag for name in CLIPS if getattr(self, name) is not None]
         if len(clips) > 1:
             raise UsageError(f"{' and '.join(clips)}: choose one of them")
-        if self.precision != "f32" and self.saved in FORMATS:
+        precision = PRECISIONS[self.precision]
+        if precision.narrow and self.saved in FORMATS:
             raise UsageError(
-                f"--saved {self.saved}: --precision {self.precision} saves {_SAVED_IN[self.precision]} already;"
-                " leave it out"
+                f"--saved {self.saved}: --precision {self.precision} saves {precision.narrow} already; leave it out"
             )
-        roundings = self.roundings()
-        if self.precision == "qas" and "stochastic" in (roundings["activation"], roundings["error"]):
-            raise UsageError("--rounding: --precision qas rounds activations to nearest, and its errors are floats")
+        self.roundings()
+        precision.check(self)
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Self:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, Tensor, T
 from poetc.ops import Builder, bind, spec, view_roots
 from poetc.training._layers import module_of
 from poetc.training._selection import BEST, select_parameters
-from poetc.training.options import TrainingOptions
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
 
 EPSILON, MOMENTUM = 1e-5, 0.9  # as PyTorch has them
 OPTION = "--batch-norm restore"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from poetc.devices import build_problem, load_profile
-from poetc.training import TrainingOptions, build, integer_model
+from poetc.training import TrainingOptions, build, in_precision
 from tests.support.graphs import small_cnn
 
 
 def test_integers_are_cheap_without_an_fpu() -> None:
     graph, options = small_cnn(), TrainingOptions(precision="niti")
-    steps = build(graph, TrainingOptions()), build(integer_model(graph, options), options)
+    steps = build(graph, TrainingOptions()), build(in_precision(graph, options), options)
     times = {}
     for device in ("qemu-microbit", "stm32f746"):
         profile = load_profile(device)

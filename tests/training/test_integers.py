@@ -15,7 +15,7 @@ from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.graph import Array, Graph, Role, TensorType
 from poetc.ops import Builder, _integers
 from poetc.passes import check_graph, run_standard
-from poetc.training import TrainingOptions, build, exponents_of, float_values, integer_model
+from poetc.training import PRECISIONS, TrainingOptions, build, exponents_of, in_precision
 from tests.support import niti
 from tests.support.graphs import evaluate, random_inputs, small_cnn
 
@@ -72,7 +72,7 @@ def require_same(layers: list[niti.Layer], weights: list[Array]) -> None:
 @pytest.mark.parametrize(("rate", "bits"), [(0.25, 5), (0.0625, 3)])
 def test_weights_equal_the_published_formulas(rate: float, bits: int) -> None:
     options = TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=rate)
-    model = integer_model(plain_cnn(), options)
+    model = in_precision(plain_cnn(), options)
     step = run_standard(build(model, options))
     check_graph(step)
     layers = published(model)
@@ -86,7 +86,7 @@ def test_weights_equal_the_published_formulas(rate: float, bits: int) -> None:
 
 
 def test_xavier_weights_are_drawn_as_niti_draws_them() -> None:
-    model = integer_model(plain_cnn(), TrainingOptions(precision="niti", niti_weights="xavier"))
+    model = in_precision(plain_cnn(), TrainingOptions(precision="niti", niti_weights="xavier"))
     q = model.values["second"]
     assert isinstance(q, np.ndarray)
     assert np.abs(q).max() == 127
@@ -98,9 +98,9 @@ def test_residuals_and_folded_norms_compute_what_the_float_model_does() -> None:
     graph = small_cnn(conv_bias=True)
     inputs = random_inputs(graph)
     expected = evaluate(graph, inputs)["logits"]
-    found = evaluate(integer_model(graph, NITI), inputs, np.float32)["logits"]
+    found = evaluate(in_precision(graph, NITI), inputs, np.float32)["logits"]
     assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
-    step = run_standard(build(integer_model(graph, NITI), NITI))
+    step = run_standard(build(in_precision(graph, NITI), NITI))
     check_graph(step)
     assert sum(op.kind == "IntegerAdd" for op in step.operators) == 2  # of activations, of errors
     assert set(step.gradients) == {f"{n}.weight" for n in ("stem", "block", "fc")} | {"bn0.bias", "bn1.bias", "fc.bias"}
@@ -123,7 +123,7 @@ def test_branches_join_under_one_exponent() -> None:
     graph = Graph("joined", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
     inputs = random_inputs(graph)
     (logits,) = graph.outputs
-    expected, model = evaluate(graph, inputs)[logits], integer_model(graph, NITI)
+    expected, model = evaluate(graph, inputs)[logits], in_precision(graph, NITI)
     found = evaluate(model, inputs, np.float32)[model.outputs[0]]
     assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
     step = run_standard(build(model, NITI))
@@ -137,11 +137,11 @@ def test_branches_join_under_one_exponent() -> None:
 
 def test_folded_weights_unfold() -> None:
     graph = small_cnn(conv_bias=True)
-    model = integer_model(graph, NITI)
+    model = in_precision(graph, NITI)
     state = {n: v for n, v in model.values.items() if isinstance(v, np.ndarray) and v.dtype == np.int8}
-    found = float_values(graph, state, exponents_of(model))
+    found = PRECISIONS["niti"].file_values(graph, model, state)
     assert set(found) == set(state)
-    again = integer_model(replace(graph, values={**graph.values, **found}), NITI)
+    again = in_precision(replace(graph, values={**graph.values, **found}), NITI)
     assert exponents_of(again) == exponents_of(model)
     for name, q in state.items():
         np.testing.assert_array_equal(again.values[name], q)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_dropout_halves() -> None:
     y = b.emit1("MatMul", [h, v], hint="logits")
     graph = Graph("dropout", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
     options = TrainingOptions(precision="niti", dropout=True)
-    step = run_standard(build(integer_model(graph, options), options))
+    step = run_standard(build(in_precision(graph, options), options))
     check_graph(step)
     kinds = [op.kind for op in step.operators]
     assert (kinds.count("IntegerDropout"), kinds.count("IntegerDropoutGrad")) == (1, 1)
@@ -174,9 +174,9 @@ def _model(middle: Callable[[Builder, str], str]) -> Graph:
 
 def test_operators_without_an_integer_form_are_named() -> None:
     with pytest.raises(UnsupportedModelError, match=r"Sigmoid node .* has no integer form, and MatMul .* follows it"):
-        integer_model(_model(lambda b, h: b.emit1("Sigmoid", [h])), NITI)
+        in_precision(_model(lambda b, h: b.emit1("Sigmoid", [h])), NITI)
     with pytest.raises(UnsupportedModelError, match=r"MatMul .* shares its weight 'v'"):
-        integer_model(_model(lambda b, h: b.emit1("MatMul", [b.emit1("MatMul", [h, "v"]), "v"])), NITI)
+        in_precision(_model(lambda b, h: b.emit1("MatMul", [b.emit1("MatMul", [h, "v"]), "v"])), NITI)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_sums_beyond_32_bits_name_their_node(rows: int, taps: int, message: str)
     y = b.emit1("MatMul", [x, w], hint="logits")
     graph = Graph("wide", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
     with pytest.raises(UnsupportedModelError, match=message):
-        build(integer_model(graph, NITI), NITI)
+        build(in_precision(graph, NITI), NITI)
 
 
 @pytest.mark.parametrize(("size", "kernel", "is_refused"), [(1, 5, True), (1, 3, False), (16, 4, False)])
@@ -210,9 +210,9 @@ def test_shares_of_a_pixel_beyond_32_bits_name_their_node(size: int, kernel: int
     graph = Graph("padded", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
     if is_refused:
         with pytest.raises(UnsupportedModelError, match=r"'pool': an average counts too few of its taps"):
-            build(integer_model(graph, NITI), NITI)
+            build(in_precision(graph, NITI), NITI)
     else:
-        build(integer_model(graph, NITI), NITI)
+        build(in_precision(graph, NITI), NITI)
 
 
 @pytest.mark.parametrize(
@@ -242,13 +242,13 @@ def test_a_wrong_format_leads_to_the_right_one(option: dict[str, str], message: 
 def test_options_that_integers_do_not_know(options: dict[str, str], message: str) -> None:
     given = TrainingOptions(precision="niti", **options)  # type: ignore[arg-type]
     with pytest.raises(PoetcError, match=message):
-        build(integer_model(plain_cnn(), given), given)
+        build(in_precision(plain_cnn(), given), given)
 
 
 def test_roundings_are_read() -> None:
     options = TrainingOptions(precision="niti", rounding="err=stochastic,update=nearest")
     assert options.roundings() == {"activation": "nearest", "error": "stochastic", "update": "nearest"}
-    step = build(integer_model(plain_cnn(), options), options)
+    step = build(in_precision(plain_cnn(), options), options)
     found = {op.attributes["rounding"] for op in step.operators if op.kind == "IntegerConvGradInput"}
     assert found == {"stochastic"}
     with pytest.raises(UsageError, match="--rounding 'act=up': write act=HOW"):
@@ -284,7 +284,7 @@ def _write(path: Path) -> Path:
 
 def test_scans_become_rare_and_clipped_values_are_counted() -> None:
     options = TrainingOptions(precision="niti", rescale="interval", learning_rate=0.03125)
-    step = run_standard(build(integer_model(plain_cnn(), options), options))
+    step = run_standard(build(in_precision(plain_cnn(), options), options))
     check_graph(step)
     state: dict[str, Array] = {}
     clipped = 0
@@ -318,7 +318,7 @@ def test_sums_that_outgrow_their_history_are_scanned_in_the_same_step() -> None:
 def test_c_equals_the_published_formulas_after_a_thousand_steps(tmp_path: Path) -> None:
     options = TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.25)
     solution = poetc.load(_write(tmp_path / "plain.onnx"), training=options).solve(budget="60%", time_limit_s=3)
-    layers = published(integer_model(plain_cnn(), options))
+    layers = published(in_precision(plain_cnn(), options))
     with solution.trainer() as trainer:
         for index, (x, target) in enumerate(batches(1000)):
             if index in (400, 700):  # NITI goes from 5 bits to 4 and 3

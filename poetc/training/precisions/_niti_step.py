@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from poetc.errors import UsageError
@@ -9,17 +11,21 @@ from poetc.graph import DType, Fill, Graph, Operator, Phase, Role, TensorType, T
 from poetc.ops import spec
 from poetc.training._autodiff import depends_on
 from poetc.training._build import _declare, _dropout_attributes, _finish, _step_counter
-from poetc.training._integer_model import SCALE, IntegerBuilder
 from poetc.training._loss import plan_losses
 from poetc.training._selection import select_updates, trained_parameters
 from poetc.training._state import CLIPPED, emit_update
-from poetc.training.options import TrainingOptions
+from poetc.training.precisions._niti_model import SCALE, IntegerBuilder
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
 
 _COUNT = TensorType((1,), DType.I32)
 
 
-def build_integer(graph: Graph, options: TrainingOptions) -> TrainingGraph:
-    """The training step of `graph`, an integer model. Raises UsageError where the options do not fit."""
+def build_integer(
+    graph: Graph, options: TrainingOptions, part: Graph | None = None, *, names_sums: bool = False
+) -> TrainingGraph:
+    """The training step of `graph`, an integer model, which has no parts. UsageError where the options do not fit."""
     return _Step(graph, options).build()
 
 

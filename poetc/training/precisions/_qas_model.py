@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from poetc.graph import Array, Attribute, DType, Graph, Operator, Role, TensorTy
 from poetc.ops import Builder
 from poetc.ops._affine import HIGHEST, LOWEST, Codes
 from poetc.ops.qlinear_layers import MOST_BIAS
-from poetc.training.options import TrainingOptions
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
 
 SCALES = ":scale"  # suffix of the scales of a weight
 _RECTIFIERS = ("Relu", "Clip")

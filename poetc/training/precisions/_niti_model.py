@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,8 +16,10 @@ from poetc.errors import UnsupportedModelError
 from poetc.graph import Array, Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, materialize
 from poetc.ops import Builder, spec
 from poetc.ops._integers import HISTORY, LARGEST, VALUE_BITS, Rescaling, SumTooLongError
-from poetc.training._declarations import CLIPS
-from poetc.training.options import TrainingOptions
+from poetc.training._clipping import CLIPS
+
+if TYPE_CHECKING:
+    from poetc.training.options import TrainingOptions
 
 EXPONENT, SCALE = ":exponent", ":scale"  # suffixes of names
 _EXPONENT = TensorType((1,), DType.I32)
@@ -78,11 +80,12 @@ def integer_model(graph: Graph, options: TrainingOptions) -> Graph:
     return _Model(graph, options).build()
 
 
-def float_values(original: Graph, state: Mapping[str, Array], exponents: Mapping[str, int]) -> dict[str, Array]:
-    """The weights of the float model `original` from those of its integer model: batch norms are unfolded again.
+def file_values(original: Graph, graph: Graph, state: Mapping[str, Array]) -> dict[str, Array]:
+    """The weights of the float model `original` from the i8 arrays of its integer model `graph`.
 
-    `state` holds i8 arrays by name, `exponents` their exponents.
+    Batch norms are unfolded again.
     """
+    exponents = exponents_of(graph)
     found: dict[str, Array] = {}
     norms = _norms(original)
     for op in original.operators:

@@ -1,0 +1,69 @@
+"""The declaration of a precision: its name, its options, its model and its training step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from poetc.declare import Option, Registry, Text
+from poetc.graph import Array, Graph, TrainingGraph
+from poetc.training import _build
+from poetc.training._updates import Adapter, Channels, Update, Whole
+
+# An option that several precisions have.
+ROUNDING = Option(
+    name="rounding",
+    values=Text(),
+    group="precision",
+    default="",
+    metavar="act=HOW,err=HOW,update=HOW",
+    default_text="nearest for the first two, stochastic for updates",
+    help="Rounding of activations, errors and updates, each nearest or stochastic; for qas: of updates.",
+)
+
+
+def _same(graph: Graph, options: Any) -> Graph:
+    return graph
+
+
+def _no_check(options: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """`help`: its numbers, in words. `lower`: the model in these numbers; `build`: its training step.
+
+    `narrow`: the form of activations and gradients, in words, where it has fewer than 32 bits. `file_values`: the
+    file's weights, from the model of the file, the lowered model and its trained state; None: weights stay floats.
+    `defaults`: of options that others have with another default. `check` raises UsageError for options that exclude
+    each other. `reads_codes`: QDQ models keep their codes. `updates`: the kinds of update that it can train.
+    `depends_on_parts`: another number of micro-batches trains other weights.
+    """
+
+    name: str
+    help: str
+    options: tuple[Option, ...] = ()
+    defaults: Mapping[str, float] = field(default_factory=dict)
+    narrow: str = ""
+    reads_codes: bool = False
+    depends_on_parts: bool = False
+    updates: tuple[type[Update], ...] = (Whole, Channels, Adapter)
+    check: Callable[[Any], None] = _no_check
+    lower: Callable[[Graph, Any], Graph] = _same
+    build: Callable[..., TrainingGraph] = _build.build
+    file_values: Callable[[Graph, Graph, Mapping[str, Array]], dict[str, Array]] | None = None
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether weights are integers, so that the file's numbers come back by `file_values`."""
+        return self.file_values is not None
+
+
+PRECISIONS: Registry[Precision] = Registry("--precision")
+
+
+def declare(precision: Precision) -> None:
+    """Add a precision to the choices of --precision."""
+    PRECISIONS.add(precision.name, precision)
