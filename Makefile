@@ -186,7 +186,7 @@ versions: setup setup-arm ## a solve, training and a sample of tests with every 
 	scripts/check-arm64
 
 .PHONY: dist
-dist: setup ## wheel and sdist in dist/, checked by twine and check-wheel-contents
+dist: setup ## wheel and sdist in dist/, checked by twine and check-wheel-contents; the hook, run by pre-commit
 	scripts/release dist
 
 .PHONY: sbom

@@ -97,8 +97,9 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
 @click.option(
     "-o", "--output", "out", type=_options.FILE, metavar="FILE.yaml", required=True, help="File of the profile."
 )
+@click.option("--force", is_flag=True, help="Replace FILE.yaml where it exists. One that is not valid changes nothing.")
 @_options.output_options
-def new(out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+def new(out: Path, force: bool, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
     """Write a profile of your own board, from the closest one and the differences.
 
     On a terminal it asks for everything that you do not give.
@@ -115,7 +116,7 @@ def new(out: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) ->
         text = options.pop(name)
         options[f"{name}_bytes"] = None if text is None else parse_size(text, option=f"--{name}")
     options["clock_hz"] = None if clock_mhz is None else round(clock_mhz * 1e6)
-    made = create_profile(NewProfile(**{k: v for k, v in options.items() if v is not None}), out)
+    made = create_profile(NewProfile(**{k: v for k, v in options.items() if v is not None}), out, force=force)
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     console.answer(profile_to_dict(made), f"written to  {out}\nuse it with  --device {out}")
 

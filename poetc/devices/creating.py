@@ -11,7 +11,7 @@ import yaml
 from poetc.devices.loading import load_profile
 from poetc.devices.profile import DeviceProfile, SourceKind
 from poetc.errors import UsageError
-from poetc.files import write_text
+from poetc.files import read_file, write_bytes, write_text
 
 RATES = ("contraction_mac_per_s", "elementwise_flop_per_s", "memory_bytes_per_s")
 
@@ -36,10 +36,14 @@ class NewProfile:
     source_text: str = "not measured; replace it with a measurement of your board"
 
 
-def create_profile(new: NewProfile, path: Path) -> DeviceProfile:
-    """Write the YAML file; the profile that it is. Raises UsageError, and leaves no file, if it is not valid."""
-    if path.exists():
-        raise UsageError(f"{path}: exists; choose another file with -o")
+def create_profile(new: NewProfile, path: Path, *, force: bool = False) -> DeviceProfile:
+    """Write the YAML file; the profile that it is. With `force` a file of that name is replaced.
+
+    Raises UsageError if it is not valid, and leaves the file that was there, or none.
+    """
+    before = read_file(path) if path.exists() else None
+    if before is not None and not force:
+        raise UsageError(f"{path}: exists; choose another file with -o, or replace it with --force")
     if path.suffix not in (".yaml", ".yml"):
         raise UsageError(f"{path}: a profile's file ends in .yaml")
     base = load_profile(new.inherits)
@@ -47,7 +51,10 @@ def create_profile(new: NewProfile, path: Path) -> DeviceProfile:
     try:
         return load_profile(path)
     except UsageError:
-        path.unlink()
+        if before is None:
+            path.unlink()
+        else:
+            write_bytes(path, before)
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,8 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from poetc.cli import main
-from poetc.cli._errors import describe, exit_code_of, one_line
+from poetc.cli import cli, main
+from poetc.cli._errors import BROKEN_PIPE, INTERNAL, INTERRUPTED, describe, exit_code_of, one_line
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, PoetcError, UnsupportedModelError, UsageError
 
 
@@ -51,6 +52,22 @@ def test_exit_codes_and_one_line(error: BaseException, code: int, capsys: pytest
     assert captured.out == ""
     assert captured.err.startswith("poetc: ")
     assert captured.err.count("\n") == 1
+
+
+def subclasses(kind: type[PoetcError]) -> set[type[PoetcError]]:
+    return {kind}.union(*map(subclasses, kind.__subclasses__()))
+
+
+def test_every_exit_code_is_documented() -> None:
+    """In the table of the command line and in `poetc --help`: what an error can carry, and how a process can end."""
+    ends = {0, INTERNAL, INTERRUPTED, BROKEN_PIPE, 128 + signal.SIGTERM}
+    codes = {kind.exit_code for kind in subclasses(PoetcError)} | ends
+    page = (Path(__file__).resolve().parents[2] / "docs/reference/cli.md").read_text()
+    rows = page.partition("| exit code |")[2].partition("\n\n")[0]
+    numbers = re.findall(r"^\| ([\d, ]+) \|", rows, re.MULTILINE)
+    assert {int(n) for cell in numbers for n in cell.split(",")} == codes
+    shown = str(cli.epilog).partition("Exit codes:")[2]
+    assert {int(n) for n in re.findall(r"\b\d+\b", shown)} == codes
 
 
 def test_a_full_disk_is_named_with_the_path() -> None:

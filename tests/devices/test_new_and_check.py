@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,8 +77,13 @@ def test_a_new_profile_is_its_base_with_what_was_given(tmp_path: Path) -> None:
     assert made.power.idle_w == base.power.idle_w
     assert not made.memory.banks  # the base's memory map is not this board's
     check_profiles([path]).require()
-    with pytest.raises(UsageError, match="exists"):
+    with pytest.raises(UsageError, match="exists.*--force"):
         create_profile(new, path)
+    assert create_profile(replace(new, title="Another"), path, force=True).title == "Another"
+    kept = path.read_bytes()
+    with pytest.raises(UsageError, match="idle_w"):
+        create_profile(replace(new, idle_w=5.0), path, force=True)
+    assert path.read_bytes() == kept and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_new_profile_that_cannot_be_leaves_no_file(tmp_path: Path) -> None:

@@ -168,25 +168,6 @@ print(solve(training_problem(Random(1), 4), SolveOptions()).proof)
         assert done.returncode == 0, done.stderr
 
 
-def test_hook_and_workflow() -> None:
-    (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
-    assert hook["entry"] == "poetc profile check"
-    names = [f"profiles/{p.name}" for p in (ROOT / "profiles").glob("*.yaml")]
-    assert {n for n in names if re.search(hook["files"], n)} == {n for n in names if not n.startswith("profiles/_")}
-    workflow = yaml.safe_load((DOCS / "how-to" / "ci" / "poetc.yml").read_text())
-    steps = [step.get("run", "") for step in workflow["jobs"]["schedules"]["steps"]]
-    assert any(step.startswith("poetc check") for step in steps)
-    installs = [step for step in steps if step.startswith("pip install")]
-    assert installs == ['pip install "$POETC"']  # it is not on a package index: one line says where it is
-    assert workflow["env"]["POETC"].startswith("git+https://")
-
-
-@pytest.mark.long
-def test_sentences_are_short(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    prose = runpy.run_path(str(ROOT / "scripts" / "prose"))
-    assert prose["main"]([]) == 0, capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("language", "before", "after"),
     [
