@@ -29,7 +29,7 @@ from poetc.runtime import STACK_BYTES, runtime_directory
 from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
 
 NESTED_STACK_BYTES = 576  # on top of STACK_BYTES, where operands stream or a kernel is made of kernels
-FLAGS = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror"]
 WEIRD = "1 net/a:b;c*/\\??/" + "n" * 200
 
 

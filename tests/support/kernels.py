@@ -32,7 +32,7 @@ AnyArray = npt.NDArray[np.generic]
 Attributes = Mapping[str, Attribute]
 
 RUNTIME = Path(next(iter(poetc.runtime.__path__)))
-CFLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-pedantic", "-Werror", "-ffp-contract=off", "-fPIC")
+CFLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-ffp-contract=off", "-fPIC")
 GUARD_BYTES = 64
 GUARD = 0xA5
 

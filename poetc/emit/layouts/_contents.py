@@ -18,7 +18,7 @@ from poetc.errors import UsageError
 
 OPT_LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
-WARNINGS = "-Wall -Wextra -pedantic"
+WARNINGS = "-Wall -Wextra -Wconversion -pedantic"
 NOTE_GNU_STACK = '    .section .note.GNU-stack, "", %progbits'
 LIBRARY_NAME_LENGTH = 32  # of a component in a CMSIS-Pack
 _BYTES_A_LINE = 24

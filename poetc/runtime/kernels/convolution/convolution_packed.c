@@ -165,7 +165,7 @@ int poetc_op_conv_packed(const poetc_call *call)
     for (group = 0; group < c.group; group++) {
         const float *image = x + (ptrdiff_t)group * inputs * c.height * c.width;
         poetc_gemm g;
-        g.rows = outputs, g.a_row = k, g.a_k = 1, g.terms = g.a_block = terms;
+        g.rows = outputs, g.a_row = k, g.a_k = 1, g.terms = terms, g.a_block = terms;
         g.row_bias = bias ? bias + (ptrdiff_t)group * outputs : NULL, g.column_bias = NULL;
         POETC_NOTHING_AHEAD(g);
         g.y = y + (ptrdiff_t)group * outputs * pixels, g.y_row = pixels;

@@ -374,7 +374,7 @@ static int32_t table_third(const poetc_call *call)
 
 /* The prologue and its table of all channels, in the end of the workspace: the stack has no room for them. `first`: the
  * batch norm's first operand. */
-POETC_APART prologue *prepare(const poetc_call *call, int32_t first, float *workspace)
+POETC_APART prologue *prepare(const poetc_call *call, unsigned first, float *workspace)
 {
     const poetc_norm norm = poetc_norm_of(call, first);
     const int32_t third = table_third(call);

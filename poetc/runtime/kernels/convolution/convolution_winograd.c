@@ -256,7 +256,7 @@ typedef struct {
 
 /* Gradients of outputs and, where they are others, pixels. `norm`: the first operand of the operators on these before,
  * or 0. */
-POETC_APART void transform_both(const sums *j, int pixels, const poetc_call *call, int32_t norm)
+POETC_APART void transform_both(const sums *j, int pixels, const poetc_call *call, unsigned norm)
 {
     const int32_t end = j->at + j->count;
     normal n;
@@ -293,7 +293,7 @@ POETC_APART void multiply_and_add(const sums *j)
 
 /* Tiles at a time, 0 where the workspace is too small; apart, so that variables of one use leave the stack. */
 POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const float *gy, float *workspace,
-                                 int descends, sums *j)
+                                 int32_t descends, sums *j)
 {
     const convolution d = describe(call);
     const int32_t size = OWN_FLOATS(call, call->ints[17]), block = call->ints[18];
@@ -329,12 +329,12 @@ POETC_APART int32_t prepare_sums(const poetc_call *call, const float *x, const f
 
 /* The gradient of the weights; or, if they descend, the weights moved by it. Operands: [w], x, gy, [mean, var, scale,
  * bias], [lr]. */
-static int grad_weight(const poetc_call *call, int descends, int32_t norm)
+static int grad_weight(const poetc_call *call, unsigned descends, unsigned norm)
 {
-    const int32_t rate = 2 + descends + (norm ? 4 : 0), result = rate + descends;
+    const unsigned rate = 2 + descends + (norm ? 4 : 0), result = rate + descends;
     sums j;
     const int32_t at_once = prepare_sums(call, poetc_in(call, descends), poetc_in(call, 1 + descends),
-                                         POETC_WORKSPACE(call, result + 1), descends, &j);
+                                         POETC_WORKSPACE(call, result + 1), (int32_t)descends, &j);
     if (j.begin == j.end || j.first == j.last)
         return POETC_OK;
     if (at_once <= 0)

@@ -47,18 +47,17 @@ POETC_INLINE void correlate_3x3(const filter *f, const float *from, const int ro
  * the place. Then their rows are copied, without the gaps. For rows that do not fill vectors. */
 static void correlate_tiles(const filter *f, float *from, int32_t rows)
 {
-    const ptrdiff_t row = f->s->row;
-    const int32_t width = f->width;
+    const int32_t row = f->s->row, width = f->width;
     float w[9], *put = from;
     int32_t count, i;
     load_weights(f, 3, 3, w);
-    for (count = (rows - 1) * (int32_t)row + width; count > 0; count -= LANES, put += LANES) {
+    for (count = (rows - 1) * row + width; count > 0; count -= LANES, put += LANES) {
         SUMS(a, f->bias);
         POETC_UNROLL_3
         for (i = 0; i < 3; i++) {
-            TAP(u, put + i * row);
-            TAP(v, put + i * row + 1);
-            TAP(x, put + i * row + 2);
+            TAP(u, put + (ptrdiff_t)i * row);
+            TAP(v, put + (ptrdiff_t)i * row + 1);
+            TAP(x, put + (ptrdiff_t)i * row + 2);
             ADD(a, u, w[3 * i]);
             ADD(a, v, w[3 * i + 1]);
             ADD(a, x, w[3 * i + 2]);

@@ -181,13 +181,15 @@ int poetc_op_int8_align(const poetc_call *call);
 int poetc_op_int8_align(const poetc_call *call)
 {
     const int8_t *x = poetc_in(call, 0);
-    const int32_t own = *(const int32_t *)poetc_in(call, 1), count = call->ints[0], scales = call->ints[2];
+    const int32_t own = *(const int32_t *)poetc_in(call, 1), count = call->ints[0];
+    const uint32_t scales = (uint32_t)call->ints[2];
     int8_t *y = poetc_out(call, 1 + scales);
     int32_t high = own, i, j;
+    uint32_t k;
     int32_t values[SUMS];
     poetc_rounding rounding = {0, call->ints[1], POETC_INT8_MOST, 0};
-    for (i = 2; i <= scales; i++) {
-        const int32_t other = *(const int32_t *)poetc_in(call, i);
+    for (k = 2; k <= scales; k++) {
+        const int32_t other = *(const int32_t *)poetc_in(call, k);
         high = other > high ? other : high;
     }
     rounding.shift = high - own < 31 ? high - own : 31; /* of eight bits none is left */

@@ -89,7 +89,7 @@ void poetc_narrow_multiply(const poetc_narrow_product *p)
     g.rows = p->strip_rows, g.columns = p->column_count, g.depth = g.terms = p->terms;
     g.a = p->strip, g.a_row = p->terms, g.a_k = 1, g.a_block = p->terms;
     g.y = p->sums + (p->strip_row - p->row) * POETC_NARROW_COLUMNS, g.y_row = POETC_NARROW_COLUMNS;
-    g.segment = g.segment_step = 1 << 30, g.column = 0;
+    g.segment = 1 << 30, g.segment_step = 1 << 30, g.column = 0;
     g.accumulate = p->term > 0, g.row_bias = g.column_bias = NULL;
     POETC_NOTHING_AHEAD(g);
     POETC_ALL_ROWS(g);

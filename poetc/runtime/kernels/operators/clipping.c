@@ -8,11 +8,11 @@
 /* (scale of this step)?, norms ... -> scale. ints: operands before the norms, norms; floats: largest norm, epsilon. */
 int poetc_op_clip_scale(const poetc_call *call)
 {
-    const int32_t first = call->ints[0], count = call->ints[1];
+    const uint32_t first = (uint32_t)call->ints[0], count = (uint32_t)call->ints[1];
     float *scale = poetc_out(call, first + count);
     poetc_compensated squares = {0.0f, 0.0f};
     float ratio;
-    int32_t i;
+    uint32_t i;
     for (i = 0; i < count; i++) {
         const float norm = *(const float *)poetc_in(call, first + i);
         poetc_compensated_add(&squares, norm * norm);

@@ -71,7 +71,8 @@ int poetc_op_dice(const poetc_call *call)
 /* logits, target, upstream? -> gradient. ints and floats: as above. */
 int poetc_op_dice_grad(const poetc_call *call)
 {
-    const int has_upstream = call->ints[4], inputs = has_upstream ? 3 : 2;
+    const int has_upstream = call->ints[4];
+    const unsigned inputs = has_upstream ? 3 : 2;
     const dice d = dice_of(call, poetc_out(call, inputs + 1));
     const float share = upstream(call, has_upstream) / ((float)d.samples * (float)d.classes);
     const float *x = poetc_in(call, 0);

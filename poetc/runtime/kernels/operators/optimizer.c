@@ -35,9 +35,9 @@ int poetc_op_sgd_slices(const poetc_call *call)
     float *w = poetc_out(call, 4);
     const int32_t length = call->ints[1], size = call->ints[2], count = call->ints[3];
     int32_t o, k, i;
-    for (o = 0; o < call->ints[0]; o++, w += (size_t)length * size) {
+    for (o = 0; o < call->ints[0]; o++, w += (ptrdiff_t)length * size) {
         for (k = 0; k < count; k++, g += size) {
-            float *slice = w + (size_t)indices[k] * size;
+            float *slice = w + (ptrdiff_t)indices[k] * size;
             if (indices[k] < 0 || indices[k] >= length)
                 return POETC_ERANGE;
             if (decay == 0.0f) {
@@ -130,7 +130,7 @@ int poetc_op_adagrad(const poetc_call *call)
  * epsilon, momentum, weight decay. */
 int poetc_op_rms_prop(const poetc_call *call)
 {
-    const int centered = call->ints[1], moving = call->ints[2], states = 2 + centered + moving;
+    const unsigned centered = call->ints[1] != 0, moving = call->ints[2] != 0, states = 2 + centered + moving;
     const float *w = poetc_in(call, 0), *s = poetc_in(call, 1), *g = poetc_in(call, states);
     const float *mean = centered ? poetc_in(call, 2) : s, *v = moving ? poetc_in(call, states - 1) : s;
     const float lr = *(const float *)poetc_in(call, states + 1), alpha = call->floats[0], new = call->floats[1];

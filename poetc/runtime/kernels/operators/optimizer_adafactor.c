@@ -67,7 +67,8 @@ static float divided(float g, float square, float epsilon)
 int poetc_op_adafactor(const poetc_call *call)
 {
     const int32_t matrices = call->ints[0], rows = call->ints[1], is_vector = call->ints[2] == 0;
-    const int32_t columns = is_vector ? 1 : call->ints[2], inputs = is_vector ? 5 : 6;
+    const int32_t columns = is_vector ? 1 : call->ints[2];
+    const unsigned inputs = is_vector ? 5 : 6;
     const float *old = poetc_in(call, 0), *g = poetc_in(call, inputs - 3);
     const float lr = *(const float *)poetc_in(call, inputs - 2);
     const int32_t step = *(const int32_t *)poetc_in(call, inputs - 1);

@@ -26,7 +26,7 @@ typedef struct {
 } poetc_channel;
 
 /* Its tensors are the operands from number `first` on. */
-static inline poetc_norm poetc_norm_of(const poetc_call *call, int32_t first)
+static inline poetc_norm poetc_norm_of(const poetc_call *call, unsigned first)
 {
     poetc_norm n;
     n.mean = poetc_in(call, first), n.var = poetc_in(call, first + 1);

@@ -224,7 +224,7 @@ int poetc_op_max_pool_grad(const poetc_call *call)
         for (oh = 0; oh < p.output_height && plain; oh++) {
             float *to = gx + (ptrdiff_t)2 * oh * p.width;
             for (ow = p.output_width; ow > 0; ow--, at++, to += 2) {
-                const uint32_t tap = where8[at];
+                const int32_t tap = where8[at];
                 if (tap > 3)
                     return POETC_ERANGE;
                 to[(tap & 1) + (tap & 2 ? p.width : 0)] += gy[at];

@@ -1,0 +1,61 @@
+"""All C is free of warnings, conversions included, for three compilers: kernels, runtime and the programs of boards."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from poetc.emit import emit
+from poetc.runtime import runtime_directory
+from tests.program.models import paged_actions, training_case
+
+RUNTIME = runtime_directory()
+FLAGS = ("-std=c99", "-fsyntax-only", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror")
+M4F = ("-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
+BOARDS = (
+    ("host", None, ("gcc", "-march=native", "-DPOETC_THREADS=4"), False),
+    ("host", None, ("clang", "-march=native"), False),
+    ("cortex-m3", "lm3s6965evb", ("arm-none-eabi-gcc", "-mcpu=cortex-m3"), False),
+    ("cortex-m4f", None, ("arm-none-eabi-gcc", *M4F), True),
+    ("cortex-a-bare", "raspi3b", ("aarch64-linux-gnu-gcc", "-mcpu=cortex-a53"), False),
+)
+
+
+def check(compiler: tuple[str, ...], folders: list[Path], sources: list[Path]) -> None:
+    done = subprocess.run(
+        [*compiler, *FLAGS, *(f"-I{folder}" for folder in folders), *map(str, sources)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "compiler",
+    [
+        ("clang", "-march=native"),
+        ("arm-none-eabi-gcc", "-mcpu=cortex-m0"),
+        ("arm-none-eabi-gcc", *M4F),
+        ("arm-none-eabi-gcc", "-mcpu=cortex-m55", "-mfloat-abi=hard"),
+        ("aarch64-linux-gnu-gcc", "-mcpu=cortex-a72", "-DPOETC_THREADS=4"),
+    ],
+    ids=lambda compiler: "".join(compiler[:2]),
+)
+def test_kernels(compiler: tuple[str, ...]) -> None:
+    """With the host's compiler every test of a kernel builds them so."""
+    folders = [RUNTIME / name for name in ("include", "src", "kernels")]
+    check(compiler, folders, sorted([*RUNTIME.glob("src/*.c"), *RUNTIME.glob("kernels/**/*.c")]))
+
+
+@pytest.mark.parametrize(("target", "board", "compiler", "fleet"), BOARDS)
+def test_emitted(tmp_path: Path, target: str, board: str | None, compiler: tuple[str, ...], fleet: bool) -> None:
+    case = training_case()
+    program = case.program(paged_actions(case, "a"))
+    steps = None if fleet or target == "host" else 1
+    out = tmp_path / "o"
+    emit(
+        [program], case.graph.values, model="tiny", target=target, board=board, checkpoint=steps, fleet=fleet, out_dir=out
+    )
+    folders = [out, *(p for p in out.rglob("*") if p.is_dir())]
+    check(compiler, folders, [p for p in sorted(out.rglob("*.c")) if "kernels" not in p.parts])
