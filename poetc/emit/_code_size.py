@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from poetc.boards import TARGETS, Board, Numerics, numerics_of_target
-from poetc.emit._firmware import Memory, checkpoint_steps, layout, port_sources
+from poetc.emit._firmware import (
+    Memory,
+    checkpoint_steps,
+    formats_store,
+    initial_pages_bytes,
+    layout,
+    port_sources,
+)
 from poetc.emit._module import Module, tables_bytes
 from poetc.program import Program, state_in_ram_bytes, streams_of
 from poetc.runtime import runtime_directory
@@ -242,7 +249,8 @@ def firmware_size(
     target = TARGETS[board.target]
     queues = bool(main.queues and board.processors)
     ports = {f"ports/{p.parent.name}/{p.name}" for p in port_sources(target, board, queues=queues).values()}
-    if checkpoint_steps(main, target, board, checkpoint):
+    steps = checkpoint_steps(main, target, board, checkpoint)
+    if steps:
         ports = ports - {*LOOP} | {name + CHECKPOINTS for name in LOOP}
     if queues:
         ports = {name.replace(TRAIN, TRAIN + QUEUES) for name in ports}
@@ -258,13 +266,16 @@ def firmware_size(
         total[sections[name].kind] += sections[name].size_bytes
     plan = layout(board, memory, module.arena_bytes, 0, len(main.queues) if queues else 1)
     checksum_bytes = CHECKSUM_BYTES if gradients else 0
+    images = align(state_in_ram_bytes(main)) + align(module.flash_bytes)
+    if formats_store(main, board, steps, images):
+        images += initial_pages_bytes(main)
     variables = align(total[INITIALISED], 8) + align(
         total[VARIABLES] + checksum_bytes, 8
     )  # as the linker script has it
     return FirmwareSize(
         code_bytes=total[CODE] + total[INITIALISED],
         tables_bytes=tables_bytes(module, 8 if "aarch64" in target.cross_compile else 4, queues=queues),
-        image_bytes=align(state_in_ram_bytes(main)) + align(module.flash_bytes),
+        image_bytes=images,
         stack_bytes=plan.processors * plan.stack_bytes,
         variables_bytes=variables,
         arena_bytes=plan.arena_bytes,

@@ -19,6 +19,7 @@ from poetc.emit._firmware import (
     Memory,
     Sections,
     checkpoint_steps,
+    formats_store,
     layout_of,
     linker_script,
     port_sources,
@@ -42,6 +43,7 @@ from poetc.program import (
     initial_pages,
     model_identity,
     pack_state,
+    packed_pages,
     packed_state,
     state_image,
     store_image,
@@ -174,6 +176,12 @@ def emit_models(
     steps = checkpoint_steps(modules[0].programs[0], chosen, its_board, 0 if build.fleet else checkpoint)
     models = [_emitted(m, p.values, form, chosen) for m, p in zip(modules, parts, strict=True)]
     check_names(models)
+    formats = formats_store(
+        modules[0].programs[0], its_board, steps, sum(len(d) for n, d in models[0].images.items() if n.endswith(".bin"))
+    )
+    if formats:
+        pages = packed_pages(modules[0].programs[0], parts[0].values)
+        models = [replace(models[0], images={**models[0].images, modules[0].image("pages.bin"): pages})]
     contents = Contents(
         models=tuple(models),
         runtime=_runtime(modules, chosen),
@@ -184,6 +192,7 @@ def emit_models(
         arenas=named or (chosen.build == "library" and bool(form.sections.arena or form.sections.banks)),
         shared_arena=form.shared_arena,
         checkpoint=steps,
+        formats=formats,
         threads=build.threads,
         opt_level=form.opt_level,
         port=port_sources(

@@ -152,6 +152,26 @@ def checkpoint_steps(program: Program, target: Target, board: Board | None, aske
     return asked
 
 
+CODE_AND_TABLES_BYTES = 64 * KIB  # an ample guess
+
+
+def formats_store(program: Program, board: Board | None, steps: int, image_bytes: int) -> bool:
+    """Whether firmware holds the initial pages, and sets up an empty store of its board with them.
+
+    `steps`: from checkpoint to checkpoint. `image_bytes`: of initial state and constants. Where the flash has no room
+    beside them, somebody copies store.img to the card.
+    """
+    if not steps or board is None or not board.own_store or board.code is None:
+        return False
+    pages_bytes = initial_pages_bytes(program)
+    return 0 < pages_bytes <= board.code.size_bytes - image_bytes - CODE_AND_TABLES_BYTES
+
+
+def initial_pages_bytes(program: Program) -> int:
+    """The flash that the data of all initial pages take."""
+    return sum(align(page.size_bytes) for page in program.pages if page.image)
+
+
 def port_sources(
     target: Target, board: Board | None, program: str = "train.c", *, bundle: bool = False, queues: bool = False
 ) -> dict[str, Path]:

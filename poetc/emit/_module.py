@@ -388,7 +388,7 @@ def source(module: Module) -> str:
     ]
     for program in module.programs:
         lines += _program_source(module.prefix, program)
-    lines += [*_limits(module), *_regions(module), *_description(module), *_schedule(module)]
+    lines += [*_limits(module), *_regions(module), *_formatted(module), *_description(module), *_schedule(module)]
     if module.bundle is not None:
         lines += bundle_tables(module.bundle, module.prefix)
     return "\n".join([*lines, ""])
@@ -408,13 +408,14 @@ def tables_bytes(module: Module, pointer_bytes: int, *, queues: bool = False) ->
         5 * pointer_bytes * len(main.instructions)
         + 4 * pools.words
         + 12 * len(main.pages)
+        + 4 * sum(page.image for page in main.pages)
         + 16 * len(main.absences)
         + 8 * len(regions(main))
         + 16 * len(inputs)
         + (pointer_bytes + 8) * (len(inputs) + len(main.outputs))
         + names
         + (60 if pointer_bytes == 4 else 88)  # poetc_program
-        + (104 if pointer_bytes == 4 else 168)  # poetc_model
+        + (116 if pointer_bytes == 4 else 192)  # poetc_model
         + (_queues_bytes(main, pointer_bytes) if queues else 0)
     )
 
@@ -518,7 +519,21 @@ def _model(module: Module, symbol: str, called: Mapping[str, Program]) -> list[s
         "buffer_offset": "POETC_NONE" if buffer is None else f"{buffer}u",
         "learning_rate_offset": "POETC_NONE" if rate is None else f"{rate.operand.offset_bytes}u",
     }
-    return [*lines, *(f"    .{key} = {value}," for key, value in fields.items()), "};"]
+    lines += [f"    .{key} = {value}," for key, value in fields.items()]
+    if formatted := sum(page.image for page in main.pages):
+        lines += ["#ifdef POETC_FORMATS", f"    .initial_pages = {prefix}_pages,", "#endif"]
+        lines += [f"    .formatted = {prefix}_formatted,", f"    .formatted_count = {formatted}u,"]
+    return [*lines, "};"]
+
+
+def _formatted(module: Module) -> list[str]:
+    """The pages that must be on the store before the first run."""
+    pages = [f"{i}u" for i, page in enumerate(module.programs[0].pages) if page.image]
+    if not pages:
+        return []
+    prefix = module.prefix
+    data = ["#ifdef POETC_FORMATS", f"extern const uint8_t {prefix}_pages[];", "#endif"]
+    return ["", *data, *table(f"static const uint32_t {prefix}_formatted[]", pages)]
 
 
 def _schedule(module: Module) -> list[str]:

@@ -2,7 +2,15 @@
 
 from poetc.program._bundle import ProgramBundle, ProgramSwitch, lower_bundle
 from poetc.program._check import OFFSET_LIMIT, ProgramError, check_program
-from poetc.program._image import constants_image, initial_pages, packed_state, page_blocks, state_image, store_image
+from poetc.program._image import (
+    constants_image,
+    initial_pages,
+    packed_pages,
+    packed_state,
+    page_blocks,
+    state_image,
+    store_image,
+)
 from poetc.program._interpret import Interpreter, all_inputs, find_binding, fit_input, sample_inputs
 from poetc.program._ir import (
     Absence,
@@ -101,6 +109,7 @@ __all__ = [
     "missing_of",
     "model_identity",
     "pack_state",
+    "packed_pages",
     "packed_state",
     "page_blocks",
     "read_listed_state",

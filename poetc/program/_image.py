@@ -12,7 +12,7 @@ import numpy as np
 from poetc.graph import TensorType, Value, materialize
 from poetc.program._ir import Binding, Program
 from poetc.program._state_file import regions
-from poetc.runtime.layout import TRAILER_BYTES, page_bytes
+from poetc.runtime.layout import TRAILER_BYTES, align, page_bytes
 
 
 def _bytes(name: str, value: Value, type: TensorType) -> bytes:
@@ -61,6 +61,11 @@ def initial_pages(program: Program, values: Mapping[str, Value]) -> dict[int, by
         for i, page in enumerate(program.pages)
         if page.image and page.type
     }
+
+
+def packed_pages(program: Program, values: Mapping[str, Value]) -> bytes:
+    """The data of all initial pages, each filled up to the alignment: `initial_pages` of the emitted model."""
+    return b"".join(data + bytes(align(len(data)) - len(data)) for data in initial_pages(program, values).values())
 
 
 def page_blocks(index: int, stamp: int, data: bytes, block_bytes: int) -> bytes:

@@ -3,6 +3,8 @@
  *
  *     checkpoints saves SLOTS         power cuts around a state that is read from a stream; prints "cuts N"
  *     checkpoints unreadable SLOTS    blocks that the driver cannot read; prints "blocks N"
+ *     checkpoints format SLOTS        power cuts while an empty or a used store is set up; prints "cuts N"; pages.bin
+ *                                     has the initial pages
  *     checkpoints old                 slots in the form of an older runtime; prints "same state", and writes old.store
  *                                     and old.state
  *
@@ -31,6 +33,7 @@ static uint32_t bad_first = POETC_NONE, bad_second = POETC_NONE; /* blocks that 
 static stream states[OPERATIONS + 1], now;
 static poetc_session session;
 static uint32_t slots;
+static poetc_model model; /* with initial pages, once they were read */
 
 static void fail(const char *what, long a, long b)
 {
@@ -107,7 +110,7 @@ static void start(void)
     config.arena_bytes = sizeof arena;
     config.store.page_out = page_out;
     config.store.page_in = page_in;
-    if (poetc_session_init(&session, POETC_MODEL_DESCRIPTION, &config))
+    if (poetc_session_init(&session, &model, &config))
         fail("no session", 0, 0);
     session.checkpoint.buffer = buffer;
     session.checkpoint.slots = slots;
@@ -237,6 +240,66 @@ static void bad_blocks(void)
     printf("blocks %lu\n", (unsigned long)(count * slots));
 }
 
+/* A store without an image, or one of a training, is set up; wherever it is cut, it can be done again. */
+static void format_everywhere(void)
+{
+    static uint8_t pages[sizeof card], used[BLOCKS][BLOCK];
+    FILE *file = fopen("pages.bin", "rb");
+    long cut = 0, cuts = 0;
+    int is_used;
+
+    whole_story();
+    memcpy(used, card, sizeof card);
+    if (model.formatted_count > 0 && poetc_session_format(&session) != POETC_EINVAL)
+        fail("formatted without pages", 0, 0);
+    if (memcmp(used, card, sizeof card) != 0)
+        fail("a refusal wrote blocks", 0, 0);
+    if (file == NULL || (fread(pages, 1, sizeof pages, file) == 0 && model.formatted_count > 0))
+        fail("pages.bin", 0, 0);
+    fclose(file);
+    model.initial_pages = pages;
+    for (is_used = 0; is_used < 2; is_used++) {
+        for (cut = 1;; cut++) {
+            int is_cut, err;
+
+            if (is_used)
+                memcpy(card, used, sizeof card);
+            else
+                memset(card, 0, sizeof card);
+            start();
+            if (poetc_session_resume(&session) || (session.checkpoint.saves > 0) != is_used)
+                fail("before it is set up: used", is_used, (long)session.checkpoint.saves);
+            writes = 0;
+            cut_at = cut;
+            is_cut = poetc_session_format(&session) != POETC_OK;
+            cut_at = 0;
+            power = 1;
+            start();
+            err = poetc_session_resume(&session);
+            if (err)
+                fail("no resume after the cut", cut, err);
+            if (session.checkpoint.saves == 0 && (!is_cut || poetc_session_format(&session)))
+                fail("cannot be set up again", cut, is_used);
+            read_state(&now);
+            if (session.runtime.run_count > 0) { /* of the training before, whose slots were not yet void */
+                if (!is_same(&now, &states[OPERATIONS]) && !is_same(&now, &states[OPERATIONS - 1]))
+                    fail("neither the state before nor the initial one", cut, is_used);
+            } else {
+                if (!is_same(&now, &states[0]))
+                    fail("not the initial state", cut, is_used);
+                go_on(0, 0);
+                read_state(&now);
+                if (!is_same(&now, &states[OPERATIONS]))
+                    fail("another end", cut, is_used);
+            }
+            if (!is_cut)
+                break;
+        }
+        cuts += cut;
+    }
+    printf("cuts %ld\n", cuts);
+}
+
 static void put_word(uint8_t *to, uint32_t value)
 {
     int i;
@@ -317,11 +380,14 @@ int main(int argc, char **argv)
             return 1;
         fclose(image);
     }
+    model = *POETC_MODEL_DESCRIPTION;
     slots = argc > 2 ? (uint32_t)atoi(argv[2]) : 2u;
     if (strcmp(argv[1], "saves") == 0)
         cut_everywhere();
     else if (strcmp(argv[1], "unreadable") == 0)
         bad_blocks();
+    else if (strcmp(argv[1], "format") == 0)
+        format_everywhere();
     else
         old_form();
     return 0;

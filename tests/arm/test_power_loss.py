@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from poetc.emit import MANIFEST, emit
-from poetc.program import PageOut, all_inputs, sample_inputs
+from poetc.program import PageOut, all_inputs, packed_pages, sample_inputs
 from poetc.program._interpret import fit_input
 from poetc.program._store_file import listed_layout
 from poetc.program._store_file import state_on_store as newest_state
@@ -29,6 +29,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
         program = case.program(actions)
         assert any(isinstance(i, PageOut) for i in program.instructions)
         emit([program], case.graph.values, model="mlp", target="host", out_dir=directory / "src")
+        (directory / "src" / "pages.bin").write_bytes(packed_pages(program, case.graph.values))
         subprocess.run(["make", "-s", "-C", directory / "src", "libmodel.a"], check=True)
         include = [f"-I{directory / 'src' / f}" for f in (".", "runtime/include")]
         warnings = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined")
@@ -119,6 +120,15 @@ def test_a_slot_that_cannot_be_read_is_none(where: str, slots: int, request: pyt
     program = request.getfixturevalue(where)
     found = harness(program, "unreadable", slots)
     assert int(re.fullmatch(r"blocks (\d+)\n", found)[1]) >= 10  # type: ignore[index]
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
+def test_a_store_is_set_up(where: str, slots: int, request: pytest.FixtureRequest) -> None:
+    """From nothing, or over a training; cut at any block it is done again, and trains as from the image."""
+    program = request.getfixturevalue(where)
+    found = harness(program, "format", slots)
+    assert int(re.fullmatch(r"cuts (\d+)\n", found)[1]) >= 10  # type: ignore[index]
 
 
 @pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])

@@ -12,6 +12,7 @@ from poetc.boards import TARGETS
 from poetc.commands import programs
 from poetc.emit import checkpoint_steps
 from poetc.errors import UsageError
+from poetc.measure import PowerCut
 from poetc.program import PageOut
 from poetc.scheduling import movable_state, stored_state
 from tests.arm.conftest import Solve, Solved, run_host
@@ -59,3 +60,21 @@ def test_state_on_the_store_is_saved_on_every_board(solved: Solved) -> None:
     board = ALL_BOARDS["mps2-an500"]  # without a store of its own
     assert checkpoint_steps(solved.program, TARGETS[board.target], board, None) == 1
     assert checkpoint_steps(solved.program, TARGETS[board.target], board, 0) == 0  # for a measurement
+
+
+def test_an_empty_card_is_set_up_by_the_firmware(solved: Solved, tmp_path: Path) -> None:
+    """Nobody copies an image, and power may fail in the middle: the same bits."""
+    firmware = measure.build_firmware(solved.program, solved.values, "lm3s6965evb", tmp_path, memory=solved.memory)
+    card, batches = firmware.run_directory / "store.bin", solved.batches(STEPS)
+    kept = measure.execute(firmware, batches)
+    card.write_bytes(bytes(card.stat().st_size))
+    run = measure.execute(firmware, batches)
+    assert (run.losses, run.state_sha256) == (kept.losses, kept.state_sha256)
+    assert run.stack_bytes is not None and run.stack_bytes <= solved.memory.stack_bytes
+    card.write_bytes(bytes(card.stat().st_size))
+    with pytest.raises(PowerCut):
+        measure.execute(firmware, batches, cut_at=(run.step_ends[0] - sum(run.step_instructions)) // 2)
+    assert any(card.read_bytes())
+    again = measure.execute(firmware, batches)
+    assert (again.losses, again.state_sha256) == (kept.losses, kept.state_sha256)
+    assert again.resumed_step == 0

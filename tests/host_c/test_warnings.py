@@ -55,7 +55,14 @@ def test_emitted(tmp_path: Path, target: str, board: str | None, compiler: tuple
     steps = None if fleet or target == "host" else 1
     out = tmp_path / "o"
     emit(
-        [program], case.graph.values, model="tiny", target=target, board=board, checkpoint=steps, fleet=fleet, out_dir=out
+        [program],
+        case.graph.values,
+        model="tiny",
+        target=target,
+        board=board,
+        checkpoint=steps,
+        fleet=fleet,
+        out_dir=out,
     )
     folders = [out, *(p for p in out.rglob("*") if p.is_dir())]
     check(compiler, folders, [p for p in sorted(out.rglob("*.c")) if "kernels" not in p.parts])

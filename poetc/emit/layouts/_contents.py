@@ -53,6 +53,7 @@ class Contents:
     arenas: bool = False
     shared_arena: bool = False
     checkpoint: int = 0
+    formats: bool = False  # the program sets up an empty store, with pages.bin
     threads: int = 1  # in kernels, where `make` says nothing else
     opt_level: str = ""  # "": that of the target, or of the project
 
@@ -106,7 +107,7 @@ class Contents:
     def compiler_flags(self) -> str:
         """Without those of the core."""
         several = " -DPOETC_QUEUES" + " -pthread" * self.target.hosted if self.has_processors else ""
-        return f"-std=c99 {WARNINGS} {self.numerics_flag}{several}"
+        return f"-std=c99 {WARNINGS} {self.numerics_flag}{several}{' -DPOETC_FORMATS' * self.formats}"
 
     @property
     def numerics_flag(self) -> str:
@@ -143,7 +144,7 @@ def _data(model: Emitted, sections: Sections, inline: bool) -> Iterator[str]:
     """The images: `.incbin` is the one way that is fast to compile for any size. %progbits suits every ELF."""
     module = model.module
     yield f'    .section {sections.constants or ".rodata.poetc"}, "a", %progbits'
-    for name in ("state", "constants"):
+    for name in ("state", "constants", "pages"):
         file = module.image(f"{name}.bin")
         if file in model.images:
             yield from _object(f"{module.prefix}_{name}", file, model.images[file], inline)

@@ -24,7 +24,7 @@ def readme(contents: Contents, how: Sequence[str]) -> str:
             _data(module, target, in_fleet),
             () if in_fleet else _result(module, target),
             _threads(target),
-            _store(module, target, board, checkpoint),
+            _store(module, target, board, checkpoint, contents.formats),
             _programs(module, contents.arenas),
             _sizes(module, contents.bank_parts(module)),
         ]
@@ -133,7 +133,7 @@ def _described(binding: Binding) -> str:
     return f"`{binding.name}`: {shape} of {type.dtype.name.lower()}, {type.size_bytes} bytes"
 
 
-def _store(module: Module, target: Target, board: Board | None, checkpoint: int) -> Iterator[str]:
+def _store(module: Module, target: Target, board: Board | None, checkpoint: int, formats: bool) -> Iterator[str]:
     main = module.programs[0]
     blocks = module.store_blocks
     if not blocks and not checkpoint:
@@ -155,8 +155,11 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int)
     if any(page.image for page in main.pages):
         yield ""
         image = module.image("store.img")
-        yield f"`{image}` holds the weights that live there: copy it to the start of the store before the first step,"
-        yield f"for example `dd if={image} of=CARD conv=notrunc`."
+        if formats:
+            yield "Weights live there. The firmware writes the initial ones itself where the store has no checkpoint."
+        else:
+            yield f"`{image}` holds the weights that live there: copy it to the start of the store before the first"
+            yield f"step, for example `dd if={image} of=CARD conv=notrunc`."
     if checkpoint:
         every = "every step" if checkpoint == 1 else f"every {checkpoint} steps"
         yield ""

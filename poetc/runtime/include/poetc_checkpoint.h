@@ -61,6 +61,10 @@ int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkp
  * cannot be read. After either the state and `words` may be anything: call poetc_init with `state_image` again. */
 int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 
+/* Make all slots void, so that a load finds none. 0, POETC_EINVAL (no store, fewer than two slots), or the driver's
+ * code. */
+int poetc_checkpoint_erase(const poetc_runtime *runtime, poetc_checkpoint *checkpoint);
+
 #ifdef __cplusplus
 }
 #endif

@@ -48,6 +48,9 @@ typedef struct poetc_model {
     uint32_t store_blocks;         /* that pages use, from block 0 */
     uint32_t buffer_offset;        /* of a block in the arena that is free between two runs, or POETC_NONE */
     uint32_t learning_rate_offset; /* of the rate in the arena, or POETC_NONE */
+    const void *initial_pages;     /* the data of `formatted`, each filled up to POETC_ALIGN; NULL: not in flash */
+    const uint32_t *formatted;     /* pages that must be on the store before the first run, */
+    uint32_t formatted_count;      /* and their number */
 } poetc_model;
 
 /* Set up by poetc_session_init. The caller may read all of it, and write only fields whose comment says so. */
@@ -116,6 +119,13 @@ int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source
  * state is lost: every call that needs it returns POETC_EIO, until resume, load or init succeeds. */
 int poetc_session_checkpoint(poetc_session *session);
 int poetc_session_resume(poetc_session *session);
+
+/* Set up an empty store, or begin anew on any. All checkpoints become void. The initial pages are written from flash,
+ * and a checkpoint of the initial state is saved. So a board needs no image on its card. After a cut in the middle
+ * there is no checkpoint, session->checkpoint.saves is 0 after resume, and the store is to be formatted again.
+ *
+ * POETC_EINVAL: no store, no buffer, or initial pages that are not in flash. The driver's code: as after a cut. */
+int poetc_session_format(poetc_session *session);
 
 #ifdef __cplusplus
 }

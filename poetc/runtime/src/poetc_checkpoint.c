@@ -295,3 +295,20 @@ int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
     checkpoint->records_crc = get_u32(trailer + RECORDS_CRC_AT);
     return POETC_OK;
 }
+
+int poetc_checkpoint_erase(const poetc_runtime *runtime, poetc_checkpoint *checkpoint)
+{
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t last = poetc_checkpoint_blocks(runtime->program) - 1u;
+    uint32_t slot;
+    int err = check(runtime, checkpoint);
+
+    if (err)
+        return err;
+    memset(checkpoint->buffer, 0, runtime->program->block_bytes);
+    for (slot = 0; slot < checkpoint->slots && !err; slot++) /* the block of the trailer */
+        err = driver_code(
+            store->page_out(store->context, first_block_of(runtime, checkpoint, slot) + last, 1, checkpoint->buffer));
+    checkpoint->saves = checkpoint->next_slot = checkpoint->version = 0;
+    return err ? err : barrier(store);
+}

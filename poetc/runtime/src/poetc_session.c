@@ -239,3 +239,26 @@ int poetc_session_resume(poetc_session *session)
     }
     return err;
 }
+
+int poetc_session_format(poetc_session *session)
+{
+    const poetc_model *model = session->model;
+    const uint8_t *from = model->initial_pages;
+    uint32_t i;
+    int err = start(session); /* counters, too: pages of the initial state have version 0 */
+
+    if (!err && model->formatted_count > 0 && from == NULL)
+        err = POETC_EINVAL;
+    if (!err)
+        err = poetc_checkpoint_erase(&session->runtime, &session->checkpoint);
+    session->is_lost = err && err != POETC_EINVAL ? LOST : 0;
+    for (i = 0; i < model->formatted_count && !err; i++) {
+        const uint32_t page = model->formatted[i], size = model->train.program->pages[page].size_bytes;
+
+        err = poetc_load_page(&session->runtime, page, from);
+        from += (size + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
+    }
+    session->checkpoint.records = session->checkpoint.records_crc = 0;
+    memset(session->checkpoint.words, 0, sizeof session->checkpoint.words);
+    return err ? err : poetc_checkpoint_save(&session->runtime, &session->checkpoint);
+}

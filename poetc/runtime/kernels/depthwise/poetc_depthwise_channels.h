@@ -239,8 +239,8 @@ POETC_APART void spread_channels(const window *p, const float *gy, const float *
         to = vaddq_n_u32(planes, 4u * (uint32_t)(plane * channel)),
         from = vaddq_n_u32(results, 4u * (uint32_t)(result * channel));
         spread_rows(p, from, weights + 12, vaddq_n_u32(to, row), 0, p->rows);
-        spread_rows(p, vaddq_n_u32(from, (uint32_t)p->above * line), weights, vaddq_n_u32(to, 2 * (uint32_t)p->above * row), 0,
-                    p->rows - p->above);
+        spread_rows(p, vaddq_n_u32(from, (uint32_t)p->above * line), weights,
+                    vaddq_n_u32(to, 2 * (uint32_t)p->above * row), 0, p->rows - p->above);
         spread_rows(p, from, weights + 24, vaddq_n_u32(to, 2 * row), 1, p->rows - 1);
         if (p->below <= 0)
             spread_rows(p, vaddq_n_u32(from, (uint32_t)(p->rows - 1) * line), weights + 24,

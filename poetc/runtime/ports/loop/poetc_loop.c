@@ -115,6 +115,10 @@ POETC_COLD int poetc_loop_resume(poetc_loop *loop)
     poetc_session *session = &loop->session;
     int err = poetc_session_resume(session), got;
 
+#ifdef POETC_FORMATS
+    if (!err && session->checkpoint.saves == 0)
+        err = poetc_session_format(session);
+#endif
     if (err)
         return fail(loop, POETC_AT_RESUME, err);
     poetc_loop_resumed(loop);
