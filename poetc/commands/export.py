@@ -6,6 +6,7 @@ that would compute anything else is not written.
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from poetc.commands.weights import (
     trained_names,
     weights,
 )
-from poetc.errors import UnsupportedModelError, UsageError
+from poetc.errors import UnsupportedModelError, UsageError, printable
 from poetc.events import Progress, silent
 from poetc.files import end_of_link, new_files
 from poetc.graph import Array, DType, Graph, TensorType, differing, matching, materialize
@@ -146,12 +147,14 @@ def export_onnx(
     model: Path | None = None,
     rounding: bool = False,
     force: bool = False,
+    about: Mapping[str, object] | None = None,
 ) -> dict[str, Any]:
     """Write the model that was solved with the weights in `state` to `out`; returns the answer for `--json`.
 
     `state` holds every trained weight, by the name of the graph or of the ONNX file; optimizer state in it is passed
     over. `model`: the ONNX file, where it is not at the place that was recorded. `rounding`: weights that the file
-    keeps in a narrower type than float32 are rounded. UsageError: a file is in the way (and not `force`), the model is
+    keeps in a narrower type than float32 are rounded. `about`: facts about the training for the file's properties;
+    weights as they were leave the file as it was. UsageError: a file is in the way (and not `force`), the model is
     not found or another one, `state` does not fit. UnsupportedModelError names weights that cannot be put back.
     """
     source = find_model(solved, model)
@@ -197,6 +200,7 @@ def export_onnx(
             new_head=given["new_head"],
             quantized=given["quantized"],
             untied=untied,
+            about=_properties(options, about or {}) if changed else None,
         )
         rounded = {n: written.values[m] for n, m in names.items() if m in written.values}
         _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, given)
@@ -208,6 +212,17 @@ def export_onnx(
         "changed": len(changed),
         "notes": written.notes,
     }
+
+
+def _properties(options: TrainingOptions, about: Mapping[str, object]) -> dict[str, str]:
+    """The training, for viewers such as Netron: no date, no machine, so that equal runs write equal files."""
+    given: dict[str, object] = {
+        "version": importlib.metadata.version("poetc"),
+        "loss": options.loss,
+        "optimizer": options.optimizer,
+    }
+    given |= {"precision": options.precision, "trained": options.train, **about}
+    return {f"poetc.{name}": printable(str(value)) for name, value in given.items() if value is not None}
 
 
 def _adapters_of(solved: Artifact, original: Graph) -> Updates:

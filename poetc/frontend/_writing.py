@@ -61,14 +61,18 @@ def write_back(
     new_head: NewHead | None = None,
     quantized: bool = False,
     untied: Sequence[Untied] = (),
+    about: Mapping[str, str] | None = None,
 ) -> Written:
     """Write the model `source`, which was imported as `graph`, to `out`, with `changed` as values of weights.
 
     External data go to one file beside `out`, whose name is `out`'s with DATA_SUFFIX. UnsupportedModelError names
     weights whose new numbers the file cannot hold: in a narrower type and not `rounding`. `quantized`: a QDQ model
-    stays one, and its integers take the numbers. `untied`: weights that get an initializer of their own.
+    stays one, and its integers take the numbers. `untied`: weights that get an initializer of their own. `about`: the
+    file's properties, which viewers show; those of the same names are replaced.
     """
-    return _Writer(source, graph, rounding, random_weights, new_head, quantized, changed).write(changed, untied, out)
+    writer = _Writer(source, graph, rounding, random_weights, new_head, quantized, changed)
+    writer.describe(about or {})
+    return writer.write(changed, untied, out)
 
 
 class _Writer:
@@ -125,6 +129,12 @@ class _Writer:
             )
         self._save(out)
         return Written(self.written, self.notes)
+
+    def describe(self, about: Mapping[str, str]) -> None:
+        """Put properties into the model, in order, in place of those that have their names."""
+        if about:
+            kept = {p.key: p.value for p in self.model.metadata_props if p.key not in about}
+            helper.set_model_props(self.model, {**kept, **about})
 
     def _holder(self, name: str) -> str:
         return self.graph.origins[name].holder

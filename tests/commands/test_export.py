@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from onnx.helper import make_node as node
 from poetc import artifact, emit, measure
 from poetc.artifact import Artifact
 from poetc.commands import programs
-from poetc.commands.export import ExportRequest, export, export_onnx, initial_weights
+from poetc.commands.export import ExportRequest, export, export_onnx, initial_weights, training_options
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.weights import trained_names
 from poetc.errors import UnsupportedModelError, UsageError
@@ -29,9 +30,12 @@ from tests.commands.conftest import Trained
 from tests.commands.trained import DIGITS, answers, assert_as_inferred, sample, solved_of, trained
 from tests.frontend.support import make, normal, save
 
+FIELDS = {"loss": "loss", "optimizer": "optimizer", "precision": "precision", "trained": "train"}
+
 
 def without_numbers(path: Path) -> onnx.ModelProto:
     model = onnx.load(path, load_external_data=False)
+    del model.metadata_props[:]
     for tensor in model.graph.initializer:
         for field in ("raw_data", "float_data", "external_data"):
             tensor.ClearField(field)
@@ -46,6 +50,21 @@ def test_the_users_own_file_with_trained_weights_computes_what_infer_does(digits
     assert without_numbers(out) == without_numbers(DIGITS)
     assert document["changed"] >= document["trained"] - 2 and document["notes"] == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["trained.onnx"]
+
+
+def test_the_file_says_what_trained_it(tmp_path: Path) -> None:
+    """In properties, which viewers such as Netron show. Those of the user stay, those of an earlier training go."""
+    model = onnx.load(DIGITS)
+    onnx.helper.set_model_props(model, {"author": "Ada", "poetc.loss": "another", "poetc.version": "0.1"})
+    onnx.save(model, tmp_path / "named.onnx")
+    solved = solved_of(tmp_path / "named.onnx", batch=4)
+    (tmp_path / "state").mkdir()
+    state, _ = trained(solved, tmp_path / "state")
+    export_onnx(solved, state, tmp_path / "out.onnx", about={"epochs": 3, "text": "a\nb", "absent": None})
+    found = {p.key: p.value for p in onnx.load(tmp_path / "out.onnx").metadata_props}
+    assert found.pop("author") == "Ada" and found.pop("poetc.version") == importlib.metadata.version("poetc")
+    assert found.pop("poetc.epochs") == "3" and found.pop("poetc.text") == "a\\nb"
+    assert found == {f"poetc.{name}": str(getattr(training_options(solved), field)) for name, field in FIELDS.items()}
 
 
 def test_what_was_not_trained_is_written_byte_by_byte(digits: Trained, tmp_path: Path) -> None:
