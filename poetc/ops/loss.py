@@ -266,7 +266,7 @@ class SoftCrossEntropyGrad(_LossGrad):
         return Kernel("poetc_op_soft_cross_entropy_grad", parameters, (1 - smoothing, smoothing / _layout(op)[1]))
 
 
-class _Pointwise(_Loss):
+class Pointwise(_Loss):
     """Mean over all elements of a function of prediction and target."""
 
     flops = 3
@@ -285,7 +285,7 @@ class _Pointwise(_Loss):
         return Kernel(self.symbol, Elements(op.inputs[0].elements), (op.get_float("delta", 1.0),))
 
 
-class _PointwiseGrad(_LossGrad):
+class PointwiseGrad(_LossGrad):
     flops = 3
     symbol = ""
 
@@ -305,7 +305,7 @@ class _PointwiseGrad(_LossGrad):
 
 
 @register
-class MeanSquaredError(_Pointwise):
+class MeanSquaredError(Pointwise):
     kind = "MeanSquaredError"
     summary = "Mean of (prediction - target)²"
     symbol = "poetc_op_mean_squared_error"
@@ -315,7 +315,7 @@ class MeanSquaredError(_Pointwise):
 
 
 @register
-class MeanSquaredErrorGrad(_PointwiseGrad):
+class MeanSquaredErrorGrad(PointwiseGrad):
     kind = "MeanSquaredErrorGrad"
     summary = "Gradient of MeanSquaredError from (prediction, target, [gradient of the loss])"
     symbol = "poetc_op_mean_squared_error_grad"
@@ -325,7 +325,7 @@ class MeanSquaredErrorGrad(_PointwiseGrad):
 
 
 @register
-class MeanAbsoluteError(_Pointwise):
+class MeanAbsoluteError(Pointwise):
     kind = "MeanAbsoluteError"
     summary = "Mean of |prediction - target| (L1)"
     symbol = "poetc_op_mean_absolute_error"
@@ -335,7 +335,7 @@ class MeanAbsoluteError(_Pointwise):
 
 
 @register
-class MeanAbsoluteErrorGrad(_PointwiseGrad):
+class MeanAbsoluteErrorGrad(PointwiseGrad):
     kind = "MeanAbsoluteErrorGrad"
     summary = "Gradient of MeanAbsoluteError from (prediction, target, [gradient of the loss]); 0 where they are equal"
     symbol = "poetc_op_mean_absolute_error_grad"
@@ -345,7 +345,7 @@ class MeanAbsoluteErrorGrad(_PointwiseGrad):
 
 
 @register
-class Huber(_Pointwise):
+class Huber(Pointwise):
     kind = "Huber"
     summary = "Mean of d²/2 where |d| ≤ delta, else delta · (|d| - delta/2), d = prediction - target; delta"
     symbol = "poetc_op_huber"
@@ -359,7 +359,7 @@ class Huber(_Pointwise):
 
 
 @register
-class HuberGrad(_PointwiseGrad):
+class HuberGrad(PointwiseGrad):
     kind = "HuberGrad"
     summary = "Gradient of Huber from (prediction, target, [gradient of the loss]); delta"
     symbol = "poetc_op_huber_grad"
@@ -367,26 +367,3 @@ class HuberGrad(_PointwiseGrad):
     def slope(self, op: Bound, x: Any, t: Any) -> Any:
         delta = x.dtype.type(op.get_float("delta", 1.0))
         return np.clip(x - t, -delta, delta)
-
-
-@register
-class BceWithLogits(_Pointwise):
-    kind = "BceWithLogits"
-    summary = "Mean of max(x, 0) - x · target + log(1 + exp(-|x|)), x logits, target in [0, 1]"
-    symbol = "poetc_op_bce_with_logits"
-    flops = 25
-
-    def value(self, op: Bound, x: Any, t: Any) -> Any:
-        return np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))
-
-
-@register
-class BceWithLogitsGrad(_PointwiseGrad):
-    kind = "BceWithLogitsGrad"
-    summary = "Gradient of BceWithLogits from (logits, target, [gradient of the loss]): sigmoid(x) - target"
-    symbol = "poetc_op_bce_with_logits_grad"
-    flops = 14
-
-    def slope(self, op: Bound, x: Any, t: Any) -> Any:
-        e = np.exp(-np.abs(x))
-        return np.where(x >= 0, 1 / (1 + e), e / (1 + e)) - t

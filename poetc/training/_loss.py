@@ -10,7 +10,13 @@ from poetc.errors import UsageError, shortened
 from poetc.graph import DType, Graph, Operator
 from poetc.ops import Builder, spec
 from poetc.training.losses import LOSSES, LossPlan, Output
-from poetc.training.losses.cross_entropy import CLASS_AXIS, own_cross_entropy
+from poetc.training.losses.cross_entropy import (
+    CLASS_AXIS,
+    CLASS_WEIGHTS,
+    IGNORE_INDEX,
+    LABEL_SMOOTHING,
+    own_cross_entropy,
+)
 
 if TYPE_CHECKING:
     from poetc.training.options import TrainingOptions
@@ -64,6 +70,9 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
         loss = "cross-entropy"  # the same loss, computed from the logits
     if loss == "bce-probabilities" and last is not None and last.kind == "Sigmoid":
         loss = "bce"
+    is_one = (shape[1:2] if len(shape) == 4 else shape[-1:]) in ((), (1,))
+    if loss == "focal" and (is_one or (last is not None and last.kind == "Sigmoid")):
+        loss = "binary-focal"  # that of one class
     if asked in ("auto", "cross-entropy", "focal", "nll") and last is not None and last.kind == "CrossEntropy":
         return own_cross_entropy(graph, name, last, options, is_focal=asked == "focal")
     note = f"loss {loss} on output {name!r} {list(shape)}"
@@ -71,12 +80,21 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
         note += "; a scalar is taken for a loss of the model's own: the target must be 0"
     if len(graph.outputs) > 1 and not output:
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
-    given = options.label_smoothing or options.ignore_index is not None or options.class_weights
-    is_other = CLASS_AXIS not in LOSSES[loss].options and len(options.losses()) == 1  # else they are for another output
-    if (given or options.class_axis is not None) and is_other:
-        names = "--label-smoothing, --ignore-index, --class-weights and --class-axis"
-        raise UsageError(f"{names} are for cross-entropy; --loss auto means {loss} here")
+    _require_effects(options, loss)
     return LOSSES[loss].plan(Output(graph, name, last, note, options, loss))
+
+
+def _require_effects(options: TrainingOptions, loss: str) -> None:
+    """UsageError for options of classes without an effect on the loss that was found; of several, any may have it."""
+    given = (
+        (LABEL_SMOOTHING, options.label_smoothing != 0),
+        (IGNORE_INDEX, options.ignore_index is not None),
+        (CLASS_WEIGHTS, bool(options.class_weights)),
+        (CLASS_AXIS, options.class_axis is not None),
+    )
+    idle = [option.flag for option, is_given in given if is_given and option not in LOSSES[loss].options]
+    if idle and len(options.losses()) == 1:
+        raise UsageError(f"{' and '.join(idle)}: --loss {options.loss} means {loss} here, which does not take that")
 
 
 def pick_output(graph: Graph, output: str) -> str:

@@ -1,6 +1,6 @@
 """Write `pytorch.json`: losses and weights of PyTorch in double precision, for the cases of `pytorch_cases.py`.
 
-python -m tests.training.make_pytorch        in an environment with poetc and torch 2.13
+python -m tests.training.make_pytorch        in an environment with poetc, torch 2.13 and torchvision
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torchvision
 
 from poetc.graph import Array
-from tests.training.pytorch_cases import CASES, LABELS, NUMBERS, RATE, batches, parameters
+from tests.training.pytorch_cases import CASES, LABELS, NUMBERS, RATE, batches, elements, parameters
 
 Weights = dict[str, torch.Tensor]
 
@@ -90,6 +91,25 @@ def loss_of(o: Mapping[str, Any], logits: torch.Tensor, target: torch.Tensor) ->
     return (-weight * (1 - log_p.exp()) ** o.get("focal_gamma", 2.0) * log_p).sum() / weight.sum()
 
 
+def of_elements(o: Mapping[str, Any], x: torch.Tensor, wanted: Array) -> torch.Tensor:
+    """Losses whose target has the shape of the output."""
+    kind, format = o["loss"], o.get("box_format", "")
+    target = torch.tensor(elements(kind, format, wanted).astype("f8"))
+    if kind == "bce":
+        weights = torch.tensor(o["class_weights"]) if "class_weights" in o else None
+        return torch.nn.functional.binary_cross_entropy_with_logits(x, target, pos_weight=weights)
+    if kind == "binary-focal":
+        alpha, gamma = o.get("focal_alpha", -1), o.get("focal_gamma", 2)
+        return torchvision.ops.sigmoid_focal_loss(x, target, alpha=alpha, gamma=gamma, reduction="mean")
+    if format:
+        x, target = (torchvision.ops.box_convert(b, format, "xyxy") for b in (x, target))
+    if kind == "iou":
+        shared, whole = torchvision.ops._utils._loss_inter_union(x, target)
+        return (1 - shared / (whole + 1e-7)).mean()
+    losses = {"giou": torchvision.ops.generalized_box_iou_loss, "ciou": torchvision.ops.complete_box_iou_loss}
+    return losses[kind](x, target, reduction="mean")
+
+
 def metric(o: Mapping[str, Any], x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """All triples, or all pairs, of a batch."""
     margin, kinds = o.get("margin", 1.0), target.tolist()
@@ -136,6 +156,8 @@ def run(o: Mapping[str, Any]) -> dict[str, list[float]]:
         target = torch.tensor(classes).long()
         if "paths" in o.get("loss", ""):
             loss = ctc(logits, classes)
+        elif o.get("loss") in ("bce", "binary-focal", "iou", "giou", "ciou"):
+            loss = of_elements(o, logits, wanted)
         elif "=" in o.get("loss", ""):
             terms = [term.replace("=", "*").split("*") for term in o["loss"].split(",")]
             loss = torch.zeros(())

@@ -57,6 +57,16 @@ CASES: dict[str, dict[str, Any]] = {
         "class_weights": (0.5, 2.0, 1.0, 0.25),
         "micro_batches": 2,
     },
+    "bce": {"loss": "bce"},
+    "bce, one weight": {"loss": "bce", "class_weights": (2.5,)},
+    "bce, a weight a column": {"loss": "bce", "class_weights": (0.5, 3.0, 0.0, 1.0), "micro_batches": 2},
+    "binary focal": {"loss": "binary-focal"},
+    "binary focal, balanced": {"loss": "binary-focal", "focal_gamma": 0.5, "focal_alpha": 0.25},
+    "iou": {"loss": "iou", "box_format": "cxcywh"},
+    "giou": {"loss": "giou", "box_format": "cxcywh", "micro_batches": 2},
+    "giou, corner and size": {"loss": "giou", "box_format": "xywh"},
+    "ciou": {"loss": "ciou"},
+    "ciou, centres": {"loss": "ciou", "box_format": "cxcywh"},
     "two losses": {"loss": "logits=cross-entropy*0.75,hidden=mse*2", "label_smoothing": 0.1},
     "two losses in parts": {
         "loss": "hidden=mse,logits=focal*0.5",
@@ -96,6 +106,15 @@ def batches() -> list[tuple[Array, Array, Array]]:
         )
         for _ in range(STEPS)
     ]
+
+
+def elements(loss: str, box_format: str, wanted: Array) -> Array:
+    """The target of a loss of elements or boxes, of what the hidden layer is to be; corners without a format."""
+    values = wanted[:, :CLASSES]
+    if loss in ("bce", "binary-focal"):
+        return (values + 1) / 2
+    corner, size = values[:, :2], 1.5 + values[:, 2:]
+    return np.concatenate([corner, size if box_format else corner + size], axis=1)
 
 
 def network(rows: int = ROWS, outputs: tuple[str, ...] = ("logits",)) -> Graph:

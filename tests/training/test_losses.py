@@ -142,3 +142,35 @@ def test_dice_is_a_mean_over_samples_and_classes() -> None:
     assert float(values[step.loss]) == pytest.approx(total / (ROWS * CLASSES), rel=1e-9)
     with pytest.raises(UsageError, match="--dice-smooth does nothing for --loss mse"):
         TrainingOptions(loss="mse", dice_smooth=1.0)
+
+
+def test_weights_of_what_is_present() -> None:
+    """One number, or one for each column; columns of an image are its channels."""
+    step = build(network(), TrainingOptions(loss="bce", class_weights=(1.0, 2.0, 3.0, 4.0)))
+    (op,) = [op for op in step.operators if op.kind == "BceWithLogits"]
+    assert (op.attributes["pos_weight"], op.attributes["axis"]) == ((1.0, 2.0, 3.0, 4.0), 1)
+    assert any("--class-weights weighs what is present, along axis 1" in note for note in step.notes)
+    with pytest.raises(UsageError, match=r"--class-weights: 2 weights .*takes one, or one for each of 4 columns along"):
+        build(network(), TrainingOptions(loss="bce", class_weights=(1.0, 2.0)))
+    with pytest.raises(UsageError, match="--label-smoothing: --loss auto means mse here"):
+        build(speech(12, 1, 4, 1), TrainingOptions(label_smoothing=0.1, output="y"))
+
+
+def test_focal_of_one_class_is_binary() -> None:
+    step = build(speech(12, 4, 1), TrainingOptions(loss="focal", focal_gamma=1.5))
+    (op,) = [op for op in step.operators if op.kind == "BceWithLogits"]
+    assert op.attributes == {"gamma": 1.5}
+    assert step.tensors[step.target].shape == (12, 4, 1)
+    with pytest.raises(UsageError, match="--ignore-index: --loss focal means binary-focal here"):
+        build(speech(12, 4, 1), TrainingOptions(loss="focal", ignore_index=1))
+
+
+def test_boxes_are_four_numbers() -> None:
+    step = build(speech(2, 6, 4), TrainingOptions(loss="giou", box_format="xywh"))
+    (op,) = [op for op in step.operators if op.kind == "Giou"]
+    assert op.attributes == {"format": "xywh"}
+    assert step.tensors[step.target].shape == (2, 6, 4)
+    with pytest.raises(UsageError, match=r"--loss iou: output 'y' \[4, 12\] is not of boxes"):
+        build(speech(4, 12), TrainingOptions(loss="iou"))
+    with pytest.raises(UsageError, match="--box-format 'yxyx': choose from xyxy, xywh, cxcywh"):
+        TrainingOptions(loss="iou", box_format="yxyx")

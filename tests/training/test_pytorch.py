@@ -12,7 +12,17 @@ from poetc.graph import Array
 from poetc.passes import check_graph, run_standard
 from poetc.training import TrainingOptions, build
 from tests.support.graphs import evaluate
-from tests.training.pytorch_cases import CASES, LABELS, NUMBERS, RATE, ROWS, batches, network
+from tests.training.pytorch_cases import (
+    CASES,
+    CLASSES,
+    LABELS,
+    NUMBERS,
+    RATE,
+    ROWS,
+    batches,
+    elements,
+    network,
+)
 
 EXPECTED: dict[str, dict[str, list[float]]] = json.loads(NUMBERS.read_text())
 
@@ -43,6 +53,8 @@ def run(options: dict[str, Any]) -> tuple[list[float], dict[str, Array]]:
         targets = dict(zip((step.target, *step.inputs[1:]), (classes, hidden) if two else (classes,), strict=True))
         if step.tensors[step.target].shape == hidden.shape:
             targets = {step.target: hidden, step.inputs[1]: classes}
+        if step.tensors[step.target].shape == (ROWS, CLASSES):
+            targets = {step.target: elements(options["loss"], options.get("box_format", ""), hidden)}
         if paths:
             targets = {step.target: classes[: 2 * LABELS].reshape(2, LABELS)}
         values = evaluate(step, {**state, "x": x, **targets})

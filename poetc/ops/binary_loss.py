@@ -1,0 +1,124 @@
+"""Losses of classes that are present or not, each by itself: the cross-entropy of a sigmoid, weighted and focal.
+
+`pos_weight` weighs what is present, as in PyTorch's BCEWithLogitsLoss; focal loss is that of Lin et al. 2017.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from poetc.ops._bound import Bound
+from poetc.ops._registry import Work, register
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Axis
+from poetc.ops.loss import Pointwise, PointwiseGrad
+
+_NO_ALPHA = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns(Axis):
+    """`weights` is 0, 1 or one for each column along the axis."""
+
+    weights: int
+    has_upstream: bool
+
+
+def _weights(op: Bound) -> tuple[float, ...]:
+    weights = op.attributes.get("pos_weight", ())
+    assert isinstance(weights, tuple)
+    return tuple(float(w) for w in weights if isinstance(w, float | int))
+
+
+def _layout(op: Bound) -> tuple[int, int, int]:
+    """Elements before, along and after the axis that `pos_weight` goes along."""
+    shape, axis = op.inputs[0].shape or (1,), op.get_int("axis", -1)
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"axis {axis} of logits of shape {shape}")
+    axis %= len(shape)
+    if len(_weights(op)) not in (0, 1, shape[axis]):
+        raise ValueError(f"pos_weight holds {len(_weights(op))} numbers for {shape[axis]} columns")
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _is_plain(op: Bound) -> bool:
+    return not (_weights(op) or op.get_float("gamma") or op.get_float("alpha", _NO_ALPHA) >= 0)
+
+
+def _kernel(op: Bound, symbol: str) -> Kernel:
+    weights = _weights(op)
+    parameters = _Columns(*_layout(op), len(weights), len(op.inputs) > 2)
+    return Kernel(symbol, parameters, (op.get_float("gamma"), op.get_float("alpha", _NO_ALPHA), *weights))
+
+
+def _parts(op: Bound, x: Any, t: Any) -> tuple[Any, Any, Any, Any]:
+    """Cross-entropy and its slope; the weight of alpha; the probability of a miss."""
+    one = x.dtype.type(1)
+    e = np.exp(-np.abs(x))
+    p, q = np.where(x >= 0, 1 / (1 + e), e / (1 + e)), np.where(x >= 0, e / (1 + e), 1 / (1 + e))
+    shape = [1] * max(x.ndim, 1)
+    weights = np.array(_weights(op) or (1.0,), x.dtype)
+    shape[op.get_int("axis", -1)] = len(weights)
+    share = one + (weights.reshape(shape) - one) * t
+    entropy = (one - t) * x + share * (np.log1p(e) + np.maximum(-x, 0))
+    alpha = op.get_float("alpha", _NO_ALPHA)
+    balance = x.dtype.type(alpha) * t + x.dtype.type(1 - alpha) * (one - t) if alpha >= 0 else one
+    return entropy, (one - t) - share * q, balance, p * (one - t) + q * t
+
+
+@register
+class BceWithLogits(Pointwise):
+    kind = "BceWithLogits"
+    summary = (
+        "Mean of -(w · t · log p + (1 - t) · log(1 - p)), p = sigmoid(x), t the target in [0, 1], w its pos_weight; "
+        "times (1 - p)^gamma of t, and alpha; axis"
+    )
+    symbol = "poetc_op_bce_with_logits"
+    flops = 25
+
+    def check(self, op: Bound) -> None:
+        super().check(op)
+        _layout(op)
+
+    def value(self, op: Bound, x: Any, t: Any) -> Any:
+        if _is_plain(op):
+            return np.maximum(x, 0) - x * t + np.log1p(np.exp(-np.abs(x)))
+        entropy, _, balance, miss = _parts(op, x, t)
+        return balance * miss ** x.dtype.type(op.get_float("gamma")) * entropy
+
+    def work(self, op: Bound) -> Work:
+        return super().work(op) if _is_plain(op) else Work(flops=60 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return super().kernel(op) if _is_plain(op) else _kernel(op, "poetc_op_weighted_bce")
+
+
+@register
+class BceWithLogitsGrad(PointwiseGrad):
+    kind = "BceWithLogitsGrad"
+    summary = "Gradient of BceWithLogits in the logits from (logits, target, [gradient of the loss]); its attributes"
+    symbol = "poetc_op_bce_with_logits_grad"
+    flops = 14
+
+    def slope(self, op: Bound, x: Any, t: Any) -> Any:
+        if _is_plain(op):
+            e = np.exp(-np.abs(x))
+            return np.where(x >= 0, 1 / (1 + e), e / (1 + e)) - t
+        entropy, slope, balance, miss = _parts(op, x, t)
+        gamma = x.dtype.type(op.get_float("gamma"))
+        if not gamma:
+            return balance * slope
+        e = np.exp(-np.abs(x))
+        spread = e / np.square(1 + e)  # p (1 - p)
+        steep = np.divide(gamma * spread * (1 - 2 * t) * entropy, miss, out=np.zeros_like(x), where=miss > 0)
+        return balance * miss**gamma * (steep + slope)
+
+    def work(self, op: Bound) -> Work:
+        return super().work(op) if _is_plain(op) else Work(flops=70 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return super().kernel(op) if _is_plain(op) else _kernel(op, "poetc_op_weighted_bce_grad")
