@@ -41,7 +41,7 @@ class Batches:
     @property
     def rows(self) -> int:
         """Samples of a batch."""
-        return _rows(self.slots)
+        return self.slots[0].rows
 
     @property
     def count(self) -> int | None:
@@ -101,7 +101,7 @@ class Evaluation:
 
     def batches(self) -> Iterator[tuple[Batch, int]]:
         """Full batches, and how many samples of each count."""
-        rows = _rows(self.slots)
+        rows = self.slots[0].rows
         for batch in self._raw(rows):
             count = len(next(iter(batch.values())))
             filled = {name: _filled(self.source.where, array, rows, last=True) for name, array in batch.items()}
@@ -117,11 +117,6 @@ class Evaluation:
             yield self.source.take(np.arange(start, min(start + rows, len(self.source))))
 
 
-def _rows(slots: Sequence[Slot]) -> int:
-    slot = slots[0]
-    return slot.shape[0] // (slot.sample_shape[0] if len(slot.sample_shape) == len(slot.shape) else 1)
-
-
 def _filled(where: str, array: Array, rows: int, *, last: bool = False) -> Array:
     """`rows` samples: those of a batch that is not full go round, or its last one is repeated."""
     if len(array) > rows:
@@ -135,4 +130,6 @@ def _filled(where: str, array: Array, rows: int, *, last: bool = False) -> Array
 
 
 def _in_type(array: Array, slot: Slot) -> Array:
+    if slot.batch_axis:
+        array = np.moveaxis(array.reshape(-1, *slot.sample_shape), 0, slot.batch_axis)
     return np.ascontiguousarray(array, slot.dtype.numpy).reshape(slot.shape)

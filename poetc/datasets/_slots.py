@@ -24,6 +24,7 @@ class Slot:
     dtype: DType
     is_target: bool
     sample_shape: tuple[int, ...]
+    batch_axis: int = 0  # of the samples in `shape`
     limit: Limit | None = None  # of integers that are a class or an index
     may_miss: tuple[bool, ...] = ()  # elements of a sample that the model replaces where they are NaN
     takes_any_range: bool = False  # the model itself scales or normalises this input
@@ -32,6 +33,11 @@ class Slot:
     def elements(self) -> int:
         """The number of elements of one sample."""
         return math.prod(self.sample_shape)
+
+    @property
+    def rows(self) -> int:
+        """Samples of a batch."""
+        return self.shape[self.batch_axis] // (self.sample_shape[0] if len(self.sample_shape) == len(self.shape) else 1)
 
     @property
     def is_class(self) -> bool:
@@ -55,19 +61,23 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
     `targets`: inputs that are the targets of further losses. A target without axes is of the model's own loss: no slot.
     """
     names = [n for n in (*graph.inputs, graph.target) if graph.tensors[n].shape]
-    batch = batch_size([graph.tensors[n].shape for n in names])
+    axes = {n: 0 if (fact := graph.fact("batch axis", n)) is None else int(fact.value) for n in names}
+    batch = batch_size([graph.tensors[n].shape[axes[n] :] for n in names])
     uses = [Use(o.kind, o.attributes, o.inputs, o.outputs, graph.tensors[o.inputs[0]].type) for o in graph.operators]
     found = []
     for name in names:
         tensor = graph.tensors[name]
-        rows = tensor.shape[0] // batch
+        axis = axes[name]
+        each = tensor.shape[:axis] + tensor.shape[axis + 1 :]
+        rows = tensor.shape[axis] // batch
         found.append(
             Slot(
                 name=name,
                 shape=tensor.shape,
                 dtype=tensor.dtype,
                 is_target=name == graph.target or name in targets,
-                sample_shape=tensor.shape[1:] if rows == 1 else (rows, *tensor.shape[1:]),
+                sample_shape=each if rows == 1 else (rows, *each),
+                batch_axis=axis,
                 limit=limit_of(uses, {name}, tensor.shape) if tensor.dtype is DType.I32 else None,
                 may_miss=missing_of(uses, {name}, tensor.shape) if tensor.dtype is DType.F32 else (),
                 takes_any_range=tensor.dtype is DType.F32 and is_scaled(uses, {name}),

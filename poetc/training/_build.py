@@ -451,5 +451,6 @@ def _finish(
         gradients={n: g for n, g in sorted(gradients.items()) if g in tensors},  # others are never stored
         zero_gradients=tuple(sorted(zero_gradients)),
         updates=dict(sorted(updates.items())),
+        facts=tuple(f for f in graph.facts if f.kind == "batch axis" and f.subject in inputs),
         options={name: value for name, value in sorted(asdict(options).items()) if value not in (None, ())},
     )

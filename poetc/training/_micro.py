@@ -43,8 +43,17 @@ def micro_batch_of(whole: Graph, count: int) -> int:
 
 
 def batch_of(graph: Graph) -> int | None:
-    """The leading dimension of the first input that has one."""
-    return next((graph.tensors[i].shape[0] for i in graph.inputs if graph.tensors[i].shape), None)
+    """The length of the axis of samples in the first input that has axes: the first one, but for a fact."""
+    for name in graph.inputs:
+        if shape := graph.tensors[name].shape:
+            return shape[batch_axis_of(graph, name)]
+    return None
+
+
+def batch_axis_of(graph: Graph, name: str) -> int:
+    """The axis of the samples in an input or output."""
+    fact = graph.fact("batch axis", name)
+    return 0 if fact is None else int(fact.value)
 
 
 def cut_of(name: str, whole: TensorType, part: TensorType, count: int) -> Cut | None:

@@ -137,3 +137,46 @@ def test_gaps_in_a_table_are_filled_by_the_model(tmp_path: Path, poetc: Run) -> 
     session = onnxruntime.InferenceSession(str(CASES / "nan_where.onnx"), providers=["CPUExecutionProvider"])
     (wanted,) = session.run(None, {"x": x})
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-5)
+
+
+def _speech(path: Path, steps: int, samples: int, *, is_time_first: bool) -> Path:
+    """An LSTM over [steps, samples, 2] and a product; else the same over [samples, steps, 2]."""
+    random = np.random.default_rng(4)
+    shapes = {"w": (1, 12, 2), "r": (1, 12, 3), "v": (3, 4)}
+    weights = {name: random.normal(0, 0.5, shape).astype(np.float32) for name, shape in shapes.items()}
+    turned = not is_time_first
+    nodes = [
+        *[helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2])] * turned,
+        helper.make_node("LSTM", ["t" if turned else "x", "w", "r"], ["h"], hidden_size=3),
+        helper.make_node("Squeeze", ["h", "one"], ["s"]),
+        helper.make_node("MatMul", ["s", "v"], ["u" if turned else "y"]),
+        *[helper.make_node("Transpose", ["u"], ["y"], perm=[1, 0, 2])] * turned,
+    ]
+    given = [samples, steps, 2] if turned else [steps, samples, 2]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, given)], [onnx.ValueInfoProto(name="y")],
+        [numpy_helper.from_array(a, n) for n, a in {**weights, "one": np.array([1])}.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_samples_may_lie_along_the_second_axis(tmp_path: Path, poetc: Run, steps: int) -> None:
+    """Data are samples first; trained weights are those of the model that takes them so. Four steps look like four
+    samples."""
+    random = np.random.default_rng(0)
+    x, labels = random.standard_normal((8, steps, 2)).astype(np.float32), random.integers(1, 4, (8, steps // 2))
+    np.savez(tmp_path / "d.npz", x=x, y=labels)
+    rows = []
+    for is_time_first in (True, False):
+        model = _speech(tmp_path / "m.onnx", steps, 4, is_time_first=is_time_first)
+        data = tmp_path / "d.npz"
+        ended = _train(poetc, tmp_path, model, data, "--loss", "ctc", "--validation", data)
+        assert ended.code == 0, ended.err
+        order = "[steps, batch, classes] (a run shows" if is_time_first else "[batch, steps, classes]"
+        assert f"taken as {order}" in ended.err
+        rows.append((ended.json["before"]["loss"], ended.json["epochs"][0]["loss"]))
+        rows.append(ended.json["epochs"][0]["validation_loss"])
+    assert rows[0] == pytest.approx(rows[2], rel=1e-6)
+    assert rows[1] == pytest.approx(rows[3], rel=1e-6)

@@ -5,10 +5,10 @@ Training reads them from the graph, options override them, and `poetc analyze --
 
 from __future__ import annotations
 
-from poetc.frontend.facts import class_axis, fixed_tensors, folded_norms, probabilities
+from poetc.frontend.facts import batch_axis, class_axis, fixed_tensors, folded_norms, probabilities
 from poetc.graph import Fact, Graph
 
-_OF_GRAPHS = (probabilities.find, class_axis.find)
+_OF_GRAPHS = (probabilities.find, class_axis.find, batch_axis.find)
 
 
 def find(graph: Graph, known: frozenset[str] = frozenset(), folded: int = 0) -> tuple[Fact, ...]:

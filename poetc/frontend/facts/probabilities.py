@@ -75,7 +75,7 @@ def axis_of_sum_one(array: Array) -> int | None:
 
 def of_batch(graph: Graph, name: str, inputs: Mapping[str, Array]) -> int | None:
     """`axis_of_sum_one` of output `name` for a batch of the user's; None too where it cannot be computed here."""
-    output = run(graph, _needed(graph, [name]), inputs).get(name)
+    output = run(graph, needed(graph, [name]), inputs).get(name)
     return None if output is None else axis_of_sum_one(output)
 
 
@@ -181,7 +181,7 @@ def _sum_axis(made_by: Mapping[str, Operator], op: Operator, inputs: list[_Range
 def _probed(graph: Graph, names: list[str]) -> dict[str, int]:
     """The axis of sum one of those outputs that show one at random inputs, whatever the inputs."""
     names = [n for n in names if may_be(graph, n)]
-    operators = _needed(graph, names)
+    operators = needed(graph, names)
     if not operators:
         return {}
     random = np.random.default_rng(0)
@@ -200,7 +200,7 @@ def _probed(graph: Graph, names: list[str]) -> dict[str, int]:
     return found
 
 
-def _needed(graph: Graph, names: list[str]) -> list[Operator]:
+def needed(graph: Graph, names: list[str]) -> list[Operator]:
     """The operators that make `names`; none where they would compute too much."""
     needed, operators = set(names), []
     for op in reversed(graph.operators):
