@@ -8,7 +8,8 @@ import os
 import resource
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -42,9 +43,24 @@ def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
             click.echo(json.dumps(finite(document), allow_nan=False))
         except OSError as full:
             code, message = describe(full)
+    elif isinstance(error, PoetcError) and "--quiet" not in arguments and error.details.get("ways"):
+        click.echo(f"{_ways(error.details)}\n", err=True)
     label = "interrupted" if code == INTERRUPTED else f"error: {message}"
     click.echo(f"poetc: {label}", err=True)
     return code
+
+
+def _ways(details: Mapping[str, Any]) -> str:
+    """The table of options that change a training which does not fit."""
+    from poetc.cli._text import size, table
+
+    budget, rows = details["budget_bytes"], [("as it is", "no", size(details["min_budget_bytes"]), "")]
+    for way in details["ways"]:
+        least = way["least_bytes"]
+        if way["refused"] is None and least is not None:
+            fits = "yes" if least <= budget else "no"
+            rows.append((way["options"], fits, size(least), size(way["keep_all_peak_bytes"])))
+    return table(("option", f"fits in {size(budget)}", "least RAM", "keep-all RAM"), rows)
 
 
 def describe(error: BaseException) -> tuple[int, str]:

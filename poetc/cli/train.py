@@ -95,11 +95,9 @@ def _request(
     from poetc.commands.train import TrainRequest
 
     recorded = {**options, "model": str(model)}
-    missing = [f"--{name}" for name in ("data", "epochs") if options[name] is None]
-    if missing:
-        raise UsageError(
-            f"{' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} missing (see poetc train --help)"
-        )
+    if options["data"] is None:  # without --epochs the data are looked at first
+        more = "--data and --epochs are" if options["epochs"] is None else "--data is"
+        raise UsageError(f"{more} missing (see poetc train --help)")
     mine = {name: options.pop(name) for name in (option.name for option in (*DATA, *RUN))}
     mine["texts"] = {option.name: mine.pop(option.name) for option in TEXT}
     if model.is_dir():

@@ -7,13 +7,12 @@ The band has every number at the low end and at the high end.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from poetc import passes, training
+from poetc import passes
 from poetc.artifact import Artifact
 from poetc.commands.analyze import Analyzed, of_least_ram
 from poetc.commands.band import ENDS, SECTIONS, priced_as
@@ -24,12 +23,11 @@ from poetc.commands.programs import predicted_sizes
 from poetc.commands.requests import (
     ModelRequest,
     SolveRequest,
-    prepared,
-    read_model,
     streams_of,
     training_graph,
     with_any_weights,
 )
+from poetc.commands.saving import MOST_OPERATORS, WAY_SEARCH_S, constant_bytes, search_share_s, ways_to_save
 from poetc.commands.solve import guesses_of, wear_of
 from poetc.datasets import BatchFunction, open_source, slots_of
 from poetc.devices import DeviceProfile, build_problem, list_profiles, load_profile
@@ -37,7 +35,7 @@ from poetc.devices.modelled import End, at_end
 from poetc.devices.units import parse_battery
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
-from poetc.graph import Graph, Role, TrainingGraph
+from poetc.graph import TrainingGraph
 from poetc.planning import Planner, Solution, ram_bytes
 from poetc.planning.inference import alone_problem
 from poetc.planning.streaming import Streaming
@@ -46,14 +44,7 @@ from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack
 SEARCH_S = 3.0  # for the smallest RAM, and again with streamed operands
 SLOWER = 1.05  # of the time without recomputing or paging: the good budget is the smallest within this
 WORTH_STREAMING = 0.95  # of the smallest RAM without streamed operands
-WAYS_S = 12.0  # for the table of ways, after which the others are left out
-WAY_SEARCH_S = 0.3  # for the smallest RAM of each way, and of each board
 GOOD_SEARCH_S = 1.0  # for the good budget
-LARGE_TIMES = 4.0  # as much for steps of more than MOST_OPERATORS
-MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searched for, and few ways are tried
-RANK = 8
-
-Changes = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +110,7 @@ def estimate(request: EstimateRequest, known: Analyzed, progress: Progress = sil
         "training_to_inference": budgets[-1]["ram_bytes"] / inference,
         "largest_batch": _largest_batch(request.model, known, progress),
         "least_without_streams_bytes": None if plain is None else ram_bytes(plain.problem, plain.plan),
-        "ways": list(_ways(request.model, known, progress)),
+        "ways": list(ways_to_save(SolveRequest(model=request.model), known.profile, known.problem, progress)),
     }
 
 
@@ -141,16 +132,12 @@ def _least(plain: Solution | None, known: Analyzed) -> Solution | None:
 def _good(request: ModelRequest, known: Analyzed) -> Solution | None:
     """The smallest RAM that is found for a step at most 5 % longer than without recomputing or paging."""
     limited = replace(known.problem, deadline_ns=math.floor(SLOWER * known.problem.compute_once_ns))
-    search_s = _search_s(known.problem, GOOD_SEARCH_S)
+    search_s = search_share_s(known.problem, GOOD_SEARCH_S)
     planner = SolveRequest(model=request).planner(
         search_s, offers=offers_of(known.step, known.profile, known.problem, None)
     )
     search = planner.search_ram(limited, search_s)
     return of_least_ram(planner, limited, search)
-
-
-def _search_s(problem: Problem, usual_s: float) -> float:
-    return LARGE_TIMES * usual_s if len(problem.operators) > MOST_OPERATORS else usual_s
 
 
 # --- one budget -------------------------------------------------------------------------------------------------------
@@ -217,11 +204,6 @@ def solution_step(step: TrainingGraph, solution: Solution) -> TrainingGraph:
 
 def _streams(solution: Solution) -> bool:
     return any(op.cut for op in solution.problem.operators)
-
-
-def constant_bytes(step: TrainingGraph) -> int:
-    """Frozen weights and other constants: in flash on a microcontroller, in the program's file elsewhere."""
-    return sum(t.size_bytes for t in step.tensors.values() if t.role is Role.CONSTANT)
 
 
 class _AtEnd:
@@ -306,72 +288,6 @@ def _last_within(limit: int, need: Callable[[int], int]) -> int:
         slope = (known[b] - known[a]) / (b - a) or 1.0
         guess = min(max(math.floor(a + (limit - known[a]) / slope), low + 1), high - 1)
     return low
-
-
-# --- ways to save -----------------------------------------------------------------------------------------------------
-
-
-def _ways(request: ModelRequest, known: Analyzed, progress: Progress) -> Iterator[dict[str, Any]]:
-    """A row for each option that changes the training; `refused`: why the model does not take it."""
-    graph, stop_at = read_model(with_any_weights(request)), time.monotonic() + WAYS_S
-    batch = training.batch_of(graph)
-    for name, options, changes in _offers(request, batch, is_large=len(known.problem.operators) > MOST_OPERATORS):
-        row: dict[str, Any] = {"name": name, "options": options, "refused": None}
-        if time.monotonic() > stop_at:
-            yield {**row, "refused": f"left out: the others took {WAYS_S:g} s"}
-            continue
-        progress(f"estimating {options}")
-        try:
-            yield {**row, **_way(replace(request, training=replace(request.training, **changes)), graph, known)}
-        except PoetcError as error:
-            yield {**row, "refused": str(error).split("; ")[0]}
-
-
-def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, Changes]]:
-    """Name, options and changed fields of every way that the request does not take yet."""
-    options = request.training
-    adapters = {"train": "all", "lora": (str(RANK),)}
-    precision = training.PRECISIONS[options.precision]
-    if not options.lora and training.Adapter in precision.updates:
-        yield "adapters", f"--lora {RANK}", adapters
-        if not options.frozen or options.frozen == "f32":
-            yield "adapters, frozen weights in 8 bits", f"--lora {RANK} --frozen int8", {**adapters, "frozen": "int8"}
-    if options.train == "all" and not options.lora:
-        yield "the last layer", "--train last:1", {"train": "last:1"}
-        if is_large:
-            return
-        yield "the last two layers", "--train last:2", {"train": "last:2"}
-    if options.saved in ("exact", "off") and not precision.narrow:
-        yield "saved tensors in 8 bits", "--saved int8", {"saved": "int8"}
-    if not precision.narrow and not options.lora:
-        for other in training.PRECISIONS.values():
-            if other.is_integer and not other.reads_codes:
-                yield other.help, f"--precision {other.name}", {"precision": other.name}
-    if batch is not None and batch > 1 and options.micro_batches == 1:
-        yield "one sample at a time", f"--micro-batches {batch}", {"micro_batches": batch}
-
-
-def _way(request: ModelRequest, graph: Graph, known: Analyzed) -> dict[str, Any]:
-    def load(wanted: ModelRequest) -> Graph:
-        whole = graph if wanted.rows is None else read_model(with_any_weights(wanted))
-        return prepared(whole, wanted.training)
-
-    _, step = training_graph(request, load)
-    problem = build_problem(step, known.profile, budget_bytes=0)
-    offers = offers_of(step, known.profile, problem, None)
-    search_s = _search_s(problem, WAY_SEARCH_S)
-    search = SolveRequest(model=request).planner(search_s, offers=offers).search_ram(problem, search_s)
-    trained = sum(
-        step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER
-    )
-    return {
-        "trained_parameters": trained,
-        "keep_all_peak_bytes": keep_all_peak_bytes(problem),
-        "least_bytes": search.found.ram_bytes,
-        "constant_bytes": constant_bytes(step),
-        "time_ns": problem.compute_once_ns,
-        "energy_pj": problem.compute_once_pj,
-    }
 
 
 # --- every board ------------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from poetc.commands.requests import (
     training_graph,
     ways_of,
 )
+from poetc.commands.saving import with_ways
 from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_bytes, life_steps, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.devices.reuse import parts_for_cache, working_set_bytes
@@ -92,7 +93,12 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
                 return solve(replace(request, log=None, events=SearchLog(file)), progress)
         except OSError as error:
             raise UsageError(f"--log {request.log}: {(error.strerror or str(error)).lower()}") from error
-    return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
+    try:
+        return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
+    except InfeasibleError as error:
+        if request.is_problem or request.is_best or "min_budget_bytes" not in error.details:
+            raise
+        raise with_ways(request, error, progress) from None
 
 
 def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Artifact], progress: Progress) -> Artifact:

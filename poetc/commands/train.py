@@ -92,7 +92,7 @@ class TrainRequest:
     source: SolveRequest | Path
     data: str
     out: Path
-    epochs: int
+    epochs: int | None  # None: the data are looked at, and the number is asked for
     validation: str | None = None
     validation_split: float | None = None
     seed: int = 0
@@ -278,6 +278,9 @@ def _train(
     batches = data.batches(request)
     if batches.remark():
         note(f"{batches.source.where}: {batches.remark()}")
+    if request.epochs is None:
+        steps = "" if batches.count is None else f"; an epoch of these data is {batches.count} steps of {batches.rows}"
+        raise UsageError(f"--epochs is missing{steps}")
     identity = data.identity()
     if not request.resume:
         measure.require_compiler()  # before hours of solving, not after them
@@ -442,7 +445,7 @@ def _go_on(request: TrainRequest, checkpoint: Checkpoint, batches: int | None, n
         note(
             f"--epochs {request.epochs}: {request.schedule} lasts as long as the training, so its curve is stretched"
             f" from {before['epochs']} epochs, and the rate jumps. For a curve of its own from here, give its steps:"
-            f" --schedule cosine:steps={max(1, request.epochs * batches - step)}"
+            f" --schedule cosine:steps={max(1, (request.epochs or 1) * batches - step)}"
         )
     _write_record(request, schedule_from)
     return schedule_from

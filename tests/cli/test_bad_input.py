@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -346,7 +347,8 @@ def test_transfers_that_cannot_overlap_name_the_option(poetc: Run, model: Path, 
 
 def test_limits_that_cannot_work_name_their_option_and_what_to_do(poetc: Run, model: Path, tmp_path: Path) -> None:
     options = ("solve", model, "--batch", "2", "--device", "stm32f746", "-o", tmp_path / "out")
-    one_line(poetc(*options, "-b", "6kB"), 4, "; raise --budget; at its peak")
+    ended = poetc(*options, "-b", "6kB", "--optimizer", "adam", "--no-paging", "--quiet")
+    one_line(ended, 4, "; raise --budget; at its peak", "; no single option that was tried fits")
     one_line(poetc(*options, "-b", "60%", "--deadline", "1ns"), 4, "--deadline 1ns cannot be met", "takes 37.08 ms")
     problem = replace(training_problem(Random(1), 4), deadline_ns=1)
     (path := tmp_path / "p.json").write_bytes(problem_to_json(problem))
@@ -452,3 +454,15 @@ def test_a_damaged_bundle_is_to_be_bundled_again(poetc: Run, solved: Solved, out
     one_line(poetc("report", out), 2, "plan.json: missing; run poetc bundle again")
     (out / "summary.json").write_text("{")
     one_line(poetc("report", out), 2, "summary.json: damaged; run poetc bundle again")
+
+
+def test_options_that_would_fit_are_named_where_the_budget_does_not(poetc: Run, model: Path, tmp_path: Path) -> None:
+    """In the message and in a table."""
+    options = ("solve", model, "--batch", "4", "--device", "stm32f746", "--no-paging", "-b", "230kB")
+    ended = poetc(*options, "--optimizer", "adam", "--time-limit", "6", "-o", tmp_path / "out")
+    assert ended.code == 4, ended.err
+    *table, said = ended.err.splitlines()
+    assert re.search(r"; it fits with --optimizer sgd \(2\d{5} bytes\), or --train last:1 \(59584 bytes\)", said)
+    rows = {line[: line.index("  ")]: line.split()[-5:-4] for line in table if "  " in line}
+    assert {"as it is", "--micro-batches 4", "--batch 2", "--train last:2", "--saved int8"} <= set(rows)
+    assert rows["--optimizer sgd"] == ["yes"] and rows["--batch 2"] == ["no"]

@@ -1,0 +1,160 @@
+"""Options that change a training so that it needs less RAM, each with the numbers of the training that it makes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from poetc import training
+from poetc.commands.encodings import offers_of
+from poetc.commands.requests import (
+    ModelRequest,
+    SolveRequest,
+    paging_of,
+    prepared,
+    problem_of,
+    read_model,
+    training_graph,
+    with_any_weights,
+)
+from poetc.devices import DeviceProfile, build_problem, load_profile
+from poetc.errors import InfeasibleError, PoetcError
+from poetc.events import Progress, silent
+from poetc.graph import Graph, Role, TrainingGraph
+from poetc.ops.optimizers import OPTIMIZERS
+from poetc.planning import ENGINE
+from poetc.scheduling import Paging, Problem, keep_all_peak_bytes
+
+WAYS_S = 12.0  # of processor time for the table of ways, after which the others are left out
+WAY_SEARCH_S = 0.3  # for the smallest RAM of each way, and of each board
+LARGE_TIMES = 4.0  # as much for steps of more than MOST_OPERATORS
+MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searched for, and few ways are tried
+RANK = 8
+WAYS_OF_ERROR_S = 6.0  # the same, behind an infeasible budget
+SEARCH_OF_ERROR_S = 0.1  # for each of them
+_WAY = ("name", "options", "least_bytes", "keep_all_peak_bytes", "refused")
+
+
+def search_share_s(problem: Problem, usual_s: float) -> float:
+    """Seconds of a search for the least RAM: more of them for a large step."""
+    return LARGE_TIMES * usual_s if len(problem.operators) > MOST_OPERATORS else usual_s
+
+
+def constant_bytes(step: TrainingGraph) -> int:
+    """Frozen weights and other constants: in flash on a microcontroller, in the program's file elsewhere."""
+    return sum(t.size_bytes for t in step.tensors.values() if t.role is Role.CONSTANT)
+
+
+def ways_to_save(
+    request: SolveRequest,
+    profile: DeviceProfile,
+    problem: Problem,
+    progress: Progress = silent,
+    *,
+    limit_s: float = WAYS_S,
+    search_s: float = WAY_SEARCH_S,
+) -> Iterator[dict[str, Any]]:
+    """A row for each option that changes the training; `refused`: why the model does not take it.
+
+    `problem`: the step as it is. Every search takes `search_s`; after `limit_s` the other options are left out.
+    """
+    model = request.model
+    graph, stop_at = read_model(with_any_weights(model)), time.process_time() + limit_s
+
+    def load(wanted: ModelRequest) -> Graph:
+        is_read = wanted.rows is None and wanted.batch == model.batch
+        return prepared(graph if is_read else read_model(with_any_weights(wanted)), wanted.training)
+
+    is_large = len(problem.operators) > MOST_OPERATORS
+    for name, options, changed in _offers(model, training.batch_of(graph), is_large=is_large):
+        row: dict[str, Any] = {"name": name, "options": options, "refused": None}
+        if time.process_time() > stop_at:
+            yield {**row, "refused": f"left out: the others took {limit_s:g} s"}
+            continue
+        progress(f"estimating {options}")
+        try:
+            yield {**row, **_way(replace(request, model=changed), load, profile, search_s)}
+        except PoetcError as error:
+            yield {**row, "refused": str(error).split("; ")[0]}
+
+
+def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, ModelRequest]]:
+    """Name, options and the changed request of every way that the request does not take yet."""
+    options = request.training
+    precision = training.PRECISIONS[options.precision]
+
+    def with_(**changes: Any) -> ModelRequest:
+        return replace(request, training=replace(options, **changes))
+
+    if not is_large:
+        if batch is not None and batch > 1 and options.micro_batches == 1:
+            yield "one sample at a time", f"--micro-batches {batch}", with_(micro_batches=batch)
+        if request.batch is not None and request.batch > 1:
+            half = request.batch // 2
+            yield "half the batch", f"--batch {half}", replace(request, batch=half)
+        if options.optimizer != "sgd":
+            own = {option.name: option.default for option in _options_of(options)}
+            yield "no state of the optimizer", "--optimizer sgd", with_(optimizer="sgd", **own)
+    if options.train == "all" and not options.lora:
+        yield "the last layer", "--train last:1", with_(train="last:1")
+        if not is_large:
+            yield "the last two layers", "--train last:2", with_(train="last:2")
+    adapters = {"train": "all", "lora": (str(RANK),)}
+    if not options.lora and training.Adapter in precision.updates:
+        yield "adapters", f"--lora {RANK}", with_(**adapters)
+        if not options.frozen or options.frozen == "f32":
+            changed = with_(**adapters, frozen="int8")
+            yield "adapters, frozen weights in 8 bits", f"--lora {RANK} --frozen int8", changed
+    if options.saved in ("exact", "off") and not precision.narrow and not is_large:
+        yield "saved tensors in 8 bits", "--saved int8", with_(saved="int8")
+    if not precision.narrow and not options.lora and not is_large:
+        for other in training.PRECISIONS.values():
+            if other.is_integer and not other.reads_codes:
+                yield other.help, f"--precision {other.name}", with_(precision=other.name)
+
+
+def _options_of(options: Any) -> Iterator[Any]:
+    """The options of the optimizer that plain descent does not take."""
+    kept = {option.name for option in OPTIMIZERS["sgd"].options}
+    return (option for option in OPTIMIZERS[options.optimizer].options if option.name not in kept)
+
+
+def _way(
+    request: SolveRequest, load: Callable[[ModelRequest], Graph], profile: DeviceProfile, search_s: float
+) -> dict[str, Any]:
+    _, step = training_graph(request.model, load)
+    paging = paging_of(request, profile) if request.paging else Paging.NONE
+    problem = build_problem(step, profile, budget_bytes=0, paging=paging)
+    offers = offers_of(step, profile, problem, paging)
+    search_s = search_share_s(problem, search_s)
+    search = replace(request, solver=ENGINE, events=None).planner(search_s, offers=offers).search_ram(problem, search_s)
+    trained = sum(
+        step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER
+    )
+    return {
+        "trained_parameters": trained,
+        "keep_all_peak_bytes": keep_all_peak_bytes(problem),
+        "least_bytes": search.found.ram_bytes,
+        "constant_bytes": constant_bytes(step),
+        "time_ns": problem.compute_once_ns,
+        "energy_pj": problem.compute_once_pj,
+    }
+
+
+def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress) -> InfeasibleError:
+    """`error` with the options that would need less RAM: in its details all of them, in its message those that fit."""
+    step = training_graph(request.model)[1]
+    profile = load_profile(request.model.device)
+    problem = problem_of(request, step, profile)
+    limit_s = min(WAYS_OF_ERROR_S, request.options.time_limit_s)
+    ways = list(ways_to_save(request, profile, problem, progress, limit_s=limit_s, search_s=SEARCH_OF_ERROR_S))
+    budget = error.details["budget_bytes"]
+    known = [way for way in ways if way["refused"] is None and way["least_bytes"] is not None]
+    fitting = [way for way in known if way["least_bytes"] <= budget]
+    advice = "no single option that was tried fits, without streamed operands"
+    if fitting:
+        advice = "it fits with " + ", or ".join(f"{w['options']} ({w['least_bytes']} bytes)" for w in fitting[:3])
+    details = {**error.details, "ways": [{k: w.get(k) for k in _WAY} for w in ways]}
+    return InfeasibleError(f"{error}; {advice}", details=details)
