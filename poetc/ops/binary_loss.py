@@ -1,6 +1,6 @@
 """Losses of classes that are present or not, each by itself: the cross-entropy of a sigmoid, weighted and focal.
 
-`pos_weight` weighs what is present, as in PyTorch's BCEWithLogitsLoss; focal loss is that of Lin et al. 2017.
+`pos_weight` weighs positive targets, as in PyTorch's BCEWithLogitsLoss; focal loss is that of Lin et al. 2017.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def _parts(op: Bound, x: Any, t: Any) -> tuple[Any, Any, Any, Any]:
 class BceWithLogits(Pointwise):
     kind = "BceWithLogits"
     summary = (
-        "Mean of -(w · t · log p + (1 - t) · log(1 - p)), p = sigmoid(x), t the target in [0, 1], w its pos_weight; "
-        "times (1 - p)^gamma of t, and alpha; axis"
+        "Mean of -(w · t · log p + (1 - t) · log(1 - p)), p = sigmoid(x), target t in [0, 1]; "
+        "pos_weight, axis, gamma, alpha"
     )
     symbol = "poetc_op_bce_with_logits"
     flops = 25

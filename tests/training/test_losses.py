@@ -149,7 +149,7 @@ def test_weights_of_what_is_present() -> None:
     step = build(network(), TrainingOptions(loss="bce", class_weights=(1.0, 2.0, 3.0, 4.0)))
     (op,) = [op for op in step.operators if op.kind == "BceWithLogits"]
     assert (op.attributes["pos_weight"], op.attributes["axis"]) == ((1.0, 2.0, 3.0, 4.0), 1)
-    assert any("--class-weights weighs what is present, along axis 1" in note for note in step.notes)
+    assert any("--class-weights weighs positive targets, along axis 1" in note for note in step.notes)
     with pytest.raises(UsageError, match=r"--class-weights: 2 weights .*takes one, or one for each of 4 columns along"):
         build(network(), TrainingOptions(loss="bce", class_weights=(1.0, 2.0)))
     with pytest.raises(UsageError, match="--label-smoothing: --loss auto means mse here"):

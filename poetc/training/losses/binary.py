@@ -1,4 +1,4 @@
-"""Losses of classes that are present or not, each by itself: cross-entropy of a sigmoid, and focal."""
+"""Losses of classes that are there or not, each by itself: cross-entropy of a sigmoid, and focal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOCAL_ALPHA = Option(
     values=Number(most=1.0),
     group="loss",
     default_text="both weigh 1",
-    help="Weight of what is present; 1 less that is the weight of what is absent.",
+    help="Weight of positive targets; 1 less that is the weight of the others.",
 )
 
 
@@ -41,7 +41,7 @@ def _plan(output: Output) -> LossPlan:
                 f"{output.loss} takes one, or one for each of {columns} columns along axis {axis}"
             )
         attributes |= {"pos_weight": weights, "axis": axis}
-        note += "; --class-weights weighs what is present" + (f", along axis {axis}" if len(weights) > 1 else "")
+        note += "; --class-weights weighs positive targets" + (f", along axis {axis}" if len(weights) > 1 else "")
     return LossPlan("BceWithLogits", source, TensorType(shape), attributes, note, of_probabilities=of_probabilities)
 
 
@@ -66,7 +66,7 @@ declare(
     ),
     Loss(
         name="binary-focal",
-        help="binary cross-entropy times (1 - p)^gamma (`--focal-gamma`), for what is seldom present (`--focal-alpha`)",
+        help="binary cross-entropy times (1 - p)^gamma (`--focal-gamma`), for rare positives (`--focal-alpha`)",
         target=_SHARE,
         plan=_plan,
         options=(FOCAL_GAMMA, FOCAL_ALPHA, CLASS_WEIGHTS),

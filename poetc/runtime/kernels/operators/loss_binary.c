@@ -1,7 +1,7 @@
-/* Cross-entropy of a sigmoid with weights of what is present, and focal loss (Lin et al. 2017), and their gradients.
+/* Cross-entropy of a sigmoid with weights of positive targets, and focal loss (Lin et al. 2017), and their gradients.
  *
  * One element with the target t has the loss balance * miss^gamma * entropy. With p = sigmoid(x) the miss is
- * p (1 - t) + (1 - p) t, and the entropy (1 - t) x + (1 + (w - 1) t) softplus(-x); w is the weight of its column. The
+ * p (1 - t) + (1 - p) t. The entropy is (1 - t) x + (1 + (w - 1) t) softplus(-x); w is the weight of its column. The
  * balance is alpha t + (1 - alpha) (1 - t), or 1 where alpha is below 0.
  *
  * Layout: predictions and targets are [before, columns, after].
