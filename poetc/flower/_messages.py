@@ -57,7 +57,8 @@ def trained(model: FleetModel, message: Message, result: Trained, state: Mapping
         )
         return Message(compat.fitres_to_recorddict(fit, keep_input=False), reply_to=message)
     (name,) = message.content.array_records
-    metrics = MetricRecord({"train_loss": result.loss, "num-examples": result.samples})
+    sent_bytes = sum(array.nbytes for array in arrays.values())
+    metrics = MetricRecord({"train_loss": result.loss, "sent_bytes": sent_bytes, "num-examples": result.samples})
     return Message(RecordDict({name: array_record(arrays), "metrics": metrics}), reply_to=message)
 
 

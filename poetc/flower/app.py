@@ -48,8 +48,8 @@ def client_app(
 
     A message's config, then the run config, may hold `local-epochs` (default 1), `learning-rate` (default: that of
     `poetc solve`) and `max-update-norm` (default: no limit). A reply holds the weights that training changes and no
-    others. It has the metrics `train_loss` or `eval_loss` and `eval_acc`, and `num-examples`. A fault is an error reply
-    of one line.
+    others. It has the metrics `train_loss` and `sent_bytes`, or `eval_loss` and `eval_acc`, and `num-examples`. A fault
+    is an error reply of one line.
     """
     participants = _Participants(directory, threads)
 

@@ -22,13 +22,14 @@ from flwr.server.workflow import DefaultWorkflow, SecAggPlusWorkflow
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.supercore.task_identity import TaskIdentity
 
+from poetc import artifact
 from poetc.artifact import Artifact
 from poetc.errors import UsageError
-from poetc.fleet import Participant, Trained, read_data, require_sound
+from poetc.fleet import FleetModel, Participant, Trained, read_data, require_sound
 from poetc.flower import CheckedFedAvg, FedAvgOfChanges, client_app, gateway_app, initial_arrays, train_config
 from poetc.flower._messages import array_record
 from poetc.graph import Array
-from tests.commands.trained import DIGITS
+from tests.commands.trained import DIGITS, solved_of
 from tests.fleet.conftest import Firmware
 from tests.support.fleet_board import BOARD, running
 from tests.support.flower_grid import InProcessGrid
@@ -91,9 +92,28 @@ def test_two_rounds_are_the_average_of_the_clients_own_training(digits: Artifact
     assert list(result.arrays) == list(weights)
     for name, array in result.arrays.items():
         np.testing.assert_allclose(array.numpy(), weights[name], atol=2e-6)
-    assert set(result.train_metrics_clientapp[2]) == {"train_loss"}
+    assert set(result.train_metrics_clientapp[2]) == {"train_loss", "sent_bytes"}
     sent = sum(a.nbytes + 128 for a in weights.values())  # with the head of an .npy file
     assert (grid.sent_bytes, grid.received_bytes) == (2 * CLIENTS * sent, 2 * CLIENTS * sent)
+
+
+def test_adapters_travel_alone_and_a_round_says_its_bytes(digits: Artifact, tmp_path: Path) -> None:
+    """Two clients with `--lora 2`: the server averages factors of the adapters, and sees no other weight."""
+    directory = tmp_path / "adapted.poetc"
+    artifact.write(solved_of(DIGITS, batch=16, lora=("2",)), directory, {})
+    app = client_app(directory, data_of, normalize="0..255", seed=1)
+    nodes = {100 + n: {"partition-id": n} for n in range(2)}
+    grid = InProcessGrid(dict.fromkeys(nodes, app), {"learning-rate": 0.02}, nodes)
+    result = start(grid, directory)
+    assert grid.errors == []
+    arrays = {name: array.numpy() for name, array in result.arrays.items()}
+    assert all(".lora_" in name for name in arrays) and arrays
+    sent = sum(array.nbytes for array in arrays.values())
+    assert 5 * sent < 4 * FleetModel.of(digits).elements
+    assert [result.train_metrics_clientapp[n]["sent_bytes"] for n in (1, 2)] == [sent, sent]
+    assert grid.sent_bytes == 2 * 2 * (sent + 128 * len(arrays))  # with the heads of .npy files
+    start_of = {name: array.numpy() for name, array in initial_arrays(directory).items()}
+    assert any((arrays[n] != start_of[n]).any() for n in arrays)
 
 
 def test_an_evaluation_has_the_metrics_of_flowers_examples(digits_directory: Path) -> None:
