@@ -68,7 +68,8 @@ Examples:
     "--round",
     "rounding",
     is_flag=True,
-    help="Round weights that the file keeps in fewer bits than float32. By default the command names them and stops.",
+    help="Round weights to the bits that the file has for them, 4-bit codes too, and state the error. By default codes"
+    " become floats, and narrower floats end the command.",
 )
 @click.option("--force", is_flag=True, help="Replace files that exist.")
 @_options.output_options

@@ -21,7 +21,7 @@ from poetc.frontend._blocked import with_plain_channels
 from poetc.frontend._exported import LeftOut, Parted, makers, restore
 from poetc.frontend._importer import our_dtype
 from poetc.frontend._new_head import NewHead, replace_head
-from poetc.frontend._node import Unsupported
+from poetc.frontend._node import Node, Unsupported
 from poetc.frontend._quantized_forms import is_quantized, with_floats
 from poetc.frontend._reading import (
     inlined,
@@ -32,6 +32,7 @@ from poetc.frontend._reading import (
     subgraphs,
     tensor_dtype,
 )
+from poetc.frontend._requantizing import recodable, recode
 from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._untying import Untied, untie
 from poetc.frontend._values import absent_value
@@ -87,6 +88,8 @@ class _Writer:
         changed: Iterable[str],
     ) -> None:
         self.quantized = quantized
+        self.coded: dict[str, Node] = {}
+        self.rounded: list[tuple[Array, Array]] = []  # numbers, and those that the file has for them
         self.source, self.graph, self.rounding, self.random_weights = source, graph, rounding, random_weights
         self.model = parse_model(source)
         self.notes: list[str] = []
@@ -96,6 +99,8 @@ class _Writer:
         if not quantized and is_quantized(self.model):
             self.model = inlined(self.model, source)
             moved = {graph.origins[n].tensor for n in changed if n in graph.origins}
+            self.coded = recodable(self.model, moved) if rounding else {}
+            moved -= self.coded.keys()
             if with_floats(self.model, source.parent, moved):
                 self.notes.append("the model's quantised activations are float numbers in the new file")
         if new_head is not None:
@@ -196,6 +201,12 @@ class _Writer:
     def _put(self, name: str, array: Array) -> None:
         origin = self.graph.origins[name]
         initializers = {t.name: t for t in self.model.graph.initializer}
+        if origin.tensor in self.coded:
+            self.written[name], parts = recode(self.model, self.source.parent, self.coded[origin.tensor], array)
+            self.rounded.append((array, self.written[name]))
+            for part, content in parts.items():
+                _fill(initializers[part], content)
+            return
         if origin.holder == "DequantizeLinear" and self.quantized:
             self.written[name] = self._set_integers(initializers[origin.tensor], array)
         elif origin.holder == "DequantizeLinear":
@@ -237,6 +248,8 @@ class _Writer:
         back = stored.astype(np.float32)
         if not np.isfinite(back).all() or (not self.rounding and not np.array_equal(back, array)):
             self.narrow.append(f"{name} ({dtype})")
+        if not np.array_equal(back, array):
+            self.rounded.append((np.asarray(array), back.reshape(array.shape)))
         _fill(tensor, stored)
         return back
 
@@ -313,6 +326,8 @@ class _Writer:
     def _refuse(self) -> None:
         if self.dequantized:
             self.notes.append(f"{_some(self.dequantized)}: integers behind DequantizeLinear before, now float numbers")
+        if self.rounded and not self.narrow:
+            self.notes.append(_rounding(self.rounded, len(self.coded)))
         if self.narrow:
             remedy = "do not fit in it" if self.rounding else "do not fit in it exactly; --round rounds them"
             raise UnsupportedModelError(
@@ -364,6 +379,22 @@ class _Writer:
             out.write_bytes(self.model.SerializeToString())
         except (EncodeError, ValueError):
             raise UsageError(f"{self.source}: with trained weights more than the 2 GB of an ONNX file") from None
+
+
+def _rounding(pairs: Sequence[tuple[Array, Array]], coded: int) -> str:
+    """The error of numbers in the file's precision."""
+    most = max(float(np.abs(a - b).max()) for a, b in pairs)
+    largest = max(float(np.abs(a).max()) for a, _ in pairs)
+    error, size = (sum(float(np.square(x.astype(np.float64)).sum()) for x in s) for s in _columns(pairs))
+    codes = f", {coded} of them in the codes of the file," if coded else ""
+    return (
+        f"{len(pairs)} weights{codes} are rounded: by {most:.3g} at most, {most / (largest or 1):.2%} of the largest"
+        f" number; {(error / (size or 1)) ** 0.5:.2%} of the numbers' root mean square"
+    )
+
+
+def _columns(pairs: Sequence[tuple[Array, Array]]) -> tuple[list[Array], list[Array]]:
+    return [a - b for a, b in pairs], [a for a, _ in pairs]
 
 
 def _in_training_mode(node: onnx.NodeProto) -> bool:

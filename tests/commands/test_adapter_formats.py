@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
+from onnx import numpy_helper
 
 from poetc import TrainingOptions, artifact
 from poetc.commands.export import ExportRequest, export_arrays
@@ -46,6 +49,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, artifact.Arti
         adapter_base=folder / "base.onnx",
     )
     export_arrays(solved, state, request)
+    found = export_arrays(solved, state, ExportRequest(out=folder / "rounded.onnx", rounding=True))
+    (folder / "note.txt").write_text(found["notes"][-1])
     return folder, solved, state
 
 
@@ -65,6 +70,47 @@ def test_onnxruntime_takes_the_adapter(tuned: tuple[Path, artifact.Artifact, dic
     adapter.Load(str(folder / "a.onnx_adapter"))
     options.add_active_adapter(adapter)
     assert np.abs(scores(folder / "base.onnx", options) - merged).max() < 1e-4 * size
+
+
+def test_merged_weights_in_the_codes_of_the_file(
+    tuned: tuple[Path, artifact.Artifact, dict[str, np.ndarray]], tmp_path: Path
+) -> None:
+    """Four bits again, with the error that the note states; onnxruntime computes with them."""
+    folder, solved, state = tuned
+    found = re.search(r"14 of them in the codes of the file, are rounded: by ([\d.e-]+) at most", note := _note(folder))
+    assert found and re.search(r"[\d.]+% of the numbers' root mean square", note)
+    whole, coded, plain = (onnx.load(folder / f"{n}.onnx") for n in ("merged", "rounded", "m"))
+    assert [n.op_type for n in coded.graph.node] == [n.op_type for n in plain.graph.node]
+    assert coded.ByteSize() == plain.ByteSize() < 0.3 * whole.ByteSize()
+    floats = {t.name: numpy_helper.to_array(t) for t in whole.graph.initializer}
+    makers = {o: n for n in whole.graph.node for o in n.output}
+    most, products = 0.0, [n for n in coded.graph.node if n.op_type == "MatMulNBits"]
+    for node in products:
+        product = makers[makers[node.output[0]].input[0]]  # behind an Identity
+        turned = makers.get(product.input[1])
+        if turned is not None and turned.input[0] in floats:  # else it has no adapter
+            most = max(most, float(np.abs(_numbers(coded, node) - floats[turned.input[0]]).max()))
+    assert len(products) >= 14 and most == pytest.approx(float(found[1]), rel=0.01)
+    exact, rounded = scores(folder / "merged.onnx"), scores(folder / "rounded.onnx")
+    assert 0 < np.abs(rounded - exact).max() < 0.5 * np.abs(scores(folder / "m.onnx") - exact).max()
+    export_arrays(
+        solved,
+        {n: np.zeros_like(a) for n, a in state.items()},
+        ExportRequest(out=tmp_path / "same.onnx", rounding=True),
+    )
+    assert (tmp_path / "same.onnx").read_bytes() == (folder / "m.onnx").read_bytes(), "no code changes without need"
+
+
+def _note(folder: Path) -> str:
+    return (folder / "note.txt").read_text()
+
+
+def _numbers(model: onnx.ModelProto, node: onnx.NodeProto) -> np.ndarray:
+    """[N, K] of a MatMulNBits of 4 bits without zero points."""
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    codes, scales = held[node.input[1]], held[node.input[2]]
+    numbers = np.stack([codes & 15, codes >> 4], -1).reshape(*codes.shape[:2], -1).astype(np.float32) - 8
+    return (numbers * scales.reshape(len(codes), -1, 1).astype(np.float32)).reshape(len(codes), -1)
 
 
 def test_the_gguf_adapter_added_to_the_weights_of_the_gguf_model(
