@@ -30,6 +30,7 @@ from poetc.scheduling import (
     movable_state,
     on_store,
     stored_state,
+    unchanged_state,
 )
 from poetc.scheduling.schedule import Status
 from poetc.scheduling.scope import ANY, Scope
@@ -68,10 +69,14 @@ class StatePlacement(Reduction[Placement]):
         return _roomier(problem) if self.mode == "auto" else problem
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
-        """All on the store, where most fits, and all in RAM. `solvers.PlacementSearch` proposes those between."""
+        """All on the store, where most fits; frozen state alone; and all in RAM.
+
+        `solvers.PlacementSearch` proposes those between.
+        """
         if found is not None and found.choices.state is not None:
             yield found.choices.state
         yield everything(problem)
+        yield unchanged_state(problem)
         yield frozenset()
 
     def fix(self, problem: Problem, choice: Placement) -> Problem:
@@ -231,7 +236,7 @@ class _OpenPlacement:
 
     def _at_once(self) -> None:
         """Something to show before orders are searched: with everything on the store, where it fits most easily."""
-        for placement in (everything(self.problem), frozenset[int]()):
+        for placement in (everything(self.problem), unchanged_state(self.problem), frozenset[int]()):
             first = solvers.at_once(self.reduction.fix(self.problem, placement), self.options)
             if first is not None:
                 once = cost_of_computing_once(self.problem)

@@ -21,7 +21,14 @@ from poetc.scheduling._packing import Lifetime, lifetimes_of, pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._queues import FROM_STORE, TO_STORE, Span, workspace_ends
 from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
-from poetc.scheduling._state import all_in_ram, movable_state, on_store, state_chains, stored_state
+from poetc.scheduling._state import (
+    all_in_ram,
+    movable_state,
+    on_store,
+    state_chains,
+    stored_state,
+    unchanged_state,
+)
 from poetc.scheduling._transfers import settled
 from poetc.scheduling._validation import validate_problem
 from poetc.scheduling.objective import Objective
@@ -128,6 +135,7 @@ __all__ = [
     "state_chains",
     "stored_state",
     "trace_of",
+    "unchanged_state",
     "validate_problem",
     "verify",
     "verify_parts",

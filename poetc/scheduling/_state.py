@@ -42,6 +42,14 @@ def movable_state(problem: Problem) -> tuple[tuple[int, ...], ...]:
     )
 
 
+def unchanged_state(problem: Problem) -> frozenset[int]:
+    """The state of `movable_state` that no operator changes, by its first versions: frozen weights.
+
+    On the store it has a copy for good. So it leaves RAM without a transfer, and nothing is written.
+    """
+    return frozenset(chain[0] for chain in movable_state(problem) if len(chain) == 1)
+
+
 def on_store(problem: Problem, first: Collection[int]) -> Problem:
     """The problem with some chains of `movable_state` placed on the store: those whose first versions are `first`.
 

@@ -17,14 +17,19 @@ from poetc.events import Progress, silent
 from poetc.planning import Planner, Solution, StatePlacement
 from poetc.scheduling import (
     ANY,
+    InPlace,
+    OperatorSpec,
     PageOut,
+    Paging,
     Problem,
     SolveOptions,
     Status,
+    TensorSpec,
     keep_all_peak_bytes,
     movable_state,
     on_store,
     stored_state,
+    unchanged_state,
     verify,
 )
 from poetc.solvers import PlacementSearch, min_budget
@@ -392,3 +397,48 @@ def test_what_is_left_for_a_schedule_is_of_the_time_limit(monkeypatch: pytest.Mo
         with pytest.raises(LimitError):
             solve(case(0)[0], SolveOptions(time_limit_s=limit_s))
         assert set(limits) == {min(0.1 * limit_s, 1.0)}
+
+
+def test_frozen_weights_on_the_store_and_trained_ones_in_ram_is_tried_first() -> None:
+    """A frozen weight has a copy on the store for good: it leaves RAM, and comes back, without a write."""
+
+    def tensor(name: str, size: int, *, is_state: bool = False, final: bool = False) -> TensorSpec:
+        paging = {"page_out_ns": 50 + size, "page_out_pj": 50 + size, "page_in_ns": size, "page_in_pj": size}
+        initial, last = "ram" if is_state else "", "ram" if final else ""
+        return TensorSpec(name=name, size_bytes=size, initial=initial, final=last, store_bytes=size, **paging)  # type: ignore[arg-type]
+
+    tensors = (
+        *(tensor(name, 4096, is_state=True, final=True) for name in ("w1", "w2")),
+        *(tensor(f"adapter{k}", 64, is_state=True) for k in range(4)),
+        *(tensor(f"adapter{k}.new", 64, final=True) for k in range(4)),
+        *(tensor(name, 64) for name in ("h", "y", "g")),
+    )
+    h, y, g = 10, 11, 12
+    layers = (
+        OperatorSpec(name="first", inputs=(0,), outputs=(h,), time_ns=10, energy_pj=10),
+        OperatorSpec(name="second", inputs=(1, h), outputs=(y,), time_ns=10, energy_pj=10),
+        OperatorSpec(name="back", inputs=(0, y), outputs=(g,), time_ns=10, energy_pj=10),
+    )
+    updates = tuple(
+        OperatorSpec(
+            name=f"update{k}",
+            inputs=(2 + k, g),
+            outputs=(6 + k,),
+            time_ns=1,
+            energy_pj=1,
+            recomputable=False,
+            in_place=(InPlace(input=2 + k, output=6 + k, required=True),),
+        )
+        for k in range(4)
+    )
+    problem = Problem(
+        name="tuned", operators=(*layers, *updates), tensors=tensors, budget_bytes=5000, paging=Paging.SYNC
+    )
+    assert unchanged_state(problem) == {0, 1}
+    search = PlacementSearch(problem, OPTIONS, math.inf, None)
+    next(search._stages)
+    assert search.best() == {0, 1} and search.raced[frozenset({0, 1})] < search.raced[search.everything]
+    schedule = search.schedule(frozenset({0, 1}))
+    assert schedule is not None
+    trace = verify(on_store(problem, {0, 1}), schedule)
+    assert (trace.page_outs, trace.written_bytes) == (0, 0) and trace.page_ins >= 2

@@ -23,6 +23,7 @@ from poetc.scheduling import (
     Status,
     movable_state,
     on_store,
+    unchanged_state,
 )
 from poetc.solvers.interface import ENGINE_NAME, ROUNDING, Event, Progress
 from poetc.solvers.model import Model
@@ -144,6 +145,9 @@ class PlacementSearch:
     def _all_stages(self) -> Iterator[bool]:
         self._race(frozenset(), None)
         self._race(self.everything, None)
+        frozen = unchanged_state(self.problem)
+        if frozen not in self.raced:
+            self._race(frozen, None)
         positions, found = single_cut_positions(self.model), dict[int, float]()
 
         def best() -> int:
