@@ -215,6 +215,12 @@ opinfo: setup-test ## PyTorch's own test suite of operators and modules, one ste
 	nice build/peers/opinfo/bin/python bench/peer_opinfo.py build/opinfo/cases --samples $(or $(SAMPLES),1)
 	nice $(BIN)/python -m bench.opinfo build/opinfo/cases --write $(BENCH_ARGS)
 
+.PHONY: decoders
+decoders: setup-test ## tiny language models of transformers through both exporters, beside PyTorch and onnxruntime
+	bench/setup_peers decoders
+	nice build/peers/decoders/bin/python bench/peer_decoders.py build/decoders
+	nice $(BIN)/python -m bench.decoders build/decoders
+
 .PHONY: fuzz-bounds
 fuzz-bounds: setup-test ## lower bounds beside the exhaustive optima of 2,000 random small problems (CASES=...)
 	$(BIN)/python -m bench.bounds --cases $(or $(CASES),2000) --jobs $(JOBS)

@@ -135,7 +135,7 @@ def _packed(numbers: Array, bits: int) -> Array:
     filled = np.zeros((len(numbers), -(-numbers.shape[1] // each) * each), np.uint8)
     filled[:, : numbers.shape[1]] = numbers
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.bitwise_or.reduce(filled.reshape(len(numbers), -1, each) << shifts, axis=2).astype(np.uint8)
+    return np.asarray(np.bitwise_or.reduce(filled.reshape(len(numbers), -1, each) << shifts, axis=2), np.uint8)
 
 
 def _unpacked(packed: Array, bits: int) -> Array:
