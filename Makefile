@@ -218,7 +218,7 @@ opinfo: setup-test ## PyTorch's own test suite of operators and modules, one ste
 .PHONY: decoders
 decoders: setup-test ## tiny language models of transformers through both exporters, beside PyTorch and onnxruntime
 	bench/setup_peers decoders
-	nice build/peers/decoders/bin/python bench/peer_decoders.py build/decoders
+	nice build/peers/decoders/bin/python -P bench/peer_decoders.py build/decoders
 	nice $(BIN)/python -m bench.decoders build/decoders
 
 .PHONY: fuzz-bounds

@@ -1,6 +1,6 @@
 """PyTorch's half of bench/decoders.py: tiny models of public architectures, through both exporters, with gradients.
 
-    build/peers/decoders/bin/python bench/peer_decoders.py FOLDER [NAME ...]
+    build/peers/decoders/bin/python -P bench/peer_decoders.py FOLDER [NAME ...]
 
 The architectures are those of transformers, the options those of the published configurations: tied tables, scaled
 rotary places, windows, norms of queries and keys. Widths are small and weights random. FOLDER gets

@@ -315,12 +315,12 @@ class Streaming:
         return tuple(self.roots[t] for t in (*op.inputs, *op.outputs))
 
     def is_state(self, t: int) -> bool:
-        """Whether it is there when the step begins and could lie on the store."""
+        """Whether it is there when the step begins and could lie on the store: state, or an input of the step."""
         tensor = self.problem.tensors[t]
-        role = self.graph.tensors[tensor.name].role
-        if tensor.initial != "store" and not self.moves_state:
+        is_given = self.graph.tensors[tensor.name].role in (Role.INPUT, Role.TARGET)
+        if tensor.initial != "store" and not self.moves_state and not is_given:
             return False
-        return tensor.initial != "" and role not in (Role.INPUT, Role.TARGET) and tensor.pageable
+        return tensor.initial != "" and tensor.pageable
 
     def alternatives(self, index: int, streamed: frozenset[int], *, is_priced: bool = True) -> tuple[OperatorSpec, ...]:
         """The operator with these tensors streamed, its windows larger and larger. Empty where that cannot be done.

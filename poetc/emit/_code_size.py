@@ -23,7 +23,7 @@ from poetc.emit._firmware import (
     port_sources,
 )
 from poetc.emit._module import Module, tables_bytes
-from poetc.program import Program, state_in_ram_bytes, streams_of
+from poetc.program import Program, inputs_on_store, state_in_ram_bytes, streams_of
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 
@@ -260,6 +260,7 @@ def firmware_size(
         if not name.startswith("ports/") or name.partition(":")[0] in ports
     }
     roots = main.kernels | ({"poetc_stream"} if any(streams_of(i) for i in main.instructions) else set())
+    roots |= {"poetc_session_fill"} if inputs_on_store(main) else set()
     kept = _reached(sections, roots | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
     total = dict.fromkeys((CODE, VARIABLES, INITIALISED), 0)
     for name in kept:

@@ -41,6 +41,7 @@ from poetc.program import (
     check_program,
     constants_image,
     initial_pages,
+    inputs_on_store,
     model_identity,
     pack_state,
     packed_pages,
@@ -278,6 +279,8 @@ def _check_fleet(program: Program, target: Target, board: Board | None) -> None:
         raise UsageError(f"--fleet: there is a serial line for firmware of the boards {known}")
     if any(page.slots > 1 for page in program.pages):
         raise UsageError("--fleet: some state lives on the store, where no gateway reaches it; solve with --state ram")
+    for given in inputs_on_store(program):
+        raise UsageError(f"--fleet: input {given.name!r} lies on the store, and is not read there; raise --budget")
     free = program.arena_bytes - align(program.state_bytes)
     if free < FRAME_BYTES:
         raise UsageError(f"--fleet: the arena has {free} bytes besides the state; a gateway needs {FRAME_BYTES}")

@@ -60,7 +60,7 @@ def _accessors(module: Module, program: Program) -> Iterator[dict[str, Any]]:
     for kind, bindings in (("in", all_inputs(program)), ("out", program.outputs)):
         names = accessor_names(module, program, kind, bindings)
         for binding in bindings:
-            row = {**_placed(binding), "identifier": names[binding.name], "direction": kind}
+            row = {**_given(binding), "identifier": names[binding.name], "direction": kind}
             if kind == "in" and binding.name in allowed:
                 row["limit"] = {k: v for k, v in asdict(allowed[binding.name]).items() if k != "parts"}
             yield row
@@ -73,6 +73,13 @@ def _typed(name: str, type: TensorType) -> dict[str, Any]:
 
 def _placed(binding: Binding) -> dict[str, Any]:
     return {**_typed(binding.name, binding.operand.type), "offset_bytes": binding.operand.offset_bytes}
+
+
+def _given(binding: Binding) -> dict[str, Any]:
+    """A tensor that the caller reaches in the arena; or an input on the store, which has a page instead."""
+    if binding.page is None:
+        return _placed(binding)
+    return {**_typed(binding.name, binding.operand.type), "offset_bytes": None, "page": binding.page}
 
 
 def _tensor(tensor: StateTensor, program: Program) -> dict[str, Any]:

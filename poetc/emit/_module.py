@@ -21,6 +21,7 @@ from poetc.program import (
     ProgramBundle,
     all_inputs,
     class_scores,
+    inputs_on_store,
     limits,
     missing,
     regions,
@@ -112,7 +113,8 @@ class Module:
         """Files of the runtime's core that not every emission has."""
         queues = ("poetc_queues.c",) if any(p.queues for p in self.programs) else ()
         streams = ("poetc_stream.c",) if any(streams_of(i) for p in self.programs for i in p.instructions) else ()
-        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams)
+        given = ("poetc_input.c",) if any(inputs_on_store(p) for p in self.programs) else ()
+        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams, *given)
 
     def constants_program(self) -> Program:
         """The one that has all the constants."""
@@ -254,8 +256,15 @@ def _program_header(module: Module, program: Program) -> list[str]:
     lines.append(f"extern const poetc_binding {name}_outputs[];")
     for kind, bindings in (("in", inputs), ("out", program.outputs)):
         for tensor, accessor in accessor_names(module, program, kind, bindings).items():
-            operand = next(b.operand for b in bindings if b.name == tensor)
-            lines += _accessor(accessor, tensor, operand)
+            binding = next(b for b in bindings if b.name == tensor)
+            if binding.page is None:
+                lines += _accessor(accessor, tensor, binding.operand)
+            else:
+                lines += [
+                    "",
+                    comment(f"{tensor} {list(binding.operand.type.shape)} is on the store: poetc_write_input"),
+                ]
+                lines.append(_define(f"{accessor.upper()}_PAGE", binding.page))
     return lines
 
 
@@ -328,6 +337,8 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
     if module.bundle is not None:
         pairs.append(("BUNDLE", f"(&{prefix}_bundle)"))
     buffer, rate = spare_block(main), module.learning_rate()
+    if any(inputs_on_store(p) for p in module.programs):
+        pairs.append(("STORE_INPUTS", "1"))
     if buffer is not None:
         pairs.append(("BUFFER_OFFSET", f"{buffer}u"))
     if module.schedule is not None and rate is not None:
@@ -555,11 +566,16 @@ def _bindings(name: str, program: Program) -> list[str]:
     lines: list[str] = []
     for kind, bindings in (("inputs", all_inputs(program)), ("outputs", program.outputs)):
         if bindings:
-            items = [
-                f"    {{{string(b.name)}, {b.operand.offset_bytes}u, {b.operand.type.size_bytes}u}}," for b in bindings
-            ]
+            items = [f"    {{{string(b.name)}, {offset_of(b)}, {b.operand.type.size_bytes}u}}," for b in bindings]
             lines += ["", f"const poetc_binding {name}_{kind}[] = {{", *items, "};"]
     return lines
+
+
+def offset_of(binding: Binding) -> str:
+    """The field of a `poetc_binding`."""
+    if binding.page is None:
+        return f"{binding.operand.offset_bytes}u"
+    return f"{binding.page}u * POETC_ALIGN + POETC_ON_STORE"
 
 
 def _descriptor(prefix: str, program: Program) -> list[str]:

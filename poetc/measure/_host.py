@@ -35,7 +35,7 @@ from poetc.program import (
     model_identity,
     pack_state,
 )
-from poetc.runtime.library import Config, Library, Processors, Runtime, aligned, callbacks, touched_bytes
+from poetc.runtime.library import SOURCE, Config, Library, Processors, Runtime, aligned, callbacks, touched_bytes
 
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3
@@ -253,8 +253,11 @@ class HostModel:
 
         StepError if the runtime returns a code, CheckFailed if it wrote past the arena.
         """
-        for binding in all_inputs(self.program):
-            self._view(binding.operand)[...] = fit_input(binding, inputs)
+        for binding in sorted(all_inputs(self.program), key=lambda b: b.page is None):
+            if binding.page is None:
+                self._view(binding.operand)[...] = fit_input(binding, inputs)
+            else:
+                self._write_input(binding.page, fit_input(binding, inputs).tobytes())
         start_ns = time.thread_time_ns()
         with callbacks():
             if self._processors is None:
@@ -268,6 +271,19 @@ class HostModel:
         where = "" if self._processors is not None else self.program.where(self._runtime.step)
         self._check("poetc_run", code, where)
         return float(self._dll.poetc_loss(ctypes.byref(self._runtime)))
+
+    def _write_input(self, page: int, data: bytes) -> None:
+        """An input that lies on the store."""
+
+        def give(_context: int, offset: int, to: int, size_bytes: int) -> int:
+            ctypes.memmove(to, data[offset : offset + size_bytes], size_bytes)
+            return 0
+
+        program = ctypes.c_void_p(self._address(self.program.name))
+        with callbacks():
+            runtime = ctypes.byref(self._runtime)
+            code = self._dll.poetc_write_input(runtime, program, ctypes.c_uint32(page), SOURCE(give), None)
+        self._check("poetc_write_input", code)
 
     def _observe(self, _context: int, _runtime: int, index: int) -> int:
         for parameter, operand in self._probes_at.get(index, ()):

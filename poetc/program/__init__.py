@@ -11,7 +11,7 @@ from poetc.program._image import (
     state_image,
     store_image,
 )
-from poetc.program._interpret import Interpreter, all_inputs, find_binding, fit_input, sample_inputs
+from poetc.program._interpret import Interpreter, all_inputs, find_binding, fit_input, inputs_on_store, sample_inputs
 from poetc.program._ir import (
     Absence,
     BankRange,
@@ -97,6 +97,7 @@ __all__ = [
     "fit_input",
     "high_water",
     "initial_pages",
+    "inputs_on_store",
     "is_scaled",
     "is_trained",
     "limit_of",

@@ -7,7 +7,7 @@ machine the parts adjoin. On a board they are as far apart as its banks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from poetc.program._ir import BankRange, Operand, Program, Space
@@ -80,4 +80,23 @@ def bank_peaks(program: Program, operands: Iterable[Operand]) -> tuple[int, ...]
         ends.append(program.page_buffer_offset + program.block_bytes)
     return tuple(
         max((e - b.offset_bytes for e in ends if b.offset_bytes < e <= b.end), default=0) for b in program.banks
+    )
+
+
+def gap(begin: int, taken: Collection[Operand], size_bytes: int) -> int:
+    """The first place of so many bytes from `begin` on beside operands."""
+    for operand in sorted(taken, key=lambda o: o.offset_bytes):
+        if begin + size_bytes <= operand.offset_bytes:
+            break
+        begin = max(begin, align(operand.offset_bytes + operand.type.size_bytes))
+    return begin
+
+
+def with_room(banks: tuple[BankRange, ...], arena_bytes: int) -> tuple[BankRange, ...]:
+    """The parts of another program's arena, the last one as large as one of `arena_bytes` needs it.
+
+    Whoever builds the program looks whether the memory is there.
+    """
+    return tuple(
+        replace(b, size_bytes=max(b.size_bytes, arena_bytes - b.offset_bytes)) if b is banks[-1] else b for b in banks
     )

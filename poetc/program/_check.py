@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise, product
 
 from poetc.errors import PoetcError
+from poetc.graph import DType, TensorType
 from poetc.ops import Bound, spec
 from poetc.program._ir import Blocks, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space, Stream
 from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, page_bytes
@@ -41,14 +42,15 @@ def check_program(program: Program) -> None:
     _check_bounds(program)
     _check_pages(program)
     _check_absences(program)
+    _check_inputs(program)
     contents = _Arena()
     entries = [*program.state, *program.inputs, *([program.target] if program.target else [])]
     for binding in entries:
-        if contents.overlaps(binding.operand):
+        if binding.page is None and contents.overlaps(binding.operand):
             raise ProgramError(f"{binding.name}: overlaps {contents.overlaps(binding.operand)[0]} when a run begins")
         contents.write(binding.operand)
     given = {i: page.tensor for i, page in enumerate(program.pages) if page.image}  # until this run is complete
-    stored: dict[int, str] = {}  # Pages that this run wrote.
+    stored = {i: page.tensor for i, page in enumerate(program.pages) if page.is_input}  # those that this run wrote, too
     probes: dict[int, list[Operand]] = {}
     for index, operand in program.probes.values():
         probes.setdefault(index, []).append(operand)
@@ -88,6 +90,23 @@ def check_program(program: Program) -> None:
         if region.slots == 2 and program.updates_state and stored.get(i) != region.final_tensor:
             left = stored.get(i, region.tensor)
             raise ProgramError(f"page {i}: a run leaves {left} on the store, not {region.final_tensor}")
+
+
+def _check_inputs(program: Program) -> None:
+    """Inputs on the store have pages of their own, and they pass through the page buffer while others are in place."""
+    given = [*program.inputs, *([program.target] if program.target else [])]
+    for binding in given:
+        if binding.page is None:
+            continue
+        page = program.pages[binding.page]
+        if not page.is_input or (page.tensor, page.type) != (binding.name, binding.operand.type):
+            raise ProgramError(f"{binding.name}: page {binding.page} is not its own")
+        assert program.page_buffer_offset is not None
+        block = TensorType((program.block_bytes,), DType.U8)
+        buffer = Operand(Space.ARENA, program.page_buffer_offset, block, "")
+        covered = [b.name for b in (*given, *program.state) if b.page is None and overlap(buffer, b.operand)]
+        if covered:
+            raise ProgramError(f"{binding.name}: passes through the place of {covered[0]}")
 
 
 def _check_absences(program: Program) -> None:

@@ -37,6 +37,11 @@ def all_inputs(program: Program) -> tuple[Binding, ...]:
     return (*program.inputs, *((program.target,) if program.target else ()))
 
 
+def inputs_on_store(program: Program) -> tuple[Binding, ...]:
+    """Those of them that lie on the store when a run begins."""
+    return tuple(b for b in all_inputs(program) if b.page is not None)
+
+
 def find_binding(bindings: tuple[Binding, ...], name: str) -> Binding:
     """KeyError if there is none of that name."""
     for binding in bindings:
@@ -76,7 +81,12 @@ class Interpreter:
         self._sequence += 1
         self._spoil()
         for binding in all_inputs(self.program):
-            self._write(binding.operand, fit_input(binding, inputs))
+            array = fit_input(binding, inputs)
+            if binding.page is None:
+                self._write(binding.operand, array)
+            else:
+                self._write_page(binding.page, array.tobytes())
+                self._use_buffer()
         with np.errstate(all="ignore"):
             for index, instruction in enumerate(self.program.instructions):
                 for parameter, operand in self._probes_at.get(index, ()):

@@ -132,6 +132,7 @@ class Page:
     State that lives on the store and is updated has two slots, written in turn by successive runs. So a run that fails,
     or is cut by a power loss, leaves the state of the last complete run. `image`: the store must hold the initial value
     of `tensor` before the first run. `final_tensor` is the version that a run of a training program must leave there.
+    `is_input`: the caller writes it before each run, as if that run had.
     """
 
     first_block: int
@@ -142,19 +143,22 @@ class Page:
     image: bool = False
     final_tensor: str = ""
     type: TensorType | None = None  # None only where `image` is False
+    is_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
     """A tensor that the caller or the initial image reaches by name.
 
-    For state, `final_tensor` is the version after a run.
+    For state, `final_tensor` is the version after a run. `page`: of an input that lies on the store; its operand says
+    no more than its type.
     """
 
     name: str
     role: Role
     operand: Operand
     final_tensor: str = ""
+    page: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

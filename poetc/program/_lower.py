@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, spec, view_roots
-from poetc.program._banks import bank_peaks, in_window
+from poetc.program._banks import bank_peaks, gap, in_window, with_room
 from poetc.program._blocks import blocks_in, call_in_blocks
 from poetc.program._check import ProgramError, check_program, operands, overlap
 from poetc.program._ir import (
@@ -142,7 +142,7 @@ class Lowering:
         self.flash = {b.name: b for b in layout.constants} if layout else {}
         self.flash_bytes = layout.flash_bytes if layout else 0
         self.page_table = list(layout.pages) if layout else []
-        self.pages = {p.tensor: i for i, p in enumerate(self.page_table) if p.image}
+        self.pages = {p.tensor: i for i, p in enumerate(self.page_table) if p.image or p.is_input}
         if self.beside is not None:
             self.flash, self.flash_bytes = dict(self.beside.flash), self.beside.flash_bytes
             self.page_table, self.pages = self.beside.page_table, self.beside.pages
@@ -328,21 +328,27 @@ class Lowering:
             chain.append(self.next_version[chain[-1]])
         return chain
 
-    def _add_page(self, tensor: str, *, slots: int = 1, image: bool = False, final: str = "") -> int:
+    def _add_page(
+        self, tensor: str, *, slots: int = 1, image: bool = False, final: str = "", is_input: bool = False
+    ) -> int:
         type = self.graph.tensors[tensor].type
         last = self.page_table[-1] if self.page_table else None
         first = last.first_block + last.block_count * last.slots if last else 0
         count = page_bytes(type.size_bytes, self._block_bytes) // self._block_bytes
-        self.page_table.append(Page(first, count, type.size_bytes, tensor, slots, image, final, type))
+        self.page_table.append(Page(first, count, type.size_bytes, tensor, slots, image, final, type, is_input))
         return len(self.page_table) - 1
 
     def _state_pages(self) -> None:
-        """State that lives on the store: one page for its first and last version, with two slots if they are two.
+        """Inputs that lie on the store, and state: one page for its first and last version, two slots if they are two.
 
         A version between them has a page of its own, should it ever be moved there.
         """
         for tensor in self.problem.tensors:
-            if tensor.initial == "store" and tensor.name not in self.pages:
+            if tensor.initial != "store" or tensor.name in self.pages:
+                continue
+            if self.graph.tensors[tensor.name].role in (Role.INPUT, Role.TARGET):
+                self.pages[tensor.name] = self._add_page(tensor.name, is_input=True)
+            else:
                 chain = self._chain(tensor.name)
                 page = self._add_page(tensor.name, slots=min(len(chain), 2), image=True, final=chain[-1])
                 self.pages |= {chain[0]: page, chain[-1]: page}
@@ -373,7 +379,11 @@ class Lowering:
         """None: nothing reads it."""
         if tensor not in self.known:
             return None
-        return Binding(tensor, self.graph.tensors[tensor].role, self._at_start(tensor))
+        described = self.graph.tensors[tensor]
+        if self.problem.tensors[self.known[tensor]].initial == "store":
+            place = Operand(Space.STORE, 0, described.type, tensor)
+            return Binding(tensor, described.role, place, page=self._page(tensor))
+        return Binding(tensor, described.role, self._at_start(tensor))
 
     def _target(self) -> Binding | None:
         named = (self.graph.target,) if isinstance(self.graph, TrainingGraph) else self.graph.inputs
@@ -430,11 +440,9 @@ class Lowering:
         state_bytes = self.layout.state_bytes if self.layout else self.plan.state_bytes
         arena_bytes = self._top(self.plan.arena_bytes, state_bytes)
         pages = any(isinstance(i, PageOut | PageIn) or streams_of(i) for i in instructions)
-        buffer_offset = None
-        if pages and not any(isinstance(i, PageOut | PageIn) for i in instructions):
-            buffer_offset = next(i.blocks.buffer.offset_bytes for i in instructions if isinstance(i, Call) and i.blocks)
-        elif pages:
-            buffer_offset, arena_bytes = self._page_buffer(arena_bytes)
+        given = [b for b in (*inputs, target) if b]
+        buffer_offset = self._page_buffer(instructions, given, arena_bytes, state_bytes) if pages else None
+        arena_bytes = max(arena_bytes, 0 if buffer_offset is None else buffer_offset + self._block_bytes)
         program = Program(
             name=name,
             instructions=instructions,
@@ -451,7 +459,7 @@ class Lowering:
             page_buffer_offset=buffer_offset,
             probes=self._probes(instructions) if training else {},
             absences=tuple(self._absences(instructions, state)),
-            banks=_with_room(self.layout.banks, arena_bytes) if self.layout is not None else self.banks,
+            banks=with_room(self.layout.banks, arena_bytes) if self.layout is not None else self.banks,
         )
         self._check_capacity(program)
         program = replace(program, high_water_bytes=high_water(program))
@@ -468,12 +476,21 @@ class Lowering:
                 processors[self.starts[step]] = action.processor
         return queues_of(program, processors, max(processors) + 1)
 
-    def _page_buffer(self, arena_bytes: int) -> tuple[int, int]:
-        """Offset of one block, and the arena's size with it: the plan's nameless allocation, or else on top."""
-        for a in self.plan.allocations:
-            if not a.tensors and a.operator is None and a.size_bytes >= self._block_bytes:
-                return self._moved("", a.offset_bytes), arena_bytes
-        return arena_bytes, arena_bytes + self._block_bytes
+    def _page_buffer(
+        self, instructions: tuple[Instruction, ...], given: list[Binding], arena_bytes: int, state_bytes: int
+    ) -> int:
+        """Offset of one block: the plan's nameless allocation, or else on top. Streams have buffers of their own.
+
+        Inputs on the store pass through it before the first step, beside the others.
+        """
+        if any(isinstance(i, PageOut | PageIn) for i in instructions):
+            for a in self.plan.allocations:
+                if not a.tensors and a.operator is None and a.size_bytes >= self._block_bytes:
+                    return self._moved("", a.offset_bytes)
+            return arena_bytes
+        if any(b.page is not None for b in given):
+            return gap(state_bytes, [b.operand for b in given if b.page is None], self._block_bytes)
+        return next(i.blocks.buffer.offset_bytes for i in instructions if isinstance(i, Call) and i.blocks)
 
     def _top(self, arena_bytes: int, state_bytes: int) -> int:
         return align(arena_bytes - self.plan.state_bytes + state_bytes, ALIGNMENT_BYTES)
@@ -547,16 +564,6 @@ def _written(instruction: Instruction) -> list[Operand]:
 def store_blocks(program: Program) -> int:
     """Blocks of the store that the pages occupy, from block 0."""
     return max((p.first_block + p.block_count * p.slots for p in program.pages), default=0)
-
-
-def _with_room(banks: tuple[BankRange, ...], arena_bytes: int) -> tuple[BankRange, ...]:
-    """The parts of another program's arena, the last one as large as one of `arena_bytes` needs it.
-
-    Whoever builds the program looks whether the memory is there.
-    """
-    return tuple(
-        replace(b, size_bytes=max(b.size_bytes, arena_bytes - b.offset_bytes)) if b is banks[-1] else b for b in banks
-    )
 
 
 def bank_high_water(program: Program) -> tuple[int, ...]:

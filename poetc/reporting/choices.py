@@ -82,6 +82,7 @@ def choice_notes(asked: Problem, solution: Solution, saved: Sequence[Mapping[str
         _banks(solution),
         _processors(solution),
         _state(solution),
+        _inputs(solution),
         _kernels(asked, solution),
     )
     return notes + [note for note in found if note]
@@ -147,6 +148,22 @@ def _processors(solution: Solution) -> str:
     ]
     return (
         f"processors: {'; '.join(parts)}; {format_count(trace.hand_overs, 'hand-over')} in {format_ns(trace.time_ns)}"
+    )
+
+
+def _inputs(solution: Solution) -> str:
+    """Those that lie on the store: whoever calls the step writes them."""
+    problem = solution.problem
+    state = {t for chain in stored_state(problem) for t in chain}
+    given = [t for i, t in enumerate(problem.tensors) if t.initial == "store" and i not in state]
+    if not given:
+        return ""
+    size, time_ns, energy_pj = (
+        sum(n) for n in zip(*((t.size_bytes, t.page_out_ns, t.page_out_pj) for t in given), strict=True)
+    )
+    return (
+        f"{size:,} bytes of inputs go to the store before each step, in {format_ns(time_ns)} and {format_pj(energy_pj)}"
+        " that are not part of it"
     )
 
 

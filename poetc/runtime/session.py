@@ -55,13 +55,16 @@ __all__ = ["ENUMBER", "Session", "SessionError", "read_manifest"]
 class _Tensor:
     """An input or an output: its row in the manifest, and a view of its place in the arena."""
 
-    __slots__ = ("dtype", "limit", "name", "shape", "view")
+    __slots__ = ("dtype", "limit", "name", "on_store", "shape", "view")
 
     def __init__(self, row: Mapping[str, Any], arena: Array) -> None:
         self.name: str = row["name"]
         self.dtype, self.shape = np.dtype(row["dtype"]), tuple(row["shape"])
-        start = row["offset_bytes"]
-        self.view: Array = arena[start : start + row["size_bytes"]].view(self.dtype).reshape(self.shape)
+        self.on_store = row["offset_bytes"] is None  # C takes it from a copy here
+        data: Array = (np.zeros(row["size_bytes"], np.uint8) if self.on_store else arena[row["offset_bytes"] :])[
+            : row["size_bytes"]
+        ]
+        self.view: Array = data.view(self.dtype).reshape(self.shape)
         self.limit: Mapping[str, int] | None = row.get("limit")
 
     def take(self, given: Any) -> None:
@@ -83,11 +86,9 @@ class _Tensor:
             raise ValueError(f"{self.name}: no array of numbers") from None
         if array.dtype == self.dtype:
             return array
-        if not np.can_cast(array.dtype, self.dtype, "same_kind"):
-            if self.dtype.kind in "iu" and array.dtype.kind in "iub":
-                pass  # as long as the numbers fit
-            else:
-                raise ValueError(f"{self.name}: {array.dtype}, the model takes {self.dtype}")
+        are_integers = self.dtype.kind in "iu" and array.dtype.kind in "iub"  # which have to fit
+        if not are_integers and not np.can_cast(array.dtype, self.dtype, "same_kind"):
+            raise ValueError(f"{self.name}: {array.dtype}, the model takes {self.dtype}")
         if self.dtype.kind in "iu" and array.size and not np.can_cast(array.dtype, self.dtype):
             allowed = np.iinfo(self.dtype)
             for value in (array.min(), array.max()):
@@ -115,6 +116,8 @@ class _Entry:
         rows = list(rows)
         self.inputs = [_Tensor(row, arena) for row in rows if row["direction"] == "in"]
         self.outputs = [_Tensor(row, arena) for row in rows if row["direction"] == "out"]
+        places = [t.view.ctypes.data for t in self.inputs]  # for C, where one is not in the arena
+        self.given = (ctypes.c_void_p * len(places))(*places) if any(t.on_store for t in self.inputs) else None
 
     def fill(self, given: tuple[Any, ...]) -> None:
         """Arrays in the order of the inputs, or one mapping by name."""
@@ -261,7 +264,7 @@ class Session:
         """
         with self._lock:
             self._train.fill(inputs)
-            code = self._c_step(self._alive(), None, self._loss_pointer)
+            code = self._c_step(self._alive(), self._train.given, self._loss_pointer)
             self._last = self._train
             if code:
                 failed = self._raw.runtime.run_count + (code != ENUMBER or bool(self._raw.backup))
@@ -322,7 +325,7 @@ class Session:
         with self._lock:
             entry = self._entry("evaluate")
             entry.fill(inputs)
-            code = self._c_evaluate(self._alive(), None, self._loss_pointer)
+            code = self._c_evaluate(self._alive(), entry.given, self._loss_pointer)
             self._last = entry
             if code:
                 self._fail(entry, code, "evaluation")
@@ -333,7 +336,7 @@ class Session:
         with self._lock:
             entry = self._entry("infer")
             entry.fill(inputs)
-            code = self._c_predict(self._alive(), None)
+            code = self._c_predict(self._alive(), entry.given)
             self._last = entry
             if code:
                 self._fail(entry, code, "prediction")
@@ -400,22 +403,18 @@ class Session:
         Takes two steps and leaves state and step count as they were.
         """
         with self._lock:
-            return self._measure_peak(inputs)
-
-    def _measure_peak(self, inputs: Sequence[Any]) -> int:
-        before, touched = self._save(), int(self._description["state_bytes"])
-        for pattern in (0x55, 0xAA):  # a byte that is written cannot equal both
-            rest = self._arena[self._description["state_bytes"] :]
-            rest[...] = pattern
-            try:
+            before, touched = self._save(), int(self._description["state_bytes"])
+            for pattern in (0x55, 0xAA):  # a byte that is written cannot equal both
+                rest = self._arena[self._description["state_bytes"] :]
+                rest[...] = pattern
                 try:
                     self.step(*inputs)
                 except SessionError as error:
                     if error.code != ENUMBER:  # a loss that is no number took the same memory
                         raise
-                touched = max(touched, self._arena.size - rest.size + touched_bytes(rest, pattern))
-            finally:
-                self._load(before)
+                finally:
+                    touched = max(touched, self._arena.size - rest.size + touched_bytes(rest, pattern))
+                    self._load(before)
         return touched
 
     # --- state --------------------------------------------------------------------------------------------------------
@@ -594,5 +593,4 @@ def _fitting(row: Mapping[str, Any], given: Any) -> Array:
 
 def _tensor_in(data: bytes | bytearray, row: Mapping[str, Any]) -> Array:
     """A view of a state tensor in the bytes of a trained.bin."""
-    shape = tuple(row["shape"])
-    return np.frombuffer(data, row["dtype"], math.prod(shape), row["offset_bytes"]).reshape(shape)
+    return np.frombuffer(data, row["dtype"], math.prod(row["shape"]), row["offset_bytes"]).reshape(row["shape"])

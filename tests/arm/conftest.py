@@ -124,6 +124,12 @@ def layers(networks: ModuleType) -> Any:
     return networks.Network("layers", 8).dense(33).relu().dense(1100).relu().dense(13).relu().dense(networks.CLASSES)
 
 
+def picture(networks: ModuleType) -> Any:
+    """An image of 76 KB, larger than the RAM of a small board, in planes of 2.3 KB."""
+    net = networks.Network("picture", 24, channels=33).conv(8).relu().pool().conv(6, stride=2).relu()
+    return net.global_pool().dense(networks.CLASSES)
+
+
 def deep(networks: ModuleType) -> Any:
     """68 KB of weights, the largest 10 KB."""
     net = networks.Network("deep", 8).dense(40).relu()
@@ -146,6 +152,7 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     networks.NETWORKS["windows"] = lambda: windows(networks)
     networks.NETWORKS["strips"] = lambda: strips(networks)
     networks.NETWORKS["deep"] = lambda: deep(networks)
+    networks.NETWORKS["picture"] = lambda: picture(networks)
     networks.NETWORKS["layers"] = lambda: layers(networks)
 
     def make(network: str, batch: int, device: str, budget: str, state: str = "ram", precision: str = "f32") -> Solved:

@@ -1,11 +1,11 @@
-"""Streamed operands on a Cortex-M3 with 64 KiB: weights come through windows from an SD card, and updates go back."""
+"""Streamed operands on a Cortex-M3 with 64 KiB: weights and images come from an SD card, and updates go back."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from poetc import measure
-from poetc.program import streams_of
+from poetc.program import inputs_on_store, streams_of
 from tests.arm.conftest import Solve
 
 BOARD = "lm3s6965evb"
@@ -22,3 +22,14 @@ def test_trains_a_weight_twice_as_large_as_its_ram(solve: Solve, tmp_path: Path)
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
     assert run.arena_bytes == solved.program.high_water_bytes
     assert run.stack_bytes is not None and run.stack_bytes <= firmware.stack_bound_bytes
+
+
+def test_trains_on_images_larger_than_its_ram(solve: Solve, tmp_path: Path) -> None:
+    """The training program writes each one to the card, block by block, and the step reads it in bands."""
+    solved = solve("picture", 1, f"qemu-{BOARD}", "64KiB", "auto")
+    image = inputs_on_store(solved.program)[0]
+    assert image.operand.type.size_bytes > 65536
+    firmware = measure.build_firmware(solved.program, solved.values, BOARD, tmp_path, memory=solved.memory)
+    run, expected = measure.execute(firmware, solved.batches(2)), solved.on_host(2)
+    assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
+    assert run.arena_bytes == solved.program.high_water_bytes

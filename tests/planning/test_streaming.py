@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -133,6 +134,69 @@ def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
     assert max(sizes.values()) > 18_000, "an activation that is never in RAM"
     found = solution.validate()  # raises CheckFailed
     assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
+@pytest.fixture(scope="module")
+def picture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image of 37 kB, whose planes take 2.3 kB each."""
+    random = np.random.default_rng(0)
+    shapes = {"w1": (8, 16, 3, 3), "b1": (8,), "w2": (6, 8, 3, 3), "w3": (6, 5)}
+    weights = [
+        numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p1", "w2"], ["c2"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["c2"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 16, 24, 24]), ("y", [1, 5]))
+    ]
+    graph = helper.make_graph(nodes, "picture", ends[:1], ends[1:], weights)
+    path = tmp_path_factory.mktemp("model") / "picture.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def test_an_image_larger_than_the_budget_is_trained_on(picture_model: Path) -> None:
+    """The caller's image goes to the store, and steps read it in bands: the bits of keep-all."""
+    solution = poetc.load(picture_model).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
+    image = next(t for t in solution.problem.tensors if t.name == "x")
+    assert (image.initial, image.size_bytes) == ("store", 36_864)
+    assert any("36,864 bytes of inputs go to the store before each step" in n for n in solution.summary["notes"])
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
+@pytest.mark.long
+def test_a_session_and_a_program_take_images_to_the_store(picture_model: Path, tmp_path: Path) -> None:
+    """Both check the numbers on the way, and find the losses of a step that has the image in RAM."""
+    solution = poetc.load(picture_model).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
+    random = np.random.default_rng(1)
+    records = [(random.standard_normal((1, 16, 24, 24), np.float32), np.array([k], np.int32)) for k in (3, 1)]
+    with solution.trainer() as session, poetc.load(picture_model).solve(device="host").trainer() as whole:
+        with pytest.raises(ValueError, match=r"x\[0, 9, 2, 3\] is nan, not a finite number"):
+            bad = records[0][0].copy()
+            bad[0, 9, 2, 3] = np.nan
+            session.step(bad, records[0][1])
+        losses = [session.step(*r) for r in records]
+        assert losses == pytest.approx([whole.step(*r) for r in records], rel=1e-6)
+        assert session.evaluate(*records[0]) == pytest.approx(whole.evaluate(*records[0]), rel=1e-6)
+        np.testing.assert_allclose(session.predict(records[0][0]), whole.predict(records[0][0]), rtol=1e-5)
+    solution.emit(tmp_path / "c", target="host")
+    (tmp_path / "data.bin").write_bytes(b"".join(x.tobytes() + y.tobytes() for x, y in records))
+    subprocess.run(["make", "-s", "-C", str(tmp_path / "c"), "train"], check=True)
+    done = subprocess.run(
+        ["./train", str(tmp_path / "data.bin"), "2"], cwd=tmp_path / "c", capture_output=True, text=True, check=True
+    )
+    printed = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step")]
+    assert printed == pytest.approx(losses, rel=1e-8)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

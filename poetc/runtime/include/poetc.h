@@ -131,7 +131,8 @@ typedef struct poetc_program {
     uint8_t updates_state; /* 1: a complete run makes a new version of the state (training); 0: inference */
 } poetc_program;
 
-/* A tensor that the caller reaches by name, in the arena. */
+/* A tensor that the caller reaches by name, in the arena; or an input on the store, whose offset has POETC_ON_STORE. */
+#define POETC_ON_STORE 1u /* and besides it the page times POETC_ALIGN */
 typedef struct poetc_binding {
     const char *name;
     uint32_t offset; /* bytes */
@@ -196,8 +197,8 @@ int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc
  */
 int poetc_select(poetc_runtime *runtime, const poetc_program *program);
 
-/* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run; they need
- * not survive it.
+/* Run the program once: one training step, or one prediction. Write the inputs to the arena before each run, or with
+ * poetc_write_input; they need not survive it.
  *
  * On an error the run stops at that step (runtime->step) and returns the code of the first error. Each tensor of state
  * then holds the old or the new version, since an update is one step of the program. It is never a mixture, and never
@@ -236,6 +237,12 @@ int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink
  * already is not written. The data go a block at a time through the page buffer, between two runs only. */
 int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
                            poetc_source source, void *context);
+
+/* Write an input that lies on the store, for the next run of `program`: all its bytes from `source`, from the first to
+ * the last one. They go a block at a time through the page buffer, between two runs only. A run without it returns
+ * POETC_ECORRUPT. Only programs with such inputs link it (src/poetc_input.c). */
+int poetc_write_input(poetc_runtime *runtime, const poetc_program *program, uint32_t page, poetc_source source,
+                      void *context);
 
 /* CRC-32 (IEEE 802.3, reflected), continued from `crc`; start with 0. */
 uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes);

@@ -78,11 +78,17 @@ extern const uint32_t poetc_session_bytes;
 int poetc_session_init(poetc_session *session, const poetc_model *model, const poetc_config *config);
 
 /* Where input `index` of an entry lies in the arena: write it there before a call whose `inputs` is NULL. After a call,
- * the values there are undefined. */
+ * the values there are undefined. NULL: it lies on the store, and poetc_session_fill writes it. */
 void *poetc_session_input(const poetc_session *session, const poetc_entry *entry, uint32_t index);
 
-/* One training step. `inputs`: a pointer to the bytes of each input, then of the target, which are copied to the arena;
- * NULL: they are there already. `loss` gets the loss; NULL: it is not wanted.
+/* Fill input `index`, wherever it lies, before a call whose `inputs` is NULL. `source` is asked for all its bytes in
+ * order: at once, or a block of the store at a time. Numbers of an input on the store are checked here, as a step does
+ * with the others. Only models with such an input have it (src/poetc_input.c). */
+int poetc_session_fill(poetc_session *session, const poetc_entry *entry, uint32_t index, poetc_source source,
+                       void *context);
+
+/* One training step. `inputs`: a pointer to the bytes of each input, then of the target, which are copied to their
+ * places; NULL: they are there already. `loss` gets the loss; NULL: it is not wanted.
  *
  * Inputs are checked first. POETC_ENUMBER (a NaN or an infinity) and POETC_ERANGE (a class or an index out of range)
  * leave the state as it was. session->flaw says where. POETC_ENUMBER without a flaw: the step is complete, and its

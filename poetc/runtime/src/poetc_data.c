@@ -31,6 +31,8 @@ int poetc_check_inputs(const poetc_binding *inputs, const poetc_limit *limits, u
         const poetc_limit *limit = &limits[i];
         const uint8_t *data = (const uint8_t *)arena + inputs[i].offset;
 
+        if (inputs[i].offset & POETC_ON_STORE)
+            continue;
         for (j = 0; limit->dtype != POETC_U8 && limit->dtype != POETC_I8 && j < inputs[i].size_bytes / 4u; j++) {
             const uint32_t bits = bits_at(data, j);
             const int32_t value = (int32_t)bits;

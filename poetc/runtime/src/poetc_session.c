@@ -3,6 +3,10 @@
 
 #include <string.h>
 
+#ifdef __GNUC__
+#pragma weak poetc_session_fill /* only models with an input on the store link its file */
+#endif
+
 enum { ON_STORE = 1, LOST = 2 }; /* is_lost */
 
 const uint32_t poetc_session_bytes = sizeof(poetc_session);
@@ -55,18 +59,34 @@ static int use(poetc_session *session, const poetc_entry *entry)
 
 void *poetc_session_input(const poetc_session *session, const poetc_entry *entry, uint32_t index)
 {
-    return (uint8_t *)session->config.arena + entry->inputs[index].offset;
+    const uint32_t offset = entry->inputs[index].offset;
+
+    return offset & POETC_ON_STORE ? NULL : (uint8_t *)session->config.arena + offset;
 }
 
-/* Copy the inputs to the arena, and look at them. */
+static int from_memory(void *context, uint32_t offset, void *data, uint32_t size_bytes)
+{
+    memcpy(data, (const uint8_t *)context + offset, size_bytes);
+    return POETC_OK;
+}
+
+/* Copy the inputs to their places, and look at them. */
 POETC_COLD static int take(poetc_session *session, const poetc_entry *entry, const void *const *inputs)
 {
     poetc_flaw flaw;
     uint32_t i;
-    int err;
+    int err = POETC_OK;
 
-    for (i = 0; inputs != NULL && i < entry->input_count; i++)
-        memcpy(poetc_session_input(session, entry, i), inputs[i], entry->inputs[i].size_bytes);
+    for (i = 0; !err && inputs != NULL && i < entry->input_count; i++) {
+        void *place = poetc_session_input(session, entry, i);
+
+        if (place == NULL)
+            err = poetc_session_fill(session, entry, i, from_memory, (void *)(uintptr_t)inputs[i]);
+        else if (place != inputs[i])
+            memcpy(place, inputs[i], entry->inputs[i].size_bytes);
+    }
+    if (err)
+        return err;
     err = poetc_check_inputs(entry->inputs, entry->limits, entry->input_count, session->config.arena, &flaw);
     if (err)
         session->flaw = flaw;

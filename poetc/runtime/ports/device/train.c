@@ -249,7 +249,7 @@ int poetc_loop_look(const poetc_loop *loop)
     for (i = 0; i < entry->input_count; i++) {
         const poetc_limit *limit = &entry->limits[i];
 
-        if (limit->dtype == POETC_F32) {
+        if (limit->dtype == POETC_F32 && !(entry->inputs[i].offset & POETC_ON_STORE)) {
             const poetc_span span =
                 poetc_span_of(poetc_arena + entry->inputs[i].offset, entry->inputs[i].size_bytes / 4u);
 

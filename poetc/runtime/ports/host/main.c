@@ -183,7 +183,7 @@ int poetc_loop_look(const poetc_loop *loop)
     uint32_t i;
 
     for (i = 0; i < model->train.input_count; i++) {
-        if (limits[i].dtype == POETC_F32) {
+        if (limits[i].dtype == POETC_F32 && !(inputs[i].offset & POETC_ON_STORE)) {
             const void *values = poetc_session_input(&loop->session, &model->train, i);
             const poetc_span span = poetc_span_of(values, inputs[i].size_bytes / 4u);
 

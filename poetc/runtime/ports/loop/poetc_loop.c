@@ -46,26 +46,66 @@ void poetc_loop_begin(poetc_loop *loop)
         begin_progress(loop);
 }
 
+/* A piece of a record: 1, 0 at the end of the data, or a negative code. */
+static int read_piece(poetc_loop *loop, int is_validation, void *to, uint32_t size_bytes)
+{
+    const int got = poetc_loop_read(is_validation, to, size_bytes);
+#ifdef CHECKPOINTS
+    poetc_checkpoint *used = &loop->session.checkpoint;
+
+    if (loop->checkpoint_steps > 0 && !is_validation && got == 1)
+        used->records_crc = poetc_crc32(used->records_crc, to, size_bytes);
+#else
+    (void)loop;
+#endif
+    return got;
+}
+
+#ifdef POETC_MODEL_STORE_INPUTS
+typedef struct {
+    poetc_loop *loop;
+    int is_validation, got;
+} record;
+
+static int next_piece(void *context, uint32_t offset, void *data, uint32_t size_bytes)
+{
+    record *r = context;
+
+    r->got = read_piece(r->loop, r->is_validation, data, size_bytes);
+    if (r->got == 0 && offset > 0)
+        r->got = POETC_ENODATA;
+    return r->got == 1 ? POETC_OK : r->got < 0 ? r->got : POETC_ENODATA;
+}
+
+/* An input that lies on the store. */
+static int fill(poetc_loop *loop, int is_validation, const poetc_entry *entry, uint32_t index)
+{
+    record r = {loop, is_validation, 1};
+    const int err = poetc_session_fill(&loop->session, entry, index, next_piece, &r);
+
+    return r.got != 1 || !err ? r.got : err;
+}
+#else
+static int fill(poetc_loop *loop, int is_validation, const poetc_entry *entry, uint32_t index)
+{
+    (void)loop, (void)is_validation, (void)entry, (void)index;
+    return POETC_EINVAL;
+}
+#endif
+
 /* Fill in the inputs of the next run: 1, 0 at the end of the data, or a negative code. */
 static int read_record(poetc_loop *loop, int is_validation)
 {
     const poetc_model *model = loop->session.model;
     const poetc_entry *entry = is_validation ? &model->evaluate : &model->train;
-#ifdef CHECKPOINTS
-    poetc_checkpoint *used = &loop->session.checkpoint;
-#endif
     uint32_t i;
     int got = 1;
 
     for (i = 0; i < entry->input_count && got == 1; i++) {
-        const uint32_t size_bytes = entry->inputs[i].size_bytes;
         void *to = poetc_session_input(&loop->session, entry, i);
 
-        got = poetc_loop_read(is_validation, to, size_bytes);
-#ifdef CHECKPOINTS
-        if (loop->checkpoint_steps > 0 && !is_validation && got == 1)
-            used->records_crc = poetc_crc32(used->records_crc, to, size_bytes);
-#endif
+        got = to == NULL ? fill(loop, is_validation, entry, i)
+                         : read_piece(loop, is_validation, to, entry->inputs[i].size_bytes);
     }
     return got == 0 && i > 1 ? POETC_ENODATA : got;
 }
@@ -134,7 +174,8 @@ POETC_COLD int poetc_loop_resume(poetc_loop *loop)
             loop->has_record = 1;
         }
     }
-    return got < 0 ? fail(loop, POETC_AT_DATA, got) : POETC_OK;
+    return got < 0 ? fail(loop, loop->session.flaw.input != POETC_NONE ? POETC_AT_RECORD : POETC_AT_DATA, got)
+                   : POETC_OK;
 }
 
 #endif
@@ -174,6 +215,8 @@ static int run_evaluation(poetc_loop *loop)
 #endif
     for (loop->record = 0; got == 1; loop->record++) {
         got = read_record(loop, 1);
+        if (got < 0 && loop->session.flaw.input != POETC_NONE)
+            err = got;
         if (got != 1)
             break;
         err = poetc_session_evaluate(&loop->session, NULL, &loss);
@@ -329,7 +372,7 @@ POETC_COLD int poetc_loop_train(poetc_loop *loop)
             got = got == 0 ? POETC_EIO : got;
         }
         if (got < 0)
-            return fail(loop, POETC_AT_DATA, got);
+            return fail(loop, loop->session.flaw.input != POETC_NONE ? POETC_AT_RECORD : POETC_AT_DATA, got);
         loop->has_record = 0;
         progress->at_end = 0;
         err = step_on(loop, *run_count == first);

@@ -110,7 +110,7 @@ void poetc_loop_stepped(poetc_loop *loop, float loss);
 void poetc_loop_epoch(poetc_loop *loop, int is_complete);
 
 #ifdef POETC_LOOP_HOSTED
-/* The first record is in the arena. Returns 0, or a code: it is not to be trained on. */
+/* The first record is in the arena, but for inputs on the store. Returns 0, or a code: it is not to be trained on. */
 int poetc_loop_look(const poetc_loop *loop);
 void poetc_loop_warn(const char *text);
 #endif
