@@ -106,10 +106,14 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     rows: list[Row] = []
     sys.stdout.write("| model | exporter | output | loss | gradients | worst gradient |\n|---|---|---|---|---|---|\n")
-    for path in sorted(parser.parse_args().folder.glob("*.onnx")):
+    folder: Path = parser.parse_args().folder
+    for path in sorted(folder.glob("*.onnx")):
         rows.append(row_of(path))
         sys.stdout.write(f"{rows[-1]}\n")
         sys.stdout.flush()
+    for path in sorted(folder.glob("*.failed")):
+        name, exporter = path.name.removesuffix(".failed").rsplit(".", 1)
+        sys.stdout.write(f"| {name} | {exporter} | the exporter fails | | | |\n")
     return 0 if rows and all(row.is_right for row in rows) else 1
 
 

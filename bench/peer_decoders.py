@@ -4,7 +4,8 @@
 
 The architectures are those of transformers, the options those of the published configurations: tied tables, scaled
 rotary places, windows, norms of queries and keys. Widths are small and weights random. FOLDER gets
-NAME.dynamo.onnx and NAME.legacy.onnx, and NAME.npz with inputs, target, output, loss and gradients in float32.
+NAME.dynamo.onnx and NAME.legacy.onnx, and NAME.npz with inputs, target, output, loss and gradients in float32. Where an
+exporter fails, a file .failed has its words.
 """
 
 from __future__ import annotations
@@ -133,10 +134,16 @@ def write(name: str, folder: Path) -> None:
     held |= {"target": target.numpy(), "output": scores.detach().numpy(), "loss": loss.detach().numpy()}
     held |= {f"grad.{n}": p.grad.numpy() for n, p in model.named_parameters() if p.grad is not None}
     np.savez(folder / f"{name}.npz", **held)
-    torch.onnx.export(
-        model, given, str(folder / f"{name}.dynamo.onnx"), dynamo=True, external_data=False, verbose=False
-    )
-    torch.onnx.export(model, given, str(folder / f"{name}.legacy.onnx"), dynamo=False, opset_version=17)
+    exporters: dict[str, dict[str, Any]] = {
+        "dynamo": {"dynamo": True, "external_data": False, "verbose": False},
+        "legacy": {"dynamo": False, "opset_version": 17},
+    }
+    for exporter, options in exporters.items():
+        path = folder / f"{name}.{exporter}.onnx"
+        try:
+            torch.onnx.export(model, given, str(path), **options)
+        except Exception as error:  # exporters raise all kinds
+            path.with_suffix(".failed").write_text(str(error).split("##")[0])
 
 
 def main() -> None:
@@ -148,7 +155,7 @@ def main() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     for name in asked.names:
-        if not (asked.folder / f"{name}.legacy.onnx").exists():
+        if not list(asked.folder.glob(f"{name}.legacy.*")):
             write(name, asked.folder)
         sys.stdout.write(f"{name}\n")
         sys.stdout.flush()
