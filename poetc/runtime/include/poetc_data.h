@@ -24,7 +24,8 @@ typedef struct poetc_flaw {
     int32_t value;
 } poetc_flaw;
 
-/* Look at the inputs in the arena, not at those on the store. 0; POETC_ERANGE: an integer outside its limit; POETC_ENUMBER: a NaN or an infinity.
+/* Look at the inputs in the arena, not at those on the store. 0; POETC_ERANGE: an integer outside its limit;
+ * POETC_ENUMBER: a NaN or an infinity.
  */
 int poetc_check_inputs(const poetc_binding *inputs, const poetc_limit *limits, uint32_t count, const void *arena,
                        poetc_flaw *flaw);
