@@ -238,9 +238,9 @@ int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink
 int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
                            poetc_source source, void *context);
 
-/* Write an input that lies on the store, for the next run of `program`: all its bytes from `source`, from the first to
- * the last one. They go a block at a time through the page buffer, between two runs only. A run without it returns
- * POETC_ECORRUPT. Only programs with such inputs link it (src/poetc_input.c). */
+/* Write an input that lies on the store, for the next run of `program`. `source` gives all its bytes, in order. They
+ * go a block at a time through the page buffer, between two runs only. A run without it returns POETC_ECORRUPT. Only
+ * programs with such inputs link it (src/poetc_input.c). */
 int poetc_write_input(poetc_runtime *runtime, const poetc_program *program, uint32_t page, poetc_source source,
                       void *context);
 
