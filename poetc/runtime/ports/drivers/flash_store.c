@@ -251,7 +251,7 @@ static int has_free(const poetc_flash_store *s)
         good += !s->units[unit].is_bad;
         found += !s->units[unit].is_bad && s->units[unit].live == 0 && unit != s->active;
     }
-    return found >= (s->block_count <= (good - POETC_FLASH_RESERVE) * records_of_unit(s) ? 2u : 1u);
+    return found >= (s->block_count + POETC_FLASH_RESERVE * records_of_unit(s) <= good * records_of_unit(s) ? 2u : 1u);
 }
 
 /* See to an active unit with room, and free ones beside it. */
