@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -137,7 +137,7 @@ class HostModel:
         self.program = programs[0]
         self._programs = tuple(programs)
         self.run_ns = 0  # processor time of the last run in the calling thread
-        self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
+        self.probes: MutableMapping[str, Array] = {}  # whole gradients of the last run, by parameter
         self._library = Library(library)
         self._dll = self._library.dll
         self._values = values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from poetc.errors import UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, DType, Role, Value
 from poetc.measure._host import HostModel, compile_library
+from poetc.measure._spilled import Spilled, digest, largest, largest_difference
 from poetc.ops.sgd_of import is_sgd_of
 from poetc.program import (
     Call,
@@ -153,19 +154,36 @@ def validate(
     batches = _batches(program, reference, zero_gradients, steps, seed)
     with scratch_directory("poetc-validate-") as scratch:
         build = partial(compile_library, cc=cc, numerics=numerics)
-        model, other = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, build)
-        with model, other:
+        # One after the other, with gradients in files: each has the weights in an arena of its own.
+        makers = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, build)
+        with makers[0]() as model:
             measured = model.measure_high_water(batches[0])
             in_banks = model.measure_banks(batches[0]) if program.banks else ()
-            unstored = _unstored_gradients(model, batches[0])
-            difference, loss, gradients, state = _run_both(model, other, batches)
-            gradients |= unstored
+            gradients: MutableMapping[str, Array] = Spilled(scratch / "of_program")
+            unstored = _unstored_gradients(model, batches[0], Spilled(scratch / "unstored"))
+            found = recorded(model, batches, gradients, _statistics(keep_all))
             page_ins, page_outs = model.page_ins, model.page_outs
-        without = {} if exact is None else _gradients(exact, values, batches[0], scratch / "exact", build)
-    interpreter = Interpreter(program, values)
-    interpreted_loss = interpreter.run(batches[0])
-    by_interpreter = _gradient_errors(gradients, interpreter.probes)
-    statistics = {n: interpreter.state(n) for n in state if n in _statistics(keep_all)}
+        del model  # and its arena
+        gradients.update(unstored)
+        with makers[1]() as other:
+            kept = recorded(other, batches, Spilled(scratch / "of_keep_all"), ())
+        del other
+        difference, loss, state = first_difference(found, kept, program), found.losses[0], found.state
+        interpreter = Interpreter(program, values)
+        interpreter.probes = Spilled(scratch / "of_interpreter")
+        interpreted_loss = interpreter.run(batches[0])
+        by_interpreter = _gradient_errors(gradients, interpreter.probes)
+        statistics = {n: interpreter.state(n) for n in state}
+        del interpreter
+        saved_errors = []
+        if exact is not None:
+            without = _gradients(exact, values, batches[0], scratch / "exact", build)
+            saved_errors = [_norm_error(name, gradients[name], without[name]) for name in sorted(without)]
+        from_reference = None
+        if reference is not None:
+            zeros = {n: np.zeros_like(g) for n, g in _named(reference, "grad.").items() if n in zero_gradients}
+            gradients.update(zeros)
+            from_reference = _reference_errors(reference, gradients, state)
     banks = tuple(
         BankPeak(b.name, predicted, found)
         for b, predicted, found in zip(program.banks, bank_high_water(program), in_banks, strict=True)
@@ -173,8 +191,8 @@ def validate(
     expected_loss, tensors = interpreted_loss, [*by_interpreter, *_statistic_errors(state, statistics)]
     if reference is not None:
         expected_loss = float(np.asarray(reference["loss"]))
-        zeros = {n: np.zeros_like(g) for n, g in _named(reference, "grad.").items() if n in zero_gradients}
-        tensors = _reference_errors(reference, gradients | zeros, state)
+    if from_reference is not None:
+        tensors = from_reference
     return Validation(
         against="interpreter" if reference is None else "reference",
         steps=steps,
@@ -192,7 +210,7 @@ def validate(
         page_ins=page_ins,
         page_outs=page_outs,
         tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),
-        saved_errors=tuple(_norm_error(name, gradients[name], without[name]) for name in sorted(without)),
+        saved_errors=tuple(saved_errors),
         narrow_rounding=_narrow_rounding(program),
     )
 
@@ -208,13 +226,15 @@ def _gradients(
     batch: Mapping[str, Array],
     directory: Path,
     build: Callable[..., Path],
-) -> dict[str, Array]:
+) -> Mapping[str, Array]:
     """The gradients of a step of another program, compiled and run on this machine."""
     library = build([replace(program, name="exact")], values, directory)
     with HostModel(library, [replace(program, name="exact")], values) as model:
-        unstored = _unstored_gradients(model, batch)
+        unstored = _unstored_gradients(model, batch, Spilled(directory / "unstored"))
+        model.probes = Spilled(directory / "gradients")
         model.run(batch)
-        return {**model.probes, **unstored}
+        model.probes.update(unstored)
+        return model.probes
 
 
 def _statistics(keep_all: Program) -> set[str]:
@@ -224,13 +244,14 @@ def _statistics(keep_all: Program) -> set[str]:
 
 def _build(
     program: Program, keep_all: Program, values: Mapping[str, Value], directory: Path, build: Callable[..., Path]
-) -> tuple[HostModel, HostModel]:
+) -> tuple[Callable[[], HostModel], Callable[[], HostModel]]:
     """From one library if they can share one, since most of the time goes into compiling kernels."""
     if share_layout(program, keep_all):
-        library = build([program, keep_all], values, directory)
-        return HostModel(library, [program], values), HostModel(library, [keep_all], values)
-    libraries = [build([p], values, directory / p.name) for p in (program, keep_all)]
-    return HostModel(libraries[0], [program], values), HostModel(libraries[1], [keep_all], values)
+        libraries = [build([program, keep_all], values, directory)] * 2
+    else:
+        libraries = [build([p], values, directory / p.name) for p in (program, keep_all)]
+    first, second = (partial(HostModel, at, [p], values) for at, p in zip(libraries, (program, keep_all), strict=True))
+    return first, second
 
 
 def _batches(
@@ -265,39 +286,60 @@ def _batches(
     return [inputs] * steps
 
 
-def _run_both(
-    model: HostModel, other: HostModel, batches: list[Mapping[str, Array]]
-) -> tuple[str, float, dict[str, Array], dict[str, Array]]:
-    """The first difference, and loss, gradients and state of the first step."""
-    difference = ""
-    first: tuple[float, dict[str, Array], dict[str, Array]] | None = None
-    for step, batch in enumerate(batches):
-        loss, kept = model.run(batch), other.run(batch)
-        state = {name: model.state(name) for name in model.state_names()}
-        if first is None:
-            first = loss, dict(model.probes), state
-        if np.float32(loss).tobytes() != np.float32(kept).tobytes():
-            difference = difference or f"step {step + 1}: the loss"
-        if not _same_probes(model, other) or model.state_names() != other.state_names():
-            difference = difference or f"step {step + 1}: the set of tensors"
-        for what, name, a, b in _pairs(model, other, state):
-            if a.tobytes() != b.tobytes():
-                difference = difference or f"step {step + 1}: the {what} {name}"
-    assert first is not None
-    return (difference, *first)
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """The steps of a program: losses, and digests of gradients and state; `state`: arrays after the first step."""
+
+    losses: list[float]
+    gradients: list[dict[str, bytes]]
+    states: list[dict[str, bytes]]
+    state: dict[str, Array]
 
 
-def _same_probes(model: HostModel, other: HostModel) -> bool:
-    """A gradient that passes through a window is nowhere whole. The weights that it moves show it."""
-    streams = any(streams_of(i) for i in model.program.instructions)
-    return model.probes.keys() == other.probes.keys() or (streams and model.probes.keys() < other.probes.keys())
+def recorded(
+    model: HostModel,
+    batches: Sequence[Mapping[str, Array]],
+    gradients: MutableMapping[str, Array],
+    kept: Collection[str],
+) -> Recorded:
+    """Run all `batches`; into `gradients` go those of the first step. `kept`: state that is held, by name."""
+    found = Recorded([], [], [], {})
+    model.probes = gradients
+    for batch in batches:
+        found.losses.append(model.run(batch))
+        found.gradients.append({name: digest(model.probes[name]) for name in model.probes})
+        found.states.append({name: digest(model.state(name)) for name in model.state_names()})
+        if len(found.losses) == 1:
+            found.state.update({name: model.state(name) for name in model.state_names() if name in kept})
+            model.probes = _Digests()
+    return found
 
 
-def _pairs(model: HostModel, other: HostModel, state: Mapping[str, Array]) -> Iterator[tuple[str, str, Array, Array]]:
-    for name in sorted(model.probes.keys() & other.probes.keys()):
-        yield "gradient of", name, model.probes[name], other.probes[name]
-    for name in sorted(state.keys() & set(other.state_names())):
-        yield "state", name, state[name], other.state(name)
+class _Digests(dict[str, Array]):
+    """Gradients of which the digest alone is kept, as an array of bytes."""
+
+    def __setitem__(self, name: str, array: Array) -> None:
+        super().__setitem__(name, np.frombuffer(digest(array), np.uint8))
+
+
+def first_difference(found: Recorded, kept: Recorded, program: Program) -> str:
+    """The first tensor whose bits differ, and its step; "" where none does.
+
+    A gradient that passes through a window is nowhere whole. The weights that it moves show it.
+    """
+    streams = any(streams_of(i) for i in program.instructions)
+    for step in range(len(found.losses)):
+        if np.float32(found.losses[step]).tobytes() != np.float32(kept.losses[step]).tobytes():
+            return f"step {step + 1}: the loss"
+        a, b = found.gradients[step], kept.gradients[step]
+        same = a.keys() == b.keys() or (streams and a.keys() < b.keys())
+        if not same or found.states[step].keys() != kept.states[step].keys():
+            return f"step {step + 1}: the set of tensors"
+        for what, one, other in (("gradient of", a, b), ("state", found.states[step], kept.states[step])):
+            for name in sorted(one.keys() & other.keys()):
+                if one[name] != other[name]:
+                    return f"step {step + 1}: the {what} {name}"
+    return ""
 
 
 def _unstored(program: Program) -> dict[str, str]:
@@ -306,17 +348,22 @@ def _unstored(program: Program) -> dict[str, str]:
     return {call.inputs[0].tensor: call.inputs[-1].tensor for call in calls}
 
 
-def _unstored_gradients(model: HostModel, batch: Mapping[str, Array]) -> dict[str, Array]:
-    """Their gradients in the first step, by how far it moves them. Leaves the model reset."""
+def _unstored_gradients(
+    model: HostModel, batch: Mapping[str, Array], found: MutableMapping[str, Array]
+) -> MutableMapping[str, Array]:
+    """Into `found` their gradients in the first step, by how far it moves them. Leaves the model reset."""
     moved = _unstored(model.program)
-    before = {name: model.state(name) for name in moved}
+    for name in moved:
+        found[name] = model.state(name)
     for rate in set(moved.values()):
         model.set_state(rate, np.array([TELLING_RATE], np.float32))
     if moved:
+        model.probes = _Digests()
         model.run(batch)
-    steps = {name: np.asarray(w, np.float64) - model.state(name) for name, w in before.items()}
+    for name in moved:
+        found[name] = np.asarray((np.asarray(found[name], np.float64) - model.state(name)) / TELLING_RATE, np.float32)
     model.reset()
-    return {name: np.asarray(step / TELLING_RATE, np.float32) for name, step in steps.items()}
+    return found
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -326,27 +373,22 @@ def _relative(value: float, expected: float) -> float:
     return abs(value - expected) / max(abs(expected), float(np.finfo(np.float32).tiny))
 
 
-def _max_abs(array: Array) -> float:
-    return float(np.max(np.abs(np.asarray(array, np.float64)), initial=0.0))
-
-
 def _error(name: str, quantity: str, found: Array, expected: Array, floor: float) -> TensorError:
     if found.shape != expected.shape:
         raise UsageError(f"{name}: shape {found.shape}, the reference has {expected.shape}")
-    scale = max(_max_abs(expected), floor, float(np.finfo(np.float32).tiny))
-    difference = _max_abs(np.asarray(found, np.float64) - np.asarray(expected, np.float64))
-    return TensorError(name, quantity, difference / scale, _max_abs(expected))
+    scale = max(largest(expected), floor, float(np.finfo(np.float32).tiny))
+    return TensorError(name, quantity, largest_difference(found, expected) / scale, largest(expected))
 
 
 def _norm_error(name: str, found: Array, expected: Array) -> TensorError:
     """The norm of the difference, as a share of the norm of the expected array."""
     size = float(np.linalg.norm(np.asarray(expected, np.float64)))
     difference = float(np.linalg.norm(np.asarray(found, np.float64) - np.asarray(expected, np.float64)))
-    return TensorError(name, "gradient", difference / max(size, float(np.finfo(np.float32).tiny)), _max_abs(expected))
+    return TensorError(name, "gradient", difference / max(size, float(np.finfo(np.float32).tiny)), largest(expected))
 
 
 def _gradient_errors(found: Mapping[str, Array], expected: Mapping[str, Array]) -> list[TensorError]:
-    floor = GRADIENT_FLOOR * max((_max_abs(g) for g in expected.values()), default=0.0)
+    floor = GRADIENT_FLOOR * max((largest(g) for g in expected.values()), default=0.0)
     return [_error(n, "gradient", found[n], expected[n], floor) for n in sorted(expected)]
 
 

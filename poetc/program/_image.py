@@ -5,29 +5,38 @@ from __future__ import annotations
 import bisect
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from poetc.graph import TensorType, Value, materialize
+from poetc.graph import Array, TensorType, Value, materialize
 from poetc.program._ir import Binding, Program
 from poetc.program._state_file import regions
 from poetc.runtime.layout import TRAILER_BYTES, align, page_bytes
 
 
-def _bytes(name: str, value: Value, type: TensorType) -> bytes:
+def _bytes(name: str, value: Value, type: TensorType) -> Array:
+    """The bytes of a value, without a copy where it is an array already."""
     array = np.asarray(materialize(value, type), type.dtype.numpy)
     if array.shape != type.shape:
         raise ValueError(f"{name}: the value has shape {array.shape}, the tensor {type.shape}")
-    return array.tobytes()
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _joined(parts: Iterable[tuple[int, Array]], size_bytes: int) -> bytes:
+    """Bytes at their offsets, which do not overlap, and zeros between them: in one piece, made once."""
+    pieces: list[bytes | memoryview] = []
+    end = 0
+    for offset, data in sorted(parts, key=lambda part: part[0]):
+        if data.size:
+            pieces += [bytes(offset - end), data.data]
+            end = offset + data.size
+    return b"".join([*pieces, bytes(size_bytes - end)])
 
 
 def _image(bindings: tuple[Binding, ...], size_bytes: int, values: Mapping[str, Value]) -> bytes:
-    image = bytearray(size_bytes)
-    for binding in bindings:
-        data = _bytes(binding.name, values[binding.name], binding.operand.type)
-        image[binding.operand.offset_bytes : binding.operand.offset_bytes + len(data)] = data
-    return bytes(image)
+    parts = ((b.operand.offset_bytes, _bytes(b.name, values[b.name], b.operand.type)) for b in bindings)
+    return _joined(parts, size_bytes)
 
 
 def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
@@ -39,14 +48,13 @@ def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
     """The same without the gaps between the regions of the state, as `poetc_init` copies it."""
     parts = [r for r in regions(program) if r.page is None]
     starts = [r.arena_offset_bytes for r in parts]
-    image = bytearray(sum(r.size_bytes for r in parts))
+    placed = []
     for binding in program.state:
         data, at = _bytes(binding.name, values[binding.name], binding.operand.type), binding.operand.offset_bytes
-        if data:
+        if data.size:
             region = parts[bisect.bisect_right(starts, at) - 1]
-            begin = region.offset_bytes + at - region.arena_offset_bytes
-            image[begin : begin + len(data)] = data
-    return bytes(image)
+            placed.append((region.offset_bytes + at - region.arena_offset_bytes, data))
+    return _joined(placed, sum(r.size_bytes for r in parts))
 
 
 def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:
@@ -57,7 +65,7 @@ def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:
 def initial_pages(program: Program, values: Mapping[str, Value]) -> dict[int, bytes]:
     """Data of the pages that must be on the store before the first run, by page."""
     return {
-        i: _bytes(page.tensor, values[page.tensor], page.type)
+        i: _bytes(page.tensor, values[page.tensor], page.type).tobytes()
         for i, page in enumerate(program.pages)
         if page.image and page.type
     }

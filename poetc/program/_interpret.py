@@ -6,16 +6,16 @@ Kernels are replaced by `OpSpec.evaluate`; places, order, pages and aliasing are
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.graph import Array, Value
+from poetc.graph import Array, Value, materialize
 from poetc.ops import Bound, Use, sample, spec
 from poetc.ops.sgd_of import SgdOf
 from poetc.program._check import ProgramError, check_program
-from poetc.program._image import constants_image, initial_pages, state_image
+from poetc.program._image import constants_image, initial_pages
 from poetc.program._ir import Binding, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
 from poetc.program._state_file import regions
 
@@ -57,10 +57,12 @@ class Interpreter:
         check_program(program)
         self.program = program
         self.arena = np.full(program.arena_bytes, POISON, np.uint8)
-        self.arena[: program.state_bytes] = np.frombuffer(state_image(program, values), np.uint8)
         self._regions = [r for r in regions(program) if r.page is None]
         self.flash = np.frombuffer(constants_image(program, values), np.uint8)
-        self.probes: dict[str, Array] = {}  # whole gradients of the last run, by parameter
+        self.arena[: program.state_bytes] = 0
+        for binding in program.state:
+            self._read(binding.operand)[...] = materialize(values[binding.name], binding.operand.type)
+        self.probes: MutableMapping[str, Array] = {}  # whole gradients of the last run, by parameter
         self.high_water_bytes = program.state_bytes  # end of the highest byte written so far
         self.run_count = 0
         self.page_ins = 0

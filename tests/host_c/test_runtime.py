@@ -15,7 +15,7 @@ import pytest
 import poetc.runtime
 from poetc.errors import CheckFailed, UsageError
 from poetc.measure import HostModel, StepError, compile_library, validate
-from poetc.measure._validate import _run_both
+from poetc.measure._validate import first_difference, recorded
 from poetc.program import Interpreter, Move, Program, lower_inference, sample_inputs, without_loss
 from poetc.program._image import page_blocks, store_image
 from poetc.runtime import runtime_state_bytes
@@ -124,8 +124,8 @@ def test_validation_of_a_schedule_with_moves(case: Case, schedule: str) -> None:
 def test_comparison_finds_another_learning_rate(case: Case, paged: Program, paged_library: Path) -> None:
     with HostModel(paged_library, [paged], case.graph.values) as a, HostModel(paged_library, [paged], a._values) as b:
         b.set_state("learning_rate", np.full(1, 0.06, np.float32))
-        difference, *_ = _run_both(a, b, [sample_inputs(paged)])
-    assert difference == "step 1: the state fc1.weight"
+        one, other = (recorded(model, [sample_inputs(paged)], {}, ()) for model in (a, b))
+    assert first_difference(one, other, paged) == "step 1: the state fc1.weight"
 
 
 def test_reference_is_compared(case: Case) -> None:

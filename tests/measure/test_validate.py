@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,13 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
+from poetc import measure, passes
+from poetc.devices import build_problem, load_profile
+from poetc.graph import Graph, Role, TensorType
+from poetc.ops import Builder
+from poetc.program import lower
+from poetc.scheduling import keep_all, pack
+from poetc.training import TrainingOptions, build
 
 SIZE, CLASSES = 16, 5
 
@@ -53,3 +61,28 @@ def test_the_rounding_noise_of_a_gradient_that_cancels_is_no_difference(tmp_path
     solution = model.solve(device="stm32f746", budget="80%", gap=1.0, time_limit_s=20)
     found = solution.validate()  # raises CheckFailed
     assert found["passed"] and found["bit_identical_to_keep_all"]
+
+
+def test_a_validation_holds_the_weights_twice() -> None:
+    """Beside the values an arena of one program at a time, and a few copies of one tensor."""
+    b = Builder()
+    x = b.add_tensor("x", TensorType((2, 256)), Role.INPUT)
+    random, size = np.random.default_rng(0), 0
+    for layer in range(16):
+        weight = random.normal(0, 0.05, (256, 256)).astype(np.float32)
+        b.add_tensor(f"w{layer}", TensorType(weight.shape), Role.PARAMETER, weight)
+        x = b.emit1("Relu", [b.emit1("MatMul", [x, f"w{layer}"])])
+        size += weight.nbytes
+    graph = Graph("layers", b.tensors, tuple(b.operators), ("x",), (x,), b.values)
+    step = passes.run_standard(build(graph, TrainingOptions(loss="mse")))
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 30)
+    schedule = keep_all(problem)
+    program = lower(step, problem, schedule, pack(problem, schedule))
+    tracemalloc.start()
+    try:
+        result = measure.validate(program, program, step.values)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.problems() == ()
+    assert peak < 1.5 * size, "besides the values, which were there before"

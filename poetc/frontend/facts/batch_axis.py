@@ -1,7 +1,7 @@
 """The axis of the samples in inputs and outputs of sequences, where it is not the first one or could be another.
 
-Recurrent models often take [steps, samples, ...]. One sample of a batch never changes another, and a step does. So a run
-with another first or last slice of an input shows the axis of the samples.
+Recurrent models often take [steps, samples, ...]. One sample of a batch never changes another, and a step does.
+So a run with another first or last slice of an input shows the axis of the samples.
 """
 
 from __future__ import annotations

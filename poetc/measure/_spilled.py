@@ -1,0 +1,61 @@
+"""Arrays that wait in files, so that a comparison of a large model holds one tensor at a time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+
+import numpy as np
+
+from poetc.graph import Array
+
+_PART = 1 << 18  # elements that are compared at once
+
+
+class Spilled(MutableMapping[str, Array]):
+    """By name arrays in files of `folder`, which is made; each is read when it is asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        self._files: dict[str, Path] = {}
+
+    def __setitem__(self, name: str, array: Array) -> None:
+        path = self._files.setdefault(name, self._folder / f"{len(self._files)}.npy")
+        np.save(path, array)
+
+    def __getitem__(self, name: str) -> Array:
+        found: Array = np.load(self._files[name])
+        return found
+
+    def __delitem__(self, name: str) -> None:
+        self._files.pop(name).unlink()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def digest(array: Array) -> bytes:
+    """Of the bits, without the shape."""
+    return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
+
+
+def largest(array: Array) -> float:
+    """The largest absolute value; 0 of none, NaN where one is."""
+    flat = np.asarray(array).reshape(-1)
+    parts = (flat[start : start + _PART] for start in range(0, flat.size, _PART))
+    return float(np.max([np.max(np.abs(np.asarray(part, np.float64))) for part in parts], initial=0.0))
+
+
+def largest_difference(a: Array, b: Array) -> float:
+    """The same of a - b, in 64 bits."""
+    one, other = np.asarray(a).reshape(-1), np.asarray(b).reshape(-1)
+    found = [0.0]
+    for start in range(0, one.size, _PART):
+        rows = slice(start, start + _PART)
+        found.append(float(np.max(np.abs(np.asarray(one[rows], np.float64) - np.asarray(other[rows], np.float64)))))
+    return float(np.max(found))
