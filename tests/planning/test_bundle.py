@@ -36,7 +36,7 @@ DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 def solved() -> tuple[TrainingGraph, Switching, list[Switch], ProgramBundle]:
     request = SolveRequest(
         model=ModelRequest(source=DIGITS, batch=4, device="stm32f746"),
-        options=SolveOptions(time_limit_s=20, work_limit_s=1.0, gap=0.05),
+        options=SolveOptions(time_limit_s=20, work_limit_s=0.2, gap=0.05),
     )
     _, step, _, problem = read_problem(request)
     assert step is not None

@@ -44,7 +44,7 @@ def test_every_point_is_the_optimum_of_its_budget(monkeypatch: pytest.MonkeyPatc
     real = plain.solve_and_pack
     monkeypatch.setattr(plain, "solve_and_pack", lambda p, *more: (solved.append(p.budget_bytes), real(p, *more))[1])
     infeasible = packed_worse = 0
-    for seed in range(8):
+    for seed in range(4):
         problem = training_problem(Random(seed), 1, paging=seed % 2 == 0)
         budgets = budgets_of(problem)
         points = solve_curve(problem, budgets, planner("ram", options=OPTIONS))
@@ -66,9 +66,9 @@ def test_every_point_is_the_optimum_of_its_budget(monkeypatch: pytest.MonkeyPatc
         bounds = [p.solution.proof.bound for p in points if p.solution is not None]
         assert costs == sorted(costs, reverse=True)
         assert bounds == sorted(bounds, reverse=True)
-    assert infeasible >= 8
-    assert packed_worse < 8, "an arena is rarely larger than what is live"
-    assert len(solved) < 8 * 10 * 0.9, "neighbours settle some budgets"
+    assert infeasible >= 4
+    assert packed_worse < 4, "an arena is rarely larger than what is live"
+    assert len(solved) < 4 * 10 * 0.9, "neighbours settle some budgets"
 
 
 @pytest.mark.parametrize("solver", ["poetc", "keep_all"])
@@ -92,7 +92,7 @@ def test_a_proof_that_names_no_budget_says_which_it_was_for() -> None:
 
 def test_a_wider_gap_needs_fewer_solves() -> None:
     counts = {0.0: 0, 0.5: 0}
-    for seed in range(4):
+    for seed in range(2):
         problem = training_problem(Random(seed), 1)
         for gap in counts:
             points = solve_curve(problem, budgets_of(problem, 20), planner("ram", options=replace(OPTIONS, gap=gap)))
