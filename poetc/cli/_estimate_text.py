@@ -59,7 +59,8 @@ def _beside(found: Row) -> Iterator[tuple[str, str]]:
     batch = found["largest_batch"]
     if batch is not None:
         bound = f"none above {batch['bound']:,} fits" if batch["bound"] < batch["most"] else "any may fit"
-        yield "largest batch", f"{batch['keep_all']:,} with all kept; {bound}; --largest-batch searches between them"
+        kept = f"{'' if batch['is_largest'] else 'at least '}{batch['keep_all']:,} with all kept"
+        yield "largest batch", f"{kept}; {bound}; --largest-batch searches between them"
 
 
 def _ways(found: Row) -> str:

@@ -7,6 +7,7 @@ The band has every number at the low end and at the high end.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -41,10 +42,11 @@ from poetc.planning.inference import alone_problem
 from poetc.planning.streaming import Streaming
 from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack, verify, verify_parts
 
-SEARCH_S = 3.0  # for the smallest RAM, and again with streamed operands
+SEARCH_S = 2.0  # for the smallest RAM, and again with streamed operands
 SLOWER = 1.05  # of the time without recomputing or paging: the good budget is the smallest within this
 WORTH_STREAMING = 0.95  # of the smallest RAM without streamed operands
 GOOD_SEARCH_S = 1.0  # for the good budget
+BATCHES_S = 2.0  # of processor time for the largest batch, after which the answer is a range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,31 +265,33 @@ def _largest_batch(request: ModelRequest, known: Analyzed, progress: Progress) -
             needs[batch] = keep_all_peak_bytes(problem), bound
         return needs[batch]
 
+    stop_at = time.process_time() + BATCHES_S
     try:
-        kept = _last_within(limit, lambda batch: need(batch)[0])
-        possible = _last_within(limit, lambda batch: need(batch)[1])
+        kept, more = _last_within(limit, lambda batch: need(batch)[0], stop_at)
+        _, possible = _last_within(limit, lambda batch: need(batch)[1], stop_at)
     except PoetcError:
         return None  # it cannot be read at another batch
-    return {"keep_all": kept, "bound": possible, "most": MOST_BATCH}
+    return {"keep_all": kept, "is_largest": kept == more, "bound": possible, "most": MOST_BATCH}
 
 
-def _last_within(limit: int, need: Callable[[int], int]) -> int:
-    """The largest batch up to MOST_BATCH that needs at most `limit` bytes; 0 where one sample needs more.
+def _last_within(limit: int, need: Callable[[int], int], stop_at: float = math.inf) -> tuple[int, int]:
+    """Twice the largest batch up to MOST_BATCH that needs at most `limit` bytes, 0 where one sample needs more.
 
+    Where the time is up: the largest batch known to need no more, and the largest not known to need more.
     `need` grows with the batch, nearly along a line, which is followed.
     """
     low, high = 0, MOST_BATCH + 1
     known = {1: need(1)}
     if known[1] > limit:
-        return 0
+        return 0, 0
     low, guess = 1, 2
-    while high - low > 1:
+    while high - low > 1 and time.process_time() < stop_at:
         known[guess] = need(guess)
         low, high = (guess, high) if known[guess] <= limit else (low, guess)
         a, b = sorted(known, key=lambda batch: abs(known[batch] - limit))[:2]
         slope = (known[b] - known[a]) / (b - a) or 1.0
         guess = min(max(math.floor(a + (limit - known[a]) / slope), low + 1), high - 1)
-    return low
+    return low, high - 1
 
 
 # --- every board ------------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from poetc.ops.optimizers import OPTIMIZERS
 from poetc.planning import ENGINE
 from poetc.scheduling import Paging, Problem, keep_all_peak_bytes
 
-WAYS_S = 12.0  # of processor time for the table of ways, after which the others are left out
+WAYS_S = 5.0  # of processor time for the table of ways, after which the others are left out
 WAY_SEARCH_S = 0.3  # for the smallest RAM of each way, and of each board
 LARGE_TIMES = 4.0  # as much for steps of more than MOST_OPERATORS
 MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searched for, and few ways are tried

@@ -9,271 +9,31 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 
+from poetc.devices.blocks import Blocks, Stream, blocks_of, thirds
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
+from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
-from poetc.graph import Graph, Operator, Role, TensorType
+from poetc.graph import Graph, Operator, Role
 from poetc.ops import (
-    WHOLE,
     Bound,
-    Cut,
     Kernel,
-    Range,
-    Span,
     bind,
     block_of,
-    kernel_of_block,
     spec,
     view_roots,
     whole,
 )
-from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
+from poetc.runtime.layout import align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
 WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
-MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator, of poetc_stream.c: MOST_STREAMS, MOST_REFS
-
-
-@dataclass(frozen=True, slots=True)
-class Dimension:
-    """A dimension of an operand that is cut: by axis `axis` of the cut, in rows of `unit` bytes (`Span` says which)."""
-
-    axis: int
-    span: Span
-    unit: int
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """An operand, by its number among inputs and outputs, that passes through a window.
-
-    Its bytes are rows of `pitch` bytes: `rows` of them, or as many for each of the rows that `outer` names. A block has
-    of each row the piece that `inner` names, or all. `place`: "store"; or "ram", for an operand in RAM whose
-    blocks do not lie together. `writes`: from the window. `pair`: for an output that takes over an input's bytes, that
-    input, whose window it shares.
-    """
-
-    operand: int
-    tensor: str  # the root of views
-    rows: int
-    pitch: int
-    outer: Dimension | None = None
-    inner: Dimension | None = None
-    writes: bool = False
-    pair: int | None = None
-    in_ram: bool = False
-
-    @property
-    def axes(self) -> set[int]:
-        """The axes of the cut on which its blocks depend."""
-        return {d.axis for d in (self.outer, self.inner) if d is not None}
-
-    @property
-    def is_sequence(self) -> bool:
-        """Whether its blocks follow each other in one piece."""
-        return self.outer is None and self.rows == 1
-
-    def has_edges(self, units: Sequence[int], counts: Sequence[int], store_block: int) -> bool:
-        """Whether pieces, but for the end of the last one, begin or end within blocks of the store."""
-        if self.inner is None or (self.is_sequence and counts[self.inner.axis] == 1):
-            return False
-        if not self.is_sequence or self.inner.span.has_halo:
-            return True
-        return self.inner.unit * units[self.inner.axis] % store_block != 0
-
-    def buffer_bytes(self, piece_bytes: int, has_edges: bool, store_block: int) -> int:
-        """For the blocks of the store on which a piece of so many bytes lies, or the last one."""
-        return align(piece_bytes + store_block - 1, store_block) if has_edges else store_block
-
-    @property
-    def size_bytes(self) -> int:
-        return self.rows * self.pitch * (self.outer.span.limit if self.outer is not None else 1)
-
-    def pieces(self, ranges: Sequence[Range], extents: Sequence[int]) -> tuple[int, int, int]:
-        """Of a block with these units along each axis: the pieces, the bytes of each, where the first one begins."""
-        rows, first = self.rows, 0
-        if self.outer is not None:
-            d = self.outer
-            low, high = d.span.of(*ranges[d.axis], extents[d.axis])
-            rows, first = rows * (high - low), low * self.rows * self.pitch
-        if self.inner is None:
-            return rows, self.pitch, first
-        d = self.inner
-        low, high = d.span.of(*ranges[d.axis], extents[d.axis])
-        return rows, (high - low) * d.unit, first + low * d.unit
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """An operator in blocks: so many units along each axis of its cut, fewer in the last ones.
-
-    Its workspace holds the kernel's own workspace, then the windows, then a buffer for pieces that are no whole blocks
-    of the store. Offsets are within it, in bytes. `kernels`: of a first block, one in between and a last one along
-    each axis, in this order, of the outer axis first.
-    """
-
-    name: str  # of the whole operator's kernel
-    cut: Cut
-    units: tuple[int, ...]
-    kernels: tuple[Kernel, ...]
-    streams: tuple[Stream, ...]
-    windows: tuple[int, ...]  # the offset of each stream's window
-    buffer: int
-    buffer_bytes: int
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """Of blocks along each axis."""
-        return tuple(-(-axis.extent // n) for axis, n in zip(self.cut.axes, self.units, strict=True))
-
-    @property
-    def own_bytes(self) -> int:
-        """Of the kernels' own workspace."""
-        return max(k.workspace_bytes for k in self.kernels)
-
-    @property
-    def workspace_bytes(self) -> int:
-        return self.buffer + self.buffer_bytes
-
-    @property
-    def window_bytes(self) -> int:
-        return self.buffer - (self.windows[0] if self.windows else self.buffer)
-
-
-def thirds(extent: int, units: int) -> tuple[tuple[Range, int], ...]:
-    """The first block, one in between, and the last one, and how many there are of each."""
-    count = -(-extent // units)
-    last = ((count - 1) * units, extent)
-    if count == 1:
-        return ((last, 0), (last, 0), (last, 1))
-    first = (0, units)
-    return ((first, 1), ((units, 2 * units) if count > 2 else first, count - 2), (last, 1))
-
-
-def _is_even(axis: Cut, units: int) -> bool:
-    """Whether all blocks but the first and the last are alike, bands and their halos too."""
-    count = -(-axis.extent // units)
-    spans = [axis.span(n) for n, part in enumerate(axis.parts) if part is not None and part.span is not None]
-
-    def seen(block: int) -> list[tuple[int, int]]:
-        begin, end = block * units, (block + 1) * units
-        found = [span.of(begin, end, axis.extent) for span in spans]
-        return [(b - a, begin * s.mul + s.low - a * s.div) for (a, b), s in zip(found, spans, strict=True)]
-
-    return not spans or all(seen(k) == seen(1) for k in range(2, count - 1))
-
-
-def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None:
-    """An operand as the cut goes through it; None where a block has no such form."""
-    axes = cut.axes
-    found = [(k, part) for k, axis in enumerate(axes) if (part := axis.parts[number]) is not None]
-    item = type.dtype.size_bytes
-    if not found:
-        return Stream(number, root, 1, type.size_bytes)
-    found.sort(key=lambda f: f[1].axis or 0)
-    k, part = found[-1]
-    span = axes[k].span(number)
-    inner = Dimension(k, span, part.inner * item)
-    pitch = span.limit * inner.unit
-    if len(found) == 1:
-        return Stream(number, root, part.rows, pitch, None, inner)
-    o, above = found[0]
-    if above.axis is None or part.axis is None or above.rows != 1 or above.span is not None or part.span is not None:
-        return None
-    between = math.prod(type.shape[above.axis + 1 : part.axis])
-    return Stream(number, root, between, pitch, Dimension(o, axes[o].span(number), between * pitch), inner)
-
-
-def blocks_of(
-    kind: str,
-    bound: Bound,
-    cut: Cut,
-    kernel: Kernel,
-    streamed: Collection[int],
-    roots: Sequence[str],
-    units: tuple[int, ...],
-    store_block: int,
-) -> Blocks | None:
-    """The operator in blocks of `units`, the operands of `streamed` through windows; None where that cannot be done.
-
-    `roots`: the storages of all operands, inputs first.
-    """
-    if not all(_is_even(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
-        return None
-    ranges = [[r for r, _ in thirds(axis.extent, n)] for axis, n in zip(cut.axes, units, strict=True)]
-    made = [kernel_of_block(kind, bound, cut, kernel, list(r)) for r in itertools.product(*ranges)]
-    kernels = tuple(k for k in made if k is not None)
-    if len(kernels) < len(made) or len({k.symbol for k in kernels}) > 1:
-        return None
-    streams = streams_of(kind, bound, cut, streamed, roots, units)
-    if streams is None:
-        return None
-    extents = [axis.extent for axis in cut.axes]
-    counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
-    at = align(max(k.workspace_bytes for k in kernels))
-    windows, place, pieces = list[int](), dict[int, int](), [store_block]
-    for stream in streams:
-        boxes = [stream.pieces(r, extents) for r in itertools.product(*ranges)]
-        if not stream.in_ram:
-            has_edges = stream.has_edges(units, counts, store_block)
-            pieces += [stream.buffer_bytes(size, has_edges, store_block) for _, size, _ in boxes]
-        if stream.pair is not None and stream.pair in place:
-            windows.append(place[stream.pair])
-            continue
-        place[stream.operand] = at
-        windows.append(at)
-        at += align(max(rows * size for rows, size, _ in boxes))
-    return Blocks(kernel.name, cut, units, kernels, tuple(streams), tuple(windows), at, max(pieces))
-
-
-def streams_of(
-    kind: str, bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str], units: tuple[int, ...]
-) -> list[Stream] | None:
-    """The operands that pass through windows: those of `streamed`, and others whose blocks do not lie together."""
-    count = len(bound.inputs)
-    pairs = {count + o: i for i, o in spec(kind).must_alias}
-    counts = [-(-axis.extent // n) for axis, n in zip(cut.axes, units, strict=True)]
-    streams: list[Stream] = []
-    for number, type in enumerate((*bound.inputs, *bound.outputs)):
-        stream = _stream(number, type, cut, roots[number])
-        if stream is None:
-            return None
-        stays = number not in streamed
-        halo = any(d is not None and d.span.has_halo for d in (stream.outer, stream.inner))
-        if stays and (not stream.axes or (stream.is_sequence and not halo)):
-            continue
-        writes = number >= count
-        if writes and not cut.fills and {a for a, n in enumerate(counts) if n > 1} - stream.axes:
-            return None  # a part of a result would be made more than once
-        streams.append(replace(stream, writes=writes, pair=pairs.get(number), in_ram=stays))
-    on_store = sum(not s.in_ram for s in streams)
-    if count + len(bound.outputs) >= MOST_OPERANDS:
-        return None
-    return streams if on_store and len(streams) <= MOST_STREAMS else None
-
-
-def unit_steps(
-    bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str], store_block: int
-) -> tuple[int, ...]:
-    """Units of a block are multiples of these, so that blocks begin where kernels and the store want it.
-
-    `store_block`: of pieces in sequence; 1 where they may begin and end within blocks of the store.
-    """
-    steps = [axis.step for axis in cut.axes]
-    for number, type in enumerate((*bound.inputs, *bound.outputs)):
-        stream = _stream(number, type, cut, roots[number])
-        if stream is None or stream.inner is None or not stream.is_sequence or stream.inner.span.has_halo:
-            continue
-        wanted = ALIGNMENT_BYTES if number not in streamed else store_block
-        axis = stream.inner.axis
-        steps[axis] = math.lcm(steps[axis], wanted // math.gcd(wanted, stream.inner.unit))
-    return tuple(steps)
 
 
 class Streaming:
@@ -288,8 +48,9 @@ class Streaming:
         self.operators = {op.name: op for op in graph.operators}
         self.store = profile.stores[profile.default_store] if profile.default_store else None
         self.block_bytes = 0 if self.store is None else int(self.store.block_bytes.value)
-        self._found: dict[tuple[int, frozenset[int], bool], tuple[OperatorSpec, ...]] = {}
+        self._found: dict[tuple[int, frozenset[int]], tuple[OperatorSpec, ...]] = {}
         self._forms: dict[tuple[object, ...], list[Blocks]] = {}
+        self._form_of: dict[tuple[int, frozenset[int]], tuple[object, ...]] = {}
         self._prices: dict[tuple[object, int], tuple[Cost, int]] = {}  # by form and number; bytes that are rewritten
         self.readers: dict[int, list[int]] = {}
         self.maker: dict[int, int] = {}
@@ -322,18 +83,28 @@ class Streaming:
             return False
         return tensor.initial != "" and tensor.pageable
 
-    def alternatives(self, index: int, streamed: frozenset[int], *, is_priced: bool = True) -> tuple[OperatorSpec, ...]:
+    def alternatives(self, index: int, streamed: frozenset[int]) -> tuple[OperatorSpec, ...]:
         """The operator with these tensors streamed, its windows larger and larger. Empty where that cannot be done.
 
-        Versions of state that it replaces are among `streamed` together. Without `is_priced` time and energy are 0:
-        prices of all blocks take longer than the blocks themselves.
+        Versions of state that it replaces are among `streamed` together. Time and energy are 0, since prices of all
+        blocks take longer than the blocks themselves: `priced` has those of one.
         """
-        key = index, streamed, is_priced
+        key = index, streamed
         if key not in self._found:
-            self._found[key] = tuple(self._alternatives(index, streamed, is_priced))
+            self._found[key] = tuple(self._alternatives(index, streamed))
         return self._found[key]
 
-    def _alternatives(self, index: int, streamed: frozenset[int], is_priced: bool) -> Iterator[OperatorSpec]:
+    def priced(self, index: int, streamed: frozenset[int], number: int) -> OperatorSpec:
+        """That one of the alternatives, with its time and energy."""
+        found = self.alternatives(index, streamed)[number]
+        form = self._form_of[index, streamed]
+        if (form, number) not in self._prices:
+            op = self.operators[self.problem.operators[index].name]
+            self._prices[form, number] = self._cost(op, bind(op, self.graph.tensors), self._forms[form][number])
+        cost, rewritten_bytes = self._prices[form, number]
+        return replace(found, time_ns=cost.time_ns, energy_pj=cost.energy_pj, rewritten_bytes=rewritten_bytes)
+
+    def _alternatives(self, index: int, streamed: frozenset[int]) -> Iterator[OperatorSpec]:
         plain = self.problem.operators[index]
         op = self.operators[plain.name]
         bound, kind = bind(op, self.graph.tensors), spec(op.kind)
@@ -353,25 +124,19 @@ class Streaming:
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
         if key not in self._forms:
             self._forms[key] = list(self._forms_of(op, bound, numbers, roots))
-        for number, blocks in enumerate(self._forms[key]):
-            price = Cost(0, 0), 0
-            if is_priced:
-                if (key, number) not in self._prices:
-                    self._prices[key, number] = self._cost(op, bound, blocks)
-                price = self._prices[key, number]
-            yield self._operator(plain, roots, blocks, *price)
+        self._form_of[index, streamed] = key
+        for blocks in self._forms[key]:
+            yield self._operator(plain, roots, blocks)
 
     def _forms_of(self, op: Operator, bound: Bound, numbers: frozenset[int], roots: Sequence[str]) -> Iterator[Blocks]:
         """Equal operators have the same; the names of tensors are those of the first one."""
         kernels = spec(op.kind).kernels(bound)
         for cut in (*spec(op.kind).cuts(bound), whole(bound)):
             seen = set[tuple[int, ...]]()
+            growths = [Growth(op.kind, bound, cut, numbers, roots, size) for size in (self.block_bytes, 1)]
             for most in WINDOW_BYTES:
-                choices = (self._units(op, bound, cut, numbers, roots, size, most) for size in (self.block_bytes, 1))
-                units = (
-                    next((u for u, fits in choices if fits), None)
-                    or self._units(op, bound, cut, numbers, roots, 1, most)[0]
-                )
+                choices = (growth.units(most) for growth in growths)
+                units = next((u for u, fits in choices if fits), None) or growths[1].units(most)[0]
                 if units is None or units in seen:
                     continue
                 seen.add(units)
@@ -381,62 +146,7 @@ class Streaming:
                     room = max(most, min(b.windows[0] for b in fitting))  # the kernel's own workspace is no larger
                     yield next(b for b in fitting if b.windows[0] <= room)
 
-    def _units(
-        self,
-        op: Operator,
-        bound: Bound,
-        cut: Cut,
-        numbers: frozenset[int],
-        roots: Sequence[str],
-        store_block: int,
-        most_bytes: int,
-    ) -> tuple[tuple[int, ...] | None, bool]:
-        """Of the largest blocks whose windows take at most so much, or the least blocks; and whether these fit.
-
-        None where there are no blocks. Along two axes blocks grow in turn: both decide on bytes that are read again.
-        """
-        extents = [axis.extent for axis in cut.axes]
-        if cut.name == WHOLE:
-            return (1,), True
-        steps = unit_steps(bound, cut, numbers, roots, store_block)
-        streams = streams_of(op.kind, bound, cut, numbers, roots, steps)
-        if streams is None or any(s >= e for s, e in zip(steps, extents, strict=True)):
-            return None, False
-
-        def fits(units: Sequence[int]) -> bool:
-            ranges = [(max(0, min(n, e - n)), min(e, 2 * n)) for n, e in zip(units, extents, strict=True)]
-            taken = 0
-            for stream in streams:
-                if stream.pair is None:
-                    rows, size, _ = stream.pieces(ranges, extents)
-                    taken += align(rows * size)
-            return taken <= most_bytes
-
-        def is_possible(axis: int, n: int) -> bool:
-            return n < extents[axis] and _is_even(cut.axes[axis], n)
-
-        units: list[int] = []
-        for axis, step in enumerate(steps):
-            least = next((n for n in range(step, min(extents[axis], 9 * step), step) if is_possible(axis, n)), None)
-            if least is None:
-                return None, False
-            units.append(least)
-        least_fits = fits(units)
-        grows = True
-        while grows:
-            grows = False
-            for axis in range(len(units)):
-                halves = (units[axis] >> n for n in range(units[axis].bit_length()))
-                for more in (n // steps[axis] * steps[axis] for n in halves if n >= steps[axis]):
-                    wanted = [*units[:axis], units[axis] + more, *units[axis + 1 :]]
-                    if is_possible(axis, wanted[axis]) and fits(wanted):
-                        units, grows = wanted, True
-                        break
-        return tuple(units), least_fits
-
-    def _operator(
-        self, plain: OperatorSpec, roots: Sequence[str], blocks: Blocks, cost: Cost, rewritten_bytes: int
-    ) -> OperatorSpec:
+    def _operator(self, plain: OperatorSpec, roots: Sequence[str], blocks: Blocks) -> OperatorSpec:
         streams = [s for s in blocks.streams if not s.in_ram]
         indices = [self.tensors[roots[s.operand]] for s in streams]
         reads = tuple(dict.fromkeys(t for t, s in zip(indices, streams, strict=True) if not s.writes))
@@ -452,8 +162,8 @@ class Streaming:
             plain,
             inputs=tuple(t for t in plain.inputs if t not in reads or not self.is_state(t)),
             in_place=tuple(p for p in plain.in_place if p.input not in taken and p.output not in taken),
-            time_ns=cost.time_ns,
-            energy_pj=cost.energy_pj,
+            time_ns=0,
+            energy_pj=0,
             workspace_bytes=align(blocks.workspace_bytes),
             kernel=blocks.name,
             low_workspace=(),
@@ -463,7 +173,6 @@ class Streaming:
             cut=blocks.cut.title,
             block=blocks.units[0],
             inner_block=blocks.units[1] if len(blocks.units) > 1 else 0,
-            rewritten_bytes=rewritten_bytes,
         )
 
     def _cost(self, op: Operator, bound: Bound, blocks: Blocks) -> tuple[Cost, int]:
@@ -533,19 +242,40 @@ class Streaming:
         return cost, more_bytes
 
     def _written_bytes(self, stream: Stream, blocks: Blocks) -> int:
-        """In whole blocks of the store, one for each piece at least, without the trailer's."""
+        """In whole blocks of the store, one for each piece at least, without the trailer's.
+
+        All blocks between the first and the last one are alike along an axis, and begin at equal distances.
+        """
         size, found = self.block_bytes, 0
         extents = [axis.extent for axis in blocks.cut.axes]
-        steps = [
-            range(0, e, n) if a in stream.axes else (0,)
-            for a, (e, n) in enumerate(zip(extents, blocks.units, strict=True))
-        ]
-        for begins in itertools.product(*steps):
-            ranges = [(b, min(b + n, e)) for b, n, e in zip(begins, blocks.units, extents, strict=True)]
+        axes = sorted(stream.axes)
+        parts = [thirds(extents[a], blocks.units[a]) for a in axes]
+        for chosen in itertools.product(*parts):
+            if not all(times for _, times in chosen):
+                continue
+            ranges = [(0, n) for n in blocks.units]
+            for a, (r, _) in zip(axes, chosen, strict=True):
+                ranges[a] = r
             rows, piece, first = stream.pieces(ranges, extents)
-            begin = first + stream.pitch * np.arange(rows, dtype=np.int64)
-            found += int(((begin + piece + size - 1) // size - begin // size).sum())
+            begins = np.array([first], np.int64)
+            for a, ((begin, end), times) in zip(axes, chosen, strict=True):
+                if times > 1:
+                    after = list(ranges)
+                    after[a] = begin + blocks.units[a], end + blocks.units[a]
+                    distance = stream.pieces(after, extents)[2] - first
+                    begins = (begins[:, None] + distance * np.arange(times)).ravel()
+            for place, times in zip(*np.unique(begins % size, return_counts=True), strict=True):
+                found += int(times) * _touched(rows, piece, int(place), stream.pitch, size)
         return found * size
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _touched(rows: int, piece_bytes: int, first: int, pitch_bytes: int, block_bytes: int) -> int:
+    """Blocks of the store on which pieces lie, one counted for each piece; the places within blocks repeat."""
+    period = len(_sample_rows(rows, block_bytes, pitch_bytes))
+    begins = first + pitch_bytes * np.arange(period, dtype=np.int64)
+    each = (begins + piece_bytes + block_bytes - 1) // block_bytes - begins // block_bytes
+    return rows // period * int(each.sum()) + int(each[: rows % period].sum())
 
 
 @functools.lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from poetc.devices.streaming import Dimension
+from poetc.devices.blocks import Dimension
 from poetc.emit._cprint import Pool, comment, floating, integer, table
 from poetc.program import Call, Instruction, Move, Operand, PageIn, PageOut, Program, Space, Stream
 from poetc.runtime.layout import ALIGNMENT_BYTES

@@ -188,10 +188,11 @@ def _decoded(offer: Offer, choice: Streams) -> Made:
     made, at = {}, 0
     while at < len(choice):
         k, number, count = choice[at : at + 3]
-        offered = offer.alternatives(k, frozenset(choice[at + 3 : at + 3 + count]))
+        streamed = frozenset(choice[at + 3 : at + 3 + count])
+        offered = offer.alternatives(k, streamed)
         if not 0 <= number < len(offered):
             raise ScheduleError(None, f"{offer.problem.operators[k].name!r} has no alternative {number}")
-        made[k], at = offered[number], at + 3 + count
+        made[k], at = offer.priced(k, streamed, number), at + 3 + count
     return made
 
 
@@ -237,8 +238,9 @@ def within(offer: Offer, limit_bytes: int) -> Made:
 
 
 def _priced(offer: Offer, k: int, op: OperatorSpec) -> OperatorSpec:
-    offered = offer.alternatives(k, frozenset({*op.reads_store, *op.writes_store}))
-    return next(a for a in offered if _form(a) == _form(op))
+    streamed = frozenset({*op.reads_store, *op.writes_store})
+    offered = offer.alternatives(k, streamed)
+    return offer.priced(k, streamed, next(n for n, a in enumerate(offered) if _form(a) == _form(op)))
 
 
 def _can_be_token(offer: Offer, t: int) -> bool:
@@ -272,11 +274,11 @@ def _best(offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], lim
         sets.insert(0, own)
     best: OperatorSpec | None = None
     for chosen in sets:
-        found = offer.alternatives(k, chosen, is_priced=False)
+        found = offer.alternatives(k, chosen)
         fitting = [n for n, f in enumerate(found) if _needs(problem, f, tokens) <= limit_bytes]
         if fitting:
-            priced = offer.alternatives(k, chosen)
-            best = min((priced[n] for n in fitting), key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
+            priced = [offer.priced(k, chosen, n) for n in fitting]
+            best = min(priced, key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
             break
         for alternative in found:
             if best is None or _needs(problem, alternative, tokens) < _needs(problem, best, tokens):

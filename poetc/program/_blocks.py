@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from poetc.devices.streaming import Blocks as Cuts
-from poetc.devices.streaming import blocks_of
+from poetc.devices.blocks import Blocks as Cuts
+from poetc.devices.blocks import blocks_of
 from poetc.graph import DType, Operator, TensorType
 from poetc.ops import Bound, spec, whole
 from poetc.ops.kernels.blocks import begin_of

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from poetc.devices.streaming import Stream as Form
+from poetc.devices.blocks import Stream as Form
 from poetc.graph import Attribute, Role, TensorType
 
 

@@ -77,7 +77,7 @@ def test_a_new_profile_is_its_base_with_what_was_given(tmp_path: Path) -> None:
     assert made.power.idle_w == base.power.idle_w
     assert not made.memory.banks  # the base's memory map is not this board's
     check_profiles([path]).require()
-    with pytest.raises(UsageError, match="exists.*--force"):
+    with pytest.raises(UsageError, match=r"exists.*--force"):
         create_profile(new, path)
     assert create_profile(replace(new, title="Another"), path, force=True).title == "Another"
     kept = path.read_bytes()

@@ -73,8 +73,8 @@ def streamed_case() -> Case:
     for k, op in operators:
         pairs = [p for p in op.in_place if p.required and case.problem.tensors[p.input].size_bytes > 1024]
         streamed = frozenset(t for p in pairs for t in (p.input, p.output))
-        if streamed and (found := offer.alternatives(k, streamed)):
-            made[k] = found[0]
+        if streamed and offer.alternatives(k, streamed):
+            made[k] = offer.priced(k, streamed, 0)
     assert len(made) == 2 and all(len(op.writes_store) == 2 for op in made.values())
     return Case(case.graph, streamed_problem(case.problem, made))
 

@@ -1,0 +1,253 @@
+"""Operators in blocks: windows of operands, pieces of tensors, kernels of blocks. Numbers follow from the cuts."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from poetc.graph import TensorType
+from poetc.ops import Bound, Cut, Kernel, Range, Span, kernel_of_block, spec
+from poetc.runtime.layout import ALIGNMENT_BYTES, align
+
+MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator, of poetc_stream.c: MOST_STREAMS, MOST_REFS
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A dimension of an operand that is cut: by axis `axis` of the cut, in rows of `unit` bytes (`Span` says which)."""
+
+    axis: int
+    span: Span
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An operand, by its number among inputs and outputs, that passes through a window.
+
+    Its bytes are rows of `pitch` bytes: `rows` of them, or as many for each of the rows that `outer` names. A block has
+    of each row the piece that `inner` names, or all. `place`: "store"; or "ram", for an operand in RAM whose
+    blocks do not lie together. `writes`: from the window. `pair`: for an output that takes over an input's bytes, that
+    input, whose window it shares.
+    """
+
+    operand: int
+    tensor: str  # the root of views
+    rows: int
+    pitch: int
+    outer: Dimension | None = None
+    inner: Dimension | None = None
+    writes: bool = False
+    pair: int | None = None
+    in_ram: bool = False
+
+    @property
+    def axes(self) -> set[int]:
+        """The axes of the cut on which its blocks depend."""
+        return {d.axis for d in (self.outer, self.inner) if d is not None}
+
+    @property
+    def is_sequence(self) -> bool:
+        """Whether its blocks follow each other in one piece."""
+        return self.outer is None and self.rows == 1
+
+    def has_edges(self, units: Sequence[int], counts: Sequence[int], store_block: int) -> bool:
+        """Whether pieces, but for the end of the last one, begin or end within blocks of the store."""
+        if self.inner is None or (self.is_sequence and counts[self.inner.axis] == 1):
+            return False
+        if not self.is_sequence or self.inner.span.has_halo:
+            return True
+        return self.inner.unit * units[self.inner.axis] % store_block != 0
+
+    def buffer_bytes(self, piece_bytes: int, has_edges: bool, store_block: int) -> int:
+        """For the blocks of the store on which a piece of so many bytes lies, or the last one."""
+        return align(piece_bytes + store_block - 1, store_block) if has_edges else store_block
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows * self.pitch * (self.outer.span.limit if self.outer is not None else 1)
+
+    def pieces(self, ranges: Sequence[Range], extents: Sequence[int]) -> tuple[int, int, int]:
+        """Of a block with these units along each axis: the pieces, the bytes of each, where the first one begins."""
+        rows, first = self.rows, 0
+        if self.outer is not None:
+            d = self.outer
+            low, high = d.span.of(*ranges[d.axis], extents[d.axis])
+            rows, first = rows * (high - low), low * self.rows * self.pitch
+        if self.inner is None:
+            return rows, self.pitch, first
+        d = self.inner
+        low, high = d.span.of(*ranges[d.axis], extents[d.axis])
+        return rows, (high - low) * d.unit, first + low * d.unit
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """An operator in blocks: so many units along each axis of its cut, fewer in the last ones.
+
+    Its workspace holds the kernel's own workspace, then the windows, then a buffer for pieces that are no whole blocks
+    of the store. Offsets are within it, in bytes. `kernels`: of a first block, one in between and a last one along
+    each axis, in this order, of the outer axis first.
+    """
+
+    name: str  # of the whole operator's kernel
+    cut: Cut
+    units: tuple[int, ...]
+    kernels: tuple[Kernel, ...]
+    streams: tuple[Stream, ...]
+    windows: tuple[int, ...]  # the offset of each stream's window
+    buffer: int
+    buffer_bytes: int
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Of blocks along each axis."""
+        return tuple(-(-axis.extent // n) for axis, n in zip(self.cut.axes, self.units, strict=True))
+
+    @property
+    def own_bytes(self) -> int:
+        """Of the kernels' own workspace."""
+        return max(k.workspace_bytes for k in self.kernels)
+
+    @property
+    def workspace_bytes(self) -> int:
+        return self.buffer + self.buffer_bytes
+
+    @property
+    def window_bytes(self) -> int:
+        return self.buffer - (self.windows[0] if self.windows else self.buffer)
+
+
+def thirds(extent: int, units: int) -> tuple[tuple[Range, int], ...]:
+    """The first block, one in between, and the last one, and how many there are of each."""
+    count = -(-extent // units)
+    last = ((count - 1) * units, extent)
+    if count == 1:
+        return ((last, 0), (last, 0), (last, 1))
+    first = (0, units)
+    return ((first, 1), ((units, 2 * units) if count > 2 else first, count - 2), (last, 1))
+
+
+def is_even(axis: Cut, units: int) -> bool:
+    """Whether all blocks but the first and the last are alike, bands and their halos too."""
+    count = -(-axis.extent // units)
+    spans = [axis.span(n) for n, part in enumerate(axis.parts) if part is not None and part.span is not None]
+
+    def seen(block: int) -> list[tuple[int, int]]:
+        begin, end = block * units, (block + 1) * units
+        found = [span.of(begin, end, axis.extent) for span in spans]
+        return [(b - a, begin * s.mul + s.low - a * s.div) for (a, b), s in zip(found, spans, strict=True)]
+
+    return not spans or all(seen(k) == seen(1) for k in range(2, count - 1))
+
+
+def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None:
+    """An operand as the cut goes through it; None where a block has no such form."""
+    axes = cut.axes
+    found = [(k, part) for k, axis in enumerate(axes) if (part := axis.parts[number]) is not None]
+    item = type.dtype.size_bytes
+    if not found:
+        return Stream(number, root, 1, type.size_bytes)
+    found.sort(key=lambda f: f[1].axis or 0)
+    k, part = found[-1]
+    span = axes[k].span(number)
+    inner = Dimension(k, span, part.inner * item)
+    pitch = span.limit * inner.unit
+    if len(found) == 1:
+        return Stream(number, root, part.rows, pitch, None, inner)
+    o, above = found[0]
+    if above.axis is None or part.axis is None or above.rows != 1 or above.span is not None or part.span is not None:
+        return None
+    between = math.prod(type.shape[above.axis + 1 : part.axis])
+    return Stream(number, root, between, pitch, Dimension(o, axes[o].span(number), between * pitch), inner)
+
+
+def blocks_of(
+    kind: str,
+    bound: Bound,
+    cut: Cut,
+    kernel: Kernel,
+    streamed: Collection[int],
+    roots: Sequence[str],
+    units: tuple[int, ...],
+    store_block: int,
+) -> Blocks | None:
+    """The operator in blocks of `units`, the operands of `streamed` through windows; None where that cannot be done.
+
+    `roots`: the storages of all operands, inputs first.
+    """
+    if not all(is_even(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
+        return None
+    ranges = [[r for r, _ in thirds(axis.extent, n)] for axis, n in zip(cut.axes, units, strict=True)]
+    corners = list(itertools.product(*ranges))
+    different = dict.fromkeys(corners)  # along an axis with one block or two some are the same
+    of_corner = {r: kernel_of_block(kind, bound, cut, kernel, list(r)) for r in different}
+    made = [of_corner[r] for r in corners]
+    kernels = tuple(k for k in made if k is not None)
+    if len(kernels) < len(made) or len({k.symbol for k in kernels}) > 1:
+        return None
+    streams = streams_of(kind, bound, cut, streamed, roots, units)
+    if streams is None:
+        return None
+    extents = [axis.extent for axis in cut.axes]
+    counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
+    at = align(max(k.workspace_bytes for k in kernels))
+    windows, place, pieces = list[int](), dict[int, int](), [store_block]
+    for stream in streams:
+        boxes = [stream.pieces(r, extents) for r in different]
+        if not stream.in_ram:
+            has_edges = stream.has_edges(units, counts, store_block)
+            pieces += [stream.buffer_bytes(size, has_edges, store_block) for _, size, _ in boxes]
+        if stream.pair is not None and stream.pair in place:
+            windows.append(place[stream.pair])
+            continue
+        place[stream.operand] = at
+        windows.append(at)
+        at += align(max(rows * size for rows, size, _ in boxes))
+    return Blocks(kernel.name, cut, units, kernels, tuple(streams), tuple(windows), at, max(pieces))
+
+
+def streams_of(
+    kind: str, bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str], units: tuple[int, ...]
+) -> list[Stream] | None:
+    """The operands that pass through windows: those of `streamed`, and others whose blocks do not lie together."""
+    count = len(bound.inputs)
+    pairs = {count + o: i for i, o in spec(kind).must_alias}
+    counts = [-(-axis.extent // n) for axis, n in zip(cut.axes, units, strict=True)]
+    streams: list[Stream] = []
+    for number, type in enumerate((*bound.inputs, *bound.outputs)):
+        stream = _stream(number, type, cut, roots[number])
+        if stream is None:
+            return None
+        stays = number not in streamed
+        halo = any(d is not None and d.span.has_halo for d in (stream.outer, stream.inner))
+        if stays and (not stream.axes or (stream.is_sequence and not halo)):
+            continue
+        writes = number >= count
+        if writes and not cut.fills and {a for a, n in enumerate(counts) if n > 1} - stream.axes:
+            return None  # a part of a result would be made more than once
+        streams.append(replace(stream, writes=writes, pair=pairs.get(number), in_ram=stays))
+    on_store = sum(not s.in_ram for s in streams)
+    if count + len(bound.outputs) >= MOST_OPERANDS:
+        return None
+    return streams if on_store and len(streams) <= MOST_STREAMS else None
+
+
+def unit_steps(
+    bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str], store_block: int
+) -> tuple[int, ...]:
+    """Units of a block are multiples of these, so that blocks begin where kernels and the store want it.
+
+    `store_block`: of pieces in sequence; 1 where they may begin and end within blocks of the store.
+    """
+    steps = [axis.step for axis in cut.axes]
+    for number, type in enumerate((*bound.inputs, *bound.outputs)):
+        stream = _stream(number, type, cut, roots[number])
+        if stream is None or stream.inner is None or not stream.is_sequence or stream.inner.span.has_halo:
+            continue
+        wanted = ALIGNMENT_BYTES if number not in streamed else store_block
+        axis = stream.inner.axis
+        steps[axis] = math.lcm(steps[axis], wanted // math.gcd(wanted, stream.inner.unit))
+    return tuple(steps)
