@@ -22,6 +22,8 @@ from poetc.ops._registry import OpSpec
 LARGEST = 127
 VALUE_BITS = 7  # of a magnitude
 MOST_PRODUCTS = (2**31 - 1) // (128 * 127)  # that a sum of 32 bits holds for certain
+MOST_LONG_PRODUCTS = 2**30  # of a sum whose total has 64 bits
+MOST_SHIFT, MOST_LONG_SHIFT = 31, 62  # of a sum of 32 and of 64 bits: a larger one leaves nothing
 LARGEST_EXPONENT = 100  # beyond it a float of 32 bits may not hold the value
 ROUNDINGS = ("nearest", "stochastic")
 SCALE = TensorType((4,), DType.I32)
@@ -93,14 +95,14 @@ def bits_of(sums: Any) -> int:
     return (largest - 1).bit_length() if largest > 1 else 0
 
 
-def rounded(sums: Any, shift: int, rounding: str, most: int = LARGEST) -> tuple[Any, int]:
+def rounded(sums: Any, shift: int, rounding: str, most: int = LARGEST, most_shift: int = MOST_SHIFT) -> tuple[Any, int]:
     """sums / 2^shift as i8, and how many values were clipped to ±most; a shift below 1 shifts nothing.
 
     Nearest takes halves away from zero. Pseudo-stochastic compares the upper half of the bits that go with the lower
     half, which stands for a random number.
     """
     magnitude = np.abs(sums.astype(np.int64))
-    if shift > 31:
+    if shift > most_shift:
         magnitude = np.zeros_like(magnitude)
     elif shift > 0 and rounding == "nearest":
         magnitude = (magnitude + (1 << (shift - 1))) >> shift
@@ -146,14 +148,18 @@ def update_bits(rate: Any) -> int:
     return min(VALUE_BITS, VALUE_BITS + int(power) - 1) if rate.reshape(()) > 0 else -128
 
 
-def update_of(sums: Any, rate: Any, rounding: str, history: Any = None) -> tuple[Any, Any]:
-    """The sums of a weight's gradient as an update of `update_bits` bits, and its scale, whose exponent is 0."""
+def update_of(sums: Any, rate: Any, rounding: str, history: Any = None, *, is_long: bool = False) -> tuple[Any, Any]:
+    """The sums of a weight's gradient as an update of `update_bits` bits, and its scale, whose exponent is 0.
+
+    `is_long`: the sums have 64 bits.
+    """
     bits, is_scanned = _bits_by(sums, history)
     largest_bits = update_bits(rate)
     shift = bits - largest_bits
-    q, clipped = rounded(sums, shift, rounding, min(LARGEST, 1 << max(largest_bits, 0)))
+    most_shift = MOST_LONG_SHIFT if is_long else MOST_SHIFT
+    q, clipped = rounded(sums, shift, rounding, min(LARGEST, 1 << max(largest_bits, 0)), most_shift)
     if not is_scanned and clipped > q.size // TOLERATED:
-        return update_of(sums, rate, rounding, np.zeros(HISTORY.shape, np.int32))
+        return update_of(sums, rate, rounding, np.zeros(HISTORY.shape, np.int32), is_long=is_long)
     scale = scale_of(0, clipped, bits, shift)
     return q, scale if history is None else _longer(scale, is_scanned, q)
 
@@ -162,9 +168,7 @@ class SumTooLongError(ValueError):
     """A sum of more terms than an integer of 32 bits holds for certain: the model's size is at fault."""
 
 
-def check_products(count: int, reason: str) -> None:
-    """SumTooLongError where a sum of so many products may overflow 32 bits."""
-    if count > MOST_PRODUCTS:
-        raise SumTooLongError(
-            f"sums of {count:,} products may not fit in 32 bits, which hold {MOST_PRODUCTS:,}: {reason}"
-        )
+def check_products(count: int, reason: str, most: int = MOST_PRODUCTS) -> None:
+    """SumTooLongError where a sum of so many products may overflow."""
+    if count > most:
+        raise SumTooLongError(f"sums of {count:,} products are not certain to fit, {most:,} are: {reason}")

@@ -1,6 +1,7 @@
 """Convolution in 8 bits with sums of 32 bits, and its gradients. A dense layer is a convolution of 1 x 1 images.
 
-Each makes its sums, and takes them to 8 bits by their largest magnitude. Wang et al. 2022 (`poetc.ops._integers`).
+Each makes its sums, and takes them to 8 bits by their largest magnitude. Updates of many terms have totals of 64 bits.
+Wang et al. 2022 (`poetc.ops._integers`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from poetc.ops._convolutions import (
     weight_shape,
 )
 from poetc.ops._integers import (
+    MOST_LONG_PRODUCTS,
+    MOST_PRODUCTS,
     SCALE,
     Rescaling,
     SumTooLongError,
@@ -45,6 +48,7 @@ from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution_shape import Convolution
 from poetc.ops.kernels.integer import (
     IntegerProduct,
+    long_kernels,
     plane_numbers,
     plane_pair_numbers,
     product_kernels,
@@ -53,6 +57,7 @@ from poetc.ops.kernels.integer import (
 
 MOST_BIAS_SHIFT = 22  # 127 · 2^22 beside the largest sum of products still fits in 32 bits
 MOST_BIASED_PRODUCTS = 2**16
+MOST_VALUES = (2**31 - 1) // 128  # that a sum of 32 bits holds for certain
 
 
 class _Product(Rescaling):
@@ -212,7 +217,7 @@ class IntegerConvGradWeight(_Product):
         x, gy, rate = self.own_inputs(op)
         weight = TensorType(weight_shape(op, x, gy), DType.I8)
         check_rate(rate)
-        check_products(gy.elements // gy.shape[1], "use a smaller --batch")
+        check_products(gy.elements // gy.shape[1], "use a smaller --batch", MOST_LONG_PRODUCTS)
         rounding_of(op)
         return weight, self.scale_type(op)
 
@@ -224,7 +229,15 @@ class IntegerConvGradWeight(_Product):
         rows = gy.astype(np.float64).reshape(n, group, outputs // group, oh * ow)
         sums = np.matmul(rows, np.swapaxes(columns, 2, 3)).sum(axis=0)
         sums = sums.reshape(outputs, x.shape[1] // group, *kernel).astype(np.int64)
-        return update_of(sums, rate, rounding_of(op), history_of(op, inputs))
+        is_long = n * oh * ow > MOST_PRODUCTS
+        return update_of(sums, rate, rounding_of(op), history_of(op, inputs), is_long=is_long)
+
+    def kernels(self, op: Bound) -> tuple[Kernel, ...]:
+        """Totals of 64 bits where a sum has more terms than 32 bits hold."""
+        product = self.product(op)
+        if product.terms > MOST_PRODUCTS:
+            return long_kernels(f"{self.symbol}_long", product)
+        return super().kernels(op)
 
     def product(self, op: Bound) -> IntegerProduct:
         x, gy = op.inputs[:2]
@@ -254,6 +267,7 @@ class IntegerBiasGrad(Rescaling):
         gy, rate = op.inputs
         check_rank(gy)
         check_rate(rate)
+        check_products(gy.elements // gy.shape[1], "use a smaller --batch", MOST_VALUES)
         rounding_of(op)
         return TensorType(gy.shape[1:2], DType.I8), SCALE
 

@@ -252,7 +252,7 @@ def _whole(
     is_apart: bool = False,
 ) -> Loops:
     """A product whose sums are made once or twice, scanned once, and rounded once, but for columns of `zeros`."""
-    name = kernel.symbol.removeprefix("poetc_op_")
+    name = kernel.symbol.removeprefix("poetc_op_").removesuffix("_long")
     loops: Loops = {f"{name}.call": 1}
     add(loops, {k: n for k, n in sums.items() if not k.startswith("int8_scan.")}, p.passes)
     add(loops, {k: n for k, n in sums.items() if k.startswith("int8_scan.")})
@@ -299,8 +299,9 @@ def conv_grad_input(kernel: Kernel, m: Machine) -> Loops:
     return _whole(kernel, m, p, loops, runs, most, zeros=zeros, is_apart=c.stride_w > 1)
 
 
-@counts("int8_conv_grad_weight")
+@counts("int8_conv_grad_weight", "int8_conv_grad_weight_long")
 def conv_grad_weight(kernel: Kernel, m: Machine) -> Loops:
+    """Long sums are priced as short ones: adding up their parts is one addition for thousands of products."""
     p = kernel.parameters_as(IntegerProduct)
     c, chunks = p.convolution, _parts(p.columns, p.columns_at_once)
     depth, width = p.terms_at_once, c.output_width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from poetc.ops.kernels.convolution_shape import Convolution
 from poetc.ops.kernels.kernel import Kernel, Parameters
@@ -57,6 +57,22 @@ class IntegerDepthwise(IntegerProduct):
     @property
     def workspace_bytes(self) -> int:
         return 4 * sums_of(self) + 2 * self.terms_at_once
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerLongProduct(IntegerProduct):
+    """One with more terms than a sum of 32 bits holds: parts of a sum have 32 bits, and its total has 64."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        packed = 2 * self.terms_at_once * (self.rows_at_once + self.columns_at_once)
+        return 8 * sums_of(self) + 4 * self.rows * self.columns_at_once + packed
+
+
+def long_kernels(symbol: str, p: IntegerProduct) -> tuple[Kernel, ...]:
+    """Kernels of a product with long sums: those that hold their totals, and those that make them twice."""
+    longer = IntegerLongProduct(*(getattr(p, field.name) for field in fields(p)))
+    return tuple(worth_offering(Kernel(symbol, c, (), c.workspace_bytes) for c in _candidates(longer)))
 
 
 def sums_of(p: IntegerProduct) -> int:

@@ -101,6 +101,29 @@ def histories() -> list[Case]:
     return found
 
 
+def long_sums() -> list[Case]:
+    """More terms than sums of 32 bits hold: the largest products, both signs, in two parts and in three."""
+    found = []
+    kernel: dict[str, Attribute] = {"kernel": (1, 1)}
+    for rows in (1, 2):  # images
+        x, gy = (integers((rows, channels, 400, 380), -127, 128, np.int8) for channels in (2, 3))
+        for rate, rounding in ((0.25, "nearest"), (0.25, "stochastic"), (2.0**-20, "stochastic")):
+            arrays = x, gy, np.array([rate], np.float32)
+            found.append(
+                Case("IntegerConvGradWeight", arrays, {**kernel, "rounding": rounding}, note=f"64 bits, {rows}, {rate}")
+            )
+    ends = np.full((1, 2, 400, 380), 127, np.int8), np.full((1, 3, 400, 380), 127, np.int8)
+    ends[1][:, 1] = -127
+    found.append(Case("IntegerConvGradWeight", (*ends, RATE), kernel, note="64 bits, largest"))
+    for history in ([32, 3, 16, 5], [20, 3, 16, 5], [32, 0, 16, 5]):  # reused, too few bits, scanned
+        arrays = *ends, RATE, np.array(history, np.int32)
+        more: dict[str, Attribute] = {**kernel, "rescale": "interval"}
+        found.append(Case("IntegerConvGradWeight", arrays, more, note=f"64 bits {history}"))
+    apart: dict[str, Attribute] = {"kernel": (3, 3), "pads": (1, 1, 1, 1), "group": 2, "rounding": "stochastic"}
+    found.append(Case("IntegerConvGradWeight", (ends[0], ends[0], RATE), apart, note="64 bits, depthwise"))
+    return found
+
+
 POOLS: list[dict[str, Attribute]] = [
     {"kernel": (2, 2), "strides": (2, 2)},
     {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)},
@@ -132,6 +155,7 @@ CASES = [
     *convolutions(),
     *largest_values(),
     *histories(),
+    *long_sums(),
     *pools(),
     *(
         Case("IntegerConv", (values(2, 3, 4, 5), scale(e), values(4, 3, 1, 1), exponent(-8), values(4), exponent(b)))

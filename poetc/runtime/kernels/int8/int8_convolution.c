@@ -3,7 +3,7 @@
  * Layout: images are [N, C, H, W], weights [O, C / group, kh, kw]. Rows and columns of a product are packed each behind
  * the other. Their terms are filled up with zeros to a multiple of UNIT. Order of sums: sums of 32 bits are exact, so
  * that their order changes nothing. */
-#include "int8/poetc_int8_product.h"
+#include "int8/poetc_int8_long.h"
 
 /* --- rows and columns ------------------------------------------------------------------------------------------- */
 
@@ -399,7 +399,22 @@ int poetc_op_int8_conv_grad_input(const poetc_call *call)
                   poetc_out(call, y + 1));
 }
 
-/* x, gy, learning rate, (history) -> g, its scale. */
+/* The operands of an update: x, gy, learning rate, (history) -> g, its scale. The place of g among them. */
+static unsigned update(task *t, const poetc_call *call)
+{
+    const unsigned g = 3 + (t->p.adapts != 0);
+    t->image = poetc_in(call, 0);
+    t->errors = poetc_in(call, 1);
+    t->phases = 1;
+    t->set_phase = all_weights;
+    t->pack_rows = errors_of_outputs;
+    t->pack_columns = pixels_of_taps;
+    t->is_update = 1;
+    t->result = poetc_out(call, g);
+    t->result_planes = t->p.groups * t->p.rows, t->result_height = 1, t->result_width = t->p.columns; /* one image */
+    return g;
+}
+
 int poetc_op_int8_conv_grad_weight(const poetc_call *call);
 int poetc_op_int8_conv_grad_weight(const poetc_call *call)
 {
@@ -407,17 +422,20 @@ int poetc_op_int8_conv_grad_weight(const poetc_call *call)
     unsigned g;
     task t = {0};
     t.p = poetc_product_of(call);
-    g = 3 + (t.p.adapts != 0);
-    t.image = poetc_in(call, 0);
-    t.errors = poetc_in(call, 1);
-    t.phases = 1;
-    t.set_phase = all_weights;
-    t.pack_rows = errors_of_outputs;
-    t.pack_columns = pixels_of_taps;
-    t.is_update = 1;
-    t.result = poetc_out(call, g);
-    t.result_planes = t.p.groups * t.p.rows, t.result_height = 1, t.result_width = t.p.columns; /* one image */
+    g = update(&t, call);
     return finish(&t, poetc_out(call, g + 2), 0, poetc_update_bits(*rate), poetc_in(call, 3), poetc_out(call, g + 1));
+}
+
+/* The same of sums with more terms than 32 bits hold. */
+int poetc_op_int8_conv_grad_weight_long(const poetc_call *call);
+int poetc_op_int8_conv_grad_weight_long(const poetc_call *call)
+{
+    const float *rate = poetc_in(call, 2);
+    unsigned g;
+    task t = {0};
+    t.p = poetc_product_of(call);
+    g = update(&t, call);
+    return finish_long(&t, poetc_out(call, g + 2), poetc_update_bits(*rate), poetc_in(call, 3), poetc_out(call, g + 1));
 }
 
 /* gy, learning rate -> g, its scale. */

@@ -120,6 +120,18 @@ static void take_values(task *t, void *workspace, int32_t bits, int32_t update_b
         make_sums(t, workspace, 0, rounding);
 }
 
+/* What a history learns: whether the sums were scanned, and the bits of the values. */
+static void look_at_values(const int8_t *values, int32_t count, int32_t is_scanned, int32_t *scale)
+{
+    int32_t i, most = 0;
+    for (i = 0; i < count; i++) {
+        const int32_t q = values[i];
+        most = q > most ? q : -q > most ? -q : most;
+    }
+    scale[4] = is_scanned;
+    scale[5] = poetc_bits((uint32_t)most);
+}
+
 /* Values from all sums, whose bits the history knows, or which are scanned first; then the scale. Where the bits of the
  * history clip too many, the sums are scanned after all. `update_bits`: of the largest value of an update. */
 static int finish(task *t, void *workspace, int32_t exponent, int32_t update_bits, const int32_t *history,
@@ -153,15 +165,8 @@ static int finish(task *t, void *workspace, int32_t exponent, int32_t update_bit
         take_values(t, workspace, bits, update_bits, is_held, &rounding);
     }
     code = poetc_scale(scale, exponent + (t->is_update ? 0 : rounding.shift), rounding.clipped, bits, rounding.shift);
-    if (p->adapts) {
-        int32_t i, most = 0;
-        for (i = 0; i < count; i++) {
-            const int32_t q = t->result[i];
-            most = q > most ? q : -q > most ? -q : most;
-        }
-        scale[4] = is_scanned;
-        scale[5] = poetc_bits((uint32_t)most);
-    }
+    if (p->adapts)
+        look_at_values(t->result, count, is_scanned, scale);
     return code;
 }
 

@@ -1,0 +1,63 @@
+"""Mandheling: a step of 64 images in floats and in integers, and the hours and watt-hours to convergence.
+
+Xu et al., MobiCom 2022, tables 4 to 6. A round is an epoch: 50,000 images of CIFAR-10, 64 at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from bench.paper_tables._runs import Known, Rows, Run, answer
+
+DEVICE = "snapdragon865"
+NETWORKS = (
+    *("vgg11_cifar", "vgg16_cifar", "vgg19_cifar", "resnet18_cifar", "resnet34_cifar"),
+    *("vgg11_imagenet", "vgg16_imagenet", "vgg19_imagenet", "resnet18_imagenet", "resnet34_imagenet"),
+    "inceptionv3_299",
+)
+BATCH, IMAGES = 64, 50_000
+# Rounds, and hours to convergence: floats, MNN in integers, Mandheling.
+PUBLISHED = {"vgg11_cifar": (150, 29.13, 24.77, 7.50), "resnet18_cifar": (150, 223.55, 135.71, 35.68)}
+JOULES_A_WATT_HOUR = 3600
+
+
+def runs(_: float) -> Iterator[Run]:
+    for network in NETWORKS:
+        words = ("solve", "--device", DEVICE, "--batch", str(BATCH), "--budget", "100%", "--band", "--time-limit", "2")
+        yield Run("mandheling", f"{network} f32", words, network)
+        yield Run("mandheling", f"{network} niti", (*words, "--precision", "niti"), network)
+
+
+def table(known: Known) -> Rows:
+    rows = [["network, batch 64", "f32, s", "niti, s", "ratio", "f32, J", "niti, J", "f32, MB", "niti, MB"]]
+    for network in NETWORKS:
+        floats, integers = (answer(known, "mandheling", f"{network} {p}") for p in ("f32", "niti"))
+        cells = [*(_seconds(a) for a in (floats, integers)), f"{floats['time_ns'] / integers['time_ns']:.2f}"]
+        cells += [f"{a['energy_pj'] / 1e12:.3g}" for a in (floats, integers)]
+        rows.append([network, *cells, *(f"{a['peak_bytes'] / 1e6:,.0f}" for a in (floats, integers))])
+    return rows
+
+
+def hours(known: Known) -> Rows:
+    rows = [["network", "f32, hours", "niti, hours", "f32, Wh", "niti, Wh", "published hours: f32, MNN int8, Mandheling"]]
+    for network, (rounds, *theirs) in PUBLISHED.items():
+        steps = rounds * math.ceil(IMAGES / BATCH)
+        cells = []
+        for unit, per in (("time", 3600e9), ("energy", JOULES_A_WATT_HOUR * 1e12)):
+            for precision in ("f32", "niti"):
+                found = answer(known, "mandheling", f"{network} {precision}")
+                cells.append(_band(found, unit, steps / per))
+        rows.append([network, *cells, ", ".join(map(str, theirs))])
+    return rows
+
+
+def _seconds(found: dict[str, Any]) -> str:
+    return _band(found, "time", 1e-9)
+
+
+def _band(found: dict[str, Any], unit: str, factor: float) -> str:
+    field = {"time": "time_ns", "energy": "energy_pj"}[unit]
+    low, high = found["band"][unit]
+    return f"{found[field] * factor:.3g} ({low * factor:.3g} to {high * factor:.3g})"

@@ -1,0 +1,40 @@
+"""Melon: the largest batch of each method within two budgets, and what a sample costs then.
+
+Wang et al., MobiSys 2022, figures 8 and 9: 5,500 MB on a phone of 8 GB, 3,800 MB on one of 6 GB. A method's batch is
+searched for in steps of GRAIN, by solving: `python -m bench.largest_batches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bench.paper_tables._runs import Known, Rows, Run, answer
+
+NETWORKS = ("mobilenetv1_224", "mobilenetv2_224", "squeezenet11_224", "resnet50_224")
+BUDGETS = ("5500MB", "3800MB")
+SOLVERS = ("keep_all", "vdnn", "chen_greedy", "capuchin", "melon", "sage", "poetc")
+TITLES = ("Ideal's", "vDNN", "Sublinear", "Capuchin", "Melon", "Sage", "ours")
+PUBLISHED = {("mobilenetv2_224", "5500MB"): "MNN 32, Melon 112 to 176, 208"}
+
+
+def runs(_: float) -> Iterator[Run]:
+    for network in NETWORKS:
+        words = ("bench.largest_batches", "--device", "phone-dsp", "--budgets", ",".join(BUDGETS))
+        yield Run("melon", network, (*words, "--solvers", ",".join(SOLVERS)), network)
+
+
+def table(known: Known) -> Rows:
+    rows = [["network", "budget", *TITLES, "proven too large", "published"]]
+    for network in NETWORKS:
+        found = answer(known, "melon", network)
+        for budget in BUDGETS:
+            of = found["budgets"][budget]
+            cells = [_cell(of["solvers"][name]) for name in SOLVERS]
+            published = PUBLISHED.get((network, budget), "-")
+            rows.append([network, budget, *cells, str(of["too_large"]), published])
+    return rows
+
+
+def _cell(found: dict[str, float]) -> str:
+    """Batch, and the time of a sample over that without recomputing or paging."""
+    return f"{found['batch']} ({found['slower']:.2f})" if found["batch"] else "none"
