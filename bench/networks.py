@@ -9,7 +9,7 @@ into convolutions with biases. Layers, kernels and widths follow the papers: How
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -192,7 +192,14 @@ def write(name: str, folder: Path) -> None:
             path.write_bytes(net.model(build(net, classes), classes).SerializeToString())
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in NETWORKS:
+        write(name, folder)
+
+
 if __name__ == "__main__":
-    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
-    for each in NETWORKS:
-        write(each, Path(sys.argv[1]))
+    main()

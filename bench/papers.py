@@ -34,6 +34,7 @@ TABLES: dict[str, tuple[Callable[[float], Iterator[Run]], Callable[[Known], Rows
     "sage-switch": (sage.switch_runs, sage.switches),
     "melon": (melon.runs, melon.table),
     "mandheling": (mandheling.runs, mandheling.table),
+    "mandheling-hours": (lambda _: iter(()), mandheling.hours),
     "emdl": (emdl.runs, emdl.table),
 }
 WRITES = ("solve", "compare")  # commands that leave a directory
@@ -69,7 +70,8 @@ def run(models: Path, only: str | None, time_limit_s: float) -> None:
         if command.startswith("bench."):
             line, shown = [command, str(graph), *words], f"python -m {command} {graph.name} {' '.join(words)}"
         else:
-            output = ("-o", str(ROOT / "build" / "papers"), "--force") if command in WRITES else ()
+            leaves = command in WRITES and "--switch" not in item.words
+            output = ("-o", str(ROOT / "build" / "papers"), "--force") if leaves else ()
             line = ["poetc", command, str(graph), "--random-weights", "0", *words, *output, "--json"]
             shown = f"poetc {command} {graph.name} {' '.join(words)}"
         done = subprocess.run([sys.executable, "-m", *line], capture_output=True, text=True, check=False)
@@ -88,6 +90,8 @@ def page(known: Known, text: str) -> str:
     for name, (_, table) in TABLES.items():
         with contextlib.suppress(KeyError):
             rows = _table(table(known))
+            if rows.endswith("---|"):
+                continue  # no run of it is there
             text = re.sub(rf"(<!-- {name} -->\n)(?:\|.*\n)*", lambda found, rows=rows: f"{found[1]}{rows}\n", text)
     return text
 

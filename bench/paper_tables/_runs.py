@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+Item = TypeVar("Item")
 Known = Mapping[tuple[str, str], dict[str, Any]]  # by table and key: command, date, answer
 Rows = list[list[str]]
 
@@ -26,6 +28,15 @@ def answer(known: Known, table: str, key: str) -> dict[str, Any]:
     return found
 
 
+def known_only(items: Iterable[Item], row: Callable[[Item], list[str]]) -> Rows:
+    """The rows of those items whose runs are there."""
+    rows = []
+    for item in items:
+        with suppress(KeyError):
+            rows.append(row(item))
+    return rows
+
+
 def mb(size: int | None) -> str:
     return "-" if size is None else f"{size / 1e6:,.2f}"
 
@@ -38,7 +49,3 @@ def solver_rows(found: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, An
     """Of `poetc compare`: the solver and its row."""
     for row in found["rows"]:
         yield row["solver"], row
-
-
-def joined(words: Sequence[object]) -> str:
-    return ", ".join(map(str, words))

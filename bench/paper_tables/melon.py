@@ -19,7 +19,7 @@ PUBLISHED = {("mobilenetv2_224", "5500MB"): "MNN 32, Melon 112 to 176, 208"}
 
 def runs(_: float) -> Iterator[Run]:
     for network in NETWORKS:
-        words = ("bench.largest_batches", "--device", "phone-dsp", "--budgets", ",".join(BUDGETS))
+        words = ("bench.largest_batches", "--device", "snapdragon865", "--budgets", ",".join(BUDGETS))
         yield Run("melon", network, (*words, "--solvers", ",".join(SOLVERS)), network)
 
 

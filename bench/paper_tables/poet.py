@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from bench.paper_tables._runs import Known, Rows, Run, answer, joules, mb, solver_rows
+from bench.paper_tables._runs import Known, Rows, Run, answer, joules, known_only, mb, solver_rows
 
 NETWORKS = ("vgg16_cifar", "resnet18_cifar", "bert_small")
 BOARDS = {"mkr1000": "32KiB", "nrf52840": "256KiB"}  # RAM, which only streamed operands fit
@@ -18,6 +18,7 @@ SOLVERS = ("poet", "checkmate", "pofo", "capuchin", "rotor", "dtr")
 BATCH = "32"  # on Linux: with one sample nearly all RAM is weights, which no method but paging can save
 LIMIT_S, LONG_S = "20", "30"
 DEADLINE = "1.1x"
+Case = tuple[str, str, str, str, str]  # network, device, batch, budget, deadline or ""
 
 
 def least_runs(_: float) -> Iterator[Run]:
@@ -36,8 +37,8 @@ def least(known: Known) -> Rows:
     return rows
 
 
-def _cases() -> Iterator[tuple[str, str, str, str, str]]:
-    """Network, device, batch, budget, deadline or "", in the order of the table."""
+def _cases() -> Iterator[Case]:
+    """In the order of the table."""
     for network in NETWORKS:
         for device in LINUX:
             yield network, device, BATCH, "85%", ""
@@ -48,7 +49,7 @@ def _cases() -> Iterator[tuple[str, str, str, str, str]]:
             yield network, device, "1", BOARDS[device], ""
 
 
-def _key(case: tuple[str, str, str, str, str]) -> str:
+def _key(case: Case) -> str:
     return " ".join(case).rstrip()
 
 
@@ -68,22 +69,22 @@ def energy_runs(_: float) -> Iterator[Run]:
 
 
 def energy(known: Known) -> Rows:
-    rows = [["network", "device, batch", "RAM, MB", "deadline", *map(_title, SOLVERS), "ours", "bound"]]
-    for case in _cases():
+    def row(case: Case) -> list[str]:
         network, device, batch, budget, deadline = case
         a = answer(known, "poet-energy", _key(case))
         first = [network, f"{device}, {batch}"]
         if not budget.endswith("%"):
-            ours = [why(a["error"]), "-"] if "error" in a else [joules(a["energy_pj"]), joules(a["bound_pj"])]
+            ours = [why(a["error"]), "-"] if "error" in a else [joules(a["energy_pj"]), joules(a["energy_bound_pj"])]
             ram = f"{int(budget[:-3]) * 1024 / 1e6:.3f}"
-            rows.append([*first, f"{ram}, streamed", "-", *["whole"] * len(SOLVERS), *ours])
-            continue
+            return [*first, ram, "-", *["whole"] * len(SOLVERS), *ours]
         found = dict(solver_rows(a))
         bound = a["bounds"][0]["bound"] if a["bounds"] else None
         cells = [_cell(found[name]) for name in (*SOLVERS, "poetc")]
         ram = mb(next(iter(found.values()))["budget_bytes"])
-        rows.append([*first, ram, deadline or "-", *cells, joules(bound)])
-    return rows
+        return [*first, ram, deadline or "-", *cells, joules(bound)]
+
+    head = ["network", "device, batch", "RAM, MB", "deadline", *map(_title, SOLVERS), "ours", "bound"]
+    return [head, *known_only(_cases(), row)]
 
 
 def _title(solver: str) -> str:
@@ -99,6 +100,7 @@ def _cell(row: Mapping[str, Any]) -> str:
 REASONS = (  # of a message: the word that the page explains
     ("tensors on the store", "state"),
     ("nothing is left to evict", "RAM"),
+    ("formulation has no schedule", "RAM"),
     ("at the least", "RAM"),
     ("the smallest budget", "RAM"),
     ("does not fit", "RAM"),
