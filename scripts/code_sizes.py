@@ -1,9 +1,9 @@
 """Measure the code of the runtime for every firmware target, for `poetc solve` to predict the size of a program.
 
-    python scripts/code_sizes.py [--target NAME] [OUT]
+    python scripts/code_sizes.py [--target NAME] [--source FILE] [OUT]
 
-OUT is poetc/runtime/code_sizes.tsv by default. --target measures one target anew, and takes the others from there. It
-needs the cross compilers.
+OUT is poetc/runtime/code_sizes.tsv by default. --target measures one target anew, and --source one file, such as
+kernels/int8/int8_pool.c. The others are taken from there. It needs the cross compilers.
 
 Compiles all sources and ports with the flags of the emitted Makefile. Writes each function's and variable's section,
 its size on every target, and the symbols that it refers to. Library functions (libgcc, newlib) are read from the
@@ -76,8 +76,11 @@ def run(*words: str | Path) -> str:
     return done.stdout
 
 
-def measure(target_name: str, numerics: Numerics, scratch: Path) -> dict[str, Section]:
-    """Sections of the runtime, of every port of the target and of the libraries behind them, by name."""
+def measure(target_name: str, numerics: Numerics, scratch: Path, only: str | None = None) -> dict[str, Section]:
+    """Sections of the runtime, of every port of the target and of the libraries behind them, by name.
+
+    With `only` that file is compiled, and the table has the others.
+    """
     target, _ = resolve(target_name, None, numerics)
     root = runtime_directory()
     ports = [root / "ports" / folder for folder in target.ports]
@@ -98,6 +101,10 @@ def measure(target_name: str, numerics: Numerics, scratch: Path) -> dict[str, Se
     flags += ["-DPOETC_CHECKPOINT_STEPS=0", "-DPOETC_EPOCHS=1"]
     compiler = f"{target.cross_compile}gcc"
     found: dict[str, Section] = {}
+    if only is not None:
+        sources = [s for s in sources if s.relative_to(root).as_posix() == only]
+        before = read_table((target_name, numerics))
+        found |= {name: s for name, s in before.items() if not name.startswith(f"{only}:")}
     undefined: set[str] = set()
 
     def add(path: Path, label: str) -> None:
@@ -139,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", type=Path, default=DATA_FILE)
     parser.add_argument("--target", choices=sorted({target for target, _ in columns()}))
+    parser.add_argument("--source", metavar="FILE")
     given = parser.parse_args()
     measured = {}
     with tempfile.TemporaryDirectory() as scratch:
@@ -148,7 +156,7 @@ def main() -> None:
                 measured[target, numerics] = read_table((target, numerics))
                 continue
             print(f"{target} {numerics}", file=sys.stderr)
-            measured[target, numerics] = measure(target, numerics, Path(scratch))
+            measured[target, numerics] = measure(target, numerics, Path(scratch), given.source)
     compilers = {TARGETS[t].cross_compile + "gcc" for t, _ in columns()}
     versions = [run(c, "-dumpfullversion").strip() for c in sorted(compilers)]
     note = ", ".join(f"{c} {v}" for c, v in zip(sorted(compilers), versions, strict=True))

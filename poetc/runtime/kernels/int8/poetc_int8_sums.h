@@ -198,8 +198,9 @@ static inline void sums_of_pairs(const operand *a, int32_t pairs, const operand 
 
 /* Adds the products of packed rows and columns to sums[row * step + column]. Rows and columns beyond the last one in
  * its block are left out. */
-static void add_products(const operand *a, int32_t rows, const operand *b, int32_t columns, int32_t depth,
-                         int32_t *sums, int32_t step)
+__attribute__((always_inline)) static inline void add_products(const operand *a, int32_t rows, const operand *b,
+                                                               int32_t columns, int32_t depth, int32_t *sums,
+                                                               int32_t step)
 {
     int32_t i, j, k, l;
     for (j = 0; j < columns; j += BLOCK_COLUMNS) {
