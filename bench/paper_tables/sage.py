@@ -53,7 +53,8 @@ def table(known: Known) -> Rows:
     more = ("accumulation, static", "accumulation, dynamic", "hybrid", "hybrid, ours")
 
     def row(network: str) -> list[str]:
-        plain, fused, parts, one = (answer(known, "sage", f"{network} {name}") for name in names)
+        plain, fused, parts = (answer(known, "sage", f"{network} {name}") for name in names[:3])
+        one = known.get(("sage", f"{network} one"), {"answer": {}})["answer"]
         sizes = [
             _at_whole(plain, "keep_all"),
             _at_whole(fused, "keep_all"),
@@ -74,7 +75,7 @@ def table(known: Known) -> Rows:
 
 def _cell(size: int | None, baseline: int | None) -> str:
     if size is None or baseline is None:
-        return "none"
+        return "-"
     return mb(size) if size == baseline else f"{mb(size)} ({baseline / size:.1f})"
 
 

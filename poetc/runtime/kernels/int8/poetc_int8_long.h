@@ -1,5 +1,5 @@
-/* Products of 8-bit integers with more terms than sums of 32 bits hold: parts of a sum are made in 32 bits, and added
- * up in 64.
+/* Products of 8-bit integers with more terms than sums of 32 bits hold. Parts of a sum have 32 bits, and their totals
+ * have 64.
  *
  * Layout: totals are [groups][rows][columns] where they are held, or [rows][columns at once].
  * Order of sums: parts and totals are exact, so that their order changes nothing. */
@@ -86,7 +86,7 @@ static void make_totals(task *t, void *workspace, int32_t group, int32_t column,
         add_part(t, workspace, group, column, columns, term, term + at_most(p->terms - term, part));
 }
 
-/* All totals, some columns at a time: with `makes` they are made first, with `seen` their magnitudes are looked at,
+/* All totals, some columns at a time. With `makes` they are made first. With `seen` their magnitudes are looked at, and
  * with `rounding` the values are stored. */
 static void for_all_totals(task *t, void *workspace, int32_t makes, uint64_t *seen, poetc_rounding *rounding)
 {

@@ -120,7 +120,7 @@ static void take_values(task *t, void *workspace, int32_t bits, int32_t update_b
         make_sums(t, workspace, 0, rounding);
 }
 
-/* What a history learns: whether the sums were scanned, and the bits of the values. */
+/* For a history: whether the sums were scanned, and the bits of the values. */
 static void look_at_values(const int8_t *values, int32_t count, int32_t is_scanned, int32_t *scale)
 {
     int32_t i, most = 0;
