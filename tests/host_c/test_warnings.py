@@ -66,3 +66,12 @@ def test_emitted(tmp_path: Path, target: str, board: str | None, compiler: tuple
     )
     folders = [out, *(p for p in out.rglob("*") if p.is_dir())]
     check(compiler, folders, [p for p in sorted(out.rglob("*.c")) if "kernels" not in p.parts])
+
+
+def test_a_big_endian_target_is_refused(tmp_path: Path) -> None:
+    """Weights would be read with their bytes turned."""
+    (tmp_path / "a.c").write_text('#include "poetc.h"\nint a;\n')
+    command = ["gcc", "-fsyntax-only", "-w", f"-I{RUNTIME / 'include'}", str(tmp_path / "a.c")]
+    assert subprocess.run(command).returncode == 0
+    turned = subprocess.run([*command, "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__"], capture_output=True, text=True)
+    assert turned.returncode != 0 and "this target is big-endian" in turned.stderr

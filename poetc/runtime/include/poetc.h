@@ -12,6 +12,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__BYTE_ORDER__) && defined(__ORDER_BIG_ENDIAN__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#error "poetc: weights and files are little-endian, and this target is big-endian"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
