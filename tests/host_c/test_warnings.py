@@ -35,12 +35,14 @@ def check(compiler: tuple[str, ...], folders: list[Path], sources: list[Path]) -
     "compiler",
     [
         ("clang", "-march=native"),
+        ("gcc", "-DPOETC_FUSED", "-march=native"),
+        ("gcc", "-DPOETC_FUSED", "-march=haswell"),
         ("arm-none-eabi-gcc", "-mcpu=cortex-m0"),
         ("arm-none-eabi-gcc", *M4F),
         ("arm-none-eabi-gcc", "-mcpu=cortex-m55", "-mfloat-abi=hard"),
         ("aarch64-linux-gnu-gcc", "-mcpu=cortex-a72", "-DPOETC_THREADS=4"),
     ],
-    ids=lambda compiler: "".join(compiler[:2]),
+    ids=lambda compiler: "".join(compiler[:3]),
 )
 def test_kernels(compiler: tuple[str, ...]) -> None:
     """With the host's compiler every test of a kernel builds them so."""

@@ -69,7 +69,7 @@ typedef float poetc_vector_unaligned __attribute__((vector_size(4 * POETC_LANES)
 #elif defined(__aarch64__)
 #define POETC_FMA_LANES(a, b, c) __builtin_aarch64_fmav4sf(a, b, c)
 #elif POETC_LANES == 16 /* all lanes; the rounding that is set */
-#define POETC_FMA_LANES(a, b, c) __builtin_ia32_vfmaddps512_mask(a, b, c, (unsigned short)-1, 4)
+#define POETC_FMA_LANES(a, b, c) __builtin_ia32_vfmaddps512_mask(a, b, c, -1, 4)
 #elif POETC_LANES == 8
 #define POETC_FMA_LANES(a, b, c) __builtin_ia32_vfmaddps256(a, b, c)
 #endif
