@@ -201,7 +201,7 @@ def declarations(header: str) -> Iterator[tuple[str, str]]:
     """Comment and code of each declaration: types, functions, constants."""
     body = header[header.index("*/") + 2 :]
     body = re.sub(
-        r'^#(if|ifdef|ifndef|endif|include)\b.*$|^extern "C" \{$|^\}$(?=\n#endif)', "", body, flags=re.MULTILINE
+        r'^#(if|ifdef|ifndef|endif|include|error)\b.*$|^extern "C" \{$|^\}$(?=\n#endif)', "", body, flags=re.MULTILINE
     )
     body = re.sub(r"^#define POETC\w*_H$", "", body, flags=re.MULTILINE)
     body = re.sub(r"^(static inline [^{]*?)\n\{\n.*?^\}$", r"\1;", body, flags=re.MULTILINE | re.DOTALL)

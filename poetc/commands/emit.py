@@ -40,7 +40,7 @@ from poetc.emit import (
 )
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
-from poetc.program import Program, state_in_ram_bytes, store_blocks
+from poetc.program import state_in_ram_bytes, store_blocks
 from poetc.training.rates import parse as rates_of
 
 
@@ -99,7 +99,7 @@ def emit(
     parts = [_part(one, name, chosen, its_board, form.sections) for one, name in zip(solved, all_names, strict=True)]
     size = None
     if chosen.build == "firmware" and not opt_level:
-        size = _firmware_size(parts[0].programs[0], its_board, numerics, memory_of(solved[0]), checkpoint)
+        size = _firmware_size(parts[0], its_board, numerics, memory_of(solved[0]), checkpoint)
     progress("writing C")
     copies: list[str] = []
     build = Build(
@@ -219,19 +219,20 @@ def _build_package(out: Path, compiler: str) -> list[str]:
 
 
 def _firmware_size(
-    program: Program,
+    part: Part,
     board: boards.Board | None,
     numerics: Numerics,
     memory: Memory,
     checkpoint: int | None,
 ) -> FirmwareSize | None:
     """Sizes of the emitted program, if it is firmware; UsageError where the board has no room for it."""
+    program = part.programs[0]
     if board is None or board.code is None or program.banks:
         return None
     if not is_measured(board):
-        require_ram(program, board, memory)
+        require_ram(program, part.values, board, memory)
         return None
-    size = firmware_size(program, board, numerics=numerics, memory=memory, checkpoint=checkpoint)
+    size = firmware_size(program, board, values=part.values, numerics=numerics, memory=memory, checkpoint=checkpoint)
     require_room(program, board, size)
     return size
 

@@ -13,7 +13,7 @@ from poetc.errors import UsageError
 from poetc.graph import TrainingGraph, Value
 from poetc.planning import Bundle, Solution, Switching, inference
 from poetc.planning.safe_points import within_flash
-from poetc.program import Program, ProgramBundle, lower, lower_bundle, state_in_ram_bytes
+from poetc.program import Program, ProgramBundle, lower, lower_bundle, packed_state
 from poetc.scheduling import Switch, all_in_ram, keep_all, pack
 
 SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
@@ -184,13 +184,17 @@ def predicted_sizes(solved: Artifact) -> dict[str, Any]:
     if board is None or solved.graph is None or solved.problem.banks:
         return {"firmware_board": None, **dict.fromkeys(SIZE_KEYS)}
     size = emit.firmware_size(
-        training_program(solved), board, numerics=numerics_of(solved, board.target), memory=memory_of(solved)
+        training_program(solved),
+        board,
+        values=values_of(solved),
+        numerics=numerics_of(solved, board.target),
+        memory=memory_of(solved),
     )
     values = (size.flash_bytes, size.code_bytes, size.tables_bytes, size.image_bytes, size.ram_bytes)
     return {"firmware_board": board.name, **dict(zip(SIZE_KEYS, values, strict=True))}
 
 
-def require_ram(program: Program, board: boards.Board, memory: emit.Memory) -> None:
+def require_ram(program: Program, values: Mapping[str, Value], board: boards.Board, memory: emit.Memory) -> None:
     """UsageError where a board whose code nobody has measured has too little RAM for arena and stack alone.
 
     The same for its flash: constants and initial state. The linker finds the code and variables beside them.
@@ -203,7 +207,7 @@ def require_ram(program: Program, board: boards.Board, memory: emit.Memory) -> N
             f" {memory.stack_bytes} for the stack needs {needed_bytes}, {needed_bytes - board.ram.size_bytes} too many:"
             f" solve for --budget {board.ram.size_bytes} or less"
         )
-    image_bytes = program.flash_bytes + state_in_ram_bytes(program)
+    image_bytes = program.flash_bytes + len(packed_state(program, values))
     if image_bytes > board.code.size_bytes:
         raise UsageError(
             f"{board.name} has {board.code.size_bytes} bytes of flash; constants and initial state alone are"

@@ -114,7 +114,7 @@ def _on_board(
     if size is not None:
         programs.require_room(program, found, size)
     elif found.folder is not None and not program.banks:
-        programs.require_ram(program, found, programs.memory_of(solved))
+        programs.require_ram(program, programs.values_of(solved), found, programs.memory_of(solved))
     progress(f"compiling for {board}")
     firmware = measure.build_firmware(
         program,
@@ -193,6 +193,7 @@ def _predicted_size(
     return emit.firmware_size(
         program,
         board,
+        values=programs.values_of(solved),
         numerics=request.numerics or "separate",
         memory=memory,
         checkpoint=request.checkpoint,

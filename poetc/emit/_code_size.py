@@ -23,7 +23,8 @@ from poetc.emit._firmware import (
     port_sources,
 )
 from poetc.emit._module import Module, tables_bytes
-from poetc.program import Program, inputs_on_store, state_in_ram_bytes, streams_of
+from poetc.graph import Value
+from poetc.program import Program, inputs_on_store, packed_state, streams_of
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 
@@ -233,6 +234,7 @@ def firmware_size(
     main: Program,
     board: Board,
     *,
+    values: Mapping[str, Value],
     numerics: str = "separate",
     memory: Memory | None = None,
     checkpoint: int | None = None,
@@ -242,8 +244,8 @@ def firmware_size(
 
     It is that of one pass over the data: EPOCHS and VALIDATION of its Makefile add code, and VALIDATION the program
     `evaluate`. Other programs of a model do not count: the loop does not call them, so the linker drops them.
-    `gradients`: it logs a checksum of them. The size counts the variable of this checksum, but not the little
-    code for it.
+    Of the initial state (`values`) zeros take no flash. `gradients`: it logs a checksum of them. The size counts the
+    variable of this checksum, but not the little code for it.
     """
     module = Module("model", (main,))
     target = TARGETS[board.target]
@@ -267,7 +269,8 @@ def firmware_size(
         total[sections[name].kind] += sections[name].size_bytes
     plan = layout(board, memory, module.arena_bytes, 0, len(main.queues) if queues else 1)
     checksum_bytes = CHECKSUM_BYTES if gradients else 0
-    images = align(state_in_ram_bytes(main)) + align(module.flash_bytes)
+    state_bytes = len(packed_state(main, values)) if main.state_bytes else 0
+    images = state_bytes + align(module.flash_bytes)
     if formats_store(main, board, steps, images):
         images += initial_pages_bytes(main)
     variables = align(total[INITIALISED], 8) + align(

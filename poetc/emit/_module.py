@@ -33,6 +33,7 @@ from poetc.program import (
 from poetc.runtime.layout import align
 from poetc.training.rates import Schedule, c_fields
 
+TABLES = 2  # POETC_TABLES of poetc.h: counts the changes of tables and images
 _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t", DType.I8: "int8_t"}
 
 
@@ -156,6 +157,10 @@ def header(
         *(['#include "poetc_bundle.h"'] if module.bundle is not None else []),
         *(['#include "poetc_queues.h"'] if any(p.queues for p in module.programs) else []),
         '#include "poetc_session.h"',
+        "",
+        f"#if POETC_TABLES != {TABLES}",
+        '#error "the runtime beside this model is of another version: emit both again"',
+        "#endif",
         "",
         *_C_LINKAGE_BEGIN,
         *(f"extern const poetc_queues {prefix}_{p.name}_queues;" for p in module.programs if p.queues),

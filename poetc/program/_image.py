@@ -5,14 +5,14 @@ from __future__ import annotations
 import bisect
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from poetc.graph import Array, TensorType, Value, materialize
 from poetc.program._ir import Binding, Program
 from poetc.program._state_file import regions
-from poetc.runtime.layout import TRAILER_BYTES, align, page_bytes
+from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, align, page_bytes
 
 
 def _bytes(name: str, value: Value, type: TensorType) -> Array:
@@ -44,17 +44,45 @@ def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
     return _image(program.state, program.state_bytes, values)
 
 
+_PIECE = struct.Struct("<II8x")  # place, size
+_LEAST_ZEROS_BYTES = 48  # that are left out: three times the head of a piece
+
+
 def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
-    """The same without the gaps between the regions of the state, as `poetc_init` copies it."""
-    parts = [r for r in regions(program) if r.page is None]
-    starts = [r.arena_offset_bytes for r in parts]
-    placed = []
-    for binding in program.state:
+    """The initial state in RAM as `poetc_init` takes it: pieces of the arena, without long runs of zeros.
+
+    Each has a head of 16 bytes with its offset in the arena and its size. A head without a size ends it. Everything
+    else in the regions of the state is zero, as the moments of an optimizer are.
+    """
+    starts = [r.arena_offset_bytes for r in regions(program) if r.page is None]
+    pieces: list[tuple[int, list[bytes | memoryview]]] = []
+    end = region = -1
+    for binding in sorted(program.state, key=lambda b: b.operand.offset_bytes):
         data, at = _bytes(binding.name, values[binding.name], binding.operand.type), binding.operand.offset_bytes
-        if data.size:
-            region = parts[bisect.bisect_right(starts, at) - 1]
-            placed.append((region.offset_bytes + at - region.arena_offset_bytes, data))
-    return _joined(placed, sum(r.size_bytes for r in parts))
+        found = bisect.bisect_right(starts, at)
+        for first, last in _runs(data):
+            if found == region and at + first - end <= _LEAST_ZEROS_BYTES:
+                pieces[-1][1].extend((bytes(at + first - end), data[first:last].data))
+            else:
+                pieces.append((at + first, [data[first:last].data]))
+            end, region = at + last, found
+    image: list[bytes | memoryview] = []
+    for place, parts in pieces:
+        size_bytes = sum(len(part) for part in parts)
+        image += [_PIECE.pack(place, align(size_bytes)), *parts, bytes(align(size_bytes) - size_bytes)]
+    return b"".join([*image, _PIECE.pack(0, 0)])
+
+
+def _runs(data: Array) -> Iterator[tuple[int, int]]:
+    """Begin and end of the parts of `data` between long runs of zeros; they begin at multiples of the alignment."""
+    whole = data.size - data.size % ALIGNMENT_BYTES
+    used = np.flatnonzero(data[:whole].reshape(-1, ALIGNMENT_BYTES).any(axis=1)) * ALIGNMENT_BYTES
+    if data[whole:].any():
+        used = np.append(used, whole)
+    if used.size:
+        breaks = np.flatnonzero(np.diff(used) > _LEAST_ZEROS_BYTES)
+        lasts = np.minimum(used[np.r_[breaks, used.size - 1]] + ALIGNMENT_BYTES, data.size)
+        yield from zip(used[np.r_[0, breaks + 1]].tolist(), lasts.tolist(), strict=True)
 
 
 def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:

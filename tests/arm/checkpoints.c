@@ -5,6 +5,7 @@
  *     checkpoints unreadable SLOTS    blocks that the driver cannot read; prints "blocks N"
  *     checkpoints format SLOTS        power cuts while an empty or a used store is set up; prints "cuts N"; pages.bin
  *                                     has the initial pages
+ *     checkpoints rollback SLOTS      back to the checkpoint before the newest, with power cuts; prints "cuts N"
  *     checkpoints old                 slots in the form of an older runtime; prints "same state", and writes old.store
  *                                     and old.state
  *
@@ -33,7 +34,8 @@ static uint32_t bad_first = POETC_NONE, bad_second = POETC_NONE; /* blocks that 
 static stream states[OPERATIONS + 1], now;
 static poetc_session session;
 static uint32_t slots;
-static poetc_model model; /* with initial pages, once they were read */
+static uint8_t filling = 0xa5; /* of an arena before the start */
+static poetc_model model;      /* with initial pages, once they were read */
 
 static void fail(const char *what, long a, long b)
 {
@@ -104,7 +106,7 @@ static void start(void)
 {
     poetc_config config = {0};
 
-    memset(arena, 0xa5, sizeof arena);
+    memset(arena, filling, sizeof arena);
     memset(&session, 0xa5, sizeof session);
     config.arena = arena;
     config.arena_bytes = sizeof arena;
@@ -116,25 +118,26 @@ static void start(void)
     session.checkpoint.slots = slots;
 }
 
-/* Operation `index` of the story: a training step, or the state after two steps from a stream. Then a checkpoint. */
-static int operate(int index)
+static int step(int index)
 {
     const poetc_binding *inputs = POETC_MODEL_INPUTS;
     uint32_t i, j;
-    int err;
 
-    if (index == LOAD) {
-        err = poetc_session_load(&session, states[2].size_bytes, get, &states[2]);
-    } else {
-        for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
-            memset(arena + inputs[i].offset, 0, inputs[i].size_bytes);
-            for (j = 0; i == 0 && j + 4 <= inputs[i].size_bytes; j += 4) {
-                float value = (float)(((uint32_t)index * 7u + j) % 11u) * 0.125f - 0.5f;
-                memcpy(arena + inputs[i].offset + j, &value, 4);
-            }
+    for (i = 0; i < POETC_MODEL_INPUT_COUNT; i++) {
+        memset(arena + inputs[i].offset, 0, inputs[i].size_bytes);
+        for (j = 0; i == 0 && j + 4 <= inputs[i].size_bytes; j += 4) {
+            float value = (float)(((uint32_t)index * 7u + j) % 11u) * 0.125f - 0.5f;
+            memcpy(arena + inputs[i].offset + j, &value, 4);
         }
-        err = poetc_session_step(&session, NULL, NULL);
     }
+    return poetc_session_step(&session, NULL, NULL);
+}
+
+/* Operation `index` of the story: a training step, or the state after two steps from a stream. Then a checkpoint. */
+static int operate(int index)
+{
+    int err = index == LOAD ? poetc_session_load(&session, states[2].size_bytes, get, &states[2]) : step(index);
+
     return err ? err : poetc_session_checkpoint(&session);
 }
 
@@ -157,8 +160,14 @@ static int go_on(int done, int keeps)
 static void whole_story(void)
 {
     memcpy(card, fresh_card, sizeof card);
+    filling = 0;
+    start();
+    read_state(&now);
+    filling = 0xa5;
     start();
     read_state(&states[0]);
+    if (!is_same(&states[0], &now))
+        fail("the initial state has bytes of before", 0, 0);
     if (poetc_session_resume(&session))
         fail("a fresh card", 0, 0);
     go_on(0, 1);
@@ -238,6 +247,57 @@ static void bad_blocks(void)
     if (!is_same(&now, &states[0]))
         fail("a save of before came back", 0, 0);
     printf("blocks %lu\n", (unsigned long)(count * slots));
+}
+
+/* Back by one checkpoint, and on again; with cuts in between. */
+static void roll_back(void)
+{
+    static uint8_t used[BLOCKS][BLOCK];
+    const int on_store = (whole_story(), session.model->formatted_count > 0);
+    long cut = 0;
+    int err, is_cut;
+
+    memcpy(used, card, sizeof card);
+    do {
+        memcpy(card, used, sizeof card);
+        start();
+        writes = 0;
+        cut_at = ++cut;
+        is_cut = poetc_session_rollback(&session) != POETC_OK;
+        cut_at = 0;
+        power = 1;
+        start();
+        if (poetc_session_resume(&session))
+            fail("no resume after the cut", cut, 0);
+        read_state(&now);
+        if (!is_same(&now, &states[OPERATIONS - 1]) && !(is_cut && is_same(&now, &states[OPERATIONS])))
+            fail("neither of the two states", cut, is_cut);
+    } while (is_cut);
+    if (slots == 2) {
+        err = poetc_session_rollback(&session);
+        read_state(&now);
+        if (err != POETC_ENOENT || !is_same(&now, &states[OPERATIONS - 1]))
+            fail("back beyond the last one", err, 0);
+    }
+    go_on(OPERATIONS - 1, 0);
+    read_state(&now);
+    if (!is_same(&now, &states[OPERATIONS]))
+        fail("another end", 0, 0);
+    memcpy(card, used, sizeof card); /* a step after the newest checkpoint takes the place of the one before */
+    start();
+    if (poetc_session_resume(&session) || step(0))
+        fail("a step", 0, 0);
+    err = poetc_session_rollback(&session);
+    read_state(&now);
+    if (err != (on_store ? POETC_ECORRUPT : POETC_OK) || !is_same(&now, &states[OPERATIONS - !on_store]))
+        fail("back after a step", err, on_store);
+    memcpy(card, fresh_card, sizeof card);
+    start();
+    err = poetc_session_rollback(&session);
+    read_state(&now);
+    if (err != POETC_ENOENT || !is_same(&now, &states[0]))
+        fail("back without a checkpoint", err, 0);
+    printf("cuts %ld\n", cut);
 }
 
 /* A store without an image, or one of a training, is set up; wherever it is cut, it can be done again. */
@@ -386,6 +446,8 @@ int main(int argc, char **argv)
         cut_everywhere();
     else if (strcmp(argv[1], "unreadable") == 0)
         bad_blocks();
+    else if (strcmp(argv[1], "rollback") == 0)
+        roll_back();
     else if (strcmp(argv[1], "format") == 0)
         format_everywhere();
     else

@@ -124,6 +124,14 @@ def test_a_slot_that_cannot_be_read_is_none(where: str, slots: int, request: pyt
 
 @pytest.mark.parametrize("slots", [2, 3])
 @pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
+def test_a_training_is_rolled_back(where: str, slots: int, request: pytest.FixtureRequest) -> None:
+    """To the checkpoint before the newest, wherever it is cut; the same steps lead to the same state again."""
+    program = request.getfixturevalue(where)
+    assert re.fullmatch(r"cuts [2-9]\n", harness(program, "rollback", slots))
+
+
+@pytest.mark.parametrize("slots", [2, 3])
+@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
 def test_a_store_is_set_up(where: str, slots: int, request: pytest.FixtureRequest) -> None:
     """From nothing, or over a training; cut at any block it is done again, and trains as from the image."""
     program = request.getfixturevalue(where)

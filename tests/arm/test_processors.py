@@ -52,7 +52,7 @@ def test_two_processors_do_the_work_of_one(board: str, program: tuple[Case, Prog
     assert max(run.queue_instructions) <= run.longest_instructions < run.instructions
     if board == "mps2-an521":
         assert firmware.elf.extents["processors.0"] <= MICROCONTROLLER_TEAM_BYTES
-        size = emit.firmware_size(two, firmware.board, checkpoint=0, gradients=True)
+        size = emit.firmware_size(two, firmware.board, values=values, checkpoint=0, gradients=True)
         assert size.ram_bytes == firmware.elf.data_bytes + firmware.elf.bss_bytes
         assert abs(size.flash_bytes - firmware.elf.flash_bytes) <= 512  # without the code of the checksum
 

@@ -19,7 +19,7 @@ from poetc.emit import FirmwareSize, Numerics, firmware_size, is_measured
 from poetc.emit._code_size import columns
 from poetc.errors import UsageError
 from poetc.measure import Firmware
-from poetc.program._state_file import state_in_ram_bytes
+from poetc.program import packed_state
 from tests.arm.conftest import Solve, Solved
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -48,7 +48,9 @@ class Built:
 def build(solved: Solved, board: str, directory: Path, numerics: Numerics = "separate") -> Built:
     memory = solved.memory
     firmware = measure.build_firmware(solved.program, solved.values, board, directory, memory=memory, numerics=numerics)
-    return Built(firmware, firmware_size(solved.program, BOARDS[board], numerics=numerics, memory=memory))
+    return Built(
+        firmware, firmware_size(solved.program, BOARDS[board], values=solved.values, numerics=numerics, memory=memory)
+    )
 
 
 def require_prediction(built: Built) -> None:
@@ -124,12 +126,12 @@ def test_solve_predicts_what_run_measures(solve: Solve, tmp_path: Path) -> None:
     """The same numbers in the summary of `solve` and in what `run` compares with the program."""
     solved = solve("lenet", 8, "qemu-mps2-an386", "100%")
     summary = solved.artifact.summary
-    predicted = firmware_size(solved.program, BOARDS["mps2-an386"], memory=solved.memory)
+    predicted = firmware_size(solved.program, BOARDS["mps2-an386"], values=solved.values, memory=solved.memory)
     assert summary["firmware_board"] == "mps2-an386"
     assert summary["flash_bytes"] == predicted.flash_bytes
     assert summary["firmware_ram_bytes"] == predicted.ram_bytes
     assert summary["flash_bytes"] == sum(summary[f"flash_{part}_bytes"] for part in ("code", "tables", "image"))
-    assert predicted.image_bytes >= state_in_ram_bytes(solved.program) + solved.program.flash_bytes
+    assert predicted.image_bytes == len(packed_state(solved.program, solved.values)) + solved.program.flash_bytes
 
 
 def test_devices_are_predicted_by_their_core() -> None:

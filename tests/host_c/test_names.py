@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 from poetc.emit import emit
@@ -68,3 +69,17 @@ def test_state_on_the_store_has_its_names_too(tmp_path: Path) -> None:
         assert f"/* {where}: {name} {rows[name]['shape']} */" in text
         assert rows[name]["identifier"] is None
     assert rows["fc2.weight"]["identifier"] == "MLP_STATE_FC2_WEIGHT"
+
+
+def test_versions_are_those_of_the_runtime(tmp_path: Path) -> None:
+    """A model beside another version of the runtime does not compile."""
+    case = training_case()
+    emit([case.program()], case.graph.values, model="m", target="host", out_dir=tmp_path / "o")
+    words = ["gcc", "-std=c99", "-fsyntax-only", "-Iruntime/include", "-I.", "model.c"]
+    subprocess.run(words, cwd=tmp_path / "o", check=True)
+    header = tmp_path / "o" / "runtime" / "include" / "poetc.h"
+    text = header.read_text()
+    assert f'#define POETC_VERSION "{version("poetc")}"' in text
+    header.write_text(re.sub(r"(#define POETC_TABLES )\d+", r"\g<1>1", text))
+    done = subprocess.run(words, cwd=tmp_path / "o", capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "emit both again" in done.stderr

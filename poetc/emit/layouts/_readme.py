@@ -26,7 +26,7 @@ def readme(contents: Contents, how: Sequence[str]) -> str:
             _threads(target),
             _store(module, target, board, checkpoint, contents.formats),
             _programs(module, contents.arenas),
-            _sizes(module, contents.bank_parts(module)),
+            _sizes(module, contents.bank_parts(module), len(contents.images.get(module.image("state.bin"), b""))),
         ]
         text = [line for part in parts for line in part]
         if len(contents.models) > 1:  # a chapter of its own
@@ -209,7 +209,7 @@ def _programs(module: Module, arena: bool) -> Iterator[str]:
     yield ""
 
 
-def _sizes(module: Module, parts: Sequence[BankPart]) -> Iterator[str]:
+def _sizes(module: Module, parts: Sequence[BankPart], image_bytes: int) -> Iterator[str]:
     prefix, main = module.prefix, module.programs[0]
     yield from ("## Sizes", "", "| | bytes |", "|---|---|")
     if not parts:
@@ -222,7 +222,7 @@ def _sizes(module: Module, parts: Sequence[BankPart]) -> Iterator[str]:
     state_bytes = state_in_ram_bytes(main) if parts else main.state_bytes
     yield f"| of it state (`{prefix.upper()}_STATE_BYTES`) | {state_bytes} |"
     yield f"| constants in flash | {module.flash_bytes} |"
-    yield f"| initial state in flash | {state_in_ram_bytes(main)} |"
+    yield f"| initial state in flash, without its zeros | {image_bytes} |"
     yield f"| runtime state, where a pointer has 4 bytes | {runtime_state_bytes(4)} |"
     yield f"| pages on the store | {module.store_blocks * main.block_bytes} |"
     yield ""

@@ -20,6 +20,10 @@
 extern "C" {
 #endif
 
+#define POETC_VERSION "0.2.0" /* of poetc, whose runtime this is */
+#define POETC_TABLES 2        /* version of emitted tables and images: those of another are refused when they compile */
+#define POETC_FORMAT 1        /* version of pages, checkpoints and streams of state */
+
 #define POETC_ALIGN 16u   /* bytes; every operand starts at a multiple, and so must the arena and the constants */
 #define POETC_TRAILER 16u /* bytes at the end of the last block of a page: page, stamp, size, CRC-32 (little-endian) */
 
@@ -192,8 +196,9 @@ typedef struct poetc_runtime {
                                 is taken over from a stream, which makes a new version whatever its run_count. */
 } poetc_runtime;
 
-/* Check the configuration against `program` and set up `runtime`. `state_image` holds the regions of the state, one
- * behind the other, and is copied to their places; NULL leaves the arena as it is. POETC_EINVAL: see there. */
+/* Check the configuration against `program` and set up `runtime`. `state_image` is the emitted initial state, which
+ * goes to its place: pieces of the arena, and zeros between them in the regions of the state. NULL leaves the arena as
+ * it is. POETC_EINVAL: see there. */
 int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
                const void *state_image);
 

@@ -61,6 +61,11 @@ int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkp
  * cannot be read. After either the state and `words` may be anything: call poetc_init with `state_image` again. */
 int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 
+/* Go back to the checkpoint before the newest one, which becomes void. POETC_ENOENT: there is no other. POETC_ECORRUPT:
+ * state on the store has been overwritten since. After these two the newest one is loaded. Other codes: the driver's,
+ * as after a load that failed. After a cut one of the two is the newest. */
+int poetc_checkpoint_rollback(poetc_runtime *runtime, poetc_checkpoint *checkpoint);
+
 /* Make all slots void, so that a load finds none. 0, POETC_EINVAL (no store, fewer than two slots), or the driver's
  * code. */
 int poetc_checkpoint_erase(const poetc_runtime *runtime, poetc_checkpoint *checkpoint);

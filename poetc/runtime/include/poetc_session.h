@@ -126,6 +126,12 @@ int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source
 int poetc_session_checkpoint(poetc_session *session);
 int poetc_session_resume(poetc_session *session);
 
+/* Go back to the checkpoint before the newest one, as to the weights before a training on the device that made them
+ * worse. The newest becomes void. State on the store has a checkpoint before only until the next step; state in RAM
+ * always. POETC_ENOENT, POETC_ECORRUPT: it has none, and the session is as resume leaves it. Other codes: as from
+ * resume. */
+int poetc_session_rollback(poetc_session *session);
+
 /* Set up an empty store, or begin anew on any. All checkpoints become void. The initial pages are written from flash,
  * and a checkpoint of the initial state is saved. So a board needs no image on its card. After a cut in the middle
  * there is no checkpoint, session->checkpoint.saves is 0 after resume, and the store is to be formatted again.

@@ -32,11 +32,21 @@ static int check(const poetc_program *program, const poetc_config *config)
     return POETC_OK;
 }
 
+/* Zeros in all regions, then the pieces of the image: place and size in a head of POETC_ALIGN bytes, and the data. A
+ * head without a size ends it. */
+POETC_COLD static void set_state(const poetc_program *program, uint8_t *arena, const uint8_t *from)
+{
+    uint32_t size, i;
+
+    for (i = 0; i < program->region_count; i++)
+        memset(arena + program->regions[i].place, 0, program->regions[i].size_bytes);
+    for (; (size = get_u32(from + 4)) > 0; from += POETC_ALIGN + size)
+        memcpy(arena + get_u32(from), from + POETC_ALIGN, size);
+}
+
 POETC_COLD int poetc_init(poetc_runtime *runtime, const poetc_program *program, const poetc_config *config,
                           const void *state_image)
 {
-    const uint8_t *from = state_image;
-    uint32_t i;
     int err;
 
     if (runtime == NULL)
@@ -47,10 +57,8 @@ POETC_COLD int poetc_init(poetc_runtime *runtime, const poetc_program *program, 
     memset(runtime, 0, sizeof *runtime);
     runtime->config = config;
     runtime->program = program;
-    for (i = 0; from != NULL && i < program->region_count; i++) {
-        memcpy((uint8_t *)config->arena + program->regions[i].place, from, program->regions[i].size_bytes);
-        from += program->regions[i].size_bytes;
-    }
+    if (state_image != NULL)
+        set_state(program, config->arena, state_image);
     return POETC_OK;
 }
 

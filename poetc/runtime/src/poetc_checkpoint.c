@@ -193,12 +193,11 @@ static int read_data(const poetc_runtime *runtime, const poetc_checkpoint *check
     return get_u32(trailer + CRC_AT) == crc ? POETC_OK : POETC_ENOENT;
 }
 
-/* Find the newest whole slot, and copy its trailer. With `keeps`, its data are then in their place. A slot that cannot
- * be read is none; the driver's code is returned only where no slot is whole. */
-static int find(const poetc_runtime *runtime, poetc_checkpoint *checkpoint, uint8_t *trailer, int keeps)
+/* Find the newest whole slot that is older than `below`, and copy its trailer. With `keeps`, its data are then in their
+ * place. A slot that cannot be read is none; the driver's code is returned only where no slot is whole. */
+static int find(const poetc_runtime *runtime, poetc_checkpoint *checkpoint, age below, uint8_t *trailer, int keeps)
 {
     const uint8_t *found = trailer_in(runtime, checkpoint);
-    age below = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
     int result = POETC_ENOENT;
 
     for (;;) {
@@ -230,6 +229,17 @@ static int find(const poetc_runtime *runtime, poetc_checkpoint *checkpoint, uint
             result = err;
         below = newest;
     }
+}
+
+static const age any_age = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+
+static void take_trailer(poetc_runtime *runtime, poetc_checkpoint *checkpoint, const uint8_t *trailer)
+{
+    runtime->version_offset = get_u32(trailer + OFFSET_AT);
+    runtime->run_count = get_u32(trailer + RUNS_AT);
+    runtime->sequence = get_u32(trailer + SEQUENCE_AT) + 1u; /* pages of the run that was cut carry the next one */
+    checkpoint->records = get_u32(trailer + RECORDS_AT);
+    checkpoint->records_crc = get_u32(trailer + RECORDS_CRC_AT);
 }
 
 static int save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint)
@@ -269,7 +279,7 @@ int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkp
     if (err)
         return err;
     if (checkpoint->saves == 0) /* nothing was loaded: which slot must not be touched? */
-        (void)find(runtime, checkpoint, trailer, 0);
+        (void)find(runtime, checkpoint, any_age, trailer, 0);
     err = save(runtime, checkpoint);
     if (!err) { /* else the next save takes the same slot: the others are whole */
         checkpoint->saves++;
@@ -285,17 +295,59 @@ int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
     int err = check(runtime, checkpoint);
 
     if (!err)
-        err = find(runtime, checkpoint, trailer, 1);
-    if (err)
-        return err;
-    runtime->version_offset = get_u32(trailer + OFFSET_AT);
-    runtime->run_count = get_u32(trailer + RUNS_AT);
-    runtime->sequence = get_u32(trailer + SEQUENCE_AT) + 1u; /* pages of the run that was cut carry the next one */
-    checkpoint->records = get_u32(trailer + RECORDS_AT);
-    checkpoint->records_crc = get_u32(trailer + RECORDS_CRC_AT);
-    return POETC_OK;
+        err = find(runtime, checkpoint, any_age, trailer, 1);
+    if (!err)
+        take_trailer(runtime, checkpoint, trailer);
+    return err;
 }
 
+/* Whether the pages of the state are whole, as of the version that the runtime has. */
+static int check_pages(poetc_runtime *runtime)
+{
+    const poetc_program *program = runtime->program;
+    uint32_t page;
+    int err = POETC_OK;
+
+    for (page = 0; page < program->page_count && !err; page++)
+        if (program->pages[page].slots == 2u)
+            err = poetc_read_state_page(runtime, page, NULL, NULL);
+    return err;
+}
+
+int poetc_checkpoint_rollback(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
+{
+    const poetc_store *store = &runtime->config->store;
+    uint8_t trailer[POETC_CHECKPOINT_TRAILER];
+    age newest = {0, 0, 0};
+    uint32_t saves;
+    int err = poetc_checkpoint_load(runtime, checkpoint);
+
+    if (err)
+        return err;
+    saves = checkpoint->saves;
+    newest.slot = (checkpoint->next_slot + checkpoint->slots - 1u) % checkpoint->slots;
+    err = read_trailer(runtime, checkpoint, newest.slot);
+    newest.save = get_u32(trailer_in(runtime, checkpoint) + SAVE_AT);
+    newest.runs = runtime->run_count;
+    if (!err)
+        err = find(runtime, checkpoint, newest, trailer, 1);
+    if (!err) {
+        take_trailer(runtime, checkpoint, trailer);
+        err = check_pages(runtime);
+    }
+    if (!err) {
+        checkpoint->saves = saves; /* the next save is newer than the one that goes */
+        memset(checkpoint->buffer, 0, runtime->program->block_bytes);
+        err = driver_code(store->page_out(store->context, first_block_of(runtime, checkpoint, newest.slot + 1u) - 1u, 1,
+                                          checkpoint->buffer));
+        return err ? err : barrier(store);
+    }
+    {
+        const int again = poetc_checkpoint_load(runtime, checkpoint); /* as it was */
+
+        return again ? again : err;
+    }
+}
 int poetc_checkpoint_erase(const poetc_runtime *runtime, poetc_checkpoint *checkpoint)
 {
     const poetc_store *store = &runtime->config->store;

@@ -260,6 +260,22 @@ int poetc_session_resume(poetc_session *session)
     return err;
 }
 
+int poetc_session_rollback(poetc_session *session)
+{
+    int err = poetc_select(&session->runtime, session->model->train.program);
+
+    if (!err)
+        err = poetc_checkpoint_rollback(&session->runtime, &session->checkpoint);
+    if (err == POETC_ENOENT && session->checkpoint.saves == 0) { /* there is none at all */
+        const int again = poetc_session_resume(session);
+
+        return again ? again : err;
+    }
+    if (err != POETC_EINVAL)
+        session->is_lost = err == POETC_OK || err == POETC_ENOENT || err == POETC_ECORRUPT ? 0 : LOST;
+    return err;
+}
+
 int poetc_session_format(poetc_session *session)
 {
     const poetc_model *model = session->model;

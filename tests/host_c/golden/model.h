@@ -4,6 +4,10 @@
 
 #include "poetc_session.h"
 
+#if POETC_TABLES != 2
+#error "the runtime beside this model is of another version: emit both again"
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -82,7 +86,7 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
-#define POETC_MODEL_IDENTITY 0x62bb33ddu
+#define POETC_MODEL_IDENTITY 0x265c8849u
 #define POETC_MODEL_DESCRIPTION (&tiny_model)
 #define POETC_MODEL_LOOP (&tiny_loop)
 #define POETC_MODEL_BUFFER_OFFSET 640u

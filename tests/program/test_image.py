@@ -1,0 +1,33 @@
+"""The initial state in flash: pieces without long runs of zeros, which `poetc_init` sets."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+
+from poetc.program import packed_state, regions, state_image
+from tests.program.models import mlp, training_case
+
+
+@pytest.mark.parametrize(("optimizer", "share"), [("sgd", 1.1), ("momentum", 0.6), ("adam", 0.45)])
+def test_zeros_of_the_state_are_left_out(optimizer: str, share: float) -> None:
+    case = training_case(mlp(hidden=40), optimizer)
+    program, values = case.program(), case.graph.values
+    image, found = packed_state(program, values), np.full(program.state_bytes, 0xA5, np.uint8)
+    for region in regions(program):
+        found[region.arena_offset_bytes : region.arena_offset_bytes + region.size_bytes] = 0
+    at = 0
+    while True:
+        place, size = struct.unpack_from("<II", image, at)
+        if size == 0:
+            break
+        assert place % 16 == size % 16 == 0
+        found[place : place + size] = np.frombuffer(image, np.uint8, size, at + 16)
+        at += 16 + size
+    assert at + 16 == len(image) <= share * program.state_bytes
+    expected = np.frombuffer(state_image(program, values), np.uint8)
+    for region in regions(program):
+        part = slice(region.arena_offset_bytes, region.arena_offset_bytes + region.size_bytes)
+        assert np.array_equal(found[part], expected[part])
