@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from poetc.cli import main
+from poetc.commands import estimate
 
 PROGRESS = re.compile(r"poetc: \d+ s[:,]")  # lines that only what takes long has
 MODEL = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
@@ -62,3 +63,11 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     ended = run("solve", MODEL, "--batch", "4", *limits, "-o", out, "--json")
     assert ended.code == 0, ended.err
     return out, ended
+
+
+@pytest.fixture
+def brief_analyses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`poetc analyze` searches for moments alone, for tests of what needs no search."""
+    for name in ("SEARCH_S", "GOOD_SEARCH_S", "BATCHES_S"):
+        monkeypatch.setattr(estimate, name, 0.1)
+    monkeypatch.setattr(estimate, "ways_to_save", lambda *_, **__: ())

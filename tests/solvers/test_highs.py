@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -100,19 +101,23 @@ def test_an_option_that_highs_lacks_is_no_secret(monkeypatch: pytest.MonkeyPatch
         highs.quiet_solver(5, 1, 0)
 
 
+@functools.cache
+def solved_here() -> str:
+    problem = with_budget(training_problem(Random(2), 6, paging=True), 0.5)
+    return schedule_to_json(solve(problem, "poetc", SolveOptions(time_limit_s=60, work_limit_s=0.5))).decode()
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_answers_do_not_move_with_the_cores_of_the_process(cores: int) -> None:
-    problem = with_budget(training_problem(Random(2), 6, paging=True), 0.5)
     script = (
         "import os, sys; os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:int(sys.argv[1])]));"
         "from random import Random; from tests.support.problems import training_problem, with_budget;"
         "from poetc.scheduling import SolveOptions, schedule_to_json; from poetc.solvers import solve;"
         "p = with_budget(training_problem(Random(2), 6, paging=True), 0.5);"
-        "print(schedule_to_json(solve(p, 'poetc', SolveOptions(time_limit_s=60, work_limit_s=2))).decode())"
+        "print(schedule_to_json(solve(p, 'poetc', SolveOptions(time_limit_s=60, work_limit_s=0.5))).decode())"
     )
-    here = schedule_to_json(solve(problem, "poetc", SolveOptions(time_limit_s=60, work_limit_s=2))).decode()
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         [sys.executable, "-c", script, str(cores)], capture_output=True, text=True, cwd=root, check=True
     )
-    assert done.stdout.strip() == here.strip()
+    assert done.stdout.strip() == solved_here().strip()
