@@ -102,6 +102,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("gap on overhead", gap_on_overhead(summary)),
             ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
+            ("longest piece", piece(summary)),
             ("recomputed", recomputed),
             ("page transfers", f"{summary['page_outs']} out, {summary['page_ins']} in"),
             ("moved within RAM", _moved(summary)),
@@ -113,6 +114,13 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("written to", str(summary["out"] or "")),
         )
     )
+
+
+def piece(summary: Mapping[str, Any]) -> str:
+    """The piece of a step that cannot be interrupted for the longest time."""
+    found, limit = summary["longest_piece"], summary.get("longest_piece_limit_ns")
+    whole = f"{duration(found['time_ns'])}: {'a block of ' if found['blocks'] else ''}{found['kind']} {found['name']}"
+    return whole + (f"  (limit {duration(limit)})" if limit is not None else "")
 
 
 def gap_on_overhead(summary: Mapping[str, Any]) -> str:
@@ -266,6 +274,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
                 ("parameters", f"{analysis['parameters']:,}  ({size(analysis['parameter_bytes'])})"),
                 ("of them trained", f"{analysis['trained_parameters']:,}"),
                 ("multiply-accumulates", f"{analysis['forward_macs']:,} forward, {analysis['step_macs']:,} a step"),
+                ("longest piece", piece(analysis)),
                 ("saved for backward", size(analysis["saved_bytes"])),
                 ("  with near-free remade", size(analysis["saved_near_free_bytes"])),
                 ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),

@@ -26,6 +26,12 @@ Examples:
 @_options.infer_batch_option
 @_options.milp_options
 @click.option(
+    "--longest-piece",
+    metavar="TIME",
+    help="The longest time, as modelled, for which a step may not be interrupted: 5ms. Operators that take longer run "
+    "in blocks, and transfers that do are left out.",
+)
+@click.option(
     "--band",
     is_flag=True,
     help="Price the schedule where the profile's numbers are at the ends of their bands, and solve there too. "

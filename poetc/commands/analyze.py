@@ -24,6 +24,7 @@ from poetc.events import Progress, silent
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.planning import Planner, RamSearch, Solution, reductions
+from poetc.planning.pieces import longest_piece
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, SmallestRam
 from poetc.planning.streaming import Streaming
 from poetc.scheduling import Problem, keep_all_peak_bytes
@@ -92,6 +93,7 @@ def analyze_parts(
         ),
         "forward_macs": macs[Phase.FORWARD.value],
         "step_macs": sum(macs.values()),
+        "longest_piece": asdict(longest_piece(problem)),
         "saved_bytes": saved_bytes(problem),
         "saved_near_free_bytes": near_free.saved_bytes,
         "saved_near_free_energy_pj": near_free.energy_pj,

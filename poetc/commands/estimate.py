@@ -205,7 +205,7 @@ def solution_step(step: TrainingGraph, solution: Solution) -> TrainingGraph:
 
 
 def _streams(solution: Solution) -> bool:
-    return any(op.cut for op in solution.problem.operators)
+    return any(op.is_streamed for op in solution.problem.operators)
 
 
 class _AtEnd:

@@ -59,8 +59,8 @@ def exact_program(solved: Artifact) -> Program | None:
 def _kept(solved: Artifact, graph: TrainingGraph) -> Program:
     """`graph`, the solved step or that step with fewer encodings, with every tensor kept."""
     problem = solved.problem
-    streams = any(op.cut for op in problem.operators)
-    if (streams or graph.operators != graph_of(solved).operators) and solved.profile is not None:
+    has_blocks = any(op.cut for op in problem.operators)
+    if (has_blocks or graph.operators != graph_of(solved).operators) and solved.profile is not None:
         problem = build_problem(graph, solved.profile, budget_bytes=problem.budget_bytes)
     problem = replace(all_in_ram(problem), banks=())
     schedule = keep_all(problem)

@@ -30,6 +30,7 @@ from poetc.files import read_file
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.ops import spec
 from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
+from poetc.planning.pieces import in_pieces
 from poetc.planning.progress import BestSoFar
 from poetc.planning.saved import Offer
 from poetc.planning.search_log import SearchLog
@@ -79,6 +80,7 @@ class SolveRequest:
     importance: Path | None = None  # of updates, for --train best
     importance_at_least: str | None = None  # a number, or 80% of that of all updates
     max_energy: str | None = None  # of one step, for --train best
+    longest_piece: str | None = None  # of the step that cannot be interrupted
     state: str = "auto"  # where state lives between steps: "ram", "store"; see `poetc.planning.state`
     solver: str = "poetc"
     options: SolveOptions = field(default_factory=SolveOptions)
@@ -99,6 +101,10 @@ class SolveRequest:
             raise UsageError(f"--band needs a model: {self.model.source} has prices and no device profile")
         if self.is_best and self.importance is None:
             raise UsageError(f"--train {BEST} needs --importance FILE, which poetc importance writes")
+        if self.longest_piece is not None and (self.is_best or self.model.training.micro_batches == "auto"):
+            raise UsageError("--longest-piece needs --micro-batches as a number, and no --train best")
+        if self.longest_piece is not None and (self.dma or self.processors not in (AUTO, "main")):
+            raise UsageError("--longest-piece is for one processor without --dma")
         for option, given in (
             ("--importance", self.importance),
             ("--importance-at-least", self.importance_at_least),
@@ -116,6 +122,13 @@ class SolveRequest:
     def is_problem(self) -> bool:
         """Whether the source is a Problem rather than a model."""
         return self.model.source.suffix == ".json"
+
+    @property
+    def longest_ns(self) -> int | None:
+        """`longest_piece` as a number. UsageError where it is no time."""
+        if self.longest_piece is None:
+            return None
+        return parse_duration(self.longest_piece, option="--longest-piece")
 
     @property
     def state_mode(self) -> str:
@@ -147,13 +160,19 @@ class SolveRequest:
         )
 
 
-def streams_of(*steps: TrainingGraph | None, profile: DeviceProfile | None) -> tuple[OfferOf, ...]:
-    """Make the streamed alternatives of the problems of these steps, when a planner asks for them."""
+def streams_of(
+    *steps: TrainingGraph | None, profile: DeviceProfile | None, longest_ns: int | None = None
+) -> tuple[OfferOf, ...]:
+    """Make the streamed alternatives of the problems of these steps, when a planner asks for them.
+
+    `longest_ns`: none has a block that takes longer.
+    """
 
     def of(step: TrainingGraph, profile: DeviceProfile) -> OfferOf:
         def offer(problem: Problem) -> Streaming | None:
             names = [op.name for op in step.operators if not spec(op.kind).is_view]
-            return Streaming(step, profile, problem) if names == [op.name for op in problem.operators] else None
+            is_its = names == [op.name for op in problem.operators]
+            return Streaming(step, profile, problem, longest_ns=longest_ns) if is_its else None
 
         return offer
 
@@ -162,7 +181,7 @@ def streams_of(*steps: TrainingGraph | None, profile: DeviceProfile | None) -> t
 
 def must_stream(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> bool:
     """Whether no schedule fits the budget unless operands pass through windows, which the device can do."""
-    streaming = Streams(streams_of(step, profile=profile))
+    streaming = Streams(streams_of(step, profile=profile, longest_ns=request.longest_ns))
     if request.solver != ENGINE or not streaming.is_open(problem):
         return False
     planner = Planner(options=request.options, reductions=reductions(request.state_mode))
@@ -172,7 +191,7 @@ def must_stream(request: SolveRequest, step: TrainingGraph, profile: DeviceProfi
 def least_streamed_bytes(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> int:
     """A bound on the RAM of schedules with as many operands streamed as can be, in the smallest blocks."""
     planner = Planner(options=request.options, reductions=reductions(request.state_mode))
-    return Streams(streams_of(step, profile=profile)).floor(problem, planner)[1]
+    return Streams(streams_of(step, profile=profile, longest_ns=request.longest_ns)).floor(problem, planner)[1]
 
 
 def load_model(request: ModelRequest) -> Graph:
@@ -292,10 +311,21 @@ def problem_of(request: SolveRequest, step: TrainingGraph, profile: DeviceProfil
     )
 
 
+def with_short_pieces(
+    request: SolveRequest, problem: Problem, step: TrainingGraph | None, profile: DeviceProfile | None
+) -> Problem:
+    """The problem with no piece longer than the request's; itself where it has no limit."""
+    longest_ns = request.longest_ns
+    if longest_ns is None:
+        return problem
+    offer = None if step is None or profile is None else Streaming(step, profile, problem)
+    return in_pieces(problem, longest_ns, offer)
+
+
 def processors_of(request: SolveRequest, profile: DeviceProfile) -> tuple[str, ...]:
     """The processors beside the main one that may work: of those that no one named, where ways can be weighed."""
     names = parse_processors(request.processors, profile)
-    one_alone = request.dma or request.is_best or names_banks(request.budget)
+    one_alone = request.dma or request.longest_piece is not None or request.is_best or names_banks(request.budget)
     return () if request.processors == AUTO and one_alone else names
 
 

@@ -34,6 +34,7 @@ from poetc.commands.requests import (
     streams_of,
     training_graph,
     ways_of,
+    with_short_pieces,
 )
 from poetc.commands.saving import with_ways
 from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_bytes, life_steps, load_profile
@@ -46,6 +47,7 @@ from poetc.output_directory import digest
 from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes, solve_curve
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
+from poetc.planning.pieces import longest_piece
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.search_log import END, SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
@@ -177,7 +179,10 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     """The problem as it is, or with the number of micro-batches that was asked for."""
     whole, step, profile, problem = read_problem(request)
     graph = None if whole is None else inference_model(request.model, whole)
-    offers = encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None)
+    problem = with_short_pieces(request, problem, step, profile)
+    offers: tuple[Offer, ...] = ()  # encoders are operators too, as long as their tensors are
+    if request.longest_piece is None:
+        offers = tuple(encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None))
     ways = ways_of(request, problem, step, profile)
     problem, least = limited(request, problem, offers, ways)
     if step is not None and profile is not None and not least and must_stream(request, step, profile, problem):
@@ -196,7 +201,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         progress,
         offers=offers,
         ways=[ways] if ways else (),
-        streams=streams_of(step, profile=profile),
+        streams=streams_of(step, profile=profile, longest_ns=request.longest_ns),
     )
     search = least or planner.search_ram(problem, search_s, stop_at)
     try:
@@ -224,7 +229,8 @@ def _streaming(
     """The step with kernels for so little RAM; with those of the least workspace where no others fit."""
     for size_bytes in (limit.budget_bytes, 0):
         made = passes.for_small_ram(step, size_bytes)
-        problem = _with_limits(limit, problem_of(request, made, profile))
+        problem = with_short_pieces(request, problem_of(request, made, profile), made, profile)
+        problem = _with_limits(limit, problem)
         if least_streamed_bytes(request, made, profile, problem) <= limit.budget_bytes:
             break
     return made, None if graph is None else passes.model_for_small_ram(graph, size_bytes), problem
@@ -441,6 +447,8 @@ def summary_of(
         "scope": proof.scope.kinds(),
         "time_ns": trace.time_ns,
         "stall_ns": trace.stall_ns,
+        "longest_piece": asdict(longest_piece(problem, schedule)),
+        "longest_piece_limit_ns": request.longest_ns,
         "deadline_ns": problem.deadline_ns,
         "budget_bytes": problem.budget_bytes,
         "peak_bytes": trace.peak_bytes,

@@ -11,7 +11,7 @@ from poetc.graph import TensorType
 from poetc.ops import Bound, Cut, Kernel, Range, Span, kernel_of_block, spec
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 
-MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator, of poetc_stream.c: MOST_STREAMS, MOST_REFS
+MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator: POETC_STREAMS of poetc.h, MOST_REFS of poetc_stream.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,11 @@ class Stream:
     def axes(self) -> set[int]:
         """The axes of the cut on which its blocks depend."""
         return {d.axis for d in (self.outer, self.inner) if d is not None}
+
+    @property
+    def has_halo(self) -> bool:
+        """Whether blocks have rows in common."""
+        return any(d is not None and d.span.has_halo for d in (self.outer, self.inner))
 
     @property
     def is_sequence(self) -> bool:
@@ -194,7 +199,7 @@ def blocks_of(
     extents = [axis.extent for axis in cut.axes]
     counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
     at = align(max(k.workspace_bytes for k in kernels))
-    windows, place, pieces = list[int](), dict[int, int](), [store_block]
+    windows, place, pieces = list[int](), dict[int, int](), [store_block if streamed else ALIGNMENT_BYTES]
     for stream in streams:
         boxes = [stream.pieces(r, extents) for r in different]
         if not stream.in_ram:
@@ -212,7 +217,10 @@ def blocks_of(
 def streams_of(
     kind: str, bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str], units: tuple[int, ...]
 ) -> list[Stream] | None:
-    """The operands that pass through windows: those of `streamed`, and others whose blocks do not lie together."""
+    """The operands that pass through windows: those of `streamed`, and others whose blocks do not lie together.
+
+    None where there are no such blocks, or they read nothing that is to be streamed.
+    """
     count = len(bound.inputs)
     pairs = {count + o: i for i, o in spec(kind).must_alias}
     counts = [-(-axis.extent // n) for axis, n in zip(cut.axes, units, strict=True)]
@@ -222,8 +230,7 @@ def streams_of(
         if stream is None:
             return None
         stays = number not in streamed
-        halo = any(d is not None and d.span.has_halo for d in (stream.outer, stream.inner))
-        if stays and (not stream.axes or (stream.is_sequence and not halo)):
+        if stays and (not stream.axes or (stream.is_sequence and not stream.has_halo)):
             continue
         writes = number >= count
         if writes and not cut.fills and {a for a, n in enumerate(counts) if n > 1} - stream.axes:
@@ -232,7 +239,7 @@ def streams_of(
     on_store = sum(not s.in_ram for s in streams)
     if count + len(bound.outputs) >= MOST_OPERANDS:
         return None
-    return streams if on_store and len(streams) <= MOST_STREAMS else None
+    return streams if (on_store or not streamed) and len(streams) <= MOST_STREAMS else None
 
 
 def unit_steps(

@@ -15,21 +15,13 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from poetc.devices.blocks import Blocks, Stream, blocks_of, thirds
+from poetc.devices.blocks import Blocks, Stream, blocks_of, is_even, thirds, unit_steps
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
 from poetc.graph import Graph, Operator, Role
-from poetc.ops import (
-    Bound,
-    Kernel,
-    bind,
-    block_of,
-    spec,
-    view_roots,
-    whole,
-)
+from poetc.ops import Bound, Cut, Kernel, bind, block_of, spec, view_roots, whole
 from poetc.runtime.layout import align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
@@ -39,9 +31,20 @@ WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of 
 class Streaming:
     """The streamed alternatives of the operators of a training step, or of a model, on a device."""
 
-    def __init__(self, graph: Graph, profile: DeviceProfile, problem: Problem, *, moves_state: bool = True) -> None:
-        """`moves_state`: state that is in RAM may be placed on the store, so that it can be streamed."""
-        self.graph, self.problem, self.moves_state = graph, problem, moves_state
+    def __init__(
+        self,
+        graph: Graph,
+        profile: DeviceProfile,
+        problem: Problem,
+        *,
+        moves_state: bool = True,
+        longest_ns: int | None = None,
+    ) -> None:
+        """`moves_state`: state that is in RAM may be placed on the store, so that it can be streamed.
+
+        `longest_ns`: no block takes longer.
+        """
+        self.graph, self.problem, self.moves_state, self.longest_ns = graph, problem, moves_state, longest_ns
         self.costs = CostModel(profile)
         self.roots = view_roots(graph)
         self.tensors = {t.name: i for i, t in enumerate(problem.tensors)}
@@ -51,7 +54,7 @@ class Streaming:
         self._found: dict[tuple[int, frozenset[int]], tuple[OperatorSpec, ...]] = {}
         self._forms: dict[tuple[object, ...], list[Blocks]] = {}
         self._form_of: dict[tuple[int, frozenset[int]], tuple[object, ...]] = {}
-        self._prices: dict[tuple[object, int], tuple[Cost, int]] = {}  # by form and number; bytes that are rewritten
+        self._prices: dict[tuple[object, int], tuple[Cost, int, int]] = {}  # by form and number, as `_cost` says
         self.readers: dict[int, list[int]] = {}
         self.maker: dict[int, int] = {}
         for index, op in enumerate(problem.operators):
@@ -81,7 +84,13 @@ class Streaming:
         is_given = self.graph.tensors[tensor.name].role in (Role.INPUT, Role.TARGET)
         if tensor.initial != "store" and not self.moves_state and not is_given:
             return False
-        return tensor.initial != "" and tensor.pageable
+        return tensor.initial != "" and self.can_leave(t)
+
+    def can_leave(self, t: int) -> bool:
+        """Whether it may be on the store; also where a transfer of all of it in one piece takes too long."""
+        tensor = self.problem.tensors[t]
+        transfer_ns = max(tensor.page_in_ns, tensor.page_out_ns)
+        return tensor.pageable or (self.longest_ns is not None and transfer_ns > self.longest_ns)
 
     def alternatives(self, index: int, streamed: frozenset[int]) -> tuple[OperatorSpec, ...]:
         """The operator with these tensors streamed, its windows larger and larger. Empty where that cannot be done.
@@ -101,8 +110,30 @@ class Streaming:
         if (form, number) not in self._prices:
             op = self.operators[self.problem.operators[index].name]
             self._prices[form, number] = self._cost(op, bind(op, self.graph.tensors), self._forms[form][number])
-        cost, rewritten_bytes = self._prices[form, number]
-        return replace(found, time_ns=cost.time_ns, energy_pj=cost.energy_pj, rewritten_bytes=rewritten_bytes)
+        return _with_price(found, *self._prices[form, number])
+
+    def in_pieces(self, index: int, longest_ns: int) -> OperatorSpec | None:
+        """The operator with all operands in RAM, in the cheapest blocks that take no longer, or in the shortest."""
+        plain = self.problem.operators[index]
+        op = self.operators[plain.name]
+        bound, roots = bind(op, self.graph.tensors), self.operands_of(index)
+        found: list[OperatorSpec] = []
+        for cut in spec(op.kind).cuts(bound):
+            kernels = spec(op.kind).kernels(bound)
+            for units in _smaller_units(cut, unit_steps(bound, cut, (), roots, 1), plain.time_ns / longest_ns):
+                made = (blocks_of(op.kind, bound, cut, k, (), roots, units, self.block_bytes) for k in kernels)
+                blocks = next((b for b in made if b is not None), None)
+                if blocks is None:
+                    continue
+                found.append(_with_price(self._operator(plain, roots, blocks), *self._cost(op, bound, blocks)))
+                if found[-1].piece_ns <= longest_ns:
+                    break
+        cost = self.problem.objective.cost
+        return min(
+            found,
+            key=lambda a: (max(a.piece_ns, longest_ns), cost(a.energy_pj, a.time_ns), a.workspace_bytes),
+            default=None,
+        )
 
     def _alternatives(self, index: int, streamed: frozenset[int]) -> Iterator[OperatorSpec]:
         plain = self.problem.operators[index]
@@ -123,7 +154,8 @@ class Streaming:
         alike = tuple(roots.index(root) for root in roots)
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
         if key not in self._forms:
-            self._forms[key] = list(self._forms_of(op, bound, numbers, roots))
+            forms, most_ns = self._forms_of(op, bound, numbers, roots), self.longest_ns
+            self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b)[2] <= most_ns]
         self._form_of[index, streamed] = key
         for blocks in self._forms[key]:
             yield self._operator(plain, roots, blocks)
@@ -158,6 +190,8 @@ class Streaming:
             if s.writes and s.pair is not None
         )
         taken = {*reads, *writes}
+        if any(s.has_halo for s in blocks.streams):  # a block would read rows that the one before has replaced
+            taken |= {p.output for p in plain.in_place if not p.required}
         return replace(
             plain,
             inputs=tuple(t for t in plain.inputs if t not in reads or not self.is_state(t)),
@@ -175,19 +209,25 @@ class Streaming:
             inner_block=blocks.units[1] if len(blocks.units) > 1 else 0,
         )
 
-    def _cost(self, op: Operator, bound: Bound, blocks: Blocks) -> tuple[Cost, int]:
-        """The blocks' calls of the kernel, and the transfers in between; and bytes of blocks that are written twice."""
-        time_ns = energy_pj = more_bytes = 0
+    def _cost(self, op: Operator, bound: Bound, blocks: Blocks) -> tuple[Cost, int, int]:
+        """The cost of kernels and transfers, the bytes of blocks that are written twice, and the longest block's time.
+
+        All blocks have the same share of the transfers.
+        """
+        time_ns = energy_pj = more_bytes = piece_ns = 0
         parts = [thirds(axis.extent, n) for axis, n in zip(blocks.cut.axes, blocks.units, strict=True)]
         for kernel, chosen in zip(blocks.kernels, itertools.product(*parts), strict=True):
             times = math.prod(n for _, n in chosen)
             if times:
                 cost = self._of_block(op, block_of(bound, blocks.cut, [r for r, _ in chosen]), kernel)
                 time_ns, energy_pj = time_ns + times * cost.time_ns, energy_pj + times * cost.energy_pj
+                piece_ns = max(piece_ns, cost.time_ns)
+        of_kernels_ns = time_ns
         for stream in blocks.streams:
             cost, more = self._transfer(stream, blocks)
             time_ns, energy_pj, more_bytes = time_ns + cost.time_ns, energy_pj + cost.energy_pj, more_bytes + more
-        return Cost(time_ns, energy_pj), more_bytes
+        piece_ns += -(-(time_ns - of_kernels_ns) // math.prod(blocks.counts))
+        return Cost(time_ns, energy_pj), more_bytes, piece_ns
 
     def _of_block(self, op: Operator, block: Bound, kernel: Kernel) -> Cost:
         names = (*op.inputs, *op.outputs)
@@ -200,6 +240,8 @@ class Streaming:
 
     def _transfer(self, stream: Stream, blocks: Blocks) -> tuple[Cost, int]:
         """Of one stream, for all blocks; and the bytes that it writes beyond the page's."""
+        if stream.in_ram:
+            return self.costs.move(_passing_bytes(stream, blocks)), 0
         assert self.store is not None
         size, more_bytes = self.block_bytes, 0
         extents = [axis.extent for axis in blocks.cut.axes]
@@ -226,9 +268,6 @@ class Streaming:
             moved += times * round(touched * rows / len(samples)) * size
             data, pieces = data + times * rows * piece, pieces + times * rows
         moved, data, pieces = moved * passes, data * passes, pieces * passes
-        if stream.in_ram:
-            cost = self.costs.move(data)
-            return cost, 0
         if not stream.has_edges(blocks.units, blocks.counts, size):
             moved, pieces = passes * page, pieces + passes * (1 + bool(stream.size_bytes % size))
         has_edges = stream.writes and stream.has_edges(blocks.units, blocks.counts, size)
@@ -267,6 +306,45 @@ class Streaming:
             for place, times in zip(*np.unique(begins % size, return_counts=True), strict=True):
                 found += int(times) * _touched(rows, piece, int(place), stream.pitch, size)
         return found * size
+
+
+def _passing_bytes(stream: Stream, blocks: Blocks) -> int:
+    """All that goes through the window of an operand in RAM."""
+    extents = [axis.extent for axis in blocks.cut.axes]
+    axes = sorted(stream.axes)
+    found = 0
+    for chosen in itertools.product(*(thirds(extents[a], blocks.units[a]) for a in axes)):
+        ranges = [(0, e) for e in extents]
+        for a, (r, _) in zip(axes, chosen, strict=True):
+            ranges[a] = r
+        rows, piece, _ = stream.pieces(ranges, extents)
+        found += math.prod(n for _, n in chosen) * rows * piece
+    return found * (blocks.counts[0] if axes == [1] else 1)
+
+
+def _with_price(op: OperatorSpec, cost: Cost, rewritten_bytes: int, piece_ns: int) -> OperatorSpec:
+    return replace(
+        op, time_ns=cost.time_ns, energy_pj=cost.energy_pj, rewritten_bytes=rewritten_bytes, piece_ns=piece_ns
+    )
+
+
+def _smaller_units(cut: Cut, steps: Sequence[int], parts: float) -> Iterator[tuple[int, ...]]:
+    """Units of blocks that become smaller and smaller, from `parts` blocks on: along the outer axis, then the inner."""
+    extents = [axis.extent for axis in cut.axes]
+    units = [max(s, -(-e // s) * s) for e, s in zip(extents, steps, strict=True)]
+    count = max(2.0, math.ceil(parts))
+    for axis, step in enumerate(steps):
+        while units[axis] > step:
+            n = max(step, math.ceil(extents[axis] / count) // step * step)
+            count *= 1.5
+            if n >= extents[axis] or n == units[axis]:
+                if n == step:
+                    break
+                continue
+            units[axis] = n
+            if is_even(cut.axes[axis], n):
+                yield tuple(min(u, e) for u, e in zip(units, extents, strict=True))
+        count = 2.0
 
 
 @functools.lru_cache(maxsize=1 << 16)

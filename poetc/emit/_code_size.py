@@ -24,7 +24,7 @@ from poetc.emit._firmware import (
 )
 from poetc.emit._module import Module, tables_bytes
 from poetc.graph import Value
-from poetc.program import Program, inputs_on_store, packed_state, streams_of
+from poetc.program import Program, inputs_on_store, packed_state
 from poetc.runtime import runtime_directory
 from poetc.runtime.layout import align
 
@@ -261,7 +261,7 @@ def firmware_size(
         for name, s in read_table((board.target, numerics)).items()
         if not name.startswith("ports/") or name.partition(":")[0] in ports
     }
-    roots = main.kernels | ({"poetc_stream"} if any(streams_of(i) for i in main.instructions) else set())
+    roots = main.kernels | ({"poetc_stream"} if main.has_blocks else set())
     roots |= {"poetc_session_fill"} if inputs_on_store(main) else set()
     kept = _reached(sections, roots | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
     total = dict.fromkeys((CODE, VARIABLES, INITIALISED), 0)

@@ -28,7 +28,6 @@ from poetc.program import (
     scales_itself,
     state_in_ram_bytes,
     store_blocks,
-    streams_of,
 )
 from poetc.runtime.layout import align
 from poetc.training.rates import Schedule, c_fields
@@ -113,7 +112,7 @@ class Module:
     def parts(self) -> tuple[str, ...]:
         """Files of the runtime's core that not every emission has."""
         queues = ("poetc_queues.c",) if any(p.queues for p in self.programs) else ()
-        streams = ("poetc_stream.c",) if any(streams_of(i) for p in self.programs for i in p.instructions) else ()
+        streams = ("poetc_stream.c",) if any(p.has_blocks for p in self.programs) else ()
         given = ("poetc_input.c",) if any(inputs_on_store(p) for p in self.programs) else ()
         return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams, *given)
 

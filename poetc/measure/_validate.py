@@ -26,7 +26,6 @@ from poetc.program import (
     bank_high_water,
     require_usable,
     sample_inputs,
-    streams_of,
 )
 
 LOSS_TOLERANCE = 1e-6
@@ -327,12 +326,11 @@ def first_difference(found: Recorded, kept: Recorded, program: Program) -> str:
 
     A gradient that passes through a window is nowhere whole. The weights that it moves show it.
     """
-    streams = any(streams_of(i) for i in program.instructions)
     for step in range(len(found.losses)):
         if np.float32(found.losses[step]).tobytes() != np.float32(kept.losses[step]).tobytes():
             return f"step {step + 1}: the loss"
         a, b = found.gradients[step], kept.gradients[step]
-        same = a.keys() == b.keys() or (streams and a.keys() < b.keys())
+        same = a.keys() == b.keys() or (program.has_blocks and a.keys() < b.keys())
         if not same or found.states[step].keys() != kept.states[step].keys():
             return f"step {step + 1}: the set of tensors"
         for what, one, other in (("gradient of", a, b), ("state", found.states[step], kept.states[step])):

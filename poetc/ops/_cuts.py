@@ -1,7 +1,7 @@
 """The axes along which an operator's work may be cut into blocks, so that operands pass through windows.
 
 A kind declares its cuts. Workspace and traffic of a streamed operator follow from the declaration
-(`poetc.devices.streaming`), and so do the calls of its kernel (`poetc.program`). No kind writes them by hand.
+(`poetc.devices.blocks`), and so do the calls of its kernel (`poetc.program`). No kind writes them by hand.
 
 The rule of every declaration: a result of a block has the terms of the whole operator's sum, in the same order. So a
 cut changes no bit.

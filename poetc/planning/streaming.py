@@ -70,7 +70,7 @@ class Streaming(Reduction[Streams]):
         return streamed_problem(problem, _decoded(offer, choice))
 
     def chosen(self, problem: Problem, solved: Problem) -> Streams | None:
-        streamed = {k: op for k, op in enumerate(solved.operators) if op.cut}
+        streamed = {k: op for k, op in enumerate(solved.operators) if op.is_streamed}
         if not streamed:
             return () if self.is_open(problem) else None
         offer = self._offer(problem)
@@ -148,7 +148,7 @@ class Streaming(Reduction[Streams]):
                 other = failed
         without = planner.inner.lower_bound_bytes(problem)
         assert other is not None
-        count = format_count(sum(1 for op in least.operators if op.cut), "operator")
+        count = format_count(sum(1 for op in least.operators if op.is_streamed), "operator")
         text = f"{other} (with {count} streamed; without streaming no schedule needs less than {without} bytes)"
         kind = InfeasibleError if isinstance(other, InfeasibleError) and bound > problem.budget_bytes else LimitError
         return kind(text, details=other.details)
@@ -249,7 +249,7 @@ def _can_be_token(offer: Offer, t: int) -> bool:
     tensor = problem.tensors[t]
     if tensor.initial or t in offer.results or t not in offer.readers:
         return False
-    return tensor.pageable and tensor.size_bytes > problem.alignment_bytes
+    return offer.can_leave(t) and tensor.size_bytes > problem.alignment_bytes
 
 
 def _versions(offer: Offer, k: int) -> frozenset[int]:

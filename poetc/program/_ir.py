@@ -239,6 +239,11 @@ class Program:
         return {i.symbol for i in self.instructions if isinstance(i, Call | Move)}
 
     @property
+    def has_blocks(self) -> bool:
+        """Whether a call runs in blocks, streamed or with all operands in RAM."""
+        return any(isinstance(i, Call) and i.blocks is not None for i in self.instructions)
+
+    @property
     def updates_state(self) -> bool:
         """Whether a run makes a new version of any state (training), or none (inference)."""
         writes = (i.page for i in self.instructions if isinstance(i, PageOut))

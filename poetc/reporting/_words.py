@@ -8,6 +8,7 @@ from typing import Any
 
 from poetc.devices.units import format_bytes, format_cost, format_count, format_ns, format_pj
 from poetc.errors import printable
+from poetc.planning import pieces
 from poetc.planning.solution import cost_of_computing_once
 from poetc.reporting._solved import Solved
 from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
@@ -73,6 +74,13 @@ def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
     if size_bytes > keep_all_bytes:
         return "more than keep-all needs"
     return f"{percent(size_bytes / keep_all_bytes)} of keep-all"
+
+
+def longest_piece(solved: Solved) -> str:
+    """The piece of the step that cannot be interrupted for the longest time."""
+    piece = pieces.longest_piece(solved.problem, solved.schedule)
+    block = "a block of " if piece.blocks else ""
+    return f"{format_ns(piece.time_ns)}: {block}{piece.kind} {shorten(piece.name)}"
 
 
 def recomputed(executions: Sequence[int]) -> str:

@@ -73,6 +73,7 @@ def _cards(solved: Solved) -> str:
         ("Peak RAM", format_bytes(trace.peak_bytes), f"of {format_bytes(problem.budget_bytes)} budget"),
         ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, problem.compute_once_pj)),
         ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, problem.compute_once_ns)}, {deadline}"),
+        ("Longest piece", *_words.longest_piece(solved).split(": ", 1)),
         ("Proven gap", _words.percent(proof.gap()), f"{proof.status.value}, on total {problem.objective}"),
     ]
     if keep_all:

@@ -77,6 +77,7 @@ def _cost(solved: Solved) -> str:
     ]
     if problem.deadline_ns is not None:
         rows.append(("deadline", format_ns(problem.deadline_ns)))
+    rows.append(("longest piece", _words.longest_piece(solved)))
     rows.append(("recomputed", _words.recomputed(trace.executions)))
     paged = f"{trace.page_outs} out, {trace.page_ins} in; {format_bytes(trace.store_bytes)} on the store"
     rows.append(("page transfers", paged))

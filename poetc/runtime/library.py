@@ -120,7 +120,11 @@ class SessionStructure(ctypes.Structure):
         ("backup", ctypes.c_void_p),
         ("run", ctypes.c_void_p),
         ("run_context", ctypes.c_void_p),
+        ("slice", ctypes.c_void_p),
+        ("now_us", ctypes.c_void_p),
+        ("now_context", ctypes.c_void_p),
         ("flaw", _Flaw),
+        ("is_begun", ctypes.c_uint8),
         ("is_lost", ctypes.c_uint8),
     ]
 

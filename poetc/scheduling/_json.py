@@ -307,7 +307,7 @@ def _operator_to_json(operator: OperatorSpec) -> dict[str, Any]:
     )
 
 
-_STREAMED = ("reads_store", "writes_store", "replaces", "cut", "block", "inner_block", "rewritten_bytes")
+_STREAMED = ("reads_store", "writes_store", "replaces", "cut", "block", "inner_block", "rewritten_bytes", "piece_ns")
 
 
 def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:

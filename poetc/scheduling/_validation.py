@@ -183,8 +183,12 @@ def _check_streamed(problem: Problem, operator: OperatorSpec, path: str) -> None
     for position, pair in enumerate(operator.replaces):
         if pair.input not in operator.reads_store or pair.output not in operator.writes_store:
             raise _WrongError(f"{path}.replaces[{position}]", "must name a tensor that it reads and one that it writes")
-    if bool(operator.reads_store or operator.writes_store) != bool(operator.cut and operator.block):
-        raise _WrongError(path, "a streamed operator has reads_store or writes_store, and cut and block; others none")
+    if bool(operator.cut) != bool(operator.block) or (operator.is_streamed and not operator.cut):
+        raise _WrongError(
+            path, "an operator in blocks has cut and block, and so has one with reads_store or writes_store"
+        )
+    if operator.piece_ns > operator.time_ns:
+        raise _WrongError(f"{path}.piece_ns", f"{operator.piece_ns} ns of {operator.time_ns} ns")
 
 
 def _check_flow(problem: Problem) -> None:

@@ -127,7 +127,8 @@ class OperatorSpec:
     tensor that it writes is among `outputs`, and has a size of 0 bytes in RAM. `replaces`: pairs of versions of state,
     the one that it reads and the one that it writes. Costs include the transfers. Where `cut` names two axes, blocks
     have `inner_block` units along the second one. `rewritten_bytes`: of blocks of the store that it writes again, since
-    pieces of a tensor share them.
+    pieces of a tensor share them. `piece_ns`: of its longest block, with its transfers; 0: it is one piece. An operator
+    in blocks may have all its operands in RAM.
     """
 
     name: str
@@ -150,6 +151,17 @@ class OperatorSpec:
     block: int = 0
     inner_block: int = 0
     rewritten_bytes: int = 0
+    piece_ns: int = 0
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether operands pass between the store and windows."""
+        return bool(self.reads_store or self.writes_store)
+
+    @property
+    def longest_ns(self) -> int:
+        """The time for which it cannot be interrupted, on the first processor."""
+        return self.piece_ns or self.time_ns
 
     def cost_on(self, processor: int) -> tuple[int, int] | None:
         """Its time and energy on a processor, ns and pJ; None where it cannot run."""

@@ -98,6 +98,52 @@ static void resume_with_errors(const void *const *inputs)
     a.config.store.page_in = working.page_in;
 }
 
+static uint32_t ticks;
+
+static uint32_t now_us(void *context)
+{
+    (void)context;
+    return ticks += 10u;
+}
+
+/* Steps in pieces have the bits of whole ones, and one that is given up leaves the state before it. */
+static void in_pieces(const void *const *inputs, const void *const *wrong)
+{
+    const uint32_t steps = a.runtime.run_count;
+    float loss = 0.0f, whole = 0.0f;
+    int pieces = 1, calls = 0, err;
+
+    require(poetc_session_continue(&b, 1, 0, &loss) == POETC_EINVAL && poetc_session_cancel(&b) == POETC_EINVAL,
+            "none");
+    require(poetc_session_begin(&b, wrong) == POETC_ENUMBER && !poetc_session_begin(&b, inputs), "a step begins");
+    require(poetc_session_step(&b, inputs, &loss) == POETC_EBUSY && poetc_session_begin(&b, inputs) == POETC_EBUSY &&
+                poetc_file_save(&b, "busy.bin") == POETC_EBUSY &&
+                poetc_session_set_learning_rate(&b, 0.1f) == POETC_EBUSY,
+            "and others wait");
+    require(poetc_session_continue(&b, 0, 15, &loss) == POETC_EINVAL, "no clock");
+    for (; (err = poetc_session_continue(&b, 1, 0, &loss)) == 0; pieces++)
+        ;
+    require(err == POETC_COMPLETE && !poetc_session_step(&a, inputs, &whole), "complete");
+    require(memcmp(&loss, &whole, sizeof loss) == 0 && same_state() && pieces == (int)b.runtime.step + 1, "same bits");
+
+    b.now_us = now_us;
+    require(!poetc_session_begin(&b, inputs), "by the clock: looks 10 us apart, so that two pieces take 20");
+    for (ticks = UINT32_MAX - 45u; (err = poetc_session_continue(&b, 0, 15, &loss)) == 0; calls++)
+        ;
+    require(err == POETC_COMPLETE && calls == (pieces - 1) / 2, "two pieces a call");
+    require(!poetc_session_step(&a, inputs, &whole) && same_state(), "same bits");
+
+    b.backup = backup;
+    for (calls = 0; calls < pieces; calls++) {
+        require(!poetc_session_begin(&b, inputs), "a step");
+        require(calls == 0 || !poetc_session_continue(&b, (uint32_t)calls, 0, &loss), "pieces of it");
+        require(!poetc_session_cancel(&b) && same_state() && b.runtime.run_count == steps + 2u, "given up");
+    }
+    require(!poetc_session_begin(&b, inputs) && !poetc_session_continue(&b, 2, 0, NULL), "a step begins");
+    require(!poetc_file_save(&a, "a.bin") && !poetc_file_load(&b, "a.bin") && same_state(), "a file ends it");
+    b.backup = NULL;
+}
+
 int main(void)
 {
     uint8_t record[RECORD_BYTES], broken[RECORD_BYTES];
@@ -128,6 +174,8 @@ int main(void)
 
     memcpy(broken, record, sizeof record);
     memcpy(broken + 8, &not_a_number, 4);
+    in_pieces(inputs, wrong);
+    steps = (int)a.runtime.run_count;
     require(poetc_session_step(&a, wrong, &loss) == POETC_ENUMBER && a.flaw.input == 0 && a.flaw.element == 2, "a NaN");
     memcpy(broken, record, sizeof record);
     memcpy(broken + RECORD_BYTES - 8, &class_beyond, 4);

@@ -13,7 +13,6 @@ from poetc.scheduling import (
     BankSpec,
     Compute,
     Free,
-    Move,
     OperatorSpec,
     PageIn,
     PageOut,
@@ -124,16 +123,6 @@ def test_each_bank_has_its_own_arena() -> None:
     assert [(u.arena_bytes, u.state_bytes) for u in still.banks] == [(64 + 48 + 32, 64), (32, 0)]
     assert [(u.arena_bytes, u.state_bytes) for u in paging.banks] == [(64 + 48 + 32 + BUFFER, 64), (32, 0)]
     assert (paging.arena_bytes, paging.state_bytes) == (64 + 48 + 32 + BUFFER + 32, 64)
-
-
-def test_a_moved_tensor_is_in_both_banks_while_it_goes() -> None:
-    """Within a bank it is in one place at a time: the runtime copies it in place."""
-    for bank, overlap in ((1, 1), (None, 0)):
-        whole, schedule = in_banks(*STEPS[:4], Move(B, bank), *STEPS[4:])
-        if bank is None:
-            whole, schedule = problem(), scheduled(*schedule.steps)
-        lives = sorted((a.start, a.end) for a in pack(whole, schedule).allocations if a.tensors[0][0] == B)
-        assert lives == [(1, 4 + overlap), (4, 7)]
 
 
 def test_the_search_may_end_at_what_is_left_beside_the_buffer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,13 @@
 #error "poetc: weights and files are little-endian, and this target is big-endian"
 #endif
 
+#ifdef POETC_HOOKS /* a header of the project's: docs/how-to/train-in-c.md#hooks */
+#include POETC_HOOKS
+#endif
+#ifndef POETC_ASSERT
+#define POETC_ASSERT(condition) ((void)0) /* holds unless a stray write has damaged the runtime's own memory */
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -31,6 +38,7 @@ enum poetc_error {
     POETC_OK = 0,
     POETC_ENOENT = -2,     /* no such file, no whole checkpoint on the store */
     POETC_EIO = -5,        /* the store's driver reported an error and no code of its own */
+    POETC_EBUSY = -16,     /* a step of the session was begun, and is not complete */
     POETC_EINVAL = -22,    /* a wrong argument: arena, constants or store missing, too small or not aligned */
     POETC_ENUMBER = -33,   /* a NaN or an infinity; the training programs stop with it, poetc_run does not look */
     POETC_ERANGE = -34,    /* data out of range: a class index or a token outside the table */
@@ -215,6 +223,22 @@ int poetc_select(poetc_runtime *runtime, const poetc_program *program);
  * poetc_run calls once. State that lives on the store is that of the last complete run. To undo the half step, restore
  * a saved copy of the state. To go on regardless, call poetc_run again. */
 int poetc_run(poetc_runtime *runtime);
+
+/* Where a step in blocks has stopped, between two pieces of a run: the caller's memory, of which it writes nothing. */
+#define POETC_STREAMS 12 /* operands of a step that pass through windows, at most */
+typedef struct poetc_slice {
+    int32_t block[2];
+    uint32_t crc[POETC_STREAMS], again[POETC_STREAMS];
+    uint8_t is_within; /* a step: some of its blocks are over */
+} poetc_slice;
+
+#define POETC_COMPLETE 1 /* poetc_advance: the run is complete */
+
+/* The same run in pieces: poetc_begin, then poetc_advance until it returns POETC_COMPLETE, or a code as poetc_run. A
+ * piece is a step of the program; with a `slice`, the same in all calls, it is one block of a step in blocks. Between
+ * two pieces the arena belongs to the run. */
+void poetc_begin(poetc_runtime *runtime, poetc_slice *slice);
+int poetc_advance(poetc_runtime *runtime, poetc_slice *slice);
 
 /* After a run that failed, bring state back to RAM that the schedule had moved to the store. A page that cannot be
  * read, or is not whole, is left out, and its data are not in their place. The other pages are brought back all the

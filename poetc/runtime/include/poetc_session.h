@@ -65,8 +65,13 @@ typedef struct poetc_session {
      * another program of the same state in the runtime: poetc_session_output has then nothing. */
     int (*run)(void *context, poetc_runtime *runtime);
     void *run_context;
-    poetc_flaw flaw; /* the input value that the last call refused; flaw.input is POETC_NONE if it refused none */
-    uint8_t is_lost; /* 1: state is on the store alone, where a failed run left it; 2: a failed resume has lost it */
+    /* The caller's, NULL at first: a step that was begun goes on block by block where it has blocks. */
+    poetc_slice *slice;
+    uint32_t (*now_us)(void *context); /* the caller's, NULL at first: any clock that may wrap around */
+    void *now_context;
+    poetc_flaw flaw;  /* the input value that the last call refused; flaw.input is POETC_NONE if it refused none */
+    uint8_t is_begun; /* a step, between poetc_session_begin and its end */
+    uint8_t is_lost;  /* 1: state is on the store alone, where a failed run left it; 2: a failed resume has lost it */
 } poetc_session;
 
 /* sizeof(poetc_session), for callers that cannot see the type. */
@@ -98,6 +103,19 @@ int poetc_session_fill(poetc_session *session, const poetc_entry *entry, uint32_
  * number included. It costs a copy of the state a step. Without it, state after a code of poetc_run is as poetc_run
  * says. */
 int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss);
+
+/* The same step in pieces, between the turns of a control loop. Begin checks the inputs and copies them. Continue runs
+ * one piece, and goes on until there were `pieces`, or `microseconds` of session->now_us are over. 0: no such limit.
+ * It returns 0 while the step goes on, POETC_COMPLETE at its end with `loss`, or a code as step.
+ *
+ * A piece is an operator, a page that moves, or with session->slice one block of an operator in blocks. The report of
+ * poetc solve names the longest. Until the step is complete the arena belongs to it, and other calls return
+ * POETC_EBUSY. Cancel gives it up, and undoes it where there is a session->backup; else state is as after an error.
+ * Load, resume and init end a step, too. POETC_EINVAL from begin: session->run is set; from continue: no step was
+ * begun, or microseconds without a clock. */
+int poetc_session_begin(poetc_session *session, const void *const *inputs);
+int poetc_session_continue(poetc_session *session, uint32_t pieces, uint32_t microseconds, float *loss);
+int poetc_session_cancel(poetc_session *session);
 
 /* One prediction; poetc_session_output has its outputs. POETC_EINVAL: the program was not emitted. */
 int poetc_session_predict(poetc_session *session, const void *const *inputs);

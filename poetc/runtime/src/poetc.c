@@ -74,6 +74,12 @@ int poetc_select(poetc_runtime *runtime, const poetc_program *program)
     return POETC_OK;
 }
 
+#ifdef POETC_CRC32
+uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes)
+{
+    return POETC_CRC32(crc, data, size_bytes);
+}
+#else
 /* One nibble at a time: 64 bytes of table instead of a kilobyte. */
 static uint32_t crc_of_bytes(uint32_t crc, const uint8_t *bytes, size_t size_bytes)
 {
@@ -162,6 +168,7 @@ uint32_t poetc_crc32(uint32_t crc, const void *data, size_t size_bytes)
 #endif
     return ~crc_of_bytes(crc, bytes, size_bytes);
 }
+#endif
 
 /* All of it but the checksum, which covers these 12 bytes and then the data. */
 static void make_head(uint8_t trailer[POETC_TRAILER], uint32_t page, uint32_t stamp, uint32_t size)
@@ -413,7 +420,7 @@ int poetc_recover(poetc_runtime *runtime)
     return poetc_bring_back(runtime, program->absences, program->absence_count, runtime->step);
 }
 
-int poetc_execute(poetc_runtime *runtime, const poetc_step *step)
+int poetc_execute(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice)
 {
     poetc_call call;
 
@@ -422,7 +429,8 @@ int poetc_execute(poetc_runtime *runtime, const poetc_step *step)
     if (step->opcode == POETC_PAGE_IN)
         return page_in(runtime, step);
     if (step->opcode == POETC_STREAM)
-        return poetc_stream(runtime, step);
+        return poetc_stream(runtime, step, slice);
+    POETC_ASSERT(step->opcode == POETC_COMPUTE);
     call.refs = step->refs;
     call.ints = step->ints;
     call.floats = step->floats;
@@ -435,16 +443,26 @@ int poetc_execute(poetc_runtime *runtime, const poetc_step *step)
     return step->kernel(&call);
 }
 
-int poetc_advance(poetc_runtime *runtime)
+void poetc_begin(poetc_runtime *runtime, poetc_slice *slice)
+{
+    runtime->sequence++;
+    runtime->step = 0;
+    if (slice != NULL)
+        slice->is_within = 0;
+}
+
+int poetc_advance(poetc_runtime *runtime, poetc_slice *slice)
 {
     const poetc_program *program = runtime->program;
     const poetc_config *config = runtime->config;
+    const int is_within = slice != NULL && slice->is_within;
     int err = POETC_OK;
 
-    if (config->observer != NULL)
+    POETC_ASSERT(runtime->step <= program->step_count);
+    if (config->observer != NULL && !is_within)
         err = config->observer(config->observer_context, runtime, runtime->step);
     if (err >= 0 && runtime->step < program->step_count)
-        err = poetc_execute(runtime, &program->steps[runtime->step]);
+        err = poetc_execute(runtime, &program->steps[runtime->step], slice);
     else if (err >= 0) {
         runtime->run_count += program->updates_state;
         return POETC_COMPLETE;
@@ -453,7 +471,8 @@ int poetc_advance(poetc_runtime *runtime)
         (void)poetc_recover(runtime);
         return err;
     }
-    runtime->step++;
+    if (slice == NULL || !slice->is_within)
+        runtime->step++;
     return POETC_OK;
 }
 
@@ -461,10 +480,9 @@ int poetc_run(poetc_runtime *runtime)
 {
     int err;
 
-    runtime->sequence++;
-    runtime->step = 0;
+    poetc_begin(runtime, NULL);
     do
-        err = poetc_advance(runtime);
+        err = poetc_advance(runtime, NULL);
     while (err == POETC_OK);
     return err < 0 ? err : POETC_OK;
 }

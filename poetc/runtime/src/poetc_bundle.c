@@ -94,7 +94,7 @@ static int take(poetc_elastic *elastic, const poetc_switch *way, uint32_t wanted
     uint32_t i;
 
     for (i = 0; i < way->count; i++) {
-        int err = poetc_execute(runtime, &elastic->bundle->steps[way->first + i]);
+        int err = poetc_execute(runtime, &elastic->bundle->steps[way->first + i], NULL);
 
         if (err < 0) {
             (void)poetc_bring_back(runtime, elastic->bundle->absences + way->absence_first, way->absence_count, i);
@@ -112,8 +112,7 @@ int poetc_bundle_run(poetc_elastic *elastic)
     int err;
 
     poetc_bundle_settle(elastic);
-    runtime->sequence++;
-    runtime->step = 0;
+    poetc_begin(runtime, NULL);
     do {
         const uint32_t wanted = elastic->wanted;
 
@@ -125,7 +124,7 @@ int poetc_bundle_run(poetc_elastic *elastic)
                 err = take(elastic, way, wanted);
         }
         if (err == POETC_OK)
-            err = poetc_advance(runtime);
+            err = poetc_advance(runtime, NULL);
     } while (err == POETC_OK);
     return err < 0 ? err : POETC_OK;
 }

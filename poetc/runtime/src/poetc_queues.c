@@ -77,7 +77,7 @@ static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
             break;
         err = observe(team->runtime, row[0]);
         if (err >= 0)
-            err = poetc_execute(team->runtime, &queues->program->steps[row[0]]);
+            err = poetc_execute(team->runtime, &queues->program->steps[row[0]], NULL);
         if (err < 0) {
             store(&team->error[own], (uint32_t)err);
             break;
@@ -105,8 +105,7 @@ int poetc_queues_run(poetc_team *team)
 
     for (other = 0; other < team->queues->processor_count; other++)
         POETC_FENCE_STORE(&team->error[other].words[0], 0u);
-    runtime->sequence++;
-    runtime->step = 0;
+    poetc_begin(runtime, NULL);
     store(&team->generation, runs_before + 1u);
     execute(team, 0, runs_before);
     for (other = 1; other < team->queues->processor_count; other++) {

@@ -46,7 +46,8 @@ POETC_COLD int poetc_session_init(poetc_session *session, const poetc_model *mod
 /* Make `entry` the current program, with all state in its place. */
 static int use(poetc_session *session, const poetc_entry *entry)
 {
-    int err = session->is_lost == LOST       ? POETC_EIO
+    int err = session->is_begun              ? POETC_EBUSY
+              : session->is_lost == LOST     ? POETC_EIO
               : session->is_lost == ON_STORE ? poetc_recover(&session->runtime)
                                              : POETC_OK;
 
@@ -93,6 +94,11 @@ POETC_COLD static int take(poetc_session *session, const poetc_entry *entry, con
     return err;
 }
 
+static void recover(poetc_session *session)
+{
+    session->is_lost = poetc_recover(&session->runtime) != POETC_OK ? ON_STORE : 0;
+}
+
 static int run(poetc_session *session, float *loss)
 {
     const int is_step = session->runtime.program == session->model->train.program;
@@ -100,7 +106,7 @@ static int run(poetc_session *session, float *loss)
                                               : poetc_run(&session->runtime);
 
     if (err) {
-        session->is_lost = poetc_recover(&session->runtime) != POETC_OK ? ON_STORE : 0;
+        recover(session);
         return err;
     }
     if (loss != NULL)
@@ -124,30 +130,104 @@ POETC_COLD static void copy_state(const poetc_session *session, int back)
     }
 }
 
-POETC_COLD int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss)
+/* The state as it was before the step; pages of the version after it are in the other slot. */
+POETC_COLD static void undo(poetc_session *session, uint32_t steps)
+{
+    if (session->backup == NULL)
+        return;
+    copy_state(session, 1);
+    session->runtime.run_count = steps;
+    session->is_lost = 0;
+}
+
+/* All is there for a step, and the copy of the state. */
+static int prepare(poetc_session *session, const void *const *inputs)
 {
     const poetc_entry *entry = &session->model->train;
-    const uint32_t steps = session->runtime.run_count;
-    float value = 0.0f;
     int err = use(session, entry);
 
     if (!err)
         err = take(session, entry, inputs);
-    if (err)
-        return err;
-    if (session->backup != NULL)
+    if (!err && session->backup != NULL)
         copy_state(session, 0);
-    err = run(session, &value);
+    return err;
+}
+
+/* The end of a step that returned `err`, its loss `value` otherwise. */
+static int end_step(poetc_session *session, uint32_t steps, int err, float value, float *loss)
+{
     if (!err && loss != NULL)
         *loss = value;
     if (!err && !poetc_is_finite(value))
         err = POETC_ENUMBER;
-    if (err && session->backup != NULL) {
-        copy_state(session, 1);
-        session->runtime.run_count = steps; /* pages of that version are in the other slot */
-        session->is_lost = 0;
-    }
+    if (err)
+        undo(session, steps);
     return err;
+}
+
+POETC_COLD int poetc_session_step(poetc_session *session, const void *const *inputs, float *loss)
+{
+    const uint32_t steps = session->runtime.run_count;
+    float value = 0.0f;
+    int err = prepare(session, inputs);
+
+    if (err)
+        return err;
+    err = run(session, &value);
+    return end_step(session, steps, err, value, loss);
+}
+
+POETC_COLD int poetc_session_begin(poetc_session *session, const void *const *inputs)
+{
+    int err = session->run != NULL ? POETC_EINVAL : prepare(session, inputs);
+
+    if (err)
+        return err;
+    poetc_begin(&session->runtime, session->slice);
+    session->is_begun = 1;
+    return POETC_OK;
+}
+
+POETC_COLD int poetc_session_continue(poetc_session *session, uint32_t pieces, uint32_t microseconds, float *loss)
+{
+    const uint32_t steps = session->runtime.run_count;
+    uint32_t begin = 0;
+    int err;
+
+    if (!session->is_begun || (microseconds > 0 && session->now_us == NULL))
+        return POETC_EINVAL;
+    if (microseconds > 0)
+        begin = session->now_us(session->now_context);
+    do
+        err = poetc_advance(&session->runtime, session->slice);
+    while (err == POETC_OK && (pieces == 0 || --pieces > 0) &&
+           (microseconds == 0 || session->now_us(session->now_context) - begin < microseconds));
+    if (err == POETC_OK)
+        return POETC_OK;
+    session->is_begun = 0;
+    if (err < 0)
+        recover(session);
+    err = end_step(session, steps, err < 0 ? err : POETC_OK, poetc_loss(&session->runtime), loss);
+    return err ? err : POETC_COMPLETE;
+}
+
+/* End a step that was begun, with all state that was moved to the store left there. */
+static void abandon(poetc_session *session)
+{
+    if (session->is_begun) {
+        session->is_begun = 0;
+        session->is_lost = ON_STORE;
+    }
+}
+
+POETC_COLD int poetc_session_cancel(poetc_session *session)
+{
+    if (!session->is_begun)
+        return POETC_EINVAL;
+    abandon(session);
+    recover(session);
+    undo(session, session->runtime.run_count);
+    return session->is_lost ? POETC_EIO : POETC_OK;
 }
 
 static int run_other(poetc_session *session, const poetc_entry *entry, const void *const *inputs, float *loss)
@@ -196,8 +276,8 @@ int poetc_session_set_learning_rate(poetc_session *session, float rate)
 
     if (offset == POETC_NONE)
         return POETC_EINVAL;
-    if (session->is_lost == LOST)
-        return POETC_EIO;
+    if (session->is_begun || session->is_lost == LOST)
+        return session->is_begun ? POETC_EBUSY : POETC_EIO;
     poetc_set_float(&session->runtime, offset, rate);
     return POETC_OK;
 }
@@ -217,6 +297,7 @@ int poetc_session_load(poetc_session *session, uint32_t size_bytes, poetc_source
     const uint32_t offset = runtime->version_offset;
     int err = poetc_select(runtime, session->model->train.program);
 
+    abandon(session);
     /* The next version takes the slots of the pages that the newest checkpoint does not need. */
     if (checkpoint->saves > 0)
         runtime->version_offset += (runtime->run_count + offset - checkpoint->version) & 1u;
@@ -244,6 +325,7 @@ int poetc_session_resume(poetc_session *session)
     const poetc_program *before = session->runtime.program;
     int err = poetc_select(&session->runtime, session->model->train.program);
 
+    abandon(session);
     if (!err)
         err = poetc_checkpoint_load(&session->runtime, &session->checkpoint);
     if (!err)

@@ -5,16 +5,12 @@
 
 #include "poetc.h"
 
-#define POETC_COMPLETE 1 /* poetc_advance: the run is complete */
+/* Run one step, whether or not it is one of the present program. With a slice only its next block, if it has blocks:
+ * slice->is_within tells whether there are more. */
+int poetc_execute(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice);
 
-/* Run one step, whether or not it is one of the present program. */
-int poetc_execute(poetc_runtime *runtime, const poetc_step *step);
-
-/* Run step runtime->step of the present program, and go on to the next. An error is that of poetc_run. */
-int poetc_advance(poetc_runtime *runtime);
-
-/* Run a step of the opcode POETC_STREAM. Only programs with one link its file. */
-int poetc_stream(poetc_runtime *runtime, const poetc_step *step);
+/* The same for a step of the opcode POETC_STREAM. Only programs with one link its file. */
+int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice);
 
 /* Bring back to RAM the state that is away at `step`, as poetc_recover does for the present program. */
 int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step);

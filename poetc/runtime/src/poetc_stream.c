@@ -9,7 +9,6 @@
 
 #include <string.h>
 
-#define MOST_STREAMS 12u
 #define MOST_REFS 16u
 #define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
 
@@ -48,8 +47,7 @@ typedef struct {
     poetc_runtime *runtime;
     const int32_t *ints;
     uint8_t *buffer;
-    uint32_t buffer_bytes;
-    int32_t block[2]; /* the number of the block along each axis */
+    const int32_t *block; /* the number of the block along each axis */
 } streaming;
 
 /* Polynomials over GF(2) modulo that of the CRC, bits reflected: bit 31 is 1. */
@@ -468,50 +466,71 @@ static int call_kernel(const streaming *at, const poetc_step *step)
     return step->kernel(&call);
 }
 
-int poetc_stream(poetc_runtime *runtime, const poetc_step *step)
+/* The next block. It ends with the step where it is the last one. */
+static int run_block(const streaming *at, const poetc_step *step, poetc_slice *slice)
 {
-    const int32_t *ints = step->ints, count = ints[REFS], streams = ints[STREAMS];
-    streaming at = {runtime, ints, NULL, (uint32_t)ints[BUFFER], {0, 0}};
-    uint32_t crc[MOST_STREAMS], again[MOST_STREAMS];
-    int32_t *const i = &at.block[0], *const j = &at.block[1];
+    int err = read_windows(at, step, slice->crc, slice->again);
+
+    if (!err)
+        err = call_kernel(at, step);
+    return err ? err : write_windows(at, step, slice->crc);
+}
+
+/* Pages that were read have the trailers of their bytes; only then those that were written get theirs. `at` is at the
+ * last block, whose windows are there. */
+static int finish(const streaming *at, const poetc_step *step, const uint32_t *crc)
+{
+    const int32_t streams = at->ints[STREAMS];
     int32_t k;
-    int err;
 
-    if (count > (int32_t)MOST_REFS || streams > (int32_t)MOST_STREAMS ||
-        (ints[BEGIN] >= 0 && ints[NUMBERS] > MOST_NUMBERS))
-        return POETC_EINVAL;
-    at.buffer = address_of(&at, step->refs[count]);
-    at.buffer[at.buffer_bytes - 1u] = 0; /* so that the memory that is touched does not depend on the pieces */
-    for (k = 0; k < streams; k++) {
-        const stream *s = stream_at(ints, k);
+    for (k = 0; k < 2 * streams; k++) {
+        const stream *s = stream_at(at->ints, k % streams);
+        int err = POETC_OK;
 
-        crc[k] = again[k] = s->source < FROM_RAM ? begin_crc(&at, s) : 0;
-    }
-    for (*i = 0; *i < ints[AXES + BLOCKS]; ++*i) {
-        for (*j = 0; *j < ints[AXES + AXIS_NUMBERS + BLOCKS]; ++*j) {
-            err = read_windows(&at, step, crc, again);
-            if (!err)
-                err = call_kernel(&at, step);
-            if (!err)
-                err = write_windows(&at, step, crc);
-            if (err)
-                return err;
-        }
-    }
-    --*i, --*j; /* the last block, whose windows are there */
-    for (k = 0; k < streams; k++) {
-        const stream *s = stream_at(ints, k);
-
-        err = s->source < WRITES ? check_page(&at, s, crc[k]) : POETC_OK;
-        if (err)
-            return err;
-    }
-    for (k = 0; k < streams; k++) {
-        const stream *s = stream_at(ints, k);
-
-        err = s->source == WRITES ? finish_page(&at, s, crc[k], address_of(&at, step->refs[s->operand])) : POETC_OK;
+        if (k < streams && s->source < WRITES)
+            err = check_page(at, s, crc[k]);
+        else if (k >= streams && s->source == WRITES)
+            err = finish_page(at, s, crc[k - streams], address_of(at, step->refs[s->operand]));
         if (err)
             return err;
     }
     return POETC_OK;
+}
+
+int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice)
+{
+    const int32_t *ints = step->ints, count = ints[REFS], streams = ints[STREAMS];
+    const int32_t outer = ints[AXES + BLOCKS], inner = ints[AXES + AXIS_NUMBERS + BLOCKS];
+    const int is_whole = slice == NULL;
+    poetc_slice own;
+    streaming at = {runtime, ints, NULL, NULL};
+    int32_t k;
+    int err;
+
+    if (count > (int32_t)MOST_REFS || streams > POETC_STREAMS || (ints[BEGIN] >= 0 && ints[NUMBERS] > MOST_NUMBERS))
+        return POETC_EINVAL;
+    if (is_whole) {
+        own.is_within = 0;
+        slice = &own;
+    }
+    at.block = slice->block;
+    at.buffer = address_of(&at, step->refs[count]);
+    if (!slice->is_within) {
+        at.buffer[ints[BUFFER] - 1] = 0; /* so that the memory that is touched does not depend on the pieces */
+        slice->block[0] = slice->block[1] = 0;
+        for (k = 0; k < streams; k++) {
+            const stream *s = stream_at(ints, k);
+
+            slice->crc[k] = slice->again[k] = s->source < FROM_RAM ? begin_crc(&at, s) : 0;
+        }
+    }
+    do {
+        err = run_block(&at, step, slice);
+        slice->is_within = !err && (slice->block[0] < outer - 1 || slice->block[1] < inner - 1);
+        if (slice->is_within && ++slice->block[1] == inner) {
+            slice->block[1] = 0;
+            slice->block[0]++;
+        }
+    } while (is_whole && slice->is_within);
+    return err || slice->is_within ? err : finish(&at, step, slice->crc);
 }

@@ -1,0 +1,104 @@
+"""The pieces of a step that cannot be interrupted: an operator, a block of one, a transfer, a move within RAM.
+
+A control loop runs a step piece by piece between its turns (`poetc_session_continue`). A turn waits for one piece at
+most. `in_pieces` bounds the longest one before anything is planned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from poetc.devices.streaming import Streaming
+from poetc.devices.units import format_ns
+from poetc.errors import InfeasibleError, UsageError
+from poetc.scheduling import Compute, Move, OperatorSpec, PageIn, PageOut, Problem, Schedule, TensorSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a step and its modelled time. `kind`: that of the operator, or page-out, page-in, move."""
+
+    name: str
+    kind: str
+    time_ns: int
+    blocks: bool = False  # a block of an operator
+
+
+def longest_piece(problem: Problem, schedule: Schedule | None = None) -> Piece:
+    """Of a schedule; without one, of operators that run once each."""
+    if schedule is None:
+        found = [_of_operator(op, 0) for op in problem.operators]
+    else:
+        found = []
+        for step in schedule.steps:
+            if isinstance(step, Compute):
+                found.append(_of_operator(problem.operators[step.operator], step.processor))
+            elif isinstance(step, PageOut):
+                tensor = problem.tensors[step.tensor]
+                found.append(Piece(tensor.name, "page-out", tensor.page_out_ns))
+            elif isinstance(step, PageIn):
+                tensor = problem.tensors[step.tensor]
+                found.append(Piece(tensor.name, "page-in", tensor.page_in_ns))
+            elif isinstance(step, Move):
+                tensor = problem.tensors[step.tensor]
+                found.append(Piece(tensor.name, "move", tensor.move_ns or 0))
+    return max(found, key=lambda piece: piece.time_ns, default=Piece("", "", 0))
+
+
+def _of_operator(op: OperatorSpec, processor: int) -> Piece:
+    cost = op.cost_on(processor)
+    time_ns = op.longest_ns if processor == 0 or cost is None else cost[0]
+    return Piece(op.name, op.kind, time_ns, blocks=bool(op.piece_ns))
+
+
+def in_pieces(problem: Problem, longest_ns: int, offer: Streaming | None, option: str = "--longest-piece") -> Problem:
+    """`problem` without a piece that takes longer.
+
+    Operators that do run in blocks, all operands in RAM; `offer` makes them. Kernels and transfers that do are left
+    out. InfeasibleError names the operator with the longest pieces, or the tensor, for which there is no other way.
+    """
+    if problem.processors or problem.banks:
+        raise UsageError(f"{option} is for one processor and RAM in one piece")
+    operators: list[OperatorSpec] = []
+    too_long: list[tuple[int, str]] = []
+    for index, op in enumerate(problem.operators):
+        op = replace(op, low_workspace=tuple(v for v in op.low_workspace if v.time_ns <= longest_ns))
+        if op.longest_ns > longest_ns:
+            cut = None if offer is None else offer.in_pieces(index, longest_ns)
+            if cut is None or cut.piece_ns > longest_ns:
+                too_long.append(_too_long(op, cut, longest_ns, offer, option))
+            else:
+                op = cut
+        operators.append(op)
+    if too_long:
+        raise InfeasibleError(max(too_long)[1])
+    tensors = tuple(_in_time(t, longest_ns, option) for t in problem.tensors)
+    return replace(problem, operators=tuple(operators), tensors=tensors)
+
+
+def _in_time(tensor: TensorSpec, longest_ns: int, option: str) -> TensorSpec:
+    if tensor.move_ns is not None and tensor.move_ns > longest_ns:
+        tensor = replace(tensor, move_ns=None, move_pj=0)
+    transfer_ns = max(tensor.page_in_ns, tensor.page_out_ns)
+    if transfer_ns <= longest_ns:
+        return tensor
+    if tensor.initial == "store":
+        raise InfeasibleError(
+            f"{option} {format_ns(longest_ns)}: {tensor.name!r} lives on the store, and its transfer takes"
+            f" {format_ns(transfer_ns)}; allow that, or keep state in RAM"
+        )
+    return replace(tensor, pageable=False)
+
+
+def _too_long(
+    op: OperatorSpec, cut: OperatorSpec | None, longest_ns: int, offer: Streaming | None, option: str
+) -> tuple[int, str]:
+    """The least piece of an operator, ns, and the message."""
+    node = "" if offer is None else offer.operators[op.name].source
+    named = f"{op.kind} {op.name!r}" + (f" of node {node!r}" if node and node != op.name else "")
+    least = op.longest_ns if cut is None else min(op.longest_ns, cut.piece_ns)
+    way = "cannot be cut" if least == op.longest_ns else f"in its smallest blocks {format_ns(least)}"
+    return least, (
+        f"{option} {format_ns(longest_ns)}: {named} takes {format_ns(op.longest_ns)}, and {way};"
+        f" allow {format_ns(least)}, or train with a smaller --batch"
+    )
