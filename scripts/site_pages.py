@@ -33,6 +33,7 @@ HEADERS = (
             "poetc_state",
             "poetc_data",
             "poetc_rate",
+            "poetc_task",
             "poetc_bundle",
             "poetc_update",
             "poetc_queues",

@@ -69,9 +69,10 @@ def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> dict[s
         raise ProgramError(f"the runtime has no kernel {', '.join(missing)}")
     waiting = [
         root / "src" / f"poetc{part}.c"
-        for part in ("", "_checkpoint", "_data", "_rate", "_session", "_state", "_update")
+        for part in ("", "_checkpoint", "_data", "_rate", "_session", "_state", "_task", "_update")
     ]
     waiting += [root / "src" / part for part in parts]
+    waiting.append(root / "include" / "poetc.hpp")
     waiting += [files[s] for s in symbols]
     found: set[Path] = set()
     while waiting:

@@ -284,7 +284,7 @@ def test_cmsis_pack(model: Model, names: tuple[str, ...], tmp_path: Path) -> Non
         assert file.attrib.get("scope", "public") in {"public", "private"}
         assert (out / file.attrib["name"]).exists()
         listed[file.attrib["name"]] = dict(file.attrib)
-    there = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.suffix in (".c", ".h", ".S", ".img")}
+    there = {p.relative_to(out).as_posix() for p in out.rglob("*") if p.suffix in (".c", ".h", ".hpp", ".S", ".img")}
     assert there == {n for n, a in listed.items() if a["category"] in ("source", "header", "other")}
     includes = [f"-I{out / n}" for n, a in listed.items() if a["category"] == "include"]
     for source in sorted(there):

@@ -50,7 +50,7 @@ def _description(contents: Contents, names: list[str]) -> Iterator[str]:
 
 def _files(contents: Contents, names: list[str]) -> Iterator[str]:
     yield 'category="doc" name="README.md"'
-    rooms = include_folders(name for name in names if name.endswith((".c", ".h")))
+    rooms = include_folders(name for name in names if name.endswith((".c", ".h", ".hpp")))
     yield 'category="include" name="./"'
     yield 'category="include" name="runtime/include/"'
     for room in rooms[2:]:
@@ -62,7 +62,7 @@ def _files(contents: Contents, names: list[str]) -> Iterator[str]:
             yield f'category="source" language="c" {path}'
         elif name.endswith(".S"):
             yield f'category="source" language="asm" {path}'
-        elif name.endswith(".h"):
+        elif name.endswith((".h", ".hpp")):
             public_header = name in public or name.startswith("runtime/include/")
             yield f'category="header" scope="{"public" if public_header else "private"}" {path}'
         elif name.endswith(".img"):
