@@ -78,7 +78,7 @@ def emit(
     if target is None and board is not None:
         target = boards.find_board(board).target
     if target is None:
-        target = "host" if len(paths) == 1 and LAYOUTS[layout].programs else "c99"
+        target = LAYOUTS[layout].target or ("host" if len(paths) == 1 and LAYOUTS[layout].programs else "c99")
     rates = None if schedule is None else rates_of(schedule)
     solved = [artifact.read(path) for path in paths]
     form = replace(form, sections=Sections.parse(sections, [b.name for b in solved[0].problem.banks]))

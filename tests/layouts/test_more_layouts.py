@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import yaml
 from poetc.emit import Form
 from poetc.emit.layouts import LAYOUTS
 from poetc.errors import UsageError
+from poetc.measure import write_records
 from tests.layouts.support import CORE, LINK, Model, bits, make_model, qemu, run, start_up, write
 from tests.layouts.test_layouts import LOG, MAIN, needs_arm, needs_cmake
 
@@ -86,6 +88,81 @@ def test_platformio_library(model: Model, losses: list[int], tmp_path: Path) -> 
     flags = [*manifest["build"]["flags"], "-O1", "-w", f"-I{source}", f"-I{port}"]
     run(["gcc", *flags, *files, "-lm", "-o", "app"], tmp_path)
     assert bits(run([tmp_path / "app"], tmp_path)) == losses
+
+
+def test_csolution(model: Model, losses: list[int], tmp_path: Path) -> None:
+    """Solution, project and layer name each other; the layer's files and paths alone build what runs."""
+    out = write([model.part()], Form("csolution", opt_level="-O1"), tmp_path / "poetc_mlp", "cortex-m4f")
+    named = {kind: yaml.safe_load((out / f"poetc_mlp.{kind}.yml").read_text()) for kind in ("csolution", "cproject")}
+    solution, project = named["csolution"]["solution"], named["cproject"]["project"]
+    assert [p["project"] for p in solution["projects"]] == ["./poetc_mlp.cproject.yml"]
+    assert solution["target-types"] == [{"type": "Board", "device": "ARM::ARMCM4"}]
+    assert re.fullmatch(r"poetc@\d+\.\d+\.\d+", solution["created-by"])
+    assert project["output"] == {"type": "lib"}
+    text = (out / project["layers"][0]["layer"]).read_text()
+    layer = yaml.safe_load(text)["layer"]
+    assert set(layer) == {"type", "description", "language-C", "add-path", "groups"} and "&id" not in text
+    (group,) = layer["groups"]
+    flags = next(m["C"] for m in group["misc"] if m["for-compiler"] == "GCC")
+    files = [entry["file"] for entry in group["files"]]
+    assert {Path(f).as_posix() for f in files} == {
+        p.relative_to(out).as_posix() for p in out.rglob("*") if p.suffix in (".c", ".S")
+    }
+    (tmp_path / "main.c").write_text(MAIN)
+    (tmp_path / "log.c").write_text(LOG.replace("log.cpp", "log.c"))
+    port = write([model.part()], Form(), tmp_path / "mk", "cortex-m4f") / "port"
+    words = ["gcc", f"-std={layer['language-C']}", *flags, "-w", f"-I{port}"]
+    words += [f"-I{out / folder}" for folder in (*layer["add-path"], *group["add-path"])]
+    run([*words, *(out / f for f in files), "main.c", "log.c", "-lm", "-o", "app"], tmp_path)
+    assert bits(run([tmp_path / "app"], tmp_path)) == losses
+
+
+# adb, whose phone is a folder, and taskset, which only says what it was asked for.
+ADB = """#!/bin/sh
+set -eu
+case $1 in
+push) cp "$2" "$3" ;;
+pull) cp "$2" "$3" ;;
+shell) exec sh -c "$2" ;;
+esac
+"""
+TASKSET = '#!/bin/sh\necho "mask $1" >&2\nshift\nexec qemu-aarch64 "$@"\n'
+
+
+@needs_arm
+def test_android(model: Model, losses: list[int], tmp_path: Path) -> None:
+    """One static program runs in an emulated 64-bit Arm, on the cores of a kind, and its state comes back."""
+    out = write([model.part()], Form("android"), tmp_path / "phone", "cortex-a")
+    write_records(out / "data.bin", model.program, [model.record()] * 2)
+    for core, frequency in enumerate((1800000, 1800000, 2400000, 2800000, 2800000)):
+        file = tmp_path / "cores" / f"cpu{core}" / "cpufreq" / "cpuinfo_max_freq"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{frequency}\n")
+    (tmp_path / "bin").mkdir()
+    for name, text in (("adb", ADB), ("taskset", TASKSET)):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
+        "CORES": str(tmp_path / "cores"),
+        "FOLDER": str(tmp_path / "data"),
+    }
+    for kind, mask in (("big", "18"), ("little", "3")):
+        words = ["sh", str(out / "push-and-run.sh"), kind]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert f"cores: 2 of {kind}" in done.stdout and f"mask {mask}\n" in done.stderr
+        assert bits(done.stdout) == losses
+        shutil.rmtree(tmp_path / "data")  # its checkpoint: training would go on
+    assert (out / "trained.bin").stat().st_size > 0
+    assert "INTERP" not in run(["aarch64-linux-gnu-readelf", "-l", "train"], out)
+    wrong = subprocess.run(
+        ["sh", str(out / "run-on-phone.sh"), "fast"], env=environment, capture_output=True, text=True
+    )
+    assert wrong.returncode == 2 and "big, little or all" in wrong.stderr
+    with pytest.raises(UsageError, match="host is no 64-bit Arm with Linux; use cortex-a"):
+        write([model.part()], Form("android"), tmp_path / "host", "host")
 
 
 TEST_RS = """

@@ -17,10 +17,12 @@ class Layout:
 
     `programs`: also with the program and the port of a target; otherwise a library alone. `named`: files of a model
     begin with its name, so that a project may have many. `next_step`: how a project takes the directory in, as a
-    half-sentence; "" where the program is built in it.
+    half-sentence; "" where the program is built in it. `target`: the one of the layout where none is named; "": this
+    machine for a program, any core for a library.
     """
 
     place: Callable[[Contents], Files]
     next_step: str = ""
     programs: bool = False
     named: bool = True
+    target: str = ""
