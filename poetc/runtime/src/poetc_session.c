@@ -25,7 +25,7 @@ static void set_checkpoint(poetc_session *session)
 
 static int start(poetc_session *session)
 {
-    session->is_lost = 0;
+    session->is_begun = session->is_lost = 0;
     return poetc_init(&session->runtime, session->model->train.program, &session->config, session->model->state_image);
 }
 
@@ -346,6 +346,7 @@ int poetc_session_rollback(poetc_session *session)
 {
     int err = poetc_select(&session->runtime, session->model->train.program);
 
+    abandon(session);
     if (!err)
         err = poetc_checkpoint_rollback(&session->runtime, &session->checkpoint);
     if (err == POETC_ENOENT && session->checkpoint.saves == 0) { /* there is none at all */
