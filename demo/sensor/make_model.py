@@ -1,6 +1,6 @@
 """Write autoencoder.onnx: windows of 8 samples of an accelerometer and a gyroscope, through 12 features, and back.
 
-    python demo/sensor/make_model.py autoencoder.onnx
+python demo/sensor/make_model.py autoencoder.onnx
 """
 
 from __future__ import annotations
