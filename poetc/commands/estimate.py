@@ -28,7 +28,7 @@ from poetc.commands.requests import (
     training_graph,
     with_any_weights,
 )
-from poetc.commands.saving import MOST_OPERATORS, WAY_SEARCH_S, constant_bytes, search_share_s, ways_to_save
+from poetc.commands.saving import MOST_OPERATORS, WAY_SEARCH_S, constant_bytes, search_time_s, ways_to_save
 from poetc.commands.solve import guesses_of, wear_of
 from poetc.datasets import BatchFunction, open_source, slots_of
 from poetc.devices import DeviceProfile, build_problem, list_profiles, load_profile
@@ -134,7 +134,7 @@ def _least(plain: Solution | None, known: Analyzed) -> Solution | None:
 def _good(request: ModelRequest, known: Analyzed) -> Solution | None:
     """The smallest RAM that is found for a step at most 5 % longer than without recomputing or paging."""
     limited = replace(known.problem, deadline_ns=math.floor(SLOWER * known.problem.compute_once_ns))
-    search_s = search_share_s(known.problem, GOOD_SEARCH_S)
+    search_s = search_time_s(known.problem, GOOD_SEARCH_S)
     planner = SolveRequest(model=request).planner(
         search_s, offers=offers_of(known.step, known.profile, known.problem, None)
     )

@@ -37,7 +37,7 @@ SEARCH_OF_ERROR_S = 0.1  # for each of them
 _WAY = ("name", "options", "least_bytes", "keep_all_peak_bytes", "refused")
 
 
-def search_share_s(problem: Problem, usual_s: float) -> float:
+def search_time_s(problem: Problem, usual_s: float) -> float:
     """Seconds of a search for the least RAM: more of them for a large step."""
     return LARGE_TIMES * usual_s if len(problem.operators) > MOST_OPERATORS else usual_s
 
@@ -128,7 +128,7 @@ def _way(
     paging = paging_of(request, profile) if request.paging else Paging.NONE
     problem = build_problem(step, profile, budget_bytes=0, paging=paging)
     offers = offers_of(step, profile, problem, paging)
-    search_s = search_share_s(problem, search_s)
+    search_s = search_time_s(problem, search_s)
     search = replace(request, solver=ENGINE, events=None).planner(search_s, offers=offers).search_ram(problem, search_s)
     trained = sum(
         step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER

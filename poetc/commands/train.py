@@ -349,16 +349,11 @@ def _train(
     base_bytes = solved.problem.base_bytes
     if lora_of(solved)[1]:  # first: they are small, and the model can be made from them
         write_adapter(solved, outcome.state, request.directory / ADAPTER, note)
-    about = {
-        "loss": ", ".join(loss.kind for loss in losses),
-        "epochs": outcome.epochs[-1].epoch if outcome.epochs else 0,
-        "best_epoch": outcome.best_epoch,
-        "steps": outcome.steps,
-        "batch": batches.rows,
-        "learning_rate": options.learning_rate,
-        "samples": None if isinstance(data.training, BatchFunction) else len(data.training),
-    }
-    written = export_onnx(solved, outcome.state, request.out, force=request.force or request.resume, about=about)
+    about = {"loss": ", ".join(loss.kind for loss in losses), "epochs": len(outcome.epochs), "batch": batches.rows}
+    of_run = {"steps": outcome.steps, "best_epoch": outcome.best_epoch, "learning_rate": options.learning_rate}
+    written = export_onnx(
+        solved, outcome.state, request.out, force=request.force or request.resume, about=about | of_run
+    )
     for text in written["notes"]:
         note(text)
     document = {
