@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from poetc.emit._bundle_tables import bundle_tables
-from poetc.emit._cprint import comment, identifier, identifiers, integer, string, table
+from poetc.emit._cprint import comment, identifier, identifiers, integer, string
 from poetc.emit._queue_tables import queue_tables
+from poetc.emit._state_tables import formatted_tables, region_tables, schedule_table
 from poetc.emit._step_tables import Pools, step_rows
 from poetc.graph import DType, Role, TensorType
 from poetc.program import (
@@ -30,7 +31,7 @@ from poetc.program import (
     store_blocks,
 )
 from poetc.runtime.layout import align
-from poetc.training.rates import Schedule, c_fields
+from poetc.training.rates import Schedule
 
 TABLES = 2  # POETC_TABLES of poetc.h: counts the changes of tables and images
 _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t", DType.I8: "int8_t"}
@@ -393,6 +394,7 @@ def spare_block(program: Program) -> int | None:
 
 
 def source(module: Module) -> str:
+    main = module.programs[0]
     lines = [
         comment(f"{module.model}: programs as tables. Made by poetc."),
         f'#include "{module.stem}.h"',
@@ -403,7 +405,8 @@ def source(module: Module) -> str:
     ]
     for program in module.programs:
         lines += _program_source(module.prefix, program)
-    lines += [*_limits(module), *_regions(module), *_formatted(module), *_description(module), *_schedule(module)]
+    lines += [*_limits(module), *region_tables(module.prefix, main), *formatted_tables(module.prefix, main)]
+    lines += [*_description(module), *schedule_table(module.prefix, module.schedule)]
     if module.bundle is not None:
         lines += bundle_tables(module.bundle, module.prefix)
     return "\n".join([*lines, ""])
@@ -539,31 +542,6 @@ def _model(module: Module, symbol: str, called: Mapping[str, Program]) -> list[s
         lines += ["#ifdef POETC_FORMATS", f"    .initial_pages = {prefix}_pages,", "#endif"]
         lines += [f"    .formatted = {prefix}_formatted,", f"    .formatted_count = {formatted}u,"]
     return [*lines, "};"]
-
-
-def _formatted(module: Module) -> list[str]:
-    """The pages that must be on the store before the first run."""
-    pages = [f"{i}u" for i, page in enumerate(module.programs[0].pages) if page.image]
-    if not pages:
-        return []
-    prefix = module.prefix
-    data = ["#ifdef POETC_FORMATS", f"extern const uint8_t {prefix}_pages[];", "#endif"]
-    return ["", *data, *table(f"static const uint32_t {prefix}_formatted[]", pages)]
-
-
-def _schedule(module: Module) -> list[str]:
-    if module.schedule is None:
-        return []
-    values = ", ".join(f"{v}u" if isinstance(v, int) else v.hex() for v in c_fields(module.schedule))
-    return ["", f"const poetc_schedule {module.prefix}_schedule = {{{values}}};"]
-
-
-def _regions(module: Module) -> list[str]:
-    parts = regions(module.programs[0])
-    if not parts:
-        return []
-    rows = (f"{{{r.arena_offset_bytes}u, {r.size_bytes}u}}" if r.page is None else f"{{{r.page}u, 0u}}" for r in parts)
-    return ["", *table(f"const poetc_region {module.prefix}_regions[]", list(rows))]
 
 
 def _bindings(name: str, program: Program) -> list[str]:
