@@ -99,6 +99,8 @@ def _least(problem: Problem, path_ns: int) -> int:
     # Times of flushes are rounded down, and energies to picojoules.
     slack = rounded_ns * (energy * (idle_uw + max(p.active_uw for p in processors)) + per_ns) + 2000 * energy
     bound = lp.dual_bound(time_limit_s=LP_LIMIT_S)
+    if math.isinf(bound):
+        return 0  # the LP took longer than its limit
     if costs_time:
         bound = min(bound, lp.cost[makespan] * LONGEST)
     return max(0, math.floor((bound / scale - slack) * (1 - SAFE)))
