@@ -20,6 +20,8 @@ from poetc.devices.modelled import End, at_end, bands
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
+from poetc.planning.banks import Banks
+from poetc.planning.processors import Processors
 from poetc.planning.solution import least_cost
 from poetc.planning.ways import ALONE
 from poetc.scheduling import Objective, Problem, Schedule, verify_parts
@@ -27,6 +29,7 @@ from poetc.scheduling.problem import OperatorSpec, TensorSpec, Variant
 
 SECTIONS = ("compute", "stores", "power", "threads")
 ENDS: tuple[End, ...] = ("low", "high")
+PLACES = (Banks(), Processors())  # chosen again at each end, so that idle processors cost there
 WORTH_A_WORD = 1e-3  # of the cost, by which another schedule is called better
 _TENSOR_COSTS = ("page_out_ns", "page_out_pj", "page_in_ns", "page_in_pj", "move_ns", "move_pj")
 
@@ -69,7 +72,7 @@ def band_of(
             bounds.append((bound, _at_least(with_choices, at.problem)))
             continue
         progress(f"solving where {at.section} is {at.end}")
-        planner = replace(request.planner(request.options.time_limit_s / to_solve, progress), reductions=())
+        planner = replace(request.planner(request.options.time_limit_s / to_solve, progress), reductions=PLACES)
         with suppress(InfeasibleError, LimitError):
             solution = planner.solve(at.problem)
             claimed, scope = artifact.schedule.proof.scope, solution.proof.scope

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 import poetc
-from poetc.commands.band import _At, _at_least, _better_at_home, _row, priced_as
+from poetc.commands.band import PLACES, _At, _at_least, _better_at_home, _row, priced_as
 from poetc.devices import build_problem, load_profile
 from poetc.devices.guesses import guessed_numbers
+from poetc.planning.planner import Planner
 from poetc.reporting._words import band_rows, guesses
 from poetc.scheduling import (
     Compute,
@@ -25,7 +26,8 @@ from poetc.scheduling import (
     keep_all,
     verify,
 )
-from poetc.scheduling.problem import ProcessorSpec, Variant
+from poetc.scheduling.problem import Elsewhere, ProcessorSpec, Variant
+from poetc.scheduling.schedule import SolveOptions
 from tests.cli.conftest import MODEL, run
 
 
@@ -77,6 +79,18 @@ def test_a_bound_holds_for_any_order() -> None:
     assert [_at_least(bound, problem(20)) for bound in (None, 36, 44)] == [40, 40, 44]
     main, other = ProcessorSpec(name="main"), ProcessorSpec(name="core1")
     assert 0 < _at_least(None, replace(problem(20), processors=(main, other))) <= 40
+
+
+def test_the_ends_of_a_band_count_idle_processors() -> None:
+    """A schedule at an end costs the idle power of all processors, as that of the profile's own numbers does."""
+    main, other = (ProcessorSpec(name=name, active_uw=2000, idle_uw=1000) for name in ("main", "core1"))
+    both = tuple(
+        replace(op, elsewhere=(Elsewhere(processor=1, time_ns=op.time_ns, energy_pj=op.energy_pj),))
+        for op in problem(10_000).operators
+    )
+    asked = replace(problem(10_000), operators=both, processors=(main, other))
+    found = Planner(options=SolveOptions(time_limit_s=1.0), reductions=PLACES).solve(asked)
+    assert found.proof.objective == verify(asked, found.schedule).energy_pj > 20_000
 
 
 def test_a_schedule_is_priced_at_both_ends(tmp_path: Path) -> None:
