@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -46,6 +47,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.scope import ANY, EVERYTHING, Scope
 from poetc.solvers import solve
+from poetc.solvers.highs import Mip
 from poetc.solvers.processors import (
     can_search,
     one_at_a_time,
@@ -364,7 +366,7 @@ def two_processors(costs: Sequence[tuple[int, int | None]], *, is_chain: bool = 
     )
 
 
-def test_the_bound_counts_hand_overs() -> None:
+def test_the_bound_counts_hand_overs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain whose operators each prefer the other processor, where a hand-over costs more than that saves."""
     plain = two_processors([(10, 1), (1, 10), (10, 1), (1, 10)], is_chain=True)
     specs = tuple(replace(p, active_uw=1_000_000, hand_over_ns=50) for p in plain.processors)
@@ -379,6 +381,8 @@ def test_the_bound_counts_hand_overs() -> None:
     assert 0.999 * 22_000 < relaxed(problem).least <= 22_000
     free = replace(problem, processors=plain.processors)
     assert relaxed(free).least == 4_000
+    monkeypatch.setattr(Mip, "dual_bound", lambda self, *, time_limit_s: -math.inf)  # as after its time limit
+    assert relaxed(replace(problem, name="again")).least <= 22_000
 
 
 class Slow(Kernels):
