@@ -175,7 +175,9 @@ class _Step:
         inputs = tuple(i for i in whole.inputs if i not in labels or any(i in op.inputs for op in b.operators))
         inputs += tuple(targets[1:])
         outputs = (losses[0], *(self._whole_of(logits, plans[0]) if options.output_logits else ()))
-        return _finish(b, whole, inputs, outputs, targets[0], self.gradients, self.shifts, self.updates, options, notes)
+        done = _finish(b, whole, inputs, outputs, targets[0], self.gradients, self.shifts, self.updates, options, notes)
+        like_outputs = (replace(p.samples, subject=t) for p, t in zip(plans, targets, strict=True) if p.samples)
+        return replace(done, facts=(*done.facts, *like_outputs))
 
     def _part(self, index: int, sources: list[str]) -> tuple[Graph, list[str]]:
         """The graph of micro-batch `index`, those inputs that `sources` depend on cut out of the caller's."""

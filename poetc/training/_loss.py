@@ -81,7 +81,9 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
     if len(graph.outputs) > 1 and not output:
         note += f"; the model has {len(graph.outputs)} outputs, the rest is not trained (--model-output NAME chooses)"
     _require_effects(options, loss)
-    return LOSSES[loss].plan(Output(graph, name, last, note, options, loss))
+    plan = LOSSES[loss].plan(Output(graph, name, last, note, options, loss))
+    alike = not plan.is_batch_first and plan.target.shape[:2] == shape[:2]
+    return replace(plan, samples=graph.fact("batch axis", name)) if alike else plan
 
 
 def _require_effects(options: TrainingOptions, loss: str) -> None:

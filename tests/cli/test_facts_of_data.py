@@ -180,3 +180,17 @@ def test_samples_may_lie_along_the_second_axis(tmp_path: Path, poetc: Run, steps
         rows.append(ended.json["epochs"][0]["validation_loss"])
     assert rows[0] == pytest.approx(rows[2], rel=1e-6)
     assert rows[1] == pytest.approx(rows[3], rel=1e-6)
+
+
+@pytest.mark.parametrize("steps", [4, 6])
+def test_targets_like_the_output_are_turned_with_it(tmp_path: Path, poetc: Run, steps: int) -> None:
+    random = np.random.default_rng(0)
+    x, y = (random.standard_normal((8, steps, n)).astype(np.float32) for n in (2, 4))
+    np.savez(tmp_path / "d.npz", x=x, y=y)
+    found = []
+    for is_time_first in (True, False):
+        model = _speech(tmp_path / "m.onnx", steps, 4, is_time_first=is_time_first)
+        ended = _train(poetc, tmp_path, model, tmp_path / "d.npz", "--loss", "mse", "--validation", tmp_path / "d.npz")
+        assert ended.code == 0, ended.err
+        found += [ended.json["before"]["loss"], ended.json["epochs"][0]["loss"]]
+    assert found[:2] == pytest.approx(found[2:], rel=1e-6)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from poetc.declare import Option, Registry
-from poetc.graph import Attribute, Graph, Operator, TensorType
+from poetc.graph import Attribute, Fact, Graph, Operator, TensorType
 from poetc.ops import Builder
 
 _LEAST = 1e-30  # probability
@@ -24,6 +24,8 @@ class LossPlan:
     output: str = ""  # of the model; "" where there is one loss
     weight: float = 1.0  # Its weight in the sum.
     of_probabilities: bool = False  # the source holds probabilities: the loss reads their logarithms or log-odds
+    is_batch_first: bool = False  # the target, whatever the axes of the output
+    samples: Fact | None = None  # the axis of the samples in the target, where the output has a fact about it
 
     def emit(self, b: Builder, source: str, target: str) -> str:
         """The loss of `source`, this plan's or that of a part of the batch."""

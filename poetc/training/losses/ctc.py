@@ -49,7 +49,7 @@ def _plan(output: Output) -> LossPlan:
     note += f", taken as {order}" + ("" if fact is None else f" ({fact.evidence})")
     note += f"; labels end at the first {blank} or -1, and are at most {labels}"
     attributes: dict[str, Attribute] = {"axis": 2, "blank": blank, "time_first": time_first}
-    return LossPlan("Ctc", source, TensorType((batch, labels), DType.I32), attributes, note)
+    return LossPlan("Ctc", source, TensorType((batch, labels), DType.I32), attributes, note, is_batch_first=True)
 
 
 declare(
