@@ -13,8 +13,8 @@
  *
  * A training goes through the ring in an order that mixes old and new. Some examples are held out. After each epoch
  * their loss decides: the best weights are kept, and training stops where they get no better. It goes back to the best
- * ones, which may be those from before it. No heap and no globals. The model needs its program `evaluate`, and state in
- * RAM.
+ * ones, which may be those from before it. No heap and no globals. The model needs its program `evaluate`, and its
+ * state and inputs in RAM.
  */
 #ifndef POETC_TASK_H
 #define POETC_TASK_H
@@ -55,14 +55,15 @@ typedef struct poetc_task {
     int is_requested;
 } poetc_task;
 
-/* Bytes of one row of all inputs and the target. */
+/* Bytes of one row of all inputs and the target, whose rows lie along the first axis. */
 uint32_t poetc_task_example_bytes(const poetc_task *task);
 
 /* Blocks of the store that one example takes, of block_bytes each. */
 uint32_t poetc_task_blocks(const poetc_task *task);
 
 /* Check the caller's fields, and read the ring of a store. POETC_EINVAL: a required one is missing, no program
- * `evaluate`, or state on the store; the driver's code. */
+ * `evaluate`, or state or inputs on the store. The same of a batch that does not divide the inputs. Other codes are the
+ * driver's. */
 int poetc_task_init(poetc_task *task);
 
 /* Put an example into the ring, in place of the oldest one where it is full. May come at any time. */
@@ -73,7 +74,8 @@ void poetc_task_request(poetc_task *task);
 
 /* Go on with a training, or begin one that is due. `pieces` and `microseconds` as poetc_session_continue has them; an
  * evaluation of one batch is one piece. Returns 0, POETC_COMPLETE once at the end of a training, or a code of the
- * session. A code ends the training, with the best weights so far. */
+ * session. A code ends the training, with the best weights so far; but not POETC_EBUSY, of a step that the caller has
+ * begun. */
 int poetc_task_work(poetc_task *task, uint32_t pieces, uint32_t microseconds);
 
 /* The loss of one example in inference mode. POETC_EBUSY: a step was begun. */

@@ -71,6 +71,8 @@ int poetc_session_fill(poetc_session *session, const poetc_entry *entry, uint32_
     void *place = poetc_session_input(session, entry, index);
     checked c;
 
+    if (session->is_begun)
+        return POETC_EBUSY;
     session->flaw.input = POETC_NONE;
     if (place != NULL)
         return source(context, 0, place, input->size_bytes);

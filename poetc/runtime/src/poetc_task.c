@@ -230,7 +230,8 @@ static int judge(poetc_task *task, uint32_t batch, uint32_t held, uint32_t first
         put_row(task, entry, row, example);
     }
     err = poetc_session_evaluate(task->session, NULL, &loss);
-    task->sum += loss;
+    if (!err)
+        task->sum += loss;
     return err;
 }
 
@@ -398,6 +399,8 @@ int poetc_task_work(poetc_task *task, uint32_t pieces, uint32_t microseconds)
 
     if (microseconds > 0 && session->now_us == NULL)
         return POETC_EINVAL;
+    if (session->is_begun && task->phase != IN_STEP) /* a step of the caller's */
+        return POETC_EBUSY;
     if (task->phase == IDLE) {
         if (!is_due(task))
             return POETC_OK;
@@ -416,6 +419,20 @@ int poetc_task_work(poetc_task *task, uint32_t pieces, uint32_t microseconds)
     return err;
 }
 
+/* Whether examples are whole rows of all inputs, and of both programs. */
+static int has_rows(const poetc_task *task)
+{
+    const poetc_binding *trained = training(task)->inputs, *judged = evaluation(task)->inputs;
+    uint32_t i;
+
+    for (i = 0; i < training(task)->input_count; i++)
+        if (((trained[i].offset | judged[i].offset) & POETC_ON_STORE) || trained[i].size_bytes < task->batch ||
+            trained[i].size_bytes % task->batch != 0 ||
+            judged[i].size_bytes != rows_of(task, evaluation(task)) * row_bytes(task, i))
+            return 0;
+    return 1;
+}
+
 POETC_COLD int poetc_task_init(poetc_task *task)
 {
     const poetc_session *session = task->session;
@@ -424,7 +441,8 @@ POETC_COLD int poetc_task_init(poetc_task *task)
     uint32_t i;
 
     if (session == NULL || session->model == NULL || task->batch == 0 || task->capacity == 0 || task->best == NULL ||
-        evaluation(task)->program == NULL || evaluation(task)->input_count != training(task)->input_count)
+        evaluation(task)->program == NULL || evaluation(task)->input_count != training(task)->input_count ||
+        !has_rows(task))
         return POETC_EINVAL;
     program = training(task)->program;
     for (i = 0; i < program->page_count; i++)
