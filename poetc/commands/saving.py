@@ -5,27 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from poetc import training
 from poetc.commands.encodings import offers_of
 from poetc.commands.requests import (
+    LEAST,
     ModelRequest,
     SolveRequest,
+    limited,
     paging_of,
     prepared,
     problem_of,
     read_model,
     training_graph,
     with_any_weights,
+    with_short_pieces,
 )
-from poetc.devices import DeviceProfile, build_problem, load_profile
+from poetc.devices import DeviceProfile, build_problem, load_profile, names_banks
 from poetc.errors import InfeasibleError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.ops.optimizers import OPTIMIZERS
 from poetc.planning import ENGINE
 from poetc.scheduling import Paging, Problem, keep_all_peak_bytes
+
+_Change = Callable[[], ModelRequest]
 
 WAYS_S = 5.0  # of processor time for the table of ways, after which the others are left out
 WAY_SEARCH_S = 0.3  # for the smallest RAM of each way, and of each board
@@ -68,32 +74,35 @@ def ways_to_save(
         return prepared(graph if is_read else read_model(with_any_weights(wanted)), wanted.training)
 
     is_large = len(problem.operators) > MOST_OPERATORS
-    for name, options, changed in _offers(model, training.batch_of(graph), is_large=is_large):
+    for name, options, change in _offers(model, training.batch_of(graph), is_large=is_large):
         row: dict[str, Any] = {"name": name, "options": options, "refused": None}
         if time.process_time() > stop_at:
             yield {**row, "refused": f"left out: the others took {limit_s:g} s"}
             continue
         progress(f"estimating {options}")
         try:
-            yield {**row, **_way(replace(request, model=changed), load, profile, search_s)}
+            yield {**row, **_way(replace(request, model=change()), load, profile, search_s)}
         except PoetcError as error:
             yield {**row, "refused": str(error).split("; ")[0]}
 
 
-def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, ModelRequest]]:
-    """Name, options and the changed request of every way that the request does not take yet."""
+def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, _Change]]:
+    """Name, options and the changed request of every way that the request does not take yet.
+
+    UsageError from a change whose options and the request's exclude each other.
+    """
     options = request.training
     precision = training.PRECISIONS[options.precision]
 
-    def with_(**changes: Any) -> ModelRequest:
-        return replace(request, training=replace(options, **changes))
+    def with_(**changes: Any) -> _Change:
+        return lambda: replace(request, training=replace(options, **changes))
 
     if not is_large:
         if batch is not None and batch > 1 and options.micro_batches == 1:
             yield "one sample at a time", f"--micro-batches {batch}", with_(micro_batches=batch)
         if request.batch is not None and request.batch > 1:
             half = request.batch // 2
-            yield "half the batch", f"--batch {half}", replace(request, batch=half)
+            yield "half the batch", f"--batch {half}", partial(replace, request, batch=half)
         if options.optimizer != "sgd":
             own = {option.name: option.default for option in _options_of(options)}
             yield "no state of the optimizer", "--optimizer sgd", with_(optimizer="sgd", **own)
@@ -126,8 +135,8 @@ def _way(
 ) -> dict[str, Any]:
     _, step = training_graph(request.model, load)
     paging = paging_of(request, profile) if request.paging else Paging.NONE
-    problem = build_problem(step, profile, budget_bytes=0, paging=paging)
-    offers = offers_of(step, profile, problem, paging)
+    problem = _within_limits(request, build_problem(step, profile, budget_bytes=0, paging=paging), step, profile)
+    offers = offers_of(step, profile, problem, paging) if request.longest_piece is None else ()
     search_s = search_time_s(problem, search_s)
     search = replace(request, solver=ENGINE, events=None).planner(search_s, offers=offers).search_ram(problem, search_s)
     trained = sum(
@@ -141,6 +150,14 @@ def _way(
         "time_ns": problem.compute_once_ns,
         "energy_pj": problem.compute_once_pj,
     }
+
+
+def _within_limits(request: SolveRequest, problem: Problem, step: TrainingGraph, profile: DeviceProfile) -> Problem:
+    """The problem with the limits of the request, but for the budget."""
+    problem = with_short_pieces(request, problem, step, profile)
+    if request.budget is None or request.budget == LEAST or names_banks(request.budget):
+        return problem
+    return replace(limited(request, problem)[0], budget_bytes=0)
 
 
 def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress) -> InfeasibleError:

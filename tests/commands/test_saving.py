@@ -1,0 +1,46 @@
+"""Options that need less RAM go with the other options of a request, or say why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, training_graph
+from poetc.commands.saving import ways_to_save
+from poetc.devices import format_ns, load_profile
+from poetc.training import TrainingOptions
+
+MODEL = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
+EXCLUDED = "--saved int8: --precision niti saves integers of 8 bits already"
+
+
+def refusals(saved: str = "exact", deadline: float = 0, longest_ns: int = 0) -> dict[str, str | None]:
+    """By option; `deadline`: as a part of the time of all operators."""
+    model = ModelRequest(
+        source=MODEL, batch=4, device="stm32f746", training=TrainingOptions(saved=saved, train="last:2")
+    )
+    profile = load_profile(model.device)
+    request = SolveRequest(model=model, budget="9kB", paging=False)
+    problem = problem_of(request, training_graph(model)[1], profile)
+    request = SolveRequest(
+        model=model,
+        budget="9kB",
+        paging=False,
+        deadline=f"{deadline * problem.compute_once_ns}ns" if deadline else None,
+        longest_piece=format_ns(longest_ns) if longest_ns else None,
+    )
+    found = ways_to_save(request, profile, problem, limit_s=60, search_s=0.01)
+    return {row["options"]: row["refused"] for row in found}
+
+
+def test_an_option_that_the_others_exclude_is_refused_in_its_row() -> None:
+    found = refusals(saved="int8")
+    assert found.pop("--precision niti") == EXCLUDED
+    assert len(found) >= 3 and not any(found.values())
+
+
+def test_limits_of_the_request_hold_with_each_option() -> None:
+    """Half the batch is quicker; no operator can be as short as a microsecond."""
+    found = refusals(deadline=0.9)
+    assert (found["--micro-batches 4"] or "").startswith("--deadline ") and found["--batch 2"] is None
+    found = refusals(longest_ns=1000)
+    assert found and all((reason or "").startswith("--longest-piece 1.000 ") for reason in found.values())
