@@ -317,3 +317,18 @@ def test_a_sum_that_several_operators_add_to_stays_in_ram(tmp_path: Path) -> Non
     assert any(op.cut for op in fixed.operators)
     assert not {t for op in fixed.operators for t in (*op.reads_store, *op.writes_store)} & sums
     assert (planner.search_ram(fixed, 0.3).found.ram_bytes or 0) > 96 * 96 * 4
+
+
+def test_streamed_state_is_found_after_a_load(model: Path) -> None:
+    """Its version is then no longer the number of steps: a step before it is taken back, and one more comes."""
+    solution = poetc.load(model, training=TrainingOptions(optimizer="momentum")).solve(
+        device=DEVICE, budget=BUDGET, gap=0.9, time_limit_s=3
+    )
+    assert any(op.replaces for op in solution.problem.operators), "an update is streamed"
+    batch = np.ones((1, 2, 4, 4), np.float32), np.array([3], np.int32)
+    with solution.trainer() as session:
+        losses = [session.step(*batch)]
+        state = session.state_dict()
+        losses += [session.step(*batch) for _ in range(2)]
+        session.load_state_dict(state)
+        assert [session.step(*batch) for _ in range(2)] == losses[1:]

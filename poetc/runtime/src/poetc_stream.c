@@ -164,7 +164,7 @@ static uint32_t stamp_of(const streaming *at, const stream *s, uint32_t *slot)
     if (s->source == POETC_PAGE_IMAGE)
         return 0;
     if (runtime->program->pages[s->page].slots == 2u) {
-        stamp = runtime->run_count + (s->source != POETC_PAGE_LAST_RUN);
+        stamp = runtime->run_count + runtime->version_offset + (s->source != POETC_PAGE_LAST_RUN);
         *slot = stamp & 1u;
     }
     return stamp;
