@@ -10,7 +10,7 @@ from poetc.emit._bundle_tables import bundle_tables
 from poetc.emit._cprint import comment, identifier, identifiers, integer, string
 from poetc.emit._queue_tables import queue_tables
 from poetc.emit._state_tables import formatted_tables, region_tables, schedule_table
-from poetc.emit._step_tables import Pools, step_rows
+from poetc.emit._step_tables import Pools, required, step_rows
 from poetc.graph import DType, Role, TensorType
 from poetc.program import (
     Binding,
@@ -406,7 +406,11 @@ def source(module: Module) -> str:
     for program in module.programs:
         lines += _program_source(module.prefix, program)
     lines += [*_limits(module), *region_tables(module.prefix, main), *formatted_tables(module.prefix, main)]
-    lines += [*_description(module), *schedule_table(module.prefix, module.schedule)]
+    lines += [
+        *_description(module),
+        *schedule_table(module.prefix, module.schedule),
+        *required(module.prefix, module.parts),
+    ]
     if module.bundle is not None:
         lines += bundle_tables(module.bundle, module.prefix)
     return "\n".join([*lines, ""])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from poetc.devices.blocks import Dimension
@@ -129,3 +130,19 @@ def step_rows(program: Program, pools: Pools) -> list[str]:
         ]
         steps.append(f"    {{{', '.join(parts)}}}, {comment(what)}")
     return steps
+
+
+def required(prefix: str, parts: Collection[str]) -> list[str]:
+    """Functions of these files of the runtime, to which it refers weakly.
+
+    A linker takes them out of a static library for a strong reference alone.
+    """
+    lines = []
+    if "poetc_stream.c" in parts:
+        arguments = "poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice"
+        lines += ["", f"int poetc_stream({arguments});"]
+        lines.append(f"int (*const {prefix}_stream)({arguments}) = poetc_stream;")
+    if "poetc_input.c" in parts:
+        arguments = "poetc_session *, const poetc_entry *, uint32_t, poetc_source, void *"
+        lines += ["", f"int (*const {prefix}_fill)({arguments}) = poetc_session_fill;"]
+    return lines

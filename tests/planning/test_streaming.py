@@ -164,14 +164,22 @@ def picture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_an_image_larger_than_the_budget_is_trained_on(picture_model: Path) -> None:
-    """The caller's image goes to the store, and steps read it in bands: the bits of keep-all."""
+def test_an_image_larger_than_the_budget_is_trained_on(picture_model: Path, tmp_path: Path) -> None:
+    """The caller's image goes to the store, and steps read it in bands: the bits of keep-all.
+
+    The model's tables ask for the functions of both, which a linker would else leave in a static library.
+    """
     solution = poetc.load(picture_model).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
     image = next(t for t in solution.problem.tensors if t.name == "x")
     assert (image.initial, image.size_bytes) == ("store", 36_864)
     assert any("36,864 bytes of inputs go to the store before each step" in n for n in solution.summary["notes"])
     found = solution.validate()  # raises CheckFailed
     assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+    solution.emit(tmp_path / "c", target="host")
+    folders = [f"-I{folder}" for folder in (tmp_path / "c", tmp_path / "c" / "runtime" / "include")]
+    subprocess.run(["gcc", "-c", *folders, tmp_path / "c" / "model.c", "-o", tmp_path / "model.o"], check=True)
+    asked = subprocess.run(["nm", "-u", tmp_path / "model.o"], capture_output=True, text=True, check=True).stdout
+    assert {"U poetc_stream", "U poetc_session_fill"} <= {line.strip() for line in asked.splitlines()}
 
 
 @pytest.mark.long
