@@ -6,6 +6,7 @@ without a word.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from pathlib import Path
@@ -49,6 +50,12 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
+@functools.lru_cache(maxsize=64)
+def _composed(text: str) -> yaml.Node | None:
+    """The nodes of a document, which nobody changes: many profiles inherit the same one."""
+    return yaml.compose(text, Loader=_Loader)
+
+
 def read(path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The mapping in a file, and the line of every key path. Raises UsageError with file and line.
 
@@ -61,7 +68,7 @@ def read(path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], di
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text file") from None
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        node = _composed(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = 1 if mark is None else mark.line + 1
