@@ -27,6 +27,7 @@ class Loss:
 
     `output` is the model's. `last` is the kind of the operator that made it, where the loss reads that operator's input
     (Softmax, Sigmoid). It is "" where the loss reads the output itself. `times` is its weight in the sum of losses.
+    `target_axis` is that of the samples in the target.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Loss:
     last: str = ""
     target: str = "target"
     times: float = 1.0
+    target_axis: int = 0
 
     @staticmethod
     def of(step: TrainingGraph, model: Graph) -> tuple[Loss, ...]:
@@ -54,7 +56,8 @@ class Loss:
             times = weights.get(operator.outputs[0], 1.0)
             assert isinstance(times, float | int)
             shape, attributes = graph.tensors[source].shape, dict(operator.attributes)
-            found.append(Loss(operator.kind, attributes, output, shape, last, target, float(times)))
+            axis = 0 if (fact := step.fact("batch axis", target)) is None else int(fact.value)
+            found.append(Loss(operator.kind, attributes, output, shape, last, target, float(times), axis))
         return tuple(found)
 
     def scores(self, output: Array) -> Array:
@@ -76,7 +79,7 @@ class Loss:
     @property
     def sample_axis(self) -> int:
         """The axis of samples in the scores."""
-        return int(bool(self.attributes.get("time_first")))
+        return max(self.target_axis, int(bool(self.attributes.get("time_first"))))
 
     def evaluate(self, scores: Array, target: Array) -> float:
         """The loss of samples, in 64 bits."""
@@ -188,7 +191,7 @@ class Meter:
             scores = loss.scores(outputs[loss.output])
             if target is None:  # of a model's own loss, which is to be 0
                 target = np.zeros(scores.shape, np.float32)
-            scores, target = _first(scores, share, loss.sample_axis), _first(target, share)
+            scores, target = _first(scores, share, loss.sample_axis), _first(target, share, loss.target_axis)
             if weight := loss.weight(target):
                 self._mean(f"loss {number}", loss.evaluate(scores, target), weight)
             if self.names and not number:
