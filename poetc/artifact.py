@@ -125,10 +125,16 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: b
     return staged.copies
 
 
+def require_solved(directory: Path) -> None:
+    """Raises UsageError unless `poetc solve` made the directory."""
+    if not (directory / KIND.manifest).is_file():
+        why = f"not a directory made by poetc solve (no {KIND.manifest} in it)"
+        raise UsageError(f"{directory}: {why if directory.exists() else 'does not exist'}")
+
+
 def read(directory: Path) -> Artifact:
     """Read a directory back. Raises UsageError when it is not a whole one of ours."""
-    if not (directory / KIND.manifest).is_file():
-        raise UsageError(f"{directory}: not a directory made by poetc solve (no {KIND.manifest} in it)")
+    require_solved(directory)
     summary = _read_summary(directory)
     try:
         arrays = _read_values(directory / "values.npz")

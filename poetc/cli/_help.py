@@ -112,7 +112,7 @@ class Command(cloup.Command):
             return
         lines = epilog.strip().splitlines()
         if shown == USUAL:
-            lines = [line for line in lines if line.strip() not in ("\b", "Examples:")][:1]
+            lines = [line for line in lines if line.strip() not in ("", "\b", "Example:", "Examples:")][:1]
             lines = ["\b", "Example:", *lines]
         formatter.write_paragraph()
         formatter.write_text("\n".join(lines))

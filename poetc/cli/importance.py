@@ -115,6 +115,7 @@ def importance(
     With --by accuracy each update is trained alone. Results are kept in FILE.jsonl, and the same command goes on
     where it was interrupted.
     """
+    from poetc import artifact
     from poetc.cli import _text
     from poetc.commands import importance as command
     from poetc.commands.importance_by_accuracy import Trials, by_accuracy
@@ -125,6 +126,7 @@ def importance(
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     refuse_without_effect(context, by=by)
     if model.is_dir() and (given := given_options(context, TRAINING)):
+        artifact.require_solved(model)
         raise UsageError(f"{given[0]}: {model} is solved already; leave the option out, or give the ONNX file")
     training = _options.training_from(options)
     asked = command.model_of_directory(model) if model.is_dir() else ModelRequest(source=model, training=training)

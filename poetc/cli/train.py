@@ -92,6 +92,7 @@ def _request(
     model: Path, out: Path, options: dict[str, Any], given: Mapping[str, Any], *, resume: bool, force: bool
 ) -> Any:
     """The request, out of the options as the command line has them."""
+    from poetc import artifact
     from poetc.commands.train import TrainRequest
 
     recorded = {**options, "model": str(model)}
@@ -103,6 +104,7 @@ def _request(
     if model.is_dir():
         solving = sorted(set(given) & set(options))
         if solving and not resume:
+            artifact.require_solved(model)
             option = flag_of(TRAINING, solving[0])
             raise UsageError(f"{option}: {model} is solved already; leave the option out, or give the ONNX file")
         return TrainRequest(source=model, out=out, resume=resume, force=force, options=recorded, **mine)

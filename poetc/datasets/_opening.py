@@ -39,7 +39,7 @@ def open_source(
     which names `option` where there is no such source.
     """
     whole = Path(text)
-    if text and not _exists(whole) and function.PATTERN.fullmatch(text):
+    if text and not _exists(whole) and not Path(_split(text)[0]).is_file() and function.PATTERN.fullmatch(text):
         require_used(None, settings, text)
         return load_function(text)
     place, selected = _split(text)

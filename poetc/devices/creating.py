@@ -41,6 +41,8 @@ def create_profile(new: NewProfile, path: Path, *, force: bool = False) -> Devic
 
     Raises UsageError if it is not valid, and leaves the file that was there, or none.
     """
+    if len(new.title.strip().splitlines()) != 1:
+        raise UsageError(f"--title {new.title!r}: give one line of text")
     before = read_file(path) if path.exists() else None
     if before is not None and not force:
         raise UsageError(f"{path}: exists; choose another file with -o, or replace it with --force")

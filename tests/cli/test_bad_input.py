@@ -152,6 +152,13 @@ def test_directories_that_are_not_solved(poetc: Run, solved: Solved, tmp_path: P
     assert not (tmp_path / "src").exists()
 
 
+def test_a_folder_that_was_not_solved_is_not_said_to_be(poetc: Run, tmp_path: Path) -> None:
+    given = ("--data", tmp_path / "d.npz", "--loss", "mse", "-o", tmp_path / "out.onnx")
+    one_line(poetc("train", tmp_path, *given, "--epochs", "1"), 2, f"{tmp_path}: not a directory made by poetc solve")
+    one_line(poetc("importance", tmp_path, *given), 2, f"{tmp_path}: not a directory made by poetc solve")
+    one_line(poetc("diff", tmp_path / "old", tmp_path), 2, f"{tmp_path / 'old'}: does not exist")
+
+
 def test_references_that_do_not_fit(poetc: Run, solved: Solved, tmp_path: Path) -> None:
     one_line(poetc("validate", solved[0], "--reference", tmp_path / "none.npz"), 2, "none.npz")
     (tmp_path / "text.npz").write_text("no archive")

@@ -286,6 +286,8 @@ def test_help_of_every_command_has_an_explanation_for_every_option() -> None:
         result = CliRunner().invoke(cli, [name, "--help"])
         assert result.exit_code == 0
         assert "Usage:" in result.output
+        _, heading, examples = result.output.partition("\nExample")
+        assert not heading or re.match(r"s?:\n+ .*poetc ", examples), name
 
 
 def test_profile_show_prints_yaml_with_sources() -> None:

@@ -70,6 +70,14 @@ def test_arrays_may_lack_axes_of_length_one_and_have_other_names(tmp_path: Path)
         assert (opened(text, IMAGE, CLASS).take(np.arange(10))["x"] == arrays["x"]).all()
 
 
+def test_a_file_with_one_array_named_is_no_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    stored(tmp_path / "d.npz", **images())
+    assert opened("d.npz:x", IMAGE, CLASS).take(np.arange(10))["t"].tolist() == images()["target"].tolist()
+    with pytest.raises(UsageError, match=r"d\.npz: has no array 'image'"):
+        opened("d.npz:image", IMAGE, CLASS)
+
+
 def test_npy_files_side_by_side_and_in_a_folder(tmp_path: Path) -> None:
     arrays = images()
     for name, array in arrays.items():

@@ -90,6 +90,9 @@ def test_a_new_profile_that_cannot_be_leaves_no_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     with pytest.raises(UsageError, match="idle_w"):
         create_profile(NewProfile(title="Mine", inherits="nrf52840", idle_w=5.0), path)
+    for title in ("", " ", "My\nboard"):
+        with pytest.raises(UsageError, match=r"--title .*one line"):
+            create_profile(NewProfile(title=title, inherits="nrf52840"), path)
     assert list(tmp_path.iterdir()) == []
 
 
