@@ -152,6 +152,7 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
                 is_target=slot.is_target,
                 first=first,
                 missing=slot.may_miss,
+                boxes=slot.boxes,
             )
             if may_be_raw and part.size:
                 present = part[~np.isnan(part)] if slot.may_miss else part

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from poetc.graph import DType, TrainingGraph
 from poetc.ops import Use
-from poetc.program import Limit, is_scaled, limit_of, missing_of
+from poetc.program import Limit, boxes_of, is_scaled, limit_of, missing_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,7 @@ class Slot:
     batch_axis: int = 0  # of the samples in `shape`
     limit: Limit | None = None  # of integers that are a class or an index
     may_miss: tuple[bool, ...] = ()  # elements of a sample that the model replaces where they are NaN
+    boxes: str = ""  # the format of boxes that must have sides of at least 0
     takes_any_range: bool = False  # the model itself scales or normalises this input
 
     @property
@@ -80,6 +81,7 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
                 batch_axis=axis,
                 limit=limit_of(uses, {name}, tensor.shape) if tensor.dtype is DType.I32 else None,
                 may_miss=missing_of(uses, {name}, tensor.shape) if tensor.dtype is DType.F32 else (),
+                boxes=boxes_of(uses, {name}),
                 takes_any_range=tensor.dtype is DType.F32 and is_scaled(uses, {name}),
             )
         )

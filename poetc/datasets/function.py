@@ -71,7 +71,14 @@ class BatchFunction:
                     f"{where}: {slot.name} has shape {list(array.shape)} of {array.dtype}; needed are {slot.wanted}"
                 )
             require_values(
-                array, slot.dtype, slot.limit, where, slot.name, is_target=slot.is_target, missing=slot.may_miss
+                array,
+                slot.dtype,
+                slot.limit,
+                where,
+                slot.name,
+                is_target=slot.is_target,
+                missing=slot.may_miss,
+                boxes=slot.boxes,
             )
         if len({len(array) for array in found.values()}) > 1 or not len(found[slots[0].name]):
             raise UsageError(f"{where}: its arrays hold {', '.join(str(len(a)) for a in found.values())} samples")

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from poetc.graph import DType, TensorType
+from poetc.graph import Array, DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._samples import Use
 from poetc.ops.kernels import Kernel, Parameters
 
 EPSILON = 1e-7
@@ -55,6 +56,19 @@ def _check(op: Bound) -> None:
 def _kernel(op: Bound, kind: str, symbol: str) -> Kernel:
     sizes = op.inputs[0].elements // 4, _KINDS.index(kind), FORMATS.index(_format(op))
     return Kernel(symbol, _Boxes(*sizes, len(op.inputs) > 2), (EPSILON,))
+
+
+def is_target_of_boxes(use: Use) -> bool:
+    """Whether the second input of the operator holds boxes of a target."""
+    return use.kind in (*_KINDS, *(f"{kind}Grad" for kind in _KINDS))
+
+
+def negative_sides(boxes: Array, format: str) -> Array:
+    """Of boxes [..., 4], in their shape: the sides below 0; of two corners, at the second one."""
+    found = np.zeros(boxes.shape, bool)
+    sides = boxes[..., 2:]
+    found[..., 2:] = sides < boxes[..., :2] if format == "xyxy" else sides < 0
+    return found
 
 
 def _above(a: Any, b: Any) -> Any:

@@ -33,6 +33,7 @@ from poetc.program._ir import (
 from poetc.program._limits import (
     RAW_FROM,
     Limit,
+    boxes_of,
     chance_loss,
     is_scaled,
     limit_of,
@@ -89,6 +90,7 @@ __all__ = [
     "Stream",
     "all_inputs",
     "bank_high_water",
+    "boxes_of",
     "chance_loss",
     "check_program",
     "class_scores",

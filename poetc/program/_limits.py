@@ -11,6 +11,7 @@ import numpy as np
 from poetc.errors import UsageError
 from poetc.graph import Array, DType, TensorType
 from poetc.ops import Bound, Use, labels_of, spec
+from poetc.ops.boxes import is_target_of_boxes, negative_sides
 from poetc.program._interpret import all_inputs
 from poetc.program._ir import Binding, Call, Program
 
@@ -105,6 +106,13 @@ def missing_of(uses: Iterable[Use], names: set[str], shape: tuple[int, ...]) -> 
     return tuple(bool(f) for f in np.atleast_1d(found)) if np.any(found) else ()
 
 
+def boxes_of(uses: Iterable[Use], names: set[str]) -> str:
+    """The format of the boxes in the tensor called `names`, where it is the target of a loss of boxes; else empty."""
+    return next(
+        (str(u.attributes.get("format", "xyxy")) for u in uses if is_target_of_boxes(u) and u.inputs[1] in names), ""
+    )
+
+
 def _asks(use: Use, tensor: str) -> bool:
     """Whether the operator asks which elements of the tensor are numbers: NaN differs from itself."""
     return use.kind == "Equal" and list(use.inputs) == [tensor, tensor]
@@ -196,10 +204,12 @@ def require_values(
     is_target: bool,
     first: int = 0,
     missing: Sequence[bool] = (),
+    boxes: str = "",
 ) -> None:
     """The same for one array, called `name`, which begins with sample `first` of the user's array.
 
-    `missing`: whether an element of a sample may be a NaN; none may where it is empty.
+    `missing`: whether an element of a sample may be a NaN; none may where it is empty. `boxes`: the format of the boxes
+    that the last axis holds; their sides may be 0, and not less.
     """
     if dtype is DType.F32:
         with np.errstate(over="ignore"):  # A value too large for 32 bits becomes an infinity.
@@ -207,6 +217,9 @@ def require_values(
         if len(missing) and (allowed := _by_element(np.asarray(missing), array)) is not None:
             finite |= np.isnan(array) & allowed
         _reject(where, name, array, ~finite, "not a finite number of 32 bits", first)
+        if boxes:
+            why = f"which gives its box a side below 0: are boxes {boxes}, as --box-format has it?"
+            _reject(where, name, array, negative_sides(array, boxes), why, first)
         return
     if array.dtype.kind == "f":
         _reject(where, name, array, array != np.trunc(array), "no whole number", first)

@@ -12,10 +12,13 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
-from poetc.datasets import BatchFunction, check_values, open_source
+from poetc.datasets import BatchFunction, check_values, open_source, slots_of
 from poetc.datasets._stored import StoredArray
 from poetc.datasets.arrays import _npy
 from poetc.errors import UsageError
+from poetc.graph import Graph, Role, TensorType
+from poetc.ops import Builder
+from poetc.training import TrainingOptions, build
 from tests.datasets.support import CLASS, FEATURES, IMAGE, NUMBER, images, opened, stored
 
 
@@ -180,6 +183,24 @@ def test_bad_arrays_are_refused_in_one_line(tmp_path: Path, arrays: dict[str, np
         samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
         check_values(samples, (IMAGE, CLASS), any_range=False)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("format", "box"), [("xyxy", [3.0, 3.0, 2.0, 4.0]), ("xywh", [0, 0, -1, 1]), ("cxcywh", [0, 0, -0.5, 1])]
+)
+def test_targets_that_are_no_boxes_are_refused(tmp_path: Path, format: str, box: list[float]) -> None:
+    b = Builder()
+    x = b.add_tensor("x", TensorType((2, 3)), Role.INPUT)
+    y = b.emit1("MatMul", [x, b.add_tensor("w", TensorType((3, 4)), Role.PARAMETER, np.ones((3, 4), np.float32))])
+    graph = Graph("boxes", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    slots = slots_of(build(graph, TrainingOptions(loss="ciou", box_format=format)))
+    boxes = np.tile(np.float32([0, 1, 1, 1]), (10, 1))
+    inputs = np.zeros((10, 3), np.float32)
+    check_values(opened(stored(tmp_path / "d.npz", x=inputs, y=boxes), *slots), slots, any_range=False)
+    boxes[7] = box
+    samples = opened(stored(tmp_path / "bad.npz", x=inputs, y=boxes), *slots)
+    with pytest.raises(UsageError, match=rf"bad\.npz: y\[7, 2\] is {box[2]:g}.*boxes {format}, as --box-format"):
+        check_values(samples, slots, any_range=False)
 
 
 def test_the_index_of_a_bad_value_counts_from_the_first_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
