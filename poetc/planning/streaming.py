@@ -207,8 +207,32 @@ def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
 def within(offer: Offer, limit_bytes: int) -> Made:
     """The operators that stream so that each keeps within the limit, or comes as near to it as it can.
 
-    A tensor that an operator makes and others read is on the store for all of them, or for none.
+    A tensor that an operator makes and others read is on the store for all of them, or for none. So is state whose
+    transfer as a whole is not allowed.
     """
+    barred: frozenset[int] = frozenset()
+    while True:
+        made = _within(offer, limit_bytes, barred)
+        stuck = _stuck(offer.problem, made)
+        if not stuck:
+            return {k: _priced(offer, k, op) for k, op in made.items()}
+        barred |= stuck
+
+
+def _stuck(problem: Problem, made: Made) -> frozenset[int]:
+    """Tensors, all versions of state, that are on the store between steps and would have to come from it whole."""
+    found: set[int] = set()
+    fixed = streamed_problem(problem, made)
+    for op in fixed.operators:
+        for t in {*op.inputs, *op.outputs} - {*op.reads_store, *op.writes_store}:
+            if "store" in (fixed.tensors[t].initial, fixed.tensors[t].final) and not problem.tensors[t].pageable:
+                found.add(t)
+    pairs = [{p.input, p.output} for op in problem.operators for p in op.in_place if p.required]
+    return frozenset(found.union(*(pair for pair in pairs if pair & found)))
+
+
+def _within(offer: Offer, limit_bytes: int, barred: frozenset[int]) -> Made:
+    """The same without prices, `barred` in RAM."""
     problem = offer.problem
     state = {old for op in problem.operators for old in (p.output for p in op.in_place if p.required)}
     candidates = {t for t in offer.maker if t not in state and _can_be_token(offer, t)}
@@ -220,7 +244,7 @@ def within(offer: Offer, limit_bytes: int) -> Made:
             own = {t for t in (*op.inputs, *op.outputs) if t in tokens}
             if not own and _needs(problem, op, tokens) <= limit_bytes:
                 continue
-            best = _best(offer, k, frozenset(own), tokens, limit_bytes)
+            best = _best(offer, k, frozenset(own), tokens, limit_bytes, barred)
             if best is not None:
                 made[k] = best
             if _needs(problem, best or op, tokens) > limit_bytes:
@@ -234,7 +258,7 @@ def within(offer: Offer, limit_bytes: int) -> Made:
         elif wanted:
             tokens |= wanted
         else:
-            return {k: _priced(offer, k, op) for k, op in made.items()}
+            return made
 
 
 def _priced(offer: Offer, k: int, op: OperatorSpec) -> OperatorSpec:
@@ -260,11 +284,13 @@ def _versions(offer: Offer, k: int) -> frozenset[int]:
     return frozenset(t for p in large for t in (p.input, p.output))
 
 
-def _best(offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], limit_bytes: int) -> OperatorSpec | None:
+def _best(
+    offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], limit_bytes: int, barred: frozenset[int]
+) -> OperatorSpec | None:
     """The operator with `own` streamed, and as much of its state as the limit asks for; None if it cannot be."""
     problem, op = offer.problem, offer.problem.operators[k]
     versions = _versions(offer, k)
-    read = [t for t in op.inputs if offer.is_state(t) and t not in versions]
+    read = [t for t in op.inputs if offer.is_state(t) and t not in versions | barred]
     read.sort(key=lambda t: -problem.tensors[t].size_bytes)
     read = [t for t in read if problem.tensors[t].size_bytes > problem.alignment_bytes]
     streamed = own | versions  # all versions: a bad block must not reach state in RAM
@@ -272,6 +298,8 @@ def _best(offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], lim
     sets += [streamed | frozenset(read[: n + 1]) for n in range(len(read))]
     if own and versions:
         sets.insert(0, own)
+    if versions & barred:
+        sets = [own] if own else []
     best: OperatorSpec | None = None
     for chosen in sets:
         found = offer.alternatives(k, chosen)

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
-from poetc.commands.requests import ModelRequest, streams_of, training_graph
+from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph
+from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.chain import reductions
@@ -340,3 +341,18 @@ def test_streamed_state_is_found_after_a_load(model: Path) -> None:
         losses += [session.step(*batch) for _ in range(2)]
         session.load_state_dict(state)
         assert [session.step(*batch) for _ in range(2)] == losses[1:]
+
+
+def test_state_whose_transfer_takes_too_long_is_streamed_by_all_or_in_ram(model: Path) -> None:
+    """An operator that has no blocks of 6 ms would wait for all of `w2`, 32 ms."""
+    request = SolveRequest(
+        model=ModelRequest(source=model, device=DEVICE),
+        budget="200kB",
+        longest_piece="15ms",
+        options=SolveOptions(time_limit_s=1, gap=0.9),
+    )
+    found = solve(request)
+    assert any(op.reads_store for op in found.problem.operators)
+    assert found.summary["longest_piece"]["time_ns"] <= 15e6
+    with pytest.raises(InfeasibleError, match="no schedule fits in 200000 bytes"):
+        solve(replace(request, longest_piece="6ms"))
