@@ -111,9 +111,9 @@ def row_of(path: Path) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    folder: Path = parser.parse_args().folder
     rows: list[Row] = []
     sys.stdout.write("| model | exporter | output | loss | gradients | worst gradient |\n|---|---|---|---|---|---|\n")
-    folder: Path = parser.parse_args().folder
     for path in sorted(folder.glob("*.onnx")):
         rows.append(row_of(path))
         sys.stdout.write(f"{rows[-1]}\n")

@@ -23,7 +23,7 @@ CASES = [
     ("profile bench -o OUT/x.csv --device host", "--device and --board go with --emit"),
     ("profile fit --cycles --like rpi4 -o OUT/n.txt", "n.txt: a profile's file ends in .yaml"),
     ("profile fit IN/p.json --cycles --like rpi4 -o OUT/n.yaml", "--cycles needs no measurements"),
-    (f"train MODEL -o OUT/m.onnx {BOARD} --data IN/a.npy", "--epochs is missing"),
+    (f"train MODEL -o OUT/m.onnx {BOARD} --data IN/a.npy", "1 .npy files; needed are 2: image, target"),
     (f"train MODEL -o OUT/m.onnx {BOARD} --data IN/a.npy --epochs 1", "1 .npy files; needed are 2: image, target"),
     (f"train MODEL -o OUT/m.onnx {BOARD} --data IN --epochs 1 --schedule step", "as in step:every=1000"),
     (f"train MODEL -o OUT/m.onnx {BOARD} --data IN --epochs 1 --augment flip:3", "choose from flip, crop:PIXELS"),

@@ -51,7 +51,7 @@ def test_trained_state_is_read_as_the_readme_says(tmp_path: Path) -> None:
 def test_store_is_described_where_there_is_one(tmp_path: Path) -> None:
     card = readme("cortex-m3", tmp_path / "a", on_store=True, board="lm3s6965evb")
     assert "the SD card" in card
-    assert "`store.img` holds the weights" in card
+    assert "The firmware writes the initial ones itself" in card
     assert "After every step the state is saved" in card
     assert "-DPOETC_CHECKPOINT_STEPS=1" in card
     assert "CHECKPOINT_STEPS ?= 1\n" in (tmp_path / "a" / "Makefile").read_text()

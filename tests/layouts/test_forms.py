@@ -120,7 +120,7 @@ def test_what_cannot_be(model: Model, tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=says):
             write([model.part()], form, tmp_path / "o", target)
-    with pytest.raises(UsageError, match="unknown layout 'keil': choose from arduino, cmake, "):
+    with pytest.raises(UsageError, match="unknown layout 'keil': choose from android, arduino, cmake, "):
         Form("keil")
     with pytest.raises(UsageError, match="unknown level '-O9': choose from -O0, "):
         Form(opt_level="-O9")

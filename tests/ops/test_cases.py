@@ -52,7 +52,8 @@ def test_every_kind_has_a_case() -> None:
 def test_every_differentiable_kind_has_a_gradient_case() -> None:
     # Integers have no slopes: tests/training/test_integers.py and test_qas.py compare their steps with formulas.
     integers = ("Integer", "QLinear", "Quantize", "Dequantize")
-    kinds = {kind for kind in registry() if differentiable(kind) and not kind.startswith(integers)}
+    # Ciou's gradient leaves out the slope of its alpha: tests/training/test_pytorch.py has torchvision's formula.
+    kinds = {kind for kind in registry() if differentiable(kind) and not kind.startswith(integers)} - {"Ciou"}
     assert sorted(kinds - {case.kind for case in GRADIENT_CASES}) == []
 
 

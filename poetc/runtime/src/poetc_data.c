@@ -130,6 +130,7 @@ const char *poetc_error_text(int code)
     static const char texts[] =
         "\002no such file, or no checkpoint\0"
         "\005a file or the store cannot be read or written\0"
+        "\020a step was begun, and is not complete\0"
         "\026an argument, the arena or the store is missing or too small\0"
         "\041a NaN or an infinity\0"
         "\042a class or an index out of range\0"
