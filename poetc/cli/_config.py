@@ -35,7 +35,9 @@ def _read(context: click.Context, parameter: click.Parameter, path: str | None) 
     if path is None:
         return
     try:
-        document = yaml.load(read_file(Path(path), _LARGEST_BYTES), Loader=yaml.BaseLoader)  # words stay words
+        text = read_file(Path(path), _LARGEST_BYTES).decode()
+        _require_single(path, yaml.compose(text, Loader=yaml.BaseLoader))
+        document = yaml.load(text, Loader=yaml.BaseLoader)  # words stay words
     except OSError as error:
         raise UsageError(f"--config {path}: {(error.strerror or str(error)).lower()}") from None
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
@@ -49,6 +51,19 @@ def _read(context: click.Context, parameter: click.Parameter, path: str | None) 
         values[str(known[key].name)] = _value(path, str(key), known[key], value)
     context.default_map = {**(context.default_map or {}), **values}
     context.meta[FILE] = path
+
+
+def _require_single(path: str, root: yaml.Node | None) -> None:
+    """UsageError for an option that stands there twice."""
+    keys = (
+        [node for node, _ in root.value if isinstance(node, yaml.ScalarNode)]
+        if isinstance(root, yaml.MappingNode)
+        else []
+    )
+    for n, node in enumerate(keys):
+        if any(node.value == other.value for other in keys[:n]):
+            key = shortened(printable(str(node.value)))
+            raise UsageError(f"{path}:{node.start_mark.line + 1}: {key!r} is given twice")
 
 
 def _value(path: str, key: str, parameter: click.Parameter, value: Any) -> Any:

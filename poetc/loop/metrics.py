@@ -155,7 +155,8 @@ def parse_metrics(text: str, loss: Loss) -> tuple[str, ...]:
             raise UsageError(f"--metrics {name}: choose from {NAMES}")
         if loss.kind in _OF_LABELS:
             raise UsageError(f"--metrics {name}: the loss {loss.kind} of this model has none")
-        of_classes = name in ("confusion", "perplexity") or _top(name)
+        is_share = name == "accuracy" and loss.kind != "BceWithLogits"
+        of_classes = is_share or name in ("confusion", "perplexity") or _top(name)
         if of_classes and loss.class_axis is None:
             raise UsageError(f"--metrics {name}: the loss {loss.kind} of this model gives no classes to count")
         if loss.class_axis is not None and (classes := loss.shape[loss.class_axis]) <= _top(name):

@@ -48,6 +48,7 @@ def test_a_training_is_repeated_from_the_file_that_it_wrote(
         ("lr: {a: 1}\n", "asked.yaml: lr must be a value"),
         ("- lr\n", "asked.yaml: must hold options and their values"),
         ("lr: [", "asked.yaml: not YAML"),
+        ("lr: 1\nepochs: 2\nlr: 2\n", "asked.yaml:3: 'lr' is given twice"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(poetc: Run, tmp_path: Path, text: str, says: str) -> None:

@@ -88,6 +88,11 @@ def test_metrics_that_do_not_fit_are_refused(name: str) -> None:
         parse_metrics(name, CLASSES)
 
 
+def test_a_loss_of_numbers_has_no_share_of_right_ones() -> None:
+    with pytest.raises(UsageError, match="--metrics accuracy: the loss Huber of this model gives no classes"):
+        parse_metrics("accuracy", Loss("Huber", {"delta": 1.0}, "y", (2, 2)))
+
+
 def test_a_sigmoid_that_was_rounded_to_one_does_not_drown_the_others() -> None:
     logits = np.array([20.0, 1, 1, 1], np.float32)
     loss = Loss("BceWithLogits", {}, "p", (4,), "Sigmoid")
