@@ -38,8 +38,10 @@ def open_source(
     `classes`: of the training data, for a source whose classes have names. `settings`: of the kind. Raises UsageError,
     which names `option` where there is no such source.
     """
+    if not text:
+        raise UsageError(f"{option} is empty: give a file, a folder or module:function")
     whole = Path(text)
-    if text and not _exists(whole) and not Path(_split(text)[0]).is_file() and function.PATTERN.fullmatch(text):
+    if not _exists(whole) and not Path(_split(text)[0]).is_file() and function.PATTERN.fullmatch(text):
         require_used(None, settings, text)
         return load_function(text)
     place, selected = _split(text)
