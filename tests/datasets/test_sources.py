@@ -212,12 +212,12 @@ def test_the_index_of_a_bad_value_counts_from_the_first_sample(tmp_path: Path, m
         check_values(samples, (IMAGE, CLASS), any_range=False)
 
 
-@pytest.mark.parametrize("pixels", [np.uint8, np.float64])
 def test_an_empty_word_is_no_folder() -> None:
     with pytest.raises(UsageError, match="--data is empty"):
         open_source("", [], print)
 
 
+@pytest.mark.parametrize("pixels", [np.uint8, np.float64])
 def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> None:
     arrays = {**images(), "x": (np.arange(60).reshape(10, 1, 2, 3) * 4).astype(pixels)}
     samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
