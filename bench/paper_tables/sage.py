@@ -87,7 +87,7 @@ def switch_runs(_: float) -> Iterator[Run]:
 
 
 def switches(known: Known) -> Rows:
-    """What a budget costs that falls while a step runs: the energy of the step that switches."""
+    """The cost of a budget that falls while a step runs: the energy of the step that switches."""
     rules = ("poetc", "melon", "sage", "restart")
     rows = [["network", "falls to, MB", "after", *(f"{rule}, J" for rule in ("ours", "Melon", "Sage", "restart"))]]
     for network in SWITCHED:

@@ -67,7 +67,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
 
 @pytest.fixture
 def brief_analyses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`poetc analyze` searches for moments alone, for tests of what needs no search."""
+    """`poetc analyze` searches for moments alone, for tests of its other answers."""
     for name in ("SEARCH_S", "GOOD_SEARCH_S", "BATCHES_S"):
         monkeypatch.setattr(estimate, name, 0.1)
     monkeypatch.setattr(estimate, "ways_to_save", lambda *_, **__: ())

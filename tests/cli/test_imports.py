@@ -1,4 +1,4 @@
-"""What is loaded before a command begins: the time to the first line on a terminal, counted in modules."""
+"""Modules loaded before a command begins: the time to the first line on a terminal, counted without a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other projects' CI takes from here: the action of GitHub, the hooks of pre-commit, the container."""
+"""Files that the CI of other projects takes from here: the action of GitHub, the hooks of pre-commit, the container."""
 
 from __future__ import annotations
 

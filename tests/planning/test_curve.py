@@ -67,7 +67,7 @@ def test_every_point_is_the_optimum_of_its_budget(monkeypatch: pytest.MonkeyPatc
         assert costs == sorted(costs, reverse=True)
         assert bounds == sorted(bounds, reverse=True)
     assert infeasible >= 4
-    assert packed_worse < 4, "an arena is rarely larger than what is live"
+    assert packed_worse < 4, "an arena is rarely larger than its live tensors"
     assert len(solved) < 4 * 10 * 0.9, "neighbours settle some budgets"
 
 

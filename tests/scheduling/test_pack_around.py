@@ -75,7 +75,7 @@ def test_state_and_what_is_taken_stay_where_they_are() -> None:
 
 
 def test_inputs_lie_where_they_are_given() -> None:
-    """What is made later under the number of an input may lie anywhere."""
+    """A tensor that is made later under the number of an input may lie anywhere."""
     given = {X: 320, A: 640}
     at = places(pack_around(problem(), scheduled(*STEPS), {W: 0}, [], inputs=given))
     assert at[X].offset_bytes == 320

@@ -109,7 +109,7 @@ def batches() -> list[tuple[Array, Array, Array]]:
 
 
 def elements(loss: str, box_format: str, wanted: Array) -> Array:
-    """The target of a loss of elements or boxes, of what the hidden layer is to be; corners without a format."""
+    """The target of a loss of elements or boxes, for the hidden layer; corners without a format."""
     values = wanted[:, :CLASSES]
     if loss in ("bce", "binary-focal"):
         return (values + 1) / 2
