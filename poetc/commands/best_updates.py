@@ -29,7 +29,6 @@ from poetc.events import Progress, silent
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.planning import BestUpdates, Goal, Solution, Step
 from poetc.planning.importance import Importance, read_importance
-from poetc.reporting import updates_note
 from poetc.scheduling import Problem
 from poetc.training import BEST, PRECISIONS, TRAINING, Channels, Updates
 
@@ -215,13 +214,12 @@ def settled(request: SolveRequest, budgets: Sequence[str] = (), progress: Progre
     if sizes:
         request = replace(request, budget=f"{min(sizes)}B")
     choice, solution = best(request, request.options.time_limit_s, progress)
-    assert solution.choices.updates is not None
+    updates = BestUpdates.option(solution)
+    assert updates is not None
     everything = choice.everything
     deadline = None if everything.deadline_ns is None else f"{everything.deadline_ns}ns"
-    chosen = replace(
-        choice.request_of(solution.choices.updates), budget=f"{everything.budget_bytes}B", deadline=deadline
-    )
-    return Settled(chosen, tuple(f"{size}B" for size in sizes), (*choice.notes, updates_note(solution)))
+    chosen = replace(choice.request_of(updates), budget=f"{everything.budget_bytes}B", deadline=deadline)
+    return Settled(chosen, tuple(f"{size}B" for size in sizes), (*choice.notes, BestUpdates.note(everything, solution)))
 
 
 def _least(text: str | None, total: float) -> float:

@@ -31,7 +31,7 @@ from poetc.devices.profile import MAIN
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
-from poetc.planning import Solution, inference, ram_bytes, solve_bundle
+from poetc.planning import MicroBatches, Solution, inference, ram_bytes, solve_bundle
 from poetc.planning.safe_points import waits
 from poetc.planning.saved import Offer, Saved
 from poetc.planning.smallest_ram import search_share_s
@@ -117,14 +117,14 @@ def _bundle(
             raise
         step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
         found = solve_bundle(problem, sizes, planner)
-    steps = [graphs[s.choices.micro_batches or 1] if graphs else step for s in found.solutions]
+    steps = [graphs[MicroBatches.option(s) or 1] if graphs else step for s in found.solutions]
     step = steps[0]
     plans = [(s.problem, s.schedule, s.plan) for s in found.solutions]
     predicted = inference.within_budget(
         steps[-1], graph, profile, *plans[-1], min(inference.LIMIT_S, request.options.time_limit_s), progress
     )
     largest = found.solutions[0]
-    asked = problems.get(largest.choices.micro_batches or 1, problem)
+    asked = problems.get(MicroBatches.option(largest) or 1, problem)
     first = replace(asked, budget_bytes=largest.problem.budget_bytes)
     served = {s.problem.budget_bytes for s in found.solutions}
     notes = [
@@ -222,7 +222,7 @@ def _encoded(
     progress(f"encodings of saved tensors for {budget_bytes} bytes")
     planner = request.planner(request.options.time_limit_s, progress, offers=offers)
     found = planner.solve(replace(problem, budget_bytes=budget_bytes))
-    choice = found.choices.saved or ()
+    choice = Saved.option(found) or ()
     return made(step, choice), Saved(offers).fix(problem, choice), summary_of_encodings(step, found)
 
 

@@ -12,7 +12,7 @@ from poetc.errors import UsageError
 from poetc.graph import TrainingGraph
 from poetc.ops.encoding import FORMATS
 from poetc.planning import Solution
-from poetc.planning.saved import Encodings, Offer, Tensor
+from poetc.planning.saved import Encodings, Offer, Saved, Tensor
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.scheduling.problem import Paging, Problem
 from poetc.training import PRECISIONS, TrainingOptions
@@ -98,7 +98,7 @@ def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str,
     """
     if step is None:
         return []
-    found, choice = encodings_of(step), solution.choices.saved
+    found, choice = encodings_of(step), Saved.option(solution)
     by_name = {op.name: op.energy_pj for op in solution.problem.operators}
     spent_pj: dict[str, int] = {}
     for op in made(step, choice).operators if choice else ():

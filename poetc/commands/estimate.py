@@ -39,6 +39,7 @@ from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
 from poetc.planning import Planner, Solution, ram_bytes
 from poetc.planning.inference import alone_problem
+from poetc.planning.saved import Saved
 from poetc.planning.streaming import Streaming
 from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack, verify, verify_parts
 
@@ -200,7 +201,7 @@ def _budget(
 
 def solution_step(step: TrainingGraph, solution: Solution) -> TrainingGraph:
     """The step with the encodings of saved tensors that the solution chose; that of `analyze` where operands stream."""
-    step = made(step, solution.choices.saved)
+    step = made(step, Saved.option(solution))
     return passes.for_small_ram(step, 0) if _streams(solution) else step
 
 
@@ -224,7 +225,7 @@ class _AtEnd:
     def trace(self, solution: Solution) -> Trace:
         """Time and energy of the schedule there."""
         step = solution_step(self.known.step, solution)
-        there = self._problem(step) if solution.choices.saved or _streams(solution) else self.exact
+        there = self._problem(step) if Saved.option(solution) or _streams(solution) else self.exact
         if _streams(solution):
             of_profile = Streaming(streams_of(step, profile=self.known.profile))
             whole = build_problem(step, self.known.profile, budget_bytes=0)

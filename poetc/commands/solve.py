@@ -44,7 +44,7 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
 from poetc.output_directory import digest
-from poetc.planning import ENGINE, RamSearch, Solution, inference, ram_bytes, solve_curve
+from poetc.planning import ENGINE, BestUpdates, MicroBatches, RamSearch, Solution, inference, ram_bytes, solve_curve
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.pieces import longest_piece
@@ -217,7 +217,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         smallest_ram=search,
         search_s=search_s,
         graph=graph,
-        step=None if step is None else encodings.made(step, solution.choices.saved),
+        step=None if step is None else encodings.made(step, Saved.option(solution)),
         profile=profile,
         exact=step,
     )
@@ -265,12 +265,12 @@ def _offers_of_ways(
 
 def _in_way(problem: Problem, ways: Problems, solution: Solution) -> Problem:
     """`problem` in the way that the solution chose."""
-    return Ways([ways]).fix(problem, solution.choices.threads or ALONE) if ways else problem
+    return Ways([ways]).fix(problem, Ways.option(solution) or ALONE) if ways else problem
 
 
 def _encoded(offers: Sequence[Offer], problem: Problem, solution: Solution) -> Problem:
     """`problem` with the encodings that the solution chose, and its other choices open."""
-    return Saved(offers).fix(problem, solution.choices.saved or ())
+    return Saved(offers).fix(problem, Saved.option(solution) or ())
 
 
 def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
@@ -297,7 +297,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         streams=streams_of(*graphs.values(), profile=profile),
     )
     solution = planner.solve(next(iter(problems.values())))
-    count = solution.choices.micro_batches
+    count = MicroBatches.option(solution)
     assert count is not None
     require_offsets(request, problems[count], graphs[count])
     return _Answer(
@@ -307,7 +307,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         smallest_ram=planner.inner.search_ram(problems[count], search_s, stop_at),
         search_s=search_s,
         graph=graph,
-        step=encodings.made(graphs[count], solution.choices.saved),
+        step=encodings.made(graphs[count], Saved.option(solution)),
         profile=profile,
         exact=graphs[count],
         notes=notes,
@@ -318,7 +318,7 @@ def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _A
     """With the updates of the most importance."""
     search_s = search_share_s(request.options.time_limit_s)
     choice, solution = best(request, request.options.time_limit_s - search_s, progress)
-    updates = solution.choices.updates
+    updates = BestUpdates.option(solution)
     assert updates is not None
     chosen = choice.request_of(updates)
     step, asked = choice.step(updates)
@@ -481,7 +481,7 @@ def summary_of(
         "source": _source(request),
         "device": problem.device,
         "micro_batches": step.options["micro_batches"] if step else 1,
-        "threads": solution.choices.threads or 1,
+        "threads": Ways.option(solution) or 1,
         "one_core_of": _unused_cores(solution, profile),
         **_worth(solution),
         "notes": [
@@ -535,7 +535,7 @@ def _source(request: SolveRequest) -> dict[str, Any] | None:
 
 def _worth(solution: Solution) -> dict[str, Any]:
     """The importance of the updates, and their names; None where they were not chosen."""
-    worth, updates = solution.worth, solution.choices.updates
+    worth, updates = solution.worth, BestUpdates.option(solution)
     if worth is None or updates is None:
         return dict.fromkeys(("updates", "importance", "importance_bound", "importance_total", "cost_bound"))
     train, lora = updates.options()

@@ -13,7 +13,7 @@ from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, SmallestRam
-from poetc.planning.solution import Choices, Solution, Tried, Worth
+from poetc.planning.solution import Solution, Tried, Worth
 from poetc.planning.state import STATES, StatePlacement
 from poetc.planning.switching import Switching
 from poetc.planning.updates import BestUpdates, Goal, Step
@@ -24,7 +24,6 @@ __all__ = [
     "BestUpdates",
     "Bundle",
     "Candidate",
-    "Choices",
     "Goal",
     "Importance",
     "Kernels",

@@ -17,7 +17,7 @@ from poetc.scheduling.schedule import Status
 
 
 class Alternatives(Reduction[ChoiceT]):
-    """A choice whose options have no common relaxation.
+    """A choice whose options have other operators, so that no problem is a relaxation of all.
 
     `first_round`: the share of the time limit for all options together; the rest is for the best of them. `patience`:
     times its share, on the clock, that an option gets.
@@ -26,16 +26,9 @@ class Alternatives(Reduction[ChoiceT]):
     first_round: ClassVar[float]
     patience: ClassVar[float] = ALTERNATIVES.patience
 
-    def relax(self, problem: Problem) -> None:
-        """Options have other operators: no problem is a relaxation of all."""
-
     @abstractmethod
     def option_words(self, choice: ChoiceT) -> str:
         """The option for a line of progress."""
-
-    @abstractmethod
-    def option_of(self, solution: Solution) -> ChoiceT:
-        """The option that a restored solution has."""
 
     def after(self, problem: Problem, best: Solution) -> Iterable[ChoiceT]:
         """More options, that the best solution of the first round suggests."""
@@ -143,7 +136,7 @@ class _Comparison:
 
     def _again(self, best: Solution) -> Solution:
         """The best option with more time: the better schedule and the better bound of both."""
-        choice = self.reduction.option_of(best)
+        choice = self.reduction.option(best)
         self.planner.progress(f"{self.reduction.option_words(choice)} again")
         try:
             again = self._solved(choice, time_limit_s=self.planner.left_s)

@@ -9,16 +9,16 @@ recomputation in the cheap banks, or more use of the dear ones.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 from poetc import solvers
+from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import silent
 from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import BANK
-from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.planning.solution import Solution, cost_of_computing_once, everything
 from poetc.scheduling import (
     MemoryPlan,
     Move,
@@ -29,10 +29,11 @@ from poetc.scheduling import (
     ScheduleError,
     pack,
     trace_of,
+    verify,
     without_moves,
 )
 from poetc.scheduling.schedule import Proof, Status
-from poetc.scheduling.scope import ANY, EVERYTHING, Scope
+from poetc.scheduling.scope import ANY
 from poetc.solvers.banks import Placed, place_in_banks, placement_bound, relaxed, unplaceable
 
 ONCE = "every operator once"
@@ -41,9 +42,11 @@ BankChoice = tuple[int, ...]  # the bank in which each tensor arrives
 
 
 class Banks(Reduction[BankChoice]):
-    """Where each tensor lies. Every option gives the same bits."""
+    """Where each tensor lies. Every option gives the same bits. Banks are chosen for a schedule, not before it."""
 
     name = "banks"
+    scoped = True
+    noun = "banks of RAM"
 
     def is_open(self, problem: Problem) -> bool:
         return bool(problem.banks)
@@ -51,35 +54,30 @@ class Banks(Reduction[BankChoice]):
     def relax(self, problem: Problem) -> Problem:
         return relaxed(problem)
 
-    def frugal(self, problem: Problem) -> Problem:
+    def usual(self, problem: Problem) -> Problem:
         """RAM does not depend on the banks, but for tensors that straddle none."""
         return relaxed(problem)
-
-    def usual(self, problem: Problem) -> Problem:
-        return relaxed(problem)
-
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[BankChoice]:
-        """Banks are chosen for a schedule, not before it."""
-        del problem, found
-        yield from ()
 
     def fix(self, problem: Problem, choice: BankChoice) -> Problem:
         del choice
         return relaxed(problem)
 
-    def chosen(self, problem: Problem, solved: Problem) -> None:
-        """The schedule names the banks; problems do not."""
-
-    def restore(self, problem: Problem, choice: BankChoice, solution: Solution) -> Solution:
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        problem = solution.problem
         if not problem.banks:
-            return solution
-        return solution.with_choice(replace(solution.proof.scope, banks=choice), banks=choice)
-
-    def scope(self, solution: Solution) -> Scope:
-        return replace(solution.proof.scope, banks=ANY)
-
-    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
-        return inner.lower_bound_bytes(relaxed(problem))
+            return ""
+        trace = verify(problem, solution.schedule)
+        parts = [
+            f"{bank.name} {format_bytes(peak)} of {format_bytes(bank.budget_bytes)}"
+            for bank, peak in zip(problem.banks, trace.bank_peaks, strict=True)
+        ]
+        copies = sum(isinstance(s, Move) and s.bank is not None for s in solution.schedule.steps)
+        copied = f"; {format_count(copies, 'copy', 'copies')} between banks" if copies else ""
+        return (
+            f"banks of RAM: {', '.join(parts)}{copied}; their reads and writes cost {format_pj(trace.bank_pj)}"
+            f" and {format_ns(trace.bank_ns)} more than in the cheapest memory"
+        )
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if not problem.banks:
@@ -160,7 +158,7 @@ class _InBanks:
 
     def _take(self, plain: Solution) -> None:
         """Keep `plain` with banks, if it packs and is the cheapest so far."""
-        problem, schedule = self._with_choices(plain), plain.schedule
+        problem, schedule = self.planner.inner.fixed(self.problem, plain), plain.schedule
         if any(isinstance(s, Move) for s in schedule.steps):
             schedule = without_moves(plain.problem, schedule)
         pages = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
@@ -184,8 +182,8 @@ class _InBanks:
                     for k, (use, bank) in enumerate(zip(plan.banks, problem.banks, strict=True))
                 ]
                 if max(excess) <= 0:
-                    choices = replace(plain.choices, banks=placed.banks)
-                    self.best = Solution(problem=problem, schedule=found, plan=plan, choices=choices)
+                    placed_here = Solution(problem=problem, schedule=found, plan=plan, choices=plain.choices)
+                    self.best = placed_here.with_choice(Banks.name, placed.banks)
                     return
                 rooms = [room - max(0, over) for room, over in zip(rooms, excess, strict=True)]
                 if min(rooms) < 0:
@@ -215,23 +213,14 @@ class _InBanks:
         stop_at = max(self.planner.stop_at, time.monotonic() + 1.0)
         return found, pack(problem, found, stop_at=stop_at)
 
-    def _with_choices(self, plain: Solution) -> Problem:
-        """The problem with banks, and every other choice as `plain` has it."""
-        problem = self.problem
-        for reduction in self.planner.inner.reductions:
-            choice = getattr(plain.choices, reduction.name)
-            if choice is not None:
-                problem = reduction.fix(problem, choice)
-        return problem
-
     def _proven(self, best: Solution, proof: Proof) -> Solution:
         """`best` with the bound of the relaxation for all RAM."""
-        bound, scope, method = min(proof.bound, best.cost), replace(proof.scope, banks=ANY), proof.method
+        bound, scope, method = min(proof.bound, best.cost), proof.scope.with_choice(Banks.name, ANY), proof.method
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
-            bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), EVERYTHING, ONCE
+            bound, scope, method = min(cost_of_computing_once(self.relaxed), best.cost), everything(), ONCE
         competing = min(placement_bound(self.problem, time_limit_s=BANK.place_share * self.limit_s), best.cost)
         if competing > bound:
-            bound, scope, method = competing, EVERYTHING, WAITING
+            bound, scope, method = competing, everything(), WAITING
         status = Status.LIMIT
         if best.cost <= bound * (1 + solvers.ROUNDING):
             status = Status.OPTIMAL

@@ -16,10 +16,11 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.arena import ram_bytes
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
-from poetc.planning.order import Order
+from poetc.planning.order import in_order, with_own_order
 from poetc.planning.planner import Planner
 from poetc.planning.settings import BUNDLE
-from poetc.planning.solution import Choices, Solution
+from poetc.planning.solution import Solution
+from poetc.planning.state import StatePlacement
 from poetc.scheduling import (
     PageIn,
     PageOut,
@@ -40,7 +41,6 @@ WISHES = (
     0.25,
     0.0,
 )  # shares of the tensors, the largest first, for which a plan tries the smallest plan's offsets
-ORDER = Order()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,12 +78,11 @@ def solve_bundle(
         planner.progress(f"the plan for {budget} bytes")
         of_budget: list[Solution] = []
         for count, own in by_parts.items() if by_parts else [(None, problem)]:
-            leader = next((s for s in found if s.choices.micro_batches == count), None)
+            leader = next((s for s in found if MicroBatches.option(s) == count), None)
             part = planner.part(limit_s / len(by_parts or (None,)))
             following = _following(own, budget, smallest, found[-1], leader, part)
             if following is not None:
-                choices = replace(following.choices, micro_batches=count)
-                of_budget.append(replace(following, choices=choices))
+                of_budget.append(following.with_choice(MicroBatches.name, count))
         if of_budget:
             found.append(min(of_budget, key=lambda s: s.cost))
     return Bundle(solutions=tuple(reversed(found)))
@@ -97,11 +96,11 @@ def _following(
     `leader`: a plan of the same problem, whose order it has.
     """
     order = None if leader is None else first_executions(leader.schedule.steps)
-    state = frozenset(same_tensors(smallest.problem, problem, smallest.choices.state or ()).values())
+    state = frozenset(same_tensors(smallest.problem, problem, StatePlacement.option(smallest) or ()).values())
     placed = on_store(problem, state)
     # Without transfers in the smallest plan there is no page buffer in the layout that the plans share.
     paging = placed.paging if _pages(smallest.schedule) else Paging.NONE
-    asked = ORDER.fix(replace(placed, budget_bytes=budget, paging=paging), order)
+    asked = in_order(replace(placed, budget_bytes=budget, paging=paging), order)
     options = replace(planner.options, fixed_order=planner.options.fixed_order or order is not None)
     inner = replace(planner, options=options, reductions=tuple(r for r in planner.reductions if isinstance(r, Kernels)))
     target = budget
@@ -111,7 +110,7 @@ def _following(
             solved = inner.part(limit_s).solve(replace(asked, budget_bytes=target))
         except (InfeasibleError, LimitError):
             break
-        solution = ORDER.restore(placed, order, solved)
+        solution = with_own_order(order, solved)
         schedule = without_moves(solution.problem, solution.schedule)
         own = replace(solution.problem, budget_bytes=budget)
         plan = _packed_alike(own, schedule, smallest)
@@ -121,8 +120,9 @@ def _following(
                 break
             verify(own, schedule)
             verify_plan(own, schedule, plan)
-            choices = Choices(kernels=solution.choices.kernels, state=None if smallest.choices.state is None else state)
-            return replace(solution, problem=own, schedule=schedule, plan=plan, choices=choices)
+            solution = replace(solution, problem=own, schedule=schedule, plan=plan)
+            chosen = StatePlacement.option(smallest) is not None
+            return solution.with_choice(StatePlacement.name, state) if chosen else solution
         target -= excess * (2 + attempt) // 2
     return None
 

@@ -1,9 +1,12 @@
-"""The chain of reductions: every choice that `poetc solve` leaves open, in the order in which choices are made."""
+"""The chain of reductions: every choice that `poetc solve` leaves open, in the order in which choices are made.
+
+`KINDS` are its classes. Reports take from them the words for choices and scopes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from poetc.planning.banks import Banks
 from poetc.planning.kernels import Kernels
@@ -16,6 +19,18 @@ from poetc.planning.streaming import OfferOf, Streaming
 from poetc.planning.updates import BestUpdates
 from poetc.planning.ways import Problems, Ways
 from poetc.scheduling import Problem
+
+KINDS: Final[tuple[type[Reduction[Any]], ...]] = (
+    BestUpdates,
+    MicroBatches,
+    Ways,
+    Saved,
+    Streaming,
+    Banks,
+    Processors,
+    Kernels,
+    StatePlacement,
+)
 
 
 def reductions(

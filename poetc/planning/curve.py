@@ -15,10 +15,9 @@ from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.arena import ram_bytes
 from poetc.planning.planner import Planner
 from poetc.planning.settings import CURVE
-from poetc.planning.solution import Solution, bound_holds
+from poetc.planning.solution import Solution, bound_holds, everything
 from poetc.scheduling import Problem, ScheduleError, verify
 from poetc.scheduling.schedule import Schedule, Status
-from poetc.scheduling.scope import EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class _Curve:
             return None
         schedule = cheapest.solution.schedule
         cost = schedule.proof.objective
-        bound, scope, method = min(self.planner.least_cost(self.problem), cost), EVERYTHING, "every operator once"
+        bound, scope, method = min(self.planner.least_cost(self.problem), cost), everything(), "every operator once"
         for other in self.found:
             proof = other.solution.proof
             if other.budget_bytes >= budget and bound < proof.bound and bound_holds(other.solution, cheapest.solution):

@@ -15,14 +15,15 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.devices import format_ns
+from poetc.devices.units import format_bytes, format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.arena import packed, ram_bytes
-from poetc.planning.order import Order
+from poetc.planning.order import in_order, with_own_order
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import KERNEL
 from poetc.planning.smallest_ram import RamSearch, search_share_s
-from poetc.planning.solution import Solution, bound_holds, cost_of_computing_once
+from poetc.planning.solution import NAMED, Solution, bound_holds, cost_of_computing_once, everything
 from poetc.scheduling import (
     Compute,
     OperatorSpec,
@@ -34,16 +35,17 @@ from poetc.scheduling import (
     without_moves,
 )
 from poetc.scheduling.schedule import Status, first_executions
-from poetc.scheduling.scope import ANY, EVERYTHING, Scope
+from poetc.scheduling.scope import ANY, Option
 
 Kernel = tuple[int, ...]  # the number of each operator's kernel; 0 is the fastest
-ORDER = Order()
 
 
 class Kernels(Reduction[Kernel]):
     """Kernels that give the same results, with less workspace and in more time."""
 
     name = "kernels"
+    scoped = True
+    noun = "kernels"
 
     def is_open(self, problem: Problem) -> bool:
         return any(op.low_workspace for op in problem.operators)
@@ -78,22 +80,27 @@ class Kernels(Reduction[Kernel]):
     def chosen(self, problem: Problem, solved: Problem) -> Kernel:
         return kernels_of(problem, solved)
 
-    def restore(self, problem: Problem, choice: Kernel, solution: Solution) -> Solution:
-        """A bound of no more than computing once holds for any kernels."""
-        trivial = solution.proof.bound <= cost_of_computing_once(solution.problem)
-        scope = replace(solution.proof.scope, kernels=ANY if trivial else choice)
-        return solution.with_choice(scope, kernels=choice)
-
-    def scope(self, solution: Solution) -> Scope:
-        return replace(solution.proof.scope, kernels=ANY)
-
     def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
         """With the fastest kernels of `problem` that the schedule has room for."""
         found = _with_faster_kernels(problem, solution, stop_at)
-        return found.with_choice(found.proof.scope, kernels=kernels_of(problem, found.problem))
+        return found.with_choice(self.name, kernels_of(problem, found.problem))
 
-    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
-        return inner.lower_bound_bytes(self.relax(problem))
+    @classmethod
+    def scope_words(cls, option: Option) -> str:
+        return super().scope_words(option) if option is ANY or any(option) else "the fastest kernels"
+
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        found = sorted(low_workspace_operators(asked, solution.problem), key=lambda o: o[0].workspace_bytes - o[1])
+        if not found:
+            return ""
+        shown = [f"{op.name} ({format_bytes(b)} -> {format_bytes(op.workspace_bytes)})" for op, b in found[:NAMED]]
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        operators = format_count(len(found), "operator")
+        return (
+            f"{operators} in kernels with less workspace than the fastest, as RAM is short (the same results): "
+            f"{', '.join(shown)}{more}"
+        )
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         quick, inner = fastest(problem), planner.inner
@@ -178,7 +185,7 @@ class _OpenKernels:
         if isinstance(error, InfeasibleError):
             raise error
         if first is not None:
-            first = first.with_proof(replace(first.proof, scope=self.reduction.scope(first)))
+            first = first.with_scope(self.reduction.scope(first))
         best = None if first is None else self._realised(first)
         for choice in self.reduction.propose(problem, best):
             if best is not None and first is not None and self._closed(first, best):
@@ -225,8 +232,8 @@ class _OpenKernels:
     ) -> tuple[Solution | None, InfeasibleError | LimitError | None]:
         """Under the order of `first`, about which its bound is."""
         order = None if first is None else first_executions(first.schedule.steps)
-        found, error = self._solved(ORDER.fix(problem, order), limit_s, to_beat, first is not None)
-        return None if found is None else ORDER.restore(problem, order, found), error
+        found, error = self._solved(in_order(problem, order), limit_s, to_beat, first is not None)
+        return None if found is None else with_own_order(order, found), error
 
     def _realised(self, solution: Solution) -> Solution | None:
         """With the fastest kernels that it has room for; None if that is too late."""
@@ -244,7 +251,7 @@ class _OpenKernels:
     def _with_proof(self, first: Solution | None, best: Solution) -> Solution:
         """With the bound that holds whatever kernels run."""
         own, once = best.proof, cost_of_computing_once(self.problem)
-        bound, scope, status = min(once, own.objective), EVERYTHING, Status.FEASIBLE
+        bound, scope, status = min(once, own.objective), everything(), Status.FEASIBLE
         if first is None or Status.LIMIT in (first.proof.status, own.status):
             status = Status.LIMIT
         if first is not None and bound_holds(first, best) and first.proof.bound > bound:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+from poetc.devices.units import format_cost
 from poetc.planning.alternatives import Alternatives
 from poetc.planning.planner import Planner
 from poetc.planning.solution import Solution, Tried, cost_of_computing_once
 from poetc.scheduling import Problem, keep_all_peak_bytes
-from poetc.scheduling.scope import Scope
 
 
 class MicroBatches(Alternatives[int]):
@@ -46,21 +47,22 @@ class MicroBatches(Alternatives[int]):
     def fix(self, problem: Problem, choice: int) -> Problem:
         return self.problems[choice]
 
-    def chosen(self, problem: Problem, solved: Problem) -> None:
-        """A problem does not show how many parts its batch has."""
-
-    def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
-        return solution.with_choice(solution.proof.scope, micro_batches=choice)
-
-    def scope(self, solution: Solution) -> Scope:
-        return solution.proof.scope
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        tried = solution.tried
+        if not tried:
+            return ""
+        if len(tried) == 1 and tried[0].count == 1:
+            why = "batch-norm needs it whole, it fits as it is, or it has no divisor"
+            return f"micro-batches: the batch is not split ({why})"
+        show = functools.partial(format_cost, asked.objective)
+        parts = (
+            f"{t.count}: {t.outcome}" if t.cost is None else f"{t.count}: {show(t.cost)} ({t.outcome})" for t in tried
+        )
+        return f"micro-batches tried: {'; '.join(parts)}"
 
     def option_words(self, choice: int) -> str:
         return f"{choice} micro-batches"
-
-    def option_of(self, solution: Solution) -> int:
-        assert solution.choices.micro_batches is not None
-        return solution.choices.micro_batches
 
     def record(self, choice: int, cost: int | None, least: int, outcome: str) -> None:
         self.tried[choice] = Tried(choice, cost, least, outcome)

@@ -2,7 +2,7 @@
 
 A `Planner` holds a chain of reductions with one clock, one account of counted work and one stream of events. The
 outermost reduction turns a problem with its choice open into problems in which the choice is made; the rest of the
-chain solves those. A new kind of choice begins with one subclass of `Reduction`; docs/DESIGN.md lists the other places.
+chain solves those. A new kind of choice is one subclass of `Reduction`, and its place in the chain.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from poetc import solvers
 from poetc.events import Progress, silent
@@ -20,10 +20,10 @@ from poetc.planning import plain
 from poetc.planning.progress import BestSoFar, progress_line
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
-from poetc.planning.solution import Choices, Solution, least_cost
+from poetc.planning.solution import SCOPED, Solution, least_cost
 from poetc.scheduling import Problem
 from poetc.scheduling.schedule import SolveOptions
-from poetc.scheduling.scope import Scope
+from poetc.scheduling.scope import ANY, Option, Scope
 from poetc.solvers import WarmStart
 
 ChoiceT = TypeVar("ChoiceT")
@@ -115,10 +115,10 @@ class Planner:
             frugal = reduction.frugal(frugal)
         return RamSearch(frugal, least_s, stop_at, self.lower_bound_bytes(problem))
 
-    def fixed(self, problem: Problem, choices: Choices) -> Problem:
-        """`problem` with those of `choices` made that are made here."""
+    def fixed(self, problem: Problem, solution: Solution) -> Problem:
+        """`problem` with those choices of `solution` made that are made here."""
         for reduction in self.reductions:
-            choice = getattr(choices, reduction.name) if reduction.name else None
+            choice = reduction.option(solution)
             if choice is not None:
                 problem = reduction.fix(problem, choice)
         return problem
@@ -131,7 +131,7 @@ class Planner:
         for reduction in self.reductions:
             choice = reduction.chosen(problem, solution.problem)
             if choice is not None:
-                solution = solution.with_choice(solution.proof.scope, **{reduction.name: choice})
+                solution = solution.with_choice(reduction.name, choice)
         return solution
 
     def least_ram_solution(self, problem: Problem, search: RamSearch) -> Solution:
@@ -139,7 +139,7 @@ class Planner:
         found = search.found
         assert found.schedule is not None and found.plan is not None
         schedule = plain.instead(search.problem, self.solver, plain.LEAST_RAM, found.schedule, None)
-        solution = Solution(problem=search.problem, schedule=schedule, plan=found.plan, choices=Choices())
+        solution = Solution(problem=search.problem, schedule=schedule, plan=found.plan)
         asked = [problem]
         for reduction in self.reductions[:-1]:
             asked.append(reduction.frugal(asked[-1]))
@@ -151,52 +151,28 @@ class Planner:
 class Reduction(ABC, Generic[ChoiceT]):
     """One kind of choice. `ChoiceT` is the type of one option.
 
-    `name`: the field of `Choices` that holds the option; empty where none does.
+    `name`: of the kind, in `Solution.choices`. `scoped`: a bound can hold for one option alone, so that its scope names
+    the option: numbers. `noun`: the kind, in sentences on scopes.
 
     `restore(problem, c, solution)` undoes `fix(problem, c)`: it turns a solution of the fixed problem into one of
     `problem`. A bound for `relax(problem)` holds for every option; `scope` says so.
     """
 
-    name: ClassVar[str] = ""
+    name: ClassVar[str]
+    scoped: ClassVar[bool] = False
+    noun: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if cls.scoped:
+            SCOPED.add(cls.name)
 
     @abstractmethod
     def is_open(self, problem: Problem) -> bool:
         """Whether `problem` leaves this choice, and another option than the usual one may be of use."""
 
     @abstractmethod
-    def relax(self, problem: Problem) -> Problem | None:
-        """A problem without the choice in which no option costs more or needs more RAM than in `problem`.
-
-        None where no plain problem does that: `solve` then has a relaxation of its own.
-        """
-
-    @abstractmethod
-    def frugal(self, problem: Problem) -> Problem:
-        """A problem with the choice made as the least RAM probably needs it."""
-
-    @abstractmethod
-    def usual(self, problem: Problem) -> Problem:
-        """A problem with the choice made for solvers that leave none open."""
-
-    @abstractmethod
-    def propose(self, problem: Problem, found: Solution | None) -> Iterator[ChoiceT]:
-        """Options that are worth solving for, best first. `found`: the cheapest solution so far."""
-
-    @abstractmethod
     def fix(self, problem: Problem, choice: ChoiceT) -> Problem:
         """The problem with the choice made."""
-
-    @abstractmethod
-    def chosen(self, problem: Problem, solved: Problem) -> ChoiceT | None:
-        """`fix` backwards: the option that `solved` has; None if it shows none. Raises ScheduleError if none fits."""
-
-    @abstractmethod
-    def restore(self, problem: Problem, choice: ChoiceT, solution: Solution) -> Solution:
-        """`solution` of `fix(problem, choice)` as one of `problem`; its bound is for this option alone."""
-
-    @abstractmethod
-    def scope(self, solution: Solution) -> Scope:
-        """The scope of a bound of `relax(problem)` that came with `solution`: any option."""
 
     @abstractmethod
     def solve(self, problem: Problem, planner: Planner) -> Solution:
@@ -204,6 +180,53 @@ class Reduction(ABC, Generic[ChoiceT]):
 
         Raises InfeasibleError with a proof, LimitError without.
         """
+
+    @classmethod
+    def option(cls, solution: Solution) -> ChoiceT | None:
+        """The option of a solution; None where there was nothing to choose."""
+        return solution.choices.get(cls.name)
+
+    def relax(self, problem: Problem) -> Problem | None:
+        """A problem without the choice in which no option costs more or needs more RAM than in `problem`.
+
+        None where no plain problem does that: `solve` then has a relaxation of its own.
+        """
+        del problem
+        return None
+
+    def usual(self, problem: Problem) -> Problem:
+        """A problem with the choice made for solvers that leave none open."""
+        return problem
+
+    def frugal(self, problem: Problem) -> Problem:
+        """A problem with the choice made as the least RAM probably needs it."""
+        return self.usual(problem)
+
+    def propose(self, problem: Problem, found: Solution | None) -> Iterator[ChoiceT]:
+        """Options that are worth solving for, best first. `found`: the cheapest solution so far."""
+        del problem, found
+        yield from ()
+
+    def chosen(self, problem: Problem, solved: Problem) -> ChoiceT | None:
+        """`fix` backwards: the option that `solved` has; None if it shows none. Raises ScheduleError if none fits."""
+        del problem, solved
+        return None
+
+    def restore(self, problem: Problem, choice: ChoiceT, solution: Solution) -> Solution:
+        """`solution` of `fix(problem, choice)` as one of `problem`.
+
+        Its bound is for this option alone, if options have scopes. One of no more than computing once holds for any.
+        """
+        if self.scoped:
+            trivial = solution.proof.bound <= least_cost(problem)
+            option = ANY if trivial else cast(Iterable[int], choice)
+            solution = solution.with_scope(solution.proof.scope.with_choice(self.name, option))
+        return solution.with_choice(self.name, choice)
+
+    def scope(self, solution: Solution) -> Scope:
+        """The scope of a bound of `relax(problem)` that came with `solution`: any option."""
+        scope = solution.proof.scope
+        return scope.with_choice(self.name, ANY) if self.scoped else scope
 
     def realise(self, problem: Problem, solution: Solution, stop_at: float = -math.inf) -> Solution:
         """`solution` of a relaxed or frugal problem with options that `problem` has. The same by default."""
@@ -214,6 +237,18 @@ class Reduction(ABC, Generic[ChoiceT]):
         """No schedule costs less, whatever this choice is: every operator once."""
         return least_cost(problem)
 
-    @abstractmethod
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         """No schedule needs less RAM, whatever is chosen. `inner`: the planner for the fixed problem."""
+        relaxed = self.relax(problem)
+        return inner.lower_bound_bytes(problem if relaxed is None else relaxed)
+
+    @classmethod
+    def scope_words(cls, option: Option) -> str:
+        """The option in a sentence on the scope of a bound."""
+        return f"any {cls.noun}" if option is ANY else f"these {cls.noun}"
+
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        """The choice for `asked` in a sentence for reports; "" where there is nothing to say."""
+        del asked, solution
+        return ""

@@ -15,11 +15,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from poetc import solvers
+from poetc.devices.units import format_count, format_ns
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.planning.arena import ram_bytes
+from poetc.planning.kernels import Kernels
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
-from poetc.planning.solution import Solution
+from poetc.planning.solution import Solution, everything
 from poetc.scheduling import (
     Compute,
     Move,
@@ -32,11 +34,12 @@ from poetc.scheduling import (
     keep_all_actions,
     keep_all_peak_bytes,
     pack,
+    verify,
     verify_parts,
     without_moves,
 )
 from poetc.scheduling.schedule import Proof, SolveOptions, Status
-from poetc.scheduling.scope import ANY, EVERYTHING, Repetition, Scope
+from poetc.scheduling.scope import ANY, Option, Repetition, Scope
 from poetc.solvers.processors import (
     Placement,
     Relaxed,
@@ -73,6 +76,8 @@ class Processors(Reduction[Placement]):
     """Where each operator runs. Every option gives the same bits."""
 
     name = "processors"
+    scoped = True
+    noun = "processors"
 
     def is_open(self, problem: Problem) -> bool:
         return bool(problem.processors)
@@ -80,11 +85,8 @@ class Processors(Reduction[Placement]):
     def relax(self, problem: Problem) -> Problem | None:
         return relaxed(problem).problem if problem.processors else problem
 
-    def frugal(self, problem: Problem) -> Problem:
-        """On the main processor: RAM does not depend on the processor, but for workspaces side by side."""
-        return self.usual(problem)
-
     def usual(self, problem: Problem) -> Problem:
+        """On the main processor: RAM does not depend on the processor, but for workspaces side by side."""
         return self.fix(problem, (0,) * len(problem.operators))
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Placement]:
@@ -96,17 +98,23 @@ class Processors(Reduction[Placement]):
     def fix(self, problem: Problem, choice: Placement) -> Problem:
         return placed(problem, choice) if problem.processors else problem
 
-    def chosen(self, problem: Problem, solved: Problem) -> None:
-        """The schedule names the processors; problems do not."""
+    @classmethod
+    def scope_words(cls, option: Option) -> str:
+        return f"any {cls.noun}" if option is ANY else f"this placement on {cls.noun}"
 
-    def restore(self, problem: Problem, choice: Placement, solution: Solution) -> Solution:
-        """`solution`, one processor at a time, with its processors named; its bound is for this placement alone."""
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        problem = solution.problem
         if not problem.processors:
-            return solution
-        return solution.with_choice(replace(solution.proof.scope, processors=choice), processors=choice)
-
-    def scope(self, solution: Solution) -> Scope:
-        return replace(solution.proof.scope, processors=ANY)
+            return ""
+        trace, steps = verify(problem, solution.schedule), solution.schedule.steps
+        counts = Counter(step.processor for step in steps if isinstance(step, Compute))
+        parts = [
+            f"{p.name} {format_count(counts[k], 'operator')}, busy {format_ns(busy)}"
+            for k, (p, busy) in enumerate(zip(problem.processors, trace.busy_ns, strict=True))
+        ]
+        spent = f"{format_count(trace.hand_overs, 'hand-over')} in {format_ns(trace.time_ns)}"
+        return f"processors: {'; '.join(parts)}; {spent}"
 
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         return inner.lower_bound_bytes(self.usual(problem))
@@ -154,7 +162,7 @@ class _Side:
             same_steps = [choice]
             if best is None and keep_all_peak_bytes(problem) > problem.budget_bytes:
                 same_steps = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
-            made = planner.inner.fixed(problem, plain.choices)
+            made = planner.inner.fixed(problem, plain)
             found = self._cheapest(made, plain, same_steps)
             if found is None:
                 errors.append(LimitError("the steps do not fit beside each other"))
@@ -166,12 +174,12 @@ class _Side:
 
     def from_one(self, in_turn: Solution) -> Solution | None:
         """The steps of a schedule for one processor in one of the best placements; None if they fit in none."""
-        made = self.planner.fixed(self.problem, in_turn.choices)
+        made = self.planner.fixed(self.problem, in_turn)
         ranked = _ranked(made, self.planner.options, self.planner.stop_at)
         found = self._cheapest(made, in_turn, ranked[:PLACEMENTS])
         if found is None:
             return None
-        return found.with_proof(replace(found.proof, scope=replace(in_turn.proof.scope, processors=ANY)))
+        return found.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
 
     def _searched(self, best: Solution) -> Solution:
         """`best`, or a cheaper one, with the proof of exact search as far as that comes."""
@@ -180,9 +188,9 @@ class _Side:
             return best
         self.planner.progress("searching all placements and orders")
         nodes = int(0.5 * SEARCH_SHARE * self.planner.options.work_limit_s / NODE_S)
-        scope = replace(best.scope, order=ANY, processors=ANY)
-        if is_roomy(problem) and not any(best.choices.kernels or ()) and _fastest_are_cheapest(self.problem):
-            scope = EVERYTHING
+        scope = replace(best.scope.with_choice(Processors.name, ANY), order=ANY)
+        if is_roomy(problem) and not any(Kernels.option(best) or ()) and _fastest_are_cheapest(self.problem):
+            scope = everything()
         least: dict[Repetition, int] = {}
         for once in (True, False):
             # The limit of nodes ends it. It comes last, so that a slow machine may take all time that is left.
@@ -207,8 +215,9 @@ class _Side:
         if ram_bytes(problem, found.plan) > problem.budget_bytes:
             return None
         stated = replace(found.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], SEARCHED))
-        choices = replace(best.choices, processors=_placement(problem, found.schedule))
-        return replace(found.with_proof(stated), choices=choices)
+        return replace(found.with_proof(stated), choices=best.choices).with_choice(
+            Processors.name, _placement(problem, found.schedule)
+        )
 
     def _exact(self, best: Solution, scope: Scope, least: int) -> Solution:
         """With `least` as the bound."""
@@ -238,7 +247,7 @@ class _Side:
     def _simple(self) -> Proof:
         """The bound that holds for every schedule."""
         least, method = self.relaxed.least, "work and hand-overs divided among processors, critical path"
-        return Proof(status=Status.LIMIT, objective=least, bound=least, scope=EVERYTHING, method=method)
+        return Proof(status=Status.LIMIT, objective=least, bound=least, scope=everything(), method=method)
 
     def _plain(self, choice: Placement, part: Planner) -> Solution:
         """For a placement, with one processor at a time."""
@@ -257,7 +266,7 @@ class _Side:
                 break
             found = self._packed(problem, steps, placement, plain.proof)
             if found is not None and (best is None or found.cost < best.cost):
-                best = replace(found, choices=replace(plain.choices, processors=placement))
+                best = replace(found, choices=plain.choices).with_choice(Processors.name, placement)
         return best
 
     def _packed(self, problem: Problem, steps: tuple[Step, ...], choice: Placement, proof: Proof) -> Solution | None:
@@ -297,11 +306,12 @@ class _Side:
 
     def _proven(self, best: Solution, proof: Proof) -> Solution:
         found = best.proof.method.partition("; bound: ")[0]
-        if not replace(proof.scope, processors=ANY).choices_cover(best.scope):
-            proof = self._simple()  # that was about another order, or other kernels
+        scope = proof.scope.with_choice(Processors.name, ANY)
+        if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
+            proof = self._simple()
+            scope = proof.scope
         bound = min(proof.bound, best.cost)
         status = self._status(best.cost, bound)
-        scope = replace(proof.scope, processors=ANY)
         method = f"{found}; bound: {proof.method.rpartition('bound: ')[2]}"
         stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)
         return best.with_proof(stated)

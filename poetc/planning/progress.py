@@ -81,7 +81,7 @@ class BestSoFar:
         """Note the choices that the first problem of a budget leaves open."""
         key = _key(problem)
         if key not in self.choices:
-            self.choices[key] = frozenset(r.name or type(r).__name__ for r in reductions if r.is_open(problem))
+            self.choices[key] = frozenset(r.name for r in reductions if r.is_open(problem))
 
     def seen(
         self, problem: Problem, event: solvers.Event, *, is_real: bool = True, any_state: bool = False

@@ -16,9 +16,9 @@ from poetc.planning.alternatives import Alternatives
 from poetc.planning.kernels import KERNELS
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner
-from poetc.planning.solution import Solution, cost_of_computing_once, least_cost
+from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
-from poetc.scheduling.scope import ANY, Scope
+from poetc.scheduling.scope import Option
 
 Encodings = tuple[int, ...]  # the numbers of the encodings that are made, ascending
 
@@ -57,6 +57,8 @@ class Saved(Alternatives[Encodings]):
     """`offers`: one for each problem that can have encodings."""
 
     name = "saved"
+    scoped = True
+    noun = "encodings of saved tensors"
     first_round: ClassVar[float] = 0.3
 
     def __init__(self, offers: Sequence[Offer]) -> None:
@@ -67,10 +69,6 @@ class Saved(Alternatives[Encodings]):
 
     def frugal(self, problem: Problem) -> Problem:
         return self.fix(problem, self._frugal(problem))
-
-    def usual(self, problem: Problem) -> Problem:
-        """Without encodings."""
-        return problem
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Encodings]:
         """None at all, then the proposals by the cost of computing once."""
@@ -94,14 +92,6 @@ class Saved(Alternatives[Encodings]):
                 return choice
         raise ScheduleError(None, "its operators are of no encodings that the problem proposes")
 
-    def restore(self, problem: Problem, choice: Encodings, solution: Solution) -> Solution:
-        """A bound of no more than computing once without encodings holds for any encodings."""
-        trivial = solution.proof.bound <= least_cost(problem)
-        return solution.with_choice(replace(solution.proof.scope, saved=ANY if trivial else choice), saved=choice)
-
-    def scope(self, solution: Solution) -> Scope:
-        return replace(solution.proof.scope, saved=ANY)
-
     def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
         choice = self.chosen(problem, solution.problem)
         return solution if choice is None else self.restore(problem, choice, solution)
@@ -109,15 +99,15 @@ class Saved(Alternatives[Encodings]):
     def option_words(self, choice: Encodings) -> str:
         return f"{len(choice)} saved tensors encoded" if choice else "no saved tensor encoded"
 
-    def option_of(self, solution: Solution) -> Encodings:
-        assert solution.choices.saved is not None
-        return solution.choices.saved
+    @classmethod
+    def scope_words(cls, option: Option) -> str:
+        return super().scope_words(option) if option else f"no {cls.noun}"
 
     def after(self, problem: Problem, best: Solution) -> Iterator[Encodings]:
         """The best option without the encodings that its schedule does not need."""
-        offer = self._offer(problem)
-        if offer is not None and best.choices.saved:
-            yield _needed(offer, best.choices.saved, best)
+        offer, choice = self._offer(problem), self.option(best)
+        if offer is not None and choice:
+            yield _needed(offer, choice, best)
 
     def inner(self, problem: Problem, choice: Encodings, planner: Planner) -> Planner:
         """A search for the least RAM is about the most frugal option."""

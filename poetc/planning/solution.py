@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from poetc.scheduling import Problem
 from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, first_executions
-from poetc.scheduling.scope import Scope
+from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers.processors import relaxed
-from poetc.training import Updates
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """The choices, in the words of the problem that was asked; None where there was nothing to choose.
-
-    `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `state`: the tensors of state that
-    live on the store between steps. `micro_batches`: the number of parts of the batch. `updates`: the trained part of
-    each parameter. `saved`: the numbers of the encodings of saved tensors.
-    `threads`: those of each kernel, 1 where operators run side by side, 0 where the main processor runs them alone.
-    `processors`: the processor of each operator. `banks`: the bank in which each tensor arrives in RAM.
-    `streaming`: the streamed operators, as `poetc.planning.streaming` has them.
-    """
-
-    kernels: tuple[int, ...] | None = None
-    state: frozenset[int] | None = None
-    micro_batches: int | None = None
-    updates: Updates | None = None
-    saved: tuple[int, ...] | None = None
-    processors: tuple[int, ...] | None = None
-    banks: tuple[int, ...] | None = None
-    threads: int | None = None
-    streaming: tuple[int, ...] | None = None
+NAMED = 4  # operators or updates with their names, in a note
+SCOPED: set[str] = set()  # the kinds of choice for which a bound can hold for one option alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +38,7 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """One number of micro-batches, or of threads as `Choices` has it.
+    """One number of micro-batches, or one way of using the processors, as `poetc.planning.ways` numbers them.
 
     `cost`: of its schedule (None: none); `least`: no schedule of it costs less.
     """
@@ -72,6 +53,7 @@ class Tried:
 class Solution:
     """`problem` is plain: the one that was asked with `choices` made; `schedule` and `plan` are for it.
 
+    `choices`: options by kind, in the words of the problem that was asked. `Reduction.option` reads one.
     `placement_bound`: the bound for this placement of state alone, where a lower one for any placement is stated.
     `tried`: the numbers of micro-batches that were compared; `ways`: those of threads.
     `worth`: of the updates, where they were chosen.
@@ -80,7 +62,7 @@ class Solution:
     problem: Problem
     schedule: Schedule
     plan: MemoryPlan
-    choices: Choices = field(default_factory=Choices)
+    choices: Mapping[str, Any] = field(default_factory=dict)
     placement_bound: int | None = None
     tried: tuple[Tried, ...] = ()
     ways: tuple[Tried, ...] = ()
@@ -98,17 +80,25 @@ class Solution:
     @property
     def scope(self) -> Scope:
         """The scope that holds this solution's schedule and no other choices."""
-        kinds = {f.name for f in fields(Scope)}
-        made = {f.name: getattr(self.choices, f.name) for f in fields(Choices) if f.name in kinds}
-        return Scope(order=first_executions(self.schedule.steps), **made)
+        scope = Scope(order=first_executions(self.schedule.steps))
+        for name in SCOPED & self.choices.keys():
+            scope = scope.with_choice(name, self.choices[name])
+        return scope
 
     def with_proof(self, proof: Proof) -> Solution:
         return replace(self, schedule=replace(self.schedule, proof=proof))
 
-    def with_choice(self, scope: Scope, **made: object) -> Solution:
-        """With one more choice, and a proof whose scope says so."""
-        choices = replace(self.choices, **made)  # type: ignore[arg-type]
-        return replace(self.with_proof(replace(self.proof, scope=scope)), choices=choices)
+    def with_scope(self, scope: Scope) -> Solution:
+        return self.with_proof(replace(self.proof, scope=scope))
+
+    def with_choice(self, name: str, option: Any) -> Solution:
+        """With the option of one more kind of choice. The scope of the proof stays."""
+        return replace(self, choices={**self.choices, name: option})
+
+
+def everything() -> Scope:
+    """The scope of every schedule, whatever it chooses."""
+    return Scope(choices=tuple((name, ANY) for name in sorted(SCOPED)))
 
 
 def bound_holds(proven: Solution, solution: Solution) -> bool:

@@ -15,9 +15,10 @@ from typing import Literal, get_args
 
 from poetc import solvers
 from poetc.devices import format_bytes, format_ns
+from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.planning.arena import packed, ram_bytes
-from poetc.planning.order import Order, OrderOf
+from poetc.planning.order import Order, in_order, with_own_order
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import PLAIN, STATE
@@ -33,19 +34,20 @@ from poetc.scheduling import (
     unchanged_state,
 )
 from poetc.scheduling.schedule import Status
-from poetc.scheduling.scope import ANY, Scope
+from poetc.scheduling.scope import ANY, Option, Scope
 
 State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
 
 Placement = frozenset[int]  # the first versions of state tensors that live on the store
-ORDER = Order()
 
 
 class StatePlacement(Reduction[Placement]):
     """The place of each tensor of state between steps. `mode`: "auto" chooses; "ram" and "store" place all alike."""
 
     name = "state"
+    scoped = True
+    noun = "placement of state"
 
     def __init__(self, mode: str = "auto") -> None:
         if mode not in STATES:
@@ -60,9 +62,6 @@ class StatePlacement(Reduction[Placement]):
         budget_bytes = problem.budget_bytes
         return size >= STATE.worth_a_choice * budget_bytes or solvers.lower_bound_bytes(problem) > budget_bytes
 
-    def relax(self, problem: Problem) -> None:
-        """No plain problem is a relaxation: `solvers.PlacementSearch` has a model with all placements in it."""
-
     def frugal(self, problem: Problem) -> Problem:
         if self.mode == "store":
             return everything_on_store(problem)
@@ -73,8 +72,9 @@ class StatePlacement(Reduction[Placement]):
 
         `solvers.PlacementSearch` proposes those between.
         """
-        if found is not None and found.choices.state is not None:
-            yield found.choices.state
+        known = None if found is None else self.option(found)
+        if known is not None:
+            yield known
         yield everything(problem)
         yield unchanged_state(problem)
         yield frozenset()
@@ -87,21 +87,32 @@ class StatePlacement(Reduction[Placement]):
         return placement_of(problem, solved) if self.mode == "auto" else None
 
     def restore(self, problem: Problem, choice: Placement, solution: Solution) -> Solution:
-        """A bound of no more than computing once holds for any placement."""
-        scope = solution.proof.scope
-        if scope.state is None:
-            trivial = solution.proof.bound <= cost_of_computing_once(problem)
-            scope = replace(scope, state=ANY if trivial else choice)
-        return replace(solution.with_choice(scope, state=choice), problem=self.fix(problem, choice))
+        """A scope that names a placement, or any, stays."""
+        named = solution.proof.scope.choice(self.name) is not None
+        restored = solution.with_choice(self.name, choice) if named else super().restore(problem, choice, solution)
+        return replace(restored, problem=self.fix(problem, choice))
 
     def realise(self, problem: Problem, solution: Solution, stop_at: float = -math.inf) -> Solution:
         """With the placement that the solution's problem has."""
         if self.mode != "auto":
             return solution
-        return solution.with_choice(solution.proof.scope, state=placement_of(problem, solution.problem))
+        return solution.with_choice(self.name, placement_of(problem, solution.problem))
 
-    def scope(self, solution: Solution) -> Scope:
-        return replace(solution.proof.scope, state=ANY)
+    @classmethod
+    def scope_words(cls, option: Option) -> str:
+        return f"{'any' if option is ANY else 'this'} {cls.noun}"
+
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        problem, proof = solution.problem, solution.proof
+        stored = stored_state(problem)
+        size = sum(problem.tensors[chain[0]].size_bytes for chain in stored)
+        live = f"{format_count(len(stored), 'tensor')} ({size:,} bytes) {'lives' if len(stored) == 1 else 'live'}"
+        parts = [f"state: {live} on the store, the others in RAM"] if stored else []
+        if solution.placement_bound is not None and proof.objective > 0:
+            gap = max(0.0, (proof.objective - solution.placement_bound) / proof.objective)
+            parts.append(f"with this placement of state the gap is {gap:.3%}")
+        return "; ".join(parts)
 
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         if self.mode == "ram":
@@ -189,7 +200,7 @@ class _OpenPlacement:
     def __init__(self, reduction: StatePlacement, problem: Problem, planner: Planner) -> None:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.options, self.limit_s = planner.options, planner.options.time_limit_s
-        self.order: OrderOf = None
+        self.order: Order = None
         self.least_bytes = 0
 
     def solve(self) -> Solution:
@@ -205,7 +216,7 @@ class _OpenPlacement:
         self._at_once()
         if not self.options.fixed_order:
             self.order = self._best_order(planner.started + STATE.stop_share * self.limit_s / 2)
-        ordered = ORDER.fix(problem, self.order)
+        ordered = in_order(problem, self.order)
         search = solvers.PlacementSearch(
             ordered, self.options, planner.started + STATE.stop_share * self.limit_s, self._report
         )
@@ -243,7 +254,7 @@ class _OpenPlacement:
                 self._report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
                 break
 
-    def _best_order(self, stop_at: float) -> OrderOf:
+    def _best_order(self, stop_at: float) -> Order:
         """For the placement to come: an order good for all state on the store need not be for all of it in RAM."""
         problem, options = self.problem, self.options
         work = solvers.Work(STATE.order_share * options.work_limit_s, stop_at)
@@ -287,10 +298,10 @@ class _OpenPlacement:
         """`solved`, or a cheaper one with another placement, with the bound for any."""
         on, solution = self._cheaper_that_packs(search, ordered, on, solved)
         if solution is solved and not on and solution.proof.bound >= search.bound:
-            return ORDER.restore(self.problem, self.order, solution)
+            return with_own_order(self.order, solution)
         solution, is_complete = self._other_placements(search, ordered, solution)
         solution = self._for_any_placement(solution, math.ceil(search.bound), is_complete)
-        return ORDER.restore(self.problem, self.order, solution)
+        return with_own_order(self.order, solution)
 
     def _cheaper_that_packs(
         self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution
@@ -356,7 +367,7 @@ class _OpenPlacement:
         proven = replace(
             own,
             bound=min(bound, own.objective),
-            scope=Scope(order=tuple(range(len(self.problem.operators))), state=ANY),
+            scope=Scope(order=tuple(range(len(self.problem.operators)))).with_choice("state", ANY),
             method=f"{own.method.partition('; bound: ')[0]}; bound: placement of state left open",
         )
         status = Status.FEASIBLE if is_complete and own.status is not Status.LIMIT else Status.LIMIT

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from poetc.devices.streaming import Streaming as Offer
 from poetc.devices.streaming import streamed_problem
@@ -21,7 +20,7 @@ from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import OperatorSpec, Problem, ScheduleError
-from poetc.scheduling.scope import ANY, Scope
+from poetc.scheduling.scope import Option
 
 # For each streamed operator: its index, the number of its alternative, how many tensors it streams, and these.
 # Nothing: ().
@@ -31,9 +30,15 @@ OfferOf = Callable[[Problem], Offer | None]
 
 
 class Streaming(Reduction[Streams]):
-    """`offers`: make the alternatives of the operators of a problem, or None for a problem that is not theirs."""
+    """`offers`: make the alternatives of the operators of a problem, or None for a problem that is not theirs.
+
+    Alternatives stream other tensors: no plain problem is a relaxation of all. The frugal problem has no streams, since
+    `solve` looks for the floor with them where the one without is too high.
+    """
 
     name = "streaming"
+    scoped = True
+    noun = "streamed operands"
 
     def __init__(self, offers: Sequence[OfferOf] = ()) -> None:
         self.offers = tuple(offers)
@@ -42,16 +47,6 @@ class Streaming(Reduction[Streams]):
     def is_open(self, problem: Problem) -> bool:
         offer = self._offer(problem)
         return offer is not None and offer.is_possible
-
-    def relax(self, problem: Problem) -> None:
-        """Alternatives stream other tensors: no plain problem is a relaxation of all."""
-
-    def frugal(self, problem: Problem) -> Problem:
-        """Without streams: `solve` looks for the floor with them where the one without is too high."""
-        return problem
-
-    def usual(self, problem: Problem) -> Problem:
-        return problem
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Streams]:
         """By smaller and smaller limits of an operator's operands."""
@@ -78,17 +73,9 @@ class Streaming(Reduction[Streams]):
             raise ScheduleError(None, "it streams operands, which the problem does not offer")
         return _streams(offer, streamed)
 
-    def restore(self, problem: Problem, choice: Streams, solution: Solution) -> Solution:
-        """A bound of no more than computing once holds whatever is streamed."""
-        trivial = solution.proof.bound <= cost_of_computing_once(problem)
-        scope = replace(solution.proof.scope, streaming=ANY if trivial else choice)
-        return solution.with_choice(scope, streaming=choice)
-
-    def scope(self, solution: Solution) -> Scope:
-        return replace(solution.proof.scope, streaming=ANY)
-
-    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
-        return inner.lower_bound_bytes(problem)
+    @classmethod
+    def scope_words(cls, option: Option) -> str:
+        return super().scope_words(option) if option else f"no {cls.noun}"
 
     def floor(self, problem: Problem, inner: Planner) -> tuple[Problem, int]:
         """The problem that streams all it can in the smallest blocks, and a bound on the RAM of its schedules."""

@@ -17,20 +17,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.devices.units import format_cost
 from poetc.errors import InfeasibleError, LimitError, UsageError
-from poetc.planning.importance import Importance
+from poetc.planning.importance import Importance, update_text
 from poetc.planning.kernels import Kernels
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import UPDATES
-from poetc.planning.solution import Solution, Worth, cost_of_computing_once
+from poetc.planning.solution import NAMED, Solution, Worth, cost_of_computing_once
 from poetc.planning.update_sets import Chosen, Found, Option, Piece, SetModel
 from poetc.scheduling import Objective, Paging, Problem, keep_all_peak_bytes, verify
-from poetc.scheduling.scope import Scope
 from poetc.training import Updates
 
 # A fusion takes these into the operator before them, in some sets and not in others: they count nothing.
 ABSORBED = {("Sgd", "update"), ("Add", "backward")}
 _SUFFIX = re.compile(r"(\.frozen)?(\.\d+)?$")  # of a layer beside its adapter; of a name that was in use
+ROUNDED = 1e-5  # a relative gap of less is rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,9 @@ class BestUpdates(Reduction[Updates]):
     def is_open(self, problem: Problem) -> bool:
         return len(self.importance.candidates) > 1
 
-    def relax(self, problem: Problem) -> None:
-        """Training steps with other updates have other operators: no problem is a relaxation of all."""
-
-    def frugal(self, problem: Problem) -> Problem:
+    def usual(self, problem: Problem) -> Problem:
         """The update alone that needs the least RAM to keep everything."""
         return min((self.step(single).problem for single in self.singles), key=keep_all_peak_bytes)
-
-    def usual(self, problem: Problem) -> Problem:
-        return self.frugal(problem)
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Updates]:
         """Single updates, the most important first; the search proposes sets."""
@@ -105,14 +100,25 @@ class BestUpdates(Reduction[Updates]):
     def fix(self, problem: Problem, choice: Updates) -> Problem:
         return self.build(choice).problem
 
-    def chosen(self, problem: Problem, solved: Problem) -> None:
-        """A problem does not show its updates."""
-
-    def restore(self, problem: Problem, choice: Updates, solution: Solution) -> Solution:
-        return solution.with_choice(solution.proof.scope, updates=choice)
-
-    def scope(self, solution: Solution) -> Scope:
-        return solution.proof.scope
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        """The updates that `--train best` chose, and the bound on all sets; "" where nothing was chosen."""
+        worth, updates = solution.worth, cls.option(solution)
+        if worth is None or updates is None:
+            return ""
+        names = [f"{name} {update_text(update)}" for name, update in updates]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        bound = f"no set of updates has more than {worth.bound / worth.total:.1%}"
+        if worth.least is not None and worth.cost_bound is not None:
+            shown = format_cost(solution.problem.objective, worth.cost_bound)
+            bound = f"no set of {worth.least / worth.total:.1%} takes less than {shown}"
+        elif worth.gap < ROUNDED:
+            bound = "which no set of updates exceeds"
+        have = "update has" if len(names) == 1 else "updates have"
+        return (
+            f"--train best: {len(names)} {have} {worth.value / worth.total:.1%} of all importance"
+            f" ({bound} without encodings of saved tensors): {', '.join(names[:NAMED])}{more}"
+        )
 
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         return min(inner.lower_bound_bytes(self.step(single).problem) for single in self.singles)

@@ -6,21 +6,25 @@ to no time, and its bound is carried over to their prices. A way that cannot be 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from poetc import solvers
+from poetc.devices.units import format_cost
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several
 from poetc.planning.repricing import carried_bound
+from poetc.planning.saved import Saved
 from poetc.planning.settings import WAYS
 from poetc.planning.solution import Solution, Tried, least_cost
+from poetc.planning.streaming import Streaming
 from poetc.scheduling import PlanError, Problem, ScheduleError, verify_parts, verify_plan
 from poetc.scheduling.schedule import Status
-from poetc.scheduling.scope import ANY, Repetition, Scope
+from poetc.scheduling.scope import Scope
 from poetc.solvers.processors import above_idle, relaxed
 
 ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
@@ -37,7 +41,10 @@ def way_words(way: int) -> str:
 
 
 class Ways(Reduction[int]):
-    """`sets`: an entry for each problem that has the choice, which is the one of the main processor alone."""
+    """`sets`: an entry for each problem that has the choice, which is the one of the main processor alone.
+
+    Ways have other prices: no problem is a relaxation of all. A problem does not show the threads of its kernels.
+    """
 
     name = "threads"
 
@@ -49,9 +56,6 @@ class Ways(Reduction[int]):
 
     def is_open(self, problem: Problem) -> bool:
         return bool(self._set(problem))
-
-    def relax(self, problem: Problem) -> None:
-        """Ways have other prices: no problem is a relaxation of all."""
 
     def frugal(self, problem: Problem) -> Problem:
         """With operators in turn, which have one stack in the budget, in the shortest time."""
@@ -80,11 +84,8 @@ class Ways(Reduction[int]):
             base_bytes=made.base_bytes,
         )
 
-    def chosen(self, problem: Problem, solved: Problem) -> None:
-        """A problem does not show how many threads its kernels have."""
-
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:
-        restored = solution.with_choice(solution.proof.scope, threads=choice)
+        restored = super().restore(problem, choice, solution)
         if choice != SIDE_BY_SIDE:
             self.in_turn = restored
         return restored
@@ -93,27 +94,35 @@ class Ways(Reduction[int]):
         """A solution of `frugal`."""
         return self.restore(problem, self._shortest(problem), solution) if self.is_open(problem) else solution
 
-    def scope(self, solution: Solution) -> Scope:
-        return solution.proof.scope
+    @classmethod
+    def note(cls, asked: Problem, solution: Solution) -> str:
+        if not solution.ways:
+            return ""
+        show = functools.partial(format_cost, solution.problem.objective)
+        own = cls.option(solution) or ALONE
+        parts = []
+        for way in solution.ways:
+            if way.count != own:
+                cost = f"at least {show(way.least)} ({way.outcome})" if way.cost is None else show(way.cost)
+                parts.append(f"{way_words(way.count)}: {cost}")
+        return f"cores: {way_words(own)}, {show(solution.cost)}; instead of {'; '.join(parts)}"
 
     def at_hand(self, problem: Problem, choice: int, planner: Planner) -> Solution | None:
         """The steps of operators in turn, in another way."""
         known = self.in_turn
-        if known is None or choice == known.choices.threads:
+        if known is None or choice == self.option(known):
             return None
         asked = self.fix(problem, choice)
         inner = planner.inner
         if choice == SIDE_BY_SIDE:
             found = on_several(asked, known, inner)
         else:
-            found = _at_prices_of(inner.fixed(asked, known.choices), known)
+            found = _at_prices_of(inner.fixed(asked, known), known)
         if found is None:
             return None
         bound = min(found.cost, least_cost(asked))
         status = Status.OPTIMAL if found.cost <= bound * (1 + solvers.ROUNDING) else Status.LIMIT
-        any_option = {f.name: ANY for f in fields(Scope) if getattr(found.proof.scope, f.name) is not None}
-        scope = Scope(**{**any_option, "repetition": Repetition.ANY})  # type: ignore[arg-type]
-        proof = replace(found.proof, bound=bound, status=status, scope=scope, method=AT_HAND)
+        proof = replace(found.proof, bound=bound, status=status, scope=found.proof.scope.open, method=AT_HAND)
         return self.restore(problem, choice, found.with_proof(proof))
 
     def least_cost(self, problem: Problem) -> int:
@@ -188,7 +197,7 @@ class Ways(Reduction[int]):
 
     def _again(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
         """The best way with the rest of the time, if it had a share: the better schedule and the better bound."""
-        way = best.choices.threads
+        way = self.option(best)
         assert way is not None
         if len(self.solved) < 2 or best.proof.status is not Status.LIMIT or planner.left_s <= 0:
             return best
@@ -203,7 +212,7 @@ class Ways(Reduction[int]):
         return best
 
     def _record(self, found: Solution, least: int) -> None:
-        proof, way = found.proof, found.choices.threads
+        proof, way = found.proof, self.option(found)
         assert way is not None
         self.tried[way] = Tried(way, proof.objective, max(least, proof.bound), proof.status.value)
 
@@ -228,11 +237,11 @@ class Ways(Reduction[int]):
         least = least_cost(asked)
         for other, known in self.solved.items():
             proof = known.proof
-            if scope is not None and not proof.scope.covers(_without(scope, proof.scope)):
+            if scope is not None and not proof.scope.covers(scope.only(dict(proof.scope.choices))):
                 continue
             if other == way:
                 least = max(least, proof.bound)
-            elif other != SIDE_BY_SIDE and not known.choices.saved and not known.choices.streaming:
+            elif other != SIDE_BY_SIDE and not Saved.option(known) and not Streaming.option(known):
                 least = max(least, _carried(self.fix(problem, other), proof.bound, asked))
         return least
 
@@ -273,12 +282,6 @@ def _carried(known: Problem, bound: int, asked: Problem) -> int:
         carried = carried_bound(known, bound, above)
         least = max(least, 0 if carried is None else carried + idle_pj)
     return least
-
-
-def _without(scope: Scope, known: Scope) -> Scope:
-    """`scope` without the choices that `known` does not have."""
-    absent = {f.name: None for f in fields(Scope) if getattr(known, f.name) is None}
-    return replace(scope, **absent)  # type: ignore[arg-type]
 
 
 def _can_fit(problem: Problem, planner: Planner) -> bool:

@@ -6,7 +6,7 @@ from poetc.artifact import Artifact
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import band_rows, guesses, of_keep_all, recomputed, recomputed_of, shorten, written
 from poetc.reporting._words import status as status_words
-from poetc.reporting.choices import choice_notes, scope_sentence, updates_note
+from poetc.reporting.choices import choice_notes, scope_sentence
 from poetc.reporting.chrome_trace import chrome_trace
 from poetc.reporting.html import html
 from poetc.reporting.memory_viz import memory_viz
@@ -33,7 +33,6 @@ __all__ = [
     "solved_network",
     "status_words",
     "text",
-    "updates_note",
     "written",
 ]
 

@@ -61,13 +61,12 @@ from poetc.scheduling.schedule import (
     Step,
     first_executions,
 )
-from poetc.scheduling.scope import ANY, EVERYTHING, Repetition, Scope
+from poetc.scheduling.scope import ANY, Repetition, Scope
 from poetc.scheduling.switch import Stay, Switch, Transition, buffer_offset
 
 __all__ = [
     "ANY",
     "DEFAULT_GAP",
-    "EVERYTHING",
     "FROM_STORE",
     "TO_STORE",
     "Action",

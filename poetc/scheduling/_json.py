@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from dataclasses import fields, is_dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,7 +31,7 @@ from poetc.scheduling.schedule import (
     Step,
     first_executions,
 )
-from poetc.scheduling.scope import ANY, AnyOption, Repetition, Scope
+from poetc.scheduling.scope import ANY, Option, Repetition, Scope
 
 PROBLEM_FORMAT = "poetc-problem-1"
 SCHEDULE_FORMAT = "poetc-schedule-1"
@@ -61,7 +61,7 @@ def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
     """Read. UsageError as for problems; whether the schedule is valid is for `verify` to say."""
     document = _read(data, _ScheduleDocument, SCHEDULE_FORMAT, source)
     steps = tuple(_step_from_json(s, f"{source}: $.steps[{i}]") for i, s in enumerate(document.steps))
-    proof = _proof_from_json(document.proof, steps)
+    proof = _proof_from_json(document.proof, steps, f"{source}: $.proof.scope")
     return Schedule(
         solver=document.solver,
         steps=steps,
@@ -119,23 +119,12 @@ class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     bank: int | None = None
 
 
-class _ScopeDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    order: Literal["any", "own"] | tuple[int, ...]
-    repetition: Repetition
-    state: AnyOption | frozenset[int] | None = None
-    kernels: AnyOption | tuple[int, ...] | None = None
-    saved: AnyOption | tuple[int, ...] | None = None
-    processors: AnyOption | tuple[int, ...] | None = None
-    banks: AnyOption | tuple[int, ...] | None = None
-    streaming: AnyOption | tuple[int, ...] | None = None
-
-
 class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     status: Status
     objective: int
     bound: int
     schedule_class: str = ""
-    scope: _ScopeDocument | None = None
+    scope: dict[str, str | tuple[int, ...]] | None = None  # order, repetition, and an option a kind of choice
     method: str = ""
 
 
@@ -150,12 +139,11 @@ class _ScheduleDocument(msgspec.Struct, forbid_unknown_fields=True):
 
 def _proof_to_json(schedule: Schedule, schedule_class: str) -> _ProofDocument:
     proof, scope = schedule.proof, schedule.proof.scope
-    order: Literal["any", "own"] | tuple[int, ...]
-    if scope.order is ANY:
-        order = "any"
-    else:
-        order = "own" if scope.order == first_executions(schedule.steps) else scope.order
-    document = _ScopeDocument(**(_fields_of(scope) | {"order": order}))
+    options = {"order": scope.order, **dict(scope.choices)}
+    document = {name: "any" if option is ANY else option for name, option in options.items()}
+    if document["order"] == first_executions(schedule.steps):
+        document["order"] = "own"
+    document["repetition"] = scope.repetition.value
     return _ProofDocument(
         status=proof.status,
         objective=proof.objective,
@@ -166,23 +154,41 @@ def _proof_to_json(schedule: Schedule, schedule_class: str) -> _ProofDocument:
     )
 
 
-def _proof_from_json(document: _ProofDocument, steps: tuple[Step, ...]) -> Proof:
+def _proof_from_json(document: _ProofDocument, steps: tuple[Step, ...], where: str) -> Proof:
     """A file of version 0.1 has no scope: its bound is taken to be about schedules that nobody else can name."""
-    given = document.scope or _ScopeDocument(order="own", repetition=Repetition.OTHER)
-    if document.scope is None and document.schedule_class == "all schedules":
-        given = _ScopeDocument(order="any", repetition=Repetition.ANY)
-    order: tuple[int, ...] | Literal[AnyOption.ANY]
-    if given.order == "own":
-        order = first_executions(steps)
-    else:
-        order = ANY if isinstance(given.order, str) else given.order
+    scope = document.scope
+    if scope is None:
+        of_all = document.schedule_class == "all schedules"
+        scope = {"order": "any" if of_all else "own", "repetition": "any" if of_all else "other"}
     return Proof(
         status=document.status,
         objective=document.objective,
         bound=document.bound,
-        scope=Scope(**(msgspec.structs.asdict(given) | {"order": order})),
+        scope=_scope_from_json(scope, steps, where),
         method=document.method,
     )
+
+
+def _scope_from_json(document: dict[str, str | tuple[int, ...]], steps: tuple[Step, ...], where: str) -> Scope:
+    """Each entry but `repetition` is an option: "any", numbers, or for the order also "own"."""
+    for name in ("order", "repetition"):
+        if name not in document:
+            raise UsageError(f"{where}: there is no {name}")
+    options: dict[str, Option] = {}
+    for name, option in document.items():
+        if name == "repetition":
+            if option not in {r.value for r in Repetition}:
+                raise UsageError(f"{where}.{name}: expected one of {', '.join(Repetition)}, got {option!r}")
+        elif isinstance(option, tuple):
+            options[name] = option
+        elif option == "any":
+            options[name] = ANY
+        elif (name, option) == ("order", "own"):
+            options[name] = first_executions(steps)
+        else:
+            raise UsageError(f"{where}.{name}: expected any or numbers, got {option!r}")
+    scope = Scope(order=options.pop("order"), repetition=Repetition(str(document["repetition"])))
+    return replace(scope, choices=tuple(sorted(options.items())))
 
 
 def _step_to_json(step: Step) -> _StepDocument:
@@ -314,7 +320,7 @@ def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:
     return {key: value for key, value in members.items() if value or key not in optional}
 
 
-def _fields_of(value: Problem | OperatorSpec | Variant | Schedule | MemoryPlan | Scope) -> dict[str, Any]:
+def _fields_of(value: Problem | OperatorSpec | Variant | Schedule | MemoryPlan) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 

@@ -1,14 +1,15 @@
 """The scope of a lower bound: for which schedules nothing cheaper exists.
 
-A bound is a claim about a set of schedules. `Scope` says which set, one field a kind of choice, so that a planner can
-ask whether a bound may be stated beside a schedule. `poetc.reporting` puts a scope into words.
+A bound is a claim about a set of schedules. `Scope` says which set, so that a planner can ask whether a bound may be
+stated beside a schedule. It knows no kind of choice by its name. `poetc.reporting` puts a scope into words.
 """
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields, replace
-from typing import Final, Literal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
 
 
 class AnyOption(enum.Enum):
@@ -18,6 +19,7 @@ class AnyOption(enum.Enum):
 
 
 ANY: Final = AnyOption.ANY
+Option: TypeAlias = tuple[int, ...] | Literal[AnyOption.ANY]
 
 
 class Repetition(enum.StrEnum):
@@ -38,33 +40,44 @@ class Repetition(enum.StrEnum):
 class Scope:
     """A set of schedules: each choice is ANY, or the one option that all of them share.
 
-    `order`: the operators in the order of their first executions. `state`: the tensors of state that live on the store
-    between steps. `kernels`: the number of the kernel that each operator runs, 0 for the fastest. `saved`: the numbers
-    of the encodings of saved tensors. `processors`: the processor of each operator. `banks`: the bank of each tensor.
-    `streaming`: the streamed operators: of each its number, units of a block, and the tensors that it streams.
-    They are None where the problem leaves no such choice. Another kind of choice is another field, None by default.
+    `order`: the operators in the order of their first executions. `choices`: the options of the other kinds of choice,
+    by name in alphabetical order. A kind that the problem leaves no choice of is absent. `with_choice` adds one.
     """
 
-    order: tuple[int, ...] | Literal[AnyOption.ANY] = ANY
+    order: Option = ANY
     repetition: Repetition = Repetition.ANY
-    state: frozenset[int] | Literal[AnyOption.ANY] | None = None
-    kernels: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
-    saved: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
-    processors: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
-    banks: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
-    streaming: tuple[int, ...] | Literal[AnyOption.ANY] | None = None
+    choices: tuple[tuple[str, Option], ...] = ()
+
+    def choice(self, name: str) -> Option | None:
+        """The option of a kind of choice; None where the problem leaves no such choice."""
+        return dict(self.choices).get(name)
+
+    def with_choice(self, name: str, option: Iterable[int] | Literal[AnyOption.ANY]) -> Scope:
+        """With this option of a kind of choice. A set of numbers is kept in ascending order."""
+        if option is not ANY:
+            option = tuple(sorted(option) if isinstance(option, frozenset) else option)
+        return replace(self, choices=tuple(sorted((dict(self.choices) | {name: option}).items())))
+
+    def only(self, names: Iterable[str]) -> Scope:
+        """Without the kinds of choice that are not among `names`."""
+        return replace(self, choices=tuple((name, option) for name, option in self.choices if name in set(names)))
+
+    @property
+    def open(self) -> Scope:
+        """The scope of all schedules with the same kinds of choice."""
+        return Scope(choices=tuple((name, ANY) for name, _ in self.choices))
 
     @property
     def is_everything(self) -> bool:
         """Whether every schedule of the problem is in it, whatever it chooses."""
-        return self.repetition is Repetition.ANY and all(
-            option is ANY or option is None for _, option in self._options()
-        )
+        options = (self.order, *dict(self.choices).values())
+        return self.repetition is Repetition.ANY and all(option is ANY for option in options)
 
     def covers(self, other: Scope) -> bool:
         """Whether every schedule of `other` is in this scope."""
-        pairs = zip(self._options(), other._options(), strict=True)
-        return self.repetition in (Repetition.ANY, other.repetition) and all(a in (ANY, b) for (_, a), (_, b) in pairs)
+        names = dict(self.choices) | dict(other.choices)
+        pairs = [(self.order, other.order), *((self.choice(name), other.choice(name)) for name in names)]
+        return self.repetition in (Repetition.ANY, other.repetition) and all(a in (ANY, b) for a, b in pairs)
 
     def choices_cover(self, other: Scope) -> bool:
         """`covers` for a bound that keeps its restriction of repetitions: the claim then still names that class."""
@@ -75,14 +88,8 @@ class Scope:
 
         The order is "problem" where that is the problem's own.
         """
-        named = {name: "any" if option is ANY else "own" for name, option in self._options() if option is not None}
+        options = {"order": self.order, **dict(self.choices)}
+        named = {name: "any" if option is ANY else "own" for name, option in options.items()}
         if self.order is not ANY and self.order == tuple(range(len(self.order))):
             named["order"] = "problem"
         return {**named, "repetition": self.repetition.value}
-
-    def _options(self) -> list[tuple[str, object]]:
-        """Each choice with its option."""
-        return [(f.name, getattr(self, f.name)) for f in fields(self) if f.name != "repetition"]
-
-
-EVERYTHING: Final = Scope(state=ANY, kernels=ANY, saved=ANY, processors=ANY, banks=ANY, streaming=ANY)

@@ -58,7 +58,7 @@ def agree(seeds: range, operators: int, banks: int) -> tuple[int, int]:
         verify(solution.problem, solution.schedule)
         verify_plan(solution.problem, solution.schedule, solution.plan)
         assert solution.proof.bound <= least <= solution.cost, f"seed {seed}"
-        assert solution.choices.banks == solution.schedule.banks
+        assert solution.choices["banks"] == solution.schedule.banks
         assert all(
             use.arena_bytes + (problem.base_bytes if b == 0 else 0) <= problem.banks[b].budget_bytes
             for b, use in enumerate(solution.plan.banks)

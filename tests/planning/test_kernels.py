@@ -88,8 +88,8 @@ def test_bounds_and_schedules_of_any_kernels() -> None:
         own = costs[chosen]
         assert own is not None and own <= cost, seed
         proof = placed.schedule.proof
-        if proof.scope.kernels is not ANY:
-            own = proof.scope.kernels or fastest_kernels
+        if proof.scope.choice("kernels") is not ANY:
+            own = proof.scope.choice("kernels") or fastest_kernels
             least = costs[own]
             assert least is not None and proof.bound <= least, seed
         else:

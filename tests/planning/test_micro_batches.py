@@ -35,8 +35,10 @@ def test_the_cheapest_wins_and_what_cannot_win_is_not_solved() -> None:
         costs = {n: best.cost for n, p in problems if (best := optimum(p)) is not None}
         split = best_split(problems)
         assert split.cost == min(costs.values()), seed
-        assert costs[split.choices.micro_batches or 0] == min(costs.values())
-        assert verify(dict(problems)[split.choices.micro_batches or 0], split.schedule).energy_pj == min(costs.values())
+        assert costs[split.choices["micro_batches"] or 0] == min(costs.values())
+        assert verify(dict(problems)[split.choices["micro_batches"] or 0], split.schedule).energy_pj == min(
+            costs.values()
+        )
         assert [t.count for t in split.tried] == [1, 2, 4]
         for t in split.tried:
             if t.outcome == "cannot be cheaper":
@@ -44,7 +46,7 @@ def test_the_cheapest_wins_and_what_cannot_win_is_not_solved() -> None:
             elif t.outcome == "does not fit":
                 assert t.count not in costs
         assert split.tried[2].outcome in ("cannot be cheaper", "optimal", "does not fit")
-        chosen.add(split.choices.micro_batches)
+        chosen.add(split.choices["micro_batches"])
     assert chosen >= {1, 2}
 
 
@@ -59,7 +61,7 @@ def test_keep_all_of_a_split_spares_the_search(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plain, "solve_and_pack", lambda p, *more: (solved.append(p), real(p, *more))[1])
     assert fits.compute_once_pj < tight.compute_once_pj
     split = best_split([(1, tight), (2, fits)])
-    assert (split.choices.micro_batches, solved) == (2, [fits])
+    assert (split.choices["micro_batches"], solved) == (2, [fits])
     assert split.tried[0].outcome == "cannot be cheaper"
 
 

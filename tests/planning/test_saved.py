@@ -35,27 +35,27 @@ def solved(offer: Offer, budget_bytes: int, offered: bool = True) -> tuple[Probl
 
 def test_nothing_is_encoded_where_keep_all_fits(offer: Offer) -> None:
     problem, found = solved(offer, keep_all_peak_bytes(offer.exact))
-    assert found.choices.saved == ()
+    assert found.choices["saved"] == ()
     assert found.cost == problem.compute_once_pj
-    assert found.proof.scope.saved is ANY
+    assert found.proof.scope.choice("saved") is ANY
 
 
 def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(offer: Offer) -> None:
     budget = keep_all_peak_bytes(offer.exact) * 9 // 10
     problem, found = solved(offer, budget)
     plain = solved(offer, budget, offered=False)[1]
-    assert found.choices.saved
+    assert found.choices["saved"]
     assert found.cost < plain.cost
-    fixed = Saved([offer]).fix(problem, found.choices.saved)
+    fixed = Saved([offer]).fix(problem, found.choices["saved"])
     assert [op.name for op in found.problem.operators] == [op.name for op in fixed.operators]
     assert verify(found.problem, found.schedule).energy_pj == found.cost
-    assert found.proof.scope.saved == found.choices.saved
-    assert plain.proof.scope.saved is None
+    assert found.proof.scope.choice("saved") == found.choices["saved"]
+    assert plain.proof.scope.choice("saved") is None
 
 
 def test_other_encodings_have_another_bound(offer: Offer) -> None:
     _, found = solved(offer, keep_all_peak_bytes(offer.exact) * 9 // 10)
-    assert not found.proof.scope.choices_cover(replace(found.scope, saved=()))
+    assert not found.proof.scope.choices_cover(found.scope.with_choice("saved", ()))
 
 
 def test_the_least_ram_is_that_of_some_encodings(offer: Offer) -> None:
@@ -69,7 +69,7 @@ def test_the_least_ram_is_that_of_some_encodings(offer: Offer) -> None:
     assert smallest is not None
     assert smallest <= (without.search_ram(problem, 2.0).found.ram_bytes or 0)
     least = with_offer.least_ram_solution(replace(problem, budget_bytes=smallest), search.as_budget())
-    assert least.choices.saved is not None
+    assert least.choices["saved"] is not None
     verify(replace(least.problem, budget_bytes=smallest), least.schedule)
 
 
@@ -80,4 +80,4 @@ def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: Offer) -> None
     assert made(step, ()) is step
     problem = replace(offer.exact, budget_bytes=10**6)
     planner = Planner(options=OPTIONS, solver="dtr", reductions=reductions("ram", offers=[offer]))
-    assert planner.solve(problem).choices.saved == ()
+    assert planner.solve(problem).choices["saved"] == ()

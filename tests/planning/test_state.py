@@ -223,7 +223,7 @@ def test_solved_with_any_placement() -> None:
         optimum_there = found[first]
         assert least is not None and optimum_there is not None and least <= optimum_there.cost <= trace.energy_pj, seed
         proof = placed.schedule.proof
-        if proof.scope.state is ANY and proof.scope.order is not ANY:
+        if proof.scope.choice("state") is ANY and proof.scope.order is not ANY:
             stored += 1
             assert proof.bound <= least, seed
             if proof.status is Status.OPTIMAL:

@@ -249,10 +249,10 @@ def test_nothing_streams_where_nothing_needs_to(model: Path) -> None:
     """The same schedule as without the choice, and a bound that says what it leaves out."""
     problem, planner, _ = planned(model, budget=250_000)
     found = planner.solve(problem)
-    assert not any(op.cut for op in found.problem.operators) and found.choices.streaming == ()
+    assert not any(op.cut for op in found.problem.operators) and found.choices["streaming"] == ()
     plain = replace(planner, reductions=reductions("auto")).solve(problem)
     assert (found.schedule.steps, found.problem, found.plan) == (plain.schedule.steps, plain.problem, plain.plan)
-    assert found.proof.scope.streaming in ((), ANY) and found.proof.bound == plain.proof.bound
+    assert found.proof.scope.choice("streaming") in ((), ANY) and found.proof.bound == plain.proof.bound
 
 
 def test_floors(model: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_best_set_is_that_of_an_exhaustive_search(share: float, energy: floa
     most_pj = None if energy is None else int(energy * wide.step(whole).problem.compute_once_pj)
     best = reduction(budget, Goal(energy_pj=most_pj))
     found = planner(best).solve(best.step(frozenset((0,))).problem)
-    assert found.worth is not None and found.choices.updates is not None
+    assert found.worth is not None and found.choices["updates"] is not None
     quick = replace(OPTIONS, time_limit_s=3.0, gap=0.01)
     fits = 0.0
     for chosen in sorted(sets, key=lambda chosen: -value(best, chosen)):
@@ -140,9 +140,9 @@ def test_where_ram_is_tight_the_best_set_is_that_of_all_sets_solved_alone(share:
             assert verify(solution.problem, solution.schedule).peak_bytes <= budget
             fits.add(chosen)
     most = max(value(best, chosen) for chosen in fits)
-    assert found.worth is not None and found.choices.updates is not None
+    assert found.worth is not None and found.choices["updates"] is not None
     assert most <= found.worth.value + 1e-9 and found.worth.value <= found.worth.bound
-    names = dict(found.choices.updates)
+    names = dict(found.choices["updates"])
     assert frozenset(k for k, c in enumerate(few) if names.get(c.parameter) == c.update) not in impossible
     if fits | impossible == set(sets):
         assert found.worth.value == pytest.approx(most)
@@ -151,9 +151,9 @@ def test_where_ram_is_tight_the_best_set_is_that_of_all_sets_solved_alone(share:
 def test_where_everything_fits_everything_is_trained_and_that_is_proven() -> None:
     best = reduction(1 << 20)
     found = planner(best).solve(best.step(frozenset((0,))).problem)
-    assert found.worth is not None and found.choices.updates is not None
+    assert found.worth is not None and found.choices["updates"] is not None
     assert found.worth.value == pytest.approx(found.worth.bound) == pytest.approx(11.75)
-    assert found.choices.updates.whole == {c.parameter for c in CANDIDATES}
+    assert found.choices["updates"].whole == {c.parameter for c in CANDIDATES}
 
 
 def test_the_cheapest_set_of_enough_importance() -> None:
@@ -176,8 +176,8 @@ def test_a_bound_of_one_order_bounds_no_other_schedule() -> None:
     found = Planner(options=options, reductions=reductions("ram", updates=best)).solve(
         best.step(frozenset((0,))).problem
     )
-    assert found.worth is not None and found.worth.cost_bound is not None and found.choices.updates is not None
-    once = best.build(found.choices.updates).problem.compute_once_pj
+    assert found.worth is not None and found.worth.cost_bound is not None and found.choices["updates"] is not None
+    once = best.build(found.choices["updates"]).problem.compute_once_pj
     assert found.cost > once and not found.proof.scope.is_everything
     assert found.worth.cost_bound <= once
 

@@ -95,7 +95,7 @@ def test_steps_of_one_processor_serve_every_way() -> None:
         chain = Ways([ways])
         chain.restore(tight, ALONE, alone)
         found = chain.at_hand(tight, way, planner(ways))
-        assert found is not None and found.choices.threads == way
+        assert found is not None and found.choices["threads"] == way
         trace = verify(found.problem, found.schedule)
         verify_plan(found.problem, found.schedule, found.plan)
         assert found.problem.base_bytes + found.plan.arena_bytes <= tight.budget_bytes

@@ -312,7 +312,9 @@ def test_banks_come_back() -> None:
     ]
     problem = problem_from_json(json.dumps(with_banks))
     assert problem_from_json(problem_to_json(problem)) == problem
-    proof = Proof(status=Status.LIMIT, objective=2, bound=1, scope=Scope(banks=(0, 0, 1, 0)), method="none")
+    proof = Proof(
+        status=Status.LIMIT, objective=2, bound=1, scope=Scope().with_choice("banks", (0, 0, 1, 0)), method="none"
+    )
     steps = (Compute(0), Move(2, 0), Compute(1, ((1, 3),)))
     schedule = Schedule(solver="test", steps=steps, proof=proof, banks=(0, 0, 1, 0), workspace_banks=(0, 1))
     text = schedule_to_json(schedule)

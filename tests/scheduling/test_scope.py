@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, replace
 from random import Random
 
 import pytest
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from poetc.scheduling import (
     ANY,
-    EVERYTHING,
     Repetition,
     Scope,
     first_executions,
@@ -20,13 +19,24 @@ from poetc.scheduling import (
     schedule_from_json,
     schedule_to_json,
 )
+from poetc.scheduling.scope import Option
 from tests.support.problems import training_problem
 
 ORDERS = (ANY, (0, 1, 2), (0, 2, 1))
-STATES = (ANY, None, frozenset[int](), frozenset({3}))
+STATES = (ANY, None, (), (3,))
 KERNELS = (ANY, None, (0, 0, 0), (0, 1, 0))
+EVERYTHING = Scope(choices=(("kernels", ANY), ("state", ANY)))
+
+
+def scope_of(order: Option, repetition: Repetition, state: Option | None, kernels: Option | None) -> Scope:
+    scope = Scope(order=order, repetition=repetition)
+    for name, option in (("state", state), ("kernels", kernels)):
+        scope = scope if option is None else scope.with_choice(name, option)
+    return scope
+
+
 SCOPES = [
-    Scope(order=order, repetition=repetition, state=state, kernels=kernels)
+    scope_of(order, repetition, state, kernels)
     for order, repetition, state, kernels in itertools.product(
         ORDERS, (Repetition.ANY, Repetition.STAGED), STATES, KERNELS
     )
@@ -44,8 +54,8 @@ def test_covering_is_inclusion(a: Scope, b: Scope, c: Scope) -> None:
 
 @given(scopes, scopes)
 def test_a_scope_covers_no_other_option_of_a_choice_that_it_fixes(a: Scope, b: Scope) -> None:
-    for name in ("order", "state", "kernels"):
-        own, other = getattr(a, name), getattr(b, name)
+    pairs = [(a.order, b.order), *((a.choice(name), b.choice(name)) for name in ("state", "kernels"))]
+    for own, other in pairs:
         if own is not ANY and own != other:
             assert not a.covers(b) and not a.choices_cover(b)
 
@@ -61,10 +71,18 @@ def test_kinds_name_each_open_choice() -> None:
     assert Scope().kinds() == {"order": "any", "repetition": "any"}
     assert Scope(order=(0, 1, 2)).kinds()["order"] == "problem"
     assert Scope(order=(0, 2, 1)).kinds()["order"] == "own"
-    mixed = Scope(order=(1, 0), repetition=Repetition.ONCE, state=frozenset({3}), kernels=ANY, saved=(0,))
+    mixed = scope_of((1, 0), Repetition.ONCE, (3,), ANY).with_choice("saved", (0,))
     own = {"order": "own", "state": "own", "kernels": "any", "saved": "own", "repetition": "once"}
     assert mixed.kinds() == own
-    assert EVERYTHING.kinds() == {f.name: "any" for f in fields(Scope)}
+    assert EVERYTHING.kinds() == dict.fromkeys(("order", "kernels", "state", "repetition"), "any")
+
+
+def test_options_are_kept_in_one_form() -> None:
+    """A set of numbers in ascending order; kinds in alphabetical order, whatever came first."""
+    one = Scope().with_choice("state", frozenset({5, 2})).with_choice("kernels", (1, 0))
+    assert one == Scope(choices=(("kernels", (1, 0)), ("state", (2, 5))))
+    assert one.with_choice("kernels", ANY).choice("kernels") is ANY and one.choice("banks") is None
+    assert one.open == EVERYTHING and one.only({"state"}) == Scope(choices=(("state", (2, 5)),))
 
 
 def test_scopes_are_values() -> None:

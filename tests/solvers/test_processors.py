@@ -20,7 +20,7 @@ from poetc.planning.kernels import Kernels, fastest, least_workspace, with_least
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.processors import Processors
 from poetc.planning.saved import Saved
-from poetc.planning.solution import cost_of_computing_once
+from poetc.planning.solution import cost_of_computing_once, everything
 from poetc.planning.state import StatePlacement
 from poetc.planning.ways import Ways
 from poetc.scheduling import (
@@ -45,7 +45,7 @@ from poetc.scheduling import (
     verify_parts,
     verify_plan,
 )
-from poetc.scheduling.scope import ANY, EVERYTHING, Scope
+from poetc.scheduling.scope import ANY, Scope
 from poetc.solvers import solve
 from poetc.solvers.highs import Mip
 from poetc.solvers.processors import (
@@ -297,7 +297,7 @@ def test_the_planner_is_no_worse_than_the_rules_and_obeys_the_budget() -> None:
     solution = planner().solve(problem)
     verify(solution.problem, solution.schedule)
     assert solution.cost <= min(rules)
-    assert solution.choices.processors is not None
+    assert solution.choices["processors"] is not None
     tight = replace(problem, budget_bytes=640)
     assert tight.budget_bytes < keep_all_peak_bytes(placed(problem, (0,) * len(problem.operators)))
     solution = planner().solve(tight)
@@ -414,7 +414,7 @@ def test_a_claim_about_any_kernels_is_not_made_with_slow_ones() -> None:
     proof = replace(planner(), reductions=(Processors(), Slow(), StatePlacement("ram"))).solve(problem).proof
     cheapest = search(fastest(problem), 2**60, NODES)
     assert cheapest.steps is not None and cheapest.cost < proof.objective
-    assert proof.bound <= cheapest.cost or proof.scope.kernels is not ANY
+    assert proof.bound <= cheapest.cost or proof.scope.choice("kernels") is not ANY
 
 
 def test_once_on_the_main_processor_is_no_bound_side_by_side() -> None:
@@ -426,10 +426,10 @@ def test_once_on_the_main_processor_is_no_bound_side_by_side() -> None:
     uneven = two_processors([(50, 50), (40, 40), (30, 30)])
     found = planner().solve(uneven)
     assert relaxed(uneven).least < found.proof.bound == found.cost == 70
-    assert Saved(()).restore(uneven, (0,), found).proof.scope.saved == (0,)
+    assert Saved(()).restore(uneven, (0,), found).proof.scope.choice("saved") == (0,)
     alone = two_processors([(100, None)])
     chosen = replace(planner(), reductions=(MicroBatches({1: alone, 2: problem}), *planner().reductions)).solve(alone)
-    assert (chosen.choices.micro_batches, chosen.cost) == (2, 60)
+    assert (chosen.choices["micro_batches"], chosen.cost) == (2, 60)
 
 
 def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -447,15 +447,15 @@ def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.
 
         def cheapest(problem: Problem, planner: Planner) -> Solution:
             ways.solved[1] = ways.restore(problem, 1, side.with_proof(replace(side.proof, scope=scope)))
-            best = plain.with_proof(replace(plain.proof, objective=66, bound=66, scope=EVERYTHING))
+            best = plain.with_proof(replace(plain.proof, objective=66, bound=66, scope=everything()))
             ways.solved[2] = ways.restore(problem, 2, best)
             return ways.solved[2]
 
         monkeypatch.setattr(ways, "_cheapest", cheapest)
         return ways.solve(alone, planner()).proof.bound
 
-    assert bound_with(EVERYTHING) == 66
-    assert bound_with(replace(EVERYTHING, order=(0, 1, 2))) == least
+    assert bound_with(everything()) == 66
+    assert bound_with(replace(everything(), order=(0, 1, 2))) == least
 
 
 if __name__ == "__main__":

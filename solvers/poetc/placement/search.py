@@ -106,7 +106,7 @@ class PlacementSearch:
         codes, cost = self._codes[stored], int(self.known[stored])
         steps = Completer(placed).run(Model(placed).actions(codes)).steps
         least = min(cost, math.ceil(self.bound))
-        scope = Scope(order=tuple(range(len(self.problem.operators))), state=ANY)
+        scope = Scope(order=tuple(range(len(self.problem.operators)))).with_choice("state", ANY)
         proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, scope=scope, method="race")
         return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
 
