@@ -40,7 +40,7 @@ from poetc.graph import Graph, Role
 from poetc.loop import EpochRow
 from poetc.reporting.notebook import memory_bar, table
 from poetc.runtime.session import Session
-from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
+from poetc.scheduling import DEFAULT_GAP, TRAINING_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
 from poetc.training import TrainingOptions
 
 Size = int | str  # bytes, or as on the command line: "256kB", "60%"
@@ -131,7 +131,7 @@ def train(
     importance_at_least: str | None = None,
     max_energy: str | None = None,
     time_limit_s: float = 60.0,
-    gap: float = DEFAULT_GAP,
+    gap: float = TRAINING_GAP,
     resume: bool = False,
     force: bool = False,
     progress: Progress = silent,

@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from poetc.commands.requests import SolveRequest
 
 
-problem_options = _options.declared(*shared.LIMITS, *shared.IMPORTANCE, shared.BATCH, *TRAINING, *shared.SEARCH)
-solve_options = _options.stacked(_options.declared(shared.DEVICE, shared.BUDGET), problem_options)
+_PLACE = _options.declared(shared.DEVICE, shared.BUDGET)
+_TASK = (*shared.LIMITS, *shared.IMPORTANCE, shared.BATCH, *TRAINING)
+problem_options = _options.declared(*_TASK, *shared.SEARCH)
+solve_options = _options.stacked(_PLACE, problem_options)
+train_options = _options.stacked(_PLACE, _options.declared(*_TASK, *shared.TRAIN_SEARCH))
 
 
 def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:

@@ -40,7 +40,7 @@ Examples:
     " results are the same as without the interruption.",
 )
 @click.option("--force", is_flag=True, help="Replace an output that exists, and an earlier training of it.")
-@_solving.solve_options
+@_solving.train_options
 @config_option
 @_options.output_options
 @click.pass_context

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from poetc.declare import LARGEST_SEED, Choice, Number, Option, Switch, Text, When, Whole
 from poetc.errors import UsageError
-from poetc.scheduling import DEFAULT_GAP, Objective
+from poetc.scheduling import DEFAULT_GAP, TRAINING_GAP, Objective
 from poetc.scheduling.schedule import GROUPINGS
 
 SECONDS = Number(above=True)
@@ -195,6 +197,7 @@ SEARCH = (
         help="Keep the model's order of operators. By default the solver poetc looks for an order that needs less RAM.",
     ),
 )
+TRAIN_SEARCH = tuple(replace(o, default=TRAINING_GAP) if o.name == "gap" else o for o in SEARCH)  # of poetc train
 VALIDATION = (
     Option(
         name="validation",

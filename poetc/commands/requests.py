@@ -91,6 +91,7 @@ class SolveRequest:
     band: bool = False  # the result is priced at the ends of the profile's bands, too
     out: Path | None = None
     force: bool = False  # files in `out` that the user changed are replaced, and copies kept
+    smallest: bool = True  # the least RAM is looked for, to be told
 
     def __post_init__(self) -> None:
         if self.options.time_limit_s <= 0:

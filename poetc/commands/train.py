@@ -34,7 +34,7 @@ from poetc.commands.programs import graph_of, training_program
 from poetc.commands.rehearsal import ADAPTER, rehearse, write_adapter
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph
 from poetc.commands.solve import solve
-from poetc.commands.trainer import trainer
+from poetc.commands.trainer import quick_trainer
 from poetc.commands.weights import model_of
 from poetc.datasets import (
     Augmentation,
@@ -316,9 +316,10 @@ def _train(
     clipped: dict[str, int] = {}
     if outcome is None:
         progress("compiling for this machine")
-        with _removed_if_no_step_ran(request, store), trainer(solved, elastic=request.elastic) as session:
+        build = quick_trainer(solved, elastic=request.elastic)
+        with _removed_if_no_step_ran(request, store), build as (session, successor):
             one_target = losses[0].target if len(losses) > 1 else None  # of several, that of the metrics
-            engine = SessionEngine(session, class_scores(program, one_target))
+            engine = SessionEngine(session, class_scores(program, one_target), successor)
             kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
             loop = Loop(
                 engine,
@@ -341,8 +342,8 @@ def _train(
             progress("training")
             outcome = loop.run()
             counts = [n for n in step.updates if n.endswith(CLIPPED)]
-            clipped = {n.removesuffix(CLIPPED): int(a[0]) for n, a in session.state_dict(counts).items()}
-        del session, engine, loop  # and with them the arena, before the model is read and written
+            clipped = {n.removesuffix(CLIPPED): int(a[0]) for n, a in engine.read(counts).items()}
+        del build, session, successor, engine, loop  # and with them the arena, before the model is read and written
     if outcome is None:
         return None
     progress("writing the model")
@@ -549,7 +550,7 @@ def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifa
     if (place / artifact.KIND.manifest).exists():
         with suppress(UsageError):  # solving was cut: again
             return artifact.read(place)
-    solved = solve(replace(request.source, out=place, force=True), progress)
+    solved = solve(replace(request.source, out=place, force=True, smallest=False), progress)
     for text in solved.summary["notes"]:
         note(text)
     return solved

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from poetc import boards, emit, measure
 from poetc.artifact import Artifact
 from poetc.commands.programs import all_programs, graph_of, numerics_of, switches_of, values_of
 from poetc.files import scratch_directory
+from poetc.program import Program
 from poetc.runtime.session import Session
+
+MOST_TWICE = 256 << 20  # bytes of an arena that may be there twice for a moment
 
 
 def trainer(
@@ -40,5 +45,45 @@ def trainer(
             bundle=bundle,
             numerics=numerics_of(solved),
         )
-        operators = {p.name: [p.where(i) for i in range(len(p.instructions))] for p in programs}
-        return Session(library, library.with_name(emit.MANIFEST), store, undo=undo, operators=operators)
+        return _session(library, programs, store=store, undo=undo)
+
+
+def _session(library: Path, programs: list[Program], *, store: Path | None = None, undo: bool = False) -> Session:
+    operators = {p.name: [p.where(i) for i in range(len(p.instructions))] for p in programs}
+    return Session(library, library.with_name(emit.MANIFEST), store, undo=undo, operators=operators)
+
+
+@contextmanager
+def quick_trainer(solved: Artifact, *, elastic: bool = False) -> Iterator[tuple[Session, Callable[[], Session | None]]]:
+    """A session that is there soon, and a function that yields its faster successor, once, when that is compiled.
+
+    The successor has the same bits, and the initial state. Both are closed after the block.
+    """
+    programs = all_programs(solved)
+    if elastic or programs[0].arena_bytes > MOST_TWICE:
+        with trainer(solved, elastic=elastic) as session:
+            yield session, lambda: None
+        return
+    following: list[Session] = []
+
+    def successor() -> Session | None:
+        library = build.better()
+        if library is None:
+            return None
+        following.append(_session(library, programs))
+        return following[-1]
+
+    with scratch_directory("poetc-trainer-") as scratch:
+        name = graph_of(solved).name.removesuffix(".onnx")
+        flags, numerics = boards.TARGETS["host"].flags, numerics_of(solved)
+        try:
+            with (
+                measure.QuickBuild(
+                    programs, values_of(solved), scratch, model=name, cflags=flags, numerics=numerics
+                ) as build,
+                _session(build.library, programs) as session,
+            ):
+                yield session, successor
+        finally:
+            for other in following:
+                other.close()

@@ -29,6 +29,7 @@ from poetc.emit._manifest import describe
 from poetc.emit._module import Module, generic_header, header, source
 from poetc.emit._package import as_package
 from poetc.emit._sources import runtime_sources
+from poetc.emit._unused_kernels import without_unused
 from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, check_names
 from poetc.emit.layouts._contents import arena_section
 from poetc.errors import UsageError
@@ -101,6 +102,7 @@ class Build:
     `bench`: files by name that firmware for measurements needs; its program is then bench.c instead of train.c.
     `package`: a Python package around the library instead of a program, for a target with an operating system.
     `threads`: large kernels of a program for an operating system run in so many, unless `make` says otherwise.
+    `only_used`: without the kernels that no program calls, which takes the compiler less time.
     `fleet`: the program of the firmware is the one that a gateway drives over a serial line.
     """
 
@@ -113,6 +115,7 @@ class Build:
     schedule: Schedule | None = None
     bench: Mapping[str, str] | None = None
     package: bool = False
+    only_used: bool = False
     fleet: bool = False
     threads: int = 1
 
@@ -185,7 +188,7 @@ def emit_models(
         models = [replace(models[0], images={**models[0].images, modules[0].image("pages.bin"): pages})]
     contents = Contents(
         models=tuple(models),
-        runtime=_runtime(modules, chosen),
+        runtime=_runtime(modules, chosen, only_used=build.only_used),
         target=chosen,
         board=its_board,
         numerics=build.numerics,
@@ -332,13 +335,13 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
     return Emitted(module, identity, files, {module.image(name): data for name, data in found.items()})
 
 
-def _runtime(modules: Sequence[Module], target: Target) -> dict[str, Path]:
+def _runtime(modules: Sequence[Module], target: Target, *, only_used: bool) -> Mapping[str, bytes | Path]:
     symbols = {symbol for module in modules for symbol in module.symbols}
     parts = {part for module in modules for part in module.parts}
     files = {f"runtime/{name}": path for name, path in runtime_sources(symbols, sorted(parts)).items()}
     if target.build == "library" and any(module.queues for module in modules):
         files |= {f"runtime/processors/{name}": PROCESSORS / name for name in ("poetc_processors.h", "rp2.c")}
-    return files
+    return without_unused(files, symbols) if only_used else files
 
 
 def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:

@@ -53,17 +53,29 @@ class Engine(Protocol):
 class SessionEngine:
     """An Engine out of a session with an emitted model.
 
-    `scores`: the training program's, as `codegen.class_scores` finds them, for its hits.
+    `scores`: the training program's, as `program.class_scores` finds them, for its hits. `successor`: asked before each
+    step for a session that is to go on with the state; the one before it is closed.
     """
 
-    def __init__(self, session: Session, scores: Sequence[Sequence[int]] = ()) -> None:
+    def __init__(
+        self,
+        session: Session,
+        scores: Sequence[Sequence[int]] = (),
+        successor: Callable[[], Session | None] = lambda: None,
+    ) -> None:
         if "evaluate" not in session.programs:
             raise UsageError("solved without its model, which validation needs; run poetc solve again")
-        self._session = session
+        self._session, self._scores, self._successor = session, scores, successor
         session.count_hits(scores)
         self._inputs = {program: session.inputs(program) for program in ("train", "evaluate")}
 
     def step(self, batch: Batch) -> float:
+        following = self._successor()
+        if following is not None:
+            following.take_over(self._session)
+            following.count_hits(self._scores)
+            self._session.close()
+            self._session = following
         self._session.take_hits()
         return self._call(self._session.step, self._of("train", batch))
 

@@ -3,6 +3,7 @@
 from poetc.measure._bundle_host import REQUESTS, BundleValidation, validate_bundle
 from poetc.measure._bundle_reference import History
 from poetc.measure._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
+from poetc.measure._quick_build import QuickBuild
 from poetc.measure._run import (
     BoardFault,
     BoardStopped,
@@ -30,6 +31,7 @@ __all__ = [
     "History",
     "HostModel",
     "PowerCut",
+    "QuickBuild",
     "Run",
     "StepError",
     "StepTimes",

@@ -37,6 +37,7 @@ from poetc.program import (
 )
 from poetc.runtime.library import SOURCE, Config, Library, Processors, Runtime, aligned, callbacks, touched_bytes
 
+LIBRARY = "libmodel.so"
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3
 _TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
@@ -78,14 +79,19 @@ def make_library(sources: Path, *variables: str) -> Path:
 
     Raises CheckFailed with the compiler's message.
     """
-    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
-    inherited = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
+    command, inherited = making(sources, variables)
     with kept_objects(sources, command, inherited):
-        done = subprocess.run([*command, "libmodel.so"], capture_output=True, text=True, env=inherited, check=False)
+        done = subprocess.run([*command, LIBRARY], capture_output=True, text=True, env=inherited, check=False)
     if done.returncode != 0:
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
-    return sources / "libmodel.so"
+    return sources / LIBRARY
+
+
+def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """The command that builds an emitted directory, without a goal, and its environment."""
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
+    return command, {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
 
 
 def compile_library(
@@ -106,9 +112,28 @@ def compile_library(
     processor, or the same arithmetic without it. Objects of an earlier call with the same sources are
     taken. UsageError if there is no compiler.
     """
+    sources = host_sources(programs, values, directory, model=model, cc=cc, bundle=bundle, numerics=numerics)
+    return make_library(sources, *make_variables(cflags, numerics, cc, threads))
+
+
+def host_sources(
+    programs: Sequence[Program],
+    values: Mapping[str, Value],
+    directory: Path,
+    *,
+    model: str = "model",
+    cc: str | None = None,
+    bundle: ProgramBundle | None = None,
+    numerics: Numerics = "separate",
+) -> Path:
+    """The sources of `compile_library`, of the kernels that are called alone."""
     require_compiler(cc)
-    out = directory / "src"
-    sources = emit(programs, values, model=model, target="host", out_dir=out, bundle=bundle, numerics=numerics)
+    how: dict[str, Any] = {"target": "host", "numerics": numerics, "only_used": True}
+    return emit(programs, values, model=model, out_dir=directory / "src", bundle=bundle, **how)
+
+
+def make_variables(cflags: str, numerics: Numerics, cc: str | None, threads: int) -> list[str]:
+    """Variables of the Makefile, as `compile_library` takes them."""
     if numerics != "separate":
         cflags += fused_flags(cc)
     variables = [f"CFLAGS={cflags} -fPIC -Werror"]
@@ -116,7 +141,7 @@ def compile_library(
         variables.append(f"THREADS={threads}")
     if cc is not None:
         variables.append(f"CC={cc}")
-    return make_library(sources, *variables)
+    return variables
 
 
 class HostModel:

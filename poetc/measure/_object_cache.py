@@ -68,6 +68,16 @@ def kept_objects(sources: Path, make: Sequence[str], environment: Mapping[str, s
     build.keep([stem for stem, made_ns in before.items() if build.made_ns(stem) != made_ns])
 
 
+def are_kept(sources: Path, make: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a build would compile nothing of the runtime. `make`, `environment`: see `kept_objects`."""
+    place = folder()
+    options = None if place is None else _options(make, environment)
+    if place is None or options is None:
+        return False
+    build = _Build(sources, place, options)
+    return all(build.is_kept(stem) for stem in build.stems if stem.startswith("runtime/"))
+
+
 def _options(make: Sequence[str], environment: Mapping[str, str]) -> bytes | None:
     """A digest of the compiler and of all its options, as `make` would call it. None if that cannot be told."""
     goal = f"build/{Path(_ANY).with_suffix('.o').as_posix()}"
@@ -139,6 +149,10 @@ class _Build:
             return (self.sources / "build" / f"{stem}.o").stat().st_mtime_ns
         except FileNotFoundError:
             return 0
+
+    def is_kept(self, stem: str) -> bool:
+        """Whether there is an object of it, which may be damaged."""
+        return self._entry(stem).exists()
 
     def restore(self, stem: str) -> bool:
         """Put the object in its place; False where there is none, or a damaged one, which is removed."""

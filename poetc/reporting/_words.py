@@ -12,7 +12,7 @@ from poetc.planning import pieces
 from poetc.planning.solution import cost_of_computing_once
 from poetc.reporting._solved import Solved
 from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
-from poetc.scheduling.schedule import DEFAULT_GAP, Status
+from poetc.scheduling.schedule import DEFAULT_GAP, TRAINING_GAP, Status
 from poetc.scheduling.scope import Repetition
 
 KERNELS = 4  # named, of those that are not needed
@@ -63,7 +63,7 @@ def ended(gap: float, asked_gap: float | None) -> str:
     """Whether the gap that was asked for ended a search, and how to go on; empty if something else did."""
     if not asked_gap or gap > asked_gap:
         return ""
-    if asked_gap == DEFAULT_GAP:
+    if asked_gap in (DEFAULT_GAP, TRAINING_GAP):
         return "stopped at the default gap; --gap 0 proves on"
     return f"stopped at the gap of {percent(asked_gap)} that was asked for"
 

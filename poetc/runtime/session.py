@@ -21,7 +21,6 @@ import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -492,6 +491,10 @@ class Session:
             code = self._library.dll.poetc_file_load(self._alive(), os.fsencode(path))
         self._check_state(code, f"{path}")
 
+    def take_over(self, other: Session) -> None:
+        """Go on from the state and the step count of a session with the same model. SessionError for another one."""
+        self._load(other._save())
+
     def _save(self) -> bytes:
         data = bytearray()
 
@@ -540,9 +543,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _alive(self) -> ctypes.c_void_p:

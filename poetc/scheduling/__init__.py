@@ -46,6 +46,7 @@ from poetc.scheduling.problem import (
 )
 from poetc.scheduling.schedule import (
     DEFAULT_GAP,
+    TRAINING_GAP,
     Allocation,
     BankUse,
     Compute,
@@ -69,6 +70,7 @@ __all__ = [
     "DEFAULT_GAP",
     "FROM_STORE",
     "TO_STORE",
+    "TRAINING_GAP",
     "Action",
     "Allocation",
     "BankSpec",

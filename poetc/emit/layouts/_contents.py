@@ -43,7 +43,7 @@ class Contents:
     """
 
     models: tuple[Emitted, ...]
-    runtime: Mapping[str, Path]
+    runtime: Mapping[str, bytes | Path]
     target: Target
     board: Board | None
     numerics: Numerics

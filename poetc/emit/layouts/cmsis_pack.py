@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 from poetc.emit.layouts import _flat as flat
 from poetc.emit.layouts._contents import Contents, include_folders
@@ -54,10 +54,10 @@ def _files(contents: Contents, names: list[str]) -> Iterator[str]:
     yield 'category="include" name="./"'
     yield 'category="include" name="runtime/include/"'
     for room in rooms[2:]:
-        yield f'category="include" scope="private" name={quoteattr(f"{room}/")}'
+        yield f'category="include" scope="private" name="{escape(room)}/"'
     public = {name for model in contents.models for name in model.files}
     for name in names:
-        path = f"name={quoteattr(name)}"
+        path = f'name="{escape(name)}"'
         if name.endswith(".c"):
             yield f'category="source" language="c" {path}'
         elif name.endswith(".S"):
