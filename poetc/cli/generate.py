@@ -41,14 +41,17 @@ Examples:
     help="Divide the scores by T before drawing.",
 )
 @click.option("--seed", type=_options.Whole(), default=0, show_default=True, help="Seed of the tokens that are drawn.")
+@click.option(
+    "--cache/--no-cache", default=True, help="Keep keys and values, or compute the whole text for each token."
+)
 @click.option("--tokenizer", metavar="FILE", help="A tokenizer.json. Default: the one beside the model.")
 @click.option("--chat-template", metavar="FILE", help="A template for --chat. Default: that beside the tokenizer.")
 @_options.output_options
 def generate(source: Path, as_json: bool, quiet: bool, verbose: bool, **values: Any) -> None:
     """Write the text that a language model puts behind a prompt, to see the effect of a training.
 
-    MODEL is an ONNX file, or a directory that `poetc solve` wrote. The model computes the whole text anew for each
-    token, in the reference numerics: exact and slow.
+    MODEL is an ONNX file, or a directory that `poetc solve` wrote. The model runs in the reference numerics: exact,
+    for looking and not for serving.
     """
     from poetc.commands import generate as command
 

@@ -1,14 +1,17 @@
 """`poetc generate`: the text that a language model writes behind a prompt, to see the effect of a training.
 
-The model runs in the reference numerics of its operators, on this machine, the whole text for each token. Nothing is
-cached, so a text of hundreds of tokens takes minutes.
+The model runs in the reference numerics of its operators, on this machine. The values that a later token reads are
+cached (`next_token`).
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +20,25 @@ import onnx
 
 from poetc import artifact, frontend, training
 from poetc.commands.export import find_model
+from poetc.commands.next_token import Cache, Plan
 from poetc.commands.weights import model_of
 from poetc.datasets import Span, Tokenizer, find_tokenizer
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import open_file
-from poetc.graph import Array, DType, Graph, materialize
+from poetc.graph import Array, DType, Graph, Role, materialize
 from poetc.ops import bind, spec
 
+SHORT = 13  # tokens of the text on which a step is planned; a prime, so that no other axis has this length
 _CAUSAL = 1e-3  # the most that a later token may move a score, as a share of the largest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
-    """`source`: an ONNX file or a solved directory. `top_p` 0 takes the likeliest token each time."""
+    """`source`: an ONNX file or a solved directory. `top_p` 0 takes the likeliest token each time.
+
+    `cache`: the values of the tokens before are kept; else all of the text is computed for each token.
+    """
 
     source: Path
     prompt: str
@@ -39,6 +47,7 @@ class GenerateRequest:
     top_p: float = 0.0
     temperature: float = 1.0
     seed: int = 0
+    cache: bool = True
     tokenizer: str | None = None
     chat_template: str | None = None
 
@@ -58,7 +67,8 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
             raise UsageError(f"--prompt: {len(ids)} tokens; {request.source} is solved for {solved_length}")
     else:
         graph = _loaded(file, len(ids) + request.tokens)
-    writer = _Writer(graph, str(request.source))
+    short = graph if solved is not None else _loaded(file, SHORT)
+    writer = _Writer(graph, str(request.source), short if request.cache else None)
     if max(ids) >= writer.words:
         raise UsageError(f"{tokenizer.path}: has token {max(ids):,}; the model knows {writer.words:,}")
     random, prompt_tokens, started = np.random.default_rng(request.seed), len(ids), time.perf_counter()
@@ -132,61 +142,98 @@ def _tokens_input(graph: Graph, where: str) -> tuple[str, int]:
 
 
 class _Writer:
-    """Scores of the next token. The values of weights are made once."""
+    """Scores of the next token. The values of weights are made once.
 
-    def __init__(self, graph: Graph, where: str) -> None:
+    `short`: the same model for fewer tokens, on which `next_token` plans; None: each token is computed with all before.
+    """
+
+    def __init__(self, graph: Graph, where: str, short: Graph | None) -> None:
         self.graph, self.where = graph, where
         self.input, self.length = _tokens_input(graph, where)
         self.output = training.pick_output(graph, "")
         shape = graph.tensors[self.output].shape
         if len(shape) != 3 or shape[1] != self.length:
             raise UnsupportedModelError(f"{where}: its output {self.output!r} {list(shape)} is no score for each token")
-        self.words, self.rows = shape[2], graph.tensors[self.input].shape[0]
+        self.words = shape[2]
         self.held: dict[str, Array] = {}
         self.is_causal = False
+        self.known = 0  # tokens whose values are in the cache
+        self.cache = None if short is None else self._planned(short)
+
+    def _planned(self, short: Graph) -> Cache | None:
+        """None where the short model is another one, or too short."""
+        length = short.tensors[self.input].shape[1] if self.input in short.tensors else 0
+        if length < 4 or [op.kind for op in short.operators] != [op.kind for op in self.graph.operators]:
+            return None
+        ids = list(np.random.default_rng(0).integers(0, self.words, length // 2))
+        texts: list[dict[str, Array]] = []
+        for filler, seen in ((0, len(ids)), (self.words - 1, length)):
+            values: dict[str, Array] = {}
+            self._run(short, self._inputs(short, ids, filler, seen), values.__setitem__)
+            texts.append(values)
+        plan = Plan.of(short, self.output, texts[0], texts[1], len(ids), partial(self._weight, short))
+        return None if plan is None else Cache(self.graph, plan, partial(self._weight, self.graph))
 
     def scores(self, ids: list[int]) -> Array:
         """Of each word to come behind `ids`. UnsupportedModelError where later places have a part in them."""
-        found = self._run(ids, 0)
+        inputs = self._inputs(self.graph, ids, 0, len(ids))
+        if self.cache is not None and 0 < self.known == len(ids) - 1:
+            found = self.cache.scores(self.known, inputs, self.output)
+        else:
+            keep = self.cache.keep if self.cache is not None else _drop
+            found = self._run(self.graph, inputs, keep)[0, len(ids) - 1]
+        self.known = len(ids)
         if not self.is_causal and len(ids) < self.length:
-            other = self._run(ids, self.words - 1)
-            if np.abs(found - other).max() > _CAUSAL * np.abs(found).max():
+            other = self._run(self.graph, self._inputs(self.graph, ids, self.words - 1, len(ids)), _drop)
+            if np.abs(found - other[0, len(ids) - 1]).max() > _CAUSAL * np.abs(found).max():
                 raise UnsupportedModelError(f"{self.where}: a token sees those behind it, so no text can be generated")
             self.is_causal = True
         if not math.isfinite(float(np.abs(found).max())):
             raise UnsupportedModelError(f"{self.where}: its scores are no numbers")
         return found
 
-    def _run(self, ids: list[int], filler: int) -> Array:
-        graph, count = self.graph, len(ids)
-        row = np.full(self.length, filler, np.int32)
-        row[:count] = ids
-        rows = (self.rows, self.length)
+    def _inputs(self, graph: Graph, ids: list[int], filler: int, seen: int) -> dict[str, Array]:
+        """All inputs for a text of `ids`, then fillers; masks show the first `seen` places."""
+        rows, length = graph.tensors[self.input].shape
+        row = np.full(length, filler, np.int32)
+        row[: len(ids)] = ids
         values: dict[str, Array] = {}
         for name in graph.inputs:
             if name == self.input:
-                values[name] = np.broadcast_to(row, rows)
+                values[name] = np.broadcast_to(row, (rows, length))
             elif name.endswith("_mask"):
-                values[name] = np.broadcast_to((np.arange(self.length) < count).astype(np.int32), rows)
+                values[name] = np.broadcast_to((np.arange(length) < seen).astype(np.int32), (rows, length))
             else:
-                places = np.arange(self.length) if name.endswith("position_ids") else np.zeros(self.length)
-                values[name] = np.broadcast_to(places.astype(np.int32), rows)
-        readers: dict[str, int] = {}
+                places = np.arange(length) if name.endswith("position_ids") else np.zeros(length)
+                values[name] = np.broadcast_to(places.astype(np.int32), (rows, length))
+        return values
+
+    def _run(self, graph: Graph, inputs: Mapping[str, Array], keep: Callable[[str, Array], None]) -> Array:
+        """The scores of all places; `keep` is shown every value."""
+        values = dict(inputs)
+        readers = Counter(name for op in graph.operators for name in op.inputs)
+        for name, value in inputs.items():
+            keep(name, value)
         for op in graph.operators:
-            for name in op.inputs:
-                readers[name] = readers.get(name, 0) + 1
-        for op in graph.operators:
-            inputs = [values[n] if n in values else self._weight(n) for n in op.inputs]
+            read = [values[n] if n in values else self._weight(graph, n) for n in op.inputs]
             with np.errstate(all="ignore"):
-                results = spec(op.kind).evaluate(bind(op, graph.tensors), inputs)
-            values.update(zip(op.outputs, results, strict=True))
+                results = spec(op.kind).evaluate(bind(op, graph.tensors), read)
+            for name, value in zip(op.outputs, results, strict=True):
+                values[name] = value
+                keep(name, value)
             for name in op.inputs:
                 readers[name] -= 1
                 if not readers[name] and name != self.output:
                     values.pop(name, None)
-        return np.asarray(values[self.output][0, count - 1])
+        return np.asarray(values[self.output])
 
-    def _weight(self, name: str) -> Array:
-        if name not in self.held:
-            self.held[name] = materialize(self.graph.values[name], self.graph.tensors[name].type)
-        return self.held[name]
+    def _weight(self, graph: Graph, name: str) -> Array:
+        """Weights are the same in both models; constants, such as a mask, follow the length."""
+        key = name if graph.tensors[name].role is Role.PARAMETER else f"{name} {graph.tensors[self.input].shape[1]}"
+        if key not in self.held:
+            self.held[key] = materialize(graph.values[name], graph.tensors[name].type)
+        return self.held[key]
+
+
+def _drop(_name: str, _value: Array) -> None:
+    """Keep nothing of a run."""

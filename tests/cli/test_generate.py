@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer
 
+from poetc.commands.generate import SHORT, _loaded, _Writer
 from tests.cli.conftest import Ended
 from tests.support import gguf_files
 from tests.support.language import write_decoder, write_tokenizer
@@ -103,3 +104,55 @@ def test_the_demonstration_with_a_tiny_model(tmp_path: Path) -> None:
         "adapter_config.json",
         "adapter_model.safetensors",
     ]
+
+
+def write_masked(path: Path) -> Path:
+    """One attention of tokens to those before them that `attention_mask` shows, with scores as exporters mask them."""
+    info, node = helper.make_tensor_value_info, helper.make_node
+    table = np.random.default_rng(2).standard_normal((258, 8)).astype(np.float32)
+    held = [onnx.numpy_helper.from_array(a, n) for n, a in (("table", table), ("words", table.T.copy()))]
+    held += [onnx.numpy_helper.from_array(np.float32(v), n) for n, v in (("one", 1.0), ("least", 1e9))]
+    held.append(onnx.numpy_helper.from_array(np.array([1], np.int64), "axis"))
+    fill = helper.make_tensor("value", TensorProto.FLOAT, [1], [1.0])
+    nodes = [
+        node("Gather", ["table", "input_ids"], ["x"]),
+        node("Transpose", ["x"], ["keys"], perm=[0, 2, 1]),
+        node("MatMul", ["x", "keys"], ["scores"]),
+        node("Shape", ["scores"], ["shape"]),
+        node("ConstantOfShape", ["shape"], ["ones"], value=fill),
+        node("Trilu", ["ones"], ["before"], upper=0),
+        node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        node("Unsqueeze", ["mask", "axis"], ["shown"]),
+        node("Mul", ["before", "shown"], ["seen"]),
+        node("Sub", ["seen", "one"], ["hidden"]),
+        node("Mul", ["hidden", "least"], ["bias"]),
+        node("Add", ["scores", "bias"], ["biased"]),
+        node("Softmax", ["biased"], ["shares"], axis=-1),
+        node("MatMul", ["shares", "x"], ["mixed"]),
+        node("MatMul", ["mixed", "words"], ["logits"]),
+    ]
+    inputs = [info(n, TensorProto.INT64, ["batch", "length"]) for n in ("input_ids", "attention_mask")]
+    graph = helper.make_graph(nodes, "masked", inputs, [info("logits", TensorProto.FLOAT, None)], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["decoder", "masked"])
+def test_tokens_are_the_same_with_and_without_a_cache(tmp_path: Path, poetc: Run, kind: str) -> None:
+    write_tokenizer(tmp_path)
+    model = write_decoder(tmp_path / "m.onnx", layers=2) if kind == "decoder" else write_masked(tmp_path / "m.onnx")
+    for more in ((), ("--top-p", 0.9, "--temperature", 3)):
+        words = ("generate", model, "--prompt", "abc", "--tokens", 12, "--json", *more)
+        cached, anew = poetc(*words), poetc(*words, "--no-cache")
+        assert cached.code == anew.code == 0, cached.err + anew.err
+        assert cached.json["tokens"] == anew.json["tokens"] and len(cached.json["tokens"]) > 4
+
+
+def test_a_cache_holds_keys_and_values_alone(tmp_path: Path) -> None:
+    path = write_decoder(tmp_path / "m.onnx", layers=2)
+    writer = _Writer(_loaded(path, 20), "m", _loaded(path, SHORT))
+    assert writer.cache is not None
+    plan, graph = writer.cache.plan, writer.graph
+    assert not plan.whole  # every operator computes one place
+    readers = {n: {o.kind for o in graph.operators if n in o.inputs} for n in plan.kept - {writer.input}}
+    assert len(readers) == 4 and all(kinds == {"MatMul"} for kinds in readers.values())
