@@ -122,6 +122,8 @@ def train(
     chat_template: str | Path | None = None,
     mask_prompt: bool = False,
     truncate: bool = False,
+    unpacked: bool = False,
+    sample: str | None = None,
     log: str | Path | None = None,
     elastic: bool = False,
     device: str | Path = "host",
@@ -144,7 +146,7 @@ def train(
 
     `model`: an ONNX file with all shapes fixed, a solved directory, or a `Model` with its batch and training options.
     `data` and `validation` name sources as on the command line: "d.npz:x_train,y_train", a folder of images, ...
-    `tokenizer`, `chat_template`, `mask_prompt` and `truncate` are of texts.
+    `tokenizer`, `chat_template`, `mask_prompt`, `truncate`, `unpacked` and `sample`, a prompt, are of texts.
     `resume` goes on after an interruption, with the same options. `note` gets remarkable facts about the data.
     """
     given = model if isinstance(model, Model) else None
@@ -165,6 +167,7 @@ def train(
         "ema": ema,
         "metrics": metrics,
         "save_every": save_every,
+        "sample": sample,
         "log": None if log is None else str(log),
         "elastic": elastic,
     }
@@ -173,6 +176,7 @@ def train(
         "chat_template": None if chat_template is None else str(chat_template),
         "mask_prompt": mask_prompt,
         "truncate": truncate,
+        "unpacked": unpacked,
     }
     limits: dict[str, Any] = {
         "device": str(device),

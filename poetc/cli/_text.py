@@ -414,6 +414,11 @@ def train_text(document: Mapping[str, Any]) -> str:
             ("peak, measured", f"{measured:,} B{'' if measured == predicted else '  (NOT EQUAL)'}"),
             ("budget", f"{document['budget_bytes']:,} B"),
             ("report", document["report"]),
+            *(
+                (f"text {when}", " ".join(document["sample"][when].split()))
+                for when in ("before", "after")
+                if document.get("sample")
+            ),
         )
     )
     lines = "\n".join((lines, *(f"warning: {text}" for text in document["warnings"])))

@@ -273,6 +273,14 @@ TEXT = (
         default_text="refuse them",
         help="Cut prompts with completions, and chats, that are longer than the model's sequence.",
     ),
+    Option(
+        name="unpacked",
+        values=Switch(),
+        group="data",
+        default=False,
+        default_text="join documents to full windows",
+        help="No document shares a sample with another, so none attends to another.",
+    ),
 )
 DATA = (
     Option(
@@ -359,6 +367,13 @@ RUN = (
         group="run",
         metavar="DIR",
         help="Write losses, metrics and rates here while training runs: events for TensorBoard, and log.jsonl.",
+    ),
+    Option(
+        name="sample",
+        values=Text(),
+        group="run",
+        metavar="PROMPT",
+        help="Show the text of a language model behind this prompt before and after the training.",
     ),
     Option(
         name="elastic",

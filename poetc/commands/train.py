@@ -12,7 +12,6 @@ Beside its output lies everything that a training needs to go on:
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -33,8 +32,9 @@ from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMI
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.rehearsal import ADAPTER, rehearse, write_adapter
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph
+from poetc.commands.sample_text import Sample
 from poetc.commands.solve import solve
-from poetc.commands.trainer import quick_trainer
+from poetc.commands.trainer import follow_memory, quick_trainer
 from poetc.commands.weights import model_of
 from poetc.datasets import (
     Augmentation,
@@ -72,13 +72,12 @@ from poetc.output_directory import digest
 from poetc.program import class_scores, sample_inputs
 from poetc.reporting import Solved, reports
 from poetc.reporting.training import page
-from poetc.runtime.session import Session, SessionError
 from poetc.training import CLIPPED, TRAINING, TrainingOptions, rates
 
 SUFFIX = ".train"
 RECORD, SOLVED, DOCUMENT, CONFIG = "run.json", "solved", "training.json", "run.yaml"
 PAGE = "report.html"
-MAY_CHANGE = ("epochs", "save_every", "elastic", "log", "schedule", "learning_rate")  # by a resumption
+MAY_CHANGE = ("epochs", "save_every", "elastic", "log", "sample", "schedule", "learning_rate")  # by a resumption
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +105,7 @@ class TrainRequest:
     metrics: str | None = None
     save_every: int | None = None
     texts: Mapping[str, Any] = field(default_factory=dict)  # the options of texts, by name
+    sample: str | None = None  # a prompt
     log: str | None = None  # a folder for events and JSON lines
     elastic: bool = False  # the plan of a bundle follows the memory that is left to this process
     resume: bool = False
@@ -129,13 +129,6 @@ class TrainRequest:
         return directory_of(self.out)
 
 
-def _follow_memory(session: Session) -> None:
-    try:
-        session.follow_memory(os.environ.get("POETC_CGROUP"))
-    except SessionError as error:
-        raise UsageError(f"--elastic: {error}") from None
-
-
 def directory_of(out: Path) -> Path:
     """The directory where a training with this output keeps its files for a resumption."""
     return out.with_name(out.name + SUFFIX)
@@ -147,7 +140,7 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises UsageError where there is none, and for options in `given` that differ from them, but for those that may
     change.
     """
-    absent = {"elastic": False, **{option.name: option.default for option in TEXT}}  # in versions before 0.3
+    absent = {o.name: o.default for o in TEXT} | {"elastic": False, "sample": None}  # in versions before 0.3
     recorded = {**absent, **_record(directory_of(out))["options"]}
     given = json.loads(json.dumps(given))
     begun_with, asked = _resolved(recorded), _resolved({**recorded, **given})
@@ -282,6 +275,9 @@ def _train(
         steps = "" if batches.count is None else f"; an epoch of these data is {batches.count} steps of {batches.rows}"
         raise UsageError(f"--epochs is missing{steps}")
     identity = data.identity()
+    sample = None if request.sample is None else Sample(request.sample, model, request.texts, progress)
+    if sample is not None:
+        note(f"before the training: {' '.join(sample.before.split())}")
     if not request.resume:
         measure.require_compiler()  # before hours of solving, not after them
         _begin(request)
@@ -336,7 +332,7 @@ def _train(
                 peak_bytes=engine.measure_peak(sample_inputs(program)),
             )
             if request.elastic:
-                _follow_memory(session)
+                follow_memory(session)
             if checkpoint is not None:
                 loop.restore(checkpoint)
             progress("training")
@@ -380,6 +376,7 @@ def _train(
         "peak_predicted_bytes": base_bytes + program.high_water_bytes,
         "peak_measured_bytes": base_bytes + outcome.peak_bytes,
         "budget_bytes": solved.problem.budget_bytes,
+        "sample": sample and sample.to_json(sample.of(request.out)),
     }
     document["warnings"] = [*warnings, *advice.of_training(document)]
     write_text(request.directory / PAGE, page(Solved.from_artifact(solved), document))

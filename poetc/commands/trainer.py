@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ from pathlib import Path
 from poetc import boards, emit, measure
 from poetc.artifact import Artifact
 from poetc.commands.programs import all_programs, graph_of, numerics_of, switches_of, values_of
+from poetc.errors import UsageError
 from poetc.files import scratch_directory
 from poetc.program import Program
-from poetc.runtime.session import Session
+from poetc.runtime.session import Session, SessionError
 
 MOST_TWICE = 256 << 20  # bytes of an arena that may be there twice for a moment
 
@@ -46,6 +48,14 @@ def trainer(
             numerics=numerics_of(solved),
         )
         return _session(library, programs, store=store, undo=undo)
+
+
+def follow_memory(session: Session) -> None:
+    """Let training follow the memory that is left to this process. UsageError where nothing tells of it."""
+    try:
+        session.follow_memory(os.environ.get("POETC_CGROUP"))
+    except SessionError as error:
+        raise UsageError(f"--elastic: {error}") from None
 
 
 def _session(library: Path, programs: list[Program], *, store: Path | None = None, undo: bool = False) -> Session:

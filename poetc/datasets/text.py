@@ -1,8 +1,9 @@
 """Texts for language models: .txt files, folders of them, and JSON lines of texts, prompts with completions, or chats.
 
 Token t of a sample is an input, and token t + 1 its target. Documents are joined, each with the tokenizer's end token
-behind it, and cut into windows of the model's length. A prompt with its completion, or a chat, is a sample of its own,
-filled up to that length. The target of a place that does not count is -100.
+behind it, and cut into windows of the model's length. With `unpacked` each is cut for itself. A prompt with its
+completion, or a chat, is a sample of its own, filled up to that length. The target of a place that does not count is
+-100.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _MASK, _POSITIONS, _SEGMENTS = (
     re.compile(p) for p in (r"(^|_)mask$", r"position_?ids$|positions$", r"token_type_ids$|segment_?ids$")
 )
 
-OPTIONS = ("tokenizer", "chat_template", "mask_prompt", "truncate")  # declared in commands/options.py
+OPTIONS = ("tokenizer", "chat_template", "mask_prompt", "truncate", "unpacked")  # declared in commands/options.py
 
 
 def read_text(request: Request) -> Samples:
@@ -42,7 +43,8 @@ def read_text(request: Request) -> Samples:
     template = values.get("chat_template")
     path = find_tokenizer(values.get("tokenizer"), request.settings.model)
     tokenizer = Tokenizer(path, Path(template) if template else None)
-    reader = _Reader(tokenizer, length, bool(values.get("mask_prompt")), bool(values.get("truncate")))
+    mask_prompt, truncate, unpacked = (bool(values.get(n)) for n in ("mask_prompt", "truncate", "unpacked"))
+    reader = _Reader(tokenizer, length, mask_prompt, truncate, unpacked)
     reader.read(request.path)
     if not reader.rows:
         raise UsageError(f"{request.path}: holds no text with a target")
@@ -127,6 +129,7 @@ class _Reader:
     length: int
     mask_prompt: bool
     truncate: bool
+    unpacked: bool
     rows: list[tuple[Array, Array]] = field(default_factory=list)
     texts: int = 0
     cut: int = 0
@@ -198,13 +201,13 @@ class _Reader:
             self._joined.append(np.array(ids, np.int32))
 
     def _cut_windows(self) -> None:
-        """Windows of all documents: the last token of one is the first of the next, so that each is a target once."""
+        """Windows of documents: the last token of one is the first of the next, so that each is a target once."""
         if not self._joined:
             return
-        tokens = np.concatenate(self._joined)
-        for start in range(0, max(len(tokens) - 1, 0), self.length):
-            window = tokens[start : start + self.length + 1]
-            self.rows.append((window, np.ones(len(window), bool)))
+        for tokens in self._joined if self.unpacked else [np.concatenate(self._joined)]:
+            for start in range(0, max(len(tokens) - 1, 0), self.length):
+                window = tokens[start : start + self.length + 1]
+                self.rows.append((window, np.ones(len(window), bool)))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -63,8 +63,10 @@ def ended(gap: float, asked_gap: float | None) -> str:
     """Whether the gap that was asked for ended a search, and how to go on; empty if something else did."""
     if not asked_gap or gap > asked_gap:
         return ""
-    if asked_gap in (DEFAULT_GAP, TRAINING_GAP):
+    if asked_gap == DEFAULT_GAP:
         return "stopped at the default gap; --gap 0 proves on"
+    if asked_gap == TRAINING_GAP:  # the default of one command
+        return f"stopped at the gap of {percent(asked_gap)}; --gap 0 proves on"
     return f"stopped at the gap of {percent(asked_gap)} that was asked for"
 
 

@@ -50,7 +50,17 @@ def section(document: Mapping[str, Any]) -> str:
         f" of {format_count(document['batch'], 'sample')}, {document['step_ms']:.2f} ms "
         f"each. The weights of epoch {best} were written to {document['output']}.{early}"
     )
-    return f'<section id="training"><h2>Training</h2><p>{escape(summary)}</p>{drawn}{_table(rows, best)}</section>'
+    beside = f"{drawn}{_sample(document)}{_table(rows, best)}"
+    return f'<section id="training"><h2>Training</h2><p>{escape(summary)}</p>{beside}</section>'
+
+
+def _sample(document: Mapping[str, Any]) -> str:
+    """Texts behind a prompt, before and after the training; empty where none was asked for."""
+    sample = document.get("sample")
+    if not sample:
+        return ""
+    rows = "".join(f"<dt>{name}</dt><dd>{escape(sample[name])}</dd>" for name in ("prompt", "before", "after"))
+    return f'<h3>Text behind a prompt</h3><dl class="texts">{rows}</dl>'
 
 
 def _chart(title: str, curves: Sequence[_Curve], kind: str, best: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
+from poetc.commands.sample_text import TOKENS
 from tests.cli.conftest import Ended
 from tests.support.language import END, write_decoder, write_tokenizer
 
@@ -49,8 +51,13 @@ def measured(model: Path, folder: Path) -> float:
 def test_a_decoder_learns_completions(tmp_path: Path, poetc: Run, model: Path) -> None:
     data, out = write_pairs(tmp_path / "pairs.jsonl"), tmp_path / "out.onnx"
     train = ("--data", data, "--validation", data, "--mask-prompt", "--optimizer", "adam", "--lr", 0.01)
-    ended = poetc("train", model, *train, *OPTIONS, "--lora", 4, "-o", out, "--json")
+    ended = poetc("train", model, *train, *OPTIONS, "--lora", 4, "--sample", "1+1=", "-o", out, "--json")
     assert ended.code == 0, ended.err
+    beside = ("--chat", "--tokens", TOKENS, "--json", "--tokenizer", tmp_path / "tokenizer.json")
+    texts = [poetc("generate", path, "--prompt", "1+1=", *beside).json["text"] for path in (model, out)]
+    assert [ended.json["sample"][when] for when in ("before", "after")] == texts and texts[0] != texts[1]
+    assert "before the training: " in ended.err
+    assert html.escape(texts[1]) in Path(ended.json["report"]).read_text()
     before, row = ended.json["before"], ended.json["epochs"][-1]
     assert before["loss"] == pytest.approx(measured(model, tmp_path), rel=1e-5)
     assert row["validation"]["loss"] == pytest.approx(measured(out, tmp_path), rel=1e-4)
@@ -70,3 +77,24 @@ def test_a_solved_model_without_the_ignored_class_says_so(tmp_path: Path, poetc:
         ended = poetc("train", solved, "--data", data, "--epochs", 1, "-o", tmp_path / "out.onnx", "--force")
         assert ended.code == code, ended.err
         assert (code == 0) or ("solve with --ignore-index -100" in ended.err)
+
+
+def test_unpacked_documents_share_no_sample(tmp_path: Path, poetc: Run, model: Path) -> None:
+    data = tmp_path / "texts.jsonl"
+    data.write_text("".join(json.dumps({"text": text}) + "\n" for text in ("abc", "defgh", "i" * (LENGTH + 3))))
+    words = ("train", model, "--data", data, *OPTIONS, "--train", "last:1", "--json", "--force")
+    packed, apart = (poetc(*words, *more, "-o", tmp_path / "o.onnx") for more in ((), ("--unpacked",)))
+    assert packed.code == apart.code == 0, packed.err + apart.err
+    # 26 tokens, end tokens included; the first of what is joined is no target, so of each text for itself
+    assert "in 3 samples of 12 tokens" in packed.err and " 25 of them targets" in packed.err
+    assert "in 4 samples of 12 tokens" in apart.err and " 23 of them targets" in apart.err
+
+
+@pytest.mark.parametrize(("prompt", "words"), [(" ", "--sample: holds no text"), ("long " * 20, "")])
+def test_a_sample_is_refused_before_the_training(
+    tmp_path: Path, poetc: Run, model: Path, prompt: str, words: str
+) -> None:
+    data, out = write_pairs(tmp_path / "pairs.jsonl"), tmp_path / "out.onnx"
+    ended = poetc("train", model, "--data", data, *OPTIONS, "--sample", prompt, "-o", out)
+    assert ended.code in (2, 3) and len(ended.err.splitlines()) < 4, ended.err
+    assert words in ended.err and not out.exists() and not out.with_name("out.onnx.train").exists()

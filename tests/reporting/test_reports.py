@@ -366,7 +366,8 @@ def test_a_status_in_words_says_how_near_and_what_ended_the_search() -> None:
     assert status_words("optimal", 0.0, 0.001) == "optimal"
     stopped = "within 0.096 % of optimal (proven), stopped at the default gap; --gap 0 proves on"
     assert status_words("feasible", 0.00095012, DEFAULT_GAP) == stopped, "rounded up: no claim narrower than its proof"
-    assert status_words("feasible", 0.04, 0.05).endswith("stopped at the gap of 5.0 % that was asked for")
+    assert status_words("feasible", 0.04, 0.05).endswith("stopped at the gap of 5.0 %; --gap 0 proves on")
+    assert status_words("feasible", 0.04, 0.07).endswith("stopped at the gap of 7.0 % that was asked for")
     assert status_words("feasible", 0.04, 0.0) == status_words("feasible", 0.04) == "within 4.0 % of optimal (proven)"
     assert status_words("limit", 0.0401, 0.001) == "within 4.1 % of optimal (proven), stopped by the time limit"
     solved = replace(example(), summary={"asked_gap": DEFAULT_GAP})
