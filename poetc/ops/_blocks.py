@@ -8,7 +8,8 @@ from poetc.ops._bound import Bound
 from poetc.ops._cuts import WHOLE, Cut, Range, block_of
 from poetc.ops._registry import spec
 from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.blocks import Block, block_kernel
+from poetc.ops.kernels.blocks import block_kernel
+from poetc.ops.kernels.kernel import Block
 
 
 def kernel_of_block(kind: str, op: Bound, cut: Cut, kernel: Kernel, ranges: Sequence[Range]) -> Kernel | None:

@@ -1,4 +1,4 @@
-"""A product and the cross-entropy of its result as one operator: logits exist for a few rows at a time.
+"""A product and the cross-entropy of its result as one operator: logits exist for a few rows, or classes, at a time.
 
 The step has the loss as its root, so that the gradient of the product's input is made while the logits are there. Rows
 are independent of each other. So the bits are those of the operators apart, for any number of rows at a time.
@@ -14,14 +14,19 @@ from typing import Any
 
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, Part, along
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.coded import CodedProduct, Codes, MatMulCoded
 from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.kernels.kernel import Block
 from poetc.ops.kernels.matmul import PackedProduct, Product
 from poetc.ops.loss import NEVER, CrossEntropy, CrossEntropyGrad
 from poetc.ops.matmul import MatMul
 
 LEAST_ROWS = 4  # at a time: rows of x and of its gradient begin at multiples of 16 bytes
+CLASSES = 1024  # of a part of a sum of exponentials: POETC_CLASSES of poetc_loss.h
+_PLAIN_TERMS = 64  # of a block of a sum: BLOCK of matmul.c
+_KNOWN_FLOATS = 7  # of each row between blocks
 _ALIGN_FLOATS = 4
 _CODES = ("form", "rows", "depth", "block", "has_zeros")
 FLOPS, FLOPS_GRAD = 13, 15  # for each logit, of the loss and of its gradient
@@ -42,12 +47,101 @@ class LinearLoss(Parameters):
     forward: Product | PackedProduct | CodedProduct
     backward: Product | PackedProduct | CodedProduct
 
-    def ints(self) -> tuple[int, ...]:
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All numbers but those of the products."""
         sizes = (self.rows, self.at_once, self.classes, self.features, self.ignored)
-        flags = (int(self.has_bias), int(self.has_upstream), self.weights)
-        products = [(_KERNELS.index(type(p)), p.ints()) for p in (self.forward, self.backward)]
-        heads = [n for kernel, ints in products for n in (kernel, len(ints))]
-        return (*sizes, *flags, *heads, *products[0][1], *products[1][1])
+        return (*sizes, int(self.has_bias), int(self.has_upstream), self.weights)
+
+    def ints(self) -> tuple[int, ...]:
+        return (*self.sizes, *_of_products(self.forward, self.backward))
+
+    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
+        """Of one pass, with all classes in it."""
+        if axis != "pass":
+            return None
+        return replace(kernel, parameters=LinearLossClasses(self, block.begin, 0, self.classes))
+
+
+@dataclass(frozen=True, slots=True)
+class LinearLossClasses(Parameters):
+    """A block of classes of `whole`, in the first pass or the second. `is_first`: it begins with class 0."""
+
+    whole: LinearLoss
+    number: int  # of the pass
+    is_first: int
+    units: int
+
+    @property
+    def terms(self) -> int:
+        """Terms of a block of a sum of the second product."""
+        back = self.whole.backward
+        return _PLAIN_TERMS if isinstance(back, Product) else back.terms
+
+    @property
+    def forward(self) -> Product | PackedProduct | CodedProduct:
+        """The product that makes the logits of the block."""
+        p = self.whole.forward
+        if not isinstance(p, PackedProduct):
+            return replace(p, columns=self.units)
+        b_term = 1 if p.strides.b_column != 1 else self.units
+        return replace(p, columns=self.units, strides=replace(p.strides, b_term=b_term, y_row=self.units))
+
+    @property
+    def backward(self) -> Product | PackedProduct | CodedProduct:
+        """That of the gradient of `terms` logits, which lie together."""
+        p = self.whole.backward
+        if isinstance(p, PackedProduct):
+            column = p.strides.b_column if p.strides.b_column == 1 else self.units
+            return replace(p, depth=self.terms, strides=replace(p.strides, a_row=self.terms, b_column=column))
+        return replace(p, depth=self.terms)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Bytes from class to class, of each operand that is the weight."""
+        w, p = self.whole, self.whole.backward
+        if not isinstance(p, CodedProduct):
+            turned = isinstance(p, Product) or p.strides.b_column == 1
+            return (4 * w.features if turned else 4, 0, 0)
+        blocks = -(-w.features // p.block) if p.block else 0
+        bits = min(p.bits, 16)
+        zeros = 4 * blocks if p.has_zeros == 2 else -(-blocks * bits // 8) if p.has_zeros else 0
+        return (-(-w.features * bits // 8), 4 * blocks, zeros)
+
+    @property
+    def floats(self) -> int:
+        """Of workspace, without that of the products."""
+        w = self.whole
+        parts = (_KNOWN_FLOATS * w.rows, *(w.at_once * n for n in (self.units, self.terms, w.features)))
+        return _ALIGN_FLOATS + sum(-(-n // _ALIGN_FLOATS) * _ALIGN_FLOATS for n in parts)
+
+    def ints(self) -> tuple[int, ...]:
+        own = (self.units, self.number, self.is_first, self.terms, *self.steps)
+        return (*self.whole.sizes, *own, *_of_products(self.forward, self.backward))
+
+    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
+        """Of a block within the pass."""
+        if axis != "classes":
+            return None
+        parameters = replace(self, is_first=int(block.begin == 0), units=block.units)
+        space = kernel.workspace_bytes - 4 * _logits_floats(self.whole)
+        return replace(
+            kernel,
+            symbol=f"{kernel.symbol}_classes",
+            parameters=parameters,
+            workspace_bytes=4 * parameters.floats + max(0, space),
+        )
+
+
+def _of_products(*products: Product | PackedProduct | CodedProduct) -> tuple[int, ...]:
+    """The kernel of each, and how many numbers it has; then the numbers."""
+    ints = [p.ints() for p in products]
+    heads = [n for p, own in zip(products, ints, strict=True) for n in (_KERNELS.index(type(p)), len(own))]
+    return (*heads, *(n for own in ints for n in own))
+
+
+def _logits_floats(p: LinearLoss) -> int:
+    return -(-p.at_once * p.classes // _ALIGN_FLOATS) * _ALIGN_FLOATS
 
 
 _KERNELS: tuple[type[Parameters], ...] = (Product, PackedProduct, CodedProduct)  # as C numbers them
@@ -95,8 +189,8 @@ class LinearCrossEntropy(OpSpec):
     kind = "LinearCrossEntropy"
     summary = (
         "(x, w, [bias], target, [gradient of the loss]): CrossEntropy of alpha · x op(w) + bias, and its gradient in x."
-        " Logits exist for a few rows at a time, w may be codes (MatMulCoded); trans_b, alpha, has_bias, classes,"
-        " ignore_index, label_smoothing"
+        " Logits exist for a few rows, or classes, at a time, w may be codes (MatMulCoded); trans_b, alpha, has_bias,"
+        " classes, ignore_index, label_smoothing"
     )
     cost_like = "MatMul"
 
@@ -127,25 +221,43 @@ class LinearCrossEntropy(OpSpec):
 
     def work(self, op: Bound) -> Work:
         """The weight is read once for each block of rows of the fastest kernel, which is all of them."""
-        logits = _logits(op).elements
-        return Work(macs=2 * logits * op.inputs[0].shape[-1], flops=(FLOPS + FLOPS_GRAD) * logits)
+        turned, w = bool(op.get_int("trans_b")), op.inputs[1].shape
+        classes = w[0] if turned else op.get_int("depth") if "form" in op.attributes else w[1]
+        x = op.inputs[0]
+        logits = x.elements // x.shape[-1] * classes
+        return Work(macs=2 * logits * x.shape[-1], flops=(FLOPS + FLOPS_GRAD) * logits)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By classes, in two passes: the first one finds sums of exponentials, the second one makes gradients."""
+        turned, weights = bool(op.get_int("trans_b")), _weights(op)
+        classes, is_coded = op.get_int("classes"), "form" in op.attributes
+        few = isinstance(_product(op).kernel(_parts(op)[2]).parameters, Product)
+        if classes <= CLASSES or (not turned and (is_coded or few)):
+            return ()
+        of_weight = [along(t, 0 if turned else 1) for t in op.inputs[1 : 1 + weights]]
+        of_bias: list[Part | None] = [along(t, 0) for t in op.inputs[1 + weights : 1 + weights + _has_bias(op)]]
+        after = len(op.inputs) - 1 - weights - len(of_bias) + len(op.outputs)
+        parts = (None, *of_weight, *of_bias, *(None for _ in range(after)))
+        within = Cut("classes", classes, parts, CLASSES)
+        return (Cut("pass", 2, tuple(None for _ in parts), within=within),)
 
     def kernel(self, op: Bound) -> Kernel:
         rows = math.prod(op.inputs[0].shape[:-1])
         return self._kernel(op, rows, 0)
 
     def kernels(self, op: Bound) -> tuple[Kernel, ...]:
-        return tuple(self._kernel(op, rows, k) for k, rows in enumerate(_rows_at_once(op)))
+        """With fewer and fewer rows at a time; then with the least workspace of the products too."""
+        found = [self._kernel(op, rows, k) for k, rows in enumerate(_rows_at_once(op))]
+        least = self._kernel(op, found[-1].parameters_as(LinearLoss).at_once, len(found), least=True)
+        return (*found, least) if least.workspace_bytes < found[-1].workspace_bytes else tuple(found)
 
-    def _kernel(self, op: Bound, at_once: int, alternative: int) -> Kernel:
+    def _kernel(self, op: Bound, at_once: int, alternative: int, *, least: bool = False) -> Kernel:
         product, _, backward = _parts(op)
         rows, features = math.prod(op.inputs[0].shape[:-1]), op.inputs[0].shape[-1]
         classes = product.outputs[0].shape[-1]
-        forward, back = _product(op).kernel(product), _product(op).kernel(backward)
+        which = -1 if least else 0
+        forward, back = (_product(op).kernels(o)[which] for o in (product, backward))
         space = max(forward.workspace_bytes, back.workspace_bytes)
-        logits = at_once * classes
-        if space:
-            logits = -(-logits // _ALIGN_FLOATS) * _ALIGN_FLOATS
         products = [_of_rows(k.parameters, at_once) for k in (forward, back)]
         smoothing = op.get_float("label_smoothing")
         has_upstream = len(op.inputs) > 2 + _weights(op) + _has_bias(op)
@@ -153,6 +265,7 @@ class LinearCrossEntropy(OpSpec):
         sizes = (rows, at_once, classes, features, ignored, _has_bias(op), has_upstream, _weights(op))
         floats = (1 - smoothing, smoothing / classes, op.get_float("alpha", 1.0))
         parameters = LinearLoss(*sizes, *products)
+        logits = _logits_floats(parameters) if space else at_once * classes
         return Kernel("poetc_op_linear_cross_entropy", parameters, floats, 4 * logits + space, alternative)
 
 

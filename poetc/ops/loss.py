@@ -185,7 +185,7 @@ class CrossEntropy(_Loss):
         log_p = _log_softmax(logits.reshape(_layout(op)))
         if op.get_float("gamma"):
             weights = weights * _focused(op, log_p, _hits(op, target))[0]
-        return (-(weights * log_p).sum() / count,)
+        return (-(weights * np.where(weights, log_p, 0)).sum() / count,)  # a class that is left out has -infinity
 
     def work(self, op: Bound) -> Work:
         return Work(flops=13 * op.inputs[0].elements)

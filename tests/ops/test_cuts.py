@@ -59,6 +59,7 @@ def run_blocks(
     ]
     whole = [np.ascontiguousarray(a) for a in whole]
     steps = [range(0, axis.extent, n) for axis, n in zip(cut.axes, units, strict=True)]
+    kept = np.zeros(0, np.uint8)  # of the workspace, from block to block
     for begins in itertools.product(*steps):
         ranges = [(b, min(b + n, axis.extent)) for b, n, axis in zip(begins, units, cut.axes, strict=True)]
         made = kernel_of_block(kind, op, cut, kernel, ranges)
@@ -80,6 +81,8 @@ def run_blocks(
         for n, (place, block) in enumerate(zip(places, blocks, strict=False)):
             if n < count or n - count not in replaced:
                 arena[place : place + block.nbytes] = np.frombuffer(block.tobytes(), np.uint8)
+        space = arena[places[-1] : places[-1] + made.workspace_bytes]
+        space[: kept.size] = kept[: space.size]
         refs = [place // 16 << 1 for place in places[:-1]]
         refs += [places[-1] // 16 << 1] * bool(made.workspace_bytes)
         call = _Call(
@@ -90,11 +93,12 @@ def run_blocks(
             None,
         )
         assert lib.function(made.symbol)(ctypes.byref(call)) == 0
+        kept = space.copy()
         for n in range(count, len(types)):
             shape, box = _box(types[n], cut, n, ranges)
             block = blocks[n]
             data = np.frombuffer(arena[places[n] : places[n] + block.nbytes].tobytes(), types[n].dtype.numpy)
-            whole[n].reshape(shape)[box] = data.reshape(block.shape)
+            whole[n].reshape(shape)[box] = data.reshape(np.shape(whole[n].reshape(shape)[box]))
     return whole[count:]
 
 

@@ -68,7 +68,7 @@ def test_any_number_of_rows_at_a_time_has_the_same_bits() -> None:
     kernels = spec(op.kind).kernels(bind(op, step.tensors))
     sizes = [k.workspace_bytes for k in kernels]
     assert sizes == sorted(set(sizes), reverse=True)
-    assert sizes[0] - sizes[-1] == 4 * (42 - 4) * CLASSES
+    assert sizes[0] - sizes[-2] == 4 * (42 - 4) * CLASSES, "the last one has less for its products"
     draw = np.random.default_rng(1)
     x, w, bias = (draw.standard_normal(step.tensors[t].shape).astype(np.float32) for t in op.inputs[:3])
     target = draw.integers(0, CLASSES, ROWS).astype(np.int32)

@@ -1,4 +1,4 @@
-"""linear_loss.c: the two products for each block of rows, and the losses of all rows."""
+"""linear_loss.c: the two products for each block of rows, and the losses of all rows; linear_loss_classes.c."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from poetc.devices.loops._machine import BESIDES, COUNTS, Loops, Machine, add, c
 from poetc.ops import Kernel
 from poetc.ops.coded import CodedProduct
 from poetc.ops.kernels.matmul import PackedProduct, Product
-from poetc.ops.linear_loss import FLOPS, FLOPS_GRAD, LinearLoss
+from poetc.ops.linear_loss import FLOPS, FLOPS_GRAD, LinearLoss, LinearLossClasses
 
 SYMBOLS = {
     Product: "poetc_op_matmul",
@@ -33,4 +33,35 @@ def linear_cross_entropy(kernel: Kernel, m: Machine) -> Loops:
     return loops
 
 
-BESIDES["poetc_op_linear_cross_entropy"] = "matmul_packed"  # whose operands these are
+@counts("linear_cross_entropy_classes")
+def linear_cross_entropy_classes(kernel: Kernel, m: Machine) -> Loops:
+    """The second pass makes the logits again. It adds the gradient of x for each block of terms."""
+    p = kernel.parameters_as(LinearLossClasses)
+    whole, rest = divmod(p.whole.rows, p.whole.at_once)
+    blocks, more = divmod(p.units, p.terms)
+    loops: Loops = {}
+    for rows, times in ((p.whole.at_once, whole), (rest, 1 if rest else 0)):
+        products = [(p.forward, times)]
+        if p.number:
+            products += [(p.backward, times * blocks), (replace(p.backward, depth=more), times if more else 0)]
+        for product, often in products:
+            symbol = SYMBOLS[type(product)]
+            if often:
+                add(loops, COUNTS[symbol](Kernel(symbol, replace(product, rows=rows), (1.0,)), m), often)
+    logits = p.whole.rows * p.units
+    add(loops, {"CrossEntropy.call": 1, "CrossEntropy.flop": FLOPS * logits})
+    if p.number:
+        add(loops, {"CrossEntropyGrad.call": 1, "CrossEntropyGrad.flop": FLOPS_GRAD * logits})
+        single = p.whole.rows * p.whole.features * (blocks + bool(more))
+        add(
+            loops,
+            {
+                "add.call": blocks + bool(more),
+                "add.single" if m.lanes == 1 else "add.chunk": single // (1 if m.lanes == 1 else 16),
+            },
+        )
+    return loops
+
+
+for name in ("linear_cross_entropy", "linear_cross_entropy_classes"):
+    BESIDES[f"poetc_op_{name}"] = "matmul_packed"  # whose operands these are

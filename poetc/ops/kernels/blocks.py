@@ -6,7 +6,7 @@ Blocks of terms stay as they are, so a result has the same sum. The rules are th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from poetc.ops.kernels import turned, winograd
 from poetc.ops.kernels.convolution import (
@@ -19,7 +19,7 @@ from poetc.ops.kernels.convolution import (
 )
 from poetc.ops.kernels.convolution_shape import ConvolutionParameters
 from poetc.ops.kernels.depthwise import Depthwise
-from poetc.ops.kernels.kernel import Kernel, Parameters
+from poetc.ops.kernels.kernel import Block, Kernel, Parameters
 from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct, Product, SgdProduct
 from poetc.ops.kernels.packed_operands import panel_columns
 from poetc.ops.kernels.rows import DescendingSlices, Elements, Slices, TableRows
@@ -27,27 +27,11 @@ from poetc.ops.kernels.rows import DescendingSlices, Elements, Slices, TableRows
 Sized = tuple[Parameters, int]  # and floats of workspace
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Units begin .. end - 1 of an axis of `extent`; of the operand with a halo, rows first .. last - 1."""
-
-    begin: int
-    end: int
-    extent: int
-    first: int
-    last: int
-
-    @property
-    def units(self) -> int:
-        return self.end - self.begin
-
-    @property
-    def rows(self) -> int:
-        return self.last - self.first
-
-
 def block_kernel(kernel: Kernel, cut: str, block: Block) -> Kernel | None:
     """The kernel of a block along the axis `cut`; None where this kernel cannot be cut."""
+    own = kernel.parameters.in_block(kernel, cut, block)
+    if own is not None:
+        return own
     banded = _BANDS.get((cut, type(kernel.parameters)))
     if banded is not None and kernel.repeats == 1:
         return replace(kernel, parameters=banded(kernel, block))

@@ -10,6 +10,25 @@ P = TypeVar("P", bound="Parameters")
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Units begin .. end - 1 of an axis of `extent`; of the operand with a halo, rows first .. last - 1."""
+
+    begin: int
+    end: int
+    extent: int
+    first: int
+    last: int
+
+    @property
+    def units(self) -> int:
+        return self.end - self.begin
+
+    @property
+    def rows(self) -> int:
+        return self.last - self.first
+
+
+@dataclass(frozen=True, slots=True)
 class Parameters:
     """The integers that a kernel gets, by name.
 
@@ -20,6 +39,10 @@ class Parameters:
     def ints(self) -> tuple[int, ...]:
         """The numbers in the order of C."""
         return tuple(_flat([getattr(self, field.name) for field in fields(self)]))
+
+    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
+        """The kernel of a block, where that is another than `poetc.ops.kernels.blocks` would make."""
+        return None
 
 
 def _flat(values: Any) -> Iterator[int]:

@@ -3,35 +3,7 @@
  * Layout: x and its gradient are [rows, features]. The workspace has logits [at once, classes], and then that of the
  * products. The gradient of the logits is made in their place.
  * Order of sums: that of the products and of the losses apart, whose kernels and functions these are. */
-#include <string.h>
-
-#include "gemm/matmul.h"
-#include "gemm/matmul_coded.h"
-#include "gemm/matmul_packed.h"
-#include "operators/poetc_loss.h"
-
-#define MOST_INTS 24
-#define MOST_OPERANDS 8
-
-/* The operand, `floats` floats (a multiple of 4) further on. */
-static poetc_ref further(poetc_ref ref, ptrdiff_t floats)
-{
-    return ref + (poetc_ref)(floats / 4) * 2;
-}
-
-/* A product of `rows` rows; `ints` are its parameters, the first of which is that number. */
-static int multiply(const poetc_call *call, const int32_t *head, const int32_t *ints, const poetc_ref *refs,
-                    int32_t rows)
-{
-    poetc_call part = *call;
-    int32_t own[MOST_INTS];
-    memcpy(own, ints, (size_t)head[1] * sizeof *own);
-    own[0] = rows;
-    part.refs = refs, part.ints = own, part.floats = call->floats + 2;
-    if (head[0] == 2)
-        return poetc_op_matmul_coded(&part);
-    return head[0] ? poetc_op_matmul_packed(&part) : poetc_op_matmul(&part);
-}
+#include "operators/poetc_linear_loss.h"
 
 /* Logits of a row become their gradient; returns the row's loss. */
 static float turn(float *x, int32_t classes, int32_t target, int32_t ignore, const float *floats, float share)
@@ -67,7 +39,7 @@ int poetc_op_linear_cross_entropy(const poetc_call *call)
     const int32_t *target = poetc_in(call, (unsigned)labels);
     const float factor = has_upstream ? *(const float *)poetc_in(call, (unsigned)labels + 1) : 1.0f;
     const poetc_ref logits = call->refs[inputs + 2];
-    const poetc_ref space = further(logits, ((ptrdiff_t)at_once * classes + 3) / 4 * 4);
+    const poetc_ref space = poetc_further(logits, ((ptrdiff_t)at_once * classes + 3) / 4 * 4);
     const int32_t counted = count_targets(target, rows, classes, ignore);
     float *loss = poetc_out(call, (unsigned)inputs), *x = poetc_out(call, (unsigned)inputs + 2), share;
     poetc_compensated total = {0.0f, 0.0f};
@@ -78,11 +50,11 @@ int poetc_op_linear_cross_entropy(const poetc_call *call)
     for (first = 0; first < rows; first += at_once) {
         const int32_t count = rows - first < at_once ? rows - first : at_once;
         const ptrdiff_t from = (ptrdiff_t)first * features;
-        poetc_ref refs[MOST_OPERANDS];
+        poetc_ref refs[POETC_LINEAR_OPERANDS];
         int code;
         memcpy(refs, call->refs, (size_t)labels * sizeof *refs);
-        refs[0] = further(refs[0], from), refs[labels] = logits, refs[labels + 1] = space;
-        code = multiply(call, n + 8, n + 12, refs, count);
+        refs[0] = poetc_further(refs[0], from), refs[labels] = logits, refs[labels + 1] = space;
+        code = poetc_multiply(call, call->floats + 2, n + 8, n + 12, refs, count, 0);
         if (code != POETC_OK)
             return code;
         for (r = 0; r < count; r++) {
@@ -91,8 +63,8 @@ int poetc_op_linear_cross_entropy(const poetc_call *call)
             if (t != ignore)
                 poetc_compensated_add(&total, own);
         }
-        refs[0] = logits, refs[1 + weights] = further(call->refs[inputs + 1], from), refs[2 + weights] = space;
-        code = multiply(call, n + 10, n + 12 + n[9], refs, count);
+        refs[0] = logits, refs[1 + weights] = poetc_further(call->refs[inputs + 1], from), refs[2 + weights] = space;
+        code = poetc_multiply(call, call->floats + 2, n + 10, n + 12 + n[9], refs, count, 0);
         if (code != POETC_OK)
             return code;
     }

@@ -1,33 +1,75 @@
 /* Classes of one sample, as the cross-entropies see them.
  *
  * Layout: predictions are [before, classes, after]; a sample's classes are `step` elements apart.
- * Order of sums: classes in sequence; the sum carries its rounding error. */
+ * Order of sums: classes in sequence within a part of POETC_CLASSES, then parts in sequence; sums carry their rounding
+ * errors. So a sample can be seen a part at a time. */
 #ifndef POETC_LOSS_H
 #define POETC_LOSS_H
 
 #include "poetc_math.h"
 #include "simd/poetc_f4.h"
 
+#define POETC_CLASSES 1024 /* CLASSES of ops/linear_loss.py */
+
+/* The largest logit of those seen, and the sum of exp(x - best) over the others. */
+typedef struct {
+    float best;
+    int32_t where; /* the class of that logit, from the first one of its part */
+    poetc_compensated rest;
+} poetc_peak;
+
+/* Of at most POETC_CLASSES classes. Logits of -infinity, of classes that are left out, add nothing. */
+static inline poetc_peak poetc_peak_of(const float *x, int32_t classes, ptrdiff_t step)
+{
+    poetc_peak p = {x[0], 0, {0.0f, 0.0f}};
+    int32_t i;
+    float from;
+    for (i = 1; i < classes; i++)
+        if (x[i * step] > p.best)
+            p.best = x[i * step], p.where = i;
+    from = p.best == -POETC_INFINITY ? 0.0f : p.best;
+    for (i = 0; i < classes; i++)
+        if (i != p.where)
+            poetc_compensated_add(&p.rest, poetc_expf(x[i * step] - from));
+    return p;
+}
+
+/* Classes that were seen before, and those of the next part. */
+static inline void poetc_peak_join(poetc_peak *p, const poetc_peak *more)
+{
+    if (more->best > p->best) {
+        const float share = poetc_expf(p->best - more->best);
+        poetc_compensated_add(&p->rest, 1.0f);
+        p->best = more->best;
+        p->rest.total *= share, p->rest.lost *= share;
+        poetc_compensated_add(&p->rest, more->rest.total);
+    } else {
+        const float share = more->best < p->best ? poetc_expf(more->best - p->best) : 1.0f;
+        poetc_compensated_add(&p->rest, share * (1.0f + more->rest.total));
+    }
+}
+
 typedef struct {
     const float *x; /* of class 0 */
     int32_t classes;
     ptrdiff_t step;   /* from class to class */
     int32_t where;    /* the class of the largest logit */
-    float best, rest; /* that logit; Σ exp(x - best) over the others */
+    float best, rest; /* that logit; the sum of exp(x - best) over the others */
 } sample;
 
 static inline sample look(const float *x, int32_t classes, ptrdiff_t step)
 {
-    sample s = {x, classes, step, 0, x[0], 0.0f};
-    poetc_compensated rest = {0.0f, 0.0f};
-    int32_t i;
-    for (i = 1; i < classes; i++)
-        if (x[i * step] > s.best)
-            s.best = x[i * step], s.where = i;
-    for (i = 0; i < classes; i++)
-        if (i != s.where)
-            poetc_compensated_add(&rest, poetc_expf(x[i * step] - s.best));
-    s.rest = rest.total;
+    poetc_peak all = poetc_peak_of(x, classes < POETC_CLASSES ? classes : POETC_CLASSES, step);
+    sample s = {x, classes, step, all.where, 0.0f, 0.0f};
+    int32_t first;
+    for (first = POETC_CLASSES; first < classes; first += POETC_CLASSES) {
+        const int32_t left = classes - first;
+        const poetc_peak more = poetc_peak_of(x + first * step, left < POETC_CLASSES ? left : POETC_CLASSES, step);
+        if (more.best > all.best)
+            s.where = first + more.where;
+        poetc_peak_join(&all, &more);
+    }
+    s.best = all.best, s.rest = all.rest.total;
     return s;
 }
 
