@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from poetc.graph import DType, TensorType
 from poetc.graph._coded import BF16, BITS, decode
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, along
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.gather import wrapped
 from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.kernels.kernel import Block, Window
 from poetc.ops.kernels.packed_operands import Packing, choose, workspace_floats
 
 _PANELS = (4, 2, 1)
@@ -36,6 +38,10 @@ class CodedProduct(Parameters):
     panel_floats: int
     terms: int
 
+    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
+        """Of some columns of the result."""
+        return replace(kernel, parameters=replace(self, columns=block.units))
+
 
 @dataclass(frozen=True, slots=True)
 class CodedRows(Parameters):
@@ -47,6 +53,29 @@ class CodedRows(Parameters):
     block: int
     has_zeros: int  # 2: floats
     count: int
+
+    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
+        """Of a window of the table."""
+        codes = (self.bits, self.block, self.has_zeros, self.count)
+        parameters = CodedWindow(self.rows, self.columns, block.units, 0, *codes)
+        return replace(kernel, symbol=f"{kernel.symbol}_rows", parameters=parameters)
+
+
+@dataclass(frozen=True, slots=True)
+class CodedWindow(Window):
+    """The same of the `here` rows from row `begin` on."""
+
+    rows: int
+    columns: int
+    here: int
+    begin: int
+    bits: int
+    block: int
+    has_zeros: int
+    count: int
+
+    def beginning(self, unit: int) -> CodedWindow:
+        return replace(self, begin=unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +178,9 @@ class MatMulCoded(OpSpec):
         return (y + inputs[-1] if len(inputs) > 1 + codes.operands else y,)
 
     def work(self, op: Bound) -> Work:
-        codes = Codes.of(op)
-        rows = math.prod(op.inputs[0].shape[:-1])
-        return Work(macs=rows * codes.rows * codes.depth, flops=2 * codes.rows * codes.depth)
+        x, y = op.inputs[0], op.outputs[0]
+        numbers = x.shape[-1] * y.shape[-1]
+        return Work(macs=math.prod(x.shape[:-1]) * numbers, flops=2 * numbers)
 
     def kernel(self, op: Bound) -> Kernel:
         return self.kernels(op)[0]
@@ -166,6 +195,14 @@ class MatMulCoded(OpSpec):
                 Kernel("poetc_op_matmul_coded", parameters, (op.get_float("alpha", 1.0),), 4 * floats, alternative=k)
             )
         return tuple(found)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By columns of the result, where they are rows of codes."""
+        codes, y = Codes.of(op), op.outputs[0]
+        if not op.get_int("trans_b") or codes.rows < 2:
+            return ()
+        of_weight = (along(t, 0) for t in op.inputs[1:])  # and of the bias
+        return (Cut("columns", codes.rows, (None, *of_weight, along(y, len(y.shape) - 1))),)
 
 
 @register
@@ -187,11 +224,16 @@ class GatherCoded(OpSpec):
         return (codes.decoded(inputs[:-1], dtype)[wrapped(inputs[-1], codes.rows)],)
 
     def work(self, op: Bound) -> Work:
-        codes, y = Codes.of(op), op.outputs[0]
-        read = op.inputs[-1].elements * sum(t.size_bytes for t in op.inputs[:-1]) // codes.rows
+        y, rows = op.outputs[0], op.inputs[0].shape[0]
+        read = op.inputs[-1].elements * sum(t.size_bytes for t in op.inputs[:-1]) // rows
         return Work(flops=2 * y.elements, bytes_moved=y.size_bytes + read + op.inputs[-1].size_bytes)
 
     def kernel(self, op: Bound) -> Kernel:
         codes = Codes.of(op)
         sizes = (codes.rows, codes.depth, codes.bits, codes.block, codes.has_zeros, op.inputs[-1].elements)
         return Kernel("poetc_op_gather_coded", CodedRows(*sizes))
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By rows of the table: a block fills the rows of y that it has."""
+        rows = Codes.of(op).rows
+        return (Cut("table", rows, (*(along(t, 0) for t in op.inputs[:-1]), None, None), fills=True),)

@@ -239,7 +239,7 @@ class LinearCrossEntropy(OpSpec):
         after = len(op.inputs) - 1 - weights - len(of_bias) + len(op.outputs)
         parts = (None, *of_weight, *of_bias, *(None for _ in range(after)))
         within = Cut("classes", classes, parts, CLASSES)
-        return (Cut("pass", 2, tuple(None for _ in parts), within=within),)
+        return (Cut("pass", 2, tuple(None for _ in parts), within=within, fills=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         rows = math.prod(op.inputs[0].shape[:-1])

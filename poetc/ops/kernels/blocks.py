@@ -19,7 +19,7 @@ from poetc.ops.kernels.convolution import (
 )
 from poetc.ops.kernels.convolution_shape import ConvolutionParameters
 from poetc.ops.kernels.depthwise import Depthwise
-from poetc.ops.kernels.kernel import Block, Kernel, Parameters
+from poetc.ops.kernels.kernel import Block, Kernel, Parameters, Window
 from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct, Product, SgdProduct
 from poetc.ops.kernels.packed_operands import panel_columns
 from poetc.ops.kernels.rows import DescendingSlices, Elements, Slices, TableRows
@@ -47,13 +47,13 @@ def block_kernel(kernel: Kernel, cut: str, block: Block) -> Kernel | None:
 
 def begin_of(kernel: Kernel) -> int:
     """Which of the kernel's numbers is the first unit of the block; -1: none."""
-    return 3 if isinstance(kernel.parameters, TableRows) else -1
+    return kernel.parameters.BEGIN if isinstance(kernel.parameters, Window) else -1
 
 
 def beginning(kernel: Kernel, unit: int) -> Kernel:
     """The kernel of the block that begins with that unit."""
     p = kernel.parameters
-    return replace(kernel, parameters=replace(p, begin=unit)) if isinstance(p, TableRows) else kernel
+    return replace(kernel, parameters=p.beginning(unit)) if isinstance(p, Window) else kernel
 
 
 def _elements(kernel: Kernel, units: int) -> Sized:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 P = TypeVar("P", bound="Parameters")
 
@@ -43,6 +43,17 @@ class Parameters:
     def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
         """The kernel of a block, where that is another than `poetc.ops.kernels.blocks` would make."""
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Parameters):
+    """A window of a table. The number at `BEGIN` is the field `begin`, the first row: the runtime sets it for each."""
+
+    BEGIN: ClassVar[int] = 3
+
+    def beginning(self, unit: int) -> Window:
+        """Of the block that begins with that unit."""
+        raise NotImplementedError
 
 
 def _flat(values: Any) -> Iterator[int]:

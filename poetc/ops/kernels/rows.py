@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from poetc.ops.kernels.kernel import Parameters
+from poetc.ops.kernels.kernel import Parameters, Window
 
 Ints = tuple[int, ...]
 
@@ -176,7 +176,7 @@ class Slices(Parameters):
 
 
 @dataclass(frozen=True, slots=True)
-class TableRows(Parameters):
+class TableRows(Window):
     """Rows `begin` to `begin + here` of a table are in a window; the runtime sets `begin` for each block."""
 
     length: int
@@ -184,6 +184,9 @@ class TableRows(Parameters):
     count: int
     begin: int
     here: int
+
+    def beginning(self, unit: int) -> TableRows:
+        return replace(self, begin=unit)
 
 
 @dataclass(frozen=True, slots=True)

@@ -408,7 +408,8 @@ static int read_windows(const streaming *at, const poetc_step *step, uint32_t *c
 static int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
 {
     const int32_t *ints = at->ints;
-    const int is_last = at->block[0] == ints[AXES + BLOCKS] - 1; /* of a result that blocks fill */
+    const int is_last = at->block[0] == ints[AXES + BLOCKS] - 1 &&
+                        at->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1; /* of a result that blocks fill */
     int32_t i, place = ints[REFS] + 1;
 
     for (i = 0; i < ints[STREAMS]; i++) {
