@@ -63,7 +63,9 @@ extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_BUFFER_OFFSET 10240u
 #define POETC_MODEL_REGIONS model_regions
 #define POETC_MODEL_REGION_COUNT 2u
+#define POETC_MODEL_CHECKPOINT_BLOCK 0u
 #define POETC_MODEL_IDENTITY 0x12345678u
+#define POETC_MODEL_EMISSION 0x12345678u
 #define POETC_MODEL_LOOP (&model_loop)
 #define POETC_MODEL_QUEUES (&model_queues)
 """

@@ -44,8 +44,8 @@ def import_state(
     """Start from other weights: those of a new ONNX file of the same graph, or of a checkpoint.
 
     DIR is a directory that `poetc solve` made: schedule, proof and memory plan do not depend on the weights. The
-    trained.bin of another schedule can be read where the poetc-emit.json of its program lies beside it; optimizer state
-    comes along. Weights that do not fit are named, and nothing is written.
+    trained.bin of another schedule can be read, too; optimizer state comes along. Weights that do not fit are named,
+    and nothing is written.
     """
     from poetc.cli import _text
     from poetc.commands import import_state as command

@@ -13,13 +13,14 @@ from poetc.artifact import Artifact
 from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import imported_with, training_options
 from poetc.commands.programs import graph_of, training_program
-from poetc.commands.reading_weights import identities, read_weights
+from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import adapted
 from poetc.commands.weights import model_of, some, weights
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import new_files, read_file
 from poetc.graph import Array, Graph, Value, differing, matching
+from poetc.program import state_identity
 from poetc.training import in_precision, is_adapter, restored_norms
 
 TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directory
@@ -41,7 +42,8 @@ def import_state(
     copies: list[str] = []
     progress("writing")
     if to_file:
-        data = trained_bin(changed, _identity(solved, out))
+        _check_beside(solved, out)
+        data = trained_bin(changed)
         with new_files(out, force=force) as staged:
             staged.write_bytes(data)
     else:
@@ -84,26 +86,22 @@ def with_values(solved: Artifact, values: Mapping[str, Value], source: str) -> A
     )
 
 
-def trained_bin(solved: Artifact, identity: int) -> bytes:
-    """The initial state of the training program as the trained.bin of an emission, after 0 steps."""
-    return emit.initial_state(training_program(solved), graph_of(solved).values, identity)
+def trained_bin(solved: Artifact) -> bytes:
+    """The initial state of the training program as a trained.bin, after 0 steps."""
+    return emit.initial_state(training_program(solved), graph_of(solved).values)
 
 
-def _identity(solved: Artifact, out: Path) -> int:
-    """The identity of the emission that `out` lies in, else of the one with all programs.
-
-    UsageError where that is of another.
-    """
-    known, beside = identities(solved), out.parent / emit.MANIFEST
+def _check_beside(solved: Artifact, out: Path) -> None:
+    """UsageError where `out` lies in an emission whose state is another."""
+    beside = out.parent / emit.MANIFEST
     if not beside.is_file():
-        return known[0]
+        return
     try:
         identity = json.loads(read_file(beside))["state"]["identity"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{beside}: damaged; emit again") from None
-    if identity not in known:
-        raise UsageError(f"{beside}: emitted from another solution than this one, or by another version of poetc")
-    return int(identity)
+    if identity != state_identity(training_program(solved)):
+        raise UsageError(f"{beside}: its program has other state than this one: names, types or shapes differ")
 
 
 def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:

@@ -11,8 +11,8 @@ from typing import Any
 from poetc import emit
 from poetc.artifact import Artifact
 from poetc.commands.adapter_files import read_adapter
-from poetc.commands.programs import graph_of, inference_programs, training_program
-from poetc.commands.weights import by_graph_name, model_of, read_safetensors
+from poetc.commands.programs import inference_programs, training_program
+from poetc.commands.weights import by_graph_name, read_safetensors
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_arrays, read_file
@@ -21,13 +21,13 @@ from poetc.loop import is_checkpoint, read_checkpoint
 from poetc.program import (
     Program,
     StoreLayout,
+    checkpoint_block,
+    identity_in,
     is_trained,
     listed_layout,
     read_listed_state,
     read_state,
-    state_identity,
     state_on_store,
-    store_blocks,
     store_layout,
 )
 
@@ -69,24 +69,17 @@ def _read_checkpoint(path: Path, note: Progress) -> Mapping[str, Array]:
 def read_trained(solved: Artifact, path: Path, note: Progress = silent) -> dict[str, Array]:
     """All state in a trained.bin, or in the newest checkpoint of a store.bin.
 
-    `poetc-emit.json` beside it, if it is of the same emission, says where each tensor is; else it must be of this
-    solution.
+    `poetc-emit.json` beside it, if it describes this state, names each tensor, also of earlier versions of poetc.
+    Else it must be the state of this model, whatever schedule trained it.
     """
     data = read_file(path, LARGEST_STATE_BYTES)
     manifest = _manifest_beside(path)
     if not is_trained(data):
         data = _from_store(solved, path, data, manifest, note)
     state_of_manifest = {} if manifest is None else manifest["state"]
-    if state_identity(data) == state_of_manifest.get("identity"):
+    if identity_in(data) == state_of_manifest.get("identity"):
         return read_listed_state(data, state_of_manifest, str(path))
-    program = training_program(solved)
-    state = read_state(data, program, str(path))
-    if state_identity(data) not in identities(solved):
-        raise UsageError(
-            f"{path}: trained by another schedule, from other weights, or by another version of poetc; with the"
-            f" {emit.MANIFEST} of the directory that trained it beside it, it can be read"
-        )
-    return state
+    return read_state(data, training_program(solved), str(path))
 
 
 def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Mapping[str, Any] | None, note: Progress) -> bytes:
@@ -95,9 +88,7 @@ def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Mapping[str
     with contextlib.suppress(KeyError, TypeError, ValueError):
         layouts += [listed_layout(manifest)] if manifest is not None else []
     training = training_program(solved)
-    for programs, identity in zip(_emitted(solved), identities(solved), strict=True):
-        blocks = max(store_blocks(program) for program in programs)
-        layouts.append(store_layout(training, identity, blocks))
+    layouts += [store_layout(training, checkpoint_block(programs)) for programs in _emitted(solved)]
     found = state_on_store(data, layouts)
     if found is not None:
         note(f"{path}: the checkpoint of step {found[1]}")
@@ -108,13 +99,6 @@ def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Mapping[str
             f" {emit.MANIFEST} of the directory that trained it beside it, it can be read"
         )
     return data
-
-
-def identities(solved: Artifact) -> list[int]:
-    """Those of the programs that `poetc emit` writes, in the order of `_emitted`."""
-    values = {**model_of(solved).values, **graph_of(solved).values}
-    name = graph_of(solved).name.removesuffix(".onnx")
-    return [emit.identity_of(name, programs, values) for programs in _emitted(solved)]
 
 
 def _emitted(solved: Artifact) -> list[list[Program]]:

@@ -10,13 +10,12 @@ from poetc.emit._emit import (
     Part,
     emit,
     emit_models,
-    identity_of,
     images,
     initial_state,
     shaped,
     share_layout,
 )
-from poetc.emit._firmware import Memory, Sections, bank_size, bank_starts, checkpoint_blocks, checkpoint_steps
+from poetc.emit._firmware import Memory, Sections, bank_size, bank_starts, checkpoint_steps, used_blocks
 from poetc.emit._library_banks import bank_sections
 from poetc.emit._module import Module, source
 from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Layout
@@ -44,12 +43,10 @@ __all__ = [
     "bank_sections",
     "bank_size",
     "bank_starts",
-    "checkpoint_blocks",
     "checkpoint_steps",
     "emit",
     "emit_models",
     "firmware_size",
-    "identity_of",
     "images",
     "initial_state",
     "is_measured",
@@ -58,4 +55,5 @@ __all__ = [
     "share_layout",
     "source",
     "switch_bytes",
+    "used_blocks",
 ]

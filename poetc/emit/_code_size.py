@@ -22,7 +22,8 @@ from poetc.emit._firmware import (
     layout,
     port_sources,
 )
-from poetc.emit._module import Module, tables_bytes
+from poetc.emit._module import Module
+from poetc.emit._tables_bytes import tables_bytes
 from poetc.graph import Value
 from poetc.program import Program, inputs_on_store, packed_state
 from poetc.runtime import runtime_directory

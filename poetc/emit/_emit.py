@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,7 +45,6 @@ from poetc.program import (
     constants_image,
     initial_pages,
     inputs_on_store,
-    model_identity,
     pack_state,
     packed_pages,
     packed_state,
@@ -300,30 +301,28 @@ def images(module: Module, values: Mapping[str, Value]) -> Iterator[tuple[str, b
         yield "store.img", store_image(main, values)
 
 
-def identity_of(model: str, programs: Sequence[Program], values: Mapping[str, Value]) -> int:
-    """The number that tells the state of an emission of `programs` from that of others: see `emit`."""
-    module = Module(model, tuple(programs))
-    return model_identity([source(module).encode(), *(data for _, data in images(module, values))])
-
-
-def initial_state(program: Program, values: Mapping[str, Value], identity: int) -> bytes:
-    """The trained.bin of `program` before its first step, for the emission that has this identity."""
+def initial_state(program: Program, values: Mapping[str, Value]) -> bytes:
+    """The trained.bin of `program` before its first step."""
     arena = np.frombuffer(state_image(program, values), np.uint8)
     pages = initial_pages(program, values)
-    return pack_state(program, identity, 0, arena, lambda page: pages[page])
+    return pack_state(program, 0, arena, lambda page: pages[page])
 
 
 def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Target) -> Emitted:
     found, text = dict(images(module, values)), source(module).encode()
     usual = Module(module.model, module.programs, bundle=module.bundle)
     # Neither a schedule of the learning rate nor other names make another model.
-    identity = model_identity([text if module == usual else source(usual).encode(), *found.values()])
+    emission = functools.reduce(
+        lambda crc, data: zlib.crc32(data, crc),
+        [text if module == usual else source(usual).encode(), *found.values()],
+        0,
+    )
     has_arena = module.named or (target.build == "library" and bool(form.sections.arena))
     store = form.sections.store if any(p.image for p in module.programs[0].pages) else ""
     parts = bank_parts(module, form.sections) if target.build == "library" else []
     declared = header(
         module,
-        identity,
+        emission,
         arena_lines=bank_declarations(module, parts) if parts else (),
         arena_section=arena_section(form.sections) if has_arena else "",
         program_section=form.sections.arena,
@@ -332,7 +331,7 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
     files = {f"{module.stem}.c": text, f"{module.stem}.h": declared.encode()}
     if parts:
         files[f"{module.prefix}_banks.ld"] = bank_script(parts).encode()
-    return Emitted(module, identity, files, {module.image(name): data for name, data in found.items()})
+    return Emitted(module, emission, files, {module.image(name): data for name, data in found.items()})
 
 
 def _runtime(modules: Sequence[Module], target: Target, *, only_used: bool) -> Mapping[str, bytes | Path]:
@@ -352,7 +351,7 @@ def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
         return files
     (model,) = contents.models
     if model.module.named:
-        files["model.h"] = generic_header(model.module, model.identity, contents.sections.arena).encode()
+        files["model.h"] = generic_header(model.module, model.emission, contents.sections.arena).encode()
     if target.build == "firmware" and board is not None:
         image_bytes = sum(len(data) for name, data in contents.images.items() if name.endswith(".bin"))
         main = model.module.programs[0]
@@ -386,7 +385,7 @@ def _document(contents: Contents, target: str, form: Form) -> dict[str, Any]:
             **({"name": model.module.prefix} if model.module.named else {}),
             "target": target,
             "programs": [p.name for p in model.module.programs],
-            **describe(model.module, model.identity),
+            **describe(model.module, model.emission),
         }
         for model in contents.models
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 from poetc.boards import BOARDS, KIB, TARGETS, Board, Region, Target, own_files
 from poetc.emit._module import spare_block
 from poetc.errors import UsageError
-from poetc.program import Program, slot_blocks
+from poetc.program import CHECKPOINT_SLOTS, Program, checkpoint_block, slot_blocks, store_blocks
 from poetc.runtime import STACK_BYTES, runtime_directory
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 from poetc.scheduling import MemoryPlan, Problem
@@ -113,14 +113,15 @@ class Layout:
         return self.ram.end - self.arena_bytes
 
 
-CHECKPOINT_SLOTS = 2  # of train.c
 FLEET_PROGRAM = "fleet.c"
 FRAME_BYTES = 140  # the least that it needs for a frame
 
 
-def checkpoint_blocks(program: Program) -> int:
-    """Blocks of the store, after those of the pages, that checkpoints take."""
-    return CHECKPOINT_SLOTS * slot_blocks(program)
+def used_blocks(programs: Sequence[Program], *, saves: bool) -> int:
+    """Blocks of the store, from block 0, of pages and, if it `saves`, of checkpoints."""
+    pages = max(store_blocks(program) for program in programs)
+    checkpoints = checkpoint_block(programs) + CHECKPOINT_SLOTS * slot_blocks(programs[0])
+    return max(pages, checkpoints) if saves else pages
 
 
 def checkpoint_steps(program: Program, target: Target, board: Board | None, asked: int | None) -> int:

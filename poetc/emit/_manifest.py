@@ -10,10 +10,10 @@ import numpy as np
 
 from poetc.emit._module import Module, accessor_names, entries, state_names
 from poetc.graph import TensorType
-from poetc.program import Binding, Program, StateTensor, all_inputs, limits, regions, tensors
+from poetc.program import Binding, Program, StateTensor, all_inputs, limits, regions, state_identity, tensors
 
 
-def describe(module: Module, identity: int) -> dict[str, Any]:
+def describe(module: Module, emission: int) -> dict[str, Any]:
     """The manifest's facts about the programs' data, besides checksums."""
     main = module.programs[0]
     names = state_names(module)
@@ -21,7 +21,7 @@ def describe(module: Module, identity: int) -> dict[str, Any]:
         "record": _sequence(all_inputs(main)),
         "state": {
             "file": "trained.bin",
-            "identity": identity,
+            "identity": state_identity(main),
             "size_bytes": sum(region.size_bytes for region in regions(main)),
             "tensors": [{**_tensor(t, main), "identifier": names.get(t.name)} for t in tensors(main)],
         },
@@ -29,7 +29,7 @@ def describe(module: Module, identity: int) -> dict[str, Any]:
             "file": module.image("constants.bin"),
             "tensors": [_placed(b) for b in module.constants_program().constants],
         },
-        "session": _session(module),
+        "session": {**_session(module), "emission": emission},
         "accessors": {program.name: list(_accessors(module, program)) for program in module.programs},
     }
 
@@ -46,6 +46,7 @@ def _session(module: Module) -> dict[str, Any]:
         "state_bytes": main.state_bytes,
         "block_bytes": main.block_bytes,
         "store_blocks": module.store_blocks,
+        "checkpoint_block": module.checkpoint_block,
         "store_image": module.image("store.img") if any(p.image for p in main.pages) else None,
         "learning_rate": None if rate is None else rate.name,
         "programs": {

@@ -21,19 +21,21 @@ from poetc.program import (
     Program,
     ProgramBundle,
     all_inputs,
+    checkpoint_block,
     class_scores,
     inputs_on_store,
     limits,
     missing,
     regions,
     scales_itself,
+    state_identity,
     state_in_ram_bytes,
     store_blocks,
 )
 from poetc.runtime.layout import align
 from poetc.training.rates import Schedule
 
-TABLES = 2  # POETC_TABLES of poetc.h: counts the changes of tables and images
+TABLES = 3  # POETC_TABLES of poetc.h: counts the changes of tables and images
 _C_TYPES = {DType.F32: "float", DType.I32: "int32_t", DType.U8: "uint8_t", DType.I8: "int8_t"}
 
 
@@ -99,6 +101,14 @@ class Module:
         return max(p.arena_bytes for p in self.programs)
 
     @property
+    def emission_macro(self) -> str:
+        return f"{self.prefix.upper()}_EMISSION" if self.named else "POETC_MODEL_EMISSION"
+
+    @property
+    def checkpoint_block(self) -> int:
+        return checkpoint_block(self.programs)
+
+    @property
     def store_blocks(self) -> int:
         return max(store_blocks(p) for p in self.programs)
 
@@ -133,7 +143,7 @@ class Module:
 
 def header(
     module: Module,
-    identity: int,
+    emission: int,
     *,
     arena_section: str = "",
     store_section: str = "",
@@ -142,9 +152,9 @@ def header(
 ) -> str:
     """The text of the model's header.
 
-    `identity` tells checkpoints of this model from those of others. With `arena_section` or `store_section` the library
-    has an arena, or the image of the store. `program_section`: of the arena in a port's program, "" for the usual one.
-    `arena_lines` declare an arena in several memories instead.
+    `emission` tells the programs and images of this model from those of others. With `arena_section` or `store_section`
+    the library has an arena, or the image of the store. `program_section`: of the arena in a port's program, "" for the
+    usual one. `arena_lines` declare an arena in several memories instead.
     """
     prefix, upper = module.prefix, module.prefix.upper()
     main = module.programs[0]
@@ -205,21 +215,22 @@ def header(
         lines += _program_header(module, program)
     lines += _state_header(module)
     if module.named:
-        lines += ["", f"#define {module.identity_macro} {identity:#010x}u"]
+        lines += ["", f"#define {module.identity_macro} {state_identity(main):#010x}u"]
+        lines += [f"#define {module.emission_macro} {emission:#010x}u"]
     else:
-        lines += _generic_names(module, identity, program_section)
+        lines += _generic_names(module, emission, program_section)
     lines += ["", *_C_LINKAGE_END, "#endif", ""]
     return "\n".join(lines)
 
 
-def generic_header(module: Module, identity: int, program_section: str = "") -> str:
+def generic_header(module: Module, emission: int, program_section: str = "") -> str:
     """The text of model.h, which ports include, for a model whose own header has its name."""
     lines = [comment("The names that ports are written against. Made by poetc."), "#ifndef POETC_MODEL_H"]
     lines += [
         "#define POETC_MODEL_H",
         "",
         f'#include "{module.stem}.h"',
-        *_generic_names(module, identity, program_section),
+        *_generic_names(module, emission, program_section),
     ]
     return "\n".join([*lines, "", "#endif", ""])
 
@@ -314,7 +325,7 @@ def _state_header(module: Module) -> list[str]:
     return lines
 
 
-def _generic_names(module: Module, identity: int, program_section: str) -> list[str]:
+def _generic_names(module: Module, emission: int, program_section: str) -> list[str]:
     """Names that are the same for every model: ports are written against them."""
     prefix, main = module.prefix, module.programs[0]
     name, parts = f"{prefix}_{main.name}", regions(main)
@@ -333,7 +344,9 @@ def _generic_names(module: Module, identity: int, program_section: str) -> list[
         ("BLOCK_BYTES", f"{prefix.upper()}_BLOCK_BYTES"),
         ("STORE_BLOCKS", f"{prefix.upper()}_STORE_BLOCKS"),
         ("STORE_HAS_IMAGE", "1" if any(p.image for p in main.pages) else "0"),
-        ("IDENTITY", f"{identity:#010x}u"),
+        ("CHECKPOINT_BLOCK", f"{module.checkpoint_block}u"),
+        ("IDENTITY", f"{state_identity(main):#010x}u"),
+        ("EMISSION", f"{emission:#010x}u"),
         ("DESCRIPTION", f"(&{module.description})"),
         ("LOOP", f"(&{module.prefix}_loop)"),
     ]
@@ -414,38 +427,6 @@ def source(module: Module) -> str:
     if module.bundle is not None:
         lines += bundle_tables(module.bundle, module.prefix)
     return "\n".join([*lines, ""])
-
-
-def tables_bytes(module: Module, pointer_bytes: int, *, queues: bool = False) -> int:
-    """The flash of the main program's tables: steps and their operands, pages, inputs, outputs, descriptors.
-
-    `queues`: with those of its processors.
-    """
-    main = module.programs[0]
-    pools = Pools()
-    step_rows(main, pools)
-    inputs = all_inputs(main)
-    names = sum(align(len(b.name.encode()) + 1, pointer_bytes) for b in inputs)
-    return (
-        5 * pointer_bytes * len(main.instructions)
-        + 4 * pools.words
-        + 12 * len(main.pages)
-        + 4 * sum(page.image for page in main.pages)
-        + 16 * len(main.absences)
-        + 8 * len(regions(main))
-        + 16 * len(inputs)
-        + (pointer_bytes + 8) * (len(inputs) + len(main.outputs))
-        + names
-        + (60 if pointer_bytes == 4 else 88)  # poetc_program
-        + (116 if pointer_bytes == 4 else 192)  # poetc_model
-        + (_queues_bytes(main, pointer_bytes) if queues else 0)
-    )
-
-
-def _queues_bytes(program: Program, pointer_bytes: int) -> int:
-    count = len(program.queues)
-    rows = 4 * (1 + count) * sum(len(queue) for queue in program.queues)
-    return rows + (4 + pointer_bytes) * count + 4 * pointer_bytes  # poetc_queues last
 
 
 def _program_source(prefix: str, program: Program) -> list[str]:
@@ -537,7 +518,9 @@ def _model(module: Module, symbol: str, called: Mapping[str, Program]) -> list[s
         "state_image": f"{prefix}_state" if main.state_bytes else "NULL",
         "constants": f"{prefix}_constants" if module.flash_bytes else "NULL",
         "state": f"{{{f'{prefix}_regions' if parts else 'NULL'}, {len(parts)}u, {module.identity_macro}}}",
+        "emission": module.emission_macro,
         "store_blocks": f"{module.store_blocks}u",
+        "checkpoint_block": f"{module.checkpoint_block}u",
         "buffer_offset": "POETC_NONE" if buffer is None else f"{buffer}u",
         "learning_rate_offset": "POETC_NONE" if rate is None else f"{rate.operand.offset_bytes}u",
     }
@@ -566,7 +549,7 @@ def offset_of(binding: Binding) -> str:
 
 def _descriptor(prefix: str, program: Program) -> list[str]:
     """C99 designated initialisers, so that the order of the fields in poetc.h does not matter."""
-    name, in_ram = f"{prefix}_{program.name}", sum(region.page is None for region in regions(program))
+    name, parts = f"{prefix}_{program.name}", len(regions(program))
     fields = {
         "steps": f"{program.name}_steps" if program.instructions else "NULL",
         "step_count": f"{len(program.instructions)}u",
@@ -578,8 +561,8 @@ def _descriptor(prefix: str, program: Program) -> list[str]:
         "page_buffer_offset": f"{program.page_buffer_offset or 0}u",
         "arena_bytes": f"{program.arena_bytes}u",
         "state_bytes": f"{program.state_bytes}u",
-        "regions": f"{prefix}_regions" if in_ram else "NULL",
-        "region_count": f"{in_ram}u",
+        "regions": f"{prefix}_regions" if parts else "NULL",
+        "region_count": f"{parts}u",
         "flash_bytes": f"{program.flash_bytes}u",
         "loss_offset": f"{program.outputs[0].operand.offset_bytes}u",
         "updates_state": "1" if program.updates_state else "0",

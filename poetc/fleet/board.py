@@ -46,13 +46,13 @@ class Board:
         reply = self.channel.ask(Request.HELLO, reply_bytes=None)
         if len(reply) != 20 or struct.unpack_from("<I", reply)[0] != PROTOCOL:
             raise UsageError(f"{line}: the board speaks another protocol than this poetc; emit its firmware again")
-        _, identity, self._capacity, self.state_bytes, self.arena_bytes = struct.unpack("<5I", reply)
+        _, emission, self._capacity, self.state_bytes, self.arena_bytes = struct.unpack("<5I", reply)
         if self._capacity < LEAST_PAYLOAD_BYTES:
             raise UsageError(
                 f"{line}: the board takes {self._capacity} bytes in a frame; {LEAST_PAYLOAD_BYTES} are needed"
             )
         self._capacity = min(self._capacity, MOST_BYTES)
-        if identity != manifest["state"]["identity"]:
+        if emission != manifest["session"]["emission"]:
             raise UsageError(f"{line}: the board's firmware is not that of {emitted}: build and flash it again")
 
     def fit(

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from poetc.boards import Numerics, telling
-from poetc.emit import Module, emit, images, source
+from poetc.emit import Module, emit
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
@@ -32,7 +32,6 @@ from poetc.program import (
     find_binding,
     fit_input,
     initial_pages,
-    model_identity,
     pack_state,
 )
 from poetc.runtime.library import SOURCE, Config, Library, Processors, Runtime, aligned, callbacks, touched_bytes
@@ -348,10 +347,8 @@ class HostModel:
 
     def save(self, directory: Path) -> None:
         """Write trained.bin with the state that a training program leaves, and store.bin if there is a store."""
-        main, values = self._programs[0], self._values
-        files = [source(self._module).encode(), *(data for _, data in images(self._module, values))]
-        steps = self._runtime.run_count
-        data = pack_state(main, model_identity(files), steps, self.arena, lambda i: self._page(main.pages[i]).tobytes())
+        main, steps = self._programs[0], self._runtime.run_count
+        data = pack_state(main, steps, self.arena, lambda i: self._page(main.pages[i]).tobytes())
         (directory / "trained.bin").write_bytes(data)
         if self.program.pages and self._store is None:
             shutil.copyfile(self.store_path, directory / "store.bin")

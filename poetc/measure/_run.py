@@ -28,7 +28,7 @@ from poetc.boards import (
     tool_environment,
 )
 from poetc.devices.core_cycles import has_table
-from poetc.emit import Memory, bank_size, checkpoint_blocks, checkpoint_steps, emit
+from poetc.emit import Memory, bank_size, checkpoint_steps, emit, used_blocks
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value
 from poetc.measure._counting import read_counts, write_costs
@@ -46,7 +46,6 @@ from poetc.program import (
     fit_input,
     page_blocks,
     read_state,
-    store_blocks,
     store_image,
 )
 
@@ -257,7 +256,7 @@ def fresh_store(firmware: Firmware, values: Mapping[str, Value]) -> None:
     program = firmware.program
     if firmware.has_store:
         image = store_image(program, values) if any(p.image for p in program.pages) else b""
-        size = (store_blocks(program) + checkpoint_blocks(program)) * program.block_bytes
+        size = used_blocks([program], saves=True) * program.block_bytes
         if firmware.board.card:  # cards come in powers of two
             size = max(SMALLEST_CARD_BYTES, 1 << (size - 1).bit_length())
         (firmware.run_directory / "store.bin").write_bytes(image + bytes(max(0, size - len(image))))

@@ -17,7 +17,7 @@ from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.settings import INFERENCE, STREAMING
 from poetc.planning.streaming import within
-from poetc.program import Program, lower, lower_inference, store_blocks, without_loss
+from poetc.program import Program, lower, lower_inference, paged_bytes, without_loss
 from poetc.scheduling import (
     Paging,
     Problem,
@@ -257,5 +257,5 @@ def _limited(alone: Problem, training: Program, problem: Problem) -> Problem:
     if alone.store_capacity_bytes is None:
         return limited
     there = sum(t.footprint_bytes for t in alone.tensors if t.initial == "store")  # among training's pages already
-    taken = store_blocks(training) * training.block_bytes
+    taken = paged_bytes(training)
     return replace(limited, store_capacity_bytes=max(0, alone.store_capacity_bytes - taken) + there)

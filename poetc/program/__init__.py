@@ -44,24 +44,29 @@ from poetc.program._limits import (
     require_values,
     scales_itself,
 )
-from poetc.program._lower import bank_high_water, high_water, lower, lower_inference, store_blocks, without_loss
+from poetc.program._lower import bank_high_water, high_water, lower, lower_inference, without_loss
 from poetc.program._scores import Scores, class_scores
 from poetc.program._state_file import (
+    CHECKPOINT_SLOTS,
     TRAILER_BYTES,
     StateTensor,
-    model_identity,
+    checkpoint_block,
+    identity_in,
     pack_state,
+    paged_bytes,
     read_listed_state,
     read_state,
     regions,
     slot_blocks,
     state_identity,
     state_in_ram_bytes,
+    store_blocks,
     tensors,
 )
 from poetc.program._store_file import StoreLayout, is_trained, listed_layout, state_on_store, store_layout
 
 __all__ = [
+    "CHECKPOINT_SLOTS",
     "OFFSET_LIMIT",
     "RAW_FROM",
     "TRAILER_BYTES",
@@ -93,11 +98,13 @@ __all__ = [
     "boxes_of",
     "chance_loss",
     "check_program",
+    "checkpoint_block",
     "class_scores",
     "constants_image",
     "find_binding",
     "fit_input",
     "high_water",
+    "identity_in",
     "initial_pages",
     "inputs_on_store",
     "is_scaled",
@@ -110,11 +117,11 @@ __all__ = [
     "lower_inference",
     "missing",
     "missing_of",
-    "model_identity",
     "pack_state",
     "packed_pages",
     "packed_state",
     "page_blocks",
+    "paged_bytes",
     "read_listed_state",
     "read_state",
     "regions",

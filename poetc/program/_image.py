@@ -54,7 +54,7 @@ def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
     Each has a head of 16 bytes with its offset in the arena and its size. A head without a size ends it. Everything
     else in the regions of the state is zero, as the moments of an optimizer are.
     """
-    starts = [r.arena_offset_bytes for r in regions(program) if r.page is None]
+    starts = sorted(r.arena_offset_bytes for r in regions(program) if r.page is None)
     pieces: list[tuple[int, list[bytes | memoryview]]] = []
     end = region = -1
     for binding in sorted(program.state, key=lambda b: b.operand.offset_bytes):

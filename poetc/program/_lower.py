@@ -29,11 +29,14 @@ from poetc.program._ir import (
     streams_of,
 )
 from poetc.program._queues import queues_of
+from poetc.program._state_file import CHECKPOINT_SLOTS, blocks_of_slot, paged_bytes
 from poetc.runtime.layout import ALIGNMENT_BYTES, DEFAULT_BLOCK_BYTES, align, page_bytes
 from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule
 from poetc.scheduling import Move as MoveStep
 from poetc.scheduling import PageIn as PageInStep
 from poetc.scheduling import PageOut as PageOutStep
+
+_GIVEN = (Role.INPUT, Role.TARGET)
 
 
 def lower(
@@ -333,10 +336,22 @@ class Lowering:
     ) -> int:
         type = self.graph.tensors[tensor].type
         last = self.page_table[-1] if self.page_table else None
-        first = last.first_block + last.block_count * last.slots if last else 0
+        first = last.first_block + last.block_count * last.slots if last else self._blocks_of_checkpoints()
         count = page_bytes(type.size_bytes, self._block_bytes) // self._block_bytes
         self.page_table.append(Page(first, count, type.size_bytes, tensor, slots, image, final, type, is_input))
         return len(self.page_table) - 1
+
+    def _blocks_of_checkpoints(self) -> int:
+        """They come before the pages where all state is in RAM: see `checkpoint_block`."""
+        if self.layout is not None:
+            sizes = [b.operand.type.size_bytes for b in self.layout.state]
+        else:
+            tensors = self.graph.tensors
+            state = [t for t in self.problem.tensors if t.initial and tensors[t.name].role not in _GIVEN]
+            if any(t.initial == "store" for t in state):
+                return 0
+            sizes = [tensors[t.name].size_bytes for t in state]
+        return CHECKPOINT_SLOTS * blocks_of_slot(sum(align(size) for size in sizes), self._block_bytes)
 
     def _state_pages(self) -> None:
         """Inputs that lie on the store, and state: one page for its first and last version, two slots if they are two.
@@ -346,7 +361,7 @@ class Lowering:
         for tensor in self.problem.tensors:
             if tensor.initial != "store" or tensor.name in self.pages:
                 continue
-            if self.graph.tensors[tensor.name].role in (Role.INPUT, Role.TARGET):
+            if self.graph.tensors[tensor.name].role in _GIVEN:
                 self.pages[tensor.name] = self._add_page(tensor.name, is_input=True)
             else:
                 chain = self._chain(tensor.name)
@@ -395,7 +410,7 @@ class Lowering:
             return
         for tensor in self.problem.tensors:
             role = self.graph.tensors[tensor.name].role
-            if tensor.initial == "ram" and role not in (Role.INPUT, Role.TARGET):
+            if tensor.initial == "ram" and role not in _GIVEN:
                 final = self._chain(tensor.name)[-1]
                 operand = self._at_start(tensor.name)
                 if self._at_end(final).offset_bytes != operand.offset_bytes:
@@ -497,7 +512,7 @@ class Lowering:
 
     def _check_capacity(self, program: Program) -> None:
         capacity = self.problem.store_capacity_bytes
-        needed = store_blocks(program) * program.block_bytes
+        needed = paged_bytes(program)
         if capacity is not None and needed > capacity:
             raise ProgramError(f"the pages need {needed} bytes of the store, which has {capacity}")
 
@@ -559,11 +574,6 @@ def _written(instruction: Instruction) -> list[Operand]:
             return [operand]
         case PageOut():
             return []
-
-
-def store_blocks(program: Program) -> int:
-    """Blocks of the store that the pages occupy, from block 0."""
-    return max((p.first_block + p.block_count * p.slots for p in program.pages), default=0)
 
 
 def bank_high_water(program: Program) -> tuple[int, ...]:

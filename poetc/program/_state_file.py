@@ -1,26 +1,29 @@
-"""trained.bin: the state of a program in one file, wherever it lives while it trains (docs/reference/formats.md).
+"""trained.bin: the state of a program in one file, by the names of its tensors (docs/reference/formats.md).
 
+The order does not depend on the place of a tensor while it trains, so that every schedule of a model reads the file.
 The counterpart in C is `poetc_state_write`.
 """
 
 from __future__ import annotations
 
-import functools
+import itertools
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from poetc.errors import UsageError
 from poetc.graph import Array, TensorType
-from poetc.program._ir import Binding, Page, Program
+from poetc.program._ir import Page, Program
 from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES, CHECKPOINT_WORDS_BYTES, align
 
-TAG = b"poetc st"
+TAG = b"poetc s2"
+OLD_TAG = b"poetc st"  # of a runtime that put state in RAM before state on the store
+CHECKPOINT_SLOTS = 2  # of a session
 TRAILER_BYTES = 24  # Tag, identity, steps, size of the part before it, CRC-32: POETC_STATE_TRAILER.
 
 
@@ -45,22 +48,32 @@ class StateTensor:
     page: Page | None = None
 
 
-def model_identity(files: Iterable[bytes]) -> int:
-    """Tells checkpoints and trained.bin of one emitted model from those of another: tables, weights, constants."""
-    return functools.reduce(lambda crc, data: zlib.crc32(data, crc), files, 0)
+def state_identity(program: Program) -> int:
+    """Tells the state of a model from that of others, by names, types and shapes.
+
+    Neither schedule, kernels and places count, nor the values: new firmware goes on with the state of an earlier one.
+    """
+    lines = (f"{name}\0{dtype}\0{list(shape)}\n" for name, dtype, shape in _described(program))
+    return zlib.crc32("".join(lines).encode())
+
+
+def _described(program: Program) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(t.name, np.dtype(t.type.dtype.numpy).name, t.type.shape) for t in tensors(program)]
 
 
 def regions(program: Program) -> tuple[Region, ...]:
-    """State in RAM, neighbours as one, then the pages of state, in the order of the file."""
+    """State by the names of its tensors, in the order of the file; neighbours in RAM are one region."""
     found: list[Region] = []
     offset = 0
-    for start, end in _ranges(program.state):
-        found.append(Region(offset, end - start, start))
-        offset += end - start
-    for index, page in enumerate(program.pages):
-        if page.image:
-            found.append(Region(offset, align(page.size_bytes), page=index))
-            offset += align(page.size_bytes)
+    for tensor in _by_name(program):
+        size, last = align(tensor.type.size_bytes), found[-1] if found else None
+        if tensor.page is not None:
+            found.append(Region(offset, size, page=program.pages.index(tensor.page)))
+        elif last and last.page is None and last.arena_offset_bytes + last.size_bytes == tensor.arena_offset_bytes:
+            found[-1] = replace(last, size_bytes=last.size_bytes + size)
+        else:
+            found.append(Region(offset, size, tensor.arena_offset_bytes))
+        offset += size
     return tuple(found)
 
 
@@ -71,42 +84,49 @@ def state_in_ram_bytes(program: Program) -> int:
 
 def slot_blocks(program: Program) -> int:
     """Blocks of the store that one checkpoint takes: `poetc_checkpoint_blocks`."""
-    data_bytes = state_in_ram_bytes(program) + CHECKPOINT_WORDS_BYTES
-    return -(-(data_bytes + CHECKPOINT_TRAILER_BYTES) // program.block_bytes)
+    return blocks_of_slot(state_in_ram_bytes(program), program.block_bytes)
 
 
-def _ranges(state: Iterable[Binding]) -> Iterator[tuple[int, int]]:
-    """The ranges of the arena that the bindings cover, aligned; neighbours become one range."""
-    begin = reached = -1
-    for operand in sorted((b.operand for b in state), key=lambda o: o.offset_bytes):
-        if operand.offset_bytes > reached:
-            if reached >= 0:
-                yield begin, reached
-            begin = operand.offset_bytes
-        reached = max(reached, align(operand.offset_bytes + operand.type.size_bytes))
-    if reached >= 0:
-        yield begin, reached
+def blocks_of_slot(state_bytes: int, block_bytes: int) -> int:
+    """The same, of so much state in RAM."""
+    return -(-(state_bytes + CHECKPOINT_WORDS_BYTES + CHECKPOINT_TRAILER_BYTES) // block_bytes)
+
+
+def store_blocks(program: Program) -> int:
+    """Blocks of the store up to the end of the last page, from block 0."""
+    return max((p.first_block + p.block_count * p.slots for p in program.pages), default=0)
+
+
+def paged_bytes(program: Program) -> int:
+    """Bytes of the store that the pages take."""
+    first = min((page.first_block for page in program.pages), default=0)
+    return (store_blocks(program) - first) * program.block_bytes
+
+
+def checkpoint_block(programs: Iterable[Program]) -> int:
+    """The first block of the checkpoints of a session, of all programs of a model.
+
+    Block 0 where all state is in RAM: an emission with other pages finds them there. Else behind the pages, so that the
+    image of the store begins with its first page.
+    """
+    return max(store_blocks(p) if any(page.image for page in p.pages) else 0 for p in programs)
+
+
+def _by_name(program: Program) -> list[StateTensor]:
+    """State in RAM and on the store. The bytes from a tensor to the next aligned place are its own."""
+    found = [StateTensor(b.name, b.operand.type, 0, b.operand.offset_bytes) for b in program.state]
+    found += [StateTensor(p.tensor, p.type, 0, page=p) for p in program.pages if p.image and p.type is not None]
+    return sorted(found, key=lambda t: t.name.encode())
 
 
 def tensors(program: Program) -> tuple[StateTensor, ...]:
     """Every state tensor, in the order of the file."""
-    found: list[StateTensor] = []
-    for region in regions(program):
-        if region.page is not None:
-            page = program.pages[region.page]
-            assert page.type is not None
-            found.append(StateTensor(page.tensor, page.type, region.offset_bytes, page=page))
-            continue
-        end = region.arena_offset_bytes + region.size_bytes
-        for binding in program.state:
-            start = binding.operand.offset_bytes
-            if region.arena_offset_bytes <= start < end:
-                offset = region.offset_bytes + start - region.arena_offset_bytes
-                found.append(StateTensor(binding.name, binding.operand.type, offset, start))
-    return tuple(sorted(found, key=lambda t: t.offset_bytes))
+    found = _by_name(program)
+    offsets = itertools.accumulate((align(t.type.size_bytes) for t in found), initial=0)
+    return tuple(replace(t, offset_bytes=offset) for t, offset in zip(found, offsets, strict=False))
 
 
-def pack_state(program: Program, identity: int, steps: int, arena: Array, page_data: Callable[[int], bytes]) -> bytes:
+def pack_state(program: Program, steps: int, arena: Array, page_data: Callable[[int], bytes]) -> bytes:
     """The file: of an arena, and the data of the pages of state, after `steps` complete runs."""
     data = bytearray()
     for region in regions(program):
@@ -116,7 +136,7 @@ def pack_state(program: Program, identity: int, steps: int, arena: Array, page_d
         else:
             page = page_data(region.page)
             data += page + bytes(region.size_bytes - len(page))
-    return sealed(bytes(data), identity, steps)
+    return sealed(bytes(data), state_identity(program), steps)
 
 
 def sealed(data: bytes, identity: int, steps: int) -> bytes:
@@ -125,8 +145,8 @@ def sealed(data: bytes, identity: int, steps: int) -> bytes:
     return data + struct.pack("<I", zlib.crc32(data))
 
 
-def state_identity(data: bytes) -> int | None:
-    """The identity of the emission that wrote a trained.bin; None for a file too short to be one."""
+def identity_in(data: bytes) -> int | None:
+    """The identity of the state in a trained.bin; None for a file too short to be one."""
     if len(data) < TRAILER_BYTES:
         return None
     (identity,) = struct.unpack_from("<I", data, len(data) - TRAILER_BYTES + len(TAG))
@@ -135,7 +155,13 @@ def state_identity(data: bytes) -> int | None:
 
 def read_state(data: bytes, program: Program, where: str) -> dict[str, Array]:
     """Every state tensor by name. UsageError, which names `where`, for a file that is damaged or of another model."""
+    if data[-TRAILER_BYTES:].startswith(OLD_TAG):
+        raise UsageError(
+            f"{where}: of an earlier poetc; put the poetc-emit.json of the program that wrote it beside it"
+        )
     _check(data, sum(region.size_bytes for region in regions(program)), where)
+    if identity_in(data) != state_identity(program):
+        raise UsageError(f"{where}: the state of another model: names, types or shapes differ")
     return {
         t.name: np.frombuffer(data, t.type.dtype.numpy, t.type.elements, t.offset_bytes).reshape(t.type.shape)
         for t in tensors(program)
@@ -159,7 +185,7 @@ def read_listed_state(data: bytes, listed: Mapping[str, Any], where: str) -> dic
 
 
 def _check(data: bytes, size_bytes: int, where: str) -> None:
-    if len(data) != size_bytes + TRAILER_BYTES or data[size_bytes : size_bytes + len(TAG)] != TAG:
+    if len(data) != size_bytes + TRAILER_BYTES or data[size_bytes : size_bytes + len(TAG)] not in (TAG, OLD_TAG):
         raise UsageError(f"{where}: no trained state of this model, which takes {size_bytes + TRAILER_BYTES} bytes")
     (checksum,) = struct.unpack("<I", data[-4:])
     if zlib.crc32(data[:-4]) != checksum:

@@ -12,37 +12,53 @@ from dataclasses import dataclass
 from typing import Any
 
 from poetc.program._ir import Program
-from poetc.program._state_file import TAG, TRAILER_BYTES, regions, sealed, state_in_ram_bytes
-from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES, CHECKPOINT_WORDS_BYTES
+from poetc.program._state_file import (
+    CHECKPOINT_SLOTS,
+    OLD_TAG,
+    TAG,
+    TRAILER_BYTES,
+    Region,
+    regions,
+    sealed,
+    state_identity,
+)
+from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES, CHECKPOINT_WORDS_BYTES, align
 from poetc.runtime.layout import TRAILER_BYTES as PAGE_TRAILER_BYTES
 
-CHECKPOINT_TAG = b"poetc c4"
-OLD_CHECKPOINT_TAG = b"poetc c3"  # of a runtime that wrote zeros in the first two words of the trailer
+CHECKPOINT_TAG = b"poetc c5"
+UNORDERED_TAG = b"poetc c4"  # of a runtime that saved state in the order of its places
+OLD_CHECKPOINT_TAG = b"poetc c3"  # of one that wrote zeros in the first two words of the trailer, besides
 OLD_WORDS_BYTES = 8
-SLOTS = 2  # of a session
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """A page of state: its offset in trained.bin, its data, and its place on the store in blocks."""
+    """A page of state: its offset in trained.bin, its data, and its place on the store in blocks.
+
+    No blocks: a region in RAM, whose data are in the checkpoint.
+    """
 
     offset_bytes: int
     size_bytes: int
-    first_block: int
-    slot_blocks: int
-    slots: int
+    first_block: int = 0
+    slot_blocks: int = 0
+    slots: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """Where one emission keeps state on its store. `first_block`: of the checkpoints, past all pages."""
+    """Where one emission keeps state on its store. `first_block`: of the checkpoints. `parts`: those of trained.bin."""
 
     identity: int
     block_bytes: int
     first_block: int
-    ram_bytes: int
     size_bytes: int  # of trained.bin, without its trailer
-    pages: tuple[StoredPage, ...]
+    parts: tuple[StoredPage, ...]
+
+    @property
+    def ram_bytes(self) -> int:
+        """Of state in the checkpoint."""
+        return sum(align(part.size_bytes) for part in self.parts if not part.slots)
 
     @property
     def slot_blocks(self) -> int:
@@ -60,44 +76,47 @@ class StoreLayout:
         return self.ram_bytes + CHECKPOINT_WORDS_BYTES
 
 
-def store_layout(program: Program, identity: int, store_blocks: int) -> StoreLayout:
-    """That of a training program. `store_blocks`: those that pages of all programs take."""
+def store_layout(program: Program, first_block: int) -> StoreLayout:
+    """That of a training program, and of its checkpoints."""
     parts = regions(program)
-    pages = [(r.offset_bytes, program.pages[r.page]) for r in parts if r.page is not None]
     return StoreLayout(
-        identity,
+        state_identity(program),
         program.block_bytes,
-        store_blocks,
-        state_in_ram_bytes(program),
+        first_block,
         sum(r.size_bytes for r in parts),
-        tuple(StoredPage(at, p.size_bytes, p.first_block, p.block_count, p.slots) for at, p in pages),
+        tuple(_part(r, program) for r in parts),
     )
+
+
+def _part(region: Region, program: Program) -> StoredPage:
+    if region.page is None:
+        return StoredPage(region.offset_bytes, region.size_bytes)
+    page = program.pages[region.page]
+    return StoredPage(region.offset_bytes, page.size_bytes, page.first_block, page.block_count, page.slots)
 
 
 def listed_layout(manifest: Mapping[str, Any]) -> StoreLayout:
     """The same by a poetc-emit.json. KeyError, TypeError or ValueError if that has no such facts."""
     state, session = manifest["state"], manifest["session"]
-    placed = [(t, t["place"]) for t in state["tensors"] if t["place"]["memory"] == "store"]
-    pages = tuple(
-        StoredPage(
-            int(t["offset_bytes"]), int(t["size_bytes"]), int(p["first_block"]), int(p["slot_blocks"]), int(p["slots"])
-        )
-        for t, p in placed
-    )
-    size_bytes = int(state["size_bytes"])
+    parts = [
+        StoredPage(int(t["offset_bytes"]), int(t["size_bytes"]), *(int(t["place"].get(k, 0)) for k in _PLACE))
+        for t in state["tensors"]
+    ]
     return StoreLayout(
         int(state["identity"]),
         int(session["block_bytes"]),
-        int(session["store_blocks"]),
-        min((page.offset_bytes for page in pages), default=size_bytes),
-        size_bytes,
-        pages,
+        int(session.get("checkpoint_block", session["store_blocks"])),
+        int(state["size_bytes"]),
+        tuple(sorted(parts, key=lambda part: part.offset_bytes)),
     )
+
+
+_PLACE = ("first_block", "slot_blocks", "slots")
 
 
 def is_trained(data: bytes) -> bool:
     """Whether a file has the trailer of trained.bin."""
-    return data[-TRAILER_BYTES:][: len(TAG)] == TAG
+    return data[-TRAILER_BYTES:][: len(TAG)] in (TAG, OLD_TAG)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -113,7 +132,9 @@ class _Saved:
 def state_on_store(data: bytes, layouts: Iterable[StoreLayout]) -> tuple[bytes, int] | None:
     """The state in the newest whole checkpoint as a trained.bin, and its step. None where there is no whole one."""
     for layout in layouts:
-        for saved in sorted(filter(None, (_saved(data, layout, slot) for slot in range(SLOTS))), reverse=True):
+        for saved in sorted(
+            filter(None, (_saved(data, layout, slot) for slot in range(CHECKPOINT_SLOTS))), reverse=True
+        ):
             state = _state(data, layout, saved)
             if state is not None:
                 return sealed(state, layout.identity, saved.step), saved.step
@@ -132,18 +153,26 @@ def _saved(data: bytes, layout: StoreLayout, slot: int) -> _Saved | None:
         return None
     trailer = whole[-CHECKPOINT_TRAILER_BYTES:]
     save, offset, step, _, _, _, size_bytes, checksum = struct.unpack("<8I", trailer)
-    tag, words = (CHECKPOINT_TAG, trailer) if save else (OLD_CHECKPOINT_TAG, trailer[OLD_WORDS_BYTES:])
-    told = tag + struct.pack("<I", layout.identity) + words[:-4]
-    if size_bytes != layout.data_bytes or zlib.crc32(whole[: layout.data_bytes], zlib.crc32(told)) != checksum:
-        return None
-    return _Saved(save, step, slot, (step + offset) % 2**32)
+    tags, words = (
+        ((CHECKPOINT_TAG, UNORDERED_TAG), trailer) if save else ((OLD_CHECKPOINT_TAG,), trailer[OLD_WORDS_BYTES:])
+    )
+    for tag in tags:
+        told = tag + struct.pack("<I", layout.identity) + words[:-4]
+        if size_bytes == layout.data_bytes and zlib.crc32(whole[:size_bytes], zlib.crc32(told)) == checksum:
+            return _Saved(save, step, slot, (step + offset) % 2**32)
+    return None
 
 
 def _state(data: bytes, layout: StoreLayout, saved: _Saved) -> bytes | None:
     """The bytes of trained.bin before its trailer; None where a page of this version is not whole."""
-    state = bytearray(_slot(data, layout, saved.slot)[: layout.ram_bytes])
-    state += bytes(layout.size_bytes - len(state))
-    for page in layout.pages:
+    saved_data, at = _slot(data, layout, saved.slot), 0
+    state = bytearray(layout.size_bytes)
+    for page in layout.parts:
+        if not page.slots:
+            size = align(page.size_bytes)
+            state[page.offset_bytes : page.offset_bytes + size] = saved_data[at : at + size]
+            at += size
+            continue
         stamp = saved.version if page.slots > 1 else 0
         start = (page.first_block + stamp % page.slots * page.slot_blocks) * layout.block_bytes
         whole = data[start : start + page.slot_blocks * layout.block_bytes]

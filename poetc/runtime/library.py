@@ -111,6 +111,23 @@ class Hits(ctypes.Structure):
     ]
 
 
+class _Entry(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("program", "inputs", "limits", "outputs")),
+        *((name, ctypes.c_uint32) for name in ("input_count", "output_count")),
+    ]
+
+
+class ModelStructure(ctypes.Structure):
+    """The beginning of poetc_model, in poetc_session.h."""
+
+    _fields_ = [
+        *((name, _Entry) for name in ("train", "infer", "evaluate")),
+        *((name, ctypes.c_void_p) for name in ("state_image", "constants", "regions")),
+        *((name, ctypes.c_uint32) for name in ("region_count", "identity", "emission")),
+    ]
+
+
 class SessionStructure(ctypes.Structure):
     _fields_ = [
         ("config", Config),

@@ -38,6 +38,7 @@ from .library import (
     Config,
     Hits,
     Library,
+    ModelStructure,
     PathLike,
     Processors,
     Scores,
@@ -226,9 +227,9 @@ class Session:
             code = self._library.open_store(config.store, store, self._description["block_bytes"])
             self._check(code, f"{store}")
             self._raw.config.store = config.store  # closed by `close`, should the next call fail
-        model = ctypes.c_void_p(self._library.address(self._description["symbol"]))
-        code = dll.poetc_session_init(self._pointer, model, ctypes.byref(config))
-        self._require_same(self._raw.checkpoint.identity == self.manifest["state"]["identity"])
+        address = self._library.address(self._description["symbol"])
+        self._require_same(ModelStructure.from_address(address).emission == self._description["emission"])
+        code = dll.poetc_session_init(self._pointer, ctypes.c_void_p(address), ctypes.byref(config))
         self._check(code, "the session cannot start")
         queues = self._description.get("queues")
         if queues is not None:
@@ -482,7 +483,7 @@ class Session:
         self._check(code, f"{path}", ctypes.get_errno())
 
     def load(self, path: PathLike) -> None:
-        """Go on from a trained.bin of the same emission: state and step count.
+        """Go on from a trained.bin of the same model, whatever its schedule: state and step count.
 
         SessionError, and nothing changes, for one of another model or a damaged one.
         """
@@ -519,7 +520,7 @@ class Session:
 
     def _check_state(self, code: int, what: str) -> None:
         if code == EINVAL:
-            raise SessionError(f"{what}: no trained state of this model and schedule", code)
+            raise SessionError(f"{what}: no trained state of this model: names, types or shapes differ", code)
         if code == ECORRUPT:
             raise SessionError(f"{what}: damaged: its checksum does not hold", code)
         self._check(code, what, ctypes.get_errno())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from poetc.errors import UsageError
 from poetc.measure import Firmware, PowerCut, Run
 from poetc.program import sample_inputs
 from tests.arm.conftest import Solve, Solved
-from tests.program.models import state_paged_actions, training_case
+from tests.program.models import paged_actions, state_paged_actions, training_case
 
 STEPS = 3
 CUTS = int(os.environ.get("POETC_BOARD_CUTS", "0"))  # more than those that are chosen, on each board: `make power-loss`
@@ -96,17 +97,23 @@ def test_weights_on_the_card_resume_too(tmp_path: Path) -> None:
         measure.build_firmware(program, values, "lm3s6965evb", tmp_path / "b", checkpoint=2)
 
 
-def test_checkpoint_of_another_model_is_passed_over(solve: Solve, solved: Solved, tmp_path: Path) -> None:
-    firmware = measure.build_firmware(solved.program, solved.values, "lm3s6965evb", tmp_path / "a")
-    whole = measure.execute(firmware, solved.batches(2))
-    other = dict(solved.values)
-    name = next(b.name for b in solved.program.state if b.name.endswith(".weight"))
-    other[name] = solved.values[name] * 0.5  # type: ignore[operator]
-    changed = measure.build_firmware(solved.program, other, "lm3s6965evb", tmp_path / "b")
-    (changed.run_directory / "store.bin").write_bytes((firmware.run_directory / "store.bin").read_bytes())
-    run = measure.execute(changed, solved.batches(2))
-    assert run.resumed_step == 0
-    assert run.losses != whole.losses
+def test_checkpoint_of_another_model_is_passed_over(tmp_path: Path) -> None:
+    """One of the same size, whose tensors have other names. Other initial weights make no other model."""
+    case, memory = training_case(block_bytes=512), emit.Memory(32768, 4096)
+    program, values = case.program(), dict(case.graph.values)
+    batches = [dict(sample_inputs(program, step)) for step in range(2)]
+    firmware = measure.build_firmware(program, values, "lm3s6965evb", tmp_path / "a", memory=memory)
+    measure.execute(firmware, batches)
+    first = next(b for b in program.state if b.name == "fc1.weight")
+    state = tuple(replace(b, name="another") if b is first else b for b in program.state)
+    others = {
+        "renamed": (replace(program, state=state), {**values, "another": values["fc1.weight"]}, 0),
+        "reset": (program, {**values, "fc1.weight": values["fc1.weight"] * 0.5}, 2),  # type: ignore[operator]
+    }
+    for name, (changed, its, resumed) in others.items():
+        other = measure.build_firmware(changed, its, "lm3s6965evb", tmp_path / name, memory=memory)
+        (other.run_directory / "store.bin").write_bytes((firmware.run_directory / "store.bin").read_bytes())
+        assert measure.execute(other, batches).resumed_step == resumed
 
 
 def test_checkpoints_can_be_asked_for_and_left_out(solved: Solved, tmp_path: Path) -> None:
@@ -120,3 +127,26 @@ def test_checkpoints_can_be_asked_for_and_left_out(solved: Solved, tmp_path: Pat
         assert board.checkpoint_steps == 0
         assert "poetc_checkpoint_save" not in board.elf.symbols
         assert measure.execute(board, batches).losses == measure.execute(board, batches).losses
+
+
+@pytest.mark.parametrize("before", ["paged", "plain", "host"])
+def test_an_update_of_the_firmware_goes_on_from_the_card(before: str, tmp_path: Path) -> None:
+    """Another schedule, and another place of the arena: the checkpoint is found, and the bits are the same."""
+    case = training_case(block_bytes=512)
+    plain, paged = case.program(), case.program(paged_actions(case, "a"))
+    earlier, later = (plain, paged) if before == "plain" else (paged, plain)
+    values, memory = case.graph.values, emit.Memory(32768, 4096)
+    batches = [dict(sample_inputs(plain, step)) for step in range(STEPS)]
+    board = "aarch64" if before == "host" else "lm3s6965evb"
+    old = measure.build_firmware(earlier, values, board, tmp_path / "old", memory=None if before == "host" else memory)
+    whole = measure.execute(old, batches)
+    measure.fresh_store(old, values)
+    measure.execute(old, batches[:2])
+    new = measure.build_firmware(later, values, "lm3s6965evb", tmp_path / "new", memory=memory)
+    card = new.run_directory / "store.bin"
+    data = (old.run_directory / "store.bin").read_bytes()
+    card.write_bytes(data + card.read_bytes()[len(data) :])
+    run = measure.execute(new, batches)
+    assert run.resumed_step == 2
+    assert run.losses == whole.losses[2:]
+    assert run.state_sha256 == whole.state_sha256

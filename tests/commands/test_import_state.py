@@ -93,7 +93,7 @@ def test_a_trained_bin_for_the_emitted_program(digits: Trained, tmp_path: Path) 
     with pytest.raises(UsageError, match=r"start\.bin: exists; .*--force"):
         import_state(digits.directory, digits.trained_bin, out)
     (tmp_path / emit.MANIFEST).write_text('{"state": {"identity": 1}}')
-    with pytest.raises(UsageError, match="emitted from another solution"):
+    with pytest.raises(UsageError, match="its program has other state than this one"):
         import_state(digits.directory, digits.trained_bin, tmp_path / "other.bin")
 
 

@@ -12,14 +12,30 @@ import pytest
 
 from poetc.emit import emit
 from poetc.errors import UsageError
+from poetc.graph import TensorType
 from poetc.measure import HostModel, compile_library
-from poetc.program import Operand, Program, Space, all_inputs, lower, sample_inputs
+from poetc.program import (
+    Interpreter,
+    Operand,
+    Program,
+    Space,
+    all_inputs,
+    checkpoint_block,
+    listed_layout,
+    lower,
+    read_listed_state,
+    sample_inputs,
+    state_on_store,
+    store_layout,
+)
 from poetc.program._interpret import fit_input
-from poetc.program._state_file import TRAILER_BYTES, read_state, regions, tensors
+from poetc.program._state_file import TRAILER_BYTES, read_state, regions, state_identity, tensors
+from poetc.runtime.session import Session
 from poetc.scheduling import pack
 from tests.program.models import paged_actions, state_paged_actions, training_case
 
 STEPS = 3
+EARLIER = Path(__file__).parents[1] / "program" / "golden" / "earlier"
 ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
 
 
@@ -131,3 +147,101 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=message):
             read_state(wrong, program, "x")
     assert len(data) == sum(r.size_bytes for r in regions(program)) + TRAILER_BYTES
+
+
+# --- another schedule of the same model ---------------------------------------------------------------------------
+
+
+def of_schedule(where: str) -> Program:
+    """One model: all in RAM, with a page beside it, scattered over the arena, or with state on the store."""
+    case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=64)
+    if where == "scattered":
+        return scattered()[0]
+    names = [t.name for t in case.problem.tensors if t.initial == "store"]
+    paged = paged_actions(case, "a") if where == "paged" else None
+    return case.program(state_paged_actions(case, names) if names else paged)
+
+
+SCHEDULES = ("plain", "paged", "scattered", "store")
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Program, Path]]:
+    folder, values = tmp_path_factory.mktemp("schedules"), training_case().graph.values
+    programs = {where: of_schedule(where) for where in SCHEDULES}
+    return {w: (p, compile_library([p], values, folder / w, cflags="-O1")) for w, p in programs.items()}
+
+
+def started(built: tuple[Program, Path]) -> Session:
+    return Session(built[1], built[1].with_name("poetc-emit.json"))
+
+
+@pytest.mark.parametrize("after", SCHEDULES)
+@pytest.mark.parametrize("before", SCHEDULES)
+def test_another_schedule_goes_on_with_the_same_bits(
+    before: str, after: str, libraries: dict[str, tuple[Program, Path]], tmp_path: Path
+) -> None:
+    program = libraries[before][0]
+    batches = [sample_inputs(program, step) for step in range(STEPS + 1)]
+    with started(libraries[before]) as first, started(libraries[after]) as second:
+        for batch in batches[:STEPS]:
+            first.step(batch)
+        first.save(tmp_path / "trained.bin")
+        second.load(tmp_path / "trained.bin")
+        assert second.step(batches[STEPS]) == first.step(batches[STEPS])
+        first.save(tmp_path / "a.bin")
+        second.save(tmp_path / "b.bin")
+    assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()
+
+
+def test_the_identity_is_that_of_names_types_and_shapes(libraries: dict[str, tuple[Program, Path]]) -> None:
+    identities = {state_identity(program) for program, _ in libraries.values()}
+    assert len(identities) == 1
+    program, first = libraries["plain"][0], libraries["plain"][0].state[0]
+    wider = replace(first.operand, type=TensorType((*first.operand.type.shape, 1)))
+    for other in (replace(first, name="another"), replace(first, operand=wider)):
+        identities.add(state_identity(replace(program, state=(other, *program.state[1:]))))
+    assert len(identities) == 3
+
+
+@pytest.mark.parametrize(("before", "after"), [("plain", "paged"), ("paged", "plain"), ("paged", "scattered")])
+def test_the_checkpoint_of_earlier_firmware_is_found(before: str, after: str, tmp_path: Path) -> None:
+    """Where all state is in RAM: on the same store, from the same block on, whatever pages there are."""
+    programs, values = {w: of_schedule(w) for w in (before, after)}, training_case().graph.values
+    for where, program in programs.items():
+        emit([program], values, model="model", target="host", out_dir=tmp_path / where)
+        subprocess.run(["make", "-s", "-C", tmp_path / where, "CC=gcc", "CFLAGS=-O1", "train"], check=True)
+        write_data(tmp_path / where / "data.bin", program)
+
+    def train(where: str, steps: int) -> str:
+        words = ["./train", "-c", "data.bin", str(steps), "trained.bin"]
+        return subprocess.run(words, cwd=tmp_path / where, check=True, capture_output=True, text=True).stdout
+
+    train(before, 2)
+    (tmp_path / after / "store.bin").write_bytes((tmp_path / before / "store.bin").read_bytes())
+    assert "resumed step 2" in train(after, STEPS)
+    train(before, STEPS)
+    trained = [(tmp_path / where / "trained.bin").read_bytes() for where in programs]
+    assert trained[0] == trained[1]
+    layout = store_layout(programs[before], checkpoint_block([programs[before]]))
+    found = state_on_store((tmp_path / after / "store.bin").read_bytes(), [layout])
+    assert found == (trained[0], STEPS)
+
+
+def test_files_of_an_earlier_poetc_are_read() -> None:
+    """Written by 0.2 before state was ordered by name: the same three steps, and the same bits."""
+    manifest = json.loads((EARLIER / "poetc-emit.json").read_text())
+    trained = (EARLIER / "trained.bin").read_bytes()
+    state = read_listed_state(trained, manifest["state"], "trained.bin")
+    stored = state_on_store((EARLIER / "store.bin").read_bytes(), [listed_layout(manifest)])
+    assert stored is not None and stored[1] == STEPS
+    found = read_listed_state(stored[0], manifest["state"], "store.bin")
+    program = of_schedule("plain")
+    reference = Interpreter(program, training_case().graph.values)
+    for step in range(STEPS):
+        reference.run(sample_inputs(program, step))
+    for name, array in state.items():
+        assert np.array_equal(found[name], array), name
+        np.testing.assert_allclose(reference.state(name), array, rtol=1e-5, atol=1e-6, err_msg=name)
+    with pytest.raises(UsageError, match="of an earlier poetc; put the poetc-emit"):
+        read_state(trained, program, "trained.bin")

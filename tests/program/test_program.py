@@ -26,7 +26,7 @@ from poetc.program import (
     lower_inference,
     sample_inputs,
 )
-from poetc.program._lower import store_blocks
+from poetc.program._state_file import paged_bytes
 from poetc.scheduling import Allocation, Paging, ScheduleError, keep_all, pack, verify, verify_plan
 from tests.program.models import (
     Case,
@@ -325,7 +325,7 @@ def test_the_checker_counts_the_blocks_of_the_store_that_the_program_takes(block
         (training_case(block_bytes=block_bytes), paged_actions(training_case(block_bytes=block_bytes), "a")),
     ):
         schedule = case.schedule(actions)
-        needed = store_blocks(case.program(actions)) * block_bytes
+        needed = paged_bytes(case.program(actions))
         assert verify(case.problem, schedule).store_bytes == needed
         Case(case.graph, replace(case.problem, store_capacity_bytes=needed)).program(actions)
         with pytest.raises(ScheduleError, match=f"would hold {needed} bytes"):

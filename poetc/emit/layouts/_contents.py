@@ -26,10 +26,10 @@ _BYTES_A_LINE = 24
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """One model: its header and source (`files`), its images, and the number that tells it from other models."""
+    """One model: its header and source (`files`), its images, and the number that tells these from others."""
 
     module: Module
-    identity: int
+    emission: int
     files: Mapping[str, bytes]
     images: Mapping[str, bytes]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from poetc.boards import Board, Target
-from poetc.emit._firmware import FLEET_PROGRAM, checkpoint_blocks
+from poetc.emit._firmware import FLEET_PROGRAM, used_blocks
 from poetc.emit._library_banks import BankPart
 from poetc.emit._module import Module
 from poetc.emit.layouts._contents import Contents
@@ -139,7 +139,7 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int,
     if not blocks and not checkpoint:
         return
     yield from ("## Store", "")
-    used = (blocks + (checkpoint_blocks(main) if checkpoint else 0)) * main.block_bytes
+    used = used_blocks(module.programs, saves=bool(checkpoint)) * main.block_bytes
     where = (
         "the SD card, from its first block (it is not a file system)"
         if board is not None and board.card
@@ -149,8 +149,10 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int,
         where = "the store that `config.store` drives"
     yield f"{used} bytes of {where}, in blocks of {main.block_bytes}."
     if blocks:
-        yield f"Pages take the first {blocks}: each has a checksum and a stamp, and one that is not as it was written"
-        yield "stops the step with code -84; a driver's error stops it with the driver's code. The weights stay whole."
+        first = min(page.first_block for program in module.programs for page in program.pages)
+        yield f"Pages take blocks {first} to {blocks - 1}: each has a checksum and a stamp, and one that is not as it"
+        yield "was written stops the step with code -84; a driver's error stops it with the driver's code. The weights"
+        yield "stay whole."
         yield "`poetc_error_text` (`runtime/include/poetc_data.h`) has a sentence on each code."
     if any(page.image for page in main.pages):
         yield ""
@@ -163,7 +165,8 @@ def _store(module: Module, target: Target, board: Board | None, checkpoint: int,
     if checkpoint:
         every = "every step" if checkpoint == 1 else f"every {checkpoint} steps"
         yield ""
-        yield f"After {every} the state is saved to two slots behind the pages, in turn. When the board starts again,"
+        place = "behind the pages" if module.checkpoint_block else "from block 0 on"
+        yield f"After {every} the state is saved to two slots {place}, in turn. When the board starts again,"
         yield "training goes on from the newest whole one (`resumed step N` in the log), with the record after it; data"
         yield "that do not begin with the records which were used are new, and are used from their first one."
         yield "To begin anew, clear the store. `make CHECKPOINT_STEPS=N` (0: never) changes it."

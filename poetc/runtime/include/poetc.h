@@ -28,8 +28,8 @@ extern "C" {
 #endif
 
 #define POETC_VERSION "0.2.0" /* of poetc, whose runtime this is */
-#define POETC_TABLES 2        /* version of emitted tables and images: those of another are refused when they compile */
-#define POETC_FORMAT 1        /* version of pages, checkpoints and streams of state */
+#define POETC_TABLES 3        /* version of emitted tables and images: those of another are refused when they compile */
+#define POETC_FORMAT 2        /* version of pages, checkpoints and streams of state */
 
 #define POETC_ALIGN 16u   /* bytes; every operand starts at a multiple, and so must the arena and the constants */
 #define POETC_TRAILER 16u /* bytes at the end of the last block of a page: page, stamp, size, CRC-32 (little-endian) */
@@ -140,7 +140,7 @@ typedef struct poetc_program {
     uint32_t page_buffer_offset; /* bytes: of one block in the arena; used only if page_count > 0 */
     uint32_t arena_bytes;        /* RAM that a run needs, with the state */
     uint32_t state_bytes;        /* the bottom of the arena, in which the state lies */
-    const poetc_region *regions; /* where it lies there; everything else is free between two runs */
+    const poetc_region *regions; /* where it lies, by name; everything else of the arena is free between two runs */
     uint32_t region_count;
     uint32_t flash_bytes;  /* of the constants */
     uint32_t loss_offset;  /* bytes: of the first output (training: the loss, a float) in the arena */

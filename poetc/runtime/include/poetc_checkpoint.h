@@ -16,6 +16,10 @@
  * Where state lives on the store (pages with two slots), save after every run, and after poetc_state_read. Where all
  * state is in RAM, the steps between two saves are those that may be lost.
  *
+ * The data are in the order of poetc_state.h. Where all state is in RAM, firmware with another schedule of the same
+ * model finds the checkpoint of the firmware before it, and goes on with the same bits. Where state is on the store,
+ * its pages have other places there: write a stream with the firmware before, and read it with the next.
+ *
  * The newest checkpoint is the one that was saved last, whatever its step. So a state that was read from a stream lasts
  * once it is saved.
  */
@@ -35,11 +39,11 @@ extern "C" {
 #define POETC_CHECKPOINT_WORDS 8u
 
 typedef struct poetc_checkpoint {
-    uint32_t first_block; /* of the store: past the pages of all programs. A checkpoint takes slots *
-                             poetc_checkpoint_blocks(). */
+    uint32_t first_block; /* of the store: that of the model for two slots, or any past the pages of all programs. They
+                             take slots * poetc_checkpoint_blocks(). */
     uint32_t slots;       /* at least 2; more spread the wear of the card over more blocks */
     void *buffer;         /* one block (program->block_bytes), used during the calls only */
-    uint32_t identity;    /* of the model: a checkpoint of another one is passed over */
+    uint32_t identity;    /* of the state: a checkpoint of another one is passed over */
     uint32_t records; /* the caller's, saved and restored with the state: how many records of its data it has used, */
     uint32_t records_crc;                   /* and their checksum, which tells whether the data are still the same */
     uint32_t words[POETC_CHECKPOINT_WORDS]; /* the caller's, too, for whatever else it goes on from */
@@ -52,7 +56,7 @@ typedef struct poetc_checkpoint {
 uint32_t poetc_checkpoint_blocks(const poetc_program *program);
 
 /* Save the state and the counters of the last complete run, in the slot behind the newest one. 0, POETC_EINVAL (no
- * store, fewer than two slots), or the driver's code; after an error the checkpoint before this one is whole. Without a
+ * store, fewer than two slots, or slots in the place of pages), or the driver's code; after an error the checkpoint before this one is whole. Without a
  * load before it, the first save reads all slots. */
 int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 

@@ -45,7 +45,9 @@ typedef struct poetc_model {
     const void *state_image;       /* the initial state; NULL: there is no state in RAM */
     const void *constants;         /* NULL: there are none */
     poetc_state state;             /* for trained.bin */
-    uint32_t store_blocks;         /* that pages use, from block 0 */
+    uint32_t emission;             /* tells these programs, constants and images from others */
+    uint32_t store_blocks;         /* up to the end of the last page, from block 0 */
+    uint32_t checkpoint_block;     /* the first of two slots: 0 where all state is in RAM, else behind the pages */
     uint32_t buffer_offset;        /* of a block in the arena that is free between two runs, or POETC_NONE */
     uint32_t learning_rate_offset; /* of the rate in the arena, or POETC_NONE */
     const void *initial_pages;     /* the data of `formatted`, each filled up to POETC_ALIGN; NULL: not in flash */
@@ -58,9 +60,10 @@ typedef struct poetc_session {
     poetc_config config;
     poetc_runtime runtime; /* run_count: complete steps; page_ins, page_outs: transfers */
     const poetc_model *model;
-    poetc_checkpoint checkpoint; /* two slots after the pages. The caller may write first_block, slots, buffer, records
-                                    and records_crc. */
-    void *backup; /* the caller's, NULL at first: *_STATE_BYTES of the model for a copy of the state. See step. */
+    poetc_checkpoint
+        checkpoint; /* two slots from model->checkpoint_block on. The caller may write first_block, slots,
+                       buffer, records and records_crc; more slots begin at model->store_blocks or later. */
+    void *backup;   /* the caller's, NULL at first: *_STATE_BYTES of the model for a copy of the state. See step. */
     /* The caller's, NULL at first: runs a training step instead of poetc_run, as poetc_bundle_run does. It may leave
      * another program of the same state in the runtime: poetc_session_output has then nothing. */
     int (*run)(void *context, poetc_runtime *runtime);

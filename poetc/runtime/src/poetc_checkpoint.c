@@ -2,20 +2,19 @@
  *
  * A slot is the data, zeros, and a trailer at the end of its last block. The data are the regions of the state, one
  * behind the other, and the caller's words. The trailer has the number of the save, version offset, complete runs,
- * sequence, records and their checksum, size, and a CRC-32. That covers a tag, the model's identity, the words before,
+ * sequence, records and their checksum, size, and a CRC-32. That covers a tag, the state's identity, the words before,
  * and the data. The trailer is in the block that is written last. Saves take the slots in turn, beginning behind the
  * newest whole one. Nothing says which slot is the newest: the numbers of the saves do, so that there is no third place
  * that could be torn.
  *
- * An older runtime wrote zeros in place of the first two words, and its checksum begins at the third.
+ * Checkpoints of older runtimes, with state in the order of its places, are passed over; poetc export reads them.
  */
 #include "poetc_checkpoint.h"
 #include "poetc_bytes.h"
 
 #include <string.h>
 
-static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '4'}; /* tells a checkpoint from a page */
-static const uint8_t old_tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '3'};
+static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '5'}; /* tells a checkpoint from a page */
 
 enum { SAVE_AT = 0, OFFSET_AT = 4, RUNS_AT = 8, SEQUENCE_AT = 12, RECORDS_AT = 16, RECORDS_CRC_AT = 20 };
 enum { SIZE_AT = 24, CRC_AT = 28 };
@@ -23,7 +22,12 @@ enum { SIZE_AT = 24, CRC_AT = 28 };
 static int check(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
 {
     const poetc_store *store = &runtime->config->store;
+    const poetc_program *program = runtime->program;
+    const uint32_t end = checkpoint->first_block + checkpoint->slots * poetc_checkpoint_blocks(program);
 
+    if (program->page_count > 0 && checkpoint->first_block < program->pages[0].first_block &&
+        end > program->pages[0].first_block) /* pages begin with the first one */
+        return POETC_EINVAL;
     if (checkpoint->slots < 2u || checkpoint->buffer == NULL || store->page_out == NULL || store->page_in == NULL)
         return POETC_EINVAL;
     return POETC_OK;
@@ -81,16 +85,13 @@ uint32_t poetc_checkpoint_blocks(const poetc_program *program)
     return (data_bytes(program) + POETC_CHECKPOINT_TRAILER + program->block_bytes - 1u) / program->block_bytes;
 }
 
-/* CRC of the tag, the model's identity and the trailer's words before it; that of the data is added to it. */
+/* CRC of the tag, the identity of the state and the trailer's words before it; that of the data is added to it. */
 static uint32_t begin_crc(const poetc_checkpoint *checkpoint, const uint8_t *trailer)
 {
-    const int is_old = get_u32(trailer + SAVE_AT) == 0;
-    const uint32_t from = is_old ? RUNS_AT : SAVE_AT;
     uint8_t identity[4];
 
     put_u32(identity, checkpoint->identity);
-    return poetc_crc32(poetc_crc32(poetc_crc32(0, is_old ? old_tag : tag, sizeof tag), identity, sizeof identity),
-                       trailer + from, CRC_AT - from);
+    return poetc_crc32(poetc_crc32(poetc_crc32(0, tag, sizeof tag), identity, sizeof identity), trailer, CRC_AT);
 }
 
 /* Write the data, whole blocks from where they lie, the others through the buffer, in which the rest stays. */
@@ -133,16 +134,14 @@ static uint32_t first_block_of(const poetc_runtime *runtime, const poetc_checkpo
     return checkpoint->first_block + slot * poetc_checkpoint_blocks(runtime->program);
 }
 
-/* The number of the save in a trailer, complete runs (which order those of an older runtime), and the slot. */
+/* The number of the save in a trailer, and the slot. */
 typedef struct age {
-    uint32_t save, runs, slot;
+    uint32_t save, slot;
 } age;
 
 static int is_newer(const age *a, const age *b)
 {
-    if (a->save != b->save)
-        return a->save > b->save;
-    return a->runs != b->runs ? a->runs > b->runs : a->slot > b->slot;
+    return a->save != b->save ? a->save > b->save : a->slot > b->slot;
 }
 
 /* Read the trailer of a slot into the buffer. 0, POETC_ENOENT where it cannot be one of ours, or the driver's code. */
@@ -201,13 +200,12 @@ static int find(const poetc_runtime *runtime, poetc_checkpoint *checkpoint, age 
     int result = POETC_ENOENT;
 
     for (;;) {
-        age newest = {0, 0, checkpoint->slots}, one;
+        age newest = {0, checkpoint->slots}, one;
         int err;
 
         for (one.slot = 0; one.slot < checkpoint->slots; one.slot++) {
             err = read_trailer(runtime, checkpoint, one.slot);
             one.save = get_u32(found + SAVE_AT);
-            one.runs = get_u32(found + RUNS_AT);
             if (err && err != POETC_ENOENT)
                 result = err;
             if (!err && is_newer(&below, &one) && (newest.slot == checkpoint->slots || is_newer(&one, &newest))) {
@@ -222,7 +220,7 @@ static int find(const poetc_runtime *runtime, poetc_checkpoint *checkpoint, age 
             /* Higher than that of any slot that cannot be read, should it be readable again some day. */
             checkpoint->saves = newest.save + checkpoint->slots - 1u;
             checkpoint->next_slot = (newest.slot + 1u) % checkpoint->slots;
-            checkpoint->version = newest.runs + get_u32(trailer + OFFSET_AT);
+            checkpoint->version = get_u32(trailer + RUNS_AT) + get_u32(trailer + OFFSET_AT);
             return POETC_OK;
         }
         if (err != POETC_ENOENT)
@@ -231,13 +229,33 @@ static int find(const poetc_runtime *runtime, poetc_checkpoint *checkpoint, age 
     }
 }
 
-static const age any_age = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
+static const age any_age = {UINT32_MAX, UINT32_MAX};
+
+/* Stamps go on beyond those of all pages on the store: runs that a cut, a rollback or a format undid have left some. So
+ * none of them passes for a page that a bad store did not write. */
+static void pass_stamps(poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+{
+    const poetc_program *program = runtime->program;
+    const poetc_store *store = &runtime->config->store;
+    const uint8_t *head = trailer_in(runtime, checkpoint) + POETC_CHECKPOINT_TRAILER - POETC_TRAILER;
+    uint32_t page;
+
+    for (page = 0; page < program->page_count; page++) {
+        const uint32_t end = program->pages[page].first_block + poetc_page_blocks(program, page);
+
+        if (program->pages[page].slots == 1u && !store->page_in(store->context, end - 1u, 1, checkpoint->buffer) &&
+            get_u32(head) == page && get_u32(head + 8) == program->pages[page].size_bytes &&
+            get_u32(head + 4) > runtime->sequence)
+            runtime->sequence = get_u32(head + 4);
+    }
+}
 
 static void take_trailer(poetc_runtime *runtime, poetc_checkpoint *checkpoint, const uint8_t *trailer)
 {
     runtime->version_offset = get_u32(trailer + OFFSET_AT);
     runtime->run_count = get_u32(trailer + RUNS_AT);
-    runtime->sequence = get_u32(trailer + SEQUENCE_AT) + 1u; /* pages of the run that was cut carry the next one */
+    if (runtime->sequence <= get_u32(trailer + SEQUENCE_AT))
+        runtime->sequence = get_u32(trailer + SEQUENCE_AT) + 1u; /* pages of the run that was cut carry the next one */
     checkpoint->records = get_u32(trailer + RECORDS_AT);
     checkpoint->records_crc = get_u32(trailer + RECORDS_CRC_AT);
 }
@@ -294,8 +312,10 @@ int poetc_checkpoint_load(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
     uint8_t trailer[POETC_CHECKPOINT_TRAILER];
     int err = check(runtime, checkpoint);
 
-    if (!err)
-        err = find(runtime, checkpoint, any_age, trailer, 1);
+    if (err)
+        return err;
+    pass_stamps(runtime, checkpoint);
+    err = find(runtime, checkpoint, any_age, trailer, 1);
     if (!err)
         take_trailer(runtime, checkpoint, trailer);
     return err;
@@ -314,11 +334,29 @@ static int check_pages(poetc_runtime *runtime)
     return err;
 }
 
+/* Pages of the undone version are none: the next run writes that version, too, perhaps with other data. */
+static int void_undone_pages(const poetc_runtime *runtime, const poetc_checkpoint *checkpoint)
+{
+    const poetc_program *program = runtime->program;
+    const uint32_t slot = (runtime->run_count + runtime->version_offset + 1u) & 1u;
+    uint32_t i;
+    int err = POETC_OK;
+
+    for (i = 0; i < program->page_count && !err; i++) {
+        const uint32_t end = program->pages[i].first_block + (slot + 1u) * poetc_page_blocks(program, i);
+
+        if (program->pages[i].slots == 2u)
+            err = driver_code(
+                runtime->config->store.page_out(runtime->config->store.context, end - 1u, 1, checkpoint->buffer));
+    }
+    return err;
+}
+
 int poetc_checkpoint_rollback(poetc_runtime *runtime, poetc_checkpoint *checkpoint)
 {
     const poetc_store *store = &runtime->config->store;
     uint8_t trailer[POETC_CHECKPOINT_TRAILER];
-    age newest = {0, 0, 0};
+    age newest = {0, 0};
     uint32_t saves;
     int err = poetc_checkpoint_load(runtime, checkpoint);
 
@@ -328,7 +366,6 @@ int poetc_checkpoint_rollback(poetc_runtime *runtime, poetc_checkpoint *checkpoi
     newest.slot = (checkpoint->next_slot + checkpoint->slots - 1u) % checkpoint->slots;
     err = read_trailer(runtime, checkpoint, newest.slot);
     newest.save = get_u32(trailer_in(runtime, checkpoint) + SAVE_AT);
-    newest.runs = runtime->run_count;
     if (!err)
         err = find(runtime, checkpoint, newest, trailer, 1);
     if (!err) {
@@ -340,6 +377,10 @@ int poetc_checkpoint_rollback(poetc_runtime *runtime, poetc_checkpoint *checkpoi
         memset(checkpoint->buffer, 0, runtime->program->block_bytes);
         err = driver_code(store->page_out(store->context, first_block_of(runtime, checkpoint, newest.slot + 1u) - 1u, 1,
                                           checkpoint->buffer));
+        if (!err)
+            err = barrier(store);
+        if (!err)
+            err = void_undone_pages(runtime, checkpoint);
         return err ? err : barrier(store);
     }
     {

@@ -16,17 +16,23 @@ static void set_checkpoint(poetc_session *session)
     const poetc_model *model = session->model;
     poetc_checkpoint *checkpoint = &session->checkpoint;
 
-    checkpoint->first_block = model->store_blocks;
+    checkpoint->first_block = model->checkpoint_block;
     checkpoint->slots = 2;
     checkpoint->identity = model->state.identity;
     if (model->buffer_offset != POETC_NONE)
         checkpoint->buffer = (uint8_t *)session->config.arena + model->buffer_offset;
 }
 
+/* Begin with the initial state. The stamps of pages go on: those of earlier runs may still be on the store. */
 static int start(poetc_session *session)
 {
+    const uint32_t sequence = session->runtime.sequence;
+    int err =
+        poetc_init(&session->runtime, session->model->train.program, &session->config, session->model->state_image);
+
     session->is_begun = session->is_lost = 0;
-    return poetc_init(&session->runtime, session->model->train.program, &session->config, session->model->state_image);
+    session->runtime.sequence = sequence;
+    return err;
 }
 
 POETC_COLD int poetc_session_init(poetc_session *session, const poetc_model *model, const poetc_config *config)
@@ -344,6 +350,7 @@ int poetc_session_resume(poetc_session *session)
 
 int poetc_session_rollback(poetc_session *session)
 {
+    const poetc_program *before = session->runtime.program;
     int err = poetc_select(&session->runtime, session->model->train.program);
 
     abandon(session);
@@ -354,7 +361,9 @@ int poetc_session_rollback(poetc_session *session)
 
         return again ? again : err;
     }
-    if (err != POETC_EINVAL)
+    if (err == POETC_EINVAL)
+        session->runtime.program = before; /* nothing was read */
+    else
         session->is_lost = err == POETC_OK || err == POETC_ENOENT || err == POETC_ECORRUPT ? 0 : LOST;
     return err;
 }
@@ -364,8 +373,10 @@ int poetc_session_format(poetc_session *session)
     const poetc_model *model = session->model;
     const uint8_t *from = model->initial_pages;
     uint32_t i;
-    int err = start(session); /* counters, too: pages of the initial state have version 0 */
+    int err = start(session);
 
+    if (!err && poetc_checkpoint_load(&session->runtime, &session->checkpoint) != POETC_EINVAL) /* for its stamps */
+        err = start(session); /* counters, too: pages of the initial state have version 0 */
     if (!err && model->formatted_count > 0 && from == NULL)
         err = POETC_EINVAL;
     if (!err)

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 's', 't'};
+static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 's', '2'};
 
 enum { IDENTITY_AT = 8, STEPS_AT = 12, SIZE_AT = 16, CRC_AT = 20, PIECE_BYTES = 256 };
 
@@ -88,7 +88,7 @@ int poetc_state_read(poetc_runtime *runtime, const poetc_state *state, uint32_t 
                      void *context)
 {
     uint8_t trailer[POETC_STATE_TRAILER];
-    uint32_t data_bytes = 0, offset, version, steps, i;
+    uint32_t data_bytes = 0, offset, version, steps, round, i;
     int err;
 
     for (i = 0; i < state->region_count; i++)
@@ -101,15 +101,16 @@ int poetc_state_read(poetc_runtime *runtime, const poetc_state *state, uint32_t 
     steps = get_u32(trailer + STEPS_AT);
     version = runtime->run_count + runtime->version_offset + 1u;
     /* Pages first: they take their other slots, so that the last checkpoint stands until the next one. */
-    for (i = state->region_count, offset = data_bytes; i > 0 && !err; i--) {
-        const poetc_region *region = &state->regions[i - 1u];
+    for (round = 0; round < 2 && !err; round++)
+        for (i = offset = 0; i < state->region_count && !err; i++) {
+            const poetc_region *region = &state->regions[i];
 
-        offset -= region_bytes(runtime->program, region);
-        if (region->size_bytes > 0)
-            err = source(context, offset, (uint8_t *)runtime->config->arena + region->place, region->size_bytes);
-        else
-            err = poetc_write_state_page(runtime, region->place, version, offset, source, context);
-    }
+            if (region->size_bytes == 0 && round == 0)
+                err = poetc_write_state_page(runtime, region->place, version, offset, source, context);
+            else if (region->size_bytes > 0 && round == 1)
+                err = source(context, offset, (uint8_t *)runtime->config->arena + region->place, region->size_bytes);
+            offset += region_bytes(runtime->program, region);
+        }
     if (!err) {
         runtime->run_count = steps;
         runtime->version_offset = version - steps;

@@ -26,7 +26,7 @@ static void mend_pages(void)
 
 static void mend_checkpoints(void)
 {
-    static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '4'};
+    static const uint8_t tag[8] = {'p', 'o', 'e', 't', 'c', ' ', 'c', '5'};
     const poetc_checkpoint *checkpoint = &session.checkpoint;
     const uint32_t count = poetc_checkpoint_blocks(session.model->train.program);
     uint32_t slot, crc;

@@ -43,7 +43,7 @@ static const poetc_step train_steps[] = {
 };
 
 static const poetc_page train_pages[] = {
-    {0u, 64u, 1u}, /* a */
+    {12u, 64u, 1u}, /* a */
 };
 
 const poetc_binding tiny_train_inputs[] = {
@@ -67,7 +67,7 @@ const poetc_program tiny_train = {
     .arena_bytes = 704u,
     .state_bytes = 304u,
     .regions = tiny_regions,
-    .region_count = 1u,
+    .region_count = 5u,
     .flash_bytes = 0u,
     .loss_offset = 624u,
     .updates_state = 1,
@@ -79,7 +79,7 @@ const poetc_limit tiny_limits[] = {
 };
 
 const poetc_region tiny_regions[] = {
-    {0u, 304u},
+    {0u, 96u}, {208u, 96u}, {96u, 48u}, {160u, 48u}, {144u, 16u},
 };
 
 const poetc_model tiny_model = {
@@ -93,8 +93,10 @@ const poetc_model tiny_model = {
     },
     .state_image = tiny_state,
     .constants = NULL,
-    .state = {tiny_regions, 1u, POETC_MODEL_IDENTITY},
-    .store_blocks = 2u,
+    .state = {tiny_regions, 5u, POETC_MODEL_IDENTITY},
+    .emission = POETC_MODEL_EMISSION,
+    .store_blocks = 14u,
+    .checkpoint_block = 0u,
     .buffer_offset = 640u,
     .learning_rate_offset = 144u,
 };
@@ -110,8 +112,10 @@ const poetc_model tiny_loop = {
     },
     .state_image = tiny_state,
     .constants = NULL,
-    .state = {tiny_regions, 1u, POETC_MODEL_IDENTITY},
-    .store_blocks = 2u,
+    .state = {tiny_regions, 5u, POETC_MODEL_IDENTITY},
+    .emission = POETC_MODEL_EMISSION,
+    .store_blocks = 14u,
+    .checkpoint_block = 0u,
     .buffer_offset = 640u,
     .learning_rate_offset = 144u,
 };

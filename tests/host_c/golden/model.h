@@ -4,7 +4,7 @@
 
 #include "poetc_session.h"
 
-#if POETC_TABLES != 2
+#if POETC_TABLES != 3
 #error "the runtime beside this model is of another version: emit both again"
 #endif
 
@@ -23,7 +23,7 @@ extern const poetc_model tiny_loop; /* the programs that firmware calls: evaluat
 #define TINY_STATE_BYTES 304u /* the bottom of it, kept from run to run */
 #define TINY_FLASH_BYTES 0u /* constants */
 #define TINY_BLOCK_BYTES 64u /* a block of the store */
-#define TINY_STORE_BLOCKS 2u /* blocks of the store in use, from block 0 */
+#define TINY_STORE_BLOCKS 14u /* blocks of the store in use, from block 0 */
 
 /* train: 15 steps */
 
@@ -82,11 +82,13 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_ARENA_BYTES TINY_ARENA_BYTES
 #define POETC_MODEL_STATE_BYTES TINY_STATE_BYTES
 #define POETC_MODEL_REGIONS tiny_regions
-#define POETC_MODEL_REGION_COUNT 1u
+#define POETC_MODEL_REGION_COUNT 5u
 #define POETC_MODEL_BLOCK_BYTES TINY_BLOCK_BYTES
 #define POETC_MODEL_STORE_BLOCKS TINY_STORE_BLOCKS
 #define POETC_MODEL_STORE_HAS_IMAGE 0
-#define POETC_MODEL_IDENTITY 0x265c8849u
+#define POETC_MODEL_CHECKPOINT_BLOCK 0u
+#define POETC_MODEL_IDENTITY 0xdd83483bu
+#define POETC_MODEL_EMISSION 0xce2fb5cau
 #define POETC_MODEL_DESCRIPTION (&tiny_model)
 #define POETC_MODEL_LOOP (&tiny_loop)
 #define POETC_MODEL_BUFFER_OFFSET 640u

@@ -204,7 +204,7 @@ static int32_t answer(uint8_t kind, uint8_t sequence, uint32_t size)
     case HELLO:
         trained.is_set = 0;
         put_u32(payload, PROTOCOL);
-        put_u32(payload + 4, POETC_MODEL_IDENTITY);
+        put_u32(payload + 4, POETC_MODEL_EMISSION);
         put_u32(payload + 8, capacity);
         put_u32(payload + 12, POETC_MODEL_STATE_BYTES);
         put_u32(payload + 16, POETC_MODEL_ARENA_BYTES);

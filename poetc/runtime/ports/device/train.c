@@ -366,8 +366,11 @@ POETC_COLD int main(void)
     config.arena = poetc_arena;
     config.arena_bytes = sizeof poetc_arena;
     config.observer = poetc_port_mark;
-    if (POETC_CHECKPOINT_STEPS > 0) /* past the pages, in two slots */
-        blocks += 2u * poetc_checkpoint_blocks(entry->program);
+    if (POETC_CHECKPOINT_STEPS > 0) { /* two slots, before or behind the pages */
+        const uint32_t end = POETC_MODEL_CHECKPOINT_BLOCK + 2u * poetc_checkpoint_blocks(entry->program);
+
+        blocks = end > blocks ? end : blocks;
+    }
     for (i = 0; i < entry->input_count; i++)
         record_bytes += entry->inputs[i].size_bytes;
     err = poetc_port_open(&config.store, POETC_MODEL_BLOCK_BYTES, blocks, record_bytes);
