@@ -29,7 +29,7 @@ import numpy as np
 
 from poetc.devices import DeviceProfile, load_profile, name_kernels, profile_to_yaml
 from poetc.errors import UsageError
-from poetc.files import open_file, read_file
+from poetc.files import exists, open_file, read_file
 from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
 from poetc.output_directory import Kind, check_replaceable, digest, replacing
 from poetc.scheduling import (
@@ -127,9 +127,9 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: b
 
 def require_solved(directory: Path) -> None:
     """Raises UsageError unless `poetc solve` made the directory."""
-    if not (directory / KIND.manifest).is_file():
+    if not exists(directory / KIND.manifest):
         why = f"not a directory made by poetc solve (no {KIND.manifest} in it)"
-        raise UsageError(f"{directory}: {why if directory.exists() else 'does not exist'}")
+        raise UsageError(f"{directory}: {why if exists(directory) else 'does not exist'}")
 
 
 def read(directory: Path) -> Artifact:

@@ -43,6 +43,15 @@ def open_file(path: Path) -> BufferedReader:
     raise UsageError(f"{path}: is a device or a pipe, not a file")
 
 
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder. OSError where that cannot be told, as in a folder of somebody else."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return True
+
+
 def read_file(path: Path, limit_bytes: int = LARGEST_TEXT_BYTES) -> bytes:
     """All of a file. Raises the errors of `open_file`, and UsageError for a file above `limit_bytes`.
 

@@ -158,7 +158,7 @@ def _cells(row: EpochRow, epochs: int, best: bool) -> str:
         f"{row.rate:.3g}",
         f"{row.seconds:.1f} s",
     )
-    text = "".join(f"{cell:<{width}}" for cell, (_, width) in zip(cells, _columns(row), strict=True))
+    text = "".join(f"{cell:<{width - 1}} " for cell, (_, width) in zip(cells, _columns(row), strict=True))
     return f"{text}best" if best else text.rstrip()
 
 

@@ -458,7 +458,7 @@ def _config(request: TrainRequest) -> str:
         values = {n: v for n, v in values.items() if n not in vars(TrainingOptions())}
         values |= request.source.model.training.effective()
     known = {o.name: o for o in (*DATA, *RUN, DEVICE, BUDGET, BATCH, *LIMITS, *IMPORTANCE, *SEARCH, *TRAINING)}
-    lines: dict[str, Any] = {"model": str(_source(request).absolute()), "output": str(request.out)}
+    lines: dict[str, Any] = {"model": _portable(_source(request)), "output": _portable(request.out)}
     lines |= {
         option.flag[2:]: list(map(str, value)) if isinstance(value, tuple | list) else value
         for name, option in known.items()
@@ -467,6 +467,12 @@ def _config(request: TrainRequest) -> str:
     if not isinstance(request.source, SolveRequest):
         lines = {key: lines[key] for key in ("model", "output", *(o.flag[2:] for o in (*DATA, *RUN))) if key in lines}
     return f"# poetc train --config {CONFIG}\n" + yaml.safe_dump(lines, sort_keys=False, allow_unicode=True)
+
+
+def _portable(path: Path) -> str:
+    """A path below this folder relative to it, so that a copy of the folder repeats the training elsewhere."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @contextmanager

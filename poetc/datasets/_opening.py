@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from poetc.datasets._slots import Slot
 from poetc.datasets.arrays import read_npy
 from poetc.datasets.function import BatchFunction, load_function
 from poetc.errors import UsageError
+from poetc.files import exists
 
 _NO_SETTINGS = Settings()
 
@@ -41,7 +43,7 @@ def open_source(
     if not text:
         raise UsageError(f"{option} is empty: give a file, a folder or module:function")
     whole = Path(text)
-    if not _exists(whole) and not Path(_split(text)[0]).is_file() and function.PATTERN.fullmatch(text):
+    if function.PATTERN.fullmatch(text) and not _exists(whole) and not os.path.isfile(_split(text)[0]):
         require_used(None, settings, text)
         return load_function(text)
     place, selected = _split(text)
@@ -88,12 +90,15 @@ def _split(text: str) -> tuple[str, str]:
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
-    except (OSError, ValueError):
+        return exists(path)
+    except OSError:
         return False
 
 
 def _require(path: Path, option: str) -> Path:
-    if not _exists(path):
-        raise UsageError(f"{option} {path}: does not exist")
-    return path
+    try:
+        if exists(path):
+            return path
+    except OSError as error:
+        raise UsageError(f"{option} {path}: {(error.strerror or str(error)).lower()}") from None
+    raise UsageError(f"{option} {path}: does not exist")

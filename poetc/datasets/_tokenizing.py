@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from poetc.errors import UsageError, printable, shortened
-from poetc.files import read_file
+from poetc.files import exists, read_file
 
 TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 _OTHER_CONFIGS = ("special_tokens_map.json", "config.json", "generation_config.json", "genai_config.json")
@@ -165,7 +165,7 @@ def find_tokenizer(given: str | None, model: Path | None) -> Path:
     if given:
         path = Path(given)
         path = path / TOKENIZER if path.is_dir() else path
-        if not path.is_file():
+        if not exists(path):
             raise UsageError(f"--tokenizer {given}: does not exist")
         return path
     if model is not None and (beside := model.absolute().parent / TOKENIZER).is_file():

@@ -149,6 +149,6 @@ def _table(rows: Sequence[Mapping[str, Any]], best: int) -> str:
     )
     more = f'<p class="small">The first {len(rows) - _ROWS} epochs are not shown.</p>' if len(rows) > _ROWS else ""
     return (
-        '<div class="table" tabindex="0" role="region" aria-label="Epochs"><table>'
+        '<div class="table epochs" tabindex="0" role="region" aria-label="Epochs"><table>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{more}"
     )

@@ -34,6 +34,7 @@ def test_a_training_is_repeated_from_the_file_that_it_wrote(
     values = yaml.load(written.read_text(), Loader=yaml.BaseLoader)
     assert (values["epochs"], values["lr"], values["optimizer"], values["momentum"]) == ("2", "0.25", "momentum", "0.9")
     assert values["saved"] == "off" and "beta1" not in values and values["output"] == str(first)
+    assert values["model"] == small.name  # given as a whole path, in this folder
     second = tmp_path / "second.onnx"
     assert poetc("train", "--config", written, "-o", second, "-q").code == 0
     assert second.read_bytes() == first.read_bytes()

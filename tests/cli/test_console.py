@@ -25,6 +25,8 @@ from click.testing import CliRunner
 
 from poetc.cli import _console, _text, _wrapping, cli, main
 from poetc.cli._console import Console, finite
+from poetc.cli._training import _cells
+from poetc.loop import EpochRow
 from poetc.planning.progress import progress_line
 from poetc.scheduling import Objective, problem_to_json
 from poetc.solvers import Event
@@ -319,3 +321,13 @@ def test_completion_knows_devices() -> None:
     command = [sys.executable, "-m", "poetc"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert "rpi4" in done.stdout
+
+
+def test_long_numbers_leave_a_gap_between_columns() -> None:
+    row = EpochRow(
+        epoch=100, loss=123456.7891, validation_loss=98765.4321, validation_accuracy=1.0, validation={}, rate=0.000123,
+        steps=3, seconds=1.0,
+    )  # fmt: skip
+    assert _cells(row, 1000, best=False).split() == [
+        "100/1000", "123456.7891", "98765.4321", "100.00%", "0.000123", "1.0", "s",
+    ]  # fmt: skip

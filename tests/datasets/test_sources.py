@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as parquet
 import pytest
 from PIL import Image
 
+from poetc.artifact import require_solved
 from poetc.datasets import BatchFunction, check_values, open_source, slots_of
 from poetc.datasets._stored import StoredArray
 from poetc.datasets.arrays import _npy
@@ -251,3 +253,22 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, name: str, text: str 
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=message):
         opened(tmp_path / name, FEATURES, CLASS)
+
+
+@pytest.mark.parametrize(("place", "says"), [("d.npz", "permission denied"), ("none/d.npz", "permission denied")])
+def test_a_folder_of_somebody_else_is_not_absent(tmp_path: Path, place: str, says: str) -> None:
+    """It may hold the file: nobody here can tell."""
+    (tmp_path / "closed").mkdir()
+    stored(tmp_path / "closed" / "d.npz", **images())
+    (tmp_path / "closed").chmod(0)
+    me = os.geteuid()
+    if me == 0:
+        os.seteuid(65534)  # whom permissions stop
+    try:
+        with pytest.raises(UsageError, match=f"--data .*{place}: {says}"):
+            opened(tmp_path / "closed" / place, IMAGE, CLASS)
+        with pytest.raises(PermissionError):
+            require_solved(tmp_path / "closed")
+    finally:
+        os.seteuid(me)
+        (tmp_path / "closed").chmod(0o700)

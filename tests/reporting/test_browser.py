@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from poetc import reporting
 from poetc.planning.comparison import compare
 from poetc.reporting import html as report
 from poetc.reporting.comparison import plot
+from poetc.reporting.training import section
 from poetc.scheduling import SolveOptions
 from tests.cli.conftest import MODEL, run
 from tests.reporting.test_reports import bundle
@@ -37,6 +39,8 @@ function measure(frame) {
     if (Math.abs(outer.height - inner.height) > 3 || Math.abs(outer.width - inner.width) > 3)
       found.push("a chart of " + inner.height + " px in a box of " + outer.height);
   }
+  for (const table of page.querySelectorAll(".epochs"))
+    if (table.scrollWidth > table.clientWidth) found.push("cut: a table of " + table.scrollWidth + " px");
   for (const text of page.querySelectorAll("svg text"))
     if (text.getBoundingClientRect().height < 9) { found.push("too small to read: " + text.textContent); break; }
   return {width, found, charts: page.querySelectorAll("svg").length};
@@ -91,6 +95,16 @@ def test_pages_fit_a_phone_and_a_desktop(pages: list[str], tmp_path: Path) -> No
 def test_the_report_of_a_bundle_fits_too(tmp_path: Path) -> None:
     result = measured([report(bundle()[0])], tmp_path)
     assert [(r["width"], r["found"]) for r in result] == [(width, []) for width in WIDTHS]
+
+
+def test_all_columns_of_epochs_are_seen(tmp_path: Path) -> None:
+    """With numbers as long as they come: a table that scrolls on a phone hides the rate and the time."""
+    row = {"loss": 1234.5, "validation_loss": 0.0001234, "validation_accuracy": 0.98765, "rate": 0.000123}
+    epochs = [{"epoch": epoch, "seconds": 1234.5, **row} for epoch in (99, 100)]
+    document = {"epochs": epochs, "best_epoch": 100, "stopped_early": False, "steps": 9, "batch": 4, "step_ms": 1.5}
+    style = (Path(reporting.__file__).parent / "report.html").read_text().partition("</style>")[0]
+    text = f"{style.replace('$', '')}</style><main>{section({**document, 'output': 'a.onnx'})}</main>"
+    assert [(r["width"], r["found"]) for r in measured([text], tmp_path)] == [(width, []) for width in WIDTHS]
 
 
 def test_the_plot_of_a_comparison_is_legible_at_any_width(tmp_path: Path) -> None:
