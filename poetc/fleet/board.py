@@ -14,7 +14,8 @@ from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
 from poetc.datasets import batch_size
 from poetc.errors import UsageError
-from poetc.fleet.frames import MOST_BYTES, PROTOCOL, Channel, Request, open_line
+from poetc.fleet.frames import MOST_BYTES, PROTOCOL, Channel, Request
+from poetc.fleet.opening import open_line
 from poetc.fleet.participant import Trained
 from poetc.fleet.update import Quantizer
 from poetc.fleet.weights import FleetModel, UnsoundUpdate, Weight, require_sound

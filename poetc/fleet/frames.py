@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import ipaddress
-import os
-import re
-import select
-import socket
 import struct
 import time
 import zlib
-from typing import Protocol
 
-from poetc.errors import CheckFailed, UsageError
+from poetc.errors import CheckFailed
+from poetc.fleet.lines import Line
 
 PROTOCOL = 1
 HEAD, CRC_BYTES = struct.Struct("<2sBBHH"), 4
@@ -36,20 +30,6 @@ class Request(enum.IntEnum):
     TRAIN = 5
     UPDATE = 6
     END = 7
-
-
-class Line(Protocol):
-    """Bytes in both directions."""
-
-    def write(self, data: bytes, timeout_s: float) -> None:
-        """All of `data`. CheckFailed where the other end does not take it in time."""
-        ...
-
-    def read(self, size: int, timeout_s: float) -> bytes:
-        """At most `size` bytes, at least one; none: nothing came in time."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class BoardError(CheckFailed):
@@ -156,83 +136,3 @@ class Channel:
 
     def close(self) -> None:
         self._line.close()
-
-
-class _Descriptor:
-    """A line over a file descriptor."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        os.set_blocking(descriptor, False)
-
-    def write(self, data: bytes, timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
-        while data:
-            _, ready, _ = select.select([], [self._descriptor], [], max(0.0, end - time.monotonic()))
-            if not ready:
-                raise CheckFailed("the other end of the line takes no more bytes")
-            with contextlib.suppress(BlockingIOError):
-                data = data[os.write(self._descriptor, data) :]
-
-    def read(self, size: int, timeout_s: float) -> bytes:
-        ready, _, _ = select.select([self._descriptor], [], [], max(0.0, timeout_s))
-        try:
-            return os.read(self._descriptor, size) if ready else b""
-        except BlockingIOError:
-            return b""
-
-    def close(self) -> None:
-        os.close(self._descriptor)
-
-
-def open_line(where: str) -> Line:
-    """The line that `where` names: a serial device such as /dev/ttyACM0, tcp:HOST:PORT, or unix:PATH.
-
-    A device runs at 115,200 baud. Frames are neither secret nor signed, so a TCP line is to this machine alone, where a
-    tunnel may end. `tcp-open:HOST:PORT` says that the network between is trusted. UsageError where it cannot be opened.
-    """
-    try:
-        kind, _, rest = where.partition(":")
-        if kind in ("tcp", "tcp-open"):
-            host, _, port = rest.rpartition(":")
-            if not host or not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
-                raise UsageError(f"{where}: write {kind}:HOST:PORT")
-            if kind == "tcp":
-                _require_loopback(where, host, int(port))
-            connection = socket.create_connection((host.strip("[]"), int(port)), timeout=10)
-            return _Descriptor(connection.detach())
-        if kind == "unix":
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.connect(rest)
-                return _Descriptor(connection.detach())
-        return _Descriptor(_open_device(where))
-    except OSError as error:
-        raise UsageError(f"{where}: {error.strerror or error}") from None
-    except ValueError as error:  # a host that is no name, or a path with a zero byte
-        raise UsageError(f"{where}: {error}") from None
-
-
-def _require_loopback(where: str, host: str, port: int) -> None:
-    """UsageError for another machine: whoever is on the way could read and change weights."""
-    found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
-    if not all(ipaddress.ip_address(str(address[4][0]).partition("%")[0]).is_loopback for address in found):
-        raise UsageError(
-            f"{where}: is another machine, and frames are not signed: tunnel the port here (ssh -L), or write"
-            f" tcp-open:{host}:{port} in a network that you trust"
-        )
-
-
-def _open_device(path: str) -> int:
-    import termios
-    import tty
-
-    descriptor = os.open(path, os.O_RDWR | os.O_NOCTTY)
-    try:
-        tty.setraw(descriptor)
-        settings = termios.tcgetattr(descriptor)
-        settings[4] = settings[5] = termios.B115200
-        termios.tcsetattr(descriptor, termios.TCSANOW, settings)
-    except termios.error as error:
-        os.close(descriptor)
-        raise UsageError(f"{path}: is no serial line ({error.args[-1]})") from None
-    return descriptor

@@ -13,7 +13,8 @@ from flwr.clientapp import ClientApp
 from poetc import artifact
 from poetc.errors import CheckFailed, UsageError
 from poetc.fleet import MAX_UPDATE_NORM, Board, BoardError, Trained, UnsoundUpdate
-from poetc.fleet.frames import Channel, open_line
+from poetc.fleet.frames import Channel
+from poetc.fleet.opening import open_line
 from poetc.flower import _messages, _secagg
 from poetc.flower.app import in_one_line
 from poetc.graph import Array

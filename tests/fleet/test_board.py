@@ -28,10 +28,10 @@ from poetc.fleet.frames import (
     BoardError,
     Channel,
     Request,
-    _Descriptor,
     frame,
-    open_line,
 )
+from poetc.fleet.lines import Descriptor
+from poetc.fleet.opening import open_line
 from poetc.flower.gateway import _Gateway
 from tests.commands.trained import DIGITS
 from tests.fleet.conftest import Firmware
@@ -132,7 +132,7 @@ def test_a_flood_takes_bounded_memory_and_time(noise: bytes) -> None:
 
 def test_a_line_whose_other_end_takes_nothing_is_named() -> None:
     here, there = socket.socketpair()
-    line = _Descriptor(here.detach())
+    line = Descriptor(here.detach())
     try:
         with pytest.raises(CheckFailed, match="takes no more bytes"):
             line.write(bytes(1 << 22), 0.05)
@@ -175,7 +175,7 @@ def answering(replies: dict[Request, bytes]) -> Channel:
 def test_what_a_board_says_of_itself_is_checked(digits_directory: Path, digits: Artifact, tmp_path: Path) -> None:
     """Any size of frames, and a loss or weights that are no numbers: one line each."""
     emit(digits_directory, "host", tmp_path / "src")
-    identity = json.loads((tmp_path / "src" / MANIFEST).read_text())["state"]["identity"]
+    identity = json.loads((tmp_path / "src" / MANIFEST).read_text())["session"]["emission"]
     for capacity in (0, 3, 60, 127):
         hello = {Request.HELLO: struct.pack("<5I", 1, identity, capacity, 0, 0)}
         with pytest.raises(UsageError, match=f"^line: the board takes {capacity} bytes in a frame; 128 are needed$"):
@@ -207,7 +207,7 @@ def test_a_line_to_another_machine_is_asked_for(monkeypatch: pytest.MonkeyPatch)
     asked = []
     monkeypatch.setattr(socket, "create_connection", lambda to, timeout: asked.append(to) or socket.socket())
     for line in ("tcp:192.0.2.7:99", "tcp:[2001:db8::1]:99"):
-        with pytest.raises(UsageError, match="is another machine, and frames are not signed: tunnel") as refusal:
+        with pytest.raises(UsageError, match="is another machine, and frames are not signed: give tcp") as refusal:
             open_line(line)
         assert "\n" not in str(refusal.value) and asked == []
     for line in ("tcp:127.0.0.1:99", "tcp:[::1]:99", "tcp-open:192.0.2.7:99"):
