@@ -1,4 +1,4 @@
-"""A TCP line whose bytes are signed with a shared key: neither end takes what another machine has sent, or sent before.
+"""A TCP line signed with a shared key: neither end takes bytes of another machine, or bytes that came before.
 
 Each end sends a nonce. HMAC-SHA256 of the shared key over both makes a key for each direction of this connection alone.
 A record is its length, data, and the first 16 bytes of the HMAC over its number and both. Data are not encrypted.

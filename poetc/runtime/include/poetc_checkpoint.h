@@ -17,8 +17,8 @@
  * state is in RAM, the steps between two saves are those that may be lost.
  *
  * The data are in the order of poetc_state.h. Where all state is in RAM, firmware with another schedule of the same
- * model finds the checkpoint of the firmware before it, and goes on with the same bits. Where state is on the store,
- * its pages have other places there: write a stream with the firmware before, and read it with the next.
+ * model finds the checkpoint of earlier firmware. It goes on with the same bits. Where state is on the store, its pages
+ * have other places there: write a stream with the firmware before, and read it with the next.
  *
  * The newest checkpoint is the one that was saved last, whatever its step. So a state that was read from a stream lasts
  * once it is saved.
@@ -56,7 +56,7 @@ typedef struct poetc_checkpoint {
 uint32_t poetc_checkpoint_blocks(const poetc_program *program);
 
 /* Save the state and the counters of the last complete run, in the slot behind the newest one. 0, POETC_EINVAL (no
- * store, fewer than two slots, or slots in the place of pages), or the driver's code; after an error the checkpoint
+ * store, fewer than two slots, or slots in the place of pages), or the driver's code. After an error the checkpoint
  * before this one is whole. Without a load before it, the first save reads all slots. */
 int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 
