@@ -41,8 +41,8 @@ def _open_tcp(where: str, kind: str, rest: str) -> Descriptor | SignedLine:
     key = read_key(Path(key_file)) if is_signed else b""
     if kind == "tcp" and not is_signed and not is_here(host, port):
         raise UsageError(
-            f"{where}: is another machine, and frames are not signed: give {where},key=FILE and a relay there, tunnel"
-            f" the port here (ssh -L), or trust the network (tcp-open:{host}:{port})"
+            f"{where}: is another machine, and frames are not signed: give {where},key=FILE and a relay there, a"
+            f" tunnel (ssh -L), or trust the network (tcp-open:{host}:{port})"
         )
     connection = socket.create_connection((host, port), timeout=10)
     return SignedLine(connection, key, where, accepts=False) if is_signed else Descriptor(connection.detach())

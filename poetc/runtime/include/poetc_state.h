@@ -1,9 +1,9 @@
 /* All trained state as one stream of bytes, wherever it lives: the training programs write it to trained.bin.
  *
  * The tensors of state come in the order of their names, which the emitted table follows. Each is filled up with zeros
- * to a multiple of POETC_ALIGN. At the end stands a trailer of POETC_STATE_TRAILER bytes, in little-endian: the tag
- * "poetc s2", the identity of the state, complete runs, the size of the data, and the CRC-32 of it all. poetc-emit.json
- * has the place of each tensor.
+ * to a multiple of POETC_ALIGN. At the end stands a trailer of POETC_STATE_TRAILER bytes, in little-endian. It has the
+ * tag "poetc s2", the identity of the state, complete runs, the size of the data, and a CRC-32. poetc-emit.json has the
+ * place of each tensor.
  *
  * The identity is a checksum of the names, types and shapes of the state. So firmware with another schedule, other
  * kernels or another budget of the same model takes the stream, and goes on with the same bits.
