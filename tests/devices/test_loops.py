@@ -23,6 +23,8 @@ from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.graph import Attribute, Fill, Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Bound, Builder, Kernel, bind, spec, view_roots
 from poetc.ops.kernels.convolution import PackedConvolution, PackedGradWeightSgd
+from poetc.ops.kernels.convolution_shape import Convolution
+from poetc.ops.kernels.winograd import WinogradConvolution
 from tests.support.graphs import small_cnn
 from tests.support.kernels import bind_kind
 
@@ -191,6 +193,22 @@ def test_large_convolutions_cost_time_on_small_processors_too(profile: str) -> N
     times = {op.name: op.time_ns for op in problem.operators if op.name in winograd}
     assert len(times) == 5
     assert all(time_ns > macs // 16 for time_ns in times.values())  # no such processor makes 16 in a nanosecond
+
+
+@pytest.mark.parametrize("symbol", ["conv_winograd", "conv_grad_input_winograd", "conv_grad_weight_winograd"])
+def test_winograds_loops_of_any_batch_are_counted_at_once(symbol: str) -> None:
+    """Chunks of tiles begin anywhere in an image, and so again after a few images, which cost the same each time."""
+
+    def loops(batch: int) -> dict[str, int]:
+        convolution = Convolution(batch, 8, 14, 22, 20, 14, 22, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0)
+        parameters = WinogradConvolution(convolution, workspace_floats=70_000, block=16)
+        counted = loops_of(Kernel(f"poetc_op_{symbol}", parameters), Machine(8, 6, 2))
+        assert counted is not None
+        return counted
+
+    again = 64 * 9 * 5  # images whose tiles are whole chunks: these have a multiple of four or of twelve tiles
+    few, more, most = loops(7 + again), loops(7 + 2 * again), loops(7 + (again << 20))
+    assert most == {name: count + (more[name] - count) * ((1 << 20) - 1) for name, count in few.items()}
 
 
 def test_an_operator_whose_kernel_was_not_measured_costs_the_roofline() -> None:
