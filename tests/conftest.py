@@ -13,6 +13,7 @@ from tests.support.compilers import remember
 
 remember()
 os.environ["POETC_CACHE"] = "off"  # the compilers of the tests remember by themselves
+os.environ.setdefault("POETC_TEST_LEVEL", "-O1")  # of the runtime on this machine: half of the compiler's time
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does; xdist's workers inherit it
 # A shell starts what it runs in the background with Ctrl-C ignored, which processes inherit; tests send it to theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

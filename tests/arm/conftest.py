@@ -161,7 +161,7 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
             source = networks.write(network, directory / f"{network}.onnx")
             training = TrainingOptions(precision=precision)
             model = ModelRequest(source=source, batch=batch, device=device, training=training)
-            options = SolveOptions(time_limit_s=3)
+            options = SolveOptions(time_limit_s=20, gap=0.05)
             artifact = solve_request(SolveRequest(model=model, budget=budget, state=state, options=options))
             done[key] = Solved(artifact, programs.training_program(artifact))
         return done[key]

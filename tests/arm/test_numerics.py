@@ -53,8 +53,12 @@ def convolutional_host(solve: Solve) -> Bits:
     return solve("ds-cnn", 2, "qemu-mps2-an386", "60%").on_host(3)
 
 
-def test_the_widest_vectors_of_this_machine_have_the_same_bits(solve: Solve, convolutional_host: Bits) -> None:
-    """What the emitted Makefile does by default, against -O2."""
+@pytest.mark.long
+def test_the_widest_vectors_of_this_machine_have_the_same_bits(
+    solve: Solve, convolutional_host: Bits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the emitted Makefile does by default, against the narrowest and the level of the tests."""
+    monkeypatch.delenv("POETC_TEST_LEVEL", raising=False)
     solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
     assert solved.on_host(3, TARGETS["host"].flags) == convolutional_host
 

@@ -59,7 +59,7 @@ def model() -> Path:
 def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     """The demonstration's model, solved for a board with a store, and what `solve --json` said."""
     out = tmp_path_factory.mktemp("solved") / "digits.poetc"
-    limits = ("--device", "stm32f746", "--budget", "65%", "--gap", "0.05", "--time-limit", "20")
+    limits = ("--device", "stm32f746", "--budget", "65%", "--gap", "0.1", "--time-limit", "60")
     ended = run("solve", MODEL, "--batch", "4", *limits, "-o", out, "--json")
     assert ended.code == 0, ended.err
     return out, ended

@@ -99,11 +99,20 @@ LARGE = [  # what the tables' operands are too small for: every thread has somet
 ]
 
 
+ALONE: dict[int, list[bytes] | int] = {}  # results of one thread, by the identity of the row
+
+
+def alone(row: Row) -> list[bytes] | int:
+    if id(row) not in ALONE:
+        ALONE[id(row)] = results(row, library())
+    return ALONE[id(row)]
+
+
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
 def test_every_kernel_has_the_bits_of_one_thread(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lib = threaded_library(tmp_path, threads, monkeypatch)
     for row in (*KERNEL_CASES, *LARGE):
-        assert results(row, lib) == results(row, library()), str(row)
+        assert results(row, lib) == alone(row), str(row)
     workers = len(list(Path("/proc/self/task").iterdir()))
     assert workers >= threads
 
@@ -130,7 +139,7 @@ def test_network_trains_to_the_same_bits(
 
 def test_two_callers_at_once_and_a_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lib = threaded_library(tmp_path, 3, monkeypatch)
-    expected = [results(row, library()) for row in LARGE]
+    expected = [alone(row) for row in LARGE]
 
     def run(_: int) -> list[list[bytes] | int]:
         return [results(row, lib) for row in LARGE]

@@ -21,7 +21,7 @@ from poetc.scheduling import problem_to_json
 from tests.cli.conftest import MODEL, Ended, run
 from tests.support.problems import training_problem
 
-OPTIONS = ("--batch", "4", "--device", "stm32f746", "--state", "ram", "--gap", "0.05", "--time-limit", "30")
+OPTIONS = ("--batch", "4", "--device", "stm32f746", "--state", "ram", "--gap", "0.25", "--time-limit", "60")
 
 
 @pytest.fixture(scope="module")

@@ -139,13 +139,13 @@ def library() -> Library:
 
 @functools.cache
 def wide_library() -> Library:
-    """With the widest vectors of this machine."""
-    return build_library("-march=native")
+    """With the widest vectors of this machine, and another optimisation, which is a third quicker to compile."""
+    return build_library("-O1", "-march=native")
 
 
 @functools.cache
 def scalar_library() -> Library:
-    """As on a target without vectors, and with another optimisation, which is a third quicker to compile."""
+    """As on a target without vectors."""
     return build_library("-O1", "-U__SSE2__", "-U__aarch64__")
 
 

@@ -25,6 +25,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (real / "gcc").write_text(f'#!/bin/sh\necho run >>{tmp_path}/runs\nexec {gcc} "$@"\n')
     (real / "gcc").chmod(0o755)
     shutil.copy(WRAPPER, remembering / "gcc")
+    monkeypatch.delenv("POETC_TEST_LEVEL", raising=False)
     monkeypatch.setenv("PATH", os.pathsep.join([str(remembering), str(real), *others]))
     (tmp_path / HEADER).write_text("#define TWICE(x) (2 * (x))\n")
     (tmp_path / "runtime/a.c").write_text('#include "twice.h"\nint a(int x);\nint a(int x) { return TWICE(x); }\n')
@@ -60,8 +61,33 @@ def test_another_header_source_or_option_is_compiled(build: Path) -> None:
     assert compile_in(build)[1] == 4
 
 
+def test_the_level_of_a_session_stands_for_every_higher_one(build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POETC_TEST_LEVEL", "-O1")
+    first, _, _ = compile_in(build, "-O1")
+    assert compile_in(build, "-O2") == compile_in(build, "-O3") == (first, 1, "")
+    assert compile_in(build, "-O0")[1] == 2
+    monkeypatch.delenv("POETC_TEST_LEVEL")
+    assert compile_in(build, "-O2")[1] == 3
+
+
 def test_warnings_are_said_each_time(build: Path) -> None:
     (build / HEADER).write_text("#define TWICE(x) (2 * (x))\nstatic int unused;\n")
     for runs in (1, 2):
         _, counted, said = compile_in(build)
         assert counted == runs and "unused" in said
+
+
+def test_a_macro_counts_where_a_file_names_it(build: Path) -> None:
+    compile_in(build, "-DPOETC_EPOCHS=1", "-DPOETC_LOG")
+    assert compile_in(build, "-DPOETC_EPOCHS=2", "-Werror")[1] == 1
+    assert compile_in(build, "-DOTHER=2")[1] == 2
+    more = '#ifdef POETC_FUSED\n#include "fused.h"\n#endif\n'
+    (build / HEADER).write_text(f"{more}#define TWICE(x) (2 * (x))\n")
+    (build / "runtime/fused.h").write_text("static inline int once(int x) { return POETC_EPOCHS * x; }\n")
+    _, runs, _ = compile_in(build, "-DPOETC_EPOCHS=1")
+    assert runs == 3 and compile_in(build)[1] == 3
+    fused = ("-DPOETC_FUSED", "-DPOETC_EPOCHS=1")
+    assert compile_in(build, *fused)[1] == 4 and compile_in(build, *fused)[1] == 4
+    assert compile_in(build, "-DPOETC_FUSED", "-DPOETC_EPOCHS=2")[1] == 5  # the header that it leads to names it
+    (build / "runtime/fused.h").write_text("static inline int once(int x) { return POETC_EPOCHS + x; }\n")
+    assert compile_in(build, *fused)[1] == 6

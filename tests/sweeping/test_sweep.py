@@ -22,11 +22,11 @@ from poetc.scheduling import SolveOptions
 from tests.cli.conftest import MODEL, run
 
 TEMPLATE = SolveRequest(
-    model=ModelRequest(source=MODEL, batch=4), options=SolveOptions(gap=0.05, time_limit_s=20), state="ram"
+    model=ModelRequest(source=MODEL, batch=4), options=SolveOptions(gap=0.25, time_limit_s=60), state="ram"
 )
 STATUSES = ("infeasible", "limit", "error")
 SOLVED = ("optimal", "feasible")
-OPTIONS = ("--batch", "4", "--gap", "0.05", "--time-limit", "20", "--state", "ram")
+OPTIONS = ("--batch", "4", "--gap", "0.25", "--time-limit", "60", "--state", "ram")
 
 
 def points(*budgets: str | None, devices: tuple[str, ...] = ("stm32f746",)) -> list[sweeping.Point]:
