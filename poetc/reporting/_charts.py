@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from poetc.devices.units import format_bytes, format_count
+from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
 from poetc.reporting._facts import Category, Facts, Origin
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import shorten
@@ -13,7 +13,8 @@ from poetc.scheduling import allocation_banks
 from poetc.scheduling.problem import Problem
 
 _COLUMNS = 800  # of the memory chart: more steps than that share columns
-_RECTANGLES = 2500  # of the arena map
+_RECTANGLES = 2000  # of the arena map
+_SPANS = 4  # stays of a tensor that its row names
 _ROWS = 60  # of the timeline
 _HEIGHT = 1000
 
@@ -178,7 +179,8 @@ def timeline(solved: Solved, facts: Facts) -> str:
         f"The forward pass makes {format_count(len(forward), 'tensor')} and keeps {kept} as long as needed. "
         f"Recomputed operators make {counts['recomputed']} again, and the store gives {counts['paged']} back."
     )
-    items = "".join(_timeline_row(problem, t, fates[t], "".join(stays[t]), steps) for t in rows)
+    lives = _lives(problem, facts, rows)
+    items = "".join(_timeline_row(problem, t, fates[t], lives[t], "".join(stays[t]), steps) for t in rows)
     more = len(forward) - len(rows)
     note = (
         f"<p class='small'>Not drawn: {more} of the smallest tensors; those recomputed or paged come first.</p>"
@@ -196,12 +198,34 @@ def timeline(solved: Solved, facts: Facts) -> str:
     return f'<p>{summary}</p>{legend(entries)}{scroll}<div class="rows-axis">{marks}</div>{note}'
 
 
-def _timeline_row(problem: Problem, t: int, fates: set[Origin], body: str, steps: int) -> str:
+def _lives(problem: Problem, facts: Facts, tensors: Sequence[int]) -> dict[int, str]:
+    """Of each tensor the steps in which it is in RAM and on the store, and the costs of getting it, in words."""
+    makers = {o: op for op in problem.operators for o in op.outputs}
+    spans: dict[int, list[str]] = {t: [] for t in tensors}
+    for s in facts.stays:
+        if s.tensor in spans:
+            spans[s.tensor].append(f"{s.start} to {s.end - 1}")
+    stored = {t: f"; on the store from step {start} to {end - 1}" for t, start, end in facts.store_spans}
+    words: dict[int, str] = {}
+    for t, parts in spans.items():
+        more = f" and {len(parts) - _SPANS} more times" if len(parts) > _SPANS else ""
+        cost = ""
+        if t in makers:
+            op = makers[t]
+            cost = f"; {shorten(op.name, 90)} makes it for {format_pj(op.energy_pj)} in {format_ns(op.time_ns)}"
+        if t in stored:
+            tensor = problem.tensors[t]
+            cost += f"; out and in cost {format_pj(tensor.page_out_pj + tensor.page_in_pj)}"
+        words[t] = f"in RAM in steps {', '.join(parts[:_SPANS])}{more}{stored.get(t, '')}{cost}"
+    return words
+
+
+def _timeline_row(problem: Problem, t: int, fates: set[Origin], life: str, body: str, steps: int) -> str:
     tensor = problem.tensors[t]
     words = [w for o, w in ((Origin.RECOMPUTED, "recomputed"), (Origin.PAGED, "paged")) if o in fates] or ["kept"]
     label = f"{shorten(tensor.name, 100)}: {format_bytes(tensor.size_bytes)}, {' and '.join(words)}"
     return (
-        f'<li><span class="name" title="{escape(shorten(tensor.name, 200))}">{escape(shorten(tensor.name, 42))}</span>'
+        f'<li title="{escape(f"{label}; {life}")}"><span class="name">{escape(shorten(tensor.name, 42))}</span>'
         f'<span class="size">{format_bytes(tensor.size_bytes)}</span>'
         f'<svg viewBox="0 0 {steps} 10" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
         f"{body}</svg></li>"

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any
 
 from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
 from poetc.reporting import _bundle as tables
 from poetc.reporting import _charts, _search_chart, _words
 from poetc.reporting._facts import Facts, at_peak, gather
 from poetc.reporting._solved import Solved
+from poetc.scheduling.schedule import Compute
 
-_OPERATOR_ROWS = 1500
+_OPERATOR_ROWS = 1200
 _PEAK_ROWS = 15
 _LIST_ROWS = 12
 _NAME = 100  # characters shown of a name in a table
@@ -25,7 +25,7 @@ Cell = str | tuple[str, int | float]  # The text of a cell, or the text and its 
 def html(solved: Solved, curve: str = "") -> str:
     """The page; `curve` is a section about other budgets, if there is one.
 
-    Below 2 MB for thousands of steps: charts and tables merge or leave out the smallest, and say so.
+    Below 1 MB for 5,000 operators: charts and tables merge or leave out the smallest, and say so.
     """
     facts = gather(solved)
     page = Template(resources.files("poetc.reporting").joinpath("report.html").read_text(encoding="utf-8"))
@@ -50,6 +50,7 @@ def html(solved: Solved, curve: str = "") -> str:
         modelled=escape(_words.MODELLED),
         band=_band(solved),
         totals=_totals(solved),
+        peak_at=escape(_peak_at(solved)),
         peak=_peak(solved, facts),
         operators=_operators(solved),
         notes=_notes(solved),
@@ -74,7 +75,7 @@ def _cards(solved: Solved) -> str:
         ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, problem.compute_once_pj)),
         ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, problem.compute_once_ns)}, {deadline}"),
         ("Longest piece", *_words.longest_piece(solved).split(": ", 1)),
-        ("Proven gap", _words.percent(proof.gap()), f"{proof.status.value}, on total {problem.objective}"),
+        ("Proven gap", _words.percent(proof.gap()), f"the most {problem.objective} that another schedule could save"),
     ]
     if keep_all:
         share = _words.percent(trace.peak_bytes / keep_all)
@@ -239,6 +240,15 @@ def _totals(solved: Solved) -> str:
     return _table("", ("", ""), rows, kind="facts")
 
 
+def _peak_at(solved: Solved) -> str:
+    """The moment of the peak, in words."""
+    trace, steps = solved.trace, solved.schedule.steps
+    step = steps[min(trace.peak_step, len(steps) - 1)] if steps else None
+    runs = _words.shorten(solved.problem.operators[step.operator].name, 90) if isinstance(step, Compute) else ""
+    while_ = f" while {runs} runs" if runs else ""
+    return f"The peak of {format_bytes(trace.peak_bytes)} is at step {trace.peak_step:,} of {len(steps):,}{while_}."
+
+
 def _peak(solved: Solved, facts: Facts) -> str:
     resident = at_peak(solved, facts)
     rows: list[Sequence[Cell]] = [
@@ -316,7 +326,8 @@ def _row(row: Sequence[Cell], heads: Sequence[str], kind: str) -> str:
     cells = []
     for i, cell in enumerate(row):
         if isinstance(cell, tuple):
-            value: Any = f' data-v="{cell[1]}"' if kind == "sortable" else ""
+            says_itself = kind != "sortable" or cell[0].replace(",", "") == str(cell[1])
+            value = "" if says_itself else f' data-v="{cell[1]}"'
             cells.append(f'<td class="n"{value}>{escape(cell[0])}</td>')
         elif kind == "facts" and i == 0:
             cells.append(f'<th scope="row">{escape(cell)}</th>')

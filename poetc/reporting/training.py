@@ -43,7 +43,7 @@ def section(document: Mapping[str, Any]) -> str:
         ("Learning rate", (curve("last step of the epoch", "--paged", "rate"),), "g"),
     )
     best = document["best_epoch"]
-    drawn = "".join(_chart(title, curves, kind, best) for title, curves, kind in charts)
+    drawn = "".join(_chart(title, curves, kind, best) for title, curves, kind in charts if len(rows) > 1)
     early = " Training stopped early." if document["stopped_early"] else ""
     summary = (
         f"{format_count(len(rows), 'epoch')}, {format_count(document['steps'], 'step')}"
@@ -129,7 +129,7 @@ def _shown(value: float, kind: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], best: int) -> str:
-    heads = ("epoch", "loss", "validation loss", "accuracy", "rate", "seconds")
+    heads = ("epoch", "loss", "val. loss", "accuracy", "rate", "seconds")
 
     def cells(row: Mapping[str, Any]) -> Sequence[str]:
         number = f"{row['epoch']} (best)" if row["epoch"] == best else str(row["epoch"])

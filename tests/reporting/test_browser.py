@@ -43,7 +43,12 @@ function measure(frame) {
     if (table.scrollWidth > table.clientWidth) found.push("cut: a table of " + table.scrollWidth + " px");
   for (const text of page.querySelectorAll("svg text"))
     if (text.getBoundingClientRect().height < 9) { found.push("too small to read: " + text.textContent); break; }
-  return {width, found, charts: page.querySelectorAll("svg").length};
+  for (const bar of page.querySelectorAll(".zoom")) {
+    const svg = bar.parentElement.querySelector(".area svg, .rows svg"), before = svg.viewBox.baseVal.width;
+    bar.firstChild.click();
+    if (svg.viewBox.baseVal.width * 2 !== before) found.push("no zoom: " + bar.parentElement.id);
+  }
+  return {width, found, charts: page.querySelectorAll("svg").length, zooms: page.querySelectorAll(".zoom").length};
 }
 addEventListener("load", () => {
   const all = [...document.querySelectorAll("iframe")].map(measure);
@@ -90,6 +95,7 @@ def test_pages_fit_a_phone_and_a_desktop(pages: list[str], tmp_path: Path) -> No
     result = measured(pages, tmp_path)
     assert [(r["width"], r["found"]) for r in result] == [(width, []) for _ in pages for width in WIDTHS]
     assert all(isinstance(r["charts"], int) and r["charts"] >= 1 for r in result)
+    assert [r["zooms"] for r in result] == [3, 3, 0, 0]
 
 
 def test_the_report_of_a_bundle_fits_too(tmp_path: Path) -> None:
