@@ -37,7 +37,7 @@ Arrays = Any
 class Case:
     """`rate` of floats and qas; `niti_rate` is 2^(bits of the largest update - 7).
 
-    `falls`: the rate of floats and qas follows a cosine, and that of niti is halved after each third of the steps.
+    `falls`: the rate follows a cosine, but for niti, where it is halved after each third of the steps.
     `first`: options and epochs of a training in floats before that, if there is one.
     """
 
@@ -131,6 +131,7 @@ def main() -> None:
         for label, path, options in (
             ("f32", model, TrainingOptions(learning_rate=case.rate)),
             ("niti", model, TrainingOptions(precision="niti", learning_rate=case.niti_rate)),
+            ("niti 24", model, TrainingOptions(precision="niti", learning_rate=case.niti_rate, weight_bits="24")),
             ("qas", qdq, TrainingOptions(precision="qas", learning_rate=case.rate)),
         ):
             schedule = "constant"
@@ -145,7 +146,7 @@ def main() -> None:
                 loss.append(result["epochs"][-1]["validation_loss"])
             runs = ", ".join(f"{a:.2f}" for a in after)
             print(
-                f"{asked.case} {label:5} before {before:6.2f} %, after {np.mean(after):6.2f} % ({runs});"
+                f"{asked.case} {label:7} before {before:6.2f} %, after {np.mean(after):6.2f} % ({runs});"
                 f" validation loss {np.mean(loss):.3f}; {time.process_time() - start:.0f} s of CPU",
                 flush=True,
             )

@@ -47,6 +47,10 @@ RUNS: dict[str, tuple[TrainingOptions, str]] = {
         TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.125, rounding="update=nearest"),
         "step:every={third},factor=0.5",
     ),
+    "niti, weights of 24 bits": (
+        TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.0625, weight_bits="24"),
+        "cosine",
+    ),
     "niti, rescale interval": (
         TrainingOptions(precision="niti", niti_weights="xavier", learning_rate=0.125, rescale="interval"),
         "step:every={third},factor=0.5",

@@ -105,6 +105,8 @@ def measure(target_name: str, numerics: Numerics, scratch: Path, only: str | Non
     found: dict[str, Section] = {}
     if only is not None:
         sources = [s for s in sources if s.relative_to(root).as_posix() == only]
+        if not sources:
+            sys.exit(f"--source {only}: no such file below {root}")
         before = read_table((target_name, numerics))
         found |= {name: s for name, s in before.items() if not name.startswith(f"{only}:")}
     undefined: set[str] = set()

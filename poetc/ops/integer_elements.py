@@ -19,6 +19,7 @@ from poetc.ops._integers import (
     HISTORY,
     LARGEST,
     LONG_SCALE,
+    MOST_SHIFT,
     SCALE,
     VALUE_BITS,
     Rescaling,
@@ -347,6 +348,64 @@ class IntegerUpdate(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_update", Elements(op.inputs[0].elements))
+
+
+MORE_BITS = 16  # of a stored weight, below the 8 that products read
+_FRACTION_BITS = 23  # of a float
+
+
+@register
+class IntegerStoredUpdate(OpSpec):
+    """Weights of 24 bits, of which products read the upper 8, as WAGEUBN stores them (Yang et al., 2020).
+
+    Where `stored` does not round to w, somebody has replaced w: `stored` begins at w again.
+    """
+
+    kind = "IntegerStoredUpdate"
+    summary = (
+        "stored - rate * g in place, in units of 2^-16, clipped to ±127; w is stored, rounded; the count is of clipped"
+        " weights: (w, stored, count, g, rate)"
+    )
+    recomputable = False
+    must_alias = ((0, 0), (1, 1), (2, 2))
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        w, stored, count, g, rate = op.inputs
+        if w.dtype is not DType.I8 or g != w or stored != TensorType(w.shape, DType.I32):
+            raise ValueError(f"w is {w}, g {g}, stored {stored}; they are of i8, i8 and i32, of one shape")
+        if (count.dtype, count.elements) != (DType.I32, 1) or (rate.dtype, rate.elements) != (DType.F32, 1):
+            raise ValueError(f"the count is one i32 and the rate one f32, not {count} and {rate}")
+        return w, stored, count
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        w, stored, count, g, rate = inputs
+        word = int(rate.astype(np.float32).reshape(1).view(np.uint32)[0])
+        shift = 127 + _FRACTION_BITS - MORE_BITS - (word >> _FRACTION_BITS)
+        mantissa = word & ((1 << _FRACTION_BITS) - 1) | 1 << _FRACTION_BITS
+        product = np.abs(g.astype(np.int64)) * mantissa
+        if shift > MOST_SHIFT:
+            product = np.zeros_like(product)
+        elif shift > 0:
+            product = (product + (1 << (shift - 1))) >> shift
+        else:
+            product <<= min(-shift, MOST_SHIFT)
+        was = stored.astype(np.int64)
+        was = np.where(_upper(was) == w, was, w.astype(np.int64) << MORE_BITS)
+        moved = was - product * np.sign(g.astype(np.int64))
+        kept = np.clip(moved, -LARGEST << MORE_BITS, LARGEST << MORE_BITS)
+        total = np.minimum(count.astype(np.int64) + int((kept != moved).sum()), 2**31 - 1)
+        return _upper(kept).astype(np.int8), kept.astype(np.int32), total.astype(np.int32)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=10 * op.inputs[0].elements)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel("poetc_op_int8_stored_update", Elements(op.inputs[0].elements))
+
+
+def _upper(stored: Any) -> Any:
+    """The upper 8 of 24 bits, rounded to nearest, halves upwards."""
+    return (stored + (1 << (MORE_BITS - 1))) >> MORE_BITS
 
 
 WINDOW = 4  # steps

@@ -12,7 +12,7 @@ import pytest
 
 import poetc
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
-from poetc.graph import Array, Graph, Role, TensorType
+from poetc.graph import Array, DType, Graph, Role, TensorType
 from poetc.ops import Builder, _integers
 from poetc.passes import check_graph, run_standard
 from poetc.training import PRECISIONS, TrainingOptions, build, exponents_of, in_precision
@@ -280,6 +280,26 @@ def _write(path: Path) -> Path:
     model = onnx.helper.make_model(onnx.helper.make_graph(nodes, "plain", *ends, weights), ir_version=8)
     onnx.save(model, path)
     return path
+
+
+def test_small_updates_add_up_in_weights_of_24_bits() -> None:
+    """At a rate of 2^-10 no update reaches half a unit of 8 bits: weights of 8 bits stay as they are."""
+    moved = {}
+    for bits in ("8", "24"):
+        options = TrainingOptions(precision="niti", weight_bits=bits, learning_rate=2.0**-10, rounding="update=nearest")
+        step = run_standard(build(in_precision(plain_cnn(), options), options))
+        check_graph(step)
+        state: dict[str, Array] = {}
+        for x, target in batches(30):
+            values = evaluate(step, {"x": x, "target": target, **state}, np.float32)
+            state = {name: values[new] for name, new in step.updates.items()}
+        weights = [t for t in step.updates if step.tensors[t].type.dtype is DType.I8]
+        assert len(weights) == 3
+        moved[bits] = sum(int((state[t] != step.values[t]).sum()) for t in weights)
+        for name in weights if bits == "24" else ():
+            stored = state[f"{name}:stored"]
+            assert (((stored + (1 << 15)) >> 16) == state[name]).all()
+    assert moved["8"] == 0 < moved["24"]
 
 
 def test_scans_become_rare_and_clipped_values_are_counted() -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from poetc.training.options import TrainingOptions
 
 _COUNT = TensorType((1,), DType.I32)
+STORED = ":stored"  # after the name of a weight: its 24 bits
 
 
 def build_integer(
@@ -37,6 +38,7 @@ class _Step:
             raise UsageError(f"--train {name}@...: a share of a weight's channels has no integer form; name it whole")
         self.trained = trained_parameters(graph, wanted)
         self.b = IntegerBuilder(options)
+        self.rate = ""
         self.updates: dict[str, str] = {}
         self.gradients: dict[str, str] = {}
         self.errors: dict[str, tuple[str, str]] = {}  # by activation: its error and the scale of that
@@ -56,7 +58,11 @@ class _Step:
         notes = [*graph.notes, plan.note]
         step = _step_counter(b, graph, options, self.updates, notes)
         rate = np.array([options.learning_rate], np.float32)
-        b.learning_rate = b.add_tensor(b.fresh("learning_rate"), TensorType((1,)), Role.OPTIMIZER_STATE, rate)
+        self.rate = b.add_tensor(b.fresh("learning_rate"), TensorType((1,)), Role.OPTIMIZER_STATE, rate)
+        b.learning_rate = self.rate
+        if options.weight_bits != "8":  # gradients keep their 8 bits, and the update has the rate
+            one = np.ones(1, np.float32)
+            b.learning_rate = b.add_tensor(b.fresh("one"), TensorType((1,)), Role.CONSTANT, one)
         target = b.add_tensor(b.fresh("target"), plan.target, Role.TARGET)
         b.adapts = options.rescale == "interval"
         self._forward(plan.source, step)
@@ -161,6 +167,11 @@ class _Step:
         self.gradients[parameter] = gradient
         phase, b.phase = b.phase, Phase.UPDATE
         count = b.add_tensor(b.fresh(f"{parameter}{CLIPPED}"), _COUNT, Role.OPTIMIZER_STATE, Fill("zeros"))
-        new = emit_update(b, "IntegerUpdate", [parameter, count, gradient], {})
-        self.updates.update(zip((parameter, count), new, strict=True))
+        state, inputs, kind = [parameter, count], [parameter, count, gradient], "IntegerUpdate"
+        if self.options.weight_bits != "8":
+            kind, stored = "IntegerStoredUpdate", TensorType(b.type(parameter).shape, DType.I32)
+            name = b.add_tensor(b.fresh(f"{parameter}{STORED}"), stored, Role.OPTIMIZER_STATE, Fill("zeros"))
+            state, inputs = [parameter, name, count], [parameter, name, count, gradient, self.rate]
+        new = emit_update(b, kind, inputs, {})
+        self.updates.update(zip(state, new, strict=True))
         b.phase = phase

@@ -28,6 +28,13 @@ declare(
                 default="model",
                 help="First weights; model: the float model's, rounded; xavier: new random ones.",
             ),
+            Option(
+                name="weight_bits",
+                values=Choice(("8", "24")),
+                group="precision",
+                default="8",
+                help="Bits of a stored weight. Products read the upper 8; with 24, small updates add up.",
+            ),
         ),
         defaults={"learning_rate": 0.0625},
         updates=(Whole,),

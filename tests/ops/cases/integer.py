@@ -16,6 +16,10 @@ def scale(exponent: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array([exponent, 0, 0, 0], np.int32)
 
 
+def rate_of(rate: float) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    return np.array([rate], np.float32)
+
+
 def exponent(number: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array([number], np.int32)
 
@@ -51,6 +55,18 @@ def convolutions() -> list[Case]:
         found.append(Case("IntegerConvGradWeight", (image[0], error[0], RATE), {**more, "kernel": w[2:]}))
         found.append(Case("IntegerBiasGrad", (error[0], RATE), {"rounding": rounding}))
     return found
+
+
+def stored_updates() -> list[Case]:
+    """Of weights that are what is stored, but for the last row, whose w somebody replaced."""
+    stored = np.random.default_rng(0).integers(-(127 << 16), (127 << 16) + 1, (7, 9), dtype=np.int32)
+    stored.flat[:6] = 0, 1 << 15, -(1 << 15), 127 << 16, -(127 << 16), (1 << 15) - 1
+    w = ((stored + (1 << 15)) >> 16).astype(np.int8)
+    w[-1] = np.arange(-120, 120, 27)[:9]
+    return [
+        Case("IntegerStoredUpdate", (w, stored, exponent(3), values(7, 9), rate_of(rate)), note=f"{rate}")
+        for rate in (1e-9, 2.0**-16, 0.0123, 0.25, 1.0, 3.7, 130.0, 1e12)
+    ]
 
 
 def largest_values() -> list[Case]:
@@ -209,6 +225,7 @@ CASES = [
     Case("IntegerDropout", (values(7, 9), scale(-4), STEP), {"seed": 5}),
     Case("IntegerDropoutGrad", (values(7, 9), scale(-4), STEP), {"seed": -5}),
     Case("IntegerUpdate", (values(7, 9), exponent(3), values(7, 9))),
+    *stored_updates(),
     *(
         Case(
             "IntegerCrossEntropyError",

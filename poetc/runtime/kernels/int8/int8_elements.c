@@ -251,6 +251,52 @@ int poetc_op_int8_update(const poetc_call *call)
     return POETC_OK;
 }
 
+#define MORE_BITS 16 /* of a stored weight, below the 8 that products read */
+#define MOST_STORED (127 * (1 << MORE_BITS))
+
+/* The upper 8 of 24 bits, rounded to nearest, halves upwards: -127 to 127 for what `poetc_op_int8_stored_update` keeps.
+ */
+static int32_t upper(int32_t stored)
+{
+    return (int32_t)((uint32_t)(stored + (1 << (MORE_BITS - 1)) + MOST_STORED + (1 << MORE_BITS)) >> MORE_BITS) - 128;
+}
+
+/* w, stored, count, g, rate -> w, stored, count. The rate is mantissa * 2^(exponent - 150); a product with it has 31
+ * bits. */
+int poetc_op_int8_stored_update(const poetc_call *call);
+int poetc_op_int8_stored_update(const poetc_call *call)
+{
+    const int8_t *g = poetc_in(call, 3);
+    int8_t *w = poetc_out(call, 5);
+    int32_t *stored = poetc_out(call, 6), *total = poetc_out(call, 7), clipped = 0, shift, i;
+    const int32_t count = call->ints[0];
+    uint32_t word, mantissa;
+    __builtin_memcpy(&word, poetc_in(call, 4), sizeof word);
+    shift = 150 - MORE_BITS - (int32_t)(word >> 23);
+    mantissa = (word & 0x7fffffu) | 0x800000u;
+    for (i = 0; i < count; i++) {
+        const int32_t was = upper(stored[i]) == w[i] ? stored[i] : w[i] * (1 << MORE_BITS);
+        const uint32_t product = (uint32_t)(g[i] < 0 ? -g[i] : g[i]) * mantissa;
+        uint64_t step = 0;
+        int64_t moved;
+        if (shift > 31)
+            step = 0;
+        else if (shift > 0)
+            step = ((uint64_t)product + ((uint64_t)1 << (shift - 1))) >> shift;
+        else
+            step = (uint64_t)product << (shift < -31 ? 31 : -shift);
+        moved = g[i] < 0 ? was + (int64_t)step : was - (int64_t)step;
+        if (moved > MOST_STORED || moved < -MOST_STORED) {
+            moved = moved > 0 ? MOST_STORED : -MOST_STORED;
+            clipped++;
+        }
+        stored[i] = (int32_t)moved;
+        w[i] = (int8_t)upper(stored[i]);
+    }
+    *total = *total > INT32_MAX - clipped ? INT32_MAX : *total + clipped;
+    return POETC_OK;
+}
+
 /* history, scale -> history. ints: the steps of a window. A history holds four numbers. They are bits, the steps that
  * are left of a window, the most bits that a step of it needed, and the scans so far. */
 int poetc_op_int8_rescale(const poetc_call *call);
