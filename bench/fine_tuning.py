@@ -29,6 +29,7 @@ from bench.integers import network
 from bench.qas import quantised
 from poetc.training import TrainingOptions
 
+FINER = 16  # the rate of weights of 24 bits is so much smaller, and follows a cosine
 CALIBRATED = 64  # images from which the ranges of activations come
 Arrays = Any
 
@@ -37,7 +38,7 @@ Arrays = Any
 class Case:
     """`rate` of floats and qas; `niti_rate` is 2^(bits of the largest update - 7).
 
-    `falls`: the rate follows a cosine, but for niti, where it is halved after each third of the steps.
+    `falls`: the rate of floats and qas follows a cosine, and that of niti is halved after each third of the steps.
     `first`: options and epochs of a training in floats before that, if there is one.
     """
 
@@ -131,10 +132,14 @@ def main() -> None:
         for label, path, options in (
             ("f32", model, TrainingOptions(learning_rate=case.rate)),
             ("niti", model, TrainingOptions(precision="niti", learning_rate=case.niti_rate)),
-            ("niti 24", model, TrainingOptions(precision="niti", learning_rate=case.niti_rate, weight_bits="24")),
+            (
+                "niti 24",
+                model,
+                TrainingOptions(precision="niti", learning_rate=case.niti_rate / FINER, weight_bits="24"),
+            ),
             ("qas", qdq, TrainingOptions(precision="qas", learning_rate=case.rate)),
         ):
-            schedule = "constant"
+            schedule = "cosine" if label == "niti 24" else "constant"
             if case.falls:
                 schedule = f"step:every={steps * case.epochs // 3},factor=0.5" if label == "niti" else "cosine"
             before, after, loss = 0.0, [], []

@@ -18,8 +18,10 @@ from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
 from poetc.errors import UsageError
 from poetc.files import open_file
-from poetc.graph import Array, Graph, Role, materialize
+from poetc.graph import Array, Graph, Role, TrainingGraph, materialize
+from poetc.training import STORED, codes_of, exponents_of
 
+NUMBERS = ":numbers"  # after the name of an integer weight: the floats that it stands for, as its layer has them
 _WEIGHTS = (Role.PARAMETER, Role.STATISTIC)
 _SHOWN = 3
 
@@ -61,6 +63,7 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     model, step = model_of(solved), graph_of(solved)
     names = {file_name(model, n): n for n, t in model.tensors.items() if t.role in _WEIGHTS and n in model.values}
     names |= {n: n for n in (*names.values(), *step.values)}  # trained.bin holds optimizer state too
+    state = _from_numbers(state, {f"{name}{NUMBERS}": n for name, n in names.items()}, step)
     unknown = [n for n in state if n not in names]
     found = {names[n]: np.asarray(a) for n, a in state.items() if n in names}
     missing = [file_name(model, n) for n in sorted(trained_names(solved) - set(found))]
@@ -80,9 +83,22 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     return {n: _as_numbers(n, a, tensors[n].dtype.numpy, where, n in step.updates) for n, a in found.items()}
 
 
+def _from_numbers(state: Mapping[str, Any], names: Mapping[str, str], step: TrainingGraph) -> Mapping[str, Any]:
+    """The state with the codes of integer weights in place of their numbers (NAME:numbers), as fleets average them."""
+    exponents, found = exponents_of(step), dict(state)
+    for given in state.keys() & names.keys():
+        name = names[given]
+        if name in exponents and f"{name}{STORED}" in step.values:
+            w, stored = codes_of(np.asarray(found.pop(given)), exponents[name])
+            found |= {name: w, f"{name}{STORED}": stored}
+    return found
+
+
 def _as_numbers(name: str, array: Array, dtype: np.dtype[np.generic], where: str, is_trained: bool) -> Array:
     if array.dtype.kind not in "fiub" and "float" not in array.dtype.name:
         raise UsageError(f"{where}: {name} is of type {array.dtype}; needed are numbers")
+    if dtype.kind == "i" and array.dtype.kind not in "iub":
+        raise UsageError(f"{where}: {name} is of type {array.dtype}; the model trains it in integers, of {dtype}")
     with np.errstate(over="ignore"):
         result = np.ascontiguousarray(array.astype(dtype, copy=False)).reshape(array.shape)
     if is_trained and dtype.kind == "f" and not np.isfinite(result).all():

@@ -35,6 +35,8 @@ class Board:
 
     def __init__(self, solved: Artifact, emitted: Path, line: str, *, channel: Channel | None = None) -> None:
         self.model = FleetModel.of(solved)
+        if any(w.exponent is not None for w in self.model.weights):
+            raise UsageError(f"{solved.problem.name}: a board in a fleet trains floats; solve it with --precision f32")
         try:
             manifest = read_manifest(emitted / "poetc-emit.json")
         except SessionError as error:

@@ -100,15 +100,16 @@ class Participant:
         return Evaluated(loss=result["loss"], accuracy=result.get("accuracy"), samples=data.evaluated_samples)
 
     def state(self) -> dict[str, Array]:
-        """The weights that travel, as they are now, by the names of the graph."""
-        return self.session.state_dict([w.tensor for w in self.model.weights])
+        """The weights that travel, as they are now, by the names of the graph: numbers, of integers too."""
+        state = self.session.state_dict([name for w in self.model.weights for name in w.state_names])
+        return {w.tensor: w.from_session(state) for w in self.model.weights}
 
     def masked(self, quantizer: Quantizer, weight: Weight, before: Array | None, terms: Array, first: int) -> Array:
         """The words of one weight as it is now, less `before`, with the terms of a mask added: by the C, as integers.
 
         `first`: the number of the weight's first element in the whole update.
         """
-        (after,) = self.session.state_dict([weight.tensor]).values()
+        after = weight.from_session(self.session.state_dict(list(weight.state_names)))
         words = quantizer.words_in_c(self.session.library, after, before, first)
         return quantizer.masked_in_c(self.session.library, words, terms).reshape(weight.shape)
 
@@ -120,7 +121,8 @@ class Participant:
         self.session.close()
 
     def _begin(self, state: Mapping[str, Array]) -> None:
-        self.session.load_state_dict({**self._start, **state})
+        own = {name: array for w in self.model.weights for name, array in w.for_session(state[w.tensor]).items()}
+        self.session.load_state_dict({**self._start, **own})
 
     def _set_rate(self, rate: float) -> None:
         try:

@@ -15,9 +15,10 @@ import numpy as np
 
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
-from poetc.commands.weights import file_name, model_of, some
+from poetc.commands.weights import NUMBERS, file_name, model_of, some
 from poetc.errors import CheckFailed, UsageError, shortened
-from poetc.graph import Array, DType, Role, TensorType, materialize
+from poetc.graph import Array, DType, Role, materialize
+from poetc.training import STORED, codes_of, exponents_of, numbers_of
 
 MAX_UPDATE_NORM = "max-update-norm"  # of a message or a run: the largest L2 norm of the change of all weights
 _WEIGHTS = (Role.PARAMETER, Role.STATISTIC)
@@ -30,16 +31,36 @@ class UnsoundUpdate(CheckFailed):
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """A tensor that travels: its name in messages, which is that of the ONNX file, and its name in the graph."""
+    """A tensor that travels: its name in messages, which is that of the ONNX file, and its name in the graph.
+
+    `exponent`: of a weight that is an integer of 24 bits, which travels as the numbers that it stands for. Its layer
+    may be folded and transposed, so that its name in messages has the suffix `NUMBERS`.
+    """
 
     name: str
     tensor: str
     shape: tuple[int, ...]
+    exponent: int | None = None
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """The tensors of the session's state that hold it."""
+        return (self.tensor,) if self.exponent is None else (self.tensor, f"{self.tensor}{STORED}")
+
+    def from_session(self, state: Mapping[str, Array]) -> Array:
+        """Its numbers, from the state of a session."""
+        arrays = [state[name] for name in self.state_names]
+        return arrays[0] if self.exponent is None else numbers_of(arrays[0], arrays[1], self.exponent)
+
+    def for_session(self, numbers: Array) -> dict[str, Array]:
+        """The state of a session, from its numbers."""
+        arrays = (numbers,) if self.exponent is None else codes_of(numbers, self.exponent)
+        return dict(zip(self.state_names, arrays, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class FleetModel:
-    """A solved model as a fleet sees it.
+    """A solved model as a fleet sees it. States by the names of the graph hold numbers, for weights of integers too.
 
     `fingerprint` is a SHA-256 of the operators, the frozen weights, and the names and shapes of `weights`. Clients with
     other batches, budgets or devices have the same one. `initial` holds `weights` by name, as training starts.
@@ -51,15 +72,28 @@ class FleetModel:
 
     @staticmethod
     def of(solved: Artifact) -> FleetModel:
-        """The weights and the fingerprint of a solved directory. UsageError for one that trains in integers."""
+        """The weights and the fingerprint of a solved directory. UsageError for one with trained weights of 8 bits."""
         step, model = graph_of(solved), model_of(solved)
         changed = [n for n, t in step.tensors.items() if n in step.updates and t.role in _WEIGHTS]
-        integers = [n for n in changed if step.tensors[n].dtype is not DType.F32]
-        if integers:
-            raise UsageError(f"{model.name}: trains {integers[0]} in integers, which a fleet cannot average")
-        weights = tuple(Weight(file_name(model, n), n, tuple(step.tensors[n].shape)) for n in changed)
-        initial = {w.name: np.asarray(materialize(step.values[w.tensor], TensorType(w.shape))) for w in weights}
-        return FleetModel(weights, _fingerprint(solved, weights), initial)
+        integers = {n for n in changed if step.tensors[n].dtype is not DType.F32}
+        short = next((n for n in changed if n in integers and f"{n}{STORED}" not in step.updates), None)
+        if short is not None:
+            raise UsageError(
+                f"{model.name}: trains {short} in 8 bits, which lose an average; solve with --weight-bits 24"
+            )
+        exponents = exponents_of(step)
+        weights = tuple(
+            Weight(
+                f"{file_name(model, n)}{NUMBERS}" if n in integers else file_name(model, n),
+                n,
+                tuple(step.tensors[n].shape),
+                exponents[n] if n in integers else None,
+            )
+            for n in changed
+        )
+        names = [name for w in weights for name in w.state_names]
+        start = {n: np.asarray(materialize(step.values[n], step.tensors[n].type)) for n in names}
+        return FleetModel(weights, _fingerprint(solved, weights), {w.name: w.from_session(start) for w in weights})
 
     @property
     def elements(self) -> int:

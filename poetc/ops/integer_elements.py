@@ -390,11 +390,11 @@ class IntegerStoredUpdate(OpSpec):
         else:
             product <<= min(-shift, MOST_SHIFT)
         was = stored.astype(np.int64)
-        was = np.where(_upper(was) == w, was, w.astype(np.int64) << MORE_BITS)
+        was = np.where(upper_bits(was) == w, was, w.astype(np.int64) << MORE_BITS)
         moved = was - product * np.sign(g.astype(np.int64))
         kept = np.clip(moved, -LARGEST << MORE_BITS, LARGEST << MORE_BITS)
         total = np.minimum(count.astype(np.int64) + int((kept != moved).sum()), 2**31 - 1)
-        return _upper(kept).astype(np.int8), kept.astype(np.int32), total.astype(np.int32)
+        return upper_bits(kept).astype(np.int8), kept.astype(np.int32), total.astype(np.int32)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=10 * op.inputs[0].elements)
@@ -403,7 +403,7 @@ class IntegerStoredUpdate(OpSpec):
         return Kernel("poetc_op_int8_stored_update", Elements(op.inputs[0].elements))
 
 
-def _upper(stored: Any) -> Any:
+def upper_bits(stored: Any) -> Any:
     """The upper 8 of 24 bits, rounded to nearest, halves upwards."""
     return (stored + (1 << (MORE_BITS - 1))) >> MORE_BITS
 

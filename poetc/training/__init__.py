@@ -18,7 +18,7 @@ from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 from poetc.training.losses import LOSSES
 from poetc.training.options import TrainingOptions
 from poetc.training.precisions import PRECISIONS, Precision
-from poetc.training.precisions._niti_model import exponents_of
+from poetc.training.precisions._niti_model import STORED, codes_of, exponents_of, numbers_of
 
 __all__ = [
     "BEST",
@@ -26,6 +26,7 @@ __all__ = [
     "LOSSES",
     "PRECISIONS",
     "RESCALES",
+    "STORED",
     "TRAINING",
     "Adapter",
     "Channels",
@@ -40,6 +41,7 @@ __all__ = [
     "batch_of",
     "build",
     "chosen_channels",
+    "codes_of",
     "continued",
     "divisors",
     "evaluation",
@@ -53,6 +55,7 @@ __all__ = [
     "merged",
     "micro_batch_of",
     "module_of",
+    "numbers_of",
     "pick_output",
     "plan_losses",
     "restored_norms",

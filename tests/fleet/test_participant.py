@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from poetc.api import Solution
 from poetc.artifact import Artifact
 from poetc.errors import UsageError
 from poetc.fleet import FleetModel, Participant, Source, read_data
 from poetc.graph import Array
-from tests.commands.trained import DIGITS, solved_of
+from tests.commands.trained import DIGITS, answers, solved_of
 
 DATA = str(DIGITS.with_name("digits_new_writer.npz"))
 SCALED = {"normalize": "0..255", "seed": 3}
@@ -119,3 +120,41 @@ def test_an_evaluation_needs_data(participant: Participant, tmp_path: Path) -> N
         participant.evaluate(begin, data)
     with pytest.raises(UsageError, match="local-epochs 0: must be at least 1"):
         participant.fit(begin, data, epochs=0)
+
+
+@pytest.fixture(scope="module")
+def in_integers() -> Artifact:
+    return solved_of(DIGITS, batch=16, precision="niti", weight_bits="24")
+
+
+def test_integers_of_24_bits_travel_as_the_numbers_that_they_stand_for(in_integers: Artifact, tmp_path: Path) -> None:
+    """A round from an average keeps its last bits: numbers become codes and numbers again without a loss."""
+    integers = Participant(in_integers)
+    model, data = integers.model, read_data(first(32), integers.slots, **SCALED)  # type: ignore[arg-type]
+    assert all(name.endswith(":numbers") for name in model.initial)
+    one = model.state(model.initial)
+    integers.fit(one, data)
+    other = integers.state()
+    moved = {n: np.abs(other[n] - one[n]).max() for n in one}
+    assert min(moved.values()) > 0
+    average = {n: (one[n] + other[n]) / 2 for n in one}
+    integers.evaluate(average, read_data(first(8), integers.slots, validation=first(8), **SCALED))  # type: ignore[arg-type]
+    for weight in model.weights:
+        assert weight.exponent is not None
+        found, unit = integers.state()[weight.tensor], 2.0 ** (weight.exponent - 16)
+        assert np.abs(found - average[weight.tensor]).max() <= unit / 2
+        codes = integers.session.state_dict(list(weight.state_names))
+        assert codes[weight.tensor].dtype == np.int8 and codes[weight.state_names[1]].dtype == np.int32
+    integers.close()
+    solution = Solution(in_integers)
+    solution.export(model.arrays(other), tmp_path / "fleet.onnx")
+    sample = {"image": np.stack(first(8)[0])[:, None].astype(np.float32) / 255}
+    before, after = (answers(path, sample)["logits"] for path in (DIGITS, tmp_path / "fleet.onnx"))
+    assert 0.01 < np.abs(before - after).max() < 10
+    with pytest.raises(UsageError, match=r"is of type float32; the model trains it in integers, of int8"):
+        solution.export({w.tensor: other[w.tensor] for w in model.weights}, tmp_path / "other.onnx")
+
+
+def test_integers_of_8_bits_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="in 8 bits, which lose an average; solve with --weight-bits 24"):
+        FleetModel.of(solved_of(DIGITS, batch=16, precision="niti"))

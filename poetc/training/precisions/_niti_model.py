@@ -16,12 +16,14 @@ from poetc.errors import UnsupportedModelError
 from poetc.graph import Array, Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, materialize
 from poetc.ops import Builder, spec
 from poetc.ops._integers import HISTORY, LARGEST, VALUE_BITS, Rescaling, SumTooLongError
+from poetc.ops.integer_elements import MORE_BITS, upper_bits
 from poetc.training._clipping import CLIPS
 
 if TYPE_CHECKING:
     from poetc.training.options import TrainingOptions
 
 EXPONENT, SCALE = ":exponent", ":scale"  # suffixes of names
+STORED = ":stored"  # of a weight: its 24 bits
 _EXPONENT = TensorType((1,), DType.I32)
 _LEAST_EXPONENT = -60
 _UNKNOWN = (  # options
@@ -108,6 +110,19 @@ def file_values(original: Graph, graph: Graph, state: Mapping[str, Array]) -> di
             b = _dequantized(state[bias], exponents[bias])
             found[bias] = (b - shift if norm is not None else b).astype(np.float32)
     return found
+
+
+def numbers_of(w: Array, stored: Array, exponent: int) -> Array:
+    """The numbers of a weight of 24 bits, of f32, which holds them all. Where `stored` does not give w, w counts."""
+    whole = np.where(upper_bits(stored) == w, stored, w.astype(np.int32) << MORE_BITS)
+    return np.ldexp(whole.astype(np.float64), exponent - MORE_BITS).astype(np.float32)
+
+
+def codes_of(numbers: Array, exponent: int) -> tuple[Array, Array]:
+    """The nearest weight of 24 bits, as w of i8 and `stored` of i32; numbers beyond its range are clipped."""
+    most = LARGEST << MORE_BITS
+    stored = np.clip(np.rint(np.ldexp(numbers.astype(np.float64), MORE_BITS - exponent)), -most, most).astype(np.int32)
+    return upper_bits(stored).astype(np.int8), stored
 
 
 def _dequantized(q: Array, exponent: int) -> Array:

@@ -14,13 +14,12 @@ from poetc.training._build import _declare, _dropout_attributes, _finish, _step_
 from poetc.training._loss import plan_losses
 from poetc.training._selection import select_updates, trained_parameters
 from poetc.training._state import CLIPPED, emit_update
-from poetc.training.precisions._niti_model import SCALE, IntegerBuilder
+from poetc.training.precisions._niti_model import SCALE, STORED, IntegerBuilder
 
 if TYPE_CHECKING:
     from poetc.training.options import TrainingOptions
 
 _COUNT = TensorType((1,), DType.I32)
-STORED = ":stored"  # after the name of a weight: its 24 bits
 
 
 def build_integer(
