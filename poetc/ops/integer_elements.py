@@ -363,8 +363,8 @@ class IntegerStoredUpdate(OpSpec):
 
     kind = "IntegerStoredUpdate"
     summary = (
-        "stored - rate * g in place, in units of 2^-16, clipped to ±127; w is stored, rounded; the count is of clipped"
-        " weights: (w, stored, count, g, rate)"
+        "stored - rate · g in place, where stored counts 2^-16, and w is stored, rounded; clipped to ±127:"
+        " (w, stored, count, g, rate)"
     )
     recomputable = False
     must_alias = ((0, 0), (1, 1), (2, 2))
