@@ -363,7 +363,7 @@ class IntegerStoredUpdate(OpSpec):
 
     kind = "IntegerStoredUpdate"
     summary = (
-        "stored - rate · g in place, where stored counts 2^-16, and w is stored, rounded; clipped to ±127:"
+        "stored - rate · g in place, in units of 2^-16, with w its upper 8 bits, clipped to ±127:"
         " (w, stored, count, g, rate)"
     )
     recomputable = False

@@ -254,8 +254,7 @@ int poetc_op_int8_update(const poetc_call *call)
 #define MORE_BITS 16 /* of a stored weight, below the 8 that products read */
 #define MOST_STORED (127 * (1 << MORE_BITS))
 
-/* The upper 8 of 24 bits, rounded to nearest, halves upwards: -127 to 127 for what `poetc_op_int8_stored_update` keeps.
- */
+/* The upper 8 of 24 bits, rounded to nearest, halves upwards. Stored weights give -127 to 127. */
 static int32_t upper(int32_t stored)
 {
     return (int32_t)((uint32_t)(stored + (1 << (MORE_BITS - 1)) + MOST_STORED + (1 << MORE_BITS)) >> MORE_BITS) - 128;
