@@ -362,10 +362,7 @@ class IntegerStoredUpdate(OpSpec):
     """
 
     kind = "IntegerStoredUpdate"
-    summary = (
-        "stored - rate · g in place, in units of 2^-16, with w its upper 8 bits, clipped to ±127:"
-        " (w, stored, count, g, rate)"
-    )
+    summary = "stored - rate · g in place, in units of 2^-16; w is its upper 8 bits: (w, stored, count, g, rate)"
     recomputable = False
     must_alias = ((0, 0), (1, 1), (2, 2))
 
