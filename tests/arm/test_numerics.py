@@ -9,8 +9,10 @@ import pytest
 
 from poetc.boards import BOARDS, TARGETS
 from poetc.commands import programs
-from poetc.measure import BoardStopped, build_firmware, execute
-from tests.arm.conftest import Bits, Solve, bits
+from poetc.measure import BoardStopped, build_firmware, build_host, execute
+from poetc.program import sample_inputs
+from tests.arm.conftest import Bits, Solve, bits, run_host
+from tests.program.models import paged_actions, training_case
 
 STEPS = 20
 ALL = sorted(BOARDS)
@@ -128,3 +130,20 @@ def test_a_nan_stays_visible_on_helium(solve: Solve, tmp_path: Path) -> None:
     firmware = build_firmware(solved.program, poisoned, "mps3-an547", tmp_path, numerics="fast")
     with pytest.raises(BoardStopped, match="the loss is no number"):
         execute(firmware, solved.batches(1))
+
+
+def test_a_processor_of_32_bits_under_linux_has_the_bits_of_the_host(tmp_path: Path) -> None:
+    """Pointers of 4 bytes, files and a paged schedule: `poetc emit --board armhf` under qemu-arm."""
+    case = training_case(block_bytes=512)
+    program, values = case.program(paged_actions(case, "a")), case.graph.values
+    batches = [dict(sample_inputs(program, step)) for step in range(2)]
+    run = execute(build_firmware(program, values, "armhf", tmp_path, gradients=True), batches)
+    assert run.page_ins > 0
+    with build_host([program], values, cflags="-O1") as model:
+        assert bits(run) == run_host(model, batches)
+
+
+@pytest.mark.long
+def test_a_network_of_convolutions_has_them_too(solve: Solve, tmp_path: Path) -> None:
+    solved = solve("lenet", 2, "qemu-lm3s6965evb", "70%")
+    assert bits(solved.on_board("armhf", tmp_path, 2, gradients=True)) == solved.on_host(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from poetc import measure
 from poetc.boards import Numerics
 from poetc.devices import build_problem
+from poetc.emit import Memory
+from poetc.measure import Run, build_firmware, execute
 from poetc.planning.kernels import fastest, low_workspace_operators, with_least_workspace
-from poetc.program import Program, lower
+from poetc.program import Program, lower, sample_inputs
 from poetc.scheduling import Problem, keep_all, pack
-from tests.arm.conftest import Solve, Solved, run_host
+from tests.arm.conftest import Solve, Solved, bits, run_host
+from tests.program.models import mlp, training_case
 from tests.support.planning import planner
 
 
@@ -66,3 +70,45 @@ def test_other_numerics_have_the_same_bits_whatever_kernels_run(
         digests.add((run.losses, run.state_sha256))
         assert run.arena_bytes == program.high_water_bytes
     assert len(digests) == 1
+
+
+def with_and_without(build: Callable[[Path], Run], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """POETC_PLAIN_C leaves out all assembly of Cortex-M: losses, gradients and state stay as they are."""
+    runs = []
+    for name, flags in (("assembly", ""), ("plain", "-DPOETC_PLAIN_C")):
+        monkeypatch.setenv("CPPFLAGS", flags)
+        runs.append(build(folder / name))
+    assert bits(runs[0]) == bits(runs[1])
+    assert runs[0].total_instructions < runs[1].total_instructions  # the flag had an effect
+
+
+def test_assembly_has_the_bits_of_its_body_in_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = training_case(mlp(21))
+    program, memory = case.program(), Memory(65536, 4096)
+
+    def build(folder: Path) -> Run:
+        firmware = build_firmware(program, case.graph.values, "mps2-an386", folder, memory=memory, gradients=True)
+        return execute(firmware, [dict(sample_inputs(program, 0))])
+
+    with_and_without(build, tmp_path, monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("board", "network", "numerics"),
+    [
+        ("mps2-an386", "lenet", "fused"),
+        ("mps2-an386", "ds-cnn", "separate"),
+        ("mps2-an386", "resnet", "fused"),
+        ("mps2-an500", "ds-cnn", "separate"),
+    ],
+)
+def test_assembly_has_these_bits_in_whole_networks(
+    board: str, network: str, numerics: Numerics, solve: Solve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved = solve(network, 1, "qemu-mps2-an386", "100%")
+
+    def build(folder: Path) -> Run:
+        return solved.on_board(board, folder, 1, numerics=numerics, gradients=True)
+
+    with_and_without(build, tmp_path, monkeypatch)

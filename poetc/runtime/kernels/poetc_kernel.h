@@ -25,9 +25,10 @@
  * cycles. `vmul` and `vadd` take one each, where the next instruction does not need the result (Arm DDI 0439B, table
  * 7-1), so four products go together. Cores that are POETC_CHAINED have `vmla` in a pipeline. Fused numerics have
  * `vfma`. `vldm` and `vstm` move four floats in one instruction; they want registers that follow each other, hence the
- * names. Without optimisation (-O0) GCC runs out of registers for assembly: then all is C. */
-#if defined(__GNUC__) && defined(__OPTIMIZE__) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M' &&          \
-    defined(__ARM_FP) && (__ARM_FP & 4)
+ * names. Without optimisation (-O0) GCC runs out of registers for assembly: then all is C. -DPOETC_PLAIN_C asks for
+ * that on any Cortex-M. A test compares the bits of both. */
+#if defined(__GNUC__) && defined(__OPTIMIZE__) && !defined(POETC_PLAIN_C) && defined(__ARM_ARCH_PROFILE) &&            \
+    __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
 #define POETC_FPU_M 1
 #if !defined(POETC_CHAINED) && (defined(POETC_FUSED) || defined(__ARM_FEATURE_MVE) || (__ARM_FP & 8))
 #define POETC_CHAINED 1 /* Cortex-M7, M55, M85; an M7 without doubles is told by its flags */

@@ -10,7 +10,7 @@
 
 #include "poetc_kernel.h"
 
-#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1) && defined(__GNUC__)
+#if defined(__ARM_FEATURE_MVE) && (__ARM_FEATURE_MVE & 1) && defined(__GNUC__) && !defined(POETC_PLAIN_C)
 #include <arm_mve.h>
 #define POETC_INT8_HELIUM 1
 #else

@@ -83,7 +83,7 @@ static void sums_of_block(const operand *a, const operand *b, int32_t depth, int
 }
 
 #define BLOCK_COLUMNS 4
-#elif defined(__ARM_FEATURE_DSP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+#elif defined(__ARM_FEATURE_DSP) && !defined(POETC_PLAIN_C) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
 #include <arm_acle.h>
 
 /* Four terms, which lie at a multiple of 4 bytes, in one instruction. */
