@@ -132,10 +132,13 @@ def coded_product(codes: Codes, rows: int, turned: bool, has_bias: bool, packing
     return CodedProduct(*sizes, tile, floats, packing.terms), tile + floats
 
 
-def packings(codes: Codes, rows: int, turned: bool) -> Iterator[Packing]:
+def packings(op: Bound, rows: int) -> Iterator[Packing]:
     """The packing of the product of decoded numbers, and those with fewer panels at once."""
+    codes, turned = Codes.of(op), bool(op.get_int("trans_b"))
     columns, depth = (codes.rows, codes.depth) if turned else (codes.depth, codes.rows)
     operand_bytes = 4 * (rows * (columns + depth) + columns * depth)
+    if "small_ram" in op.attributes:
+        operand_bytes = min(operand_bytes, op.get_int("small_ram"))
     first = choose(columns, depth, operand_bytes, product=True)
     if first is None:
         first = Packing(workspace_floats(columns, min(depth, _TERMS), 1, False), min(depth, _TERMS))
@@ -189,7 +192,7 @@ class MatMulCoded(OpSpec):
         codes, rows = Codes.of(op), math.prod(op.inputs[0].shape[:-1])
         turned, has_bias = bool(op.get_int("trans_b")), len(op.inputs) > 1 + codes.operands
         found = []
-        for k, packing in enumerate(packings(codes, rows, turned)):
+        for k, packing in enumerate(packings(op, rows)):
             parameters, floats = coded_product(codes, rows, turned, has_bias, packing)
             found.append(
                 Kernel("poetc_op_matmul_coded", parameters, (op.get_float("alpha", 1.0),), 4 * floats, alternative=k)

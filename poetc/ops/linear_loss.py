@@ -28,7 +28,7 @@ CLASSES = 1024  # of a part of a sum of exponentials: POETC_CLASSES of poetc_los
 _PLAIN_TERMS = 64  # of a block of a sum: BLOCK of matmul.c
 _KNOWN_FLOATS = 7  # of each row between blocks
 _ALIGN_FLOATS = 4
-_CODES = ("form", "rows", "depth", "block", "has_zeros")
+_OF_PRODUCTS = ("form", "rows", "depth", "block", "has_zeros", "small_ram")  # attributes
 FLOPS, FLOPS_GRAD = 13, 15  # for each logit, of the loss and of its gradient
 
 
@@ -170,8 +170,8 @@ def _parts(op: Bound) -> tuple[Bound, Bound, Bound]:
     x, weight = op.inputs[0], op.inputs[1 : 1 + _weights(op)]
     logits, first = _logits(op), 1 + _weights(op) + _has_bias(op)
     alpha, trans_b = op.get_float("alpha", 1.0), bool(op.get_int("trans_b"))
-    coded = {name: op.attributes[name] for name in _CODES if name in op.attributes}
-    product = {"trans_a": False, "trans_b": trans_b, "alpha": alpha, **coded}
+    shared = {name: op.attributes[name] for name in _OF_PRODUCTS if name in op.attributes}
+    product = {"trans_a": False, "trans_b": trans_b, "alpha": alpha, **shared}
     loss = {name: op.attributes[name] for name in ("ignore_index", "label_smoothing") if name in op.attributes}
     return (
         Bound(product, op.inputs[:first], (logits,)),

@@ -5,6 +5,10 @@
  * Order of sums: that of the products and of the losses apart, whose kernels and functions these are. */
 #include "operators/poetc_linear_loss.h"
 
+#include <string.h>
+
+#include "operators/poetc_loss.h"
+
 /* Logits of a row become their gradient; returns the row's loss. */
 static float turn(float *x, int32_t classes, int32_t target, int32_t ignore, const float *floats, float share)
 {

@@ -10,6 +10,10 @@
  * Order of sums: that of linear_loss.c. The gradient of x adds blocks of so many terms as the product does. */
 #include "operators/poetc_linear_loss.h"
 
+#include <string.h>
+
+#include "operators/poetc_loss.h"
+
 /* All of a row that is known so far. */
 typedef struct {
     poetc_peak peak;
