@@ -47,10 +47,16 @@ demo-arm: setup setup-arm ## train LeNet on an emulated Cortex-M3 with 64 KiB an
 
 .PHONY: lint
 lint: setup-test ## ruff, mypy, the format of the C, the layers of imports and the length of sentences
+	@$(MAKE) --no-print-directory --output-sync -j2 lint-types lint-text
+
+.PHONY: lint-types lint-text
+lint-types:
+	$(BIN)/mypy
+
+lint-text:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python scripts/prose
 
@@ -65,9 +71,9 @@ test: lint setup-arm setup-browser ## lint and all tests but the long ones: at m
 	$(PYTEST) -m "not long and not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-all
-test-all: test ## then the long tests too: whole networks counted, and every other class of boards
+test-all: lint setup-arm setup-browser ## the long tests too: whole networks counted, and every other class of boards
 	@scripts/setup-arm64-python --optional
-	$(PYTEST) -m "long and not conformance" $(PYTEST_ARGS)
+	$(PYTEST) -m "not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-times
 test-times: setup-test setup-arm setup-browser ## processor time of every test, in tables
