@@ -139,6 +139,23 @@ def test_complaints_name_file_line_and_key(tmp_path: Path, old: str, new: str, c
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("old", ["", "  Softmax: 0.5", "power: {", "title: A board", "    kind: sd"])
+@pytest.mark.parametrize("new", ["", "[", "a: 'x", "\tx", "a: b: c", "!x", "''", "é: |", "\x07"])
+def test_profiles_are_the_same_without_libyaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    """Messages too."""
+    found = []
+    for has_libyaml in (True, False):
+        monkeypatch.setattr("yaml.__with_libyaml__", has_libyaml)
+        path = write(tmp_path, f"{GOOD.replace(old, new, 1) if old else GOOD}# {has_libyaml}\n")
+        try:
+            found.append(repr(load_profile(path)))
+        except UsageError as error:
+            found.append(str(error))
+    assert found[0] == found[1]
+
+
 def test_inheritance_merges_and_keeps_each_number_with_its_source(tmp_path: Path) -> None:
     write(tmp_path, GOOD, "base.yaml")
     child = """\
