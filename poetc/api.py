@@ -20,7 +20,7 @@ from poetc.artifact import Artifact
 from poetc.commands import emit, validate
 from poetc.commands.analyze import analyze, analyze_parts
 from poetc.commands.bundle import bundle
-from poetc.commands.estimate import SEARCH_S, EstimateRequest, estimate, with_facts_of_data
+from poetc.commands.estimate import SEARCH_S, EstimateRequest, estimate, steps_of, with_facts_of_data
 from poetc.commands.export import ExportRequest, export_arrays
 from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
@@ -189,16 +189,8 @@ def train(
     rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
     chosen = _updates(importance, importance_at_least, max_energy)
     rest |= {"processors": AUTO, **chosen, "importance": None if importance is None else str(importance)}
-    options = {
-        **loop,
-        **texts,
-        **limits,
-        **rest,
-        "fixed_order": False,
-        "group": "auto",
-        **asdict(training),
-        "model": str(path),
-    }
+    rest |= {"fixed_order": False, "group": "auto"}
+    options = {**loop, **texts, **limits, **rest, **asdict(training), "model": str(path)}
     if resume:
         recorded_options(Path(out), options)
     source: SolveRequest | Path = path
@@ -391,7 +383,8 @@ class Model(_Solvable):
         """
         request = EstimateRequest(model=self._model(device), data=data, epochs=epochs, battery=battery)
         request = with_facts_of_data(request, progress)
-        return estimate(request, analyze_parts(request.model, SEARCH_S, progress)[1], progress)
+        known = analyze_parts(request.model, SEARCH_S, progress)[1]
+        return estimate(request, known, steps_of(request, known.step), progress)
 
     @property
     def parameters(self) -> int:

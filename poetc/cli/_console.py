@@ -78,13 +78,23 @@ class Console:
         if names:
             self.note(f"files in {out} that you had changed are kept as {', '.join(names)}")
 
+    def first(self, text: str) -> None:
+        """The part of the answer that is known before the rest, outside `progress`; --json has it in the document."""
+        if not self._as_json:
+            _show(text)
+            sys.stdout.flush()
+
     def answer(self, document: Mapping[str, Any], text: str) -> None:
         """The result: `document` with --json, else `text`."""
         if self._as_json:
             click.echo(json.dumps(finite(document), indent=2, allow_nan=False))
         else:
-            shown = _CONTROL.sub(lambda found: printable(found[0]), text).rstrip("\n")
-            click.echo(fitted(shown, columns_of(sys.stdout)))
+            _show(text.rstrip("\n"))
+
+
+def _show(text: str) -> None:
+    shown = _CONTROL.sub(lambda found: printable(found[0]), text)
+    click.echo(fitted(shown, columns_of(sys.stdout)))
 
 
 @contextmanager

@@ -117,11 +117,14 @@ def analyze(
     with console.progress("reading the model") as progress:
         asked_for = estimating.with_facts_of_data(asked_for, console.note)
         analysis, known = command.analyze_parts(asked_for.model, estimating.SEARCH_S, progress)
-        analysis["estimate"] = estimating.estimate(asked_for, known, progress)
+        steps, _ = estimating.steps_of(asked_for, known.step), asked_for.battery_pj  # faults come before any answer
         if parameters:
             analysis["parameter_table"] = command.parameter_table(request)
         if facts:
             analysis["facts"] = command.fact_table(request)
     for note in analysis["notes"]:
         console.note(note)
-    console.answer(analysis, f"{_text.analyze_text(analysis)}\n\n{_estimate_text.estimate_text(analysis['estimate'])}")
+    console.first(f"{_text.analyze_text(analysis)}\n")
+    with console.progress("estimating") as progress:
+        analysis["estimate"] = estimating.estimate(asked_for, known, steps, progress)
+    console.answer(analysis, _estimate_text.estimate_text(analysis["estimate"]))

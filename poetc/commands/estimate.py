@@ -82,12 +82,14 @@ def with_facts_of_data(request: EstimateRequest, note: Progress) -> EstimateRequ
     return replace(request, model=replace(request.model, training=options))
 
 
-def estimate(request: EstimateRequest, known: Analyzed, progress: Progress = silent) -> dict[str, Any]:
+def estimate(
+    request: EstimateRequest, known: Analyzed, steps: int | None, progress: Progress = silent
+) -> dict[str, Any]:
     """RAM at three budgets, with time, energy, wear and flash of each; the ways to save; inference; the largest batch.
 
-    Raises UsageError for data or a battery that cannot be read.
+    `steps`: of an epoch, as `steps_of` says. Raises UsageError for a battery that cannot be read.
     """
-    battery_pj, steps = request.battery_pj, _steps(request, known.step)
+    battery_pj = request.battery_pj
     progress("estimating three budgets")
     plain = known.least()
     ends = {end: _AtEnd(known, end) for end in ENDS}
@@ -235,7 +237,7 @@ class _AtEnd:
         return verify_parts([(priced_as(solution.problem, there), solution.schedule.steps)])
 
 
-def _steps(request: EstimateRequest, step: TrainingGraph) -> int | None:
+def steps_of(request: EstimateRequest, step: TrainingGraph) -> int | None:
     """Training steps of an epoch of the data; None without data. UsageError for a function, which has no length."""
     if request.data is None:
         return None
@@ -307,7 +309,7 @@ def every_board(request: EstimateRequest, progress: Progress = silent) -> dict[s
     """A row for each board: whether the training fits, and its cost there; those of the least energy first."""
     battery_pj = request.battery_pj
     step = training_graph(with_any_weights(request.model))[1]
-    steps = _steps(request, step)
+    steps = steps_of(request, step)
     total = None if steps is None else steps * (request.epochs or 1)
     known: dict[Any, int] = {}
     rows = []

@@ -20,7 +20,7 @@ class Sample:
     `model`: the untrained file, beside which the tokenizer lies unless `texts`, the options of texts, name another.
     """
 
-    def __init__(self, prompt: str, model: Path, texts: Mapping[str, Any], progress: Progress) -> None:
+    def __init__(self, prompt: str, model: Path, texts: Mapping[str, Any], progress: Progress, note: Progress) -> None:
         if not prompt.strip():
             raise UsageError("--sample: holds no text")
         template = texts.get("chat_template")
@@ -28,6 +28,7 @@ class Sample:
         self.tokenizer = find_tokenizer(texts.get("tokenizer"), model)
         self.is_chat = Tokenizer(self.tokenizer, Path(template) if template else None).has_template
         self.before = self.of(model)
+        note(f"before the training: {' '.join(self.before.split())}")
 
     def of(self, model: Path) -> str:
         """The text that a file writes. Raises UsageError and UnsupportedModelError."""

@@ -40,6 +40,7 @@ MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searche
 RANK = 8
 WAYS_OF_ERROR_S = 6.0  # the same, behind an infeasible budget
 SEARCH_OF_ERROR_S = 0.1  # for each of them
+_MICRO_BATCHES = "--micro-batches"
 _WAY = ("name", "options", "least_bytes", "keep_all_peak_bytes", "refused")
 
 
@@ -64,7 +65,8 @@ def ways_to_save(
 ) -> Iterator[dict[str, Any]]:
     """A row for each option that changes the training; `refused`: why the model does not take it.
 
-    `problem`: the step as it is. Every search takes `search_s`; after `limit_s` the other options are left out.
+    `problem`: the step as it is. Every search takes `search_s`; after `limit_s` the other options are left out. The
+    option that makes the step longest is tried last, so that it takes no time from the others.
     """
     model = request.model
     graph, stop_at = read_model(with_any_weights(model)), time.process_time() + limit_s
@@ -74,16 +76,18 @@ def ways_to_save(
         return prepared(graph if is_read else read_model(with_any_weights(wanted)), wanted.training)
 
     is_large = len(problem.operators) > MOST_OPERATORS
-    for name, options, change in _offers(model, training.batch_of(graph), is_large=is_large):
-        row: dict[str, Any] = {"name": name, "options": options, "refused": None}
-        if time.process_time() > stop_at:
-            yield {**row, "refused": f"left out: the others took {limit_s:g} s"}
-            continue
-        progress(f"estimating {options}")
-        try:
-            yield {**row, **_way(replace(request, model=change()), load, profile, search_s)}
-        except PoetcError as error:
-            yield {**row, "refused": str(error).split("; ")[0]}
+    offers = list(_offers(model, training.batch_of(graph), is_large=is_large))
+    rows: dict[str, dict[str, Any]] = {options: {"name": name, "options": options} for name, options, _ in offers}
+    for _, options, change in sorted(offers, key=lambda offer: offer[1].startswith(_MICRO_BATCHES)):
+        row: dict[str, Any] = {"refused": f"left out: the others took {limit_s:g} s"}
+        if time.process_time() <= stop_at:
+            progress(f"estimating {options}")
+            try:
+                row = {"refused": None, **_way(replace(request, model=change()), load, profile, search_s)}
+            except PoetcError as error:
+                row = {"refused": str(error).split("; ")[0]}
+        rows[options] |= row
+    yield from rows.values()
 
 
 def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, _Change]]:
@@ -99,7 +103,7 @@ def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iter
 
     if not is_large:
         if batch is not None and batch > 1 and options.micro_batches == 1:
-            yield "one sample at a time", f"--micro-batches {batch}", with_(micro_batches=batch)
+            yield "one sample at a time", f"{_MICRO_BATCHES} {batch}", with_(micro_batches=batch)
         if request.batch is not None and request.batch > 1:
             half = request.batch // 2
             yield "half the batch", f"--batch {half}", partial(replace, request, batch=half)

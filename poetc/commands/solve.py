@@ -140,13 +140,11 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         solved = solution.problem, solution.schedule, solution.plan
         predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress)
         notes += [predicted.note] if predicted.note else []
-    smallest = None
     if request.smallest:
         progress("looking for the smallest budget")
-        smallest = answer.smallest_ram.found.ram_bytes
+    smallest = answer.smallest_ram.found.ram_bytes if request.smallest else None
     summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes, saved)
-    if not request.smallest:
-        summary["min_budget_bytes"] = None
+    summary |= {} if request.smallest else {"min_budget_bytes": None}
     summary["pruned"] = None if step is None else pruned(request.model, step, answer.asked)
     if request.events is not None:
         proof = solution.proof

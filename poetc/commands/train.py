@@ -275,9 +275,7 @@ def _train(
         steps = "" if batches.count is None else f"; an epoch of these data is {batches.count} steps of {batches.rows}"
         raise UsageError(f"--epochs is missing{steps}")
     identity = data.identity()
-    sample = None if request.sample is None else Sample(request.sample, model, request.texts, progress)
-    if sample is not None:
-        note(f"before the training: {' '.join(sample.before.split())}")
+    sample = None if request.sample is None else Sample(request.sample, model, request.texts, progress, note)
     if not request.resume:
         measure.require_compiler()  # before hours of solving, not after them
         _begin(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from poetc.commands import estimate
+from poetc.commands import estimate, saving
 from poetc.commands.analyze import analyze
 from poetc.commands.estimate import _last_within
 from poetc.commands.largest_batch import LargestBatchRequest, largest_batch
-from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.requests import ModelRequest, SolveRequest, training_graph
 from poetc.commands.solve import solve
+from poetc.devices import build_problem, load_profile
 from poetc.devices.units import parse_battery
 from poetc.errors import UsageError
 from poetc.scheduling import SolveOptions
@@ -128,3 +130,26 @@ def test_bad_input_is_one_line(poetc: Run, model: Path, tmp_path: Path) -> None:
     ):
         ended = poetc("analyze", model, "--batch", 2, *options)
         assert ended.code == 2 and said in ended.err and ended.err.count("\n") == 1, ended.err
+
+
+def test_the_costs_are_shown_before_the_estimates(poetc: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def estimating(*_: object, **__: object) -> dict[str, Any]:
+        shown.append(sys.stdout.getvalue())  # type: ignore[attr-defined]
+        raise UsageError("enough")
+
+    monkeypatch.setattr(estimate, "estimate", estimating)
+    assert poetc("analyze", model, "--batch", 4, "--device", "rpi4").code == 2
+    assert "keep-all peak" in shown[0]
+
+
+def test_the_longest_way_takes_no_time_from_the_others(model: Path) -> None:
+    tried: list[str] = []
+    request = SolveRequest(model=ModelRequest(source=model, batch=4, device="rpi4"))
+    _, step = training_graph(request.model)
+    profile = load_profile("rpi4")
+    problem = build_problem(step, profile, budget_bytes=0)
+    rows = list(saving.ways_to_save(request, profile, problem, tried.append, search_s=0.01))
+    assert rows[0]["options"] == "--micro-batches 4" and tried[-1] == "estimating --micro-batches 4"
+    assert len(tried) == len(rows)

@@ -120,21 +120,21 @@ def _pixels_by_tap(w: Convolution, m: Machine, inputs: int, k: int, depth: int, 
     runs = -(-total // most)
     blocks = [_blocks_with_tap(k, depth, w.taps, tap) for tap in range(w.taps)]
     add(loops, {"pixels.call": runs * -(-k // depth), "pixels.tap": runs * -(-k // depth) * w.taps})
-    pieces: list[tuple[int, int, int, int]] = []  # lane, row of the output, column, pixels
-    for begin in range(0, total, most):
-        at, end = begin, min(total, begin + most)
-        while at < end:
-            oh, ow = at % w.pixels // w.output_width, at % w.output_width
-            piece = min(w.output_width - ow, end - at)
-            pieces.append(((at - begin) % m.columns, oh, ow, piece))
-            at += piece
-    step = -(-len(pieces) // _MOST_ROWS)
-    chosen, scale = pieces[::step], len(pieces) / len(pieces[::step])
+    # Pieces end with a row of the output, and with a run. A large batch has millions of them.
+    begins = np.arange(0, total, most)
+    at = np.concatenate((np.arange(0, total, w.output_width), begins[begins % w.output_width != 0]))
+    at.sort(kind="stable")
+    pieces, step = len(at), -(-len(at) // _MOST_ROWS)
+    sizes = np.diff(at, append=total)[::step]
+    at = at[::step]
+    scale = pieces / len(at)
+    rows = (at % most % m.columns, at % w.pixels // w.output_width, at % w.output_width, sizes)
+    chosen = list(zip(*(numbers.tolist() for numbers in rows), strict=True))  # lane, row, column, pixels
     puts: Loops = {}
     for kw in range(w.kernel_w):
         low, high = (int(v) for v in output_range(kw * w.dilation_w - w.pad_left, w.stride_w, w.width, w.output_width))
         for kh in range(w.kernel_h):
-            add(loops, {"pixels.row": blocks[kh * w.kernel_w + kw] * len(pieces)})
+            add(loops, {"pixels.row": blocks[kh * w.kernel_w + kw] * pieces})
             for lane, oh, ow, piece in chosen:
                 ih = oh * w.stride_h - w.pad_top + kh * w.dilation_h
                 begin = min(max(low - ow, 0), piece) if 0 <= ih < w.height else piece
