@@ -2,6 +2,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "poetc_cache.h"
 #include "poetc_hex.h"
 
 #define REGISTER(address) (*(volatile uint32_t *)(uintptr_t)(address))
@@ -66,7 +67,8 @@ static void protect(void)
 #elif defined(__ARM_ARCH_7M__) || defined(__ARM_ARCH_7EM__)
 
 #define READ_ONLY (6u << 24 | 1u << 17)               /* normal memory */
-#define READ_WRITE (1u << 28 | 3u << 24 | 1u << 17)   /* normal memory, never executed */
+/* Normal memory, never executed; caches write it back: revisions of the M7 have an erratum where they write through. */
+#define READ_WRITE (1u << 28 | 3u << 24 | 1u << 19 | 3u << 16)
 #define DEVICE (1u << 28 | 3u << 24 | 1u << 16)
 
 /* A region is a power of two, and each eighth of it can be switched off. */
@@ -160,6 +162,9 @@ void poetc_reset(void)
         *to = 0;
     protect();
     __asm__ volatile("dsb\n isb" : : : "memory");
+#if defined(__ARM_ARCH_7EM__) && !defined(POETC_QUEUES) && !defined(POETC_NO_CACHES)
+    poetc_cache_enable(); /* of an M7; another processor would not see what is in them */
+#endif
     poetc_port_stop(main());
 }
 
