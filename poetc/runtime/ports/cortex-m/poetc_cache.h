@@ -2,7 +2,7 @@
  * nothing is done.
  *
  * A driver that moves blocks by DMA calls the two functions in the middle. Both take whole lines, the first and the
- * last too, so operands need no other alignment: nobody else touches the arena while page_in or page_out waits.
+ * last too. So operands need no other alignment: nobody else touches the arena while page_in or page_out waits.
  *
  *     page_out:  poetc_cache_clean(data, size); the transfer
  *     page_in:   poetc_cache_drop(data, size); the transfer; poetc_cache_drop(data, size)
@@ -47,14 +47,14 @@ static inline void poetc_cache_each_line(uint32_t operation, const void *data, s
     POETC_CACHE_BARRIER();
 }
 
-/* What the core has written is in RAM, for a transfer from there. */
+/* Put the core's writes into RAM, for a transfer from there. */
 static inline void poetc_cache_clean(const void *data, size_t size_bytes)
 {
     poetc_cache_each_line(POETC_DCCMVAC, data, size_bytes);
 }
 
-/* And no line is in the cache: around a transfer to RAM. After it nothing is left to clean, since the core only reads
- * ahead meanwhile. */
+/* The same, and no line stays in the cache: around a transfer to RAM. After it nothing is left to clean, since the core
+ * only reads ahead meanwhile. */
 static inline void poetc_cache_drop(const void *data, size_t size_bytes)
 {
     poetc_cache_each_line(POETC_DCCIMVAC, data, size_bytes);

@@ -163,7 +163,7 @@ void poetc_reset(void)
     protect();
     __asm__ volatile("dsb\n isb" : : : "memory");
 #if defined(__ARM_ARCH_7EM__) && !defined(POETC_QUEUES) && !defined(POETC_NO_CACHES)
-    poetc_cache_enable(); /* of an M7; another processor would not see what is in them */
+    poetc_cache_enable(); /* of an M7; another processor would not see its writes */
 #endif
     poetc_port_stop(main());
 }
