@@ -283,3 +283,12 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         evaluate(kind, attributes, arrays(shapes))
+
+
+@pytest.mark.parametrize("place", [0, 1023, 1024])
+def test_no_part_of_the_classes_hides_a_logit_that_is_no_number(place: int) -> None:
+    """Class 1024 is a part of its own, whose sum over the others is empty."""
+    logits = np.zeros((1, 1025), np.float32)
+    logits[0, place] = np.nan
+    (loss,) = run_kernel("CrossEntropy", {"axis": 1}, [logits, np.array([5], np.int32)])
+    assert np.isnan(loss)

@@ -34,7 +34,8 @@ static inline poetc_peak poetc_peak_of(const float *x, int32_t classes, ptrdiff_
     return p;
 }
 
-/* Classes that were seen before, and those of the next part. */
+/* Classes that were seen before, and those of the next part. A part's largest logit that is no number makes the sum
+ * none, even where the part has no other. */
 static inline void poetc_peak_join(poetc_peak *p, const poetc_peak *more)
 {
     if (more->best > p->best) {
@@ -44,7 +45,7 @@ static inline void poetc_peak_join(poetc_peak *p, const poetc_peak *more)
         p->rest.total *= share, p->rest.lost *= share;
         poetc_compensated_add(&p->rest, more->rest.total);
     } else {
-        const float share = more->best < p->best ? poetc_expf(more->best - p->best) : 1.0f;
+        const float share = more->best == p->best ? 1.0f : poetc_expf(more->best - p->best);
         poetc_compensated_add(&p->rest, share * (1.0f + more->rest.total));
     }
 }
