@@ -19,6 +19,8 @@ from poetc.fleet.opening import address, open_line
 from poetc.fleet.signed import MOST_RECORD_BYTES, SignedLine, read_key
 
 _TIMEOUT_S = 2 * MOST_RECORD_BYTES / SLOWEST_BYTES_A_SECOND
+_ALL_BYTES = 1 << 20  # more than a line holds: `select` does not tell of bytes that have left the socket
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}  # seconds, seconds, probes
 
 
 def listen(where: str) -> socket.socket:
@@ -38,6 +40,7 @@ def serve(server: socket.socket, board: str, key: bytes, *, connections: int | N
     while connections is None or connections > 0:
         caller, whence = server.accept()
         connections = None if connections is None else connections - 1
+        _notice_loss(caller)
         try:
             gateway = SignedLine(caller, key, f"{whence[0]}:{whence[1]}", accepts=True)
         except (PoetcError, OSError) as error:
@@ -55,14 +58,22 @@ def serve(server: socket.socket, board: str, key: bytes, *, connections: int | N
             gateway.close()
 
 
+def _notice_loss(caller: socket.socket) -> None:
+    """A gateway that lost its power hangs up within minutes: the next one is served only then."""
+    caller.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            caller.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
 def _pass(gateway: SignedLine, board: Descriptor | SignedLine) -> None:
     """Bytes in both directions, until the gateway hangs up."""
     while True:
         ready, _, _ = select.select([gateway, board], [], [])
         if gateway in ready:
-            board.write(gateway.read(MOST_RECORD_BYTES, 0.0), _TIMEOUT_S)
+            board.write(gateway.read(_ALL_BYTES, 0.0), _TIMEOUT_S)
         if board in ready:
-            data = board.read(MOST_RECORD_BYTES, 0.0)
+            data = board.read(_ALL_BYTES, 0.0)
             if not data:
                 raise CheckFailed("the board's line ended")
             gateway.write(data, _TIMEOUT_S)

@@ -116,8 +116,9 @@ def test_a_relay_serves_who_has_the_key(board: str, tmp_path: Path, capfd: pytes
     key, wrong = tmp_path / "key", tmp_path / "wrong"
     key.write_bytes(KEY)
     wrong.write_bytes(KEY[::-1])
-    with relay.listen("127.0.0.1:18457") as server:
-        port = server.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with relay.listen(f"127.0.0.1:{port}") as server:
         served = threading.Thread(target=relay.serve, args=(server, board, KEY), kwargs={"connections": 4}, daemon=True)
         served.start()
         with pytest.raises(UsageError, match="has another key"):
@@ -135,6 +136,35 @@ def test_a_relay_serves_who_has_the_key(board: str, tmp_path: Path, capfd: pytes
         assert not served.is_alive()
     said = capfd.readouterr().err.splitlines()
     assert "has another key" in said[0] and "signs nothing" in said[1]
+
+
+def test_no_byte_waits_in_the_relay_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a request of two records that ends within the second one; and who loses power is noticed."""
+    key, path, alive = tmp_path / "key", tmp_path / "board", list[int]()
+    key.write_bytes(KEY)
+
+    def signed(caller: socket.socket, *more: str, **how: bool) -> SignedLine:
+        alive.append(caller.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        return SignedLine(caller, *more, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(relay, "SignedLine", signed)
+    with socket.socket(socket.AF_UNIX) as board, socket.create_server(("127.0.0.1", 0)) as server:
+        board.bind(str(path))
+        board.listen()
+        how = {"target": relay.serve, "args": (server, f"unix:{path}", KEY), "kwargs": {"connections": 1}}
+        threading.Thread(**how, daemon=True).start()  # type: ignore[arg-type]
+        line = open_line(f"tcp:127.0.0.1:{server.getsockname()[1]},key={key}")
+        end, _ = board.accept()
+        with end:
+            end.settimeout(10.0)
+            for size in (8208, 20_000):
+                line.write(bytes(size), 5.0)
+                taken = 0
+                while taken < size:
+                    taken += len(end.recv(1 << 16))
+                assert taken == size
+            line.close()
+    assert alive == [1]
 
 
 def test_bad_keys_and_addresses_end_in_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
