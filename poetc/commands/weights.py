@@ -63,7 +63,7 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     model, step = model_of(solved), graph_of(solved)
     names = {file_name(model, n): n for n, t in model.tensors.items() if t.role in _WEIGHTS and n in model.values}
     names |= {n: n for n in (*names.values(), *step.values)}  # trained.bin holds optimizer state too
-    state = _from_numbers(state, {f"{name}{NUMBERS}": n for name, n in names.items()}, step)
+    state = _from_numbers(state, {f"{name}{NUMBERS}": n for name, n in names.items()}, step, where)
     unknown = [n for n in state if n not in names]
     found = {names[n]: np.asarray(a) for n, a in state.items() if n in names}
     missing = [file_name(model, n) for n in sorted(trained_names(solved) - set(found))]
@@ -83,13 +83,16 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     return {n: _as_numbers(n, a, tensors[n].dtype.numpy, where, n in step.updates) for n, a in found.items()}
 
 
-def _from_numbers(state: Mapping[str, Any], names: Mapping[str, str], step: TrainingGraph) -> Mapping[str, Any]:
+def _from_numbers(
+    state: Mapping[str, Any], names: Mapping[str, str], step: TrainingGraph, where: str
+) -> Mapping[str, Any]:
     """The state with the codes of integer weights in place of their numbers (NAME:numbers), as fleets average them."""
     exponents, found = exponents_of(step), dict(state)
-    for given in state.keys() & names.keys():
-        name = names[given]
+    for given in state:
+        name = names.get(given, "")
         if name in exponents and f"{name}{STORED}" in step.values:
-            w, stored = codes_of(np.asarray(found.pop(given)), exponents[name])
+            numbers = _as_numbers(given, np.asarray(found.pop(given)), np.dtype(np.float64), where, True)
+            w, stored = codes_of(numbers, exponents[name])
             found |= {name: w, f"{name}{STORED}": stored}
     return found
 

@@ -151,6 +151,10 @@ def test_integers_of_24_bits_travel_as_the_numbers_that_they_stand_for(in_intege
     sample = {"image": np.stack(first(8)[0])[:, None].astype(np.float32) / 255}
     before, after = (answers(path, sample)["logits"] for path in (DIGITS, tmp_path / "fleet.onnx"))
     assert 0.01 < np.abs(before - after).max() < 10
+    name = model.weights[0].name
+    for wrong, says in ((np.nan, "numbers that are not finite"), (1j, "is of type complex64; needed are numbers")):
+        with pytest.raises(UsageError, match=f"{name} .*{says}"):
+            solution.export({**model.arrays(other), name: other[model.weights[0].tensor] * wrong}, tmp_path / "o.onnx")
     with pytest.raises(UsageError, match=r"is of type float32; the model trains it in integers, of int8"):
         solution.export({w.tensor: other[w.tensor] for w in model.weights}, tmp_path / "other.onnx")
 
