@@ -151,8 +151,9 @@ def test_no_byte_waits_in_the_relay_for_the_next_one(tmp_path: Path, monkeypatch
     with socket.socket(socket.AF_UNIX) as board, socket.create_server(("127.0.0.1", 0)) as server:
         board.bind(str(path))
         board.listen()
-        how = {"target": relay.serve, "args": (server, f"unix:{path}", KEY), "kwargs": {"connections": 1}}
-        threading.Thread(**how, daemon=True).start()  # type: ignore[arg-type]
+        given = (server, f"unix:{path}", KEY)
+        served = threading.Thread(target=relay.serve, args=given, kwargs={"connections": 1}, daemon=True)
+        served.start()
         line = open_line(f"tcp:127.0.0.1:{server.getsockname()[1]},key={key}")
         end, _ = board.accept()
         with end:
@@ -164,6 +165,7 @@ def test_no_byte_waits_in_the_relay_for_the_next_one(tmp_path: Path, monkeypatch
                     taken += len(end.recv(1 << 16))
                 assert taken == size
             line.close()
+            served.join(timeout=10)
     assert alive == [1]
 
 
