@@ -55,7 +55,8 @@ class Board:
                 f"{line}: the board takes {self._capacity} bytes in a frame; {LEAST_PAYLOAD_BYTES} are needed"
             )
         self._capacity = min(self._capacity, MOST_BYTES)
-        if emission != manifest["session"]["emission"]:
+        # Firmware of version 0.2 tells the identity of its state, which was that of the emission.
+        if emission != manifest["session"].get("emission", manifest["state"]["identity"]):
             raise UsageError(f"{line}: the board's firmware is not that of {emitted}: build and flash it again")
 
     def fit(

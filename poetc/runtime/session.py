@@ -185,6 +185,8 @@ class Session:
             manifest = read_manifest(manifest)
         self.manifest: Mapping[str, Any] = manifest
         self._description: Mapping[str, Any] = manifest["session"]
+        if "emission" not in self._description:
+            raise SessionError(f"{library}: emitted by an earlier poetc; emit it again")
         self._operators = operators or {}
         self._library = Library(library)
         self._functions()

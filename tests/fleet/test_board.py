@@ -165,6 +165,22 @@ def test_a_board_that_is_silent_in_training_is_waited_for_once() -> None:
     assert 1000 < line.waited_s < 1000 + 5 * 5
 
 
+def test_firmware_of_an_earlier_poetc_is_still_known(digits_directory: Path, digits: Artifact, tmp_path: Path) -> None:
+    """Its manifest has no emission, and the board tells the identity in place of it."""
+    emit(digits_directory, "host", tmp_path / "src")
+    manifest = json.loads((tmp_path / "src" / MANIFEST).read_text())
+    del manifest["session"]["emission"]
+    (tmp_path / "src" / MANIFEST).write_text(json.dumps(manifest))
+    identity = manifest["state"]["identity"]
+    for told in (identity, identity ^ 1):
+        channel = answering({Request.HELLO: struct.pack("<5I", 1, told, 4096, 0, 0)})
+        if told == identity:
+            assert Board(digits, tmp_path / "src", "line", channel=channel).channel is channel
+        else:
+            with pytest.raises(UsageError, match="the board's firmware is not that of"):
+                Board(digits, tmp_path / "src", "line", channel=channel)
+
+
 def answering(replies: dict[Request, bytes]) -> Channel:
     """A line to a board with these replies."""
     return Channel(

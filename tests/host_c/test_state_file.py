@@ -30,7 +30,7 @@ from poetc.program import (
 )
 from poetc.program._interpret import fit_input
 from poetc.program._state_file import TRAILER_BYTES, read_state, regions, state_identity, tensors
-from poetc.runtime.session import Session
+from poetc.runtime.session import Session, SessionError
 from poetc.scheduling import pack
 from tests.program.models import paged_actions, state_paged_actions, training_case
 
@@ -226,6 +226,11 @@ def test_the_checkpoint_of_earlier_firmware_is_found(before: str, after: str, tm
     layout = store_layout(programs[before], checkpoint_block([programs[before]]))
     found = state_on_store((tmp_path / after / "store.bin").read_bytes(), [layout])
     assert found == (trained[0], STEPS)
+
+
+def test_a_library_of_an_earlier_poetc_is_refused_in_one_line() -> None:
+    with pytest.raises(SessionError, match=r"^libmodel\.so: emitted by an earlier poetc; emit it again$"):
+        Session("libmodel.so", EARLIER / "poetc-emit.json")
 
 
 def test_files_of_an_earlier_poetc_are_read() -> None:
