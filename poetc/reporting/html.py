@@ -68,6 +68,7 @@ def _subtitle(solved: Solved) -> str:
 def _cards(solved: Solved) -> str:
     problem, trace = solved.problem, solved.trace
     proof = solved.schedule.proof
+    others = "another schedule" if proof.scope.is_everything else "another schedule of the proof's class"
     deadline = f"deadline {format_ns(problem.deadline_ns)}" if problem.deadline_ns is not None else "no deadline"
     keep_all = solved.summary.get("keep_all_peak_bytes")
     cards = [
@@ -75,7 +76,7 @@ def _cards(solved: Solved) -> str:
         ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, problem.compute_once_pj)),
         ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, problem.compute_once_ns)}, {deadline}"),
         ("Longest piece", *_words.longest_piece(solved).split(": ", 1)),
-        ("Proven gap", _words.percent(proof.gap()), f"the most {problem.objective} that another schedule could save"),
+        ("Proven gap", _words.percent(proof.gap()), f"the most {problem.objective} that {others} could save"),
     ]
     if keep_all:
         share = _words.percent(trace.peak_bytes / keep_all)

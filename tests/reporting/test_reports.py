@@ -495,6 +495,12 @@ def test_the_peak_and_the_life_of_a_tensor_are_named() -> None:
     assert any(" makes it for " in words for words in told)
 
 
+def test_a_gap_is_no_claim_about_schedules_outside_of_its_scope() -> None:
+    one, all_of_them = example(), solved_from(chain(6), [Compute(i) for i in range(12)], scope=Scope())
+    assert "the most energy that another schedule of the proof&#x27;s class could save" in html(one)
+    assert "the most energy that another schedule could save" in html(all_of_them)
+
+
 def test_a_single_epoch_has_no_curve() -> None:
     row = {"loss": 1.0, "validation_loss": 0.5, "validation_accuracy": 0.5, "rate": 0.1, "seconds": 1.0}
     document = {"best_epoch": 1, "stopped_early": False, "steps": 9, "batch": 2, "step_ms": 1.0, "output": "o.onnx"}
