@@ -4,29 +4,90 @@ The kernel of a convolution, or of a product, is chosen by the bytes of its oper
 and long panels, whose workspaces are larger than the RAM of a microcontroller. A step that must stream its operands has
 the kernels of smaller ones instead. They add up in another order, so this is a choice of the step. All schedules of a
 step have the same bits.
+
+An operator streams a few operands only. So a concatenation of many tensors becomes several, each of the one before and
+of more tensors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
-from poetc.graph import Graph, Operator, TrainingGraph
+from poetc.graph import Graph, Operator, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import bind, spec
 from poetc.ops.sgd_of import SgdOf
 
 SMALL_RAM = "small_ram"  # of an operator: the bytes of operands whose kernel it has
 MOST_BYTES = (512 << 10) - 1  # of operands that a microcontroller holds
+MOST_PIECES = 10  # of a concatenation or a split: fewer than an operator can stream
+G = TypeVar("G", Graph, TrainingGraph)
 SHARE = 4  # of RAM, at most, are the operands by which a kernel is chosen
 
 
 def for_small_ram(graph: TrainingGraph, ram_bytes: int) -> TrainingGraph:
     """The step with kernels for so much RAM, those with the least workspace for none."""
+    graph = _with_short_concats(graph)
     return replace(graph, operators=_operators(graph, ram_bytes))
 
 
 def model_for_small_ram(graph: Graph, ram_bytes: int) -> Graph:
     """The model with the kernels that it has in such a step."""
+    graph = _with_short_concats(graph)
     return replace(graph, operators=_operators(graph, ram_bytes))
+
+
+def _with_short_concats(graph: G) -> G:
+    """The same with at most `MOST_PIECES` operands of a concatenation, or of a split."""
+    operators, tensors = list[Operator](), dict(graph.tensors)
+    for op in graph.operators:
+        if op.kind == "Concat" and len(op.inputs) > MOST_PIECES:
+            operators += _concats(op, tensors)
+        elif op.kind == "Split" and len(op.outputs) > MOST_PIECES:
+            operators += _splits(op, tensors)
+        else:
+            operators.append(op)
+    return replace(graph, operators=tuple(operators), tensors=tensors)
+
+
+def _part(op: Operator, of: str, extent: int, number: int, tensors: dict[str, Tensor]) -> str:
+    """A tensor that has so much of the tensor `of` along the operator's axis."""
+    whole, axis, name = tensors[of], int(op.attributes["axis"]), f"{of}.{number}"  # type: ignore[arg-type]
+    while name in tensors:
+        name += "'"
+    shape = list(whole.shape)
+    shape[axis] = extent
+    role = whole.role if whole.role in (Role.ACTIVATION, Role.GRADIENT) else Role.ACTIVATION
+    tensors[name] = replace(whole, name=name, type=TensorType(tuple(shape), whole.dtype), role=role)
+    return name
+
+
+def _concats(op: Operator, tensors: dict[str, Tensor]) -> Iterator[Operator]:
+    axis = int(op.attributes["axis"])  # type: ignore[arg-type]
+    left, made = list(op.inputs), 0
+    while len(left) > MOST_PIECES:
+        pieces, left = left[:MOST_PIECES], left[MOST_PIECES:]
+        extent = sum(tensors[t].shape[axis] for t in pieces)
+        made += 1
+        left.insert(0, _part(op, op.outputs[0], extent, made, tensors))
+        yield replace(op, name=f"{op.name}.{made}", inputs=tuple(pieces), outputs=(left[0],))
+    yield replace(op, inputs=tuple(left))
+
+
+def _splits(op: Operator, tensors: dict[str, Tensor]) -> Iterator[Operator]:
+    sizes = op.attributes["sizes"]
+    assert isinstance(sizes, tuple)
+    left, of, first, made = list(op.outputs), op.inputs[0], 0, 0
+    while len(left) > MOST_PIECES:
+        pieces, left = left[: MOST_PIECES - 1], left[MOST_PIECES - 1 :]
+        own = sizes[first : first + len(pieces)]
+        first, made = first + len(pieces), made + 1
+        rest = _part(op, op.inputs[0], sum(sizes[first:]), made, tensors)  # type: ignore[arg-type]
+        attributes = {**op.attributes, "sizes": (*own, sum(sizes[first:]))}
+        yield replace(op, name=f"{op.name}.{made}", inputs=(of,), outputs=(*pieces, rest), attributes=attributes)
+        of = rest
+    yield replace(op, inputs=(of,), outputs=tuple(left), attributes={**op.attributes, "sizes": sizes[first:]})
 
 
 def _operators(graph: Graph | TrainingGraph, ram_bytes: int) -> tuple[Operator, ...]:

@@ -1,0 +1,39 @@
+"""The step of a RAM through which operands stream: no operator has more of them than can stream, and the bits stay."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from poetc.graph import Graph, Role, TensorType
+from poetc.ops import Builder
+from poetc.passes import for_small_ram, run_standard
+from poetc.training import TrainingOptions, build
+from tests.passes.networks import kinds, random_batches, trained
+
+PIECES = 23
+
+
+def network() -> Graph:
+    """Rectified pieces of an input beside each other, and a product."""
+    draw, b = np.random.default_rng(1), Builder()
+    x = b.add_tensor("x", TensorType((3, 2 * PIECES)), Role.INPUT)
+    w = draw.standard_normal((2 * PIECES, 5)).astype(np.float32)
+    weights = [
+        b.add_tensor(name, TensorType(value.shape), Role.PARAMETER, value)
+        for name, value in (("v", draw.standard_normal((2 * PIECES, 2 * PIECES)).astype(np.float32)), ("w", w))
+    ]
+    made = b.emit("Split", [b.emit1("MatMul", [x, weights[0]])], {"axis": 1, "sizes": (2,) * PIECES})
+    y = b.emit1("Concat", [b.emit1("Relu" if k % 2 else "Sigmoid", [t]) for k, t in enumerate(made)], {"axis": 1})
+    y = b.emit1("MatMul", [b.emit1("Tanh", [y]), weights[1]])
+    return Graph("pieces", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+def test_many_pieces_come_in_several_operators() -> None:
+    step = run_standard(build(network(), TrainingOptions(learning_rate=0.05)))
+    short = for_small_ram(step, 0)
+    assert any(len(o.inputs) >= PIECES for o in step.operators)
+    assert any(len(o.outputs) >= PIECES for o in step.operators)
+    assert max(len(o.inputs) + len(o.outputs) for o in short.operators) <= 11
+    assert kinds(short)["Concat"] > kinds(step)["Concat"]
+    batches = random_batches(step, 3, seed=2, below=5)
+    assert trained(short, batches) == trained(step, batches)
