@@ -14,6 +14,7 @@ from pathlib import Path
 from poetc.emit._sources import kernel_files
 
 _WORD = re.compile(r"\w+")
+_DECLARATION = re.compile(r"^\s*(?:extern\b|int\s+\w+\s*\(\s*const poetc_call\b)[^;{]*;", re.MULTILINE)
 _PREFIX, _NARROW = "poetc_op_", "poetc_op_narrow_"
 
 
@@ -26,8 +27,9 @@ def without_unused(runtime: Mapping[str, Path], used: Collection[str]) -> dict[s
     defined: dict[Path, list[str]] = {}
     for symbol, path in kernel_files().items():
         defined.setdefault(path, []).append(symbol)
-    texts = {name: path.read_text() for name, path in runtime.items() if name.endswith(".c")}
-    words = {name: set(_WORD.findall(text)) for name, text in texts.items()}
+    texts = {name: path.read_text() for name, path in runtime.items() if name.endswith((".c", ".h"))}
+    # Headers declare kernels, and a function in one may call another.
+    words = {n: set(_WORD.findall(_DECLARATION.sub("", t) if n.endswith(".h") else t)) for n, t in texts.items()}
     files: dict[str, bytes | Path] = dict(runtime)
     for name, text in texts.items():
         kept = set(used).union(*(found for other, found in words.items() if other != name))

@@ -111,3 +111,17 @@ def test_what_another_kernel_calls_stays() -> None:
     declared = text.split(b"#line", 1)[0]
     assert b"poetc_op_gelu(" in declared
     assert b"poetc_op_relu(" not in declared
+
+
+def test_what_a_header_calls_stays(tmp_path: Path) -> None:
+    header = tmp_path / "a.h"
+    header.write_text(
+        "int poetc_op_selu(const poetc_call *call);\nextern poetc_kernel_of_activation poetc_op_elu;\n"
+        "static inline int both(const poetc_call *call) { return poetc_op_gelu(call); }\n"
+    )
+    kernels = runtime_sources(["poetc_op_relu"])["kernels/operators/activation.c"]
+    text = without_unused({"runtime/a.h": header, "runtime/k.c": kernels}, ["poetc_op_relu"])["runtime/k.c"]
+    assert isinstance(text, bytes)
+    declared = text.split(b"#line", 1)[0]
+    assert all(f"poetc_op_{name}(".encode() in declared for name in ("selu", "elu", "tanh"))
+    assert all(f"poetc_op_{name}(".encode() not in declared for name in ("gelu", "relu"))
