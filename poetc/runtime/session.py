@@ -560,10 +560,9 @@ class Session:
         return self._entries[name]
 
     def _check(self, code: int, what: str, errno: int = 0) -> None:
-        if code == EIO and errno:
-            raise SessionError(f"{what}: {os.strerror(errno)}", code)
         if code:
-            raise SessionError(f"{what}: {self._library.text(code)}", code)
+            text = os.strerror(errno) if code == EIO and errno else self._library.text(code)
+            raise SessionError(f"{what}: {text}", code)
 
     def _fail(self, entry: _Entry, code: int, what: str) -> None:
         """Raise the error of a run, which is the caller's if it has a flaw."""
