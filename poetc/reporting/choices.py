@@ -44,6 +44,8 @@ def scope_sentence(scope: Scope) -> str:
     parts = [_REPETITION[scope.repetition].format(order=order)]
     kinds = [(kind, scope.choice(kind.name)) for kind in reversed(KINDS)]
     parts += [kind.scope_words(option) for kind, option in kinds if option is not None]
+    named = {kind.name for kind in KINDS}  # a file of another poetc may have more
+    parts += [f"this option of {name!r}" for name, option in scope.choices if name not in named and option is not ANY]
     return "; ".join(parts)
 
 

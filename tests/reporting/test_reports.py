@@ -13,12 +13,23 @@ import pytest
 
 from poetc.cli._text import gap_on_overhead
 from poetc.devices import format_bytes, format_ns, format_pj
-from poetc.reporting import Solved, html, memory_timeline, of_keep_all, recomputed, status_words, text, written
+from poetc.reporting import (
+    Solved,
+    html,
+    memory_timeline,
+    of_keep_all,
+    recomputed,
+    scope_sentence,
+    status_words,
+    text,
+    written,
+)
 from poetc.reporting._facts import Category, Origin, gather
 from poetc.reporting._words import compute_once, percent, shorten
 from poetc.reporting._words import proof as proof_words
 from poetc.reporting.training import section
 from poetc.scheduling import (
+    ANY,
     DEFAULT_GAP,
     Compute,
     MemoryPlan,
@@ -499,6 +510,12 @@ def test_a_gap_is_no_claim_about_schedules_outside_of_its_scope() -> None:
     one, all_of_them = example(), solved_from(chain(6), [Compute(i) for i in range(12)], scope=Scope())
     assert "the most energy that another schedule of the proof&#x27;s class could save" in html(one)
     assert "the most energy that another schedule could save" in html(all_of_them)
+
+
+def test_a_bound_for_one_option_of_an_unknown_kind_says_so() -> None:
+    scope = Scope().with_choice("kernels", (0, 1))
+    assert scope_sentence(scope.with_choice("colours", ANY)) == scope_sentence(scope)
+    assert scope_sentence(scope.with_choice("colours", (1, 2))) == f"{scope_sentence(scope)}; this option of 'colours'"
 
 
 def test_a_single_epoch_has_no_curve() -> None:
