@@ -56,7 +56,7 @@ typedef struct poetc_checkpoint {
 uint32_t poetc_checkpoint_blocks(const poetc_program *program);
 
 /* Save the state and the counters of the last complete run, in the slot behind the newest one. 0, POETC_EINVAL (no
- * store, fewer than two slots, or slots in the place of pages), or the driver's code. After an error the checkpoint
+ * store, fewer than two slots, or slots that reach the first page), or the driver's code. After an error the checkpoint
  * before this one is whole. Without a load before it, the first save reads all slots. */
 int poetc_checkpoint_save(const poetc_runtime *runtime, poetc_checkpoint *checkpoint);
 
