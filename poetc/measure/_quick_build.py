@@ -26,6 +26,14 @@ LASTS_S = 2.0  # a training that is shorter gains nothing by other code
 _NICE = ("nice", "-n", "10")  # the training comes first
 
 
+def _second(source: str, copy: str) -> None:
+    """The same file again; its data, which may be large, only where the file system has no hard links."""
+    try:
+        os.link(source, copy)
+    except OSError:
+        shutil.copy2(source, copy)
+
+
 class QuickBuild:
     """`programs`, compiled for this machine in `directory`, which is there until `close`.
 
@@ -50,7 +58,7 @@ class QuickBuild:
         self._is_over = are_kept(self._sources, *making(self._sources, self._variables))
         sources, variables = self._sources, self._variables
         if not self._is_over:
-            sources = shutil.copytree(self._sources, directory / "quick", copy_function=os.link)
+            sources = shutil.copytree(self._sources, directory / "quick", copy_function=_second)
             variables = make_variables(re.sub(r"-O\w+", "-O1", cflags), numerics, None, 0)
         self.library = make_library(sources, *variables)
         self._ready_s = time.monotonic()

@@ -52,6 +52,7 @@ def test_a_training_goes_on_with_other_code_and_the_same_bits(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POETC_CACHE", "off")
+    monkeypatch.delenv("POETC_TEST_LEVEL", raising=False)  # which would make both codes one
     first = _trained(files, tmp_path / "first.onnx")
     taken, take_over, better = [], Session.take_over, QuickBuild.better
 
@@ -75,6 +76,16 @@ def test_a_training_goes_on_with_other_code_and_the_same_bits(
     second = _trained(files, tmp_path / "second.onnx")
     assert taken.count("taken") == 1
     assert second == first
+
+
+def test_sources_are_copied_where_files_have_no_second_name(
+    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refused)
+    assert _trained(files, tmp_path / "out.onnx")
 
 
 def test_kept_objects_are_taken_at_once(
