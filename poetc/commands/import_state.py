@@ -97,9 +97,12 @@ def _check_beside(solved: Artifact, out: Path) -> None:
     if not beside.is_file():
         return
     try:
-        identity = json.loads(read_file(beside))["state"]["identity"]
+        manifest = json.loads(read_file(beside))
+        identity, is_earlier = manifest["state"]["identity"], "emission" not in manifest["session"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(f"{beside}: damaged; emit again") from None
+    if is_earlier:  # whose C reads another form of trained.bin
+        raise UsageError(f"{beside}: of an earlier poetc; emit again")
     if identity != state_identity(training_program(solved)):
         raise UsageError(f"{beside}: its program has other state than this one: names, types or shapes differ")
 

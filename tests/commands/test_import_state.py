@@ -92,9 +92,13 @@ def test_a_trained_bin_for_the_emitted_program(digits: Trained, tmp_path: Path) 
     assert all(np.array_equal(state[name], array) for name, array in digits.state.items())
     with pytest.raises(UsageError, match=r"start\.bin: exists; .*--force"):
         import_state(digits.directory, digits.trained_bin, out)
-    (tmp_path / emit.MANIFEST).write_text('{"state": {"identity": 1}}')
-    with pytest.raises(UsageError, match="its program has other state than this one"):
-        import_state(digits.directory, digits.trained_bin, tmp_path / "other.bin")
+    for session, says in (
+        ('{"emission": 1}', "its program has other state than this one"),
+        ("{}", r"poetc-emit\.json: of an earlier poetc; emit again"),
+    ):
+        (tmp_path / emit.MANIFEST).write_text(f'{{"state": {{"identity": 1}}, "session": {session}}}')
+        with pytest.raises(UsageError, match=says):
+            import_state(digits.directory, digits.trained_bin, tmp_path / "other.bin")
 
 
 def test_names_of_another_export_do_not_matter_where_the_graph_is_the_same(tmp_path: Path) -> None:
