@@ -12,6 +12,7 @@ from poetc.devices.units import format_count
 from poetc.errors import printable
 
 COLUMNS = 80  # of a terminal
+ILL_CONDITIONED = 1e-2  # such a change of gradients by last bits leaves little to compare
 
 
 def fields(rows: Iterable[tuple[str, str]]) -> str:
@@ -164,6 +165,7 @@ def validate_text(result: Mapping[str, Any]) -> str:
         (
             ("loss, relative error", error("loss_rel_error")),
             ("gradients, largest error", error("max_grad_rel_error")),
+            ("by last bits of inputs", _ill_conditioned(result)),
             ("processors", str(result["processors"]) if result.get("processors", 1) > 1 else ""),
             ("same bits as keep-all", "" if identical is None else ("yes" if identical else "NO")),
             ("peak, predicted", f"{peak}  (up to the highest byte of the arena)" if peak else ""),
@@ -171,6 +173,15 @@ def validate_text(result: Mapping[str, Any]) -> str:
             *((f"error by --saved, {e['name']}", f"{e['rel_error']:.2e}") for e in result.get("saved_errors", ())),
         )
     )
+
+
+def _ill_conditioned(result: Mapping[str, Any]) -> str:
+    """Why an error above the tolerance may be rounding alone."""
+    change = result.get("last_bits_grad_rel_error", 0.0)
+    if not change:
+        return ""
+    few = "" if change < ILL_CONDITIONED else "; a larger --batch tells more"
+    return f"{change:.2e}: another last bit of the inputs changes gradients so much{few}"
 
 
 def switches_text(result: Mapping[str, Any]) -> str:

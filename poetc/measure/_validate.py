@@ -34,6 +34,9 @@ GRADIENT_TOLERANCE = 2e-5
 # the largest passes. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
 GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
 
+# Roundings within a step cost more than those of its inputs: so many times as much is no fault.
+CONDITION = 8
+
 # A learning rate, a power of two, beside whose step the weights vanish: how far they move is the gradient, to full
 # precision.
 TELLING_RATE = 2.0**30
@@ -86,17 +89,22 @@ class Validation:
     banks: tuple[BankPeak, ...] = ()
     saved_errors: tuple[TensorError, ...] = ()  # of gradients, by lossy encodings of saved tensors
     narrow_rounding: float = 0.0  # relative: of the tensors that the step stores in 16 bits
+    # Where an error is above its tolerance: the same errors of the interpreter by last bits of the inputs.
+    last_bits_grad_rel_error: float = 0.0
+    last_bits_loss_rel_error: float = 0.0
 
     def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
         """The faults, one line each; empty if all is well. A NaN is never well.
 
         A lossy encoding may round another way where the interpreter's last bit differs. So gradients may differ by as
         much as lossy encodings cost them. So it is with tensors in 16 bits. Two numbers on both sides of a tie become
-        numbers a whole unit in the last place apart, twice the error of a rounding.
+        numbers a whole unit in the last place apart, twice the error of a rounding. A step may be
+        ill-conditioned, as one with batch normalisation over few values is: last bits of its inputs change its
+        gradients as much.
         """
-        unit = 2 * self.narrow_rounding
-        gradient = max(gradient, *(e.rel_error for e in self.saved_errors), unit)
-        loss = max(loss, unit)
+        unit, rounding = 2 * self.narrow_rounding, CONDITION * self.last_bits_grad_rel_error
+        gradient = max(gradient, *(e.rel_error for e in self.saved_errors), unit, rounding)
+        loss = max(loss, unit, CONDITION * self.last_bits_loss_rel_error)
         checks = (
             (self.loss_rel_error <= loss, f"loss differs from the {self.against} by {self.loss_rel_error:.3g}"),
             (
@@ -123,7 +131,8 @@ class Validation:
         return tuple(text for holds, text in checks if not holds)
 
     def to_json(self) -> dict[str, Any]:
-        left_out = [name for name in ("banks", "narrow_rounding") if not getattr(self, name)]
+        optional = ("banks", "narrow_rounding", "last_bits_grad_rel_error", "last_bits_loss_rel_error")
+        left_out = [name for name in optional if not getattr(self, name)]
         return {k: v for k, v in asdict(self).items() if k not in left_out}
 
 
@@ -173,7 +182,13 @@ def validate(
         interpreted_loss = interpreter.run(batches[0])
         by_interpreter = _gradient_errors(gradients, interpreter.probes)
         statistics = {n: interpreter.state(n) for n in state}
+        by_statistics, expected = _statistic_errors(state, statistics), interpreter.probes
         del interpreter
+        last_bits = 0.0, 0.0
+        errors = _worst(by_interpreter, "gradient"), _worst(by_statistics, "statistic")
+        loss_error = _relative(loss, interpreted_loss)
+        if reference is None and not (max(errors) <= GRADIENT_TOLERANCE and loss_error <= LOSS_TOLERANCE):
+            last_bits = _by_last_bits(program, values, batches[0], expected, interpreted_loss, scratch / "nudged")
         saved_errors = []
         if exact is not None:
             without = _gradients(exact, values, batches[0], scratch / "exact", build)
@@ -187,7 +202,7 @@ def validate(
         BankPeak(b.name, predicted, found)
         for b, predicted, found in zip(program.banks, bank_high_water(program), in_banks, strict=True)
     )
-    expected_loss, tensors = interpreted_loss, [*by_interpreter, *_statistic_errors(state, statistics)]
+    expected_loss, tensors = interpreted_loss, [*by_interpreter, *by_statistics]
     if reference is not None:
         expected_loss = float(np.asarray(reference["loss"]))
     if from_reference is not None:
@@ -211,7 +226,33 @@ def validate(
         tensors=tuple(sorted(tensors, key=lambda t: (t.quantity, t.name))),
         saved_errors=tuple(saved_errors),
         narrow_rounding=_narrow_rounding(program),
+        last_bits_grad_rel_error=last_bits[0],
+        last_bits_loss_rel_error=last_bits[1],
     )
+
+
+def _by_last_bits(
+    program: Program,
+    values: Mapping[str, Value],
+    batch: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    expected_loss: float,
+    directory: Path,
+) -> tuple[float, float]:
+    """The largest error of gradients, and that of the loss, where float inputs change by a last bit of the largest.
+
+    (0, 0) where no input holds floats.
+    """
+    random, nudged = np.random.default_rng(0), dict(batch)
+    for binding in program.inputs:
+        x = np.asarray(batch[binding.name])
+        if x.dtype == np.float32 and x.size:
+            unit = np.finfo(np.float32).eps * np.abs(x).max()
+            nudged[binding.name] = x + np.where(random.random(x.shape) < 0.5, -unit, unit).astype(np.float32)
+    interpreter = Interpreter(program, values)
+    interpreter.probes = Spilled(directory)
+    loss = interpreter.run(nudged)
+    return _worst(_gradient_errors(interpreter.probes, expected), "gradient"), _relative(loss, expected_loss)
 
 
 def _narrow_rounding(program: Program) -> float:

@@ -128,6 +128,19 @@ def test_comparison_finds_another_learning_rate(case: Case, paged: Program, page
     assert first_difference(one, other, paged) == "step 1: the state fc1.weight"
 
 
+def test_an_alarm_is_compared_with_last_bits_of_the_inputs(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They bound the error of rounding alone, and hide no fault that is larger."""
+    program = case.program()
+    quiet = validate(program, program, case.graph.values, steps=1)
+    assert quiet.last_bits_grad_rel_error == 0 and "last_bits_grad_rel_error" not in quiet.to_json()
+    monkeypatch.setattr("poetc.measure._validate.GRADIENT_TOLERANCE", -1.0)
+    result = validate(program, program, case.graph.values, steps=1)
+    assert 0 < result.last_bits_grad_rel_error < 1e-4 and result.last_bits_loss_rel_error < 1e-4
+    rounding = replace(result, max_grad_rel_error=7 * result.last_bits_grad_rel_error)
+    fault = replace(result, max_grad_rel_error=9 * result.last_bits_grad_rel_error)
+    assert not rounding.problems(gradient=0) and fault.problems(gradient=0)
+
+
 def test_reference_is_compared(case: Case) -> None:
     program = case.program()
     inputs = sample_inputs(program)
