@@ -79,7 +79,8 @@ class FleetModel:
         short = next((n for n in changed if n in integers and f"{n}{STORED}" not in step.updates), None)
         if short is not None:
             raise UsageError(
-                f"{model.name}: trains {short} in 8 bits, which lose an average; solve with --weight-bits 24"
+                f"{model.name}: trains {short} in 8 bits, which lose an average; solve with --precision niti"
+                " --weight-bits 24"
             )
         exponents = exponents_of(step)
         weights = tuple(

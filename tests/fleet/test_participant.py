@@ -160,5 +160,5 @@ def test_integers_of_24_bits_travel_as_the_numbers_that_they_stand_for(in_intege
 
 
 def test_integers_of_8_bits_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="in 8 bits, which lose an average; solve with --weight-bits 24"):
+    with pytest.raises(UsageError, match="which lose an average; solve with --precision niti --weight-bits 24"):
         FleetModel.of(solved_of(DIGITS, batch=16, precision="niti"))
