@@ -60,7 +60,8 @@ class Scope:
 
     def only(self, names: Iterable[str]) -> Scope:
         """Without the kinds of choice that are not among `names`."""
-        return replace(self, choices=tuple((name, option) for name, option in self.choices if name in set(names)))
+        kept = set(names)
+        return replace(self, choices=tuple((name, option) for name, option in self.choices if name in kept))
 
     @property
     def open(self) -> Scope:

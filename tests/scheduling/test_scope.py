@@ -83,6 +83,7 @@ def test_options_are_kept_in_one_form() -> None:
     assert one == Scope(choices=(("kernels", (1, 0)), ("state", (2, 5))))
     assert one.with_choice("kernels", ANY).choice("kernels") is ANY and one.choice("banks") is None
     assert one.open == EVERYTHING and one.only({"state"}) == Scope(choices=(("state", (2, 5)),))
+    assert one.only(name for name in ("state", "kernels")) == one  # which is read once
 
 
 def test_scopes_are_values() -> None:
