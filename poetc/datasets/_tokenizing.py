@@ -60,7 +60,14 @@ class Tokenizer:
         A token that begins in one span and ends in another belongs to the later one.
         """
         text = "".join(span.text for span in spans)
-        found = self._model.encode(text, add_special_tokens=special)
+        try:
+            found = self._model.encode(text, add_special_tokens=special)
+        except TypeError:  # a byte that is no UTF-8, as in an argument of the command line
+            wrong = [(i, letter) for i, letter in enumerate(text, 1) if "\ud800" <= letter <= "\udfff"]
+            if not wrong:
+                raise
+            at, letter = wrong[0]
+            raise UsageError(f"the text's character {at:,}, {printable(letter)}, is none of UTF-8") from None
         ends, counts, at = [], [], 0
         for span in spans:
             at += len(span.text)

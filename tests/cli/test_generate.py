@@ -87,6 +87,32 @@ def test_models_that_generate_no_text_are_refused(tmp_path: Path, poetc: Run, mo
     assert ended.code == 2 and "--prompt: holds no token" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--prompt", "a\udcffb"), "the text's character 2, \\udcff, is none of UTF-8"),
+        (("--prompt", "a\udcffb", "--chat"), "\\udcff, is none of UTF-8"),
+        (("--prompt", "abc", "--tokens", 62), "do not fit 65 tokens: shorten the prompt, or write fewer tokens"),
+        (("--prompt", "abc", "--seed", 3), "--seed does nothing without --top-p"),
+        (("--prompt", "abc", "--temperature", 3), "--temperature does nothing without --top-p"),
+        (("--prompt", "abc", "--chat-template", "x"), "--chat-template does nothing without --chat"),
+    ],
+)
+def test_a_wrong_call_is_named_in_one_line(poetc: Run, model: Path, words: tuple[object, ...], named: str) -> None:
+    ended = poetc("generate", model, *words)
+    assert ended.code in (2, 3) and named in ended.err and ended.err.count("\n") == 1, ended.err
+
+
+def test_a_model_of_numbers_is_told_from_one_of_tokens(tmp_path: Path, poetc: Run, model: Path) -> None:
+    """Symbolic lengths are none of its faults: the command has no option for them."""
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 4]) for n in "xy"]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", ends[:1], ends[1:])
+    numbers = tmp_path / "numbers.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), numbers)
+    ended = poetc("generate", numbers, "--prompt", "abc")
+    assert ended.code == 3 and "whose one input are tokens" in ended.err, ended.err
+
+
 def test_the_demonstration_with_a_tiny_model(tmp_path: Path) -> None:
     gguf_files.write(tmp_path / "tiny.gguf", kind="Q4_0")
     words = ("--model", tmp_path / "tiny.gguf", "--out", tmp_path / "out", "--length", 160, "--budget", "8MB")
