@@ -77,7 +77,8 @@ def read_trained(solved: Artifact, path: Path, note: Progress = silent) -> dict[
     if not is_trained(data):
         data = _from_store(solved, path, data, manifest, note)
     state_of_manifest = {} if manifest is None else manifest["state"]
-    if identity_in(data) == state_of_manifest.get("identity"):
+    identity = identity_in(data)
+    if identity is not None and identity == state_of_manifest.get("identity"):
         return read_listed_state(data, state_of_manifest, str(path))
     return read_state(data, training_program(solved), str(path))
 

@@ -38,6 +38,8 @@ def open_line(where: str) -> Descriptor | SignedLine:
 def _open_tcp(where: str, kind: str, rest: str) -> Descriptor | SignedLine:
     place, is_signed, key_file = rest.partition(",key=")
     host, port = address(place, where, kind)
+    if is_signed and not key_file:
+        raise UsageError(f"{where}: names no key; write {kind}:HOST:PORT,key=FILE")
     key = read_key(Path(key_file)) if is_signed else b""
     if kind == "tcp" and not is_signed and not is_here(host, port):
         raise UsageError(

@@ -26,8 +26,11 @@ _HEAD = struct.Struct("<H")
 
 
 def read_key(path: Path) -> bytes:
-    """A shared key: a file of 16 to 4,096 bytes. UsageError for one that is too short, OSErrors as `open` does."""
-    key = read_file(path, MOST_KEY_BYTES)
+    """A shared key: a file of 16 to 4,096 bytes. UsageError, which names it, for any other."""
+    try:
+        key = read_file(path, MOST_KEY_BYTES)
+    except OSError as error:
+        raise UsageError(f"the key {path}: {error.strerror or error}") from None
     if len(key) < LEAST_KEY_BYTES:
         raise UsageError(f"{path}: a key has at least {LEAST_KEY_BYTES} bytes, as of head -c 32 /dev/urandom > {path}")
     return key

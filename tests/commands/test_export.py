@@ -325,6 +325,10 @@ def test_what_does_not_fit_is_named_in_one_line(digits: Trained, tmp_path: Path)
     (tmp_path / "broken.bin").write_bytes(digits.trained_bin.read_bytes()[:-1] + b"?")
     with pytest.raises(UsageError, match=r"broken\.bin: damaged"):
         export(where, ExportRequest(out=out, force=True), state=tmp_path / "broken.bin")
+    for size in (0, 20):  # too short for a trailer, and no manifest is there to blame
+        (tmp_path / "short.bin").write_bytes(bytes(size))
+        with pytest.raises(UsageError, match=r"short\.bin: no trained state of this model, which takes [0-9]+ bytes$"):
+            export(where, ExportRequest(out=out, force=True), state=tmp_path / "short.bin")
     assert out.read_text() == "mine"
 
 
