@@ -8,7 +8,7 @@ from html import escape
 from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
 from poetc.reporting._facts import Category, Facts, Origin
 from poetc.reporting._solved import Solved
-from poetc.reporting._words import shorten
+from poetc.reporting._words import is_beyond, shorten
 from poetc.scheduling import allocation_banks
 from poetc.scheduling.problem import Problem
 
@@ -45,9 +45,10 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def memory_chart(solved: Solved, facts: Facts) -> str:
-    """RAM during each step, stacked by category, with the budget line."""
+    """RAM during each step, stacked by category, with the budget line unless it is far above."""
     budget, trace, steps = solved.problem.budget_bytes, solved.trace, len(facts.memory)
-    full = max(budget, trace.peak_bytes) * 1.12
+    beyond = is_beyond(budget, trace.peak_bytes)
+    full = (trace.peak_bytes if beyond else max(budget, trace.peak_bytes)) * 1.12
     columns = min(steps, _COLUMNS)
     # Steps that share a column are drawn at their fullest, so that no peak is lost.
     fullest = [
@@ -73,15 +74,16 @@ def memory_chart(solved: Solved, facts: Facts) -> str:
         description,
         "".join(layers)
         + _backward_line(facts, steps, columns)
-        + f'<line class="budget" x1="0" x2="{columns}" y1="{y}" y2="{y}"/>',
+        + ("" if beyond else f'<line class="budget" x1="0" x2="{columns}" y1="{y}" y2="{y}"/>'),
     )
     at = (trace.peak_step + 0.5) / steps
     side = "left" if at < 0.5 else "right"  # the budget's label keeps out of the way of the peak's
-    marks = _y_mark(f"budget-label {side}", budget / full, f"budget {format_bytes(budget)}") + _peak_mark(
+    label = f"budget {format_bytes(budget)}" + (", above the chart" if beyond else "")
+    marks = _y_mark(f"budget-label {side}", min(budget / full, 1), label) + _peak_mark(
         at, trace.peak_bytes / full, side, f"peak {format_bytes(trace.peak_bytes)}"
     )
     shown = [(CLASSES[c], c.value) for c in Category if c in used]
-    return _plot(svg, marks, full, steps, facts) + legend([*shown, ("line", "budget")])
+    return _plot(svg, marks, full, steps, facts) + legend(shown if beyond else [*shown, ("line", "budget")])
 
 
 def arena_map(solved: Solved, facts: Facts) -> str:

@@ -70,6 +70,11 @@ def ended(gap: float, asked_gap: float | None) -> str:
     return f"stopped at the gap of {percent(asked_gap)} that was asked for"
 
 
+def is_beyond(budget_bytes: int, peak_bytes: int) -> bool:
+    """Whether a chart leaves the budget out: on its scale nothing else could be seen."""
+    return budget_bytes > 4 * peak_bytes
+
+
 def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
     if not keep_all_bytes:
         return ""

@@ -170,16 +170,18 @@ def _curve(solved: Solved, facts: Facts) -> str:
     lines = min(20, len(memory))
     fixed = list(Category).index(Category.INPUT)
     budget = solved.problem.budget_bytes
-    full = max(budget, solved.trace.peak_bytes)
+    beyond = _words.is_beyond(budget, solved.trace.peak_bytes)
+    full = solved.trace.peak_bytes if beyond else max(budget, solved.trace.peak_bytes)
     rows = []
     for i in range(lines):
         chunk = memory[i * len(memory) // lines : (i + 1) * len(memory) // lines]
         fullest = max(chunk, key=sum)
         state, total = sum(fullest[:fixed]), sum(fullest)
         dark, light = state * _BAR // full, total * _BAR // full
-        bar = ("#" * dark + "=" * (light - dark)).ljust(budget * _BAR // full)
-        rows.append((f"{i * len(memory) // lines:>6}", f"{bar}|", format_bytes(total)))
-    heading = f"RAM over the steps (# weights, state, runtime; = the rest; | budget {format_bytes(budget)})\n"
+        bar = ("#" * dark + "=" * (light - dark)).ljust(min(budget, full) * _BAR // full)
+        rows.append((f"{i * len(memory) // lines:>6}", bar if beyond else f"{bar}|", format_bytes(total)))
+    mark = "" if beyond else f"; | budget {format_bytes(budget)}"
+    heading = f"RAM over the steps (# weights, state, runtime; = the rest{mark})\n"
     return heading + _table(rows, right=(2,))
 
 

@@ -18,7 +18,7 @@ from poetc.reporting.comparison import plot
 from poetc.reporting.training import section
 from poetc.scheduling import SolveOptions
 from tests.cli.conftest import MODEL, run
-from tests.reporting.test_reports import bundle
+from tests.reporting.test_reports import bundle, example
 from tests.solvers.chains import UNIT, chain
 
 WIDTHS = (390, 1280)
@@ -41,6 +41,8 @@ function measure(frame) {
   }
   for (const table of page.querySelectorAll(".epochs"))
     if (table.scrollWidth > table.clientWidth) found.push("cut: a table of " + table.scrollWidth + " px");
+  for (const card of page.querySelectorAll(".card"))
+    if (card.scrollWidth > card.clientWidth) found.push("leaves its card: " + card.textContent);
   for (const text of page.querySelectorAll("svg text"))
     if (text.getBoundingClientRect().height < 9) { found.push("too small to read: " + text.textContent); break; }
   for (const bar of page.querySelectorAll(".zoom")) {
@@ -100,6 +102,12 @@ def test_pages_fit_a_phone_and_a_desktop(pages: list[str], tmp_path: Path) -> No
 
 def test_the_report_of_a_bundle_fits_too(tmp_path: Path) -> None:
     result = measured([report(bundle()[0])], tmp_path)
+    assert [(r["width"], r["found"]) for r in result] == [(width, []) for width in WIDTHS]
+
+
+def test_a_long_name_stays_in_its_card(tmp_path: Path) -> None:
+    solved = example("a_name_of_forty_letters_without_a_space_")
+    result = measured([report(solved)], tmp_path)
     assert [(r["width"], r["found"]) for r in result] == [(width, []) for width in WIDTHS]
 
 

@@ -407,6 +407,16 @@ def test_a_budget_above_keep_all_is_no_percentage() -> None:
     assert of_keep_all(4, None) == ""
 
 
+def test_a_budget_far_above_the_peak_leaves_the_charts_legible() -> None:
+    """As that of a computer does, for a small model."""
+    near = example()
+    far = replace(near, problem=replace(near.problem, budget_bytes=1 << 33))
+    page, near_page = html(far), html(near)
+    assert 'class="budget"' in near_page and 'class="budget"' not in page
+    assert "budget 8.590 GB, above the chart" in page
+    assert max(map(len, re.findall("[#=]+", text(far).split("RAM over the steps")[1]))) == 40
+
+
 def test_what_is_written_to_the_store_is_one_phrase() -> None:
     summary = {"store_life_steps": 1000, "store_life_years": 2.0}
     assert written({}, 512, None) == "512 B a step"
