@@ -77,6 +77,10 @@ def _target(
     where: str, table: Mapping[str, Cells], names: Sequence[str], target: Slot, classes: tuple[str, ...], first_row: int
 ) -> tuple[Array, tuple[str, ...]]:
     """The target and, where its cells are words, the names of the classes in the order of their numbers."""
+    for name in names:  # an empty cell would be a class of its own, which moves the others
+        empty = next((row for row, cell in enumerate(table[name]) if isinstance(cell, str) and not cell.strip()), None)
+        if empty is not None:
+            raise UsageError(f"{where}: row {empty + first_row}, column {name!r} is empty")
     cells = table[names[0]]
     if target.is_class and (classes or _has_words(cells)):
         words = [str(cell) for cell in cells]

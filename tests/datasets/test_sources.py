@@ -245,6 +245,9 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.csv", "a,b,c,d\n", "holds no samples"),
         ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),
         ("d.csv", "a,b,c,d\n1,two,3,0\n", "row 2, column 'b': 'two' is not a number"),
+        ("d.csv", "a,b,c,d\n1,2,3,0\n1,2,3,\n", "row 3, column 'd' is empty"),
+        ("d.csv", "a,b,c,d\n1,2,3,cat\n1,2,3, \n", "row 3, column 'd' is empty"),
+        ("d.jsonl", '{"a":1,"b":2,"c":3,"d":"cat"}\n{"a":1,"b":2,"c":3,"d":""}\n', "row 2, column 'd' is empty"),
         ("d.csv", "1,2,3,4,0\n", "4 columns are left for input 'x', which takes 3"),
     ],
 )
