@@ -128,15 +128,20 @@ class Streaming(Reduction[Streams]):
     def _with_floors(self, problem: Problem, planner: Planner, other: PoetcError | None) -> PoetcError:
         """The error of a budget that is too small with streams and without."""
         least, bound = self.floor(problem, planner.inner)
+        without = planner.inner.lower_bound_bytes(problem)
+        is_frugal = other is not None or bound < without  # windows may take more than they save
         if other is None:
             try:
-                planner.inner.knowing(None).solve(least)
+                planner.inner.knowing(None).solve(least if is_frugal else problem)
             except (InfeasibleError, LimitError) as failed:
                 other = failed
-        without = planner.inner.lower_bound_bytes(problem)
         assert other is not None
         count = format_count(sum(1 for op in least.operators if op.is_streamed), "operator")
-        text = f"{other} (with {count} streamed; without streaming no schedule needs less than {without} bytes)"
+        text = (
+            f"{other} (with {count} streamed; without streaming no schedule needs less than {without} bytes)"
+            if is_frugal
+            else f"{other} (with {count} streamed no schedule needs less than {bound} bytes)"
+        )
         kind = InfeasibleError if isinstance(other, InfeasibleError) and bound > problem.budget_bytes else LimitError
         return kind(text, details=other.details)
 

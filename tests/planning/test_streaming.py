@@ -303,6 +303,29 @@ def test_floors(model: Path) -> None:
         planner.solve(replace(problem, budget_bytes=15_000))
 
 
+def test_windows_that_take_more_than_they_save_set_no_floor(tmp_path: Path) -> None:
+    """The error of a budget that is too small names what works without them."""
+    random = np.random.default_rng(0)
+    shapes = {"w1": (16, 4), "b1": (16,), "w2": (3, 16), "b2": (3,)}
+    held = [numpy_helper.from_array(random.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["a"], transB=1),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Gemm", ["b", "w2", "b2"], ["y"], transB=1),
+    ]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [8, 4]), ("y", [8, 3]))]
+    graph = helper.make_graph(nodes, "small", ends[:1], ends[1:], held)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "small.onnx")
+    problem, planner, streaming = planned(tmp_path / "small.onnx", budget=1 << 20)
+    resident = planner.lower_bound_bytes(problem)
+    _, least = streaming.floor(problem, planner.inner)
+    assert resident <= least
+    with pytest.raises((InfeasibleError, LimitError)) as failed:
+        planner.solve(replace(problem, budget_bytes=resident - 500))
+    assert f"with these options, needs less than {resident})" in str(failed.value)
+    assert f"streamed no schedule needs less than {least} bytes" in str(failed.value)
+
+
 def test_a_choice_is_found_again_in_its_problem(model: Path) -> None:
     problem, _, streaming = planned(model, "momentum")
     choices = [c for c in streaming.propose(problem, None) if c]
