@@ -95,7 +95,7 @@ class Choice:
     annotation: str = "str"
 
     def accept(self, value: Any) -> str:
-        if value not in self.names:
+        if str(value) not in self.names:
             raise ValueError(f"{shortened(value)!r}: choose from {', '.join(self.names)}{self.hint(str(value))}")
         return str(value)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from poetc.commands.generate import GenerateRequest, generate
 from poetc.datasets import Tokenizer, find_tokenizer
-from poetc.errors import UsageError
+from poetc.errors import PoetcError, UsageError
 from poetc.events import Progress
 
 TOKENS = 32
@@ -24,7 +24,7 @@ class Sample:
         if not prompt.strip():
             raise UsageError("--sample: holds no text")
         template = texts.get("chat_template")
-        self.prompt, self.template, self._progress = prompt, template, progress
+        self.prompt, self.template, self._progress, self._note = prompt, template, progress, note
         self.tokenizer = find_tokenizer(texts.get("tokenizer"), model)
         self.is_chat = Tokenizer(self.tokenizer, Path(template) if template else None).has_template
         self.before = self.of(model)
@@ -42,6 +42,11 @@ class Sample:
         )
         return str(generate(request, self._progress)["text"])
 
-    def to_json(self, after: str) -> dict[str, str]:
-        """For the answer of `--json`."""
+    def to_json(self, model: Path) -> dict[str, str]:
+        """For the answer of `--json`, with the text of the trained file. A fault there costs that text alone."""
+        after = ""
+        try:
+            after = self.of(model)
+        except PoetcError as error:
+            self._note(f"--sample: there is no text after the training: {error}")
         return {"prompt": self.prompt, "before": self.before, "after": after}

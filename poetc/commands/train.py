@@ -374,7 +374,7 @@ def _train(
         "peak_predicted_bytes": base_bytes + program.high_water_bytes,
         "peak_measured_bytes": base_bytes + outcome.peak_bytes,
         "budget_bytes": solved.problem.budget_bytes,
-        "sample": sample and sample.to_json(sample.of(request.out)),
+        "sample": sample and sample.to_json(request.out),
     }
     document["warnings"] = [*warnings, *advice.of_training(document)]
     write_text(request.directory / PAGE, page(Solved.from_artifact(solved), document))

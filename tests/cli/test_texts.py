@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from poetc.commands.sample_text import TOKENS
+from poetc.commands.sample_text import TOKENS, Sample
 from tests.cli.conftest import Ended
 from tests.support.language import END, write_decoder, write_tokenizer
 
@@ -77,6 +77,16 @@ def test_a_solved_model_without_the_ignored_class_says_so(tmp_path: Path, poetc:
         ended = poetc("train", solved, "--data", data, "--epochs", 1, "-o", tmp_path / "out.onnx", "--force")
         assert ended.code == code, ended.err
         assert (code == 0) or ("solve with --ignore-index -100" in ended.err)
+
+
+def test_a_text_that_cannot_be_made_costs_the_text_alone(tmp_path: Path, model: Path) -> None:
+    """Model, report and training.json of a training are written, whatever happens to its last text."""
+    notes: list[str] = []
+    sample = Sample("1+1=", model, {}, lambda text: None, notes.append)
+    assert sample.to_json(model) == {"prompt": "1+1=", "before": sample.before, "after": sample.before}
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    assert sample.to_json(tmp_path / "broken.onnx")["after"] == ""
+    assert notes[-1].startswith("--sample: there is no text after the training: ")
 
 
 def test_unpacked_documents_share_no_sample(tmp_path: Path, poetc: Run, model: Path) -> None:

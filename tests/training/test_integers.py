@@ -245,6 +245,12 @@ def test_options_that_integers_do_not_know(options: dict[str, str], message: str
         build(in_precision(plain_cnn(), given), given)
 
 
+def test_numbers_name_choices_too() -> None:
+    assert TrainingOptions(precision="niti", weight_bits=24).weight_bits == "24"  # type: ignore[call-arg, arg-type]
+    with pytest.raises(UsageError, match="--weight-bits '16': choose from 8, 24"):
+        TrainingOptions(precision="niti", weight_bits="16")
+
+
 def test_roundings_are_read() -> None:
     options = TrainingOptions(precision="niti", rounding="err=stochastic,update=nearest")
     assert options.roundings() == {"activation": "nearest", "error": "stochastic", "update": "nearest"}
