@@ -13,7 +13,7 @@ from poetc.program import ProgramError
 from poetc.runtime import runtime_directory
 
 # A kernel is `int NAME(const poetc_call *...)`; a macro may paste its arguments into NAME.
-_KERNEL = re.compile(r"\bint\s+(poetc_[\w#]+)\s*\(\s*const\s+poetc_call\s*\*")
+_KERNEL = re.compile(r"\bint\s+(poetc_[\w#]+)\s*\(\s*const\s+poetc_call\s*\*\s*\w*\s*\)")
 _MACRO = re.compile(r"^\s*#\s*define\s+(\w+)\(([^)]*)\)(.*)$", re.MULTILINE)
 _INVOCATION = re.compile(r"^(\w+)\(([^()]*)", re.MULTILINE)
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)

@@ -60,6 +60,13 @@ static inline void poetc_cache_drop(const void *data, size_t size_bytes)
     poetc_cache_each_line(POETC_DCCIMVAC, data, size_bytes);
 }
 
+static inline void poetc_cache_switch_on(uint32_t bit)
+{
+    volatile uint32_t *const control = &POETC_CACHE_REGISTER(POETC_CCR);
+
+    *control = *control | bit;
+}
+
 /* Once, after reset: empty caches, which hold anything, and turn them on. */
 static inline void poetc_cache_enable(void)
 {
@@ -68,7 +75,7 @@ static inline void poetc_cache_enable(void)
     if (levels & 1u) {
         POETC_CACHE_REGISTER(POETC_ICIALLU) = 0;
         POETC_CACHE_BARRIER();
-        POETC_CACHE_REGISTER(POETC_CCR) |= 1u << 17;
+        poetc_cache_switch_on(1u << 17);
     }
     if (levels & 2u) {
         uint32_t size, set, way;
@@ -80,7 +87,7 @@ static inline void poetc_cache_enable(void)
             for (way = 0; way <= (size >> 3 & 0x3ffu) && way < 4; way++) /* an M7 has four */
                 POETC_CACHE_REGISTER(POETC_DCISW) = way << 30 | set << 5;
         POETC_CACHE_BARRIER();
-        POETC_CACHE_REGISTER(POETC_CCR) |= 1u << 16;
+        poetc_cache_switch_on(1u << 16);
     }
     POETC_CACHE_BARRIER();
 }
