@@ -15,7 +15,7 @@ from poetc.files import scratch_directory
 from poetc.program import Program
 from poetc.runtime.session import Session, SessionError
 
-MOST_TWICE = 256 << 20  # bytes of an arena that may be there twice, from the first step of the faster code on
+MOST_TWICE = 32 << 20  # bytes of an arena that may be there twice, from the first step of the faster code on
 
 
 def trainer(

@@ -59,7 +59,7 @@ def convolutional_host(solve: Solve) -> Bits:
 def test_the_widest_vectors_of_this_machine_have_the_same_bits(
     solve: Solve, convolutional_host: Bits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the emitted Makefile does by default, against the narrowest and the level of the tests."""
+    """The default of the emitted Makefile, against the narrowest vectors and the level of the tests."""
     monkeypatch.delenv("POETC_TEST_LEVEL", raising=False)
     solved = solve("ds-cnn", 2, "qemu-mps2-an386", "60%")
     assert solved.on_host(3, TARGETS["host"].flags) == convolutional_host

@@ -95,7 +95,7 @@ def test_unpacked_documents_share_no_sample(tmp_path: Path, poetc: Run, model: P
     words = ("train", model, "--data", data, *OPTIONS, "--train", "last:1", "--json", "--force")
     packed, apart = (poetc(*words, *more, "-o", tmp_path / "o.onnx") for more in ((), ("--unpacked",)))
     assert packed.code == apart.code == 0, packed.err + apart.err
-    # 26 tokens, end tokens included; the first of what is joined is no target, so of each text for itself
+    # 26 tokens, end tokens included; the first token of a joined text is no target, nor that of each text for itself
     assert "in 3 samples of 12 tokens" in packed.err and " 25 of them targets" in packed.err
     assert "in 4 samples of 12 tokens" in apart.err and " 23 of them targets" in apart.err
 
