@@ -14,22 +14,25 @@ typedef struct
     uint32_t words[POETC_ALIGN / 4u];
 } unit;
 
-/* In the direction in which nothing is overwritten before it is read. Small C libraries' memmove goes byte by byte. The
- * bytes up to the next tensor belong to this one, and go with it. */
+/* In the direction in which nothing is overwritten before it is read. Small C libraries' memmove goes byte by byte. */
 int poetc_op_move(const poetc_call *call)
 {
     const uint8_t *from = poetc_in(call, 0);
     uint8_t *to = poetc_out(call, 1);
-    const uint32_t units = ((uint32_t)call->ints[0] + POETC_ALIGN - 1u) / POETC_ALIGN;
+    const uint32_t bytes = (uint32_t)call->ints[0], whole = bytes / POETC_ALIGN;
     const unit *source = (const unit *)(const void *)from;
     unit *target = (unit *)(void *)to;
     uint32_t i;
 
     if (to < from) {
-        for (i = 0; i < units; i++)
+        for (i = 0; i < whole; i++)
             target[i] = source[i];
+        for (i = whole * POETC_ALIGN; i < bytes; i++)
+            to[i] = from[i];
     } else {
-        for (i = units; i > 0; i--)
+        for (i = bytes; i > whole * POETC_ALIGN; i--)
+            to[i - 1u] = from[i - 1u];
+        for (i = whole; i > 0; i--)
             target[i - 1u] = source[i - 1u];
     }
     return POETC_OK;
