@@ -22,7 +22,7 @@ from poetc.scheduling import (
 from poetc.solvers import Work, solve
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
-from poetc.solvers.poetc.orders.annealing import Overflow, anneal, tidied
+from poetc.solvers.poetc.orders.annealing import Draws, Moves, Overflow, anneal, tidied
 from poetc.solvers.poetc.orders.best_order import best_order, cheapest_order
 from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
@@ -110,6 +110,46 @@ def test_the_overflow_is_what_keep_all_needs_above_the_capacity() -> None:
         assert Overflow(model, peak - 1).of(order) > 0.0, seed
 
 
+def test_moves_lead_to_the_overflow_of_their_order() -> None:
+    """Tensors that stay, that nothing reads or makes, and in-place pairs are among them; every other move is undone."""
+    for seed in range(40):
+        random = Random(seed)
+        problem = random_dag(random, random.randint(2, 12), paging=seed % 3 == 0)
+        # Any tensor may stay, and one of the start may have no reader.
+        tensors = [
+            dataclasses.replace(t, final="ram") if random.random() < 0.15 else t
+            for t in (*problem.tensors, TensorSpec(name="unread", size_bytes=64, initial="ram"))
+        ]
+        model = Model(dataclasses.replace(problem, tensors=tuple(tensors)))
+        overflow = Overflow(model, max(1, int(random.uniform(0.1, 0.9) * keep_all_peak_bytes(problem))))
+        moves, dependences = Moves(model, overflow), Dependences(model)
+        assert moves.value == overflow.of(np.arange(model.n_ops)), seed
+        for k in range(40):
+            v = random.randrange(model.n_ops)
+            low = max((moves.position[u] for u in dependences.before[v]), default=-1) + 1
+            high = min((moves.position[u] for u in dependences.after[v]), default=model.n_ops) - 1
+            places = [at for at in range(low, high + 1) if at != moves.position[v]]
+            if not places:
+                continue
+            order, value = list(moves.order), moves.value
+            undo = moves.move(v, random.choice(places))
+            assert moves.order != order
+            assert moves.value == overflow.of(np.array(moves.order, dtype=np.intp)), (seed, k)
+            if k % 2:
+                undo()
+                assert (moves.order, moves.value) == (order, value)
+
+
+def test_draws_are_those_of_numpy() -> None:
+    draws, numpy = Draws(7), np.random.Generator(np.random.PCG64(7))
+    random = Random(7)
+    for _ in range(3000):
+        bound = random.choice((1, 2, random.randint(3, 100), 2**32 - 1 - random.randrange(2**31)))
+        assert draws.below(bound) == numpy.integers(bound)
+        if random.random() < 0.5:
+            assert draws.fraction() == numpy.random()
+
+
 def test_what_makes_no_difference_to_keep_all_comes_early() -> None:
     """The gradient of a weight, whose operands are there anyway, is made as soon as they are."""
     earlier = 0
@@ -117,8 +157,7 @@ def test_what_makes_no_difference_to_keep_all_comes_early() -> None:
         problem = training_problem(Random(seed), 4)
         model = Model(problem)
         overflow = Overflow(model, int(0.6 * keep_all_peak_bytes(problem)))
-        random = np.random.Generator(np.random.PCG64(seed))
-        _, order = anneal(model, overflow.capacity, random, moves=200, heat=0.2)
+        _, order = anneal(model, overflow.capacity, Draws(seed), moves=200, heat=0.2)
         tidy = tidied(model, overflow, order)
         assert tidy == tidied(model, overflow, order)
         assert sorted(tidy) == list(range(model.n_ops))

@@ -16,7 +16,7 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
 from poetc.solvers.poetc.bounds.ladder import single_cut_positions
 from poetc.solvers.poetc.bounds.ram import tiny_tensors
-from poetc.solvers.poetc.orders.annealing import Overflow, anneal, tidied
+from poetc.solvers.poetc.orders.annealing import Draws, Overflow, anneal, tidied
 from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import Order, reordered
 from poetc.solvers.poetc.search.neighbourhoods import Windows
@@ -38,7 +38,7 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, low_traffic_
     overflow = Overflow(model, capacity)
     if overflow.of(np.arange(model.n_ops)) == 0.0:
         return None
-    random = np.random.Generator(np.random.PCG64(options.seed))
+    random = Draws(options.seed)
     annealing = Work(ORDERS.anneal_share * work.left_s, work.stop_at)
     move_s = ORDERS.move_s + ORDERS.move_operator_s * model.n_ops
     found: dict[Order, float] = {}
