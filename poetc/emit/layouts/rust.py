@@ -8,6 +8,7 @@ from pathlib import Path
 from poetc.emit._module import Module
 from poetc.emit.layouts._contents import Contents, include_folders, library_sources
 from poetc.emit.layouts._layout import Layout
+from poetc.emit.layouts._one_session import one_session
 from poetc.emit.layouts._readme import readme
 from poetc.emit.layouts._version import version
 from poetc.errors import UsageError
@@ -26,7 +27,7 @@ def place(contents: Contents) -> dict[str, bytes | Path]:
     if module.store_blocks:
         raise UsageError("--layout rust: this program pages, and the crate drives no store; solve with --no-paging")
     own: dict[str, bytes | Path] = {**contents.written, **contents.data_sources(), **contents.runtime}
-    own[BINDING] = "\n".join(_binding(module)).encode()
+    own[BINDING] = "\n".join(one_session(module, "Rust", "rust")).encode()
     files: dict[str, bytes | Path] = {f"csrc/{name}": content for name, content in own.items()}
     files["Cargo.toml"] = "\n".join(_manifest(contents)).encode()
     files["build.rs"] = "\n".join(_build(contents)).encode()
@@ -120,76 +121,6 @@ fn main() {
     println!("cargo:rustc-link-search=native={}", out.display());
     println!("cargo:rustc-link-lib=static=poetc_model");
 }
-"""
-
-
-def _binding(module: Module) -> Iterator[str]:
-    """One session and its arena, with functions that take no pointers to them."""
-    prefix = module.prefix
-    yield "/* One session for Rust, which sees neither its size nor the arena. Made by poetc. */"
-    yield f'#include "{module.stem}.h"'
-    yield '#include "poetc_session.h"'
-    yield "#include <string.h>"
-    yield ""
-    yield f"""static poetc_session session;
-
-typedef struct {{
-    uint8_t *bytes;
-    uint32_t size, used;
-}} buffer;
-
-static int put(void *context, const void *data, uint32_t size)
-{{
-    buffer *b = context;
-    if (size > b->size - b->used)
-        return POETC_EINVAL;
-    memcpy(b->bytes + b->used, data, size);
-    b->used += size;
-    return 0;
-}}
-
-static int get(void *context, uint32_t offset, void *data, uint32_t size)
-{{
-    buffer *b = context;
-    if (offset > b->size || size > b->size - offset)
-        return POETC_EINVAL;
-    memcpy(data, b->bytes + offset, size);
-    return 0;
-}}
-
-int32_t {prefix}_rust_init(void)
-{{
-    poetc_config config;
-    memset(&config, 0, sizeof config);
-    config.arena = {module.arena};
-    config.arena_bytes = {prefix.upper()}_ARENA_BYTES;
-    return poetc_session_init(&session, &{module.description}, &config);
-}}
-
-int32_t {prefix}_rust_step(const void *const *inputs, float *loss)
-{{
-    return poetc_session_step(&session, inputs, loss);
-}}
-
-int32_t {prefix}_rust_predict(const void *const *inputs) {{ return poetc_session_predict(&session, inputs); }}
-const void *{prefix}_rust_output(uint32_t index) {{ return poetc_session_output(&session, index); }}
-float {prefix}_rust_rate(void) {{ return poetc_session_learning_rate(&session); }}
-int32_t {prefix}_rust_set_rate(float rate) {{ return poetc_session_set_learning_rate(&session, rate); }}
-uint32_t {prefix}_rust_steps(void) {{ return session.runtime.run_count; }}
-
-int32_t {prefix}_rust_save(uint8_t *bytes, uint32_t size, uint32_t *used)
-{{
-    buffer b = {{bytes, size, 0}};
-    int err = poetc_session_save(&session, put, &b);
-    *used = b.used;
-    return err;
-}}
-
-int32_t {prefix}_rust_load(const uint8_t *bytes, uint32_t size)
-{{
-    buffer b = {{(uint8_t *)bytes, size, size}};
-    return poetc_session_load(&session, size, get, &b);
-}}
 """
 
 
