@@ -105,6 +105,8 @@ class Simulation:
             self.bias = self.bias + policy.noise
         if policy.plan is not None:
             self.bias = self.bias + policy.plan.favour
+        # The tensors that need not be kept before the cut.
+        self.lets_go = None if policy.plan is None else ~np.array(policy.plan.keep, dtype=bool)
         self.need_array = np.array(self.need, dtype=np.float64)
         self.cost_array = np.zeros(m)  # gamma * log cost, or of a lower bound on it
         self.known_at = [-1] * m  # the change at which cost_array was exact
@@ -125,31 +127,35 @@ class Simulation:
         return self.model.n_ops if self.model.ends_in_ram[t] else NEVER
 
     def _refresh_needs(self) -> None:
-        producer = self.model.producer
-        work = [(-producer[t], t) for t in self.need_dirty]
-        heapq.heapify(work)
         queued = self.need_dirty
+        if not queued:
+            return
+        producer, resident, stored, needs = self.model.producer, self.resident, self.stored, self.need
+        heappop = heapq.heappop
+        work = [(-producer[t], t) for t in queued]
+        heapq.heapify(work)
         while work:
-            _, t = heapq.heappop(work)
+            _, t = heappop(work)
             queued.discard(t)
             need = self._direct(t)
             heap = self.pending[t]
             while heap:
                 n, o = heap[0]
-                if self.resident[o] or self.stored[o]:
-                    heapq.heappop(heap)
-                elif self.need[o] != n:
-                    if self.need[o] >= NEVER:
-                        heapq.heappop(heap)
+                if resident[o] or stored[o]:
+                    heappop(heap)
+                elif needs[o] != n:
+                    if needs[o] >= NEVER:
+                        heappop(heap)
                     else:
-                        heapq.heapreplace(heap, (self.need[o], o))
+                        heapq.heapreplace(heap, (needs[o], o))
                 else:
-                    need = min(need, n)
+                    if n < need:
+                        need = n
                     break
-            if need != self.need[t]:
-                self.need[t] = need
+            if need != needs[t]:
+                needs[t] = need
                 self.need_array[t] = need
-                if not self.resident[t] and not self.stored[t] and producer[t] >= 0:
+                if not resident[t] and not stored[t] and producer[t] >= 0:
                     for u in self.model.inputs[producer[t]]:
                         if need < NEVER:
                             heapq.heappush(self.pending[u], (need, t))
@@ -268,12 +274,12 @@ class Simulation:
     def _cheapest(self, score: npt.NDArray[np.float64]) -> int:
         """The tensor of least score. `score` has lower bounds, which are made exact as far as that is needed."""
         while True:
-            t = int(np.argmin(score))
+            t = int(score.argmin())
             if self.known_at[t] == self.changes or self.need[t] >= NEVER or score[t] == INFINITE:
                 return t
             rest = score[t] - self.cost_array[t]
             score[t] = INFINITE
-            second = float(score.min())
+            second = float(score[score.argmin()])
             limit = INFINITE
             if second < INFINITE and self.policy.gamma > 0:
                 exponent = (second - rest) / self.policy.gamma
@@ -338,16 +344,16 @@ class Simulation:
         evicted: list[tuple[float, int]] = []
         while self.used + size > self.capacity:
             self._refresh()
-            distance = np.maximum(1.0, self.need_array - self.position)
-            score = self.cost_array + self.bias + self.block
+            score = self.cost_array + self.bias
+            score += self.block
             if policy.beta:
-                score -= policy.beta * np.log(distance)
-            dead = self.need_array >= NEVER
-            if policy.plan is not None and self.position < self.model.cut:
-                dead &= ~np.array(policy.plan.keep)
-            score = np.where(dead, score - 1e6, score)
-            # A dead tensor needs no way back, unless it still has to be written.
-            np.copyto(score, self.bias - 1e6, where=(self.need_array >= NEVER) & (self.block == 0.0) & np.isinf(score))
+                score -= policy.beta * np.log(np.maximum(1.0, self.need_array - self.position))
+            unread = self.need_array >= NEVER
+            if unread.any():
+                dead = unread if self.lets_go is None or self.position >= self.model.cut else unread & self.lets_go
+                score = np.where(dead, score - 1e6, score)
+                # A dead tensor needs no way back, unless it still has to be written.
+                np.copyto(score, self.bias - 1e6, where=unread & (self.block == 0.0) & np.isinf(score))
             t = self._cheapest(score)
             if score[t] == INFINITE:
                 for u in locked:
@@ -429,7 +435,8 @@ class Simulation:
         """Make room. Tensors that the closure under way needs later are given up only when no others are left."""
         if self.used + size <= self.capacity:
             return
-        soft = [t for t, g in enumerate(self.guard) if g and self.resident[t]]
+        resident = self.resident
+        soft = [t for t, g in enumerate(self.guard) if g and resident[t]]
         try:
             self._make_room(size, list(dict.fromkeys([*locked, *soft])), operator)
         except Stuck:
