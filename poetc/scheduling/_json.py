@@ -7,6 +7,7 @@ The same value gives the same bytes: keys sorted, no spaces, one operator, tenso
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
@@ -281,11 +282,17 @@ def _refuse_unknown(value: Any, kind: Any, path: str) -> None:
         for index, (element, element_kind) in enumerate(zip(value, _element_kinds(kind, len(value)), strict=True)):
             _refuse_unknown(element, element_kind, f"{path}[{index}]")
     elif isinstance(value, dict) and _has_fields(kind):
-        hints = typing.get_type_hints(kind)
+        hints = _hints_of(kind)
         for key, member in value.items():
             if key not in hints:
                 raise msgspec.ValidationError(f"Object contains unknown field `{key}` - at `{path}`")
             _refuse_unknown(member, hints[key], f"{path}.{key}")
+
+
+@functools.cache
+def _hints_of(kind: Any) -> dict[str, Any]:
+    """The kinds of a class's fields: a document has thousands of objects of a few classes."""
+    return typing.get_type_hints(kind)
 
 
 def _has_fields(kind: Any) -> bool:
