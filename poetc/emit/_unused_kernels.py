@@ -28,12 +28,15 @@ def without_unused(runtime: Mapping[str, Path], used: Collection[str]) -> dict[s
     for symbol, path in kernel_files().items():
         defined.setdefault(path, []).append(symbol)
     texts = {name: path.read_text() for name, path in runtime.items() if name.endswith((".c", ".h"))}
-    # Headers declare kernels, and a function in one may call another.
-    words = {n: set(_WORD.findall(_DECLARATION.sub("", t) if n.endswith(".h") else t)) for n, t in texts.items()}
+    # By kernel, the files that name it. Headers declare kernels, and a function in one may call another.
+    naming: dict[str, set[str]] = {symbol: set() for symbols in defined.values() for symbol in symbols}
+    for name, text in texts.items():
+        words = set(_WORD.findall(_DECLARATION.sub("", text) if name.endswith(".h") else text))
+        for symbol in words & naming.keys():
+            naming[symbol].add(name)
     files: dict[str, bytes | Path] = dict(runtime)
     for name, text in texts.items():
-        kept = set(used).union(*(found for other, found in words.items() if other != name))
-        unused = sorted(set(defined.get(runtime[name], ())) - kept)
+        unused = sorted(s for s in defined.get(runtime[name], ()) if s not in used and not naming[s] - {name})
         if unused:
             declared = ", ".join(f"{symbol}(const struct poetc_call *)" for symbol in unused)
             head = f"struct poetc_call;\n__attribute__((unused)) static int {declared};\n#line 1\n"

@@ -50,8 +50,17 @@ class DType(enum.StrEnum):
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        narrow = {"f16": np.uint16, "bf16": np.uint16}
-        return np.dtype({"f32": np.float32, "i32": np.int32, "u8": np.uint8, "i8": np.int8, **narrow}[self.value])
+        return _NUMPY[self]
+
+
+_NUMPY: dict[DType, np.dtype[np.generic]] = {
+    DType.F32: np.dtype(np.float32),
+    DType.I32: np.dtype(np.int32),
+    DType.U8: np.dtype(np.uint8),
+    DType.I8: np.dtype(np.int8),
+    DType.F16: np.dtype(np.uint16),
+    DType.BF16: np.dtype(np.uint16),
+}
 
 
 class Role(enum.StrEnum):
