@@ -80,17 +80,23 @@ def _composed(text: str) -> yaml.Node | None:
     return node
 
 
-def read(path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The mapping in a file, and the line of every key path. Raises UsageError with file and line.
-
-    `kind`: the noun for such a file, with its article.
-    """
+def read_text(path: Path, kind: str = "a device profile") -> str:
+    """The text of a file. Raises UsageError; `kind` is the noun for such a file, with its article."""
     try:
-        text = read_file(path, LARGEST_BYTES).decode()
+        return read_file(path, LARGEST_BYTES).decode()
     except OSError as error:
         raise UsageError(f"cannot read {_definite(kind)} {path}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not a text file") from None
+
+
+def read(path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The mapping in a file, and the line of every key path. Raises UsageError with file and line."""
+    return parse(read_text(path, kind), path, kind)
+
+
+def parse(text: str, path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The answer of `read` for this text of the file `path`."""
     try:
         node = _composed(text)
     except yaml.MarkedYAMLError as error:

@@ -7,6 +7,7 @@ that a number keeps the source of the file that states it.
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import types
 import typing
@@ -19,7 +20,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from poetc.devices._yaml import KeyPath, read
+from poetc.devices._yaml import KeyPath, parse, read_text
 from poetc.devices.modelled import is_modelled, with_modelled_loops
 from poetc.devices.profile import MAIN, DeviceProfile, Processor, Quantity, Source, SourceKind
 from poetc.errors import UsageError, printable
@@ -160,13 +161,10 @@ def _either(words: Iterable[str]) -> str:
 
 def _load(path: Path, heirs: tuple[Path, ...]) -> tuple[dict[str, Any], dict[KeyPath, str]]:
     """A file with all that it inherits, and where each key stands ("file:line")."""
-    raw, lines = read(path)
-    reader = _File(path, lines)
-    own = reader.read(raw)
-    origins = {at: f"{path}:{line}" for at, line in lines.items()}
+    raw, reader, own, origins = _alone(path, read_text(path))
     parent_name = raw.get("inherits")
     if parent_name is None:
-        return own, origins
+        return dict(own), origins
     if not isinstance(parent_name, str) or not parent_name:
         raise reader.error(("inherits",), "'inherits' names another profile")
     by_path = "/" in parent_name or parent_name.endswith((".yaml", ".yml"))
@@ -180,6 +178,14 @@ def _load(path: Path, heirs: tuple[Path, ...]) -> tuple[dict[str, Any], dict[Key
     parent.pop("title", None)
     parent.pop("description", None)
     return _merge(parent, own), parent_origins | origins
+
+
+@functools.lru_cache(maxsize=64)
+def _alone(path: Path, text: str) -> tuple[dict[str, Any], _File, dict[str, Any], dict[KeyPath, str]]:
+    """A file of this text without the one that it inherits. Nobody changes the answer, which many profiles share."""
+    raw, lines = parse(text, path)
+    reader = _File(path, lines)
+    return raw, reader, reader.read(raw), {at: f"{path}:{line}" for at, line in lines.items()}
 
 
 def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
@@ -206,8 +212,10 @@ def _unwrap(hint: Any) -> Any:
     return hint
 
 
-def _fields(cls: type[msgspec.Struct]) -> dict[str, Any]:
-    return {f.name: _unwrap(f.type) for f in msgspec.structs.fields(cls)}
+@functools.cache
+def _fields(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, bool]]:
+    """By name, the type of a field and whether it must be given."""
+    return {f.name: (_unwrap(f.type), f.required) for f in msgspec.structs.fields(cls)}
 
 
 def _is_section(hint: Any) -> bool:
@@ -283,7 +291,7 @@ class _File:
     ) -> dict[str, Any]:
         if not isinstance(raw, dict):
             raise self.error(at, f"{'.'.join(at)!r} is a section of keys, not {_shown(raw)}")
-        hints = {name: hint for name, hint in _fields(cls).items() if name not in hidden}
+        hints = {name: hint for name, (hint, _) in _fields(cls).items() if name not in hidden}
         self._known_keys(raw, (*hints, "source", *extra), at)
         source = self._source_of(raw, at, source)
         return {
@@ -370,23 +378,22 @@ def _lower(error: Exception) -> str:
 
 def _require(raw: Mapping[str, Any], cls: type[msgspec.Struct], at: KeyPath, origins: Mapping[KeyPath, str]) -> None:
     """Every field without a default is there, in this section and below."""
-    for item in msgspec.structs.fields(cls):
-        hint = _unwrap(item.type)
-        if raw.get(item.name) is None:  # nothing there, or an inherited section that is taken away
-            if item.required:
+    for name, (hint, required) in _fields(cls).items():
+        value = raw.get(name)
+        if value is None:  # nothing there, or an inherited section that is taken away
+            if required:
                 where = f"section {'.'.join(at)!r}" if at else "the profile"
-                raise UsageError(f"{_where(at, origins)}: {where} lacks {item.name!r}")
+                raise UsageError(f"{_where(at, origins)}: {where} lacks {name!r}")
             continue
-        value = raw[item.name]
         if hint is Quantity:
             continue
         if _is_section(hint):
-            _require(value, hint, (*at, item.name), origins)
+            _require(value, hint, (*at, name), origins)
         elif (
             typing.get_origin(hint) is dict and _is_section(inner := typing.get_args(hint)[1]) and inner is not Quantity
         ):
             for key, section in value.items():
-                _require(section, inner, (*at, item.name, key), origins)
+                _require(section, inner, (*at, name, key), origins)
 
 
 def _where(at: KeyPath, origins: Mapping[KeyPath, str]) -> str:
