@@ -12,17 +12,21 @@ from __future__ import annotations
 
 import argparse
 import copy
-import itertools
+import functools
+import gc
 import json
 import logging
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable  # noqa: UP035
 
 import numpy as np
 import torch
+import torch._ops
+from torch._export import utils as _utils
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 SECONDS_EACH = 90
@@ -70,17 +74,37 @@ def first_float(result: Any) -> torch.Tensor:
 
 
 class FirstOutput(torch.nn.Module):
-    """A module of PyTorch, with the first float output alone; arguments but the first are buffers."""
+    """A module of PyTorch with a scaled input, its first float output alone; arguments but the first are buffers."""
 
     def __init__(self, module: torch.nn.Module, leaves: list[Any], structure: Any) -> None:
         super().__init__()
         self.module, self.structure, self.leaves = module, structure, leaves
         self.first = next(k for k, leaf in enumerate(leaves) if is_float(leaf))
+        shape = leaves[self.first].shape
+        self.scale = torch.nn.Parameter(1 + 0.1 * (torch.rand(shape, generator=torch.Generator().manual_seed(5)) - 0.5))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        leaves = [x if k == self.first else leaf for k, leaf in enumerate(self.leaves)]
+        leaves = [x * self.scale if k == self.first else leaf for k, leaf in enumerate(self.leaves)]
         args, kwargs = tree_unflatten([v.to(x.dtype) if is_float(v) else v for v in leaves], self.structure)
         return first_float(self.module(*args, **kwargs))
+
+
+def signature(leaves: list[Any]) -> str:
+    """Shapes and arguments: samples with the same ones differ in their numbers alone."""
+    return str([(tuple(v.shape), v.dtype) if isinstance(v, torch.Tensor) else v for v in leaves])
+
+
+def chosen(drawn: Iterable[list[Any]], k: int, samples: int) -> int:
+    """Which of the drawn samples is number `k` of `samples`: of different signatures, from the first to the last."""
+    firsts: dict[str, int] = {}
+    for position, leaves in enumerate(drawn):
+        fits = any(map(is_float, leaves))
+        if fits and sum(v.numel() for v in leaves if isinstance(v, torch.Tensor)) <= LARGEST:
+            firsts.setdefault(signature(leaves), position)
+    positions = list(firsts.values())
+    if k >= len(positions):
+        raise LookupError("no further sample")
+    return positions[round(k * (len(positions) - 1) / max(samples - 1, 1))]
 
 
 def operators(samples: int, only: str) -> Iterator[tuple[str, Any]]:
@@ -96,16 +120,13 @@ def operators(samples: int, only: str) -> Iterator[tuple[str, Any]]:
                 yield f"{name}-{'all' if every else 'input'}-{k}", (op, k, every)
 
 
-def sampled(op: Any, k: int, *, every: bool) -> tuple[torch.nn.Module, torch.Tensor]:
+def sampled(op: Any, k: int, samples: int, *, every: bool) -> tuple[torch.nn.Module, torch.Tensor]:
     torch.manual_seed(7)
-    drawn = op.sample_inputs("cpu", torch.float32, requires_grad=False)
-    fitting = (s for s in drawn if any(map(is_float, tree_flatten((s.input, s.args, s.kwargs))[0])))
-    sample = next(itertools.islice(fitting, 3 * k, None), None)
-    if sample is None:
-        raise LookupError("no further sample")
-    leaves, structure = tree_flatten(((sample.input, *sample.args), sample.kwargs))
-    if sum(v.numel() for v in leaves if isinstance(v, torch.Tensor)) > LARGEST:
-        raise LookupError("a large sample")
+    drawn = [
+        tree_flatten(((sample.input, *sample.args), sample.kwargs))
+        for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False)
+    ]
+    leaves, structure = drawn[chosen((leaves for leaves, _ in drawn), k, samples)]
     if every and sum(map(is_float, leaves)) < 2:
         raise LookupError("one operand")
     module = Scaled(op.op, leaves, structure, every=every)
@@ -123,18 +144,21 @@ def modules(samples: int, only: str) -> Iterator[tuple[str, Any]]:
                     yield name, (info, k, training)
 
 
-def module_of(info: Any, k: int, *, training: bool) -> tuple[torch.nn.Module, torch.Tensor]:
+def module_of(info: Any, k: int, samples: int, *, training: bool) -> tuple[torch.nn.Module, torch.Tensor]:
     torch.manual_seed(7)
-    drawn = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=training)
-    given = next(itertools.islice(iter(drawn), 2 * k, None), None)
-    if given is None:
-        raise LookupError("no further sample")
-    build, call = given.constructor_input, given.forward_input
+    drawn = [
+        (given.constructor_input, *tree_flatten((given.forward_input.args, given.forward_input.kwargs)))
+        for given in info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=False, training=training
+        )
+    ]
+    kinds = ([*leaves, str(build.args), str(build.kwargs)] for build, leaves, _ in drawn)
+    build, leaves, structure = drawn[chosen(kinds, k, samples)]
     module = info.module_cls(*build.args, **build.kwargs)
-    if not any(p.numel() for p in module.parameters()):
-        raise LookupError("no parameters")
-    leaves, structure = tree_flatten((call.args, call.kwargs))
-    return FirstOutput(module, leaves, structure).train(training), next(v for v in leaves if is_float(v)).detach()
+    x = next(v for v in leaves if is_float(v)).detach()
+    if any(isinstance(p, torch.nn.UninitializedParameter) for p in module.parameters()):
+        module(x)
+    return FirstOutput(module, leaves, structure).train(training), x
 
 
 def reference(module: torch.nn.Module, x: torch.Tensor) -> dict[str, np.ndarray]:
@@ -180,7 +204,7 @@ def too_long(*_: object) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--samples", type=int, default=1)
+    parser.add_argument("--samples", type=int, default=2, help="of an entry, from its first to its last")
     parser.add_argument("--part", choices=("operators", "modules"), help="one of the two lists")
     parser.add_argument("--only", default="", help="names with this in them")
     options = parser.parse_args()
@@ -188,6 +212,11 @@ def main() -> None:
     logging.disable(logging.CRITICAL)
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, too_long)
+    # The exporter reads its tables of operators anew for each file, which takes most of the time.
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))
+    _utils._materialize_cpp_cia_ops = functools.cache(_utils._materialize_cpp_cia_ops)
+    torch._ops.Callable = Callable  # the one of typing keeps what collections.abc makes anew 10,000 times an export
+    gc.freeze()
     options.folder.mkdir(parents=True, exist_ok=True)
     record = options.folder / "exported.jsonl"
     done = {json.loads(line)["case"] for line in record.read_text().splitlines()} if record.exists() else set()
@@ -203,7 +232,7 @@ def main() -> None:
         signal.alarm(SECONDS_EACH)
         try:
             word = "every" if make is sampled else "training"
-            end = export(name, make(info, k, **{word: how}), options.folder)
+            end = export(name, make(info, k, options.samples, **{word: how}), options.folder)
         except LookupError as error:
             end = {"end": "no sample", "why": str(error)}
         except Exception as error:

@@ -22,6 +22,7 @@ from poetc.commands.programs import (
     switches_of,
     values_of,
 )
+from poetc.commands.weights import require_floats
 from poetc.emit import (
     GOALS,
     LAYOUTS,
@@ -82,6 +83,8 @@ def emit(
     rates = None if schedule is None else rates_of(schedule)
     solved = [artifact.read(path) for path in paths]
     form = replace(form, sections=Sections.parse(sections, [b.name for b in solved[0].problem.banks]))
+    for one in solved if fleet else ():
+        require_floats(one, "--fleet")
     notes = [note for one in solved for note in one.notes]  # such as absent weights
     device = _core(solved[0])
     numerics = _numerics(solved, paths, target, board, numerics)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -115,6 +115,11 @@ class TrainRequest:
     def __post_init__(self) -> None:
         if self.validation is not None and self.validation_split is not None:
             raise UsageError("--validation and --validation-split exclude each other")
+        if self.metrics is not None and not self.resume and self.validation is None and self.validation_split is None:
+            raise UsageError(
+                f"--metrics {self.metrics}: is of a validation, and there is none; give --validation or"
+                " --validation-split"
+            )
         for option, number, low, high in (
             ("--validation-split", self.validation_split, 0.0, 1.0),
             ("--ema", self.ema, 0.0, 1.0),
@@ -565,6 +570,15 @@ def _settings(request: TrainRequest) -> Settings:
     return Settings(values=request.texts, model=source)
 
 
+def _require_used(request: TrainRequest, parts: Sequence[Samples]) -> None:
+    """UsageError for an option of texts that does nothing for any part of the data."""
+    for part in parts[:1] if not request.resume else ():
+        for name, why in part.idle.items():
+            has_sample = name == "chat_template" and request.sample is not None  # whose prompt is of a chat
+            if not has_sample and all(name in other.idle for other in parts):
+                raise UsageError(f"--{name.replace('_', '-')} does nothing: {part.where} {why}; leave it out")
+
+
 def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -> Data:
     """Data as it was asked for, all of its values looked at. Raises UsageError."""
     if not slots or not any(not s.is_target for s in slots):
@@ -582,6 +596,7 @@ def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) ->
     for part in (training, validation):
         if isinstance(part, Samples):
             check_values(part, slots, any_range=request.any_range or request.normalize is not None)
+    _require_used(request, [part for part in (training, validation) if isinstance(part, Samples)])
     if request.validation_split is not None:
         if isinstance(training, BatchFunction):
             raise UsageError("--validation-split: a function yields batches, not samples to split; give --validation")

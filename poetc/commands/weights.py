@@ -18,7 +18,7 @@ from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
 from poetc.errors import UsageError
 from poetc.files import open_file
-from poetc.graph import Array, Graph, Role, TrainingGraph, materialize
+from poetc.graph import Array, DType, Graph, Role, TrainingGraph, materialize
 from poetc.training import STORED, codes_of, exponents_of
 
 NUMBERS = ":numbers"  # after the name of an integer weight: the floats that it stands for, as its layer has them
@@ -42,6 +42,17 @@ def file_name(graph: Graph, name: str) -> str:
 def trained_names(solved: Artifact) -> set[str]:
     """The weights that training changes."""
     return {n for n in graph_of(solved).updates if n in model_of(solved).tensors}
+
+
+def require_floats(solved: Artifact, where: str) -> None:
+    """UsageError, which names `where`, where a training on a board of a fleet would change integers."""
+    tensors = model_of(solved).tensors
+    name = next((n for n in sorted(trained_names(solved)) if graph_of(solved).tensors[n].dtype is not DType.F32), None)
+    if name is not None and tensors[name].role in _WEIGHTS:
+        raise UsageError(
+            f"{where}: a board in a fleet trains floats, and {file_name(model_of(solved), name)} is of integers here;"
+            " solve with --precision f32"
+        )
 
 
 def weights(graph: Graph, values: Mapping[str, Array] | None = None) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,7 +36,8 @@ class Samples:
 
     `columns` are by slot, each [samples, *sample_shape]; `called` names the arrays as the source does. `rows` are the
     samples that belong to this part of the source; None: all. `classes` names the target's classes, if they have names.
-    `tokens`: the number of each sample's tokens without padding, of a source of texts.
+    `tokens`: the number of each sample's tokens without padding, of a source of texts. `idle`: options of the source's
+    kind that were given and do nothing for it, by name, and why.
     """
 
     where: str
@@ -45,6 +46,7 @@ class Samples:
     classes: tuple[str, ...] = ()
     rows: Array | None = None
     tokens: Array | None = None
+    idle: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.rows is None else len(self.rows)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+from pathlib import Path
+from typing import TypeAlias
 
 from poetc.datasets._columns import Samples
 from poetc.datasets._kinds import Request, declare
@@ -12,6 +15,7 @@ from poetc.errors import UsageError
 from poetc.files import read_file
 
 LARGEST_BYTES = 1 << 32
+Dialect: TypeAlias = csv.Dialect | type[csv.Dialect]
 
 
 def read_csv(request: Request) -> Samples:
@@ -25,10 +29,7 @@ def read_csv(request: Request) -> Samples:
         dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
     except csv.Error:
         dialect = csv.excel
-    try:
-        rows = [row for row in csv.reader(io.StringIO(text), dialect) if row]
-    except csv.Error as error:
-        raise UsageError(f"{path}: not a CSV table ({error})") from error
+    rows = _rows(path, text, dialect)
     if not rows:
         raise UsageError(f"{path}: holds no samples")
     has_names = not any(_is_number(cell) for cell in rows[0])
@@ -43,6 +44,28 @@ def read_csv(request: Request) -> Samples:
     if len(columns) != len(names):
         raise UsageError(f"{path}: two columns have the same name")
     return from_table(str(path), columns, request.slots, request.selection, request.classes, first_row=first + 1)
+
+
+def _rows(path: Path, text: str, dialect: Dialect) -> list[list[str]]:
+    """The rows that have cells. UsageError for a quote without its end, which takes all that follows for one cell."""
+    rows, last, following = [], 1, 1  # lines in which a row begins
+    reader = csv.reader(io.StringIO(text), dialect)
+    try:
+        for row in reader:
+            if row:
+                rows.append(row)
+                last = following
+            following = reader.line_num + 1
+    except csv.Error as error:
+        why = f"{error}: is a quote opened there, and never closed?"
+        raise UsageError(f"{path}: line {following}: {why}") from None
+    try:
+        for _ in csv.reader(itertools.islice(io.StringIO(text), last - 1, None), dialect, strict=True):
+            pass
+    except csv.Error as error:
+        if "end of data" in str(error):
+            raise UsageError(f"{path}: line {last}: a quote is opened there, and never closed") from None
+    return rows
 
 
 def _is_number(cell: str) -> bool:

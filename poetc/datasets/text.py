@@ -63,7 +63,11 @@ def read_text(request: Request) -> Samples:
             columns[slot.name] = _beside(slot, counts, length).reshape(-1, *slot.sample_shape)
     request.note(_remark(request.path, reader, counts, targets))
     return Samples(
-        where=str(request.path), columns=columns, called={n: f"the {n} of its texts" for n in columns}, tokens=counts
+        where=str(request.path),
+        columns=columns,
+        called={n: f"the {n} of its texts" for n in columns},
+        tokens=counts,
+        idle={name: why for name, why in reader.idle().items() if values.get(name)},
     )
 
 
@@ -133,6 +137,7 @@ class _Reader:
     rows: list[tuple[Array, Array]] = field(default_factory=list)
     texts: int = 0
     cut: int = 0
+    chats: int = 0
     _joined: list[Array] = field(default_factory=list)
 
     def read(self, path: Path) -> None:
@@ -158,9 +163,19 @@ class _Reader:
             counts[number] = len(taken)
         return ids, targets, counts
 
+    def idle(self) -> dict[str, str]:
+        """The options that do nothing for the texts that were read, and why."""
+        documents = len(self._joined)
+        return {
+            **({} if self.chats else {"chat_template": "holds no chat"}),
+            **({"truncate": "holds documents alone, which are cut into windows"} if documents == self.texts else {}),
+            **({} if documents else {"unpacked": "holds no documents, which alone are packed"}),
+        }
+
     def _object(self, where: str, row: dict[str, Any]) -> None:
         mask = self.mask_prompt
         if "messages" in row:
+            self.chats += 1
             messages = _messages(where, row["messages"])
             spans = self.tokenizer.chat(messages, mask_prompt=mask, where=where)
             self._sample(where, self.tokenizer.encode(spans, special=False))

@@ -12,6 +12,7 @@ import numpy as np
 
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
+from poetc.commands.weights import require_floats
 from poetc.datasets import batch_size
 from poetc.errors import UsageError
 from poetc.fleet.frames import MOST_BYTES, PROTOCOL, Channel, Request
@@ -35,8 +36,7 @@ class Board:
 
     def __init__(self, solved: Artifact, emitted: Path, line: str, *, channel: Channel | None = None) -> None:
         self.model = FleetModel.of(solved)
-        if any(w.exponent is not None for w in self.model.weights):
-            raise UsageError(f"{solved.problem.name}: a board in a fleet trains floats; solve it with --precision f32")
+        require_floats(solved, solved.problem.name)
         try:
             manifest = read_manifest(emitted / "poetc-emit.json")
         except SessionError as error:
@@ -75,6 +75,7 @@ class Board:
         """
         if not 1 <= epochs < 1 << 32:
             raise UsageError(f"local-epochs {epochs}: must be at least 1")
+        self.model.require_whole(state)
         self.channel.ask(Request.RESET)
         for weight in self.model.weights:
             self._write(self._places[weight.tensor], np.ascontiguousarray(state[weight.tensor], "<f4").tobytes())

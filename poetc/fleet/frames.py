@@ -7,8 +7,9 @@ import struct
 import time
 import zlib
 
-from poetc.errors import CheckFailed
+from poetc.errors import CheckFailed, UsageError
 from poetc.fleet.lines import Line
+from poetc.fleet.signed import GREETING
 
 PROTOCOL = 1
 HEAD, CRC_BYTES = struct.Struct("<2sBBHH"), 4
@@ -96,6 +97,8 @@ class Channel:
                 is_over = not data
                 self._received += data
                 self.received_bytes += len(data)
+                if self._received.startswith(GREETING):
+                    raise UsageError(f"{self._where}: a relay that wants a key is there; write {self._where},key=FILE")
                 continue
             answered, sequence, payload = found
             if answered == FAILED and len(payload) == 8:

@@ -121,6 +121,7 @@ class Participant:
         self.session.close()
 
     def _begin(self, state: Mapping[str, Array]) -> None:
+        self.model.require_whole(state)
         own = {name: array for w in self.model.weights for name, array in w.for_session(state[w.tensor]).items()}
         self.session.load_state_dict({**self._start, **own})
 

@@ -93,6 +93,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         key = read_key(given.key)
         with listen(given.listen) as server:
+            open_line(given.line).close()  # a wrong one is told now, and not to the first gateway
             serve(server, given.line, key)
     except (PoetcError, OSError) as error:
         _say(error)

@@ -21,7 +21,7 @@ NONCE_BYTES, SIGNATURE_BYTES = 32, 16
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 16, 4096
 MOST_RECORD_BYTES = 8192
 HANDSHAKE_S = 10.0
-_GREETING = b"poetc line 1\n"
+GREETING = b"poetc line 1\n"
 _HEAD = struct.Struct("<H")
 
 
@@ -57,11 +57,11 @@ class SignedLine:
     def _greet(self, key: bytes, accepts: bool) -> None:
         end = time.monotonic() + HANDSHAKE_S
         own = secrets.token_bytes(NONCE_BYTES)
-        self._line.write(_GREETING + own, HANDSHAKE_S)
-        greeting = self._exactly(len(_GREETING) + NONCE_BYTES, end)
-        if not greeting.startswith(_GREETING):
+        self._line.write(GREETING + own, HANDSHAKE_S)
+        greeting = self._exactly(len(GREETING) + NONCE_BYTES, end)
+        if not greeting.startswith(GREETING):
             raise UsageError(f"{self._where}: the other end signs nothing; give it the key, or leave key= out")
-        theirs = greeting[len(_GREETING) :]
+        theirs = greeting[len(GREETING) :]
         nonces = theirs + own if accepts else own + theirs  # the caller's first
         directions = [hmac.digest(key, label + nonces, "sha256") for label in (b"from caller", b"to caller")]
         self._out, self._in = reversed(directions) if accepts else directions

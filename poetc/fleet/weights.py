@@ -139,6 +139,16 @@ class FleetModel:
             )
         return self.state({w.name: array for w, array in zip(self.weights, received, strict=True)})
 
+    def require_whole(self, state: Mapping[str, Array]) -> None:
+        """UsageError where a state by the names of the graph lacks a weight that travels, or has another shape."""
+        missing = [w.name for w in self.weights if w.tensor not in state]
+        if missing:
+            raise UsageError(f"the state lacks {some(missing)}: give every weight that the fleet trains")
+        wrong = next((w for w in self.weights if np.shape(state[w.tensor]) != w.shape), None)
+        if wrong is not None:
+            found = list(np.shape(state[wrong.tensor]))
+            raise UsageError(f"the state gives {wrong.name} in shape {found}; the client trains {list(wrong.shape)}")
+
     def require(self, fingerprint: str | None) -> None:
         """UsageError where the server has another model; None: it sent no fingerprint."""
         if fingerprint is not None and fingerprint != self.fingerprint:

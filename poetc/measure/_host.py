@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import mmap
 import os
 import shutil
 import subprocess
@@ -24,6 +25,8 @@ from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.measure._object_cache import kept_objects
 from poetc.program import (
+    PIECE,
+    Copies,
     Operand,
     Page,
     Program,
@@ -33,14 +36,28 @@ from poetc.program import (
     fit_input,
     initial_pages,
     pack_state,
+    regions,
 )
 from poetc.runtime.library import SOURCE, Config, Library, Processors, Runtime, aligned, callbacks, touched_bytes
 
 LIBRARY = "libmodel.so"
+LARGE_BYTES = 1 << 25  # of state: from here on the image is read part by part
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3
 _TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
+
+
+def give_back(begin: int, end: int) -> int:
+    """Let go the whole pages of a mapped file in this range of addresses, which is read no more; where the rest begins.
+
+    They are read from the file again if somebody asks for them.
+    """
+    first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+    if last > first and hasattr(mmap, "MADV_DONTNEED"):
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
+    return max(begin, last)
+
 
 # page_out or page_in of a store: (first block, block count, address) -> 0 or a negative code
 Transfer = Callable[[int, int, int], int]
@@ -161,7 +178,7 @@ class HostModel:
         self.program = programs[0]
         self._programs = tuple(programs)
         self.run_ns = 0  # processor time of the last run in the calling thread
-        self.probes: MutableMapping[str, Array] = {}  # whole gradients of the last run, by parameter
+        self.probes: MutableMapping[str, Array] = Copies()  # whole gradients of the last run, by parameter
         self._library = Library(library)
         self._dll = self._library.dll
         self._values = values
@@ -195,6 +212,7 @@ class HostModel:
             self._open_store()
         self._use(self._programs[0])
         state = self._address("state") if self.program.state_bytes else None
+        is_large = self.program.state_bytes > LARGE_BYTES
         program = self._address(self.program.name)
         self._check(
             "poetc_init",
@@ -202,11 +220,28 @@ class HostModel:
                 ctypes.byref(self._runtime),
                 ctypes.c_void_p(program),
                 ctypes.byref(self._config),
-                ctypes.c_void_p(state),
+                ctypes.c_void_p(None if is_large else state),
             ),
         )
+        if state and is_large:
+            self._set_state(state)
         for page, data in initial_pages(self.program, self._values).items():
             self._check("poetc_load_page", self._dll.poetc_load_page(ctypes.byref(self._runtime), page, data))
+
+    def _set_state(self, image: int) -> None:
+        """As poetc_init does it, part by part: no page of the library's image stays in memory beside the arena."""
+        for region in regions(self.program):
+            if region.page is None:
+                self.arena[region.arena_offset_bytes :][: region.size_bytes] = 0
+        at, kept = image, image
+        while (head := PIECE.unpack(ctypes.string_at(at, PIECE.size)))[1]:
+            place, size = head
+            at += PIECE.size
+            for start in range(0, size, LARGE_BYTES):
+                part = min(LARGE_BYTES, size - start)
+                ctypes.memmove(self._config.arena + place + start, at + start, part)
+                kept = give_back(kept, at + start + part)
+            at += size
 
     def select(self, program: Program) -> None:
         """Go on with another of the programs (from training to inference and back); the state stays."""
@@ -311,7 +346,7 @@ class HostModel:
 
     def _observe(self, _context: int, _runtime: int, index: int) -> int:
         for parameter, operand in self._probes_at.get(index, ()):
-            self.probes[parameter] = self._view(operand).copy()
+            self.probes[parameter] = self._view(operand)
         return 0
 
     def gradients_crc(self) -> int:
@@ -327,10 +362,14 @@ class HostModel:
 
     def state(self, name: str) -> Array:
         """A copy of a state tensor, in RAM or in the store's file. KeyError if there is none."""
+        return self.held_state(name).copy()
+
+    def held_state(self, name: str) -> Array:
+        """The same in its place, if it is in RAM: it changes with the next run."""
         for page in self.program.pages:
             if page.image and page.tensor == name:
                 return self._page(page)
-        return self._view(find_binding(self.program.state, name).operand).copy()
+        return self._view(find_binding(self.program.state, name).operand)
 
     def _page(self, page: Page) -> Array:
         """A copy of a page of state in the store's file."""
@@ -339,7 +378,7 @@ class HostModel:
         with self.store_path.open("rb") as file:
             file.seek((page.first_block + slot * page.block_count) * self.program.block_bytes)
             data = file.read(page.size_bytes)
-        return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape).copy()
+        return np.frombuffer(data, page.type.dtype.numpy).reshape(page.type.shape)
 
     def set_state(self, name: str, array: Array) -> None:
         """Overwrite a state tensor in RAM, such as the learning rate. KeyError if there is none."""

@@ -59,3 +59,13 @@ def largest_difference(a: Array, b: Array) -> float:
         rows = slice(start, start + _PART)
         found.append(float(np.max(np.abs(np.asarray(one[rows], np.float64) - np.asarray(other[rows], np.float64)))))
     return float(np.max(found))
+
+
+def quotient_of_difference(a: Array, b: Array, divisor: float) -> Array:
+    """(a - b) / divisor in 64 bits, rounded to 32."""
+    one, other = np.asarray(a).reshape(-1), np.asarray(b).reshape(-1)
+    found = np.empty(one.size, np.float32)
+    for start in range(0, one.size, _PART):
+        rows = slice(start, start + _PART)
+        found[rows] = (np.asarray(one[rows], np.float64) - other[rows]) / divisor
+    return found.reshape(np.shape(a))

@@ -16,7 +16,7 @@ from poetc.errors import UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, DType, Role, Value
 from poetc.measure._host import HostModel, compile_library
-from poetc.measure._spilled import Spilled, digest, largest, largest_difference
+from poetc.measure._spilled import Spilled, digest, largest, largest_difference, quotient_of_difference
 from poetc.ops.sgd_of import is_sgd_of
 from poetc.program import (
     Call,
@@ -180,10 +180,9 @@ def validate(
         interpreter = Interpreter(program, values)
         interpreter.probes = Spilled(scratch / "of_interpreter")
         interpreted_loss = interpreter.run(batches[0])
-        by_interpreter = _gradient_errors(gradients, interpreter.probes)
-        statistics = {n: interpreter.state(n) for n in state}
-        by_statistics, expected = _statistic_errors(state, statistics), interpreter.probes
-        del interpreter
+        statistics, expected = {n: interpreter.state(n) for n in state}, interpreter.probes
+        del interpreter  # and its arena
+        by_interpreter, by_statistics = _gradient_errors(gradients, expected), _statistic_errors(state, statistics)
         last_bits = 0.0, 0.0
         errors = _worst(by_interpreter, "gradient"), _worst(by_statistics, "statistic")
         loss_error = _relative(loss, interpreted_loss)
@@ -348,7 +347,7 @@ def recorded(
     for batch in batches:
         found.losses.append(model.run(batch))
         found.gradients.append({name: digest(model.probes[name]) for name in model.probes})
-        found.states.append({name: digest(model.state(name)) for name in model.state_names()})
+        found.states.append({name: digest(model.held_state(name)) for name in model.state_names()})
         if len(found.losses) == 1:
             found.state.update({name: model.state(name) for name in model.state_names() if name in kept})
             model.probes = _Digests()
@@ -393,14 +392,14 @@ def _unstored_gradients(
     """Into `found` their gradients in the first step, by how far it moves them. Leaves the model reset."""
     moved = _unstored(model.program)
     for name in moved:
-        found[name] = model.state(name)
+        found[name] = model.held_state(name)
     for rate in set(moved.values()):
         model.set_state(rate, np.array([TELLING_RATE], np.float32))
     if moved:
         model.probes = _Digests()
         model.run(batch)
     for name in moved:
-        found[name] = np.asarray((np.asarray(found[name], np.float64) - model.state(name)) / TELLING_RATE, np.float32)
+        found[name] = quotient_of_difference(found[name], model.held_state(name), TELLING_RATE)
     model.reset()
     return found
 

@@ -3,6 +3,7 @@
 from poetc.program._bundle import ProgramBundle, ProgramSwitch, lower_bundle
 from poetc.program._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.program._image import (
+    PIECE,
     constants_image,
     initial_pages,
     packed_pages,
@@ -11,7 +12,15 @@ from poetc.program._image import (
     state_image,
     store_image,
 )
-from poetc.program._interpret import Interpreter, all_inputs, find_binding, fit_input, inputs_on_store, sample_inputs
+from poetc.program._interpret import (
+    Copies,
+    Interpreter,
+    all_inputs,
+    find_binding,
+    fit_input,
+    inputs_on_store,
+    sample_inputs,
+)
 from poetc.program._ir import (
     Absence,
     BankRange,
@@ -68,6 +77,7 @@ from poetc.program._store_file import StoreLayout, is_trained, listed_layout, st
 __all__ = [
     "CHECKPOINT_SLOTS",
     "OFFSET_LIMIT",
+    "PIECE",
     "RAW_FROM",
     "TRAILER_BYTES",
     "Absence",
@@ -75,6 +85,7 @@ __all__ = [
     "Binding",
     "Blocks",
     "Call",
+    "Copies",
     "Instruction",
     "Interpreter",
     "Limit",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import io
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +45,7 @@ def state_image(program: Program, values: Mapping[str, Value]) -> bytes:
     return _image(program.state, program.state_bytes, values)
 
 
-_PIECE = struct.Struct("<II8x")  # place, size
+PIECE = struct.Struct("<II8x")  # place, size
 _LEAST_ZEROS_BYTES = 48  # that are left out: three times the head of a piece
 
 
@@ -54,23 +55,31 @@ def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
     Each has a head of 16 bytes with its offset in the arena and its size. A head without a size ends it. Everything
     else in the regions of the state is zero, as the moments of an optimizer are.
     """
-    starts = sorted(r.arena_offset_bytes for r in regions(program) if r.page is None)
-    pieces: list[tuple[int, list[bytes | memoryview]]] = []
-    end = region = -1
+    image, starts = io.BytesIO(), sorted(r.arena_offset_bytes for r in regions(program) if r.page is None)
+    head = place = end = region = -1  # of the last piece: where its head is in the image, and its place
     for binding in sorted(program.state, key=lambda b: b.operand.offset_bytes):
         data, at = _bytes(binding.name, values[binding.name], binding.operand.type), binding.operand.offset_bytes
         found = bisect.bisect_right(starts, at)
         for first, last in _runs(data):
             if found == region and at + first - end <= _LEAST_ZEROS_BYTES:
-                pieces[-1][1].extend((bytes(at + first - end), data[first:last].data))
+                image.write(bytes(at + first - end))
             else:
-                pieces.append((at + first, [data[first:last].data]))
+                _close_piece(image, head, place)
+                head, place = image.tell(), at + first
+                image.write(PIECE.pack(0, 0))
+            image.write(data[first:last].data)  # at once: values may be made one after the other
             end, region = at + last, found
-    image: list[bytes | memoryview] = []
-    for place, parts in pieces:
-        size_bytes = sum(len(part) for part in parts)
-        image += [_PIECE.pack(place, align(size_bytes)), *parts, bytes(align(size_bytes) - size_bytes)]
-    return b"".join([*image, _PIECE.pack(0, 0)])
+    _close_piece(image, head, place)
+    image.write(PIECE.pack(0, 0))
+    return image.getvalue()
+
+
+def _close_piece(image: io.BytesIO, head: int, place: int) -> None:
+    """Fill up the last piece, and write its head."""
+    if head >= 0:
+        size_bytes = image.tell() - head - PIECE.size
+        image.write(bytes(align(size_bytes) - size_bytes))
+        image.getbuffer()[head : head + PIECE.size] = PIECE.pack(place, align(size_bytes))
 
 
 def _runs(data: Array) -> Iterator[tuple[int, int]]:

@@ -50,6 +50,13 @@ def find_binding(bindings: tuple[Binding, ...], name: str) -> Binding:
     raise KeyError(name)
 
 
+class Copies(dict[str, Array]):
+    """Gradients by parameter. It is given views of the arena; another mapping may keep them elsewhere."""
+
+    def __setitem__(self, name: str, view: Array) -> None:
+        super().__setitem__(name, view.copy())
+
+
 class Interpreter:
     """A program, its arena and its store. `values` as in `Graph.values`."""
 
@@ -62,7 +69,7 @@ class Interpreter:
         self.arena[: program.state_bytes] = 0
         for binding in program.state:
             self._read(binding.operand)[...] = materialize(values[binding.name], binding.operand.type)
-        self.probes: MutableMapping[str, Array] = {}  # whole gradients of the last run, by parameter
+        self.probes: MutableMapping[str, Array] = Copies()  # whole gradients of the last run, by parameter
         self.high_water_bytes = program.state_bytes  # end of the highest byte written so far
         self.run_count = 0
         self.page_ins = 0
@@ -92,7 +99,7 @@ class Interpreter:
         with np.errstate(all="ignore"):
             for index, instruction in enumerate(self.program.instructions):
                 for parameter, operand in self._probes_at.get(index, ()):
-                    self.probes[parameter] = self._read(operand).copy()
+                    self.probes[parameter] = self._read(operand)
                 match instruction:
                     case Call():
                         self._call(instruction)
@@ -155,7 +162,7 @@ class Interpreter:
         kind, inputs = spec(call.kind), [self._input(call, n) for n in range(len(call.inputs))]
         results = kind.evaluate(bound, inputs)
         if isinstance(kind, SgdOf) and not kind.adds:
-            self.probes[call.inputs[0].tensor] = np.array(kind.gradient_of(bound, inputs))
+            self.probes[call.inputs[0].tensor] = np.asarray(kind.gradient_of(bound, inputs))
         # An output may be a view of an input that another output overwrites.
         copies = [np.array(r, o.type.dtype.numpy) for r, o in zip(results, call.outputs, strict=True)]
         for copy, operand in zip(copies, call.outputs, strict=True):

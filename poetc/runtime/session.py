@@ -119,6 +119,11 @@ class _Entry:
         places = [t.view.ctypes.data for t in self.inputs]  # for C, where one is not in the arena
         self.given = (ctypes.c_void_p * len(places))(*places) if any(t.on_store for t in self.inputs) else None
 
+    def release(self) -> None:
+        """Hold the arena no longer."""
+        for tensor in (*self.inputs, *self.outputs):
+            tensor.view = np.empty(0, tensor.dtype)
+
     def fill(self, given: tuple[Any, ...]) -> None:
         """Arrays in the order of the inputs, or one mapping by name."""
         if len(given) == 1 and isinstance(given[0], Mapping):
@@ -265,8 +270,9 @@ class Session:
         the state is as before. SessionError also where the loss is no finite number.
         """
         with self._lock:
+            pointer = self._alive()
             self._train.fill(inputs)
-            code = self._c_step(self._alive(), self._train.given, self._loss_pointer)
+            code = self._c_step(pointer, self._train.given, self._loss_pointer)
             self._last = self._train
             if code:
                 failed = self._raw.runtime.run_count + (code != ENUMBER or bool(self._raw.backup))
@@ -325,9 +331,9 @@ class Session:
     def evaluate(self, *inputs: Any) -> float:
         """The loss of a batch in inference mode, given as to `step`; no state changes."""
         with self._lock:
-            entry = self._entry("evaluate")
+            pointer, entry = self._alive(), self._entry("evaluate")
             entry.fill(inputs)
-            code = self._c_evaluate(self._alive(), entry.given, self._loss_pointer)
+            code = self._c_evaluate(pointer, entry.given, self._loss_pointer)
             self._last = entry
             if code:
                 self._fail(entry, code, "evaluation")
@@ -336,9 +342,9 @@ class Session:
     def predict(self, *inputs: Any) -> Any:
         """The model's output for a batch: an array, or a dict of arrays by name where there are several outputs."""
         with self._lock:
-            entry = self._entry("infer")
+            pointer, entry = self._alive(), self._entry("infer")
             entry.fill(inputs)
-            code = self._c_predict(self._alive(), entry.given)
+            code = self._c_predict(pointer, entry.given)
             self._last = entry
             if code:
                 self._fail(entry, code, "prediction")
@@ -530,7 +536,10 @@ class Session:
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close the store and the library. The session cannot be used any more; a second call does nothing."""
+        """Close the store and the library, and give the arena back.
+
+        The session cannot be used any more; a second call does nothing.
+        """
         with self._lock:
             pointer, self._pointer = self._pointer, ctypes.c_void_p(None)
             if pointer and self._processors is not None:
@@ -540,6 +549,9 @@ class Session:
                 self._temporary.cleanup()
             why = f"the store cannot be closed: {self._library.text(code)}" if code else ""
             self._library.close()
+            for entry in self._entries.values():
+                entry.release()
+            self._memory = self._arena = self._backup = np.empty(0, np.uint8)
         if why:
             raise SessionError(why, code)
 

@@ -100,6 +100,14 @@ def test_unpacked_documents_share_no_sample(tmp_path: Path, poetc: Run, model: P
     assert "in 4 samples of 12 tokens" in apart.err and " 23 of them targets" in apart.err
 
 
+def test_an_option_that_does_nothing_for_the_texts_is_refused(tmp_path: Path, poetc: Run, model: Path) -> None:
+    data = tmp_path / "plain.txt"
+    data.write_text("plain text")
+    ended = poetc("train", model, "--data", data, *OPTIONS, "--truncate", "-o", tmp_path / "o.onnx")
+    assert ended.code == 2
+    assert f"--truncate does nothing: {data} holds documents alone, which are cut into windows; leave" in ended.err
+
+
 @pytest.mark.parametrize(("prompt", "words"), [(" ", "--sample: holds no text"), ("long " * 20, "")])
 def test_a_sample_is_refused_before_the_training(
     tmp_path: Path, poetc: Run, model: Path, prompt: str, words: str

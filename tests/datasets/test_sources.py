@@ -243,6 +243,8 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": null, "y": 0}\n', "line 2: 'x' is neither a number"),
         ("d.csv", "", "holds no samples"),
         ("d.csv", "a,b,c,d\n", "holds no samples"),
+        ("d.csv", 'a,b,c,d\n1,2,3,"0\n4,5,6,1\n', "line 2: a quote is opened there, and never closed"),
+        ("d.csv", '1,2,3,0\n1,2,"' + "3" * 140_000, "line 2: field larger.*: is a quote opened there"),
         ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),
         ("d.csv", "a,b,c,d\n1,two,3,0\n", "row 2, column 'b': 'two' is not a number"),
         ("d.csv", "a,b,c,d\n1,2,3,0\n1,2,3,\n", "row 3, column 'd' is empty"),

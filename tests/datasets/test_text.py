@@ -117,6 +117,21 @@ def test_a_text_that_is_too_long_is_cut_where_that_is_asked_for(folder: Path) ->
     assert targets.tolist() == letters("b" * LENGTH)
 
 
+def test_options_that_do_nothing_for_these_texts_are_told(folder: Path) -> None:
+    pair, document = {"prompt": "a", "completion": "b"}, {"text": "one"}
+    everything = {"truncate": True, "unpacked": True, "chat_template": "t.jinja"}
+    for rows, idle in (
+        ([pair], {"unpacked", "chat_template"}),
+        ([document], {"truncate", "chat_template"}),
+        ([pair, document], {"chat_template"}),
+        ([CHAT], {"unpacked"}),
+    ):
+        (folder / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+        given = everything | {"chat_template": str(folder / "t.jinja")}
+        assert set(read(lines(folder / "d.jsonl", *rows), **given).idle) == idle
+    assert not read(lines(folder / "d.jsonl", document)).idle
+
+
 CHAT = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
 SMALL = replace(TOKENS, limit=Limit(0, 99, 0))
 CLASSES = replace(TARGET, shape=(2,), sample_shape=())

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from poetc import artifact
 from poetc.api import Solution
 from poetc.artifact import Artifact
+from poetc.commands.emit import emit
 from poetc.errors import UsageError
 from poetc.fleet import FleetModel, Participant, Source, read_data
 from poetc.graph import Array
@@ -120,6 +122,11 @@ def test_an_evaluation_needs_data(participant: Participant, tmp_path: Path) -> N
         participant.evaluate(begin, data)
     with pytest.raises(UsageError, match="local-epochs 0: must be at least 1"):
         participant.fit(begin, data, epochs=0)
+    first_weight = participant.model.weights[0]
+    with pytest.raises(UsageError, match=f"^the state lacks '{first_weight.name}': give every weight"):
+        participant.fit({n: a for n, a in begin.items() if n != first_weight.tensor}, data)
+    with pytest.raises(UsageError, match=f"^the state gives {first_weight.name} in shape .*; the client trains"):
+        participant.fit({**begin, first_weight.tensor: np.zeros((1, 2), np.float32)}, data)
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +169,9 @@ def test_integers_of_24_bits_travel_as_the_numbers_that_they_stand_for(in_intege
 def test_integers_of_8_bits_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="which lose an average; solve with --precision niti --weight-bits 24"):
         FleetModel.of(solved_of(DIGITS, batch=16, precision="niti"))
+
+
+def test_firmware_of_a_fleet_trains_floats(in_integers: Artifact, tmp_path: Path) -> None:
+    artifact.write(in_integers, tmp_path / "solved", {})
+    with pytest.raises(UsageError, match=r"^--fleet: a board in a fleet trains floats, and .* is of integers here"):
+        emit(tmp_path / "solved", None, tmp_path / "c", board="mps2-an385", fleet=True)

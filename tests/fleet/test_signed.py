@@ -124,8 +124,8 @@ def test_a_relay_serves_who_has_the_key(board: str, tmp_path: Path, capfd: pytes
         with pytest.raises(UsageError, match="has another key"):
             open_line(f"tcp:127.0.0.1:{port},key={wrong}")
         plain = open_line(f"tcp:127.0.0.1:{port}")  # no key: the relay hangs up, and passes nothing to the board
-        with pytest.raises(CheckFailed, match=r"no whole answer to HELLO|takes no more bytes|the line ended"):
-            Channel(plain, "plain", timeout_s=0.1).ask(Request.HELLO, reply_bytes=None)
+        with pytest.raises(UsageError, match=r"^plain: a relay that wants a key is there; write plain,key=FILE$"):
+            Channel(plain, "plain", timeout_s=5.0).ask(Request.HELLO, reply_bytes=None)
         plain.close()
         for _ in range(2):
             where = f"tcp:127.0.0.1:{port},key={key}"
@@ -135,7 +135,7 @@ def test_a_relay_serves_who_has_the_key(board: str, tmp_path: Path, capfd: pytes
         served.join(timeout=30)
         assert not served.is_alive()
     said = capfd.readouterr().err.splitlines()
-    assert "has another key" in said[0] and "signs nothing" in said[1]
+    assert "has another key" in said[0] and "has it the same key?" in said[1]
 
 
 def test_no_byte_waits_in_the_relay_for_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +183,10 @@ def test_bad_keys_and_addresses_end_in_one_line(tmp_path: Path, capfd: pytest.Ca
     (tmp_path / "key").write_bytes(KEY)
     assert relay.main(["/dev/null", "--listen", "nowhere", "--key", str(tmp_path / "key")]) == 2
     assert "nowhere: write HOST:PORT" in capfd.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert relay.main(["/dev/null", "--listen", f"127.0.0.1:{port}", "--key", str(tmp_path / "key")]) == 2
+    assert "/dev/null: is no serial line" in capfd.readouterr().err  # before anybody calls
     for where, says in (
         ("key=", "names no key; write tcp:HOST:PORT,key=FILE"),
         (f"key={tmp_path}", f"^the key {tmp_path}: Is a directory$"),

@@ -135,6 +135,9 @@ def stopped(built: Path, words: tuple[str, ...], step: int) -> None:
         (("-x", "data.bin"), 2, "usage: train"),
         (("-e",), 2, "usage: train"),
         (("-v", "none.bin", "data.bin"), 1, "cannot read: none.bin"),
+        ((".",), 1, "cannot read: ."),
+        (("-o", "absent/state.bin", "data.bin"), 1, "cannot write: absent/state.bin"),
+        (("-o", ".", "data.bin"), 1, "cannot write: ."),
         (("-v", "short.bin", "data.bin"), 1, "short.bin: 50 bytes, no whole number of records of 112"),
         (("-v", "wrong.bin", "data.bin"), 1, "wrong.bin: record 2: target[0] is 9, not 0 to 2"),
     ],
@@ -145,6 +148,7 @@ def test_wrong_calls_and_data_are_named(built: Path, words: tuple[str, ...], cod
     (built / "wrong.bin").write_bytes(good[:-16] + np.array([9, 0, 0, 0], np.int32).tobytes())
     done = train(built, *words)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert "step" not in done.stdout or not message.startswith("cannot")  # before the training
 
 
 @pytest.mark.parametrize(

@@ -379,6 +379,20 @@ def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Pa
                 assert all(any(np.array_equal(found[s], v[s]) for v in (old, new)) for s in found), (store.fault, n)
 
 
+def test_a_large_state_is_read_part_by_part(tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As poetc_init reads it, into an arena that is full of other bytes."""
+    program = case.program()
+    library = compile_library([program], case.graph.values, tmp_path)
+    with HostModel(library, [program], case.graph.values) as model:
+        model.reset(0xA5)
+        whole = model.arena.copy()
+        for limit in (64, 100):
+            monkeypatch.setattr("poetc.measure._host.LARGE_BYTES", limit)
+            model.reset(0xA5)
+            assert np.array_equal(model.arena, whole)
+        assert model.run(sample_inputs(program, 0)) > 0
+
+
 @pytest.mark.parametrize("moved", [False, True])
 def test_the_bytes_between_tensors_of_the_state_do_not_tell_the_schedule(tmp_path: Path, moved: bool) -> None:
     """State whose size is no multiple of 16 leaves, its place is used, and it comes home: behind it are zeros again."""

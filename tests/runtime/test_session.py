@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -294,10 +295,13 @@ def test_a_closed_session(built: dict[str, Built], tmp_path: Path) -> None:
     session = built["store"].session(store=tmp_path / "pages.bin")
     session.step(built["store"].batches[0])
     assert (tmp_path / "pages.bin").stat().st_size > 0
+    arena = weakref.ref(session._memory)
     session.close()
     session.close()
-    with pytest.raises(SessionError, match="the session is closed"):
-        session.step(built["store"].batches[0])
+    assert arena() is None  # though somebody holds the session
+    for call in (session.step, session.predict, session.measure_peak):
+        with pytest.raises(SessionError, match="the session is closed"):
+            call(built["store"].batches[0])
     with pytest.raises(SessionError, match="the session is closed"):
         session.state_dict()
 

@@ -77,6 +77,9 @@ static int open_data(reader *data, const char *path, const poetc_entry *entry)
         return 0; /* a pipe */
     size_bytes = ftell(data->file);
     rewind(data->file);
+    if (fgetc(data->file) == EOF && ferror(data->file)) /* a directory can be opened */
+        return fail("cannot read", path);
+    rewind(data->file);
     data->records = (uint32_t)((unsigned long)size_bytes / record_bytes);
     if (size_bytes > 0 && (unsigned long)size_bytes % record_bytes == 0)
         return 0;
@@ -91,6 +94,17 @@ static void close_data(reader *data)
 {
     if (data->file != NULL)
         fclose(data->file);
+}
+
+/* Try a file that is written after the training, before it. */
+static int try_output(const char *path)
+{
+    static poetc_new_file file; /* too large for a stack */
+
+    if (poetc_file_begin(&file, path))
+        return fail("cannot write", path);
+    poetc_file_abandon(&file);
+    return 0;
 }
 
 typedef struct run {
@@ -440,6 +454,8 @@ int main(int argc, char **argv)
     result = open_data(&r.data, data, &model->train);
     if (result == 0 && validation != NULL)
         result = open_data(&r.validation, validation, &model->evaluate);
+    if (result == 0 && r.state_out != NULL)
+        result = try_output(r.state_out);
     memory = malloc(POETC_MODEL_ARENA_BYTES + POETC_ALIGN + POETC_MODEL_BLOCK_BYTES);
     if (result == 0 && memory == NULL)
         result = fail("not enough memory", POETC_MODEL_NAME);
