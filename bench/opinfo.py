@@ -49,6 +49,7 @@ def trained_step(path: Path, held: Arrays, batch_norm: Any, folder: Path) -> tup
         model=ModelRequest(source=path, device="host", training=how),
         budget="200%",
         options=SolveOptions(time_limit_s=1.0, gap=0.5),
+        smallest=False,
     )
     solved = solving.solve(request)
     graph = solved.graph

@@ -222,6 +222,12 @@ def end_of_link(path: Path) -> Path:
     return end
 
 
+def portable(path: Path) -> str:
+    """A path below this folder relative to it, so that a copy of the folder repeats the training elsewhere."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def umask() -> int:
     """The process's; it is set for a moment, there is no other way to read it."""
     mask = os.umask(0)

@@ -31,3 +31,13 @@ def test_files_have_fewer_than_600_lines() -> None:
     assert len(paths) > 500
     lengths = {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8").count("\n") for p in paths}
     assert not {name: length for name, length in lengths.items() if length >= 600}
+
+
+def test_the_clock_of_the_day_decides_nothing_but_which_leftovers_are_old() -> None:
+    """It may be set back or forward while a training runs, a fleet waits or a schedule is looked for."""
+    words = ("time.time(", "datetime.now(", "gettimeofday", "CLOCK_REALTIME", "time(NULL)", "pthread_cond_timedwait")
+    paths = [p for p in (ROOT / "poetc").rglob("*") if p.suffix in (".py", ".c", ".h")]
+    texts = {str(p.relative_to(ROOT)): p.read_text(encoding="utf-8") for p in paths}
+    assert [name for name, text in texts.items() if any(word in text for word in words)] == [
+        "poetc/output_directory.py"
+    ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,13 +47,14 @@ from poetc.datasets import (
     Slot,
     check_values,
     open_source,
+    require_no_idle,
     slots_of,
     split,
 )
 from poetc.devices import AUTO
 from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
-from poetc.files import finite, read_file, write_text
+from poetc.files import finite, portable, read_file, write_text
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,
@@ -115,11 +116,8 @@ class TrainRequest:
     def __post_init__(self) -> None:
         if self.validation is not None and self.validation_split is not None:
             raise UsageError("--validation and --validation-split exclude each other")
-        if self.metrics is not None and not self.resume and self.validation is None and self.validation_split is None:
-            raise UsageError(
-                f"--metrics {self.metrics}: is of a validation, and there is none; give --validation or"
-                " --validation-split"
-            )
+        if self.metrics is not None and not (self.resume or self.validation or self.validation_split):
+            raise UsageError(f"--metrics {self.metrics}: is of a validation; give --validation or --validation-split")
         for option, number, low, high in (
             ("--validation-split", self.validation_split, 0.0, 1.0),
             ("--ema", self.ema, 0.0, 1.0),
@@ -461,7 +459,7 @@ def _config(request: TrainRequest) -> str:
         values = {n: v for n, v in values.items() if n not in vars(TrainingOptions())}
         values |= request.source.model.training.effective()
     known = {o.name: o for o in (*DATA, *RUN, DEVICE, BUDGET, BATCH, *LIMITS, *IMPORTANCE, *SEARCH, *TRAINING)}
-    lines: dict[str, Any] = {"model": _portable(_source(request)), "output": _portable(request.out)}
+    lines: dict[str, Any] = {"model": portable(_source(request)), "output": portable(request.out)}
     lines |= {
         option.flag[2:]: list(map(str, value)) if isinstance(value, tuple | list) else value
         for name, option in known.items()
@@ -470,12 +468,6 @@ def _config(request: TrainRequest) -> str:
     if not isinstance(request.source, SolveRequest):
         lines = {key: lines[key] for key in ("model", "output", *(o.flag[2:] for o in (*DATA, *RUN))) if key in lines}
     return f"# poetc train --config {CONFIG}\n" + yaml.safe_dump(lines, sort_keys=False, allow_unicode=True)
-
-
-def _portable(path: Path) -> str:
-    """A path below this folder relative to it, so that a copy of the folder repeats the training elsewhere."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 @contextmanager
@@ -570,15 +562,6 @@ def _settings(request: TrainRequest) -> Settings:
     return Settings(values=request.texts, model=source)
 
 
-def _require_used(request: TrainRequest, parts: Sequence[Samples]) -> None:
-    """UsageError for an option of texts that does nothing for any part of the data."""
-    for part in parts[:1] if not request.resume else ():
-        for name, why in part.idle.items():
-            has_sample = name == "chat_template" and request.sample is not None  # whose prompt is of a chat
-            if not has_sample and all(name in other.idle for other in parts):
-                raise UsageError(f"--{name.replace('_', '-')} does nothing: {part.where} {why}; leave it out")
-
-
 def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -> Data:
     """Data as it was asked for, all of its values looked at. Raises UsageError."""
     if not slots or not any(not s.is_target for s in slots):
@@ -596,7 +579,9 @@ def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) ->
     for part in (training, validation):
         if isinstance(part, Samples):
             check_values(part, slots, any_range=request.any_range or request.normalize is not None)
-    _require_used(request, [part for part in (training, validation) if isinstance(part, Samples)])
+    if not request.resume:
+        used = ("chat_template",) if request.sample is not None else ()  # its prompt is of a chat
+        require_no_idle([part for part in (training, validation) if isinstance(part, Samples)], used)
     if request.validation_split is not None:
         if isinstance(training, BatchFunction):
             raise UsageError("--validation-split: a function yields batches, not samples to split; give --validation")

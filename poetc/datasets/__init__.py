@@ -2,7 +2,7 @@
 
 from poetc.datasets._augmenting import Augmentation
 from poetc.datasets._batching import Batches, Evaluation
-from poetc.datasets._columns import Samples
+from poetc.datasets._columns import Samples, require_no_idle
 from poetc.datasets._kinds import Settings
 from poetc.datasets._matching import check_values, looks_raw, samples_of
 from poetc.datasets._normalizing import Normalization, Scale
@@ -31,6 +31,7 @@ __all__ = [
     "ignored_by",
     "looks_raw",
     "open_source",
+    "require_no_idle",
     "samples_of",
     "slots_of",
     "split",

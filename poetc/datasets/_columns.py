@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -100,3 +100,11 @@ def require_equal_lengths(where: str, lengths: Mapping[str, int]) -> None:
         raise UsageError(f"{where}: its arrays have different numbers of samples: {counts}")
     if not any(lengths.values()):
         raise UsageError(f"{where}: holds no samples")
+
+
+def require_no_idle(parts: Sequence[Samples], used: Collection[str]) -> None:
+    """UsageError for an option that does nothing for any of the parts of the data, unless it is `used` elsewhere."""
+    for part in parts[:1]:
+        for name, why in part.idle.items():
+            if name not in used and all(name in other.idle for other in parts):
+                raise UsageError(f"--{name.replace('_', '-')} does nothing: {part.where} {why}; leave it out")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import _ctypes
 import contextlib
 import ctypes
+import json
 import os
 import sys
 import threading
@@ -274,3 +275,16 @@ def touched_bytes(memory: Array, pattern: int) -> int:
         if part[first]:
             return end - first
     return 0
+
+
+def read_manifest(path: PathLike) -> dict[str, Any]:
+    """A poetc-emit.json. SessionError if it is none that a session can use."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SessionError(f"{path}: {error.strerror or error}") from None
+    except ValueError:
+        raise SessionError(f"{path}: no JSON") from None
+    if not isinstance(document, dict) or "session" not in document:
+        raise SessionError(f"{path}: no manifest of emitted C that a session can use; emit it again")
+    return document

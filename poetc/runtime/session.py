@@ -11,7 +11,6 @@ This file and library.py need numpy alone; `poetc emit --package` copies them in
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import os
 import shutil
@@ -46,6 +45,7 @@ from .library import (
     SessionStructure,
     aligned,
     callbacks,
+    read_manifest,
     touched_bytes,
 )
 
@@ -144,19 +144,6 @@ class _Entry:
 
     def _names(self) -> str:
         return ", ".join(t.name for t in self.inputs)
-
-
-def read_manifest(path: PathLike) -> dict[str, Any]:
-    """A poetc-emit.json. SessionError if it is none that a session can use."""
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SessionError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise SessionError(f"{path}: no JSON") from None
-    if not isinstance(document, dict) or "session" not in document:
-        raise SessionError(f"{path}: no manifest of emitted C that a session can use; emit it again")
-    return document
 
 
 class Session:

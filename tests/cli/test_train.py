@@ -184,7 +184,7 @@ def test_python_trains_to_the_same_file_and_the_command_line_goes_on(
         ({"validation_split": 0.001, "validation": None}, "leaves none for validation"),
         ({"schedule": "cosine:steps=0"}, "--schedule"),
         ({"metrics": "f1"}, "--metrics f1"),
-        ({"metrics": "mse", "validation": None}, "--metrics mse: is of a validation, and there is none; give"),
+        ({"metrics": "mse", "validation": None}, "--metrics mse: is of a validation; give"),
         ({"epochs": None}, "--epochs is missing"),
         ({"lr": "nan"}, "--lr"),
         ({"augment": "twist"}, "--augment twist"),
