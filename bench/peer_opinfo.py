@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Callable  # noqa: UP035
 
 import numpy as np
+import onnx
 import torch
 import torch._ops
 from torch._export import utils as _utils
@@ -95,11 +96,14 @@ def signature(leaves: list[Any]) -> str:
 
 
 def chosen(drawn: Iterable[list[Any]], k: int, samples: int) -> int:
-    """Which of the drawn samples is number `k` of `samples`: of different signatures, from the first to the last."""
+    """Which of the drawn samples is number `k` of `samples`: of different signatures, from the first to the last.
+
+    Samples with an operand of no elements are left out.
+    """
     firsts: dict[str, int] = {}
     for position, leaves in enumerate(drawn):
-        fits = any(map(is_float, leaves))
-        if fits and sum(v.numel() for v in leaves if isinstance(v, torch.Tensor)) <= LARGEST:
+        sizes = [v.numel() for v in leaves if isinstance(v, torch.Tensor)]
+        if any(map(is_float, leaves)) and all(sizes) and sum(sizes) <= LARGEST:
             firsts.setdefault(signature(leaves), position)
     positions = list(firsts.values())
     if k >= len(positions):
@@ -187,10 +191,12 @@ def export(name: str, made: tuple[torch.nn.Module, torch.Tensor], folder: Path) 
     if not any(k.startswith("g:") and np.any(a) for k, a in held.items()):
         return {"end": "no reference", "why": "no gradient"}
     try:
-        # The exporter's optimizer computes what depends on parameters alone, so that they would not be in the file.
-        optimize = not name.rpartition("-")[0].endswith("-all")
-        options = {"dynamo": True, "verbose": False, "external_data": False, "optimize": optimize}
-        torch.onnx.export(module, (x,), folder / f"{name}.onnx", **options)
+        options = {"dynamo": True, "verbose": False, "external_data": False}
+        path = folder / f"{name}.onnx"
+        torch.onnx.export(module, (x,), path, **options)
+        # The exporter's optimizer computes what depends on parameters alone, which are then not in the file.
+        if not {n for n, _ in module.named_parameters()} <= {t.name for t in onnx.load(path).graph.initializer}:
+            torch.onnx.export(module, (x,), path, **options, optimize=False)
     except Exception as error:
         return {"end": "not exportable", "why": f"{type(error).__name__}: {error}"[:200]}
     np.savez(folder / f"{name}.npz", **held)

@@ -20,7 +20,7 @@ from poetc.measure._run import (
     write_records,
 )
 from poetc.measure._timing import StepTimes, host_simd, time_program
-from poetc.measure._validate import TensorError, Validation, validate
+from poetc.measure._validate import TensorError, Validation, unstored_gradients, validate
 
 __all__ = [
     "REQUESTS",
@@ -50,6 +50,7 @@ __all__ = [
     "require_compiler",
     "state_digest",
     "time_program",
+    "unstored_gradients",
     "validate",
     "validate_bundle",
     "write_records",

@@ -17,7 +17,7 @@ from poetc.errors import CheckFailed
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.measure._bundle_reference import Found, History, Reference, References, after, history_of
-from poetc.measure._host import HostModel, StepError, Transfer, compile_library
+from poetc.measure._host import HostModel, StepError, Transfer, address_of, compile_library
 from poetc.program import (
     Call,
     Instruction,
@@ -98,7 +98,7 @@ class BundleModel(HostModel):
             self.arena[self.program.page_buffer_offset :][: self.program.block_bytes] = pattern
         self._observer = _OBSERVER(self._stepped)
         self._switched = _SWITCHED(lambda _, arena_bytes: self.on_switch(arena_bytes) if self.on_switch else None)
-        self._config.observer = ctypes.cast(self._observer, ctypes.c_void_p).value
+        self._config.observer = address_of(self._observer)
         code = self._dll.poetc_bundle_init(
             ctypes.byref(self._elastic),
             ctypes.c_void_p(self._address("bundle")),
@@ -107,7 +107,7 @@ class BundleModel(HostModel):
             ctypes.c_uint32(self._bundle.programs[plan].arena_bytes),
         )
         self._check("poetc_bundle_init", code)
-        self._elastic.switched = ctypes.cast(self._switched, ctypes.c_void_p).value
+        self._elastic.switched = address_of(self._switched)
 
     def unobserved(self) -> None:
         """Without calls before each step, until the next start."""

@@ -48,6 +48,11 @@ _TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, cty
 _OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 
 
+def address_of(callback: Any) -> int | None:
+    """Of a function of Python for C. `ctypes.cast` would make a circle, which keeps the callback's model alive."""
+    return ctypes.c_void_p.from_buffer(callback).value
+
+
 def give_back(begin: int, end: int) -> int:
     """Let go the whole pages of a mapped file in this range of addresses, which is read no more; where the rest begins.
 
@@ -256,12 +261,13 @@ class HostModel:
             self._probes_at.setdefault(index, []).append((parameter, operand))
         observer = _OBSERVER(self._observe) if self._probes_at else _OBSERVER()
         self._keep.append(observer)
-        self._config.observer = ctypes.cast(observer, ctypes.c_void_p).value
+        self._config.observer = address_of(observer)
 
     def close(self) -> None:
         if self._processors is not None:
             self._processors.end()
         self._close_store()
+        self._keep.clear()  # which hold this model, and with it the arena
         self._temporary.cleanup()
         self._library.close()
         self._dll = self._library.dll
@@ -286,8 +292,8 @@ class HostModel:
         if self._store is not None:
             transfers = [self._transfer(f) for f in self._store]
             self._keep.extend(transfers)
-            self._config.store.page_out = ctypes.cast(transfers[0], ctypes.c_void_p).value
-            self._config.store.page_in = ctypes.cast(transfers[1], ctypes.c_void_p).value
+            self._config.store.page_out = address_of(transfers[0])
+            self._config.store.page_in = address_of(transfers[1])
             return
         self.store_path.unlink(missing_ok=True)
         code = self._library.open_store(self._config.store, self.store_path, self.program.block_bytes)

@@ -168,7 +168,7 @@ def validate(
             measured = model.measure_high_water(batches[0])
             in_banks = model.measure_banks(batches[0]) if program.banks else ()
             gradients: MutableMapping[str, Array] = Spilled(scratch / "of_program")
-            unstored = _unstored_gradients(model, batches[0], Spilled(scratch / "unstored"))
+            unstored = unstored_gradients(model, batches[0], Spilled(scratch / "unstored"))
             found = recorded(model, batches, gradients, _statistics(keep_all))
             page_ins, page_outs = model.page_ins, model.page_outs
         del model  # and its arena
@@ -269,7 +269,7 @@ def _gradients(
     """The gradients of a step of another program, compiled and run on this machine."""
     library = build([replace(program, name="exact")], values, directory)
     with HostModel(library, [replace(program, name="exact")], values) as model:
-        unstored = _unstored_gradients(model, batch, Spilled(directory / "unstored"))
+        unstored = unstored_gradients(model, batch, Spilled(directory / "unstored"))
         model.probes = Spilled(directory / "gradients")
         model.run(batch)
         model.probes.update(unstored)
@@ -386,10 +386,13 @@ def _unstored(program: Program) -> dict[str, str]:
     return {call.inputs[0].tensor: call.inputs[-1].tensor for call in calls}
 
 
-def _unstored_gradients(
+def unstored_gradients(
     model: HostModel, batch: Mapping[str, Array], found: MutableMapping[str, Array]
 ) -> MutableMapping[str, Array]:
-    """Into `found` their gradients in the first step, by how far it moves them. Leaves the model reset."""
+    """Into `found` the gradients of a step that no tensor holds, by how far they move the weights.
+
+    `found` must copy its arrays. The model is reset afterwards.
+    """
     moved = _unstored(model.program)
     for name in moved:
         found[name] = model.held_state(name)

@@ -115,6 +115,8 @@ def test_fixed_transforms_are_not_trained_unless_they_are_named(tmp_path: Path) 
         (np.cos(np.pi / 16 * (np.arange(16) + 0.5) * np.arange(6)[:, None]).T, "cosine transform"),
         (np.maximum(0, 1 - np.abs(np.arange(20)[:, None] - np.array([2, 6, 10, 15])) / 4), "filter bank"),
         (np.stack(np.meshgrid(np.arange(5) + 0.5, np.arange(5) + 0.5)).reshape(2, 25), "anchors"),
+        # that a spatial transformer multiplies
+        (np.stack([*np.meshgrid(np.arange(4), np.arange(5)), np.ones((5, 4))], -1).reshape(20, 3), "anchors"),
     ],
 )
 def test_numbers_that_no_training_ends_in(tmp_path: Path, value: np.ndarray, word: str) -> None:

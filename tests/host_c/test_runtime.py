@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import weakref
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -391,6 +392,9 @@ def test_a_large_state_is_read_part_by_part(tmp_path: Path, case: Case, monkeypa
             model.reset(0xA5)
             assert np.array_equal(model.arena, whole)
         assert model.run(sample_inputs(program, 0)) > 0
+    arena = weakref.ref(model.arena)
+    del model
+    assert arena() is None  # a validation holds one after the other
 
 
 @pytest.mark.parametrize("moved", [False, True])

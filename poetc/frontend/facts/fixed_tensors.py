@@ -143,13 +143,19 @@ def _is_filter_bank(rows: Array) -> bool:
 
 
 def _is_grid(value: Array) -> bool:
-    """Points of two or four coordinates, each of which takes equally spaced numbers again and again."""
+    """Points of two to four coordinates, each of which takes equally spaced numbers again and again.
+
+    One of three or four may be 1 everywhere, as in the grid that a spatial transformer multiplies.
+    """
     shape = [n for n in value.shape if n > 1]
-    if len(shape) != 2 or min(shape) not in (2, 4) or max(shape) < 9:
+    if len(shape) != 2 or min(shape) not in (2, 3, 4) or max(shape) < 9:
         return False
     points = value.reshape(shape)
     points = points if shape[0] < shape[1] else points.T
-    for coordinate in points:
+    ones = [bool((coordinate == 1).all()) for coordinate in points]
+    if any(ones) and (sum(ones) > 1 or len(points) < 3):
+        return False
+    for coordinate in points[np.logical_not(ones)]:
         levels = np.unique(coordinate)
         steps = np.diff(levels)
         if not 2 < levels.size <= coordinate.size / 2 or float(np.ptp(steps)) > 1e-5 * float(np.abs(levels).max()):
