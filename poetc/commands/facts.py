@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from poetc import frontend, training
 from poetc.datasets import (
-    Augmentation,
+    Augmentations,
     Batches,
     Normalization,
     Samples,
@@ -93,7 +93,7 @@ def _first_batch(data: str, normalize: str | None, slots: Sequence[Slot]) -> dic
     samples = source if isinstance(source, Samples) else None
     scaling = Normalization() if normalize is None else Normalization.parse(normalize, slots, samples)
     batches = Batches(
-        source=source, slots=slots, normalization=scaling, augmentation=Augmentation.parse(""), seed=0, shuffle=False
+        source=source, slots=slots, normalization=scaling, augmentation=Augmentations.parse(""), seed=0, shuffle=False
     )
     return next(batches.epoch(1), {})
 

@@ -302,7 +302,8 @@ DATA = (
         group="data",
         default="",
         metavar="HOW",
-        help="Change images at random: flip (left and right), crop:PIXELS, noise:DEVIATION; several with commas.",
+        help="Change inputs at random, several ways with commas. Images: flip, crop:PIXELS, cutout:PIXELS. Signals: "
+        "shift:PLACES. Any: gain:SHARE, noise:DEVIATION.",
     ),
     Option(
         name="seed",

@@ -37,7 +37,7 @@ from poetc.commands.solve import solve
 from poetc.commands.trainer import follow_memory, quick_trainer
 from poetc.commands.weights import model_of
 from poetc.datasets import (
-    Augmentation,
+    Augmentations,
     Batches,
     BatchFunction,
     Evaluation,
@@ -189,7 +189,7 @@ class Data:
     validation: Samples | BatchFunction | None
     slots: tuple[Slot, ...]
     normalization: Normalization
-    augmentation: Augmentation
+    augmentation: Augmentations
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -566,8 +566,8 @@ def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) ->
     """Data as it was asked for, all of its values looked at. Raises UsageError."""
     if not slots or not any(not s.is_target for s in slots):
         raise UsageError(f"{_source(request)}: takes no input with an axis of samples")
-    augmentation = Augmentation.parse(request.augment)
-    augmentation.require_images(slots)
+    augmentation = Augmentations.parse(request.augment)
+    augmentation.require_inputs(slots)
     settings = _settings(request)
     training = open_source(request.data, slots, note, settings=settings)
     validation: Samples | BatchFunction | None = None

@@ -8,10 +8,10 @@ from itertools import islice
 
 import numpy as np
 
-from poetc.datasets._augmenting import Augmentation
 from poetc.datasets._columns import Samples
 from poetc.datasets._normalizing import Normalization
 from poetc.datasets._slots import Slot
+from poetc.datasets.augmentations import Augmentations
 from poetc.datasets.function import BatchFunction
 from poetc.errors import UsageError
 from poetc.graph import Array
@@ -34,7 +34,7 @@ class Batches:
     source: Samples | BatchFunction
     slots: Sequence[Slot]
     normalization: Normalization
-    augmentation: Augmentation
+    augmentation: Augmentations
     seed: int
     shuffle: bool = True
 

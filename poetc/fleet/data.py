@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from poetc.datasets import (
-    Augmentation,
+    Augmentations,
     Batches,
     BatchFunction,
     Evaluation,
@@ -79,7 +79,7 @@ def read_data(
         source=training,
         slots=slots,
         normalization=scaling,
-        augmentation=Augmentation.parse(""),
+        augmentation=Augmentations.parse(""),
         seed=seed,
         shuffle=shuffle,
     )

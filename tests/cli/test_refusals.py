@@ -26,7 +26,7 @@ CASES = [
     (f"train MODEL -o OUT/m.onnx {BOARD} --data IN/a.npy", "1 .npy files; needed are 2: image, target"),
     (f"train MODEL -o OUT/m.onnx {BOARD} --data IN/a.npy --epochs 1", "1 .npy files; needed are 2: image, target"),
     (f"train MODEL -o OUT/m.onnx {BOARD} --data IN --epochs 1 --schedule step", "as in step:every=1000"),
-    (f"train MODEL -o OUT/m.onnx {BOARD} --data IN --epochs 1 --augment flip:3", "choose from flip, crop:PIXELS"),
+    (f"train MODEL -o OUT/m.onnx {BOARD} --data IN --epochs 1 --augment flip:3", "choose from crop:PIXELS"),
     ("bundle IN/p.json --budgets 60%,50% -o OUT/o", "p.json: a bundle needs a model, not a problem alone"),
     ("check IN/half.lock", "half.lock: not JSON"),
     ("check IN/none.lock", "no such file or directory; poetc lock writes it"),

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.datasets import Augmentation, Batches, Evaluation, Normalization, Samples, split
+from poetc.datasets import Augmentations, Batches, Evaluation, Normalization, Samples, Slot, split
 from poetc.errors import UsageError
-from poetc.graph import DType
+from poetc.graph import Array, DType
 from tests.datasets.support import CLASS, FEATURES, IMAGE, images, opened, stored
 
 SLOTS = (IMAGE, CLASS)
@@ -23,7 +23,7 @@ def samples(tmp_path: Path) -> Samples:
 
 
 def _batches(samples: Samples, **changed: object) -> Batches:
-    options = {"normalization": Normalization(), "augmentation": Augmentation(), "seed": 5, **changed}
+    options = {"normalization": Normalization(), "augmentation": Augmentations(), "seed": 5, **changed}
     return Batches(source=samples, slots=SLOTS, **options)  # type: ignore[arg-type]
 
 
@@ -105,7 +105,7 @@ def test_bad_scales_are_refused(samples: Samples, text: str) -> None:
 def test_augmentation_depends_on_seed_epoch_and_batch(tmp_path: Path) -> None:
     x = np.arange(60, dtype=np.float32).reshape(10, 1, 2, 3)
     samples = opened(stored(tmp_path / "d.npz", **{**images(), "x": x}), *SLOTS)
-    changed = _batches(samples, augmentation=Augmentation.parse("flip,crop:1,noise:0.01"))
+    changed = _batches(samples, augmentation=Augmentations.parse("flip,crop:1,noise:0.01"))
     first, second = ([b["x"] for b in changed.epoch(epoch)] for epoch in (1, 2))
     assert all((a["x"] == b).all() for a, b in zip(changed.epoch(1, 1), first[1:], strict=True))
     assert not np.array_equal(first[0], second[0])
@@ -116,21 +116,85 @@ def test_a_flip_turns_half_of_the_images(tmp_path: Path) -> None:
     samples = opened(stored(tmp_path / "d.npz", x=x, target=np.zeros(400, int)), *SLOTS)
     turned = [
         row[0, 0, 0] == 2
-        for batch in _batches(samples, augmentation=Augmentation.parse("flip")).epoch(1)
+        for batch in _batches(samples, augmentation=Augmentations.parse("flip")).epoch(1)
         for row in batch["x"]
     ]
     assert 150 < sum(turned) < 250
 
 
-@pytest.mark.parametrize("text", ["flap", "crop", "crop:0", "noise:-1", "noise:x", "flip:1", "crop:1,,"])
+@pytest.mark.parametrize(
+    "text", ["flap", "crop", "crop:0", "noise:-1", "noise:x", "flip:1", "crop:1,,", "flip,flip", "gain:1"]
+)
 def test_bad_augmentation_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--augment"):
-        Augmentation.parse(text)
+        Augmentations.parse(text)
 
 
-@pytest.mark.parametrize(("given", "wanted"), [({"noise": 0.1}, "noise"), ({"flip": True}, "flip and crop")])
-def test_augmentation_of_inputs_without_floats_is_refused(given: dict[str, float], wanted: str) -> None:
+@pytest.mark.parametrize("text", ["noise:0.1", "flip"])
+def test_augmentation_of_inputs_without_floats_is_refused(text: str) -> None:
     codes = replace(IMAGE, dtype=DType.I8)
-    with pytest.raises(UsageError, match=f"--augment: {wanted} .*floating-point"):
-        Augmentation(**given).require_images((codes, CLASS))  # type: ignore[arg-type]
-    Augmentation(**given).require_images(SLOTS)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f"--augment: {text[:4]}.* is for floating-point"):
+        Augmentations.parse(text).require_inputs((codes, CLASS))
+    Augmentations.parse(text).require_inputs(SLOTS)
+
+
+def augmented(text: str, *arrays: Array) -> list[Array]:
+    """One batch of these inputs after the changes; an array of integers is the target of the first."""
+    slots = [
+        Slot(
+            name=str(n),
+            shape=a.shape,
+            dtype=DType.F32 if a.dtype == np.float32 else DType.I32,
+            is_target=a.dtype != np.float32,
+            sample_shape=a.shape[1:],
+        )
+        for n, a in enumerate(arrays)
+    ]
+    changes, random = Augmentations.parse(text), np.random.default_rng(3)
+    changes.require_inputs(slots)
+    batch = {slot.name: array for slot, array in zip(slots, arrays, strict=True)}
+    batch = changes.after_scaling(changes.before_scaling(batch, slots, random), slots, random)
+    return [batch[slot.name] for slot in slots]
+
+
+@pytest.mark.parametrize("text", ["flip", "crop:2", "flip,crop:3"])
+def test_a_mask_moves_with_its_image(text: str) -> None:
+    masks = np.random.default_rng(1).integers(1, 5, (20, 6, 7)).astype(np.int32)
+    images = np.stack([masks, 2 * masks], axis=1).astype(np.float32)
+    moved, labels = augmented(text, images, masks)
+    assert (moved[:, 0] == labels).all() and (moved[:, 1] == 2 * labels).all()
+    assert (moved != images).any()
+
+
+def test_a_cutout_blanks_a_square() -> None:
+    (blanked,) = augmented("cutout:3", np.ones((200, 2, 8, 9), np.float32))
+    gone = (blanked == 0).sum(axis=(2, 3))
+    assert (gone[:, 0] == gone[:, 1]).all() and gone.max() == 9 and gone.min() >= 4  # less where the border cuts it
+
+
+def test_a_shift_keeps_the_order_of_a_signal() -> None:
+    signals = np.tile(np.arange(1, 11, dtype=np.float32), (50, 3, 1))
+    (shifted,) = augmented("shift:4", signals)
+    for row in shifted.reshape(-1, 10):
+        inside = row[row > 0]
+        assert len(inside) >= 6 and (np.diff(inside) == 1).all()
+        assert (row[0] == 0 or row[-1] == 0) or (row == signals[0, 0]).all()
+    assert len({row.tobytes() for row in shifted[:, 0]}) == 9
+    assert (shifted[:, 0] == shifted[:, 2]).all()
+
+
+def test_a_gain_is_one_factor_a_sample() -> None:
+    rows = np.random.default_rng(2).standard_normal((300, 5)).astype(np.float32)
+    (louder,) = augmented("gain:0.2", rows)
+    factors = louder / rows
+    np.testing.assert_allclose(factors, np.broadcast_to(factors[:, :1], factors.shape), rtol=1e-6)
+    assert 0.8 <= factors.min() < 0.82 and 1.18 < factors.max() <= 1.2
+
+
+def test_what_would_part_a_target_from_its_image_is_refused() -> None:
+    boxes = replace(CLASS, name="corners", sample_shape=(4,), dtype=DType.F32, boxes="xyxy")
+    with pytest.raises(UsageError, match="flip moves the image, and the boxes of corners would stay"):
+        Augmentations.parse("flip").require_inputs((IMAGE, boxes))
+    mask = replace(CLASS, name="mask", sample_shape=IMAGE.sample_shape[1:])
+    with pytest.raises(UsageError, match="crop does not know which input the pixels of mask are of"):
+        Augmentations.parse("crop:1").require_inputs((IMAGE, replace(IMAGE, name="other"), mask))

@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from poetc.datasets import Augmentation, Batches, Evaluation, Normalization, Samples, Slot, open_source
+from poetc.datasets import Augmentations, Batches, Evaluation, Normalization, Samples, Slot, open_source
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, DType
 from poetc.loop import Checkpoint, CheckpointStore, EpochRow, Loop, LoopOptions, Loss, Outcome, read_checkpoint
@@ -103,7 +103,7 @@ def _loop(
             source=source,
             slots=(X, T),
             normalization=Normalization(),
-            augmentation=Augmentation.parse("noise:0.01"),
+            augmentation=Augmentations.parse("noise:0.01"),
             seed=3,
         ),
         Evaluation(source=validation, slots=(X, T), normalization=Normalization()),
