@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from poetc.frontend import load
 from poetc.graph import Graph, Role, materialize
 from poetc.ops import bind, spec
+from tests.support.files import write_anew
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -45,7 +46,7 @@ def make(
 
 def save(model: onnx.ModelProto, folder: Path) -> Path:
     path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    write_anew(path, model.SerializeToString())
     return path
 
 

@@ -20,6 +20,7 @@ from poetc.frontend import load
 from poetc.graph import Fill, materialize
 from tests.frontend.support import assert_agrees, evaluate, kinds, make, normal, parameters, save
 from tests.support import fuzzing
+from tests.support.files import write_anew
 
 
 def dense() -> onnx.ModelProto:
@@ -312,7 +313,7 @@ def test_damaged_files_are_refused_or_read_never_a_traceback(tmp_path: Path) -> 
             else:
                 del damaged[at : at + draw.randrange(30)]
             damaged = damaged or bytearray(b"\0")
-        path.write_bytes(damaged)
+        write_anew(path, damaged)
         try:
             load(path)
             read += 1

@@ -28,6 +28,7 @@ from poetc.frontend._quantized_forms import is_quantized
 from poetc.frontend._translations import TRANSLATIONS
 from poetc.graph import Graph, materialize
 from poetc.ops import bind, spec
+from tests.support.files import write_anew
 from tests.support.onnx_cases import every_case
 
 FOLDED = {"Constant", "Shape", "Size", "ConstantOfShape", "Range", "DequantizeLinear"}
@@ -310,7 +311,7 @@ def examine(data: bytes, folder: Path, *, compare: bool = True) -> str:
     Whatever escapes is a defect: WrongResult, or any exception that is not one of poetc.errors.
     """
     path = folder / "case.onnx"
-    path.write_bytes(data)
+    write_anew(path, data)
     try:
         graph = load(path, batch=None, random_weights=0)
     except PoetcError as error:
