@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from poetc.cli import cli
-from tests.cli.conftest import MODEL, Ended
+from tests.cli.conftest import MODEL, Ended, run
 from tests.support import gguf_files
 from tests.support.language import write_decoder, write_tokenizer
 
@@ -40,12 +40,12 @@ COMMANDS = {
     "train": ("MODEL", "--batch", "2", "--data", "data.npz", "--epochs", "1", "-o", "trained.onnx"),
     "validate": (SOLVED,),
 }
-SLOW = {"bundle", "importance", "run", "compare", "sweep"}
+SLOW = {"analyze", "bundle", "importance", "run", "compare", "sweep"}
 
 
 @pytest.mark.parametrize("command", [pytest.param(n, marks=[pytest.mark.long] * (n in SLOW)) for n in sorted(COMMANDS)])
 def test_a_command_runs_within_little_memory(
-    command: str, solved: tuple[Path, Ended], tmp_path: Path, request: pytest.FixtureRequest
+    command: str, solved: tuple[Path, Ended], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.Generator(np.random.PCG64(0))
     images, labels = random.random((8, 1, 8, 8), np.float32), random.integers(0, 10, 8).astype(np.int32)
@@ -58,19 +58,19 @@ def test_a_command_runs_within_little_memory(
         gguf_files.write(tmp_path / "model.gguf", kind="Q4_0")
     before = {"check": "lock", "import-state": "export"}.get(command)
     if before is not None:
-        _run(before, solved[0], tmp_path, limited=False)
+        monkeypatch.chdir(tmp_path)
+        assert run(before, *_arguments(before, solved[0])).code == 0
         if before == "export":
             (tmp_path / "out.npz").rename(tmp_path / "start.npz")
-    ended = _run(command, solved[0], tmp_path, limited=True)
+    words = [sys.executable, "-m", "poetc", command, *_arguments(command, solved[0])]
+    shell = ("sh", "-c", f'ulimit -v {LIMIT_KIB} && exec "$@"', "sh", *words)
+    ended = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
 
 
-def _run(command: str, solved: Path, folder: Path, *, limited: bool) -> subprocess.CompletedProcess[str]:
+def _arguments(command: str, solved: Path) -> list[str]:
     words = {"MODEL": str(MODEL), SOLVED: str(solved)}
-    arguments = [words.get(word, word) for word in COMMANDS[command]]
-    limit = f"ulimit -v {LIMIT_KIB} && " if limited else ""
-    shell = ("sh", "-c", f'{limit}exec "$@"', "sh", sys.executable, "-m", "poetc", command, *arguments)
-    return subprocess.run(shell, cwd=folder, capture_output=True, text=True, timeout=300)
+    return [words.get(word, word) for word in COMMANDS[command]]
 
 
 def test_every_command_is_tried() -> None:
