@@ -1,14 +1,18 @@
-"""Golden files: `golden(path, text)` compares with tests/.../golden/, `--update-golden` writes them."""
+"""What all tests share: golden files, and solves that take little work where a test is not about the search.
+
+`golden(path, text)` compares with tests/.../golden/, `--update-golden` writes them.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 
+from poetc.scheduling import SolveOptions
 from tests.support.compilers import remember
 
 remember()
@@ -18,6 +22,35 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does; 
 # A shell starts what it runs in the background with Ctrl-C ignored, which processes inherit; tests send it to theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A solve's time limit is its counted work too, unless a test says more. Most of that goes to better schedules. Tests of
+# these folders want a schedule, its files and messages, unless they are marked `searches`.
+LITTLE_WORK = ("api", "benchmark", "cli", "commands", "fleet", "locking", "measure", "reporting", "sweeping")
+WORK_S = 1.0
+_asked_for = SolveOptions.__post_init__
+_little_work = False
+
+
+def _post_init(options: SolveOptions) -> None:
+    if _little_work and options.work_limit_s < 0:
+        object.__setattr__(options, "work_limit_s", min(WORK_S, options.time_limit_s))
+    _asked_for(options)
+
+
+SolveOptions.__post_init__ = _post_init  # type: ignore[method-assign]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Fixtures that a test is the first to use are made within it."""
+    global _little_work
+    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    _little_work = room in LITTLE_WORK and item.get_closest_marker("searches") is None
+    try:
+        return (yield)
+    finally:
+        _little_work = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

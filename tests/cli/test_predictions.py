@@ -21,7 +21,8 @@ from poetc.planning import inference
 from poetc.program import Interpreter, PageIn, PageOut, sample_inputs
 from tests.cli.conftest import Ended, run
 
-BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "20")
+pytestmark = pytest.mark.searches
+BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "60")
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ def test_all_forms_together_have_one_time_limit(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(solve_command.time, "monotonic", lambda: now[0])
     model = ModelRequest(source=Path("x.onnx"), training=TrainingOptions(saved="auto"))
-    request = SolveRequest(model=model, options=SolveOptions(time_limit_s=100.0))
+    request = SolveRequest(model=model, options=SolveOptions(time_limit_s=100.0, work_limit_s=100.0))
     with pytest.raises(LimitError):
         solve_command.as_exactly_as_works(request, way, silent)
     assert limits[:3] == [100.0, 30.0, 20.0][: len(limits)] and len(limits) > 1
