@@ -134,6 +134,15 @@ def test_numbers_that_no_training_ends_in(tmp_path: Path, value: np.ndarray, wor
         assert not [f for f in other.facts if f.kind == "fixed tensor"]
 
 
+@pytest.mark.parametrize("levels", [3, 16])
+def test_weights_in_few_bits_are_no_grid(tmp_path: Path, levels: int) -> None:
+    """A head of three classes: its numbers are equally spaced, and each is there again and again."""
+    head = (np.random.default_rng(1).integers(levels, size=(256, 3)) - levels // 2).astype(np.float32) * 0.03
+    assert all(np.unique(column).size == levels for column in head.T)
+    graph = load(save(make([make_node("MatMul", ["x", "w"], ["y"])], {"x": (2, 256)}, ["y"], {"w": head}), tmp_path))
+    assert not [f for f in graph.facts if f.kind == "fixed tensor"]
+
+
 def test_copied_layers_of_the_older_exporter_are_told_apart_by_their_numbers() -> None:
     graph = load(CASES / "transformer_encoder_legacy.onnx")
     assert not [note for note in graph.notes if "tied weight" in note]

@@ -143,7 +143,7 @@ def _is_filter_bank(rows: Array) -> bool:
 
 
 def _is_grid(value: Array) -> bool:
-    """Points of two to four coordinates, each of which takes equally spaced numbers again and again.
+    """Points of two to four coordinates, each of which takes equally spaced numbers, all of them equally often.
 
     One of three or four may be 1 everywhere, as in the grid that a spatial transformer multiplies.
     """
@@ -156,9 +156,11 @@ def _is_grid(value: Array) -> bool:
     if any(ones) and (sum(ones) > 1 or len(points) < 3):
         return False
     for coordinate in points[np.logical_not(ones)]:
-        levels = np.unique(coordinate)
+        levels, counts = np.unique(coordinate, return_counts=True)
         steps = np.diff(levels)
         if not 2 < levels.size <= coordinate.size / 2 or float(np.ptp(steps)) > 1e-5 * float(np.abs(levels).max()):
+            return False
+        if np.ptp(counts):  # of weights in few bits, too, the numbers are equally spaced
             return False
     return True
 
