@@ -166,6 +166,19 @@ def test_a_mask_moves_with_its_image(text: str) -> None:
     assert (moved != images).any()
 
 
+def test_a_crop_beyond_the_image_takes_no_memory_for_what_is_never_seen() -> None:
+    (moved,) = augmented("crop:1000000", np.ones((4, 1, 6, 7), np.float32))
+    assert not moved.any()
+
+
+@pytest.mark.parametrize("text", ["noise:0.1", "gain:0.5"])
+@pytest.mark.parametrize("axes", [0, 5])
+def test_noise_and_gain_are_for_samples_of_any_axes(text: str, axes: int) -> None:
+    given = np.ones((4, *(2,) * axes), np.float32)
+    (changed,) = augmented(text, given)
+    assert changed.shape == given.shape and (changed != 1).any()
+
+
 def test_a_cutout_blanks_a_square() -> None:
     (blanked,) = augmented("cutout:3", np.ones((200, 2, 8, 9), np.float32))
     gone = (blanked == 0).sum(axis=(2, 3))

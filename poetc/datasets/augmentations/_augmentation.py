@@ -21,8 +21,8 @@ Random = np.random.Generator
 class Augmentation(ABC):
     """One change of floating-point inputs. `value` is the number behind its name, as in crop:2.
 
-    `takes` and `metavar`: the values, and their name in messages. `sample_axes`: how many axes a sample must have.
-    `after_scaling`: the change belongs behind `--normalize`. `moves`: elements go to other places, and a target with an
+    `takes` and `metavar`: the values, and their name in messages. `sample_axes`: how many axes a sample must have; none
+    are listed where any number does. `after_scaling`: the change belongs behind `--normalize`. `moves`: elements go to other places, and a target with an
     element for each of them goes along.
     """
 
@@ -30,7 +30,7 @@ class Augmentation(ABC):
 
     takes: ClassVar[Values | None] = None
     metavar: ClassVar[str] = ""
-    sample_axes: ClassVar[Sequence[int]] = (1, 2, 3, 4)
+    sample_axes: ClassVar[Sequence[int]] = ()
     after_scaling: ClassVar[bool] = False
     moves: ClassVar[bool] = False
 
@@ -44,7 +44,8 @@ class Augmentation(ABC):
 
     def fits(self, slot: Slot) -> bool:
         """Whether it changes this input."""
-        return slot.dtype is DType.F32 and not slot.is_target and len(slot.sample_shape) in self.sample_axes
+        has_axes = not self.sample_axes or len(slot.sample_shape) in self.sample_axes
+        return slot.dtype is DType.F32 and not slot.is_target and has_axes
 
 
 AUGMENTATIONS: Registry[type[Augmentation]] = Registry("--augment")
@@ -85,9 +86,9 @@ class Augmentations:
         for name, kind in self.kinds.items():
             changed = [slot for slot in slots if kind.fits(slot)]
             if not changed:
-                shapes = " or ".join(_SHAPES[n] for n in kind.sample_axes if n in _SHAPES)
-                where = "" if kind.sample_axes == Augmentation.sample_axes else f" {shapes}"
-                raise UsageError(f"--augment: {name} is for floating-point inputs{where}, and the model has none")
+                shapes = " or ".join(_SHAPES[n] for n in kind.sample_axes)
+                inputs = f"floating-point inputs {shapes}".strip()
+                raise UsageError(f"--augment: {name} is for {inputs}, and the model has none")
             for target in slots if kind.moves else ():
                 if target.is_target and target.boxes:
                     raise UsageError(f"--augment: {name} moves the image, and the boxes of {target.name} would stay")
