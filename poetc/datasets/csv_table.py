@@ -49,7 +49,7 @@ def read_csv(request: Request) -> Samples:
 def _rows(path: Path, text: str, dialect: Dialect) -> list[list[str]]:
     """The rows that have cells. UsageError for a quote without its end, which takes all that follows for one cell."""
     rows, last, following = [], 1, 1  # lines in which a row begins
-    reader = csv.reader(io.StringIO(text), dialect)
+    reader = csv.reader(io.StringIO(text, newline=""), dialect)
     try:
         for row in reader:
             if row:
@@ -60,7 +60,7 @@ def _rows(path: Path, text: str, dialect: Dialect) -> list[list[str]]:
         why = f"{error}: is a quote opened there, and never closed?"
         raise UsageError(f"{path}: line {following}: {why}") from None
     try:
-        for _ in csv.reader(itertools.islice(io.StringIO(text), last - 1, None), dialect, strict=True):
+        for _ in csv.reader(itertools.islice(io.StringIO(text, newline=""), last - 1, None), dialect, strict=True):
             pass
     except csv.Error as error:
         if "end of data" in str(error):

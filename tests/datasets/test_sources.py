@@ -109,6 +109,8 @@ def test_each_csv_row_is_a_sample(tmp_path: Path) -> None:
     assert samples.take(np.arange(3))["t"].tolist() == [1, 0, 1]
     (tmp_path / "numbers.csv").write_text("1;2;3;0.5\n4;5;6;1.5\n")
     taken = opened(tmp_path / "numbers.csv", FEATURES, NUMBER).take(np.arange(2))
+    (tmp_path / "ends.csv").write_bytes(b"1;2;3;0.5\r4;5;6;1.5\r")  # lines as old Macs end them
+    assert (opened(tmp_path / "ends.csv", FEATURES, NUMBER).take(np.arange(2))["x"] == taken["x"]).all()
     assert taken["x"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert taken["t"].tolist() == [[0.5], [1.5]]
     named = opened(f"{tmp_path / 'iris.csv'}:target=kind", FEATURES, CLASS, classes=("rose", "iris"))

@@ -53,6 +53,14 @@ def test_another_key_is_refused_at_both_ends() -> None:
                 end.result()
 
 
+def test_an_end_that_signs_nothing_is_told_apart_from_a_wrong_key() -> None:
+    ours, theirs = socket.socketpair()
+    ours.sendall(bytes(64))
+    with pytest.raises(UsageError, match=r"^board: the other end signs nothing; give it the key, or leave key= out$"):
+        SignedLine(theirs, KEY, "board", accepts=False)
+    ours.close()
+
+
 @pytest.mark.parametrize("again", ["replayed", "changed", "reflected", "forged"])
 def test_bytes_of_somebody_between_are_refused(again: str) -> None:
     """A record that was sent before, one with another byte, one of the other direction, and one without a key."""

@@ -22,8 +22,8 @@ class Augmentation(ABC):
     """One change of floating-point inputs. `value` is the number behind its name, as in crop:2.
 
     `takes` and `metavar`: the values, and their name in messages. `sample_axes`: how many axes a sample must have; none
-    are listed where any number does. `after_scaling`: the change belongs behind `--normalize`. `moves`: elements go to other places, and a target with an
-    element for each of them goes along.
+    are listed where any number does. `after_scaling`: the change belongs behind `--normalize`. `moves`: elements go to
+    other places, and a target with an element for each of them goes along.
     """
 
     value: Any = None
