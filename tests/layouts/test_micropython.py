@@ -93,7 +93,7 @@ def test_cmake_builds_the_module(model: Model, tmp_path: Path) -> None:
 
 
 def test_what_a_module_cannot_hold_is_refused(model: Model, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a module holds one model"):
+    with pytest.raises(UsageError, match="a module holds one model, and a build of MicroPython one such module"):
         write([model.part("a"), model.part("b")], Form("micropython"), tmp_path / "o", "c99")
     assert not (tmp_path / "o").exists()
 

@@ -22,7 +22,7 @@ _CODES = {DType.F32: "f", DType.I32: "i", DType.U8: "B", DType.I8: "b"}  # of Mi
 def place(contents: Contents) -> dict[str, bytes | Path]:
     """Files as they are, beside the module. UsageError for several models, and for one with a store."""
     if len(contents.models) > 1:
-        raise UsageError("--layout micropython: a module holds one model; emit each to a directory of its own")
+        raise UsageError("--layout micropython: a module holds one model, and a build of MicroPython one such module")
     (module,) = contents.modules
     if module.store_blocks:
         raise UsageError("--layout micropython: this program pages, and the module drives no store; use --no-paging")
