@@ -216,9 +216,9 @@ random-networks: setup ## random PyTorch networks beside PyTorch; resumable: bui
 		--newer 0.125 --c 0.02 --record build/random-networks.jsonl $(BENCH_ARGS)
 
 .PHONY: opinfo
-opinfo: setup-test ## PyTorch's own test suite of operators and modules, one step each; resumable: build/opinfo.jsonl (SAMPLES=2)
+opinfo: setup-test ## PyTorch's own test suite of operators and modules, a step of two samples each; resumable (SAMPLES=3)
 	bench/setup_peers opinfo
-	nice build/peers/opinfo/bin/python bench/peer_opinfo.py build/opinfo/cases --samples $(or $(SAMPLES),1)
+	nice build/peers/opinfo/bin/python bench/peer_opinfo.py build/opinfo/cases --samples $(or $(SAMPLES),2)
 	nice $(BIN)/python -m bench.opinfo build/opinfo/cases --write $(BENCH_ARGS)
 
 .PHONY: decoders

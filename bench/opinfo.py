@@ -1,6 +1,6 @@
 """`make opinfo`: PyTorch's own test suite of operators and modules, one training step beside float64 gradients.
 
-    python -m bench.opinfo FOLDER [--record FILE] [--write]
+    python -m bench.opinfo FOLDER [--record FILE] [--write] [--archive]
 
 FOLDER holds what bench/peer_opinfo.py wrote. A case is "right" if the loss and every gradient of the compiled C lie
 within 1e-4 of PyTorch's in float64, relative to the largest number of the tensor. It is "rounding" where they do
@@ -13,10 +13,12 @@ again. Exit code 1 if one is wrong or fails.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import platform
 import sys
+import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
@@ -25,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 
 from poetc import measure, training
@@ -41,6 +44,8 @@ from poetc.training import TrainingOptions
 
 TOLERANCE = 1e-4
 PAGE = Path("docs/results/opinfo.md")
+ARCHIVE = Path("tests/conformance/opinfo.tar.xz")
+MOST_BYTES = 1 << 14  # of a case in it
 Arrays = Mapping[str, np.ndarray[Any, np.dtype[Any]]]
 
 
@@ -112,7 +117,7 @@ def is_the_files(path: Path, held: Arrays, loss: float) -> str:
         own = (
             float(np.mean((output.astype(np.float64) - held["t"]) ** 2)) if output.shape == held["t"].shape else np.nan
         )
-        same = (np.isnan(own) and np.isnan(loss)) or not is_off(loss, own)
+        same = not (np.isfinite(own) or np.isfinite(loss)) or not is_off(loss, own)
         return f"onnxruntime's output differs from PyTorch's; its loss is {own:.6g}, here {loss:.6g}" if same else ""
     return ""
 
@@ -233,6 +238,24 @@ def page(found: Mapping[str, Mapping[str, str]], exported: Mapping[str, Mapping[
     return "\n".join(lines).rstrip() + "\n"
 
 
+def write_archive(found: Mapping[str, Mapping[str, str]], folder: Path) -> None:
+    """ARCHIVE: of the cases that are right, the smallest one for each set of ONNX operators, and its arrays."""
+    smallest: dict[tuple[str, ...], tuple[int, str]] = {}
+    for case in sorted(c for c in found if found[c]["end"] == "right"):
+        files = [folder / f"{case}{suffix}" for suffix in (".onnx", ".npz")]
+        size_bytes = sum(file.stat().st_size for file in files)
+        kinds = tuple(sorted({node.op_type for node in onnx.load(files[0]).graph.node}))
+        if size_bytes < MOST_BYTES:
+            smallest[kinds] = min(smallest.get(kinds, (size_bytes, case)), (size_bytes, case))
+    with tarfile.open(ARCHIVE, "w:xz", preset=9) as archive:
+        for case in sorted(case for _, case in smallest.values()):
+            for suffix in (".onnx", ".npz"):
+                info = tarfile.TarInfo(case + suffix)  # no time and no owner: the same cases give the same file
+                data = (folder / info.name).read_bytes()
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+
 def read(path: Path) -> dict[str, dict[str, str]]:
     """By case, the last line of each."""
     lines = path.read_text().splitlines() if path.exists() else []
@@ -245,6 +268,7 @@ def main() -> None:
     parser.add_argument("--record", type=Path, default=Path("build/opinfo.jsonl"))
     parser.add_argument("--again", action="store_true", help="cases that were not right too")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
+    parser.add_argument("--archive", action="store_true", help=f"write {ARCHIVE}")
     options = parser.parse_args()
     exported, found = read(options.folder / "exported.jsonl"), read(options.record)
     for case, entry in exported.items():
@@ -260,6 +284,8 @@ def main() -> None:
     print(dict(Counter(f["end"] for f in found.values())))
     if options.write:
         PAGE.write_text(page(found, exported))
+    if options.archive:
+        write_archive(found, options.folder)
     sys.exit(any(f["end"] in ("wrong", "fails") for f in found.values()))
 
 

@@ -279,7 +279,7 @@ def reduction(c: Importer, n: Node) -> str | Value:
         axes = tuple(range(len(x.shape)))
     axes = tuple(sorted({normalize_axis(a, len(x.shape)) for a in axes}))
     if not axes:
-        return x
+        return _of_a_scalar(c, n, x)
     attributes: dict[str, Attribute] = {"axes": axes, "keepdims": bool(n.get_int("keepdims", 1))}
     if n.op == "ReduceSumSquare":
         if not x.is_float:
@@ -294,6 +294,14 @@ def reduction(c: Importer, n: Node) -> str | Value:
     if not x.is_float:
         return _of_integers(c, n, x, axes, keepdims=bool(attributes["keepdims"]))
     return c.emit1(n.op, [x], attributes)
+
+
+def _of_a_scalar(c: Importer, n: Node, x: Value) -> str | Value:
+    """There is nothing to add up, but signs, squares and logarithms remain."""
+    if n.op == "ReduceSumSquare":
+        return c.emit1("Mul", [x, x])
+    kind = {"ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log"}.get(n.op)
+    return x if kind is None else c.emit1(kind, [x])
 
 
 _OF_TWO = {"ReduceSum": "Add", "ReduceMax": "Maximum", "ReduceMin": "Minimum", "ReduceProd": "Mul"}

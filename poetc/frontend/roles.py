@@ -101,7 +101,9 @@ def assign_roles(
         elif isinstance(value, Coded):
             value = value.decoded()
         if tensor.dtype is DType.F32 and not isinstance(value, Fill):
-            unusable = np.isnan(value) if role is Role.CONSTANT else ~np.isfinite(value)
+            # One NaN may be the answer of a branch: Where(IsNaN(x), NaN, ...).
+            is_answer = role is Role.CONSTANT and np.size(value) == 1
+            unusable = np.isnan(value) & (not is_answer) if role is Role.CONSTANT else ~np.isfinite(value)
             if bool(unusable.any()):
                 what = "NaN" if bool(np.isnan(value).any()) else "infinite numbers"
                 raise UsageError(f"tensor {name!r} holds {what}; the file's weights are damaged")

@@ -158,3 +158,21 @@ def test_layers_other_than_the_default(tmp_path: Path, op: str, attributes: dict
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     (expected,) = session.run(None, feeds)
     np.testing.assert_allclose(evaluate(load(path), feeds)["y"], expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", ["ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceSum", "ReduceMax"])
+def test_a_reduction_of_a_single_number_keeps_its_arithmetic(tmp_path: Path, kind: str) -> None:
+    """There are no axes, and a norm is still no negative number."""
+    model = make([make_node(kind, ["x"], ["y"], keepdims=0)], {"x": ()}, ["y"], opset=18)
+    assert_agrees(model, {"x": np.float32(-3.0)}, tmp_path)
+
+
+def test_a_nan_may_be_the_answer_of_a_branch(tmp_path: Path) -> None:
+    nodes = [
+        make_node("IsNaN", ["x"], ["m"]),
+        make_node("Mul", ["x", "w"], ["p"]),
+        make_node("Where", ["m", "nan", "p"], ["y"]),
+    ]
+    weights = {"nan": np.array([np.nan], np.float32), "w": np.float32([2, 3])}
+    model = make(nodes, {"x": (2,)}, ["y"], weights, opset=18)
+    assert_agrees(model, {"x": np.float32([1, np.nan])}, tmp_path)
