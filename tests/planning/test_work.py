@@ -80,7 +80,7 @@ def solve(state: str) -> Callable[[], object]:
 
 
 def sweep() -> object:
-    problem = tight(1)
+    problem = tight(5)
     budgets = [keep_all_peak_bytes(problem) * percent // 100 for percent in (75, 60)]
     points = solve_curve(problem, budgets, planner("ram", options=OPTIONS))
     return [replace(point, seconds=0.0) for point in points]
