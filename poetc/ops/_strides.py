@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from poetc.ops.kernels.rows import Ints, Walk
 
@@ -57,3 +60,33 @@ def normalize_axes(kind: str, axes: Sequence[int], rank: int) -> Ints:
     if any(not 0 <= a < rank for a in result) or len(result) != len(axes):
         raise ValueError(f"{kind}: axes {tuple(axes)} do not fit a tensor of {rank} dimensions")
     return tuple(result)
+
+
+def view_steps(shape: Ints, steps: Ints, new_shape: Ints) -> Ints | None:
+    """Steps by which `new_shape` reaches the elements of `shape` and `steps` in their order; None if there are none."""
+    runs: list[tuple[int, int]] = []  # (elements, step) that follow each other evenly, first to last
+    for n, step in zip(shape, steps, strict=True):
+        if n == 1:
+            continue
+        if runs and runs[-1][1] == n * step:
+            runs[-1] = (runs[-1][0] * n, step)
+        else:
+            runs.append((n, step))
+    result: list[int] = []
+    for n in reversed(new_shape):
+        if n == 1:
+            result.append(0)
+            continue
+        if not runs or runs[-1][0] % n:
+            return None
+        left, step = runs.pop()
+        result.append(step)
+        if left > n:
+            runs.append((left // n, step * n))
+    return None if runs else tuple(reversed(result))
+
+
+def seen(tensor: Any, view: Ints, sizes: Ints) -> Any:
+    """The view (first element, steps) of a contiguous array, which shares its elements."""
+    item = tensor.dtype.itemsize
+    return np.lib.stride_tricks.as_strided(tensor.reshape(-1)[view[0] :], sizes, [item * step for step in view[1:]])

@@ -14,7 +14,7 @@ from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, along, crossed
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops._strides import collapse
+from poetc.ops._strides import collapse, seen
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.matmul import Strides, product_kernel, views_kernel
 
@@ -170,13 +170,13 @@ class MatMulOfViews(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         *batch, m, n, k = op.get_ints("sizes")
-        a = _seen(inputs[0], op.get_ints("a"), (*batch, m, k))
-        y = np.matmul(a, _seen(inputs[1], op.get_ints("b"), (*batch, k, n)))
+        a = seen(inputs[0], op.get_ints("a"), (*batch, m, k))
+        y = np.matmul(a, seen(inputs[1], op.get_ints("b"), (*batch, k, n)))
         alpha = op.get_float("alpha", 1.0)
         if alpha != 1.0:
             y = y * y.dtype.type(alpha)
         result = np.empty(op.get_ints("shape"), y.dtype)
-        _seen(result, op.get_ints("y"), (*batch, m, n))[...] = y + inputs[2] if len(inputs) > 2 else y
+        seen(result, op.get_ints("y"), (*batch, m, n))[...] = y + inputs[2] if len(inputs) > 2 else y
         return (result,)
 
     def work(self, op: Bound) -> Work:
@@ -211,12 +211,6 @@ def _covers(sizes: Sequence[int], steps: Sequence[int]) -> bool:
                 return False
             next_step *= size
     return True
-
-
-def _seen(tensor: Any, view: tuple[int, ...], sizes: tuple[int, ...]) -> Any:
-    """The view (first element, steps) of a contiguous array, which shares its elements."""
-    item = tensor.dtype.itemsize
-    return np.lib.stride_tricks.as_strided(tensor.reshape(-1)[view[0] :], sizes, [item * step for step in view[1:]])
 
 
 def _sum_of_rows(b: Builder, tensor: str, hint: str) -> str:

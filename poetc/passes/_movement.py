@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from poetc.graph import DType, Operator, TrainingGraph
 from poetc.ops import bind, spec
-from poetc.ops._strides import contiguous_strides
+from poetc.ops._strides import contiguous_strides, view_steps
 from poetc.ops.kernels.matmul import FEW, PackedProduct
 from poetc.ops.matmul import fits_views
 from poetc.ops.movement import slice_steps
@@ -40,30 +40,6 @@ class View(NamedTuple):
 def read_in_place(graph: TrainingGraph) -> TrainingGraph:
     """The graph with fewer operators; itself under the training option `fusion: False`."""
     return _Movement(graph).run() if graph.options.get("fusion", True) else graph
-
-
-def view_steps(shape: Ints, steps: Ints, new_shape: Ints) -> Ints | None:
-    """Steps by which `new_shape` reaches the elements of `shape` and `steps` in their order; None if there are none."""
-    runs: list[tuple[int, int]] = []  # (elements, step) that follow each other evenly, first to last
-    for n, step in zip(shape, steps, strict=True):
-        if n == 1:
-            continue
-        if runs and runs[-1][1] == n * step:
-            runs[-1] = (runs[-1][0] * n, step)
-        else:
-            runs.append((n, step))
-    result: list[int] = []
-    for n in reversed(new_shape):
-        if n == 1:
-            result.append(0)
-            continue
-        if not runs or runs[-1][0] % n:
-            return None
-        left, step = runs.pop()
-        result.append(step)
-        if left > n:
-            runs.append((left // n, step * n))
-    return None if runs else tuple(reversed(result))
 
 
 class _Movement(Indexed):

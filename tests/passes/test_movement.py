@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from poetc.graph import Attribute, Graph, Role, TensorType
 from poetc.ops import Builder
-from poetc.ops._strides import contiguous_strides
+from poetc.ops._strides import contiguous_strides, view_steps
 from poetc.ops.kernels import packed_operands
 from poetc.passes import _movement, check_graph, read_in_place, run_standard
-from poetc.passes._movement import view_steps
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.training import TrainingOptions, build
 from tests.passes.networks import attention, gained, kinds, random_batches, steps, trained

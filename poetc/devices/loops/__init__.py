@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 
 from poetc.devices.loops import (  # noqa: F401
+    _attention,
     _coded,
     _coded_product,
     _convolution,

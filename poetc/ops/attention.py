@@ -1,0 +1,401 @@
+"""Attention as one operator, and its gradient: the scores of a few queries exist at a time, not [heads, queries, keys].
+
+A strip of queries has the scores of all keys that it sees, so that softmax needs no running maximum. Rows of scores are
+independent of each other, and the gradients of keys and values add up whole blocks of terms. So a result has the same
+bits for any number of queries at a time: those of the operators apart, where their products pack. The backward pass
+computes a strip of shares again, and saves nothing but queries, keys and values.
+Dao et al., FlashAttention (2022), arXiv 2205.14135, and Rabe and Staats (2021), arXiv 2112.05682, do so in blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from poetc.graph import Attribute, DType, Operator, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._builder import Builder
+from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._strides import seen
+from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.kernels.matmul import PackedProduct
+from poetc.ops.kernels.packed_operands import workspace_floats
+from poetc.ops.matmul import MatMul
+
+BLOCK_TERMS = 64  # of a sum, where the product apart would not pack
+SUM_ROW = 1024  # elements of a block of a row's sum: POETC_SUM_LANES * POETC_SUM_BLOCK
+STRIP_FLOATS = 1 << 17  # of all strips of the fastest kernel: they lie in a cache
+PART_ROWS = 64, 32  # of a strip that has a band, whose scores are made at a time; the second of short sequences
+SHORT = 128  # queries
+MOST_ROWS = 128  # of a strip: more of them see keys that others do not see
+_LANES = 16  # of a row's sum
+_PANELS = (16, 4, 1)
+_WORTH = 8  # a kernel saves at least this part of the workspace of the one before
+_FEW_ROWS = (64, 32, 16, 8, 4)
+_EXP, _TANH = 12, 12  # flops of an element
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes(Parameters):
+    """`groups` heads of keys and values a sample, each of which serves `times` heads of queries in a row."""
+
+    batch: int
+    groups: int
+    times: int
+    queries: int
+    keys: int
+    size: int  # of a query and of a key
+    width: int  # of a value
+
+    @property
+    def heads(self) -> int:
+        """Of queries, of all samples."""
+        return self.batch * self.groups * self.times
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRows(Parameters):
+    """`rows` queries at a time, over the keys that one of them sees, from a multiple of `align` on.
+
+    The backward pass makes the scores of `part` of them at a time.
+
+    Query i sees key j if `low` <= j - i <= `high`. `mask`: 0 none, 1 floats that are added, 2 bytes of which 0 hides.
+    Steps are in elements: of a mask along sizes and keys, of the others along sizes. `terms`: of a block of the sums of
+    scores, results, then of the gradients of shares, queries, values and keys.
+    """
+
+    sizes: Sizes
+    rows: int
+    part: int
+    align: int
+    low: int
+    high: int
+    mask: int
+    capped: bool
+    mask_steps: tuple[int, ...]
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
+    y: tuple[int, ...]
+    terms: tuple[int, ...]
+    product_floats: int
+    wants: tuple[int, ...]
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it makes gradients."""
+        return bool(self.wants)
+
+    def strips(self) -> Iterator[tuple[int, int, int]]:
+        """(rows, keys of them, scores that one of the queries sees) of each part of a strip of a head."""
+        for strip in range(0, self.sizes.queries, self.rows):
+            begin = max(0, strip + self.low) // self.align * self.align
+            last = min(strip + self.rows, self.sizes.queries)
+            for first in range(strip, last, self.part):
+                rows = range(first, min(first + self.part, last))
+                keys = max(0, self._end(rows[-1]) - begin)
+                yield len(rows), keys, sum(max(0, self._end(i) - begin) for i in rows)
+
+    def sums(self) -> Iterator[tuple[int, int]]:
+        """(keys, queries) of each product of a head that adds up over queries, for the gradients of keys and values."""
+        for strip in range(0, self.sizes.queries, self.rows):
+            begin = max(0, strip + self.low) // self.align * self.align
+            rows = min(self.rows, self.sizes.queries - strip)
+            count, first = max(0, self._end(strip + rows - 1) - begin), 0
+            every = strip + self.high + 1 - begin
+            while first < count:
+                start = max(0, first + begin - self.high - strip)
+                start = start // self.terms[4] * self.terms[4] if rows > self.terms[4] else start
+                width = min(count - first, every - first if first < every else self.part)
+                yield width, rows - start
+                first += width
+
+    def _end(self, query: int) -> int:
+        """The key behind the last one that a query sees."""
+        return min(self.sizes.keys, query + self.high + 1)
+
+
+def _sizes(op: Bound) -> Sizes:
+    return Sizes(*op.get_ints("sizes"))
+
+
+def _wants(op: Bound) -> tuple[int, ...]:
+    return op.get_ints("wants") if "wants" in op.attributes else ()
+
+
+def _band(op: Bound) -> tuple[int, int]:
+    s = _sizes(op)
+    low, high = op.get_ints("band") if "band" in op.attributes else (-s.queries, s.keys)
+    return max(low, -s.queries), min(high, s.keys)
+
+
+def _mask(op: Bound) -> TensorType | None:
+    first = 4 if _wants(op) else 3
+    return op.inputs[first] if len(op.inputs) > first else None
+
+
+def _plain(op: Bound) -> list[Bound]:
+    """The products of which it is made, apart: scores, results, gradients of shares, queries, values and keys."""
+    s = _sizes(op)
+    shared = {"small_ram": op.attributes["small_ram"]} if "small_ram" in op.attributes else {}
+    batch = (s.batch, s.groups * s.times)
+    q, k, v, y, scores = (
+        TensorType((*batch, *shape), DType.F32)
+        for shape in (
+            (s.queries, s.size),
+            (s.keys, s.size),
+            (s.keys, s.width),
+            (s.queries, s.width),
+            (s.queries, s.keys),
+        )
+    )
+
+    def product(a: TensorType, b: TensorType, result: TensorType, turned: str = "") -> Bound:
+        return Bound({"trans_a": turned == "a", "trans_b": turned == "b", **shared}, (a, b), (result,))
+
+    forward = [product(q, k, scores, "b"), product(scores, v, y)]
+    if not _wants(op):
+        return forward
+    return [
+        *forward,
+        product(y, v, scores, "b"),
+        product(scores, k, q),
+        product(scores, y, v, "a"),
+        product(scores, q, k, "a"),
+    ]
+
+
+def _terms(op: Bound) -> tuple[int, ...]:
+    """Of a block of each sum: as many as the product apart has, or `BLOCK_TERMS` where that does not pack."""
+    found: list[int] = []
+    for part in _plain(op):
+        parameters = MatMul().kernel(part).parameters
+        depth = part.inputs[0].shape[-2 if part.get_int("trans_a") else -1]
+        found.append(parameters.terms if isinstance(parameters, PackedProduct) else min(depth, BLOCK_TERMS))
+    return tuple(found)
+
+
+class _Attention(OpSpec):
+    cost_like: ClassVar[str] = "MatMul"
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        s, wants = _sizes(op), _wants(op)
+        if not 3 <= len(op.inputs) - bool(wants) <= 4 or min(s.ints()) < 1:
+            raise ValueError(f"{self.kind} of sizes {s.ints()} does not take {len(op.inputs)} inputs")
+        heads, shared = (s.batch, s.groups, s.times, s.queries), (s.batch, s.groups, s.keys)
+        shapes = (*heads, s.size), (*shared, s.size), (*shared, s.width), (*heads, s.width)
+        types = [*op.inputs[:3], op.inputs[3] if wants else TensorType(op.get_ints("shape"), op.inputs[0].dtype)]
+        for name, type, shape in zip("qkvy", types, shapes, strict=True):
+            _require_reach(f"{self.kind}: {name}", type, op.get_ints(name), shape[:-1], shape[-1])
+        mask = _mask(op)
+        if mask is not None:
+            if mask.dtype not in (DType.F32, DType.U8):
+                raise ValueError(f"{self.kind}: the mask has {mask.dtype.value}")
+            _require_reach(f"{self.kind}: the mask", mask, op.get_ints("mask"), (*heads, s.keys), 1)
+        if not wants:
+            return (types[3],)
+        return tuple(t for t, wanted in zip(op.inputs[:3], wants, strict=True) if wanted)
+
+    def parts(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        """Queries, keys and values as [batch, groups, times, rows, size], shares, and the slope of the cap."""
+        s = _sizes(op)
+        lead = (s.batch, s.groups)
+        q = seen(inputs[0], (0, *op.get_ints("q"), 1), (*lead, s.times, s.queries, s.size))
+        k, v = (
+            seen(inputs[i], (0, *op.get_ints(name), 1), (*lead, s.keys, size))[:, :, None]
+            for i, name, size in ((1, "k", s.size), (2, "v", s.width))
+        )
+        dtype = q.dtype.type
+        scores, slope = np.matmul(q, k.swapaxes(-1, -2)) * dtype(op.get_float("alpha", 1.0)), None
+        if "cap" in op.attributes:
+            inner, outer = op.get_float("cap"), op.get_float("capped")
+            turned = np.tanh(scores * dtype(inner))
+            scores, slope = turned * dtype(outer), dtype(outer) * (1 - turned) * (1 + turned) * dtype(inner)
+        if _mask(op) is not None:
+            given = seen(inputs[-1], (0, *op.get_ints("mask")), scores.shape)
+            if given.dtype == np.uint8:
+                scores = np.where(given != 0, scores, dtype(op.get_float("hides")))
+            else:
+                scores = scores + given
+        low, high = _band(op)
+        ahead = np.arange(s.keys) - np.arange(s.queries)[:, None]
+        scores = np.where((ahead >= low) & (ahead <= high), scores, dtype(-np.inf))
+        most = scores.max(axis=-1, keepdims=True)
+        shares = np.exp(scores - np.where(np.isneginf(most), dtype(0), most))
+        total = shares.sum(axis=-1, keepdims=True)
+        return q, k, v, shares / np.where(total == 0, dtype(1), total), slope
+
+    def work(self, op: Bound) -> Work:
+        p = self.kernel(op).parameters_as(AttentionRows)
+        s, strips = p.sizes, list(p.strips())
+        scores, visible = sum(rows * keys for rows, keys, _ in strips), sum(v for *_, v in strips)
+        flops = s.heads * visible * (_EXP + 4 + _TANH * p.capped + 4 * p.is_backward)
+        if not p.is_backward:
+            return Work(s.heads * scores * (s.size + s.width), flops)
+        want_q, want_k, want_v = p.wants
+        macs = scores * (s.size + (s.width if want_q or want_k else 0) + s.size * want_q)
+        macs += sum(keys * queries for keys, queries in p.sums()) * (s.width * want_v + s.size * want_k)
+        return Work(s.heads * macs, flops)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return next(self._kernels(op))
+
+    def kernels(self, op: Bound) -> tuple[Kernel, ...]:
+        """With fewer and fewer queries at a time, and columns that are packed at once."""
+        found: list[Kernel] = []
+        for kernel in self._kernels(op):
+            if not found or _WORTH * kernel.workspace_bytes <= (_WORTH - 1) * found[-1].workspace_bytes:
+                found.append(_numbered(kernel, len(found)))
+        return tuple(found)
+
+    def _kernels(self, op: Bound) -> Iterator[Kernel]:
+        s, wants, mask, terms = _sizes(op), _wants(op), _mask(op), _terms(op)
+        low, high = _band(op)
+        cap = op.get_float("cap", 1.0), op.get_float("capped", 1.0)
+        floats = (op.get_float("alpha", 1.0), *cap, op.get_float("hides", -math.inf))
+        symbol = "poetc_op_attention_grad" if wants else "poetc_op_attention"
+        for rows, panels in _choices(op):
+            product = _product_floats(op, terms, panels)
+            parameters = AttentionRows(
+                s,
+                rows,
+                min(rows, _part(s)) if wants and "band" in op.attributes else rows,
+                _align(s.keys, (terms[1], *terms[3:4])),
+                low,
+                high,
+                0 if mask is None else 1 if mask.dtype is DType.F32 else 2,
+                "cap" in op.attributes,
+                op.get_ints("mask") if mask is not None else (0,) * 5,
+                op.get_ints("q"),
+                op.get_ints("k"),
+                op.get_ints("v"),
+                op.get_ints("y"),
+                terms,
+                product,
+                wants,
+            )
+            held = _strips(op) * _aligned(rows * s.keys) + product + _held(op)
+            yield Kernel(symbol, parameters, floats, 4 * held)
+
+
+def _numbered(kernel: Kernel, number: int) -> Kernel:
+    return Kernel(kernel.symbol, kernel.parameters, kernel.floats, kernel.workspace_bytes, number)
+
+
+def _align(keys: int, terms: Sequence[int]) -> int:
+    """Leading keys that nobody sees may be left out in so many: each block of a sum then has the terms that it had."""
+    return math.lcm(SUM_ROW if keys > SUM_ROW else _LANES, *(n for n in terms if n < keys))
+
+
+def _strips(op: Bound) -> int:
+    """Strips of scores that are held at a time."""
+    return 1 if not _wants(op) else 2 + ("cap" in op.attributes)
+
+
+def _held(op: Bound) -> int:
+    """Floats of sums of one head, where several heads of queries share keys and values."""
+    s, wants = _sizes(op), _wants(op)
+    if not wants or s.times == 1:
+        return 0
+    return _aligned(s.keys * s.size) * wants[1] + _aligned(s.keys * s.width) * wants[2]
+
+
+def _part(s: Sizes) -> int:
+    return PART_ROWS[s.queries < SHORT]
+
+
+def _aligned(floats: int) -> int:
+    return -(-floats // 4) * 4
+
+
+def _product_floats(op: Bound, terms: Sequence[int], panels: int) -> int:
+    """Of the workspace of the products."""
+    found = []
+    for part, n in zip(_plain(op), terms, strict=True):
+        found.append(workspace_floats(part.outputs[0].shape[-1], n, panels, bool(part.get_int("trans_a"))))
+    return _aligned(max(found))
+
+
+def _choices(op: Bound) -> Iterator[tuple[int, int]]:
+    """(queries, panels) at a time: the fastest one first, then fewer and fewer."""
+    s = _sizes(op)
+    unit = math.lcm(*_terms(op)[4:]) if _wants(op) else 4
+    if unit >= s.queries:
+        steps = [s.queries]
+    else:
+        fits = STRIP_FLOATS // _strips(op) // s.keys // unit * unit
+        limit = min(MOST_ROWS, max(_part(s), s.queries // 4)) if "band" in op.attributes else MOST_ROWS
+        most = min(s.queries, max(unit, min(64, limit) // unit * unit, min(fits, limit // unit * unit)))
+        steps = [most, *(n for n in dict.fromkeys([*(_FEW_ROWS if unit == 4 else ()), unit]) if n < most)]
+    for panels in _PANELS:
+        yield steps[0], panels
+    for rows in steps[1:]:
+        yield rows, _PANELS[-1]
+
+
+def _require_reach(name: str, type: TensorType, steps: Sequence[int], shape: Sequence[int], last: int) -> None:
+    if len(steps) not in (len(shape), len(shape) + 1):
+        raise ValueError(f"{name} has {len(steps)} steps for {len(shape)} axes")
+    reach = sum(step * (n - 1) for step, n in zip(steps, (*shape, last), strict=False))
+    if min(steps) < 0 or reach + (last - 1 if len(steps) == len(shape) else 0) >= type.elements:
+        raise ValueError(f"{name} of shape {type.shape} has no element at the end of {tuple(shape)} in steps {steps}")
+
+
+@register
+class Attention(_Attention):
+    kind = "Attention"
+    summary = (
+        "(q, k, v, [mask]): softmax(cap(alpha · q kᵀ) + mask) v of `sizes` (batch, heads of keys, heads of queries for"
+        " each, queries, keys, size, width) and steps `q`, `k`, `v`, `y`, `mask`; `band`: j - i of keys that i sees"
+    )
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        *_, v, shares, _ = self.parts(op, inputs)
+        result = np.empty(op.get_ints("shape"), v.dtype)
+        y = np.matmul(shares, v)
+        seen(result, (0, *op.get_ints("y"), 1), y.shape)[...] = y
+        return (result,)
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        """A mask has no gradient: where one is wanted, the operators stay apart."""
+        result: list[str | None] = [None] * len(op.inputs)
+        if grads[0] is None or not any(needed[:3]):
+            return result
+        attributes: dict[str, Attribute] = {n: a for n, a in op.attributes.items() if n != "shape"}
+        attributes["wants"] = tuple(int(n) for n in needed[:3])
+        made = iter(b.emit("AttentionGrad", [*op.inputs[:3], grads[0], *op.inputs[3:]], attributes))
+        result[:3] = [next(made) if wanted else None for wanted in needed[:3]]
+        return result
+
+
+@register
+class AttentionGrad(_Attention):
+    kind = "AttentionGrad"
+    summary = "Gradients of Attention in q, k and v, those of `wants`, from (q, k, v, gy, [mask])"
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        q, k, v, shares, slope = self.parts(op, inputs)
+        s, alpha = _sizes(op), q.dtype.type(op.get_float("alpha", 1.0))
+        gy = seen(inputs[3], (0, *op.get_ints("y"), 1), (*q.shape[:4], s.width))
+        by_share = np.matmul(gy, v.swapaxes(-1, -2))
+        by_score = shares * (by_share - (by_share * shares).sum(axis=-1, keepdims=True))
+        if slope is not None:
+            by_score = by_score * slope
+        found = (
+            np.matmul(by_score, k) * alpha,
+            (np.matmul(by_score.swapaxes(-1, -2), q) * alpha).sum(axis=2),
+            np.matmul(shares.swapaxes(-1, -2), gy).sum(axis=2),
+        )
+        results = []
+        for given, name, gradient, wanted in zip(inputs, "qkv", found, _wants(op), strict=False):
+            if wanted:
+                made = np.zeros_like(given)
+                seen(made, (0, *op.get_ints(name), 1), gradient.shape)[...] = gradient
+                results.append(made)
+        return tuple(results)
