@@ -16,6 +16,7 @@ from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, Te
 from poetc.ops import Builder, spec
 from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training._adapters import SITE
+from poetc.training._attention import join_attention
 from poetc.training._autodiff import depends_on, differentiate
 from poetc.training._channels import Part, declare_parts, part_of
 from poetc.training._loss import emit_sum, plan_losses
@@ -55,6 +56,10 @@ def build(
             raise UsageError(f"--micro-batches {count}: needs the model at a part of the batch")
         check_state(graph, part, count)
         part = apart_from(graph, part)
+    if options.fusion:
+        trained = select_parameters(graph, options.train, options.lora)
+        joined = join_attention(graph, trained, drops=bool(options.dropout))
+        graph, part = joined, part and join_attention(part, trained, drops=bool(options.dropout))
     step = _Step(graph, part if count > 1 and part is not None else graph, options, count)
     found = step.build()
     return with_names(found, step.sums) if names_sums else found
