@@ -349,8 +349,8 @@ def _require_reach(name: str, type: TensorType, steps: Sequence[int], shape: Seq
 class Attention(_Attention):
     kind = "Attention"
     summary = (
-        "(q, k, v, [mask]): softmax(cap(alpha · q kᵀ) + mask) v of `sizes` (batch, heads of keys, heads of queries for"
-        " each, queries, keys, size, width) and steps `q`, `k`, `v`, `y`, `mask`; `band`: j - i of keys that i sees"
+        "(q, k, v, [mask]): softmax(cap(alpha · q kᵀ) + mask) v. Steps `q`, `k`, `v`, `y`, `mask` lead through `sizes`:"
+        " batch, heads of keys, heads of queries for each, queries, keys, size, width. `band`: j - i of keys seen"
     )
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
