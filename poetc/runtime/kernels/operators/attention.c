@@ -31,7 +31,7 @@ typedef struct {
     ptrdiff_t row, term; /* steps */
 } matrix;
 
-static void scale(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, float factor)
+POETC_APART void scale(float *y, ptrdiff_t y_row, int32_t rows, int32_t columns, float factor)
 {
     int32_t i, j;
     for (i = 0; factor != 1.0f && i < rows; i++, y += y_row)
@@ -189,8 +189,8 @@ int poetc_op_attention(const poetc_call *call)
 
 /* Gradients of shares in `by` become those of scores: y (gy - sum of gy y), of which the cap takes its part. Rows are
  * `step` apart. */
-static void slope(const task *t, float *by, const float *shares, const float *turns, ptrdiff_t step, int32_t rows,
-                  int32_t count)
+POETC_APART void slope(const task *t, float *by, const float *shares, const float *turns, ptrdiff_t step, int32_t rows,
+                       int32_t count)
 {
     int32_t i, j;
     for (i = 0; i < rows; i++, by += step, shares += step) {
@@ -223,7 +223,7 @@ static void add_turned(const task *t, int32_t terms, const float *x, int32_t row
 }
 
 /* Rows of `count` floats, `step` apart. */
-static void clear(float *y, ptrdiff_t step, int32_t rows, int32_t count)
+POETC_APART void clear(float *y, ptrdiff_t step, int32_t rows, int32_t count)
 {
     int32_t i;
     for (i = 0; i < rows; i++, y += step)
