@@ -95,12 +95,13 @@ def test_heuristic_alone_is_valid_and_often_optimal() -> None:
 class Eager(Simulation):
     """Finds out what everything in RAM costs to bring back before it chooses."""
 
-    def _cheapest(self, score: npt.NDArray[np.float64]) -> int:
-        for t in np.flatnonzero(np.isfinite(score)):
+    def _cheapest(self, tensors: npt.NDArray[np.intp], score: npt.NDArray[np.float64]) -> int:
+        for k in np.flatnonzero(np.isfinite(score)):
+            t = int(tensors[k])
             if self.need[t] < NEVER:
-                rest = score[t] - self.cost_array[t]
-                self._find_cost(int(t))
-                score[t] = rest + self.cost_array[t]
+                rest = score[k] - self.cost_array[t]
+                self._find_cost(t)
+                score[k] = rest + self.cost_array[t]
         return int(np.argmin(score))
 
 

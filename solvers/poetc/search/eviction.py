@@ -13,7 +13,7 @@ import heapq
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +98,7 @@ class Simulation:
         self.cost_known = [False] * m
         self.mark = [0] * m
         self.stamp = 0
-        self.guard = [0] * m  # how often the closures under way need it
+        self.guard = Counter[int]()  # how often the closures under way need it
         sizes = np.maximum(1, np.array(model.size, dtype=np.float64))
         self.bias = -policy.alpha * np.log(sizes)
         if policy.noise is not None:
@@ -271,21 +271,25 @@ class Simulation:
         if exact:
             self.known_at[t] = self.changes
 
-    def _cheapest(self, score: npt.NDArray[np.float64]) -> int:
-        """The tensor of least score. `score` has lower bounds, which are made exact as far as that is needed."""
+    def _cheapest(self, tensors: npt.NDArray[np.intp], score: npt.NDArray[np.float64]) -> int:
+        """The place, in `tensors`, of the one of least score.
+
+        `score` has lower bounds, which are made exact as far as that is needed.
+        """
         while True:
-            t = int(score.argmin())
-            if self.known_at[t] == self.changes or self.need[t] >= NEVER or score[t] == INFINITE:
-                return t
-            rest = score[t] - self.cost_array[t]
-            score[t] = INFINITE
+            k = int(score.argmin())
+            t = int(tensors[k])
+            if self.known_at[t] == self.changes or self.need[t] >= NEVER or score[k] == INFINITE:
+                return k
+            rest = score[k] - self.cost_array[t]
+            score[k] = INFINITE
             second = float(score[score.argmin()])
             limit = INFINITE
             if second < INFINITE and self.policy.gamma > 0:
                 exponent = (second - rest) / self.policy.gamma
                 limit = 2 * math.exp(exponent) if exponent < 600 else INFINITE
             self._find_cost(t, limit)
-            score[t] = rest + self.cost_array[t]
+            score[k] = rest + self.cost_array[t]
 
     # --- coming and going ---
 
@@ -344,21 +348,25 @@ class Simulation:
         evicted: list[tuple[float, int]] = []
         while self.used + size > self.capacity:
             self._refresh()
-            score = self.cost_array + self.bias
-            score += self.block
+            free = np.flatnonzero(self.block == 0.0)  # in RAM, and nobody's operand
+            needs = self.need_array[free]
+            score = self.cost_array[free] + self.bias[free]
             if policy.beta:
-                score -= policy.beta * np.log(np.maximum(1.0, self.need_array - self.position))
-            unread = self.need_array >= NEVER
+                score -= policy.beta * np.log(np.maximum(1.0, needs - self.position))
+            unread = needs >= NEVER
             if unread.any():
-                dead = unread if self.lets_go is None or self.position >= self.model.cut else unread & self.lets_go
+                dead = unread
+                if self.lets_go is not None and self.position < self.model.cut:
+                    dead = unread & self.lets_go[free]
                 score = np.where(dead, score - 1e6, score)
                 # A dead tensor needs no way back, unless it still has to be written.
-                np.copyto(score, self.bias - 1e6, where=unread & (self.block == 0.0) & np.isinf(score))
-            t = self._cheapest(score)
-            if score[t] == INFINITE:
+                np.copyto(score, self.bias[free] - 1e6, where=unread & np.isinf(score))
+            k = self._cheapest(free, score) if len(free) else -1
+            if k < 0 or score[k] == INFINITE:
                 for u in locked:
                     self.block[u] = 0.0 if self.resident[u] else INFINITE
                 raise Stuck(operator)
+            t = int(free[k])
             before = len(self.codes)
             cost = float(self.cost_array[t])
             is_dead = self.need[t] >= NEVER
@@ -391,8 +399,7 @@ class Simulation:
                     if not self.resident[t]:
                         self._restore(t, wanted, operator, depth)
             finally:
-                for t in wanted:
-                    self.guard[t] -= 1
+                self._release(wanted)
         raise Stuck(operator)
 
     def _restore(self, t: int, wanted: Sequence[int], operator: int, depth: int) -> None:
@@ -404,8 +411,7 @@ class Simulation:
             return
         order, pages = self._closure_order(t, operator)
         guarded = Counter(u for v in order for u in model.inputs[v])
-        for u, readers in guarded.items():
-            self.guard[u] += readers
+        self.guard.update(guarded)
         try:
             for v in order:
                 if not all(self.resident[o] for o in model.outputs[v]):
@@ -414,14 +420,19 @@ class Simulation:
                             self._page_in(u, model.inputs[v], operator)
                     if any(not self.resident[u] for u in model.inputs[v]):
                         self._gather(model.inputs[v], operator, depth + 1)
-                for u in model.inputs[v]:
-                    self.guard[u] -= 1
-                    guarded[u] -= 1
+                self._release(model.inputs[v])
+                guarded.subtract(model.inputs[v])
                 if not all(self.resident[o] for o in model.outputs[v]):
                     self._execute(v, first=False)
         finally:
-            for u, readers in guarded.items():
-                self.guard[u] -= readers
+            self._release(guarded.elements())
+
+    def _release(self, tensors: Iterable[int]) -> None:
+        """One of the closures under way no longer needs them."""
+        for t in tensors:
+            self.guard[t] -= 1
+            if not self.guard[t]:
+                del self.guard[t]
 
     def _page_in(self, t: int, locked: Sequence[int], operator: int) -> None:
         model = self.model
@@ -435,8 +446,7 @@ class Simulation:
         """Make room. Tensors that the closure under way needs later are given up only when no others are left."""
         if self.used + size <= self.capacity:
             return
-        resident = self.resident
-        soft = [t for t, g in enumerate(self.guard) if g and resident[t]]
+        soft = sorted(t for t, g in self.guard.items() if g and self.resident[t])
         try:
             self._make_room(size, list(dict.fromkeys([*locked, *soft])), operator)
         except Stuck:
