@@ -21,6 +21,7 @@ COST_SCALE = 1000.0  # the cost of every operator once, in the units of MIPs: ra
 TESTED_VERSIONS = (1, 10), (1, 17)  # of HiGHS: from the first one on, and below the second one
 TOLERANCE = 1e-6  # of HiGHS's objectives, in its units
 MANY_ENTRIES = 20_000  # coefficients, from which on it pays to solve the LP first
+LONG_ROW = 2_000  # columns of a row, from which on it pays to do without presolve
 NO_DUAL = 1e-9  # a row whose dual is at most this is not needed by the LP
 
 
@@ -142,6 +143,7 @@ class Mip:
                     left_out[rows.start : rows.stop] = np.abs(duals[rows.start : rows.stop]) <= NO_DUAL
         lp = self._integer(self._lp(left_out)) if is_mip else self._lp(left_out)
         solver = quiet_solver(time_limit_s, threads, seed)
+        self._without_presolve(solver)
         if is_mip:
             solver.setOptionValue("mip_rel_gap", gap)
             solver.setOptionValue("mip_abs_gap", 1e-9)
@@ -229,9 +231,18 @@ class Mip:
         lp.offset_ = self.offset
         return lp
 
+    def _without_presolve(self, solver: highspy.Highs) -> None:
+        """Presolve looks at all columns of a row for each that it fixes, which takes long where a row has thousands.
+
+        An LP of 38,000 coefficients took 3.9 s with it and 0.04 s without, with the same optimum.
+        """
+        if np.diff(self.starts).max(initial=0) >= LONG_ROW:
+            solver.setOptionValue("presolve", "off")
+
     def _root(self, time_limit_s: float, threads: int, seed: int) -> tuple[Answer, npt.NDArray[np.float64] | None]:
         """The answer of the LP, and the duals of its rows if it was solved to the end."""
         solver = quiet_solver(time_limit_s, threads, seed)
+        self._without_presolve(solver)
         solver.passModel(self._lp())
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
