@@ -59,6 +59,7 @@ from poetc.scheduling.schedule import PageIn, PageOut, Schedule
 
 MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
 MOST_CACHED = 5_000  # the same where keep-all fits with fewer parts, so that only a cache gains
+LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 YEAR_NS = 365 * 24 * 3600 * 10**9
 
@@ -136,13 +137,13 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     notes = [*answer.notes, *milp_notes, *reporting.choice_notes(answer.asked, solution, saved)]
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
-        limit_s = max(answer.search_s, min(inference.LIMIT_S, stop_at - time.monotonic()))
+        left_s = stop_at - time.monotonic()
+        kept_s = min(answer.search_s, left_s / 2)  # for the smallest budget
+        limit_s = max(LEAST_S, min(2 * inference.LIMIT_S, left_s - kept_s))  # of two searches
         solved = solution.problem, solution.schedule, solution.plan
         predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress)
         notes += [predicted.note] if predicted.note else []
-    if request.smallest:
-        progress("looking for the smallest budget")
-    smallest = answer.smallest_ram.found.ram_bytes if request.smallest else None
+    smallest = _smallest(answer, stop_at, progress) if request.smallest else None
     summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes, saved)
     summary |= {} if request.smallest else {"min_budget_bytes": None}
     summary["pruned"] = None if step is None else pruned(request.model, step, answer.asked)
@@ -170,6 +171,16 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         progress("writing the report")
         summary["copies"] = write(artifact, request.out, reporting.reports(artifact), force=request.force)
     return artifact
+
+
+def _smallest(answer: _Answer, stop_at: float, progress: Progress) -> int | None:
+    """The smallest budget that is known, bytes; None where the time is up, and nobody has looked for it."""
+    search = answer.smallest_ram
+    if not search.is_done and time.monotonic() >= stop_at:
+        return None
+    progress("looking for the smallest budget")
+    search.least_s = min(LEAST_S, search.least_s)
+    return search.found.ram_bytes
 
 
 def with_saved(request: SolveRequest, saved: str) -> SolveRequest:

@@ -144,16 +144,18 @@ def within_budget(
     """For the arena of the training step that was solved, if its pages leave room for predictions too.
 
     One schedule serves evaluation and prediction, which is the same without the loss. Where evaluation has none, or its
-    outputs are others than the model's, the model itself is scheduled. Each search may take `limit_s`.
+    outputs are others than the model's, the model itself is scheduled. All of it may take `limit_s`.
     """
     evaluation = evaluation_of(inference, graph)
     serves_both = (evaluation.inputs[:-1], evaluation.outputs[1:]) == (inference.inputs, inference.outputs)
     found = InferencePlan()
-    for model in (evaluation, inference) if serves_both else (inference,):
+    end = time.monotonic() + limit_s
+    models = [evaluation, inference] if serves_both else [inference]
+    for left, model in zip(range(len(models), 0, -1), models, strict=True):
         alone = alone_problem(model, profile, problem)
-        stop_at = time.monotonic() + limit_s
+        own_s = (end - time.monotonic()) / left
         offer = Streaming(model, profile, alone, moves_state=False)
-        found = _within_budget(graph, alone, offer, problem, schedule, plan, limit_s, stop_at, progress)
+        found = _within_budget(graph, alone, offer, problem, schedule, plan, own_s, time.monotonic() + own_s, progress)
         if found.schedule is not None or not found.note:
             break
     return found
@@ -181,11 +183,14 @@ def _within_budget(
     training = lower(graph, problem, schedule, plan)
     limited, found = _limited(alone, training, problem), None
     for choice in _choices(limited, offer, problem.budget_bytes - problem.base_bytes):
-        if found is None and (placed := _scheduled(choice, training, stop_at)) is not None:
+        placed = _scheduled(choice, training, stop_at)
+        if placed is not None:
             solved = replace(
                 alone, operators=choice.operators, tensors=choice.tensors, budget_bytes=problem.budget_bytes
             )
             found = InferencePlan(problem=solved, schedule=placed[0], plan=placed[1])
+        if placed is not None or time.monotonic() >= stop_at:
+            break
     late = time.monotonic() >= stop_at - INFERENCE.late_share * limit_s
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
     if found is None:

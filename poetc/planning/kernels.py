@@ -122,7 +122,7 @@ class Kernels(Reduction[Kernel]):
                 if late or least_bytes > problem.budget_bytes:
                     raise
             planner.progress("nothing found with the fastest kernels")
-            planner = planner.part(max(planner.left_s, KERNEL.floor_share * planner.options.work_limit_s))
+            planner = planner.part(max(planner.left_s, _floor_s(planner.options.work_limit_s)))
         return _OpenKernels(self, problem, planner, search).solve()
 
     def _with(self, problem: Problem, operators: Iterable[OperatorSpec]) -> Problem:
@@ -194,7 +194,7 @@ class _OpenKernels:
             if not any(choice) and planner.inner.lower_bound_bytes(fixed) > problem.budget_bytes:
                 continue
             cost = math.inf if best is None else best.cost
-            left_s = max(KERNEL.chosen_share * planner.left_s, KERNEL.floor_share * limit_s)
+            left_s = max(KERNEL.chosen_share * planner.left_s, _floor_s(limit_s))
             found, failed = self._in_order(first, fixed, left_s, cost)
             error = error or _of_some_kernels(problem, failed)
             if found is not None:
@@ -263,6 +263,11 @@ class _OpenKernels:
         elif proof.gap() <= self.planner.options.gap:
             proof = replace(proof, status=Status.FEASIBLE)
         return best.with_proof(proof)
+
+
+def _floor_s(limit_s: float) -> float:
+    """The least time that a solve gets, though the limit is passed."""
+    return min(KERNEL.floor_s, KERNEL.floor_share * limit_s)
 
 
 def _of_some_kernels(

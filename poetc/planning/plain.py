@@ -134,7 +134,7 @@ class _PlainSolve:
             pack_until = max(pack_until, self.stop_at - 2 * PLAIN.pack_share * self.limit_s)
         solved, plan = packed(problem, first, pack_until, self.stop_at)
         order = first_executions(first.steps)  # the proof is about this order
-        budget_bytes = problem.budget_bytes
+        budget_bytes, late_s = problem.budget_bytes, min(PLAIN.late_s, PLAIN.retry_share * self.limit_s)
         for attempt in range(PLAIN.attempts):
             excess = ram_bytes(problem, plan) - problem.budget_bytes
             if excess <= 0:
@@ -149,7 +149,7 @@ class _PlainSolve:
             self.planner.best.drop(problem)
             remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come
             in_haste = remaining_s < PLAIN.retry_share * self.limit_s
-            too_late = time.monotonic() >= self.stop_at + PLAIN.retry_share * self.limit_s
+            too_late = time.monotonic() >= self.stop_at + late_s
             if in_haste and (self.solver != ENGINE or too_late):
                 return None
             budget_bytes -= excess * (2 + attempt) // 2  # other schedules pack otherwise: more and more is put aside
@@ -158,7 +158,7 @@ class _PlainSolve:
             if found is None:
                 return None
             solved = found
-            pack_until = self.stop_at + PLAIN.retry_share * self.limit_s if in_haste else self.stop_at
+            pack_until = self.stop_at + late_s if in_haste else self.stop_at
             solved, plan = packed(problem, solved, pack_until, pack_until)
         return None
 

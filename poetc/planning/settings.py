@@ -17,6 +17,7 @@ class PlainSettings:
     pack_share: float = 0.075  # packing
     tight_share: float = 0.5  # of the first solve, where its first schedule does not pack
     retry_share: float = 0.05  # with less time left than that, short races solve again, at most that much too late
+    late_s: float = 1.0  # and no more than that many seconds too late
     attempts: int = 6  # to pack, each for a schedule that needs less
 
 
@@ -47,7 +48,8 @@ class KernelSettings:
     tight: float = 1.1  # times the RAM of the fastest kernels: smaller budgets have others considered at once
     open_share: float = 0.45  # of the time that is left, with kernels open
     chosen_share: float = 0.6  # of the time that is left then, for the choice
-    floor_share: float = 0.1  # of the work limit: the least that a solve gets
+    floor_share: float = 0.1  # of the work limit: the least that a solve gets, but no more than `floor_s`
+    floor_s: float = 1.0
     rooms: int = 4  # of the room beside a schedule, so many parts are given back until it packs
 
 

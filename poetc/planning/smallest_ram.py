@@ -48,6 +48,11 @@ class RamSearch:
             return found
         return replace(found, bound_bytes=min(found.bound_bytes, self.least_bytes))
 
+    @property
+    def is_done(self) -> bool:
+        """Whether its result is there."""
+        return "found" in vars(self)
+
     def as_budget(self) -> RamSearch:
         """The same search, finished, of the problem with its result as the budget. Only where something was found."""
         assert self.found.ram_bytes is not None

@@ -6,6 +6,9 @@ import re
 import time
 from dataclasses import replace
 from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -14,12 +17,16 @@ import pytest
 
 from poetc import artifact
 from poetc.commands import programs
+from poetc.commands.solve import LEAST_S, _smallest
 from poetc.devices.streaming import Streaming
 from poetc.errors import LimitError
+from poetc.events import silent
 from poetc.measure import HostModel, compile_library
-from poetc.planning import inference
+from poetc.planning import RamSearch, SmallestRam, inference, smallest_ram
 from poetc.program import Interpreter, PageIn, PageOut, sample_inputs
+from poetc.scheduling import Problem
 from tests.cli.conftest import Ended, run
+from tests.support.problems import training_problem
 
 pytestmark = pytest.mark.searches
 BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "60")
@@ -99,6 +106,38 @@ def test_a_search_that_the_time_limit_ended_says_so(tight: tuple[Path, Ended], m
     notes = [inference.within_budget(*parts, limit_s, lambda text: None).note for limit_s in (0.0, 3600.0)]
     assert all("no schedule of the model itself was found" in note for note in notes)
     assert notes[0] == f"{notes[1]}; the time limit ended the search for one"
+
+
+def test_both_searches_are_within_one_limit(tight: tuple[Path, Ended], monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = artifact.read(tight[0])
+    assert solved.graph is not None and solved.inference is not None and solved.profile is not None
+    parts = solved.graph, solved.inference, solved.profile, solved.problem, solved.schedule, solved.plan
+    given: list[float] = []
+
+    def nothing(*parts: object) -> inference.InferencePlan:
+        given.append(parts[-3])  # type: ignore[arg-type]
+        return inference.InferencePlan(note="nothing found")
+
+    monkeypatch.setattr(inference, "_within_budget", nothing)
+    inference.within_budget(*parts, 8.0, lambda text: None)
+    assert len(given) == 2 and given[0] <= 4.0, "the second one has what the first one leaves"
+
+
+def test_the_smallest_budget_is_not_looked_for_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search that has begun before is asked for its result."""
+    asked: list[float] = []
+
+    def searched(problem: Problem, time_limit_s: float) -> SmallestRam:
+        asked.append(time_limit_s)
+        return SmallestRam(ram_bytes=7, bound_bytes=7, schedule=None, plan=None, tensors=())
+
+    monkeypatch.setattr(smallest_ram, "find_smallest_ram", searched)
+    problem = training_problem(Random(0), 1)
+    search, now = RamSearch(problem, 6.0), time.monotonic()
+    answer: Any = SimpleNamespace(smallest_ram=search)
+    assert _smallest(answer, now - 1, silent) is None and not asked
+    assert _smallest(answer, now + 3600, silent) == 7 and asked == [LEAST_S]
+    assert _smallest(answer, now - 1, silent) == 7 and len(asked) == 1
 
 
 @pytest.mark.long

@@ -247,7 +247,7 @@ def test_when_the_time_is_up_short_races_find_what_packs(problem: Problem, monke
     replace_clock(monkeypatch, clock)
     monkeypatch.setattr("poetc.solvers.solve", solve)
     replace_packing(monkeypatch, packed)
-    monkeypatch.setattr(plain, "PLAIN", replace(PLAIN, retry_share=1.0))
+    monkeypatch.setattr(plain, "PLAIN", replace(PLAIN, retry_share=1.0, late_s=100.0))
     schedule, plan = solve_plain(problem, "poetc", SolveOptions(time_limit_s=100))
     assert asked_bytes == [problem.budget_bytes], "there was no time to solve again"
     assert not schedule.proof.method.startswith("the schedule of least RAM")

@@ -50,6 +50,7 @@ class Race:
     model: Model = field(init=False)
     completer: Completer = field(init=False)
     incumbent: Incumbent | None = None
+    is_needed: bool = True  # no other schedule is known, so that the first one may be late
     runs: int = 0
     arms: list[_Arm] = field(default_factory=list)
     random: np.random.Generator = field(init=False)
@@ -81,8 +82,8 @@ class Race:
 
     @property
     def give_up_at(self) -> float:
-        """The clock time at which a run is given up; never, where no schedule has been found."""
-        return math.inf if self.incumbent is None else self.stop_at
+        """The clock time at which a run is given up; never, where no schedule has been found and one is needed."""
+        return math.inf if self.incumbent is None and self.is_needed else self.stop_at
 
     @property
     def left_s(self) -> float:

@@ -60,6 +60,7 @@ def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, r
         tight, probe, step = low, low, resolution
         while high - tight >= resolution and not work.over:
             race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, work.stop_at)
+            race.is_needed = False
             race.page_alone()
             race.run(count, float("inf"))
             work.spend_runs(race.runs, model.n_ops)
