@@ -159,11 +159,11 @@ class _Storages:
         self.operators = tuple(op for op in graph.operators if not spec(op.kind).is_view)
         self.bounds = {op.name: bind(op, graph.tensors) for op in self.operators}
         self.made = {t for op in self.operators for t in op.outputs}
+        elsewhere = self.made | stored | in_ram
         self.flash = {
             name
             for name, tensor in graph.tensors.items()
-            if name not in self.made | stored | in_ram
-            and (name in in_flash or is_flash_resident(tensor, graph, profile))
+            if name not in elsewhere and (name in in_flash or is_flash_resident(tensor, graph, profile))
         }
         used = {self.roots[t] for op in self.operators for t in (*op.inputs, *op.outputs)}
         results = {self.roots[t] for t in graph.outputs}  # the caller reads them after a step

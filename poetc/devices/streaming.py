@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,23 @@ from poetc.runtime.layout import align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
 WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
+
+
+class Form(NamedTuple):
+    """How an operator is cut into blocks. Alternatives with the same streamed operands have different ones."""
+
+    cut: str
+    block: int
+    inner_block: int
+    kernel: str
+
+    @classmethod
+    def of(cls, op: OperatorSpec) -> Form:
+        return cls(op.cut, op.block, op.inner_block, op.kernel)
+
+
+def _form(blocks: Blocks) -> Form:
+    return Form(blocks.cut.title, blocks.units[0], blocks.units[1] if len(blocks.units) > 1 else 0, blocks.name)
 
 
 class Streaming:
@@ -51,10 +69,11 @@ class Streaming:
         self.operators = {op.name: op for op in graph.operators}
         self.store = profile.stores[profile.default_store] if profile.default_store else None
         self.block_bytes = 0 if self.store is None else int(self.store.block_bytes.value)
-        self._found: dict[tuple[int, frozenset[int]], tuple[OperatorSpec, ...]] = {}
+        self._found: dict[tuple[int, frozenset[int], int], OperatorSpec] = {}
         self._forms: dict[tuple[object, ...], list[Blocks]] = {}
-        self._form_of: dict[tuple[int, frozenset[int]], tuple[object, ...]] = {}
+        self._form_of: dict[tuple[int, frozenset[int]], tuple[object, ...] | None] = {}
         self._prices: dict[tuple[object, int], tuple[Cost, int, int]] = {}  # by form and number, as `_cost` says
+        self._alike: dict[int, tuple[object, ...]] = {}
         self.readers: dict[int, list[int]] = {}
         self.maker: dict[int, int] = {}
         for index, op in enumerate(problem.operators):
@@ -78,6 +97,29 @@ class Streaming:
         op = self.operators[self.problem.operators[index].name]
         return tuple(self.roots[t] for t in (*op.inputs, *op.outputs))
 
+    def alike(self, index: int) -> tuple[object, ...]:
+        """Equal for operators whose alternatives differ in names alone, as those of a network's equal blocks do."""
+        if index not in self._alike:
+            plain = self.problem.operators[index]
+            op, roots = self.operators[plain.name], self.operands_of(index)
+            bound = bind(op, self.graph.tensors)
+            places = {self.tensors.get(root): n for n, root in reversed(list(enumerate(roots)))}
+            names = (*plain.inputs, *plain.outputs)
+            operands = [(places[t], self.problem.tensors[t].size_bytes, self.is_state(t)) for t in names]
+            pairs = [
+                (places[p.input], places[p.output], (p.input, p.output) in self.replaced_once)
+                for p in plain.in_place
+                if p.required
+            ]
+            self._alike[index] = (
+                (op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs),
+                tuple(roots.index(root) for root in roots),
+                (plain.workspace_bytes, *(v.workspace_bytes for v in plain.low_workspace)),
+                tuple(operands),
+                tuple(pairs),
+            )
+        return self._alike[index]
+
     def is_state(self, t: int) -> bool:
         """Whether it is there when the step begins and could lie on the store: state, or an input of the step."""
         tensor = self.problem.tensors[t]
@@ -98,19 +140,28 @@ class Streaming:
         Versions of state that it replaces are among `streamed` together. Time and energy are 0, since prices of all
         blocks take longer than the blocks themselves: `priced` has those of one.
         """
-        key = index, streamed
+        return tuple(self.alternative(index, streamed, n) for n in range(len(self._blocks(index, streamed))))
+
+    def forms(self, index: int, streamed: frozenset[int]) -> list[Form]:
+        """The cut and the blocks of each alternative."""
+        return [_form(blocks) for blocks in self._blocks(index, streamed)]
+
+    def alternative(self, index: int, streamed: frozenset[int], number: int) -> OperatorSpec:
+        """That one of the alternatives."""
+        key = index, streamed, number
         if key not in self._found:
-            self._found[key] = tuple(self._alternatives(index, streamed))
+            plain, blocks = self.problem.operators[index], self._blocks(index, streamed)[number]
+            self._found[key] = self._operator(plain, self.operands_of(index), blocks)
         return self._found[key]
 
     def priced(self, index: int, streamed: frozenset[int], number: int) -> OperatorSpec:
-        """That one of the alternatives, with its time and energy."""
-        found = self.alternatives(index, streamed)[number]
-        form = self._form_of[index, streamed]
-        if (form, number) not in self._prices:
+        """The same with its time and energy."""
+        found, blocks = self.alternative(index, streamed, number), self._blocks(index, streamed)
+        key = self._form_of[index, streamed], number
+        if key not in self._prices:
             op = self.operators[self.problem.operators[index].name]
-            self._prices[form, number] = self._cost(op, bind(op, self.graph.tensors), self._forms[form][number])
-        return _with_price(found, *self._prices[form, number])
+            self._prices[key] = self._cost(op, bind(op, self.graph.tensors), blocks[number])
+        return _with_price(found, *self._prices[key])
 
     def in_pieces(self, index: int, longest_ns: int) -> OperatorSpec | None:
         """The operator with all operands in RAM, in the cheapest blocks that take no longer, or in the shortest."""
@@ -135,30 +186,35 @@ class Streaming:
             default=None,
         )
 
-    def _alternatives(self, index: int, streamed: frozenset[int]) -> Iterator[OperatorSpec]:
-        plain = self.problem.operators[index]
-        op = self.operators[plain.name]
+    def _blocks(self, index: int, streamed: frozenset[int]) -> list[Blocks]:
+        """Of each alternative."""
+        if (index, streamed) not in self._form_of:
+            self._form_of[index, streamed] = self._key(index, streamed)
+        key = self._form_of[index, streamed]
+        return [] if key is None else self._forms[key]
+
+    def _key(self, index: int, streamed: frozenset[int]) -> tuple[object, ...] | None:
+        """The key of its blocks in `_forms`, equal for equal operators; None where these cannot be streamed."""
+        op = self.operators[self.problem.operators[index].name]
         bound, kind = bind(op, self.graph.tensors), spec(op.kind)
         roots = self.operands_of(index)
         numbers = frozenset(n for n, root in enumerate(roots) if self.tensors.get(root) in streamed)
         if len({roots[n] for n in numbers}) < len(streamed):
-            return
+            return None
         replaced = {i: len(op.inputs) + o for i, o in kind.must_alias}
         if any((i in numbers) != (o in numbers) for i, o in replaced.items()):
-            return
+            return None
         if replaced and any(n >= len(op.inputs) and n not in replaced.values() for n in numbers):
-            return
+            return None
         streamed_pairs = ((self.tensors[roots[i]], self.tensors[roots[o]]) for i, o in replaced.items() if i in numbers)
         if any(pair not in self.replaced_once for pair in streamed_pairs):
-            return
+            return None
         alike = tuple(roots.index(root) for root in roots)
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
         if key not in self._forms:
             forms, most_ns = self._forms_of(op, bound, numbers, roots), self.longest_ns
             self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b)[2] <= most_ns]
-        self._form_of[index, streamed] = key
-        for blocks in self._forms[key]:
-            yield self._operator(plain, roots, blocks)
+        return key
 
     def _forms_of(self, op: Operator, bound: Bound, numbers: frozenset[int], roots: Sequence[str]) -> Iterator[Blocks]:
         """Equal operators have the same; the names of tensors are those of the first one."""
@@ -199,14 +255,11 @@ class Streaming:
             time_ns=0,
             energy_pj=0,
             workspace_bytes=align(blocks.workspace_bytes),
-            kernel=blocks.name,
             low_workspace=(),
             reads_store=reads,
             writes_store=writes,
             replaces=replaces,
-            cut=blocks.cut.title,
-            block=blocks.units[0],
-            inner_block=blocks.units[1] if len(blocks.units) > 1 else 0,
+            **_form(blocks)._asdict(),
         )
 
     def _cost(self, op: Operator, bound: Bound, blocks: Blocks) -> tuple[Cost, int, int]:

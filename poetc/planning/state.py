@@ -33,7 +33,7 @@ from poetc.scheduling import (
     stored_state,
     unchanged_state,
 )
-from poetc.scheduling.schedule import Status
+from poetc.scheduling.schedule import Schedule, Status
 from poetc.scheduling.scope import ANY, Option, Scope
 
 State = Literal["auto", "ram", "store"]
@@ -213,13 +213,15 @@ class _OpenPlacement:
             solution = _with(planner, roomier, self.least_bytes).solve(roomier)
             return self.reduction.restore(problem, placement_of(problem, roomier), solution)
         planner.progress("choosing where state lives")
-        self._at_once()
+        first = self._at_once()
         if not self.options.fixed_order:
             self.order = self._best_order(planner.started + STATE.stop_share * self.limit_s / 2)
         ordered = in_order(problem, self.order)
         search = solvers.PlacementSearch(
             ordered, self.options, planner.started + STATE.stop_share * self.limit_s, self._report
         )
+        if first is not None and self.order is None:
+            search.take(*first)
         search.run(STATE.choice_share * self.options.work_limit_s, until_settled=True)
         while search.least == math.inf and search.run(STATE.more_share * self.options.work_limit_s):
             pass  # with a placement that nothing was found for the solve below would find nothing either
@@ -245,14 +247,15 @@ class _OpenPlacement:
     def _report(self, event: solvers.Event) -> None:
         self.planner.report(self.problem, event, any_state=True)
 
-    def _at_once(self) -> None:
+    def _at_once(self) -> tuple[Placement, Schedule] | None:
         """Something to show before orders are searched: with everything on the store, where it fits most easily."""
         for placement in (everything(self.problem), unchanged_state(self.problem), frozenset[int]()):
             first = solvers.at_once(self.reduction.fix(self.problem, placement), self.options)
             if first is not None:
                 once = cost_of_computing_once(self.problem)
                 self._report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
-                break
+                return placement, first
+        return None
 
     def _best_order(self, stop_at: float) -> Order:
         """For the placement to come: an order good for all state on the store need not be for all of it in RAM."""
@@ -311,7 +314,8 @@ class _OpenPlacement:
         Where the best schedule for `on` did not pack, a dearer one was taken.
         """
         known = search.known
-        pack_until = max(search.stop_at, time.monotonic() + STATE.least_share * self.limit_s)
+        least_s = min(PLAIN.late_s, STATE.least_share * self.limit_s)
+        pack_until = max(search.stop_at, time.monotonic() + least_s)
         cheaper = [s for s in known if s != on and known[s] < solved.cost]
         for other in sorted(cheaper, key=lambda s: (known[s], len(s), sorted(s)))[: STATE.packed_instead]:
             schedule, problem = search.schedule(other), self.reduction.fix(ordered, other)

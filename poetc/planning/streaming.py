@@ -9,10 +9,10 @@ reductions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from poetc.devices.streaming import Form, streamed_problem
 from poetc.devices.streaming import Streaming as Offer
-from poetc.devices.streaming import streamed_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.plain import ENGINE
@@ -26,6 +26,8 @@ from poetc.scheduling.scope import Option
 # Nothing: ().
 Streams = tuple[int, ...]
 Made = dict[int, OperatorSpec]
+# By operators that are alike and the places of their operands: the streamed operands, and the alternative's number.
+Decided = dict[tuple[object, ...], tuple[tuple[int, ...], int] | None]
 OfferOf = Callable[[Problem], Offer | None]
 
 
@@ -63,6 +65,10 @@ class Streaming(Reduction[Streams]):
         if not choice or offer is None:
             return problem
         return streamed_problem(problem, _decoded(offer, choice))
+
+    def as_in(self, problem: Problem, solution: Solution) -> Problem:
+        """`problem` with the streamed operands of `solution`."""
+        return self.fix(problem, self.option(solution) or ()) if self.is_open(problem) else problem
 
     def chosen(self, problem: Problem, solved: Problem) -> Streams | None:
         streamed = {k: op for k, op in enumerate(solved.operators) if op.is_streamed}
@@ -163,16 +169,12 @@ def _streams(offer: Offer, made: Made) -> Streams:
     found: list[int] = []
     for k, op in sorted(made.items()):
         tensors = sorted({*op.reads_store, *op.writes_store})
-        offered = [_form(a) for a in offer.alternatives(k, frozenset(tensors))]
-        if _form(op) not in offered:
+        offered = offer.forms(k, frozenset(tensors))
+        if Form.of(op) not in offered:
             name = offer.problem.operators[k].name
             raise ScheduleError(None, f"{name!r} in blocks of {op.block} along {op.cut} is no alternative of it")
-        found += [k, offered.index(_form(op)), len(tensors), *tensors]
+        found += [k, offered.index(Form.of(op)), len(tensors), *tensors]
     return tuple(found)
-
-
-def _form(op: OperatorSpec) -> tuple[str, int, int, str]:
-    return op.cut, op.block, op.inner_block, op.kernel
 
 
 def _decoded(offer: Offer, choice: Streams) -> Made:
@@ -181,8 +183,7 @@ def _decoded(offer: Offer, choice: Streams) -> Made:
     while at < len(choice):
         k, number, count = choice[at : at + 3]
         streamed = frozenset(choice[at + 3 : at + 3 + count])
-        offered = offer.alternatives(k, streamed)
-        if not 0 <= number < len(offered):
+        if not 0 <= number < len(offer.forms(k, streamed)):
             raise ScheduleError(None, f"{offer.problem.operators[k].name!r} has no alternative {number}")
         made[k], at = offer.priced(k, streamed, number), at + 3 + count
     return made
@@ -203,8 +204,9 @@ def within(offer: Offer, limit_bytes: int) -> Made:
     transfer as a whole is not allowed.
     """
     barred: frozenset[int] = frozenset()
+    decided: Decided = {}
     while True:
-        made = _within(offer, limit_bytes, barred)
+        made = _within(offer, limit_bytes, barred, decided)
         stuck = _stuck(offer.problem, made)
         if not stuck:
             return {k: _priced(offer, k, op) for k, op in made.items()}
@@ -223,40 +225,54 @@ def _stuck(problem: Problem, made: Made) -> frozenset[int]:
     return frozenset(found.union(*(pair for pair in pairs if pair & found)))
 
 
-def _within(offer: Offer, limit_bytes: int, barred: frozenset[int]) -> Made:
-    """The same without prices, `barred` in RAM."""
+def _within(offer: Offer, limit_bytes: int, barred: frozenset[int], decided: Decided) -> Made:
+    """The same without prices, `barred` in RAM. `decided`: of this limit, by operators that are alike.
+
+    An operator is looked at again when one of its operands has gone to the store, or come back.
+    """
     problem = offer.problem
     state = {old for op in problem.operators for old in (p.output for p in op.in_place if p.required)}
     candidates = {t for t in offer.maker if t not in state and _can_be_token(offer, t)}
     tokens: frozenset[int] = frozenset()
+    made: Made = {}
+    short: set[int] = set()  # operators that need more than the limit
+    stuck: set[int] = set()  # those that have no cut for all of their tokens
+    again: Iterable[int] = range(len(problem.operators))
     while True:
-        made: Made = {}
-        wanted: set[int] = set()
-        for k, op in enumerate(problem.operators):
-            own = {t for t in (*op.inputs, *op.outputs) if t in tokens}
+        for k in again:
+            op = problem.operators[k]
+            own = frozenset(t for t in (*op.inputs, *op.outputs) if t in tokens)
+            short.discard(k)
+            stuck.discard(k)
+            made.pop(k, None)
             if not own and _needs(problem, op, tokens) <= limit_bytes:
                 continue
-            best = _best(offer, k, frozenset(own), tokens, limit_bytes, barred)
+            best = _once(offer, k, own, tokens, limit_bytes, barred, decided)
             if best is not None:
                 made[k] = best
+            elif own:
+                stuck.add(k)
             if _needs(problem, best or op, tokens) > limit_bytes:
-                more = [t for t in (*op.inputs, *op.outputs) if t in candidates - tokens]
+                short.add(k)
+        wanted: set[int] = set()
+        for k in sorted(short | stuck):
+            operands = (*problem.operators[k].inputs, *problem.operators[k].outputs)
+            if k in short:
+                more = [t for t in operands if t in candidates and t not in tokens]
                 wanted |= set(sorted(more, key=lambda t: -problem.tensors[t].size_bytes)[:1])
-            if own and best is None:  # with more of its operands streamed it has no cut for all
-                candidates -= own
+            if k in stuck:
+                candidates -= {t for t in operands if t in tokens}
         lost = tokens - candidates
-        if lost:
-            tokens -= lost
-        elif wanted:
-            tokens |= wanted
-        else:
-            return made
+        changed = lost or wanted
+        if not changed:
+            return dict(sorted(made.items()))
+        tokens = tokens - lost if lost else tokens | wanted
+        again = sorted({k for t in changed for k in (offer.maker[t], *offer.readers[t])})
 
 
 def _priced(offer: Offer, k: int, op: OperatorSpec) -> OperatorSpec:
     streamed = frozenset({*op.reads_store, *op.writes_store})
-    offered = offer.alternatives(k, streamed)
-    return offer.priced(k, streamed, next(n for n, a in enumerate(offered) if _form(a) == _form(op)))
+    return offer.priced(k, streamed, offer.forms(k, streamed).index(Form.of(op)))
 
 
 def _can_be_token(offer: Offer, t: int) -> bool:
@@ -274,6 +290,34 @@ def _versions(offer: Offer, k: int) -> frozenset[int]:
     pairs = [p for p in problem.operators[k].in_place if p.required]
     large = [p for p in pairs if problem.tensors[p.input].size_bytes > problem.alignment_bytes]
     return frozenset(t for p in large for t in (p.input, p.output))
+
+
+def _once(
+    offer: Offer,
+    k: int,
+    own: frozenset[int],
+    tokens: frozenset[int],
+    limit_bytes: int,
+    barred: frozenset[int],
+    decided: Decided,
+) -> OperatorSpec | None:
+    """The result of `_best`: as for an operator that is alike, where there was one."""
+    op = offer.problem.operators[k]
+    operands = (*op.inputs, *op.outputs)
+    key = offer.alike(k), tuple((t in tokens, t in barred) for t in operands)
+    if key not in decided:
+        best = _best(offer, k, own, tokens, limit_bytes, barred)
+        if best is None:
+            decided[key] = None
+        else:
+            streamed = frozenset({*best.reads_store, *best.writes_store})
+            number = offer.forms(k, streamed).index(Form.of(best))
+            decided[key] = tuple(operands.index(t) for t in streamed), number
+    found = decided[key]
+    if found is None:
+        return None
+    places, number = found
+    return offer.alternative(k, frozenset(operands[n] for n in places), number)
 
 
 def _best(

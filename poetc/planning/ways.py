@@ -53,6 +53,7 @@ class Ways(Reduction[int]):
         self.tried: dict[int, Tried] = {}
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
+        self.barred: set[int] = set()  # ways in which no schedule fits
 
     def is_open(self, problem: Problem) -> bool:
         return bool(self._set(problem))
@@ -138,8 +139,9 @@ class Ways(Reduction[int]):
             return planner.inner.solve(problem)
         self.tried.clear()
         self.solved.clear()
+        self.barred.clear()
         self.in_turn = None
-        best = self._bounded(problem, self._cheapest(problem, planner), planner.options.gap)
+        best = self._bounded(problem, self._cheapest(problem, planner), planner)
         return replace(best, ways=tuple(self.tried[way] for way in sorted(self.tried)))
 
     def _cheapest(self, problem: Problem, planner: Planner) -> Solution:
@@ -154,9 +156,12 @@ class Ways(Reduction[int]):
         errors: list[InfeasibleError | LimitError] = []
         for n, way in enumerate(order):
             if way in hopeless:
-                self.tried[way] = Tried(way, None, least[way], "does not fit")
+                is_streamed = any(isinstance(r, Streaming) and r.is_open(asked[way]) for r in planner.inner.reductions)
+                self.barred |= set() if is_streamed else {way}
+                outcome = "not tried with streams" if is_streamed else "does not fit"
+                self.tried[way] = Tried(way, None, least[way], outcome)
                 continue
-            bound = self._least(problem, way, None)
+            bound = self._least(problem, way, None, planner)
             if best is not None and bound >= (1 - gap) * best.cost:
                 beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else "not cheaper in the same order"
                 self.tried[way] = Tried(way, None, bound, beaten)
@@ -216,22 +221,25 @@ class Ways(Reduction[int]):
         assert way is not None
         self.tried[way] = Tried(way, proof.objective, max(least, proof.bound), proof.status.value)
 
-    def _bounded(self, problem: Problem, best: Solution, gap: float) -> Solution:
-        """With a bound for all ways: the lowest one."""
+    def _bounded(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
+        """With a bound for all ways in which something may fit: the lowest one."""
         proof = best.proof
-        least = {way: self._least(problem, way, proof.scope) for way in self._set(problem)}
-        bound = min(proof.objective, *least.values())
+        open_ = self._set(problem).keys() - self.barred
+        least = {way: self._least(problem, way, proof.scope, planner) for way in open_}
+        for way in least.keys() & self.tried.keys():
+            self.tried[way] = replace(self.tried[way], least=max(least[way], self.tried[way].least))
+        bound = min([proof.objective, *least.values()])
         if bound == proof.bound:
             return best
-        status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT
+        status = Status.FEASIBLE if proof.objective - bound <= planner.options.gap * proof.objective else Status.LIMIT
         if bound >= proof.objective:
             status = Status.OPTIMAL
         return best.with_proof(replace(proof, bound=bound, status=status))
 
-    def _least(self, problem: Problem, way: int, scope: Scope | None) -> int:
+    def _least(self, problem: Problem, way: int, scope: Scope | None, planner: Planner) -> int:
         """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.
 
-        From its own proof, or carried over from that of another way.
+        From its own proof, or carried over from that of another way with the same streamed operands.
         """
         asked = self.fix(problem, way)
         least = least_cost(asked)
@@ -241,8 +249,13 @@ class Ways(Reduction[int]):
                 continue
             if other == way:
                 least = max(least, proof.bound)
-            elif other != SIDE_BY_SIDE and not Saved.option(known) and not Streaming.option(known):
-                least = max(least, _carried(self.fix(problem, other), proof.bound, asked))
+            elif other != SIDE_BY_SIDE and not Saved.option(known):
+                if scope is None and Streaming.option(known):
+                    continue  # other operands may be streamed
+                pair = self.fix(problem, other), asked
+                for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
+                    pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
+                least = max(least, _carried(pair[0], proof.bound, pair[1]))
         return least
 
     def _shortest(self, problem: Problem) -> int:

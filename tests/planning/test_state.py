@@ -12,9 +12,11 @@ from random import Random
 
 import pytest
 
+from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
 from poetc.planning import Planner, Solution, StatePlacement
+from poetc.planning.state import everything
 from poetc.scheduling import (
     ANY,
     InPlace,
@@ -38,7 +40,7 @@ from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.settings import PLACEMENT
 from tests.support.oracle import Optimum, optimum
 from tests.support.planning import planner
-from tests.support.problems import random_dag, training_problem
+from tests.support.problems import random_dag, training_problem, with_budget
 from tests.support.ram import order_free_bound_bytes
 
 SEEDS = (*range(60), 77, 78, 84, 93, 98)  # the last five have seldom properties
@@ -442,3 +444,12 @@ def test_frozen_weights_on_the_store_and_trained_ones_in_ram_is_tried_first() ->
     assert schedule is not None
     trace = verify(on_store(problem, {0, 1}), schedule)
     assert (trace.page_outs, trace.written_bytes) == (0, 0) and trace.page_ins >= 2
+
+
+def test_the_first_schedule_is_not_lost_when_time_is_up() -> None:
+    """A large problem keeps its order, so that the schedule that was shown at once is an answer."""
+    problem = with_budget(training_problem(Random(1), 260, paging=True), 0.3)
+    at_once = solvers.at_once(StatePlacement().fix(problem, everything(problem)), OPTIONS)
+    options = SolveOptions(time_limit_s=0.01)
+    solution = Planner(options=options, reductions=(StatePlacement(),)).solve(problem)
+    assert at_once is not None and solution.cost <= at_once.proof.objective * 1.001  # moves cost something

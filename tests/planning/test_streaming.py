@@ -15,12 +15,15 @@ import poetc
 from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph
 from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
+from poetc.devices.streaming import Streaming as Offer
 from poetc.errors import InfeasibleError, LimitError
+from poetc.planning import streaming as planning_streaming
 from poetc.planning.chain import reductions
 from poetc.planning.planner import Planner
-from poetc.planning.streaming import Streaming
+from poetc.planning.streaming import Streaming, within
 from poetc.scheduling import (
     Compute,
+    OperatorSpec,
     Problem,
     ScheduleError,
     problem_from_json,
@@ -415,3 +418,56 @@ def test_state_whose_transfer_takes_too_long_is_streamed_by_all_or_in_ram(model:
     assert found.summary["longest_piece"]["time_ns"] <= 15e6
     with pytest.raises(InfeasibleError, match="no schedule fits in 200000 bytes"):
         solve(replace(request, longest_piece="6ms"))
+
+
+def deep_model(path: Path, layers: int) -> Path:
+    """Equal layers, whose names alone differ."""
+    values = np.random.default_rng(0).standard_normal((layers, 64, 64)).astype(np.float32)
+    weights = [numpy_helper.from_array(0.1 * v, f"w{n}") for n, v in enumerate(values)]
+    nodes = []
+    for n in range(layers):
+        nodes.append(helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"h{n}"]))
+        nodes.append(helper.make_node("Relu", [f"h{n}"], [f"x{n + 1}"]))
+    ends = [helper.make_tensor_value_info(f"x{n}", TensorProto.FLOAT, [2, 64]) for n in (0, layers)]
+    graph = helper.make_graph(nodes, "deep", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def test_equal_layers_are_decided_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More layers are no more work, and the choice is that of each operator for itself."""
+    asked: list[int] = []
+    best = planning_streaming._best
+
+    def counted(offer: Offer, k: int, *others: object) -> OperatorSpec | None:
+        asked.append(k)
+        return best(offer, k, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planning_streaming, "_best", counted)
+    counts = []
+    for layers in (5, 9):
+        problem, _, streaming = planned(deep_model(tmp_path / f"{layers}.onnx", layers))
+        offer = streaming._offer(problem)
+        assert offer is not None
+        asked.clear()
+        for limit in (0, 12_000):
+            made = within(offer, limit)
+            counts.append(len(asked))
+            monkeypatch.setattr(Offer, "alike", lambda self, k: (k,))
+            assert within(offer, limit) == made and len(asked) > 2 * counts[-1], "each for itself"
+            monkeypatch.undo()
+            monkeypatch.setattr(planning_streaming, "_best", counted)
+            asked.clear()
+    assert counts[:2] == counts[2:]
+
+
+def test_a_bound_is_one_for_the_other_way_of_using_cores(model: Path) -> None:
+    """The main processor alone streams the same operands for more energy; side by side nothing can be streamed."""
+    request = SolveRequest(
+        model=ModelRequest(source=model, device="rpi4"), budget="150kB", options=SolveOptions(time_limit_s=2, gap=0.01)
+    )
+    found = solve(request)
+    proof = found.schedule.proof
+    assert any(op.is_streamed for op in found.problem.operators)
+    assert any(note.startswith("cores: ") for note in found.summary["notes"]), "threads are a way"
+    assert proof.gap() < 0.01

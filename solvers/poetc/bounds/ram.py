@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from poetc.scheduling import Problem, choose_pairs
 from poetc.solvers.model import NEVER, Model
+
+KNOWN = 16  # bounds of so many problems are kept
 
 
 def operand_bytes(model: Model, v: int) -> int:
@@ -56,6 +60,12 @@ def lower_bound_bytes(problem: Problem) -> int:
     is its operands and workspace beside the tensors that always stay, which can neither be made again nor paged. The
     other is the RAM one step before it, when the last of its inputs arrives and the others are there already.
     """
+    return _lower_bound_bytes(replace(problem, budget_bytes=0, deadline_ns=None))
+
+
+@functools.lru_cache(maxsize=KNOWN)
+def _lower_bound_bytes(problem: Problem) -> int:
+    """The same. The planner's choices ask for the bound of equal problems again and again."""
     model = Model(problem)
     pinned = [pinned_interval(model, t) for t in range(model.n_tensors)]
     # No order of first executions is assumed: only tensors that are there from the start until the end count.
@@ -84,21 +94,22 @@ def lower_bound_bytes(problem: Problem) -> int:
         inside += sum(model.size[i] for i in updated if model.in_ram[i] and (i in operands or updated[i] in operands))
         return fixed - inside
 
-    bound = 0
+    bound, own = 0, [operand_bytes(model, v) for v in range(model.n_ops)]
     for v in range(model.n_ops):
         operands = {*model.inputs[v], *model.outputs[v]}
-        bound = max(bound, working_set_bytes(model, v) + outside(operands))
-        bound = max(bound, _arrival_bytes(model, v, outside))
+        bound = max(bound, sum(model.size[t] for t in model.inputs[v]) + own[v] + outside(operands))
+        bound = max(bound, _arrival_bytes(model, v, own, outside))
     bound = max(bound, sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there))
     bound = max(bound, sum(s for s, there in zip(model.size, model.ends_in_ram, strict=True) if there))
     base = problem.base_bytes + (problem.page_buffer_bytes if model.must_page else 0)
     return base + bound
 
 
-def _arrival_bytes(model: Model, v: int, outside: Callable[[set[int]], int]) -> int:
+def _arrival_bytes(model: Model, v: int, own: Sequence[int], outside: Callable[[set[int]], int]) -> int:
     """RAM when the last input of `v` arrives, for the input for which that is least.
 
-    0 if all may be there from the start. `outside`: bytes that stay beside the given operands.
+    0 if all may be there from the start. `own`: each operator's `operand_bytes`. `outside`: bytes that stay beside the
+    given operands.
     """
     least = None
     for u in model.inputs[v]:
@@ -107,7 +118,7 @@ def _arrival_bytes(model: Model, v: int, outside: Callable[[set[int]], int]) -> 
         options = []
         if p >= 0:
             present = set(model.inputs[p]) | (others - set(model.outputs[p]))
-            size = sum(model.size[t] for t in present) + operand_bytes(model, p)
+            size = sum(model.size[t] for t in present) + own[p]
             options.append(size + outside(present | set(model.outputs[p])))
         if model.on_store[u] or model.pageable[u]:
             options.append(sum(model.size[t] for t in model.inputs[v]) + outside(set(model.inputs[v])))

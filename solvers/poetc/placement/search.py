@@ -110,6 +110,13 @@ class PlacementSearch:
         proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, scope=scope, method="race")
         return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
 
+    def take(self, stored: frozenset[int], schedule: Schedule) -> None:
+        """Take up a schedule with this placement, of the first runs of a race."""
+        cost = float(schedule.proof.objective)
+        if cost < self.known.get(stored, math.inf):
+            self.known[stored] = self.raced[stored] = cost
+            self._codes[stored] = Model(on_store(self.problem, stored)).codes(schedule.steps)
+
     def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:
         """Race a placement with `excess_bytes` less in RAM between steps than `stored`, which does not pack.
 
@@ -309,7 +316,10 @@ class PlacementSearch:
         if relaxation is not None:
             race.add_arms(relaxation, "state placement")
         least = len(race.arms)
-        race.run(max(least, min(PLACEMENT.runs, PLACEMENT.runs_x_operators // self.model.n_ops)), 0.0)
+        runs = max(least, min(PLACEMENT.runs, PLACEMENT.runs_x_operators // self.model.n_ops))
+        if relaxation is None and runs == least and stored in self.known:
+            return  # the schedule that is known came from the same runs
+        race.run(runs, 0.0)
         if stored in (frozenset(), self.everything) and race.model.base_cost < PLACEMENT.nested_from * self.least:
             self.spent += nest(race, 0.0, quick=True)
         cost = math.inf
