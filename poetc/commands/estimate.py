@@ -19,6 +19,7 @@ from poetc.commands.analyze import Analyzed, of_least_ram
 from poetc.commands.band import ENDS, SECTIONS, priced_as
 from poetc.commands.encodings import made, offers_of
 from poetc.commands.facts import decided
+from poetc.commands.from_profile import guesses_of, wear_of
 from poetc.commands.largest_batch import MOST_BATCH
 from poetc.commands.programs import predicted_sizes
 from poetc.commands.requests import (
@@ -29,7 +30,6 @@ from poetc.commands.requests import (
     with_any_weights,
 )
 from poetc.commands.saving import MOST_OPERATORS, WAY_SEARCH_S, constant_bytes, search_time_s, ways_to_save
-from poetc.commands.solve import guesses_of, wear_of
 from poetc.datasets import BatchFunction, open_source, slots_of
 from poetc.devices import DeviceProfile, build_problem, list_profiles, load_profile
 from poetc.devices.modelled import End, at_end

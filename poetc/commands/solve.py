@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
 from poetc.commands.band import band_of
 from poetc.commands.best_updates import best
+from poetc.commands.from_profile import guesses_of, wear_of
 from poetc.commands.milps import milps
 from poetc.commands.pruned import pruned
 from poetc.commands.requests import (
@@ -37,8 +37,7 @@ from poetc.commands.requests import (
     with_short_pieces,
 )
 from poetc.commands.saving import with_ways
-from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_bytes, life_steps, load_profile
-from poetc.devices.guesses import guessed_numbers
+from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_bytes, load_profile
 from poetc.devices.reuse import parts_for_cache, working_set_bytes
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
@@ -55,13 +54,11 @@ from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.ways import ALONE, NO_WAYS, Problems, Ways
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import PageIn, PageOut, Schedule
 
 MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
 MOST_CACHED = 5_000  # the same where keep-all fits with fewer parts, so that only a cache gains
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
-YEAR_NS = 365 * 24 * 3600 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -558,53 +555,4 @@ def _worth(solution: Solution) -> dict[str, Any]:
         "importance_bound": worth.bound,
         "importance_total": worth.total,
         "cost_bound": worth.cost_bound,
-    }
-
-
-def guesses_of(
-    problem: Problem, schedule: Schedule, profile: DeviceProfile | None, trace: Trace
-) -> dict[str, Any] | None:
-    """The shares of the energy and of the time of a step that rest on guesses of the profile, and those numbers.
-
-    None for a Problem, which has no profile.
-    """
-    if profile is None:
-        return None
-    guessed = guessed_numbers(profile)
-    out, back = (
-        Counter(step.tensor for step in schedule.steps if isinstance(step, kind)) for kind in (PageOut, PageIn)
-    )
-    tensors = problem.tensors
-    page_pj = sum(n * tensors[t].page_out_pj for t, n in out.items())
-    page_pj += sum(n * tensors[t].page_in_pj for t, n in back.items())
-    page_ns = sum(n * tensors[t].page_out_ns for t, n in out.items())
-    page_ns = min(page_ns + sum(n * tensors[t].page_in_ns for t, n in back.items()), trace.time_ns)
-    pj = (trace.energy_pj - page_pj) * bool(guessed.compute_energy) + page_pj * bool(guessed.page_energy)
-    ns = (trace.time_ns - page_ns) * bool(guessed.compute_time) + page_ns * bool(guessed.page_time)
-    names = (
-        guessed.compute_time,
-        guessed.compute_energy,
-        *((guessed.page_time, guessed.page_energy) if page_pj else ()),
-    )
-    return {
-        "energy": pj / trace.energy_pj if trace.energy_pj else 0.0,
-        "time": ns / trace.time_ns if trace.time_ns else 0.0,
-        "numbers": list(dict.fromkeys(name for part in names for name in part)),
-        "energy_is_time_times_a_guess": guessed.only_power,
-    }
-
-
-def wear_of(problem: Problem, schedule: Schedule, profile: DeviceProfile | None, time_ns: int) -> dict[str, Any]:
-    """How long the store lasts, in steps and in years of training without a pause.
-
-    None where nothing is written, or the profile does not say how many writes the store endures.
-    """
-    pages = Counter(step.tensor for step in schedule.steps if isinstance(step, PageOut))
-    store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
-    steps = None
-    if store is not None and pages:
-        steps = life_steps(store, [(problem.tensors[t].footprint_bytes, times) for t, times in pages.items()])
-    return {
-        "store_life_steps": steps,
-        "store_life_years": None if steps is None else steps * time_ns / YEAR_NS,
     }
