@@ -274,12 +274,10 @@ def reduction(c: Importer, n: Node) -> str | Value:
     given = c.optional(n, 1)
     axes = n.get_ints("axes") if given is None else c.ints(given, "the axes")
     if not axes:
-        if n.get_int("noop_with_empty_axes", 0):
-            return x
-        axes = tuple(range(len(x.shape)))
+        axes = () if n.get_int("noop_with_empty_axes", 0) else tuple(range(len(x.shape)))
     axes = tuple(sorted({normalize_axis(a, len(x.shape)) for a in axes}))
     if not axes:
-        return _of_a_scalar(c, n, x)
+        return _of_each(c, n, x)
     attributes: dict[str, Attribute] = {"axes": axes, "keepdims": bool(n.get_int("keepdims", 1))}
     if n.op == "ReduceSumSquare":
         if not x.is_float:
@@ -296,7 +294,7 @@ def reduction(c: Importer, n: Node) -> str | Value:
     return c.emit1(n.op, [x], attributes)
 
 
-def _of_a_scalar(c: Importer, n: Node, x: Value) -> str | Value:
+def _of_each(c: Importer, n: Node, x: Value) -> str | Value:
     """There is nothing to add up, but signs, squares and logarithms remain."""
     if n.op == "ReduceSumSquare":
         return c.emit1("Mul", [x, x])

@@ -101,8 +101,7 @@ def assign_roles(
         elif isinstance(value, Coded):
             value = value.decoded()
         if tensor.dtype is DType.F32 and not isinstance(value, Fill):
-            # One NaN may be the answer of a branch: Where(IsNaN(x), NaN, ...).
-            is_answer = role is Role.CONSTANT and np.size(value) == 1
+            is_answer = np.size(value) == 1 and uses.is_answer(name)
             unusable = np.isnan(value) & (not is_answer) if role is Role.CONSTANT else ~np.isfinite(value)
             if bool(unusable.any()):
                 what = "NaN" if bool(np.isnan(value).any()) else "infinite numbers"
@@ -158,6 +157,10 @@ class _Uses:
         for op in graph.operators:
             if op.kind != "RandomSite" and all(t in self.known for t in op.inputs):
                 self.known.update(op.outputs)
+
+    def is_answer(self, name: str) -> bool:
+        """Whether branches alone read it: Where(IsNaN(x), NaN, ...)."""
+        return all(op.kind == "Where" for op, _ in self.readers[name])
 
     def decide(self, tensor: Tensor) -> tuple[Role, str]:
         if tensor.dtype is not DType.F32:

@@ -11,7 +11,9 @@ import pytest
 from onnx import NodeProto
 from onnx.helper import make_node
 
-from tests.frontend.support import assert_agrees, kinds, make, normal
+from poetc.errors import UsageError
+from poetc.frontend import load
+from tests.frontend.support import assert_agrees, evaluate, kinds, make, normal, save
 
 Weights = Mapping[str, np.ndarray]
 
@@ -117,9 +119,6 @@ def test_layers_other_than_the_default(tmp_path: Path, op: str, attributes: dict
     """Beside onnxruntime: ONNX's evaluator knows the default activations alone."""
     import onnxruntime
 
-    from poetc.frontend import load
-    from tests.frontend.support import evaluate, save
-
     gates, hidden, size, steps, batch = (4 if op == "LSTM" else 3), 3, 2, 4, 2
     batch_first = attributes.get("layout", 0) == 1
     state = (batch, 1, hidden) if batch_first else (1, batch, hidden)
@@ -165,6 +164,8 @@ def test_a_reduction_of_a_single_number_keeps_its_arithmetic(tmp_path: Path, kin
     """There are no axes, and a norm is still no negative number."""
     model = make([make_node(kind, ["x"], ["y"], keepdims=0)], {"x": ()}, ["y"], opset=18)
     assert_agrees(model, {"x": np.float32(-3.0)}, tmp_path)
+    model = make([make_node(kind, ["x"], ["y"], noop_with_empty_axes=1)], {"x": (3,)}, ["y"], opset=18)
+    assert_agrees(model, {"x": np.float32([-1, 2, -3])}, tmp_path)
 
 
 def test_a_nan_may_be_the_answer_of_a_branch(tmp_path: Path) -> None:
@@ -176,3 +177,6 @@ def test_a_nan_may_be_the_answer_of_a_branch(tmp_path: Path) -> None:
     weights = {"nan": np.array([np.nan], np.float32), "w": np.float32([2, 3])}
     model = make(nodes, {"x": (2,)}, ["y"], weights, opset=18)
     assert_agrees(model, {"x": np.float32([1, np.nan])}, tmp_path)
+    damaged = make([*nodes[:2], make_node("Mul", ["p", "nan"], ["y"])], {"x": (2,)}, ["y"], weights, opset=18)
+    with pytest.raises(UsageError, match="tensor 'nan' holds NaN; the file's weights are damaged"):
+        load(save(damaged, tmp_path))
