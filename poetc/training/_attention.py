@@ -298,7 +298,10 @@ class _Joining:
         if found.cap is not None:
             attributes["cap"], attributes["capped"] = found.cap
         if found.bands:
-            attributes["band"] = max(low for low, _ in found.bands), min(high for _, high in found.bands)
+            band = max(low for low, _ in found.bands), min(high for _, high in found.bands)
+            if found.is_finite and not _seen_in(*band, (queries, keys)).any(axis=1).all():
+                return None  # a query of which the bands together hide all keys has other shares
+            attributes["band"] = band
         inputs = [q.tensor, k.tensor, v.tensor]
         if found.mask is not None:
             mask, steps = found.mask

@@ -204,6 +204,20 @@ def test_what_does_not_fit_stays(form: Form, options: dict[str, bool]) -> None:
     assert found["Softmax"] == 1
 
 
+@pytest.mark.parametrize("second", [-np.inf, LEAST])
+def test_two_bands_that_together_hide_all_keys_of_a_query_stay(second: float) -> None:
+    """Numbers that are low, not infinite, give such a query shares of keys that one of them hides."""
+    ahead, b = np.arange(40) - np.arange(20)[:, None], Builder()
+    q, k, v = (b.add_tensor(n, TensorType((1, rows, 8)), Role.INPUT) for n, rows in (("q", 20), ("k", 40), ("v", 40)))
+    scores = b.emit1("MatMul", [q, k], {"trans_b": True})
+    for n, (seen, hidden) in enumerate(((ahead <= 0, LEAST), (ahead >= 10, second))):
+        mask = np.where(seen, np.float32(0), np.float32(hidden))
+        scores = b.emit1("Add", [scores, b.add_tensor(f"mask{n}", TensorType(mask.shape), Role.CONSTANT, mask)])
+    y = b.emit1("MatMul", [b.emit1("Softmax", [scores], {"axis": -1}), v])
+    graph = Graph("attention", b.tensors, tuple(b.operators), (q, k, v), (y,), b.values)
+    assert _attention.join_attention(graph) is graph
+
+
 def test_dropout_of_shares_keeps_them() -> None:
     graph = network([FORMS[0]], dropout=True)
     assert kinds(step(graph))["Attention"] == 1
