@@ -141,6 +141,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress)
         notes += [predicted.note] if predicted.note else []
     smallest = _smallest(answer, stop_at, progress) if request.smallest else None
+    if request.smallest and smallest is None:
+        notes.append("no time was left to look for the smallest budget: a smaller one may do; raise --time-limit")
     summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes, saved)
     summary |= {} if request.smallest else {"min_budget_bytes": None}
     summary["pruned"] = None if step is None else pruned(request.model, step, answer.asked)

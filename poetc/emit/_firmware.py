@@ -11,7 +11,7 @@ from poetc.boards import BOARDS, KIB, TARGETS, Board, Region, Target, own_files
 from poetc.emit._module import spare_block
 from poetc.errors import UsageError
 from poetc.program import CHECKPOINT_SLOTS, Program, checkpoint_block, slot_blocks, store_blocks
-from poetc.runtime import STACK_BYTES, runtime_directory
+from poetc.runtime import STACK_BYTES, WIDE_NESTED_STACK_BYTES, runtime_directory
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 from poetc.scheduling import MemoryPlan, Problem
 
@@ -226,7 +226,8 @@ def layout(board: Board, memory: Memory | None, arena_bytes: int, image_bytes: i
     assert board.code is not None and board.ram is not None
     code, ram = board.code, board.ram
     arena = align(arena_bytes)
-    stack = align(memory.stack_bytes if memory is not None else 2 * STACK_BYTES)
+    needed = STACK_BYTES + (WIDE_NESTED_STACK_BYTES if board.trap == "mmu" else STACK_BYTES)
+    stack = align(memory.stack_bytes if memory is not None else needed)
     if code.origin == ram.origin:  # one memory for both
         code = Region(code.origin, align(image_bytes + 512 * KIB, PAGE_BYTES))  # code: all kernels take 300 KiB
         ram = Region(code.end, ram.size_bytes - code.size_bytes)

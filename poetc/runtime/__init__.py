@@ -11,6 +11,7 @@ from pathlib import Path
 # 12 reports 1536 on x86-64, 1304 on Cortex-M7, 1296 on M4F, 1192 on M55 and 1128 on M0. It reports 1680 on AArch64,
 # where stacks are larger.
 STACK_BYTES = 1536
+WIDE_NESTED_STACK_BYTES = 2560  # more where pointers have 64 bits, for kernels of kernels that stream
 
 
 def runtime_state_bytes(pointer_bytes: int = 4) -> int:

@@ -196,6 +196,18 @@ def test_a_shift_keeps_the_order_of_a_signal() -> None:
     assert (shifted[:, 0] == shifted[:, 2]).all()
 
 
+def test_a_shift_moves_labels_of_places_and_no_shares_of_classes() -> None:
+    signals = np.tile(np.arange(1, 11, dtype=np.float32), (20, 3, 1))
+    shifted, labels = augmented("shift:4", signals, signals[:, 0].astype(np.int32))
+    assert (shifted[:, 1] == labels).all()
+    shares = replace(CLASS, sample_shape=(10,), dtype=DType.F32)
+    signal = replace(IMAGE, sample_shape=(3, 10))
+    changes = Augmentations.parse("shift:4")
+    batch = {"x": signals, CLASS.name: np.eye(10, dtype=np.float32).repeat(2, 0)}
+    changed = changes.before_scaling(batch, (signal, shares), np.random.default_rng(0))
+    assert (changed[CLASS.name] == batch[CLASS.name]).all() and (changed["x"] != signals).any()
+
+
 def test_a_gain_is_one_factor_a_sample() -> None:
     rows = np.random.default_rng(2).standard_normal((300, 5)).astype(np.float32)
     (louder,) = augmented("gain:0.2", rows)

@@ -124,4 +124,6 @@ def _lies_on(target: Slot, image: Slot) -> bool:
     """Whether a target has an element for each place of an input's last two axes, or of a signal's last one."""
     count = min(2, len(image.sample_shape) - 1)
     places = image.sample_shape[len(image.sample_shape) - count :]
-    return target.is_target and count > 0 and target.sample_shape[len(target.sample_shape) - count :] == places
+    if not target.is_target or count <= 0 or target.sample_shape[len(target.sample_shape) - count :] != places:
+        return False
+    return len(target.sample_shape) > 1 or target.dtype is DType.I32  # else floats along one axis: shares of classes
