@@ -177,7 +177,7 @@ def _record(directory: Path) -> dict[str, Any]:
         return {"options": record["options"], "model_sha256": record["model_sha256"], "schedule_from": since}
     except FileNotFoundError:
         raise UsageError(f"--resume: {directory}: holds no training that was begun") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise UsageError(f"{path}: damaged; begin anew without --resume, with --force") from None
 
 

@@ -361,6 +361,10 @@ def test_a_training_that_was_killed_before_its_first_file_begins_again(small: Pa
     assert (ended.code, ended.err.count("\n")) == (2, 1)
     assert poetc("train", small, *_options(), "-o", out, "--quiet").code == 0
     assert out.exists() and not list(directory.glob(".run.json*"))
+    for damaged in ("[]", "null", "{"):
+        (directory / "run.json").write_text(damaged)
+        ended = poetc("train", "--resume", "-o", out, "--epochs", "3")
+        assert ended.code == 2 and "run.json: damaged; begin anew" in ended.err
     (directory / "run.json").unlink()
     ended = poetc("train", small, *_options(), "-o", out, "--force", "--quiet")
     assert "is in the way and no earlier training" in ended.err

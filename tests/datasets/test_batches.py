@@ -166,9 +166,12 @@ def test_a_mask_moves_with_its_image(text: str) -> None:
     assert (moved != images).any()
 
 
-def test_a_crop_beyond_the_image_takes_no_memory_for_what_is_never_seen() -> None:
-    (moved,) = augmented("crop:1000000", np.ones((4, 1, 6, 7), np.float32))
-    assert not moved.any()
+@pytest.mark.parametrize("text", ["crop:6", "cutout:99", "crop:1000000"])
+def test_a_change_that_leaves_nothing_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=rf"--augment {text}: nothing of 0 .* would be left"):
+        augmented(text, np.ones((4, 1, 6, 7), np.float32))
+    with pytest.raises(UsageError, match=r"--augment shift:50: nothing of 0 .* would be left"):
+        augmented("shift:50", np.ones((4, 2, 50), np.float32))
 
 
 @pytest.mark.parametrize("text", ["noise:0.1", "gain:0.5"])
@@ -220,6 +223,17 @@ def test_what_would_part_a_target_from_its_image_is_refused() -> None:
     boxes = replace(CLASS, name="corners", sample_shape=(4,), dtype=DType.F32, boxes="xyxy")
     with pytest.raises(UsageError, match="flip moves the image, and the boxes of corners would stay"):
         Augmentations.parse("flip").require_inputs((IMAGE, boxes))
-    mask = replace(CLASS, name="mask", sample_shape=IMAGE.sample_shape[1:])
-    with pytest.raises(UsageError, match="crop does not know which input the pixels of mask are of"):
-        Augmentations.parse("crop:1").require_inputs((IMAGE, replace(IMAGE, name="other"), mask))
+    with pytest.raises(UsageError, match=r"crop:2: nothing of x \[samples, 1, 2, 3\] would be left"):
+        Augmentations.parse("crop:2").require_inputs(SLOTS)
+
+
+@pytest.mark.parametrize("text", ["flip,crop:2", "cutout:3,gain:0.2"])
+def test_inputs_of_one_size_change_together(text: str) -> None:
+    images = np.random.default_rng(5).standard_normal((20, 2, 6, 7)).astype(np.float32)
+    masks = np.abs(images[:, 0] * 100).astype(np.int32)
+    left, right, labels = augmented(text, images, images.copy(), masks)
+    assert (left == right).all() and (left != images).any()
+    if "flip" in text:
+        assert (labels == np.abs(left[:, 0] * 100).astype(np.int32)).all()
+    noisy, other = augmented("noise:0.1", images, images.copy())
+    assert (noisy != other).any()

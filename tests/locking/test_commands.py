@@ -140,6 +140,8 @@ def test_diff_of_lock_files(locked: Path, tmp_path: Path) -> None:
     assert entries["tight"]["after"]["recomputes"] == 99 and entries[first["name"]]["after"] is None
     mixed = run("diff", locked, tmp_path)
     assert mixed.code == 2 and "two lock files" in mixed.err
+    absent = run("diff", locked, tmp_path / "none.lock")
+    assert absent.code == 2 and "none.lock: does not exist" in absent.err
 
 
 @pytest.mark.long

@@ -39,6 +39,9 @@ def diff(before: Path, after: Path) -> Difference:
     files = [path for path in (before, after) if path.is_file()]
     if len(files) == 2:
         return diff_locks(before, after)
+    for path in (before, after):
+        if not path.exists():
+            raise UsageError(f"{path}: does not exist")
     if files:
         raise UsageError(f"{files[0]}: is a file; give two directories of poetc solve, or two lock files")
     return diff_artifacts(artifact.read(before), artifact.read(after))

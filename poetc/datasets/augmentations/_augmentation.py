@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -23,7 +23,8 @@ class Augmentation(ABC):
 
     `takes` and `metavar`: the values, and their name in messages. `sample_axes`: how many axes a sample must have; none
     are listed where any number does. `after_scaling`: the change belongs behind `--normalize`. `moves`: elements go to
-    other places, and a target with an element for each of them goes along.
+    other places, and a target with an element for each of them goes along. `is_shared`: inputs of one size get the
+    same random numbers.
     """
 
     value: Any = None
@@ -33,6 +34,7 @@ class Augmentation(ABC):
     sample_axes: ClassVar[Sequence[int]] = ()
     after_scaling: ClassVar[bool] = False
     moves: ClassVar[bool] = False
+    is_shared: ClassVar[bool] = True
 
     @abstractmethod
     def draw(self, shape: Sequence[int], random: Random) -> Array:
@@ -82,18 +84,20 @@ class Augmentations:
         return Augmentations(kinds)
 
     def require_inputs(self, slots: Sequence[Slot]) -> None:
-        """UsageError where a kind has no input to change, or would part an input from its target."""
+        """UsageError where a kind has no input to change, would erase one, or would part it from its target."""
         for name, kind in self.kinds.items():
             changed = [slot for slot in slots if kind.fits(slot)]
             if not changed:
-                shapes = " or ".join(_SHAPES[n] for n in kind.sample_axes)
-                inputs = f"floating-point inputs {shapes}".strip()
-                raise UsageError(f"--augment: {name} is for {inputs}, and the model has none")
+                where = "" if not kind.sample_axes else f" {' or '.join(_SHAPES[n] for n in kind.sample_axes)}"
+                raise UsageError(f"--augment: {name} is for floating-point inputs{where}, and the model has none")
+            for slot in changed if isinstance(kind.value, int) else ():
+                if kind.value >= min(_places(slot)):
+                    raise UsageError(
+                        f"--augment {name}:{kind.value}: nothing of {slot.name} {slot.wanted} would be left"
+                    )
             for target in slots if kind.moves else ():
                 if target.is_target and target.boxes:
                     raise UsageError(f"--augment: {name} moves the image, and the boxes of {target.name} would stay")
-                if len(changed) > 1 and any(_lies_on(target, slot) for slot in changed):
-                    raise UsageError(f"--augment: {name} does not know which input the pixels of {target.name} are of")
 
     def before_scaling(self, batch: Mapping[str, Array], slots: Sequence[Slot], random: Random) -> dict[str, Array]:
         """The batch after all changes that come before `--normalize`."""
@@ -107,23 +111,32 @@ class Augmentations:
         self, batch: Mapping[str, Array], slots: Sequence[Slot], random: Random, *, after: bool
     ) -> dict[str, Array]:
         changed = dict(batch)
-        for slot in slots:
-            for kind in self._kinds(after, slot):
-                drawn = kind.draw(changed[slot.name].shape, random)
-                changed[slot.name] = kind.apply(changed[slot.name], drawn)
-                for target in slots if kind.moves else ():
-                    if _lies_on(target, slot):
-                        changed[target.name] = kind.apply(changed[target.name], drawn)
+        for kind in self.kinds.values():
+            if kind.after_scaling != after:
+                continue
+            drawn: dict[
+                tuple[int, ...], Array
+            ] = {}  # inputs of one size belong together, as the eyes of a stereo camera
+            for slot in slots:
+                if kind.fits(slot):
+                    places = _places(slot)
+                    if places not in drawn or not kind.is_shared:
+                        drawn[places] = kind.draw(changed[slot.name].shape, random)
+                    changed[slot.name] = kind.apply(changed[slot.name], drawn[places])
+            for target in slots if kind.moves else ():
+                for places in drawn:
+                    if _lies_on(target, places):
+                        changed[target.name] = kind.apply(changed[target.name], drawn[places])
         return changed
 
-    def _kinds(self, after: bool, slot: Slot) -> Iterator[Augmentation]:
-        return (kind for kind in self.kinds.values() if kind.after_scaling == after and kind.fits(slot))
+
+def _places(slot: Slot) -> tuple[int, ...]:
+    """The last two axes of an image, the last one of a signal."""
+    return slot.sample_shape[-2:] if len(slot.sample_shape) > 2 else slot.sample_shape[-1:]
 
 
-def _lies_on(target: Slot, image: Slot) -> bool:
-    """Whether a target has an element for each place of an input's last two axes, or of a signal's last one."""
-    count = min(2, len(image.sample_shape) - 1)
-    places = image.sample_shape[len(image.sample_shape) - count :]
-    if not target.is_target or count <= 0 or target.sample_shape[len(target.sample_shape) - count :] != places:
+def _lies_on(target: Slot, places: tuple[int, ...]) -> bool:
+    """Whether a target has an element for each place of an input."""
+    if not target.is_target or target.sample_shape[-len(places) :] != places:
         return False
     return len(target.sample_shape) > 1 or target.dtype is DType.I32  # else floats along one axis: shares of classes

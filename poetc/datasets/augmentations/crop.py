@@ -21,11 +21,9 @@ class Crop(Augmentation):
         return random.integers(0, 2 * self.value + 1, size=(shape[0], 2))
 
     def apply(self, array: Array, drawn: Array) -> Array:
-        height, width = array.shape[-2:]
-        n = min(self.value, max(height, width))  # a longer move, too, leaves zeros alone
-        places = np.clip(drawn - self.value, -n, n) + n
+        n, (height, width) = self.value, array.shape[-2:]
         padded = np.pad(array, ((0, 0),) * (array.ndim - 2) + ((n, n), (n, n)))
-        return np.stack([p[..., y : y + height, x : x + width] for p, (y, x) in zip(padded, places, strict=True)])
+        return np.stack([p[..., y : y + height, x : x + width] for p, (y, x) in zip(padded, drawn, strict=True)])
 
 
 AUGMENTATIONS.add("crop", Crop)

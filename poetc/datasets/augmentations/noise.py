@@ -15,6 +15,7 @@ class Noise(Augmentation):
     takes = Number(above=True)
     metavar = "DEVIATION"
     after_scaling = True
+    is_shared = False
 
     def draw(self, shape: Sequence[int], random: Random) -> Array:
         return random.standard_normal(shape, dtype=np.float32)

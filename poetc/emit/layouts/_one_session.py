@@ -16,6 +16,7 @@ def one_session(module: Module, language: str, word: str) -> Iterator[str]:
     yield f"/* One session for {language}, which sees neither its size nor the arena. Made by poetc. */"
     yield f'#include "{module.stem}.h"'
     yield '#include "poetc_session.h"'
+    yield "#include <float.h>"
     yield "#include <string.h>"
     yield ""
     yield f"""static poetc_session session;
@@ -63,7 +64,14 @@ int32_t {prefix}_step(const void *const *inputs, float *loss)
 int32_t {prefix}_predict(const void *const *inputs) {{ return poetc_session_predict(&session, inputs); }}
 const void *{prefix}_output(uint32_t index) {{ return poetc_session_output(&session, index); }}
 float {prefix}_rate(void) {{ return poetc_session_learning_rate(&session); }}
-int32_t {prefix}_set_rate(float rate) {{ return poetc_session_set_learning_rate(&session, rate); }}
+
+int32_t {prefix}_set_rate(float rate)
+{{
+    if (!(rate >= 0.0f && rate <= FLT_MAX))
+        return POETC_ENUMBER;
+    return poetc_session_set_learning_rate(&session, rate);
+}}
+
 uint32_t {prefix}_steps(void) {{ return session.runtime.run_count; }}
 
 int32_t {prefix}_save(uint8_t *bytes, uint32_t size, uint32_t *used)

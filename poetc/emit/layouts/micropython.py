@@ -25,7 +25,9 @@ def place(contents: Contents) -> dict[str, bytes | Path]:
         raise UsageError("--layout micropython: a module holds one model, and a build of MicroPython one such module")
     (module,) = contents.modules
     if module.store_blocks:
-        raise UsageError("--layout micropython: this program pages, and the module drives no store; use --no-paging")
+        raise UsageError(
+            "--layout micropython: the module drives no store, and this program pages; solve with --no-paging"
+        )
     files: dict[str, bytes | Path] = {**contents.written, **contents.data_sources(inline=True), **contents.runtime}
     for name in contents.images:  # their bytes are in the assembly: make runs in a folder of MicroPython
         del files[name]
