@@ -6,20 +6,23 @@ All arithmetic has 32 bits. Products round their factors as they read them, so w
 the optimizer's state keep 32 bits.
 
 These stay in 32 bits: inputs and results of the step, the operands of the loss, statistics of norms, and gradients of
-parameters. So do tensors of fewer than LEAST elements.
+parameters. So do tensors of fewer than LEAST elements, and in f16 masked scores.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from poetc.graph import Attribute, DType, Operator, Phase, Role, Tensor, TensorType, TrainingGraph
+import numpy as np
+
+from poetc.graph import Attribute, Coded, DType, Fill, Operator, Phase, Role, Tensor, TensorType, TrainingGraph, Value
 from poetc.ops import Bound, spec
 from poetc.ops.narrow import AS_IT_IS, NARROW, NARROWED, ROUNDED, kernel_of
 from poetc.ops.sgd_of import SgdOf
 from poetc.passes._indexed import Indexed
 
 LEAST = 16  # elements
+LARGEST_F16 = 65504.0
 STATISTICS = ("BatchNormStats",)
 # Kinds of products, whose first two operands are the factors; others with weights; descents on a gradient.
 FACTORS = ("Conv", "ConvGradInput", "ConvGradWeight", "MatMul")
@@ -63,7 +66,7 @@ class _Narrowing(Indexed):
     def _chosen(self) -> frozenset[str]:
         """The storages that get 16 bits."""
         graph = self.graph
-        left_out = {graph.loss, *graph.outputs, *graph.updates.values(), *self._of_parameters()}
+        left_out = {graph.loss, *graph.outputs, *graph.updates.values(), *self._of_parameters(), *self._masked()}
         for op in graph.operators:
             if op.phase is Phase.LOSS:
                 left_out |= {*op.inputs, *op.outputs}
@@ -88,6 +91,18 @@ class _Narrowing(Indexed):
                 found.update(t for t in op.inputs if self.tensors[t].role is Role.GRADIENT)
         for op in self.graph.operators:
             if not found.isdisjoint(op.inputs) and self.tensors[op.outputs[0]].role is Role.GRADIENT:
+                found.update(op.outputs)
+        return found
+
+    def _masked(self) -> set[str]:
+        """Results of constants that f16 cannot hold, such as masks of -inf or -1e9, up to the softmax behind them."""
+        if self.dtype is not DType.F16:
+            return set()
+        large = {name for name, value in self.graph.values.items() if _is_beyond_f16(self.graph.tensors[name], value)}
+        found: set[str] = set()
+        for op in self.graph.operators:
+            reads = not large.isdisjoint(op.inputs) or not found.isdisjoint(op.inputs)
+            if reads and op.phase is Phase.FORWARD and op.kind not in (*WEIGHTED, "Softmax"):
                 found.update(op.outputs)
         return found
 
@@ -160,3 +175,10 @@ class _Narrowing(Indexed):
         role = like.role if like.role in (Role.ACTIVATION, Role.GRADIENT) else Role.ACTIVATION
         self.tensors[name] = Tensor(name, TensorType(like.shape, dtype), role)
         return name
+
+
+def _is_beyond_f16(tensor: Tensor, value: Value) -> bool:
+    if tensor.role is not Role.CONSTANT or tensor.dtype is not DType.F32 or isinstance(value, Coded):
+        return False
+    array = np.asarray(value.value) if isinstance(value, Fill) else value
+    return bool(array.size and np.abs(array).max() > LARGEST_F16)

@@ -82,6 +82,35 @@ def test_other_operators_stand_between_conversions() -> None:
     assert all(step.tensors[t].dtype is DType.F32 for t in (*softmax.inputs, *softmax.outputs))
 
 
+@pytest.mark.parametrize("low", [-np.inf, -1e9])
+@pytest.mark.parametrize("kind", ["Where", "Add"])
+def test_masked_scores_stay_in_32_bits_of_f16(kind: str, low: float) -> None:
+    """The step runs, and its loss is that of 32 bits but for rounding."""
+    b = Builder()
+    x = b.add_tensor("x", TensorType((8, 32)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((32, 32)), Role.PARAMETER, np.eye(32, dtype=np.float32))
+    product = {"trans_a": False, "trans_b": False, "alpha": 1.0}
+    h = b.emit1("MatMul", [x, w], product, hint="h")
+    hidden = np.arange(32) % 3 == 0
+    if kind == "Where":
+        seen = b.add_tensor("seen", TensorType((32,), DType.U8), Role.CONSTANT, (~hidden).astype(np.uint8))
+        fill = b.add_tensor("fill", TensorType(()), Role.CONSTANT, np.array(low, np.float32))
+        h = b.emit1("Where", [seen, h, fill], {}, hint="masked")
+    else:
+        mask = b.add_tensor("mask", TensorType((32,)), Role.CONSTANT, np.where(hidden, low, 0).astype(np.float32))
+        h = b.emit1("Add", [h, mask], {}, hint="masked")
+    p = b.emit1("Softmax", [h], {"axis": -1}, hint="p")
+    y = b.emit1("MatMul", [p, w], product, hint="y")
+    graph = Graph("net", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    plain, step = (step_of(graph, precision, loss="mse") for precision in ("f32", "f16"))
+    assert step.tensors["masked"].dtype is DType.F32 and step.tensors["p"].dtype is DType.F16
+    inputs = random_inputs(plain)
+    expected, found = (evaluate(s, inputs, np.float32)[s.loss] for s in (plain, step))
+    np.testing.assert_allclose(found, expected, rtol=1e-2)
+    bf16 = step_of(graph, "bf16", loss="mse")
+    assert bf16.tensors["masked"].dtype is DType.BF16  # which holds them
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
