@@ -112,9 +112,9 @@ def test_the_overflow_is_what_keep_all_needs_above_the_capacity() -> None:
 
 def test_moves_lead_to_the_overflow_of_their_order() -> None:
     """Tensors that stay, that nothing reads or makes, and in-place pairs are among them; every other move is undone."""
-    for seed in range(40):
+    for seed in range(100):  # the last are so small that a move passes all operators
         random = Random(seed)
-        problem = random_dag(random, random.randint(2, 12), paging=seed % 3 == 0)
+        problem = random_dag(random, random.randint(2, 12 if seed < 40 else 4), paging=seed % 3 == 0)
         # Any tensor may stay, and one of the start may have no reader.
         tensors = [
             dataclasses.replace(t, final="ram") if random.random() < 0.15 else t

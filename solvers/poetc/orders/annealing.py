@@ -211,7 +211,7 @@ class Moves:
             if max(old_excess) < old_largest:
                 self.largest = old_largest
             else:
-                self.largest = max(self.largest, *self.excess[:first], *self.excess[behind:])
+                self.largest = max([self.largest, *self.excess[:first], *self.excess[behind:]])
         self._place(first, moved, in_ram, excess)
 
         def undo() -> None:
