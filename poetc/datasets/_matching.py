@@ -142,6 +142,8 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
                 _refuse_raw(samples.where, called, "0 to 255")
             continue
         least, most, is_whole = np.inf, -np.inf, True
+        ignored = slot.limit.ignored if slot.is_target and slot.limit is not None else 0
+        counts = slot.limit is None or slot.limit.least <= ignored <= slot.limit.most or not len(column)
         for first, part in chunks(column):
             require_values(
                 part,
@@ -154,11 +156,14 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
                 missing=slot.may_miss,
                 boxes=slot.boxes,
             )
+            counts = counts or bool((part != ignored).any())
             if may_be_raw and part.size:
                 present = part[~np.isnan(part)] if slot.may_miss else part
                 least = float(present.min(initial=least))
                 most = float(present.max(initial=most))
                 is_whole = is_whole and bool((present == np.trunc(present)).all())
+        if not counts:
+            raise UsageError(f"{samples.where}: each element of {called} is {ignored}, which no loss counts")
         if may_be_raw and looks_raw(least, most, is_whole):
             _refuse_raw(samples.where, called, f"{least:g} to {most:g}")
 

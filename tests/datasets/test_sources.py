@@ -20,6 +20,7 @@ from poetc.datasets.arrays import _npy
 from poetc.errors import UsageError
 from poetc.graph import Graph, Role, TensorType
 from poetc.ops import Builder
+from poetc.program import Limit
 from poetc.training import TrainingOptions, build
 from tests.datasets.support import CLASS, FEATURES, IMAGE, NUMBER, images, opened, stored
 
@@ -187,6 +188,15 @@ def test_bad_arrays_are_refused_in_one_line(tmp_path: Path, arrays: dict[str, np
         samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
         check_values(samples, (IMAGE, CLASS), any_range=False)
     assert "\n" not in str(refused.value)
+
+
+def test_targets_of_which_none_counts_are_refused(tmp_path: Path) -> None:
+    slots = (IMAGE, replace(CLASS, limit=Limit(0, 2, -100)))
+    none = images() | {"target": np.full(10, -100)}
+    with pytest.raises(UsageError, match="each element of target is -100, which no loss counts"):
+        check_values(opened(stored(tmp_path / "d.npz", **none), *slots), slots, any_range=False)
+    none["target"][3] = 1
+    check_values(opened(stored(tmp_path / "e.npz", **none), *slots), slots, any_range=False)
 
 
 @pytest.mark.parametrize(
