@@ -1,4 +1,4 @@
-"""What all tests share: golden files, and solves that take little work where a test is not about the search.
+"""Parts that all tests share: golden files, and solves of little work where a test is not about the search.
 
 `golden(path, text)` compares with tests/.../golden/, `--update-golden` writes them.
 """

@@ -300,6 +300,8 @@ class _Restoring:
             return ""  # a step of a group norm, which scales and shifts behind it
         if 1 <= k <= len(slots) and len(node.input) - 1 == len(reads):
             return reads[k - 1]
+        if node.op_type == "BatchNormalization" and k > 2 and len(reads) > 1:
+            return reads[k - 5]  # its statistics come last, whether or not it has a scale and a shift
         if mangled(name) in reads:
             return mangled(name)
         lost = [p for p in reads if p not in self.mangled]
