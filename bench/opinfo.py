@@ -95,9 +95,7 @@ def differences(loss: float, gradients: Mapping[str, Any], held: Arrays) -> list
         found = gradients.get(name, np.zeros_like(wanted))
         if np.asarray(found).size == wanted.size and is_off(found, wanted) and np.abs(wanted).max(initial=0) > 1e-8:
             missing = (
-                _MISSING
-                if name not in gradients
-                else f"{np.abs(np.ravel(found) - np.ravel(wanted)).max():.2g} off"
+                _MISSING if name not in gradients else f"{np.abs(np.ravel(found) - np.ravel(wanted)).max():.2g} off"
             )
             wrong.append(f"gradient of {name} {missing}")
     return wrong
