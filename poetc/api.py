@@ -498,17 +498,18 @@ class Solution:
         return trainer(self.artifact, store=None if store is None else Path(store), undo=undo, threads=threads)
 
     def validate(
-        self, reference: str | Path | None = None, *, switches: int | Literal["all"] | None = None
+        self, reference: str | Path | None = None, *, steps: int = 3, switches: int | Literal["all"] | None = None
     ) -> Mapping[str, Any]:
         """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed.
 
-        `switches`: of a bundle, how many are taken, and compared with a step of one plan instead.
+        `steps`: as many are compared with keep-all. `switches`: of a bundle, how many are taken, and compared with a
+        step of one plan instead.
         """
         with self._directory() as directory:
             if switches is not None:
                 checked = validate.validate_switches(directory, None if switches == "all" else switches)
             else:
-                checked = validate.validate(directory, None if reference is None else Path(reference))
+                checked = validate.validate(directory, None if reference is None else Path(reference), steps=steps)
         checked.require()
         return checked.document
 

@@ -167,12 +167,17 @@ def validate_text(result: Mapping[str, Any]) -> str:
             ("gradients, largest error", error("max_grad_rel_error")),
             ("by last bits of inputs", _ill_conditioned(result)),
             ("processors", str(result["processors"]) if result.get("processors", 1) > 1 else ""),
-            ("same bits as keep-all", "" if identical is None else ("yes" if identical else "NO")),
+            ("same bits as keep-all", "" if identical is None else _same_bits(identical, result.get("steps"))),
             ("peak, predicted", f"{peak}  (up to the highest byte of the arena)" if peak else ""),
             ("peak, measured", size(result.get("peak_measured_bytes"))),
             *((f"error by --saved, {e['name']}", f"{e['rel_error']:.2e}") for e in result.get("saved_errors", ())),
         )
     )
+
+
+def _same_bits(identical: bool, steps: int | None) -> str:
+    answer = "yes" if identical else "NO"
+    return answer if steps is None else f"{answer}, in {format_count(steps, 'step')}"
 
 
 def _ill_conditioned(result: Mapping[str, Any]) -> str:

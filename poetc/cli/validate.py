@@ -27,6 +27,14 @@ Example:
     help="File with loss, gradients and statistics of one training step, to compare with (docs/reference/formats.md).",
 )
 @click.option(
+    "--steps",
+    type=_options.Whole(1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Steps that are compared with keep-all; one more is run for the peak.",
+)
+@click.option(
     "--switch",
     type=_options.Whole(1, word="all"),
     metavar="all|N",
@@ -37,6 +45,7 @@ Example:
 def validate(
     directory: Path,
     reference: Path | None,
+    steps: int,
     switch: int | str | None,
     timing: bool,
     as_json: bool,
@@ -45,8 +54,9 @@ def validate(
 ) -> None:
     """Compile the C of DIR for this machine, run three training steps, and compare.
 
-    Results are compared with the numpy interpreter, with keep-all bit by bit, and with a reference if one is given. The
-    measured peak is compared with the predicted one. The exit code is 1 when a comparison fails.
+    All steps are compared with keep-all bit by bit. The first one is compared with the numpy interpreter, and with a
+    reference if one is given. The measured peak is compared with the predicted one. The exit code is 1 when a
+    comparison fails. Of a large model one step is enough: `--steps 1`.
     """
     from poetc import artifact, benchmark
     from poetc.cli import _text
@@ -54,7 +64,7 @@ def validate(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
-        result = command.validate(directory, reference, progress)
+        result = command.validate(directory, reference, progress, steps=steps)
         taken = None
         if switch is not None:
             taken = command.validate_switches(directory, None if switch == "all" else int(switch), progress)

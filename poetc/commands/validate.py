@@ -25,6 +25,7 @@ from poetc.files import read_arrays
 from poetc.graph import Array
 from poetc.measure import Validation
 
+STEPS = 3  # that are run unless another number is asked for
 SHOWN = 4  # failures of switches in a message
 
 
@@ -41,13 +42,14 @@ class Checked:
             raise CheckFailed("; ".join(self.problems), details=self.document)
 
 
-def validate(directory: Path, reference: Path | None = None, progress: Progress = silent) -> Checked:
-    """Compile and run the emitted C on this machine, and compare."""
+def validate(
+    directory: Path, reference: Path | None = None, progress: Progress = silent, *, steps: int = STEPS
+) -> Checked:
+    """Compile and run `steps` steps of the emitted C on this machine, and compare."""
     solved = artifact.read(directory)
     expected = None if reference is None else _read_reference(reference)
     progress("lowering")
     training, kept = training_program(solved), keep_all_program(solved)
-    progress("compiling and running")
     graph = graph_of(solved)
     result: Validation = measure.validate(
         training,
@@ -55,8 +57,10 @@ def validate(directory: Path, reference: Path | None = None, progress: Progress 
         graph.values,
         reference=expected,
         zero_gradients=graph.zero_gradients,
+        steps=steps,
         exact=exact_program(solved),
         numerics=numerics_of(solved),
+        progress=progress,
     )
     problems = result.problems()
     base_bytes = solved.problem.base_bytes

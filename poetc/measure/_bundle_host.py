@@ -17,7 +17,7 @@ from poetc.errors import CheckFailed
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
 from poetc.measure._bundle_reference import Found, History, Reference, References, after, history_of
-from poetc.measure._host import HostModel, StepError, Transfer, address_of, compile_library
+from poetc.measure._host import PATTERNS, HostModel, StepError, Transfer, address_of, compile_library
 from poetc.program import (
     Call,
     Instruction,
@@ -36,7 +36,6 @@ from poetc.runtime.library import Runtime, callbacks
 
 _OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 _SWITCHED = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
-PATTERNS = (0x55, 0xAA)
 REQUESTS = 10_000  # at random steps
 FEW = 100  # requests, all of which may ask for the plan that runs
 

@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +44,7 @@ LIBRARY = "libmodel.so"
 LARGE_BYTES = 1 << 25  # of state: from here on the image is read part by part
 GUARD_BYTES = 4096  # on either side of the arena
 _GUARD = 0xC3
+PATTERNS = (0x55, 0xAA)  # fillings of the arena: a byte that a step writes differs from one of them
 _TRANSFER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p)
 _OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32)
 
@@ -179,7 +180,9 @@ class HostModel:
         *,
         model: str = "model",
         store: tuple[Transfer, Transfer] | None = None,
+        pattern: int = 0,
     ) -> None:
+        """`pattern`: as of `reset`."""
         self.program = programs[0]
         self._programs = tuple(programs)
         self.run_ns = 0  # processor time of the last run in the calling thread
@@ -199,7 +202,7 @@ class HostModel:
         self._temporary = tempfile.TemporaryDirectory(prefix="poetc-store-")
         self._keep: list[object] = []  # callbacks must outlive the calls
         self._processors: Processors | None = None
-        self.reset()
+        self.reset(pattern)
         if module.queues is not None:
             self._processors = Processors(self._library, self._runtime, module.queues)
 
@@ -418,23 +421,31 @@ class HostModel:
 
         Two runs from two fillings: a byte that is written cannot equal both. Leaves the model reset.
         """
-        return self._touched(inputs, [self.arena])[0]
+        ends = [0]
+        for pattern in self._fillings(inputs):
+            ends.append(touched_bytes(self.arena, pattern))
+        return max(ends)
 
-    def measure_banks(self, inputs: Mapping[str, Array]) -> tuple[int, ...]:
-        """The same in each part of an arena that is spread over banks of RAM, from where the part begins."""
-        return self._touched(inputs, [self.arena[b.offset_bytes : b.end] for b in self.program.banks])
+    def measure_peaks(self, inputs: Mapping[str, Array]) -> tuple[int, ...]:
+        """The same as `touched_bytes` has it."""
+        first, second = (self.touched_bytes(pattern) for pattern in self._fillings(inputs))
+        return tuple(map(max, first, second))
 
-    def _touched(self, inputs: Mapping[str, Array], parts: Sequence[Array]) -> tuple[int, ...]:
-        touched = [0] * len(parts)
+    def touched_bytes(self, pattern: int) -> tuple[int, ...]:
+        """The end of the highest byte that is not `pattern`, in each bank from where its part begins, else of all."""
+        parts = [self.arena[b.offset_bytes : b.end] for b in self.program.banks] or [self.arena]
+        return tuple(touched_bytes(part, pattern) for part in parts)
+
+    def _fillings(self, inputs: Mapping[str, Array]) -> Iterator[int]:
+        """A run from each of two fillings of the arena."""
         program = self.program
-        for pattern in (0x55, 0xAA):
+        for pattern in PATTERNS:
             self.reset(pattern)
             if program is not self.program:
                 self.select(program)
             self.run(inputs)
-            touched = [max(t, touched_bytes(p, pattern)) for t, p in zip(touched, parts, strict=True)]
+            yield pattern
         self.reset()
-        return tuple(touched)
 
 
 def build_host(

@@ -13,9 +13,10 @@ import numpy as np
 from poetc.boards import Numerics
 from poetc.emit import share_layout
 from poetc.errors import UsageError
+from poetc.events import Progress, silent
 from poetc.files import scratch_directory
 from poetc.graph import Array, DType, Role, Value
-from poetc.measure._host import HostModel, compile_library
+from poetc.measure._host import PATTERNS, HostModel, compile_library
 from poetc.measure._spilled import Spilled, digest, largest, largest_difference, quotient_of_difference
 from poetc.ops.sgd_of import is_sgd_of
 from poetc.program import (
@@ -149,6 +150,7 @@ def validate(
     cc: str | None = None,
     exact: Program | None = None,
     numerics: Numerics = "separate",
+    progress: Progress = silent,
 ) -> Validation:
     """Compile and run both programs (the same training graph under its schedule and under keep-all) and compare.
 
@@ -163,20 +165,28 @@ def validate(
     with scratch_directory("poetc-validate-") as scratch:
         build = partial(compile_library, cc=cc, numerics=numerics)
         # One after the other, with gradients in files: each has the weights in an arena of its own.
+        predicted = bank_high_water(program) or (program.high_water_bytes,)
+        progress("compiling")
         makers = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, build)
+        progress("running the schedule")
         with makers[0]() as model:
-            measured = model.measure_high_water(batches[0])
-            in_banks = model.measure_banks(batches[0]) if program.banks else ()
             gradients: MutableMapping[str, Array] = Spilled(scratch / "of_program")
-            unstored = unstored_gradients(model, batches[0], Spilled(scratch / "unstored"))
             found = recorded(model, batches, gradients, _statistics(keep_all))
             page_ins, page_outs = model.page_ins, model.page_outs
+            touched = model.touched_bytes(PATTERNS[0])
+            model.reset(PATTERNS[1])
+            unstored = _moved_weights(model, batches[0], Spilled(scratch / "unstored"))
+            measured = tuple(map(max, touched, model.touched_bytes(PATTERNS[1])))
+            if measured != predicted:  # by chance a byte may equal both, as these steps had other numbers
+                measured = model.measure_peaks(batches[0])
         del model  # and its arena
         gradients.update(unstored)
         with makers[1]() as other:
+            progress("running keep-all")
             kept = recorded(other, batches, Spilled(scratch / "of_keep_all"), ())
         del other
         difference, loss, state = first_difference(found, kept, program), found.losses[0], found.state
+        progress("running the interpreter")
         interpreter = Interpreter(program, values)
         interpreter.probes = Spilled(scratch / "of_interpreter")
         interpreted_loss = interpreter.run(batches[0])
@@ -197,10 +207,7 @@ def validate(
             zeros = {n: np.zeros_like(g) for n, g in _named(reference, "grad.").items() if n in zero_gradients}
             gradients.update(zeros)
             from_reference = _reference_errors(reference, gradients, state)
-    banks = tuple(
-        BankPeak(b.name, predicted, found)
-        for b, predicted, found in zip(program.banks, bank_high_water(program), in_banks, strict=True)
-    )
+    banks = tuple(BankPeak(b.name, *peaks) for b, *peaks in zip(program.banks, predicted, measured, strict=False))
     expected_loss, tensors = interpreted_loss, [*by_interpreter, *by_statistics]
     if reference is not None:
         expected_loss = float(np.asarray(reference["loss"]))
@@ -217,8 +224,8 @@ def validate(
         interpreter_max_grad_rel_error=_worst(by_interpreter, "gradient"),
         bit_identical_to_keep_all=not difference,
         first_difference=difference,
-        peak_predicted_bytes=sum(b.predicted_bytes for b in banks) if banks else program.high_water_bytes,
-        peak_measured_bytes=sum(b.measured_bytes for b in banks) if banks else measured,
+        peak_predicted_bytes=sum(predicted),
+        peak_measured_bytes=sum(measured),
         banks=banks,
         page_ins=page_ins,
         page_outs=page_outs,
@@ -289,7 +296,10 @@ def _build(
         libraries = [build([program, keep_all], values, directory)] * 2
     else:
         libraries = [build([p], values, directory / p.name) for p in (program, keep_all)]
-    first, second = (partial(HostModel, at, [p], values) for at, p in zip(libraries, (program, keep_all), strict=True))
+    first, second = (
+        partial(HostModel, at, [p], values, pattern=filling)
+        for at, p, filling in zip(libraries, (program, keep_all), PATTERNS, strict=True)
+    )
     return first, second
 
 
@@ -393,17 +403,25 @@ def unstored_gradients(
 
     `found` must copy its arrays. The model is reset afterwards.
     """
+    if _unstored(model.program):
+        _moved_weights(model, batch, found)
+    model.reset()
+    return found
+
+
+def _moved_weights(
+    model: HostModel, batch: Mapping[str, Array], found: MutableMapping[str, Array]
+) -> MutableMapping[str, Array]:
+    """The same with a step in any case, and without a reset."""
     moved = _unstored(model.program)
     for name in moved:
         found[name] = model.held_state(name)
     for rate in set(moved.values()):
         model.set_state(rate, np.array([TELLING_RATE], np.float32))
-    if moved:
-        model.probes = _Digests()
-        model.run(batch)
+    model.probes = _Digests()
+    model.run(batch)
     for name in moved:
         found[name] = quotient_of_difference(found[name], model.held_state(name), TELLING_RATE)
-    model.reset()
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import platform
+import re
 import subprocess
 import weakref
 import zlib
@@ -341,6 +343,19 @@ class FailingStore(MemoryStore):
             return EIO
         self.flip = (self.block_bytes - 1, 3) if self.calls == self.failing else None
         return super().page_in(first, count, address)
+
+
+def test_large_images_lie_behind_the_program(tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code of x86-64 reaches 2 GiB: a library with an image of 2.9 GB beside its code did not link."""
+    monkeypatch.setattr("poetc.emit.layouts._contents.LARGE_BYTES", 0)
+    program = case.program()
+    library = compile_library([program], case.graph.values, tmp_path)
+    with HostModel(library, [program], case.graph.values) as model:
+        assert model.run(sample_inputs(program, 0)) > 0
+    if platform.machine() == "x86_64":
+        sections = subprocess.run(["readelf", "-SW", str(library)], check=True, capture_output=True, text=True).stdout
+        places = {name: int(at, 16) for name, at in re.findall(r"(\.\w+) +\w+ +([0-9a-f]{16}) ", sections)}
+        assert places[".lrodata"] > max(places[name] for name in (".text", ".data", ".bss"))
 
 
 @pytest.mark.parametrize("moved", [False, True])

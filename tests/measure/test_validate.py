@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
 from poetc import measure, passes
 from poetc.devices import build_problem, load_profile
-from poetc.graph import Graph, Role, TensorType
+from poetc.graph import Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder
-from poetc.program import lower
+from poetc.program import Program, lower
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions, build
 
@@ -63,13 +64,13 @@ def test_the_rounding_noise_of_a_gradient_that_cancels_is_no_difference(tmp_path
     assert found["passed"] and found["bit_identical_to_keep_all"]
 
 
-def test_a_validation_holds_the_weights_twice() -> None:
-    """Beside the values an arena of one program at a time, and a few copies of one tensor."""
+def layers(count: int, width: int) -> tuple[Program, TrainingGraph, int]:
+    """The program of products in a row, its graph, and the bytes of all weights."""
     b = Builder()
-    x = b.add_tensor("x", TensorType((2, 256)), Role.INPUT)
+    x = b.add_tensor("x", TensorType((2, width)), Role.INPUT)
     random, size = np.random.default_rng(0), 0
-    for layer in range(16):
-        weight = random.normal(0, 0.05, (256, 256)).astype(np.float32)
+    for layer in range(count):
+        weight = random.normal(0, 0.05, (width, width)).astype(np.float32)
         b.add_tensor(f"w{layer}", TensorType(weight.shape), Role.PARAMETER, weight)
         x = b.emit1("Relu", [b.emit1("MatMul", [x, f"w{layer}"])])
         size += weight.nbytes
@@ -77,7 +78,39 @@ def test_a_validation_holds_the_weights_twice() -> None:
     step = passes.run_standard(build(graph, TrainingOptions(loss="mse")))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 30)
     schedule = keep_all(problem)
-    program = lower(step, problem, schedule, pack(problem, schedule))
+    return lower(step, problem, schedule, pack(problem, schedule)), step, size
+
+
+def test_a_validation_runs_one_step_more_than_it_compares(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, step, _ = layers(2, 16)
+    run, ran = measure.HostModel.run, list[str]()
+    monkeypatch.setattr(
+        measure.HostModel, "run", lambda model, inputs: ran.append(model.program.name) or run(model, inputs)
+    )
+    for steps in (1, 2):
+        ran.clear()
+        result = measure.validate(program, program, step.values, steps=steps)
+        assert result.problems() == () and result.steps == steps
+        assert ran == [program.name] * (steps + 1) + ["keep_all"] * steps
+
+
+def test_a_peak_that_is_not_as_predicted_is_measured_again_by_equal_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last byte of the arena may be the filling by chance, in steps with other numbers."""
+    program, step, _ = layers(2, 16)
+    touched, calls = measure.HostModel.touched_bytes, list[int]()
+
+    def by_chance(model: measure.HostModel, pattern: int) -> tuple[int, ...]:
+        calls.append(pattern)
+        return tuple(end - (len(calls) <= 2) for end in touched(model, pattern))
+
+    monkeypatch.setattr(measure.HostModel, "touched_bytes", by_chance)
+    assert measure.validate(program, program, step.values, steps=1).problems() == ()
+    assert len(calls) == 4
+
+
+def test_a_validation_holds_the_weights_twice() -> None:
+    """Beside the values an arena of one program at a time, and a few copies of one tensor."""
+    program, step, size = layers(16, 256)
     tracemalloc.start()
     try:
         result = measure.validate(program, program, step.values)

@@ -22,6 +22,7 @@ WARNINGS = "-Wall -Wextra -Wconversion -pedantic"
 NOTE_GNU_STACK = '    .section .note.GNU-stack, "", %progbits'
 LIBRARY_NAME_LENGTH = 32  # of a component in a CMSIS-Pack
 _BYTES_A_LINE = 24
+LARGE_BYTES = 1 << 30  # of images: more of them lie behind the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +142,17 @@ def _assembly(title: str, lines: Iterable[str]) -> bytes:
 
 
 def _data(model: Emitted, sections: Sections, inline: bool) -> Iterator[str]:
-    """The images: `.incbin` is the one way that is fast to compile for any size. %progbits suits every ELF."""
+    """The images: `.incbin` is the one way that is fast to compile for any size. %progbits suits every ELF.
+
+    Code of x86-64 reaches 2 GiB, so larger images lie behind all else.
+    """
     module = model.module
-    yield f'    .section {sections.constants or ".rodata.poetc"}, "a", %progbits'
+    usual = f'    .section {sections.constants or ".rodata.poetc"}, "a", %progbits'
+    if not sections.constants and sum(map(len, model.images.values())) > LARGE_BYTES:
+        large = '    .section .lrodata.poetc, "al", %progbits'
+        yield from ("#if defined(__x86_64__) && defined(__ELF__)", large, "#else", usual, "#endif")
+    else:
+        yield usual
     for name in ("state", "constants", "pages"):
         file = module.image(f"{name}.bin")
         if file in model.images:
