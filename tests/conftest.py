@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from poetc.scheduling import SolveOptions
-from tests.support.compilers import remember
+from tests.support.compilers import cache_folder, forgets, remember
 
 remember()
-os.environ["POETC_CACHE"] = "off"  # the compilers of the tests remember by themselves
 os.environ.setdefault("POETC_TEST_LEVEL", "-O1")  # of the runtime on this machine: half of the compiler's time
+# Objects as users keep them: sooner than from the compilers that remember, which builds by hand have.
+os.environ["POETC_CACHE"] = "off" if forgets() else str(cache_folder() / f"kept{os.environ['POETC_TEST_LEVEL']}")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does; xdist's workers inherit it
 # A shell starts what it runs in the background with Ctrl-C ignored, which processes inherit; tests send it to theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,8 +101,18 @@ def read_elf(path: Path, prefix: str) -> Elf:
 
 
 def build_counter(directory: Path) -> Path:
-    """The plugin that measures, compiled into `directory`."""
-    library = directory / "counter.so"
-    source = runtime_directory() / "ports" / "qemu" / "counter.c"
-    command(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], "the measuring plugin does not build")
+    """The plugin that measures, put into `directory`. A process compiles it once."""
+    library, made = directory / "counter.so", _counter()
+    if not library.exists() or library.read_bytes() != made:
+        library.unlink(missing_ok=True)  # an emulator may have it open
+        library.write_bytes(made)
     return library
+
+
+@functools.cache
+def _counter() -> bytes:
+    source = runtime_directory() / "ports" / "qemu" / "counter.c"
+    with tempfile.TemporaryDirectory(prefix="poetc-") as directory:
+        library = Path(directory) / "counter.so"
+        command(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], "the measuring plugin does not build")
+        return library.read_bytes()

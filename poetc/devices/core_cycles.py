@@ -10,6 +10,7 @@ M4's.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ def loop_cycles(lines: Sequence[str], core: str) -> int:
     return sum(cost.cycles for cost in costs) + costs[-1].taken
 
 
+@functools.lru_cache(1 << 14)  # programs have few different instructions
 def _read(line: str) -> _Instruction:
     text = re.split(r"[;@<]", line.strip(), maxsplit=1)[0].strip()
     name, _, operands = text.partition("\t") if "\t" in text else text.partition(" ")

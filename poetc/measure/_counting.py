@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -16,13 +17,19 @@ def write_costs(elf: Path, prefix: str, core: str, out: Path) -> None:
 
     KeyError for a core without a table.
     """
+    out.write_text(_costs(elf, elf.stat().st_mtime_ns, prefix, core))
+
+
+@functools.lru_cache(maxsize=8)  # a program may be executed many times
+def _costs(elf: Path, made_ns: int, prefix: str, core: str) -> str:
+    """`made_ns`: when `elf` was written."""
     text = command([f"{prefix}objdump", "-d", "--no-show-raw-insn", elf], "cannot read the program's instructions")
     costs: dict[int, str] = {}
     for part in re.split(r"^[0-9a-f]+ <.*>:$", text, flags=re.MULTILINE):
         found = [m for line in part.splitlines() if (m := _INSTRUCTION.match(line)) and not m[2].startswith(".")]
         for match, cost in zip(found, instruction_costs([m[2] for m in found], core), strict=True):
             costs[int(match[1], 16)] = f"{int(match[1], 16):x} {cost.cycles:x} {cost.taken:x}"
-    out.write_text("\n".join(costs[address] for address in sorted(costs)) + "\n")
+    return "\n".join(costs[address] for address in sorted(costs)) + "\n"
 
 
 def read_counts(path: Path) -> tuple[dict[str, int], list[int], list[int], list[list[int]], list[int]]:

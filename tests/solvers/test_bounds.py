@@ -41,8 +41,8 @@ from tests.solvers.chains import chain
 from tests.support.problems import training_problem
 from tests.support.ram import order_free_bound_bytes
 
-SEEDS = range(120)  # thousands: make fuzz-bounds
-WRITING = range(200)  # few of them write to the store
+SEEDS = range(48)  # thousands: make fuzz-bounds
+WRITING = range(80)  # few of them write to the store
 
 
 def tensor(
@@ -106,7 +106,7 @@ def test_cut_bounds_never_exceed_the_optimum(lp: bool) -> None:
             assert model.base_cost <= relaxation.bound <= optimum, (seed, cuts)
             tight += len(cuts) == model.n_ops and relaxation.bound == optimum
     # With a cut at every operator the MIP is often the optimum: a bound that was always weak would be a defect too.
-    assert tight > (25 if not lp else 5)
+    assert tight > (10 if not lp else 2)
 
 
 def lp_bound(relaxation: CutModel) -> float:
@@ -121,7 +121,7 @@ def test_more_cuts_never_weaken_the_lp() -> None:
     page in together, and for a first read before the first cut, one in twenty was weaker.
     """
     raised = 0
-    for seed in range(60):
+    for seed in range(24):
         random = Random(seed)
         problem = training_problem(random, random.choice((2, 3)), paging=True)
         chains = movable_state(problem)
@@ -140,7 +140,7 @@ def test_more_cuts_never_weaken_the_lp() -> None:
                 least_of_one, bound = lp_bound(one), lp_bound(several)
                 assert bound >= least_of_one or bound == pytest.approx(least_of_one, rel=1e-6), (seed, cuts)
                 raised += bound > least_of_one
-    assert raised > 100
+    assert raised > 40
 
 
 def test_limits_of_the_store_bind_bounds_and_schedules() -> None:
@@ -165,7 +165,7 @@ def test_limits_of_the_store_bind_bounds_and_schedules() -> None:
         ), seed
         free = case(seed)[1]
         dearer += free is not None and optimum.cost > free.cost
-    assert dearer > 3
+    assert dearer > 1
     assert impossible
 
 
@@ -244,7 +244,7 @@ def test_a_cutoff_is_the_most_that_is_claimed() -> None:
             relaxation = CutModel(model, range(0, model.n_ops, 2), between=True).solve(time_limit_s=10, cutoff=cutoff)
             assert relaxation.bound <= min(math.ceil(cutoff), optimum), (seed, share)
             reached += relaxation.bound >= cutoff
-    assert reached > 50
+    assert reached > 20
 
 
 def test_leaving_tiny_tensors_out_is_a_relaxation() -> None:
@@ -317,8 +317,8 @@ def test_state_counts_after_the_last_cut() -> None:
 
 def test_bounds_hold_with_state_of_every_kind() -> None:
     """Thousands of such problems: `make fuzz-bounds`."""
-    found = [invalid_bounds(seed) for seed in (*range(30), 891, 1103)]  # the last two claimed too much once
-    assert sum(wrong is not None for wrong in found) > 20
+    found = [invalid_bounds(seed) for seed in (*range(10), 891, 1103)]  # the last two claimed too much once
+    assert sum(wrong is not None for wrong in found) > 6
     assert not [text for wrong in found for text in wrong or ()]
 
 
@@ -415,7 +415,7 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
     paged likewise.
     """
     compared = chains = read = 0
-    for seed in range(40):
+    for seed in range(14):
         random = Random(seed)
         problem = training_problem(random, random.choice((2, 3, 4)), paging=paging)
         model = Model(problem)
@@ -453,7 +453,7 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
             assert relaxation.bound_of(answer) <= model.cost(codes), (seed, cuts)
             compared += 1
             chains += len(relaxation.twice)
-    assert compared == 200 and chains > 150 and (read > 150) == paging
+    assert compared == 70 and chains > 50 and (read > 50) == paging
 
 
 def test_chains_may_be_longer_than_calls_are_nested() -> None:
@@ -500,4 +500,4 @@ def test_what_others_imply_is_left_out_of_mips(monkeypatch: pytest.MonkeyPatch) 
             assert fewer.objective == pytest.approx(whole.objective, abs=1e-5), seed
             assert fewer.bound <= whole.objective + 1e-5, seed
             assert beaten.infeasible or beaten.objective >= whole.objective - 1e-3, seed
-    assert compared > 50 and infeasible and sum(left_out) > 500
+    assert compared > 20 and infeasible and sum(left_out) > 200

@@ -52,7 +52,7 @@ OPTIONS = SolveOptions(time_limit_s=60, fixed_order=True)  # as the oracle
 
 
 def test_tiny_problems_are_solved_to_proven_optimality() -> None:
-    for seed in range(80):
+    for seed in range(30):
         problem, optimum = case(seed)
         if optimum is None:
             with pytest.raises(InfeasibleError):
@@ -65,7 +65,7 @@ def test_tiny_problems_are_solved_to_proven_optimality() -> None:
 
 def test_a_gap_is_closed_further_where_that_costs_next_to_nothing() -> None:
     closed = solved = 0
-    for seed in range(60):
+    for seed in range(30):
         problem, optimum = case(seed)
         if optimum is None:
             continue
@@ -73,12 +73,12 @@ def test_a_gap_is_closed_further_where_that_costs_next_to_nothing() -> None:
         assert proof.gap() <= 0.3 and optimum.cost <= proof.objective, seed
         solved += 1
         closed += proof.objective == optimum.cost
-    assert closed > 0.9 * solved > 20
+    assert closed > 0.9 * solved > 8
 
 
 def test_heuristic_alone_is_valid_and_often_optimal() -> None:
     optimal = found = 0
-    for seed in range(200):
+    for seed in range(80):
         problem, optimum = case(seed)
         race = Race(problem, 0, math.inf)
         race.run(6, 0)
@@ -88,7 +88,7 @@ def test_heuristic_alone_is_valid_and_often_optimal() -> None:
         found += 1
         assert race.incumbent.cost >= optimum.cost
         optimal += race.incumbent.cost == optimum.cost
-    assert found > 70
+    assert found > 28
     assert optimal > found * 0.7
 
 
@@ -107,7 +107,7 @@ class Eager(Simulation):
 
 def test_costs_found_out_when_they_matter_choose_the_same() -> None:
     evictions = 0
-    for seed in range(120):
+    for seed in range(50):
         random = Random(seed)
         make = training_problem(random, random.randint(4, 14), paging=seed % 2 == 0)
         problem = with_budget(make, random.choice((0.35, 0.5, 0.7)))
@@ -121,12 +121,12 @@ def test_costs_found_out_when_they_matter_choose_the_same() -> None:
                 found.append(None)
         assert found[0] == found[1], seed
         evictions += found[0] is not None and len(found[0]) > model.n_ops + 3
-    assert evictions > 40
+    assert evictions > 16
 
 
 def test_cleaning_up_never_costs_and_keeps_to_the_capacity() -> None:
     improved = 0
-    for seed in range(60):
+    for seed in range(30):
         random = Random(seed)
         problem = with_budget(training_problem(random, random.randint(3, 8), paging=seed % 2 == 0), 0.4)
         model = Model(problem)
@@ -144,12 +144,12 @@ def test_cleaning_up_never_costs_and_keeps_to_the_capacity() -> None:
         assert model.cost(better) <= model.cost(codes)
         assert model.cost(better) == completion.energy_pj
         improved += model.cost(better) < model.cost(codes)
-    assert improved > 5
+    assert improved > 2
 
 
 def test_page_outs_come_as_early_as_they_can() -> None:
     earlier = 0
-    for seed in range(60):
+    for seed in range(30):
         random = Random(seed)
         make = training_problem(random, 5, paging=True) if seed % 2 else random_dag(random, 10, paging=True)
         model, completer = Model(make), Completer(make)
@@ -175,7 +175,7 @@ def test_page_outs_come_as_early_as_they_can() -> None:
                 touched = (code - model.n_ops,) if code >= model.n_ops else model.inputs[code] + model.outputs[code]
                 last |= dict.fromkeys(touched, position)
         earlier += early != codes
-    assert earlier > 10
+    assert earlier > 5
 
 
 def test_keep_all_where_it_fits() -> None:
@@ -258,7 +258,7 @@ def test_a_deadline_that_cannot_work() -> None:
 
 def test_smallest_budget_against_the_oracle() -> None:
     equal = count = 0
-    for seed in range(40):
+    for seed in range(16):
         random = Random(seed)
         problem = random_dag(random, random.randint(3, 5), paging=seed % 2 == 0)
         true = minimum_budget(problem)
@@ -295,7 +295,7 @@ def test_the_least_ram_is_found_where_recomputing_what_is_cheap_takes_too_much()
 def test_neither_a_schedule_nor_a_proof() -> None:
     problem = with_budget(training_problem(Random(3), 3), 0.5)
     with pytest.raises(NotFoundError) as raised:
-        solve(problem, options=dataclasses.replace(OPTIONS, work_limit_s=0.5))
+        solve(problem, options=dataclasses.replace(OPTIONS, work_limit_s=0.1))
     known = raised.value.smallest_bytes
     assert known is not None and known > problem.budget_bytes
     assert str(raised.value) == f"{raised.value.why}; the smallest budget with a schedule is {known} bytes"
@@ -311,7 +311,7 @@ def test_larger_gap_is_honest() -> None:
 
 def test_a_gap_from_a_lower_bound_that_is_known_takes_more() -> None:
     """That of a larger budget, say: here it cannot be reached, and the search goes on to the optimum."""
-    problem = with_budget(training_problem(Random(9), 6), 0.6)
+    problem = with_budget(training_problem(Random(9), 4), 0.6)
     options = SolveOptions(time_limit_s=600, work_limit_s=60, gap=0.05, fixed_order=True)
     near = solve(problem, options=options).proof
     assert near.bound < near.objective
@@ -358,7 +358,7 @@ def raise_limit(*_: object) -> None:
 
 
 def test_a_start_is_kept_until_something_cheaper_is_found() -> None:
-    problem = with_budget(training_problem(Random(11), 20), 0.4)
+    problem = with_budget(training_problem(Random(11), 10), 0.4)
     good = solve(problem, options=dataclasses.replace(OPTIONS, gap=0.02))
     hasty = dataclasses.replace(OPTIONS, time_limit_s=0.0)
     started = solve(problem, options=EngineOptions.of(hasty, WarmStart(start=good)))
@@ -376,10 +376,10 @@ def test_no_further_cut_is_tried_once_the_optimum_is_proven() -> None:
 
 
 def test_it_goes_on_from_a_bound() -> None:
-    problem = with_budget(training_problem(Random(11), 30), 0.4)
+    problem = with_budget(training_problem(Random(11), 15), 0.4)
     near = dataclasses.replace(OPTIONS, gap=0.02, fixed_order=True)
     bound = solve(problem, options=near).proof.bound
-    known = WarmStart(proven=bound, cuts=(14, 17, 20, 24))
+    known = WarmStart(proven=bound, cuts=(7, 9, 10, 12))
     told = solve(problem, options=EngineOptions.of(dataclasses.replace(near, time_limit_s=0.0), known))
     assert told.proof.bound == bound
     verify(problem, told)

@@ -23,9 +23,13 @@ def cache_folder() -> Path:
     return folder
 
 
+def forgets() -> bool:
+    return bool(os.environ.get("POETC_TEST_FORGET"))
+
+
 def remember() -> None:
     """Put links to the wrapper first on the PATH, for this process and those that it starts. Does nothing twice."""
-    if os.environ.get("POETC_TEST_FORGET") or "poetc-compilers-" in os.environ["PATH"]:
+    if forgets() or "poetc-compilers-" in os.environ["PATH"]:
         return
     found = {name: path for name in COMPILERS if (path := shutil.which(name)) is not None}
     digest = hashlib.sha256(WRAPPER.read_bytes())
