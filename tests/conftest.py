@@ -26,9 +26,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 # A solve's time limit is its counted work too, unless a test says more. Most of that goes to better schedules. Tests of
-# these folders want a schedule, its files and messages, unless they are marked `searches`.
-LITTLE_WORK = ("api", "benchmark", "cli", "commands", "fleet", "locking", "measure", "reporting", "sweeping")
-WORK_S = 1.0
+# these folders and files want a schedule, its files and messages, unless they are marked `searches`.
+LITTLE_WORK = {
+    "api",
+    "arm",
+    "benchmark",
+    "cli",
+    "commands",
+    "docs",
+    "fleet",
+    "host_c",
+    "layouts",
+    "locking",
+    "measure",
+    "passes",
+    "planning/test_streaming.py",
+    "reporting",
+    "sweeping",
+    "training",
+}
+WORK_S = 0.3
 _asked_for = SolveOptions.__post_init__
 _little_work = False
 
@@ -46,8 +63,10 @@ SolveOptions.__post_init__ = _post_init  # type: ignore[method-assign]
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fixtures that a test is the first to use are made within it."""
     global _little_work
-    room = item.path.relative_to(Path(__file__).parent).parts[0]
-    _little_work = room in LITTLE_WORK and item.get_closest_marker("searches") is None
+    path = item.path.relative_to(Path(__file__).parent)
+    _little_work = (
+        not LITTLE_WORK.isdisjoint((path.parts[0], str(path))) and item.get_closest_marker("searches") is None
+    )
     try:
         return (yield)
     finally:

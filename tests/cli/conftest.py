@@ -15,6 +15,7 @@ import pytest
 
 from poetc.cli import main
 from poetc.commands import estimate
+from tests.support.small import small_model
 
 PROGRESS = re.compile(r"poetc: \d+ s[:,]")  # lines that only what takes long has
 MODEL = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
@@ -51,16 +52,22 @@ def poetc() -> Callable[..., Ended]:
 
 @pytest.fixture(scope="session")
 def model() -> Path:
-    """The demonstration's."""
+    """A small one, whose inputs and outputs are those of the demonstration's."""
+    return small_model()
+
+
+@pytest.fixture(scope="session")
+def digits() -> Path:
+    """The demonstration's model."""
     return MODEL
 
 
 @pytest.fixture(scope="session")
 def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
-    """The demonstration's model, solved for a board with a store, and what `solve --json` said."""
+    """The small model, solved for a board with a store, and what `solve --json` said."""
     out = tmp_path_factory.mktemp("solved") / "digits.poetc"
     limits = ("--device", "stm32f746", "--budget", "65%", "--gap", "0.1", "--time-limit", "60")
-    ended = run("solve", MODEL, "--batch", "4", *limits, "-o", out, "--json")
+    ended = run("solve", small_model(), "--batch", "4", *limits, "-o", out, "--json")
     assert ended.code == 0, ended.err
     return out, ended
 

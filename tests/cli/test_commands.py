@@ -46,24 +46,24 @@ VALIDATE_KEYS |= {"peak_predicted_bytes", "peak_measured_bytes"}
 
 
 @pytest.mark.usefixtures("brief_analyses")
-def test_analyze(poetc: Run, model: Path) -> None:
-    answer = poetc("analyze", model, "--batch", "4", "--device", "stm32f746", "--json").json
+def test_analyze(poetc: Run, digits: Path) -> None:
+    answer = poetc("analyze", digits, "--batch", "4", "--device", "stm32f746", "--json").json
     assert answer["supported"] is True
     assert answer["parameters"] == 20090
     # Every weight of a convolution meets every pixel of its output.
     macs = 64 * (9 * 16 + 2 * 9 * 16 * 16) + 16 * (9 * 16 * 32 + 9 * 32 * 32) + 128 * 10
     assert answer["forward_macs"] == 4 * macs
     assert answer["min_budget_bytes"] < answer["keep_all_peak_bytes"]
-    text = poetc("analyze", model, "--batch", "4", "--parameters").out
+    text = poetc("analyze", digits, "--batch", "4", "--parameters").out
     assert "20,090" in text
     assert "0.weight" in text
     assert answer["pruned"] is None and "beside training all" not in text
-    ended = poetc("analyze", model, "--batch", "4", "--train", "last:1", "--json").json
+    ended = poetc("analyze", digits, "--batch", "4", "--train", "last:1", "--json").json
     pruned = ended["pruned"]
     assert pruned["macs"] == answer["step_macs"] - ended["step_macs"] > 4 * macs
     assert pruned["saved_bytes"] == answer["saved_bytes"] - ended["saved_bytes"] > 0
     assert any(symbol.startswith("poetc_op_conv_grad") for symbol in pruned["kernels"])
-    assert "beside training all" in poetc("analyze", model, "--batch", "4", "--train", "last:1").out
+    assert "beside training all" in poetc("analyze", digits, "--batch", "4", "--train", "last:1").out
 
 
 def test_the_smallest_budget_is_what_was_found(poetc: Run, tmp_path: Path) -> None:
@@ -142,16 +142,16 @@ def test_solve_answers_with_every_key(solved: Solved) -> None:
     assert all(line.startswith("poetc: note: ") for line in ended.err.splitlines())
 
 
-def test_what_is_written_to_the_store_is_said_and_limited(poetc: Run, model: Path, tmp_path: Path) -> None:
+def test_what_is_written_to_the_store_is_said_and_limited(poetc: Run, digits: Path, tmp_path: Path) -> None:
     """A card on the board, and a budget at which paging pays."""
     limits = ("--batch", "4", "--device", "stm32f746", "--budget", "65%", "--gap", "0.1", "--time-limit", "10")
-    free = poetc("solve", model, *limits, "-o", tmp_path / "free", "--json").json
+    free = poetc("solve", digits, *limits, "-o", tmp_path / "free", "--json").json
     assert free["store_written_bytes"] >= free["page_outs"] * 512 > 0
     assert free["store_life_steps"] == 1000 * 4_000_000_000 // free["store_written_bytes"]
     report = (tmp_path / "free" / "report.txt").read_text()
     assert f"worn out after {free['store_life_steps']:,} steps" in " ".join(report.split())
     allowed = free["store_written_bytes"] // 2
-    ended = poetc("solve", model, *limits, "--max-written", allowed, "-o", tmp_path / "limited", "--json")
+    ended = poetc("solve", digits, *limits, "--max-written", allowed, "-o", tmp_path / "limited", "--json")
     assert ended.code == 0, ended.err
     assert ended.json["store_written_bytes"] <= allowed == ended.json["store_write_limit_bytes"]
     ran = poetc("run", tmp_path / "limited", "--on", "host", "--steps", "1", "--json").json
@@ -256,7 +256,7 @@ def test_emit_builds_with_one_make(poetc: Run, solved: Solved, tmp_path: Path) -
 def test_emit_says_that_weights_were_absent(poetc: Run, model: Path, tmp_path: Path) -> None:
     """The file of external data was left behind: the schedule does not care, but who trains the program does."""
     proto = onnx.load(model)
-    weight = next(t for t in proto.graph.initializer if t.name == "0.weight")
+    weight = next(t for t in proto.graph.initializer if t.name == "layer0.weight")
     weight.ClearField("raw_data")
     weight.data_location = onnx.TensorProto.EXTERNAL
     weight.external_data.add(key="location", value="model.onnx.data")

@@ -67,13 +67,13 @@ def test_compare_a_model_in_words(poetc: Run, model: Path, tmp_path: Path) -> No
     assert "keep-all needs" in ended.out
 
 
-def test_bounds_say_which_placement_of_state_they_are_for(poetc: Run, model: Path, tmp_path: Path) -> None:
+def test_bounds_say_which_placement_of_state_they_are_for(poetc: Run, digits: Path, tmp_path: Path) -> None:
     """`solve` may place state otherwise, and need less than the bound."""
     page = tmp_path / "out" / "comparison.md"
 
     def compared(*state: str) -> str:
         chosen = ("--solvers", "keep_all", "--budgets", "100%,20%", *state, "-o", tmp_path / "out")
-        ended = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *chosen)
+        ended = poetc("compare", digits, "--batch", "2", "-d", "stm32f746", *chosen)
         assert ended.code == 0, ended.err
         paragraphs = [" ".join(paragraph.split()) for paragraph in ended.out.split("\n\n")]
         (line,) = [paragraph for paragraph in paragraphs if "placement of state" in paragraph]
@@ -87,7 +87,7 @@ def test_bounds_say_which_placement_of_state_they_are_for(poetc: Run, model: Pat
     help_text = " ".join(poetc("compare", "--help", "all").out.split())
     assert "the same for every solver" in help_text and "chosen one by one, together" not in help_text
     ours = ("--solvers", "poetc", "--budgets", "100%", "-o", tmp_path / "ours", "--json")
-    (bound,) = poetc("compare", model, "--batch", "2", "-d", "stm32f746", *ours).json["bounds"]
+    (bound,) = poetc("compare", digits, "--batch", "2", "-d", "stm32f746", *ours).json["bounds"]
     assert bound["schedule_class"] == "all schedules" and bound["state_placement"] == "all in RAM"
 
 

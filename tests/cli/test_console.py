@@ -194,7 +194,7 @@ def readable(*arguments: str | Path) -> None:
     assert not any(word.endswith("…") and len(word) < 8 for word in words), arguments
 
 
-def test_answers_are_readable_in_80_columns(solved: tuple[Path, Ended], tmp_path: Path) -> None:
+def test_answers_are_readable_in_80_columns(solved: tuple[Path, Ended], model: Path, tmp_path: Path) -> None:
     out, _ = solved
     (problem := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 4)))
     name = "a_problem_with_a_name_that_is_much_longer_than_anybody_would_ever_think_of_giving_to_one.json"
@@ -207,13 +207,13 @@ def test_answers_are_readable_in_80_columns(solved: tuple[Path, Ended], tmp_path
         ("profile", "check", "stm32f746"),
         ("report", out),
         ("diff", out, out),
-        ("analyze", MODEL, "--batch", "4", "--parameters"),
+        ("analyze", model, "--batch", "4", "--parameters"),
         ("solve", tmp_path / name, "-b", "100%", "-o", tmp_path / "out"),
         ("compare", tmp_path / name, "--budgets", "100%", "--solvers", named, "-o", tmp_path / "compared"),
         ("emit", out, "--target", "cortex-m7", "-o", tmp_path / "firmware"),
         ("emit", out, "--layout", "cmake", "-o", tmp_path / "package"),
         ("export", out, "-o", tmp_path / "new.onnx"),
-        ("import-state", out, "--from", MODEL, "-o", tmp_path / "again.poetc"),
+        ("import-state", out, "--from", model, "-o", tmp_path / "again.poetc"),
     ):
         readable(*arguments)
 

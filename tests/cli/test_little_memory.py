@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from poetc.cli import cli
-from tests.cli.conftest import MODEL, Ended, run
+from tests.cli.conftest import Ended, run
 from tests.support import gguf_files
 from tests.support.language import write_decoder, write_tokenizer
+from tests.support.small import small_model
 
 LIMIT_KIB = 700_000  # below the memory of the smallest Raspberry Pi with its swap
-SMALL = ("--batch", "2", "--time-limit", "3")
+SMALL = ("--batch", "2", "--gap", "0.5", "--time-limit", "3")
 SOLVED = "SOLVED"
 COMMANDS = {
     "analyze": ("MODEL", "--batch", "2"),
@@ -69,7 +70,7 @@ def test_a_command_runs_within_little_memory(
 
 
 def _arguments(command: str, solved: Path) -> list[str]:
-    words = {"MODEL": str(MODEL), SOLVED: str(solved)}
+    words = {"MODEL": str(small_model()), SOLVED: str(solved)}
     return [words.get(word, word) for word in COMMANDS[command]]
 
 

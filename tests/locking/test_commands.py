@@ -18,9 +18,11 @@ from poetc.commands.locking import Entry, read
 from poetc.commands.locking._diff import diff_artifacts
 from poetc.commands.locking._lock import is_unchanged, model_hash
 from poetc.scheduling import problem_to_json
-from tests.cli.conftest import MODEL, Ended, run
+from tests.cli.conftest import Ended, run
 from tests.support.problems import training_problem
+from tests.support.small import small_model
 
+MODEL = small_model()
 OPTIONS = ("--batch", "4", "--device", "stm32f746", "--state", "ram", "--gap", "0.25", "--time-limit", "60")
 
 

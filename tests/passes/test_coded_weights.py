@@ -22,6 +22,8 @@ from tests.frontend.test_group_query import packed, with_domains
 from tests.passes.networks import kinds, random_batches, trained
 from tests.passes.test_linear_loss import CLASSES, decoder
 
+FORMS = ("int4", "int8", "f16", "bf16")
+
 
 def step_of(graph: Graph, **options: object) -> TrainingGraph:
     given = {"train": "scale", "learning_rate": 0.05, **options}
@@ -34,9 +36,10 @@ def coded(graph: Graph, name: str, form: str) -> Graph:
     return replace(graph, values={**graph.values, name: codes})
 
 
-@pytest.mark.parametrize("joined", [False, True], ids=["apart", "joined"])
-@pytest.mark.parametrize("form", ["int4", "int8", "f16", "bf16"])
-@pytest.mark.parametrize("turned", [False, True], ids=["head", "tied"])
+@pytest.mark.parametrize(
+    ("turned", "form", "joined"),  # every pair of two of them
+    [(turned, form, turned == (k % 2 == 0)) for turned in (False, True) for k, form in enumerate(FORMS)],
+)
 def test_codes_stand_for_a_matrix(turned: bool, form: str, joined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A head lies across the terms of its product, a table along them."""
     monkeypatch.setattr(_linear_loss, "LEAST_BYTES", 0 if joined else 1 << 30)
@@ -54,7 +57,7 @@ def test_codes_stand_for_a_matrix(turned: bool, form: str, joined: bool, monkeyp
     np.testing.assert_allclose(moved, same, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("form", ["int4", "int8", "f16", "bf16"])
+@pytest.mark.parametrize("form", FORMS)
 def test_floats_are_rounded_when_asked(form: str) -> None:
     graph = decoder(turned=True)
     step = step_of(graph, frozen=form)

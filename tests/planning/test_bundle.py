@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,14 +27,13 @@ from poetc.scheduling import (
     verify_plan,
 )
 from poetc.scheduling.schedule import SolveOptions
-
-DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
+from tests.support.small import small_model
 
 
 @functools.cache
 def solved() -> tuple[TrainingGraph, Switching, list[Switch], ProgramBundle]:
     request = SolveRequest(
-        model=ModelRequest(source=DIGITS, batch=4, device="stm32f746"),
+        model=ModelRequest(source=small_model(), batch=4, device="stm32f746"),
         options=SolveOptions(time_limit_s=20, work_limit_s=0.2, gap=0.05),
     )
     _, step, _, problem = read_problem(request)

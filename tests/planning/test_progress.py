@@ -43,11 +43,11 @@ def test_the_best_schedule_of_all_searches_stays_in_the_line() -> None:
 def test_the_bound_in_the_line_never_falls() -> None:
     """A bound for one placement of state is none for the next one, and does not stand in the line as if it were."""
     shown = 0
-    for seed in range(3):
-        problem = with_budget(training_problem(Random(seed), 3, paging=True), 0.45)
+    for seed in range(2):
+        problem = with_budget(training_problem(Random(seed), 2, paging=True), 0.45)
         lines: list[str] = []
         chain = (Kernels(), StatePlacement("auto"))
-        options = SolveOptions(time_limit_s=10, work_limit_s=1.0)
+        options = SolveOptions(time_limit_s=10, work_limit_s=0.3)
         planner = Planner(options=options, reductions=chain, progress=lines.append)
         try:
             solution = planner.solve(problem)

@@ -21,7 +21,7 @@ from tests.support.planning import planner
 from tests.support.problems import training_problem, with_budget
 
 LIMIT_S = 30.0
-OPTIONS = SolveOptions(time_limit_s=LIMIT_S, gap=0.01, work_limit_s=2.0)
+OPTIONS = SolveOptions(time_limit_s=LIMIT_S, gap=0.01, work_limit_s=0.7)
 
 
 class Machine:

@@ -78,7 +78,7 @@ def test_completed_schedules_verify_and_cost_what_is_said(random: Random) -> Non
 
 
 @given(randoms)
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_the_peak_is_the_least_for_the_order(random: Random) -> None:
     problem = any_problem(random, most=4)
     actions = random_actions(random, problem, 3)

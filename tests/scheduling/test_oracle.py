@@ -95,7 +95,7 @@ def test_deadline_trades_energy_for_time() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_its_schedules_verify_and_nothing_known_is_cheaper(random: Random) -> None:
     paging = random.random() < 0.5
     if random.random() < 0.5:
@@ -123,7 +123,7 @@ def keep_all_time(problem: Problem) -> int:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=30)
+@settings(max_examples=15)
 def test_more_room_never_costs_more(random: Random) -> None:
     problem = random_dag(random, random.randint(1, 5), paging=random.random() < 0.5)
     smallest = minimum_budget(problem)

@@ -47,6 +47,7 @@ def scheduled(problem: Problem, steps: tuple[Step, ...], cost: int = 0) -> Sched
     return Schedule(solver="test", steps=steps, proof=proof)
 
 
+@settings(max_examples=40)
 @given(st.randoms(use_true_random=False))
 def test_random_schedules(random: Random) -> None:
     paging = random.random() < 0.5
@@ -64,7 +65,7 @@ def test_random_schedules(random: Random) -> None:
     assert pack(problem, schedule) == plan
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_arena_is_close_to_the_bound(seed: int) -> None:
     random = Random(seed)
     problem = training_problem(random, 30, paging=seed % 2 == 1, scale=16)
@@ -75,12 +76,12 @@ def test_the_arena_is_close_to_the_bound(seed: int) -> None:
         assert plan.arena_bytes <= 1.02 * plan.max_live_bytes
 
 
-def test_a_thousand_rectangles_of_any_kind() -> None:
+def test_many_rectangles_of_any_kind() -> None:
     generator = np.random.default_rng(1)
-    starts = generator.integers(0, 900, 1000)
-    ends = starts + generator.integers(1, 60, 1000)
-    sizes = generator.integers(0, 500, 1000)
-    offsets = place(starts, ends, sizes, np.full(1000, -1))
+    starts = generator.integers(0, 300, 300)
+    ends = starts + generator.integers(1, 60, 300)
+    sizes = generator.integers(0, 500, 300)
+    offsets = place(starts, ends, sizes, np.full(300, -1))
     check_disjoint(starts, ends, sizes, offsets)
     assert (offsets + sizes).max() <= 1.1 * max_live(starts, ends, sizes)
 
@@ -209,7 +210,7 @@ def test_the_clock_ends_the_search() -> None:
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_random_rectangles_that_return(random: Random) -> None:
     count = random.randint(1, 25)
     starts = np.array([random.randrange(50) for _ in range(count)], np.int64)

@@ -132,7 +132,7 @@ def spell(tape: ChainTape, way: Strategy, first: int) -> None:
     tape.backward(first)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_rotor_is_optimal_among_persistent_schedules(seed: int) -> None:
     """Against all of them, replayed exactly: optimal where activations have one size, whatever the steps cost, and near
     it where they differ (the program's count of memory is coarser than the replay); never below the true optimum.
@@ -184,7 +184,7 @@ def test_pofo_offloads_where_the_link_is_cheap_and_recomputes_where_not() -> Non
     assert cheap.proof.objective < dear.proof.objective
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_checkmate_equals_ours_without_paging(seed: int) -> None:
     for fraction in (0.3, 0.6):
         problem = without_paging(poet_like(seed, 5), fraction)
@@ -209,8 +209,8 @@ def without_paging(problem: Problem, fraction: float) -> Problem:
 
 def test_checkmate_rounding_is_between_the_optimum_and_twice_the_work() -> None:
     found = 0
-    for seed in range(6):
-        problem = without_paging(poet_like(seed, 6), 0.6)
+    for seed in range(4):
+        problem = without_paging(poet_like(seed, 5), 0.6)
         best, _ = run(problem, "checkmate")
         try:
             rounded, _ = run(problem, "checkmate_lp")
@@ -218,11 +218,11 @@ def test_checkmate_rounding_is_between_the_optimum_and_twice_the_work() -> None:
             continue
         found += 1
         assert best.proof.objective <= rounded.proof.objective <= 2 * problem.compute_once_pj
-    assert found >= 3
+    assert found >= 2
 
 
 def test_moccasin_is_checkmate_with_few_intervals() -> None:
-    for seed in range(5):
+    for seed in range(3):
         problem = without_paging(poet_like(seed, 5), 0.4)
         free, _ = run(problem, "checkmate")
         try:
@@ -248,7 +248,7 @@ def test_kusumoto_exact_is_the_best_choice_of_checkpoints() -> None:
     """Of all sets of checkpoints on a chain, each recomputing a segment once."""
     from poetc.solvers.published._training import run_static
 
-    for seed, units in itertools.product(range(5), (10, 12, 14)):
+    for seed, units in itertools.product(range(3), (10, 12, 14)):
         problem = heterogeneous(seed, 7, units)
         baseline = Baseline(INFO, problem, OPTIONS, None)
         parts = split(baseline.model, "test")

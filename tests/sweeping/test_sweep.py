@@ -19,7 +19,10 @@ from poetc.commands import sweep as sweeping
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import UsageError
 from poetc.scheduling import SolveOptions
-from tests.cli.conftest import MODEL, run
+from tests.cli.conftest import run
+from tests.support.small import small_model
+
+MODEL = small_model()
 
 TEMPLATE = SolveRequest(
     model=ModelRequest(source=MODEL, batch=4), options=SolveOptions(gap=0.25, time_limit_s=60), state="ram"
