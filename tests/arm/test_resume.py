@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -18,6 +17,7 @@ from tests.arm.conftest import Solve, Solved
 from tests.program.models import paged_actions, state_paged_actions, training_case
 
 STEPS = 3
+CUT_STEPS = 2
 CUTS = int(os.environ.get("POETC_BOARD_CUTS", "0"))  # more than those that are chosen, on each board: `make power-loss`
 
 
@@ -40,21 +40,19 @@ def cut_and_resume(firmware: Firmware, solved: Solved, cut: int, whole: Run) -> 
 
 
 def moments(run: Run) -> list[int]:
-    """Instructions: within the first step, within each checkpoint, and later."""
+    """Instructions: within the first step, within its checkpoint and twice later, after the last step, at the end."""
     ends = [*run.step_ends, run.total_instructions]
-    inside = [ends[0] // 2]
-    for end, following in pairwise(ends):
-        inside += [end + (following - end) * part // 100 for part in (1, 50, 99)]
-    return [*inside, run.total_instructions - 200]  # the last checkpoint is whole
+    inside = [ends[0] // 2, *(ends[0] + (ends[1] - ends[0]) * part // 100 for part in (1, 50, 99))]
+    return [*inside, sum(ends[-2:]) // 2, run.total_instructions - 200]  # the last checkpoint is whole
 
 
 @pytest.mark.parametrize("board", ["lm3s6965evb", "raspi3b", "aarch64"])
 def test_cut_anywhere_resumes_at_the_last_complete_step(board: str, solved: Solved, tmp_path: Path) -> None:
     firmware = measure.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
     assert firmware.checkpoint_steps == 1
-    whole = measure.execute(firmware, solved.batches(STEPS))
+    whole = measure.execute(firmware, solved.batches(CUT_STEPS))
     assert whole.resumed_step == 0
-    assert {cut_and_resume(firmware, solved, cut, whole) for cut in moments(whole)} == set(range(STEPS + 1))
+    assert {cut_and_resume(firmware, solved, cut, whole) for cut in moments(whole)} == set(range(CUT_STEPS + 1))
     random = Random(board)
     for _ in range(CUTS):
         cut_and_resume(firmware, solved, random.randrange(1, whole.total_instructions), whole)
@@ -81,7 +79,7 @@ def test_weights_on_the_card_resume_too(tmp_path: Path) -> None:
     program = case.program(state_paged_actions(case, [t.name for t in case.problem.tensors if t.initial == "store"]))
     values = case.graph.values
     firmware = measure.build_firmware(program, values, "lm3s6965evb", tmp_path, memory=emit.Memory(32768, 4096))
-    batches = [dict(sample_inputs(program, step)) for step in range(STEPS)]
+    batches = [dict(sample_inputs(program, step)) for step in range(CUT_STEPS)]
     whole = measure.execute(firmware, batches)
     resumed = set()
     for cut in moments(whole):
@@ -91,7 +89,7 @@ def test_weights_on_the_card_resume_too(tmp_path: Path) -> None:
         run = measure.execute(firmware, batches)
         assert run.state_sha256 == whole.state_sha256
         resumed.add(run.resumed_step)
-    assert resumed == set(range(STEPS + 1))
+    assert resumed == set(range(CUT_STEPS + 1))
     # Without checkpoints nothing says which version the card has: the second boot stops instead of training on.
     with pytest.raises(UsageError, match="every step must be saved"):
         measure.build_firmware(program, values, "lm3s6965evb", tmp_path / "b", checkpoint=2)

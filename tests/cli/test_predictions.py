@@ -33,9 +33,9 @@ BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "60")
 
 
 @pytest.fixture(scope="module")
-def tight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+def tight(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     out = tmp_path_factory.mktemp("tight") / "digits.poetc"
-    ended = run("solve", model, *BOARD, "--batch", "4", "-b", "45%", "--state", "ram", "-o", out)
+    ended = run("solve", digits, *BOARD, "--batch", "4", "-b", "45%", "--state", "ram", "-o", out)
     assert ended.code == 0, ended.err
     return out, ended
 

@@ -15,6 +15,9 @@ import onnx
 import pytest
 
 from poetc.cli import main
+from poetc.commands.analyze import analyze
+from poetc.commands.requests import ModelRequest
+from poetc.training import TrainingOptions
 
 MODELS = Path(os.environ.get("POETC_MODELS", "/nonexistent"))
 
@@ -46,6 +49,12 @@ def poetc(*arguments: object, code: int | None = 0) -> Answer:
 def files(folder: str, pattern: str) -> list[Path]:
     """Sorted; empty where the models are not there (nothing is collected then)."""
     return sorted((MODELS / folder).glob(pattern))
+
+
+def needs(model: Path, batch: int | None, device: str = "host", batch_norm: str = "train") -> dict[str, Any]:
+    """What `poetc analyze` says first, without its estimates."""
+    training = TrainingOptions(batch_norm=batch_norm)
+    return analyze(ModelRequest(source=model, batch=batch, device=device, training=training), streams=False)
 
 
 @dataclass(frozen=True, slots=True)

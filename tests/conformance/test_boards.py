@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.conformance.support import MODELS, Answer, poetc
+from tests.conformance.support import MODELS, Answer, needs, poetc
 
 pytestmark = pytest.mark.conformance
 
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.conformance
 def train(model: Path, board: str, batch: int, steps: int, directory: Path, *data: object) -> tuple[Answer, Answer]:
     """Solved for less than keep-all takes, if weights leave room for that; on the board, and on this machine."""
     out, device = directory / "solved", f"qemu-{board}"
-    needs = poetc("analyze", model, "--batch", batch, "--device", device)
-    budget = max(needs["min_budget_bytes"] * 11 // 10, needs["keep_all_peak_bytes"] * 7 // 10)
+    needed = needs(model, batch, device)
+    budget = max(needed["min_budget_bytes"] * 11 // 10, needed["keep_all_peak_bytes"] * 7 // 10)
     poetc("solve", model, "--batch", batch, "--device", device, "--budget", budget, "--time-limit", 3, "-o", out)
     on_board, on_host = (
         poetc("run", out, "--on", where, "--steps", steps, *data) for where in (f"qemu:{board}", "host")

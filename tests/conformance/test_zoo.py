@@ -48,7 +48,9 @@ def request(path: Path, **training: Any) -> ModelRequest:
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_is_analysed(path: Path) -> None:
-    answer = analyze(request(path), search_s=0.3, streams=path.name.startswith(STREAMED))
+    is_first = path in ARCHITECTURES  # what others add is how they are read
+    streams = is_first and path.name.startswith(STREAMED)
+    answer = analyze(request(path), search_s=0.3 if is_first else 0.01, streams=streams)
     assert answer["operators"] > 0
     assert 0 < answer["saved_near_free_bytes"] <= answer["saved_bytes"] < answer["keep_all_peak_bytes"]
     assert 0 < answer["min_budget_bytes"] <= answer["keep_all_peak_bytes"] * 1.1  # packing included

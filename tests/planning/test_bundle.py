@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -27,13 +28,14 @@ from poetc.scheduling import (
     verify_plan,
 )
 from poetc.scheduling.schedule import SolveOptions
-from tests.support.small import small_model
+
+DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
 
 @functools.cache
 def solved() -> tuple[TrainingGraph, Switching, list[Switch], ProgramBundle]:
     request = SolveRequest(
-        model=ModelRequest(source=small_model(), batch=4, device="stm32f746"),
+        model=ModelRequest(source=DIGITS, batch=4, device="stm32f746"),
         options=SolveOptions(time_limit_s=20, work_limit_s=0.2, gap=0.05),
     )
     _, step, _, problem = read_problem(request)

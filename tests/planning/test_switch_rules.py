@@ -21,7 +21,7 @@ OPTIONS = SolveOptions(time_limit_s=2, work_limit_s=0.3)
 
 
 def test_every_rule_goes_on_under_the_new_budget() -> None:
-    problem = training_problem(Random(3), 4)
+    problem = training_problem(Random(3), 6)
     peak = keep_all_peak_bytes(problem)
     for before, after in ((peak, int(0.7 * peak)), (int(0.7 * peak), peak)):
         change = Change(before_bytes=before, after_bytes=after, share=0.5)
@@ -72,7 +72,7 @@ def test_no_published_rule_is_cheaper_on_random_steps() -> None:
 
 
 def test_sage_evicts_when_the_budget_shrinks() -> None:
-    problem = training_problem(Random(3), 4)
+    problem = training_problem(Random(3), 6)
     peak = keep_all_peak_bytes(problem)
     large, small = replace(problem, budget_bytes=peak), replace(problem, budget_bytes=int(0.85 * peak))
     position = len(problem.operators) // 4
