@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 from poetc import measure
 from poetc.program import inputs_on_store, streams_of
+from poetc.runtime import runtime_directory
 from tests.arm.conftest import Solve
 
 BOARD = "lm3s6965evb"
+
+
+def test_transfers_and_kernels_are_not_on_the_stack_together(tmp_path: Path) -> None:
+    """A convolution that streamed on a board of 16 KiB asked for 2,060 bytes of a stack of 2,048."""
+    source, made = runtime_directory() / "src/poetc_stream.c", tmp_path / "stream.o"
+    flags = ["-mcpu=cortex-m0", "-mthumb", "-O2", "-std=c99", "-fstack-usage", f"-I{runtime_directory() / 'include'}"]
+    subprocess.run(["arm-none-eabi-gcc", *flags, "-c", str(source), "-o", str(made)], check=True)
+    frames = {
+        line.split("\t")[0].rpartition(":")[2]: int(line.split("\t")[1])
+        for line in made.with_suffix(".su").read_text().splitlines()
+    }
+    assert frames["poetc_stream"] + max(frames["call_kernel"], frames["read_windows"]) < 400
 
 
 def test_trains_a_weight_twice_as_large_as_its_ram(solve: Solve, tmp_path: Path) -> None:

@@ -50,6 +50,9 @@ typedef struct {
     const int32_t *block; /* the number of the block along each axis */
 } streaming;
 
+/* A frame of its own, so that those of transfers and of the kernel are never on the stack together. */
+#define APART __attribute__((noinline)) static
+
 /* Polynomials over GF(2) modulo that of the CRC, bits reflected: bit 31 is 1. */
 static uint32_t times(uint32_t a, uint32_t b)
 {
@@ -377,7 +380,7 @@ static uint32_t begin_crc(const streaming *at, const stream *s)
 
 /* Bring windows that are read up to date. A page that is read once for each outer block must have the same CRC each
  * time. `again` is that of the passes after the first one. */
-static int read_windows(const streaming *at, const poetc_step *step, uint32_t *crc, uint32_t *again)
+APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *crc, uint32_t *again)
 {
     const int32_t *ints = at->ints;
     int32_t i, place = ints[REFS] + 1;
@@ -405,7 +408,7 @@ static int read_windows(const streaming *at, const poetc_step *step, uint32_t *c
     return POETC_OK;
 }
 
-static int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
+APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
 {
     const int32_t *ints = at->ints;
     const int is_last = at->block[0] == ints[AXES + BLOCKS] - 1 &&
@@ -436,7 +439,7 @@ static int32_t third(int32_t block, int32_t blocks)
 }
 
 /* The kernel on the windows of a block. */
-static int call_kernel(const streaming *at, const poetc_step *step)
+APART int call_kernel(const streaming *at, const poetc_step *step)
 {
     const int32_t *ints = at->ints, *axes = ints + AXES;
     const int32_t *lists = ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * ints[STREAMS];
@@ -479,7 +482,7 @@ static int run_block(const streaming *at, const poetc_step *step, poetc_slice *s
 
 /* Pages that were read have the trailers of their bytes; only then those that were written get theirs. `at` is at the
  * last block, whose windows are there. */
-static int finish(const streaming *at, const poetc_step *step, const uint32_t *crc)
+APART int finish(const streaming *at, const poetc_step *step, const uint32_t *crc)
 {
     const int32_t streams = at->ints[STREAMS];
     int32_t k;
