@@ -15,7 +15,9 @@ from onnx import numpy_helper
 
 import poetc
 from poetc.errors import UsageError
-from tests.cli.conftest import MODEL
+from tests.support.small import small_model
+
+MODEL = small_model()
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_errors_are_the_projects(tmp_path: Path) -> None:
     with pytest.raises(poetc.PoetcError):
         poetc.load(tmp_path / "none.onnx")
     with pytest.raises(poetc.PoetcError, match="smallest budget") as error:
-        poetc.load(MODEL, batch=4).solve(device="stm32f746", budget="20kB", time_limit_s=20)
+        poetc.load(MODEL, batch=4).solve(device="stm32f746", budget="5kB", time_limit_s=20)
     assert error.value.details["min_budget_bytes"]
 
 

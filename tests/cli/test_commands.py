@@ -313,18 +313,18 @@ def test_every_json_answer_is_one_object(poetc: Run, solved: Solved) -> None:
 
 
 @pytest.mark.long
-def test_transfers_overlap_compute_where_the_store_can(poetc: Run, model: Path, tmp_path: Path) -> None:
+def test_transfers_overlap_compute_where_the_store_can(poetc: Run, digits: Path, tmp_path: Path) -> None:
     limits = ("--batch", "4", "--budget", "65%", "--gap", "0.1", "--time-limit", "10")
-    document = poetc("solve", model, *limits, "-d", "stm32f746", "--dma", "-o", tmp_path / "dma", "--json").json
+    document = poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "-o", tmp_path / "dma", "--json").json
     assert '"paging":"dma"' in (tmp_path / "dma" / "problem.json").read_text()
     assert 0 <= document["stall_ns"] < document["time_ns"]
     assert poetc("validate", tmp_path / "dma").code == 0
-    refused = poetc("solve", model, *limits, "-d", "rpi4", "--dma")
+    refused = poetc("solve", digits, *limits, "-d", "rpi4", "--dma")
     assert refused.code == 2
     assert "cannot transfer while the processor computes" in refused.err
-    assert "exclude each other" in poetc("solve", model, *limits, "-d", "stm32f746", "--dma", "--no-paging").err
+    assert "exclude each other" in poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--no-paging").err
     both = "--objective time and --dma exclude each other; set a --deadline"
-    ended = poetc("solve", model, *limits, "-d", "stm32f746", "--dma", "--objective", "time")
+    ended = poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--objective", "time")
     assert ended.code == 2
     assert both in ended.err
     ended = poetc("solve", tmp_path / "dma" / "problem.json", "--objective", "time")

@@ -358,8 +358,8 @@ def raise_limit(*_: object) -> None:
 
 
 def test_a_start_is_kept_until_something_cheaper_is_found() -> None:
-    problem = with_budget(training_problem(Random(11), 10), 0.4)
-    good = solve(problem, options=dataclasses.replace(OPTIONS, gap=0.02))
+    problem = with_budget(training_problem(Random(11), 20), 0.4)
+    good = solve(problem, options=dataclasses.replace(OPTIONS, gap=0.05))
     hasty = dataclasses.replace(OPTIONS, time_limit_s=0.0)
     started = solve(problem, options=EngineOptions.of(hasty, WarmStart(start=good)))
     assert started.proof.objective == good.proof.objective < solve(problem, options=hasty).proof.objective
