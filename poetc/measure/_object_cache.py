@@ -27,6 +27,9 @@ from pathlib import Path
 VARIABLE = "POETC_CACHE"
 LIMIT_BYTES = 256 << 20  # of all entries; the ones that were used least recently go first
 _AFTER_EVICTION = 0.75  # share of the limit
+# All entries are measured after a large one, and after one of 16 others, whose names begin so: with many it takes long.
+_LARGE = 1 / 64  # share of the limit
+_MEASURED_AFTER: tuple[str, ...] = ("0",)
 _SUFFIXES = (".o", ".d", ".ci")  # object, headers for make, call graph of firmware
 _FORMAT = b"poetc objects 1\n"
 _ANY = "runtime/src/poetc.c"  # in every emitted directory: all files have the same options
@@ -179,26 +182,29 @@ class _Build:
         """Keep the objects of these sources. A failure of it is no error."""
         with contextlib.suppress(OSError):
             written = [self._keep(stem) for stem in stems]
-            if any(written):
+            if any(name.startswith(_MEASURED_AFTER) or size > _LARGE * LIMIT_BYTES for name, size in written):
                 _evict(self.place)
 
-    def _keep(self, stem: str) -> bool:
+    def _keep(self, stem: str) -> tuple[str, int]:
+        """The name of the entry and its bytes; nothing where there is nothing to keep."""
         made = self.sources / "build" / stem
         parts = {s: made.with_name(made.name + s) for s in _SUFFIXES}
         if not parts[".o"].exists() or not parts[".d"].exists():  # another goal than that needs it
-            return False
+            return "", 0
         self.place.mkdir(parents=True, exist_ok=True)
+        entry = self._entry(stem)
         handle, staged = tempfile.mkstemp(prefix=".new-", dir=self.place)
         try:
             with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 for suffix, path in parts.items():
                     if path.exists():
                         archive.writestr(suffix, path.read_bytes())
-            os.replace(staged, self._entry(stem))
+            size = os.path.getsize(staged)
+            os.replace(staged, entry)
         except BaseException:
             Path(staged).unlink(missing_ok=True)
             raise
-        return True
+        return entry.name, size
 
 
 def _evict(place: Path) -> None:

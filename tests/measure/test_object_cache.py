@@ -127,6 +127,18 @@ def test_the_folder_is_bounded_and_loses_what_was_not_used(build: Counting, monk
     assert build.runs("CFLAGS=-O2") == 0
 
 
+def test_the_folder_is_measured_now_and_then(build: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thousands of entries that takes longer than a build of objects that are kept."""
+    measured: list[Path] = []
+    monkeypatch.setattr(_object_cache, "_evict", measured.append)
+    for k, (names, counted) in enumerate(((("g",), 0), (tuple("0123456789abcdef"), 1))):
+        monkeypatch.setattr(_object_cache, "_MEASURED_AFTER", names)
+        assert build.runs(f"CFLAGS=-O1 -DB{k}") == 1 and len(measured) == counted
+    monkeypatch.setattr(_object_cache, "_MEASURED_AFTER", ("g",))
+    monkeypatch.setattr(_object_cache, "LIMIT_BYTES", 1000)
+    assert build.runs("CFLAGS=-O2") == 1 and len(measured) == 2, "a large one"
+
+
 def test_nothing_is_kept_where_nothing_can_be_written_or_is_to_be(
     build: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
