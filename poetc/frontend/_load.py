@@ -67,7 +67,7 @@ from poetc.frontend._traced_batch import batch_of, merging, other_batches
 from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._translations import DOMAINS, TRANSLATIONS
 from poetc.frontend._values import constant, constant_of_shape, dequantized, eye_like, fill_for, fill_roles, shape_of
-from poetc.frontend.roles import GATES, assign_roles
+from poetc.frontend.roles import GATES, assign_roles, doubtful_masks
 from poetc.graph import Array, Coded, DType, Fill, Graph, Operator, Role, Tensor, TensorType
 from poetc.ops import load_others
 
@@ -316,7 +316,9 @@ class _Source:
         origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
         graph = replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
         found = facts.find(graph, self.exported.parameters, self.exported.folded_norms)
-        return replace(graph, facts=found, notes=(*graph.notes, *facts.notes(found)))
+        fixed = {fact.subject for fact in found if fact.kind == facts.FIXED}
+        doubts = doubtful_masks(graph, self.exported.parameters | fixed)
+        return replace(graph, facts=found, notes=(*graph.notes, *doubts, *facts.notes(found)))
 
 
 def _is_uniform(value: Value) -> bool:

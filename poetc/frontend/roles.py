@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -112,13 +112,19 @@ def assign_roles(
         if len(places) > 1:
             shown = ", ".join(places[:3]) + (f" and {len(places) - 3} more" if len(places) > 3 else "")
             added.append(f"{name!r} is the weight of {len(places)} operators ({shown}): trained as one, tied weight")
-        if tensor.role is Role.PARAMETER and name not in parameters and uses.is_added_to_scores(name):
-            added.append(
-                f"trained, but may have been a fixed mask: {name!r}, a summand of attention scores"
-                f" (--train 'all,!{name}' keeps it as it is)"
-            )
     added += _untied(graph, tensors)
     return replace(graph, tensors=tensors, notes=tuple(added))
+
+
+def doubtful_masks(graph: Graph, known: Collection[str]) -> list[str]:
+    """Notes on trained summands of attention scores, unless they are `known` for what they are."""
+    uses = _Uses(graph)
+    return [
+        f"trained, but may have been a fixed mask: {name!r}, a summand of attention scores"
+        f" (--train 'all,!{name}' keeps it as it is)"
+        for name, tensor in sorted(graph.tensors.items())
+        if tensor.role is Role.PARAMETER and name not in known and uses.is_added_to_scores(name)
+    ]
 
 
 def _untied(graph: Graph, tensors: Mapping[str, Tensor]) -> list[str]:

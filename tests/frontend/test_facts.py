@@ -117,6 +117,8 @@ def test_fixed_transforms_are_not_trained_unless_they_are_named(tmp_path: Path) 
         (np.stack(np.meshgrid(np.arange(5) + 0.5, np.arange(5) + 0.5)).reshape(2, 25), "anchors"),
         # that a spatial transformer multiplies
         (np.stack([*np.meshgrid(np.arange(4), np.arange(5)), np.ones((5, 4))], -1).reshape(20, 3), "anchors"),
+        (2.0 ** -np.array([2, 4, 6, 8, 1, 3]), "ALiBi"),  # of six heads
+        (-np.abs(np.arange(6)[:, None] - np.arange(6)) / 4, "distance"),
     ],
 )
 def test_numbers_that_no_training_ends_in(tmp_path: Path, value: np.ndarray, word: str) -> None:
@@ -132,6 +134,26 @@ def test_numbers_that_no_training_ends_in(tmp_path: Path, value: np.ndarray, wor
         noisy = {**weights, "t": matrix + normal(*matrix.shape, seed=seed) * 0.05}
         other = load(save(make(nodes, {"x": (2, matrix.shape[0])}, ["y"], noisy), tmp_path))
         assert not [f for f in other.facts if f.kind == "fixed tensor"]
+
+
+def test_a_bias_by_distance_has_one_note(tmp_path: Path) -> None:
+    """Slopes of four heads times distances, added to the scores: no doubt is left, so none is told."""
+    slopes, distance = 0.25 ** np.arange(1, 5), -np.abs(np.arange(5)[:, None] - np.arange(5))
+    weights = {"slopes": slopes.reshape(4, 1, 1).astype(np.float32), "distance": distance.astype(np.float32)}
+    nodes = [
+        make_node("Mul", ["slopes", "distance"], ["bias"]),
+        make_node("Transpose", ["x"], ["k"], perm=[0, 1, 3, 2]),
+        make_node("MatMul", ["x", "k"], ["raw"]),
+        make_node("Add", ["raw", "bias"], ["scores"]),
+        make_node("Softmax", ["scores"], ["p"], axis=-1),
+        make_node("MatMul", ["p", "x"], ["a"]),
+        make_node("MatMul", ["a", "w"], ["y"]),
+    ]
+    graph = load(save(make(nodes, {"x": (2, 4, 5, 3)}, ["y"], weights | {"w": normal(3, 2)}), tmp_path))
+    assert select_parameters(graph, "all") == {"w"}
+    told = [note for note in graph.notes if "slopes" in note or "distance" in note]
+    assert len(told) == 2
+    assert all(note.startswith("not trained: ") for note in told)
 
 
 @pytest.mark.parametrize("levels", [3, 16])

@@ -8,6 +8,7 @@ from __future__ import annotations
 from poetc.frontend.facts import batch_axis, class_axis, fixed_tensors, folded_norms, probabilities
 from poetc.graph import Fact, Graph
 
+FIXED = fixed_tensors.KIND
 _OF_GRAPHS = (probabilities.find, class_axis.find, batch_axis.find)
 
 
@@ -29,4 +30,4 @@ def notes(facts: tuple[Fact, ...]) -> list[str]:
     return [told[f.kind].format(f) for f in facts if f.kind in told]
 
 
-__all__ = ["find", "notes", "probabilities"]
+__all__ = ["FIXED", "find", "notes", "probabilities"]

@@ -61,6 +61,8 @@ def _reason(name: str, value: Array) -> str:
             return "cosines of rising frequency: a cosine transform"
         if _is_filter_bank(rows):
             return "overlapping bands of numbers of at least 0: a filter bank"
+    if _is_distance(value):
+        return "multiples of the distance of row and column: a bias of attention scores"
     if _is_grid(value) or _ANCHOR.fullmatch(name):
         return "the points of a grid: anchors" if _is_grid(value) else "its name: anchors"
     return ""
@@ -71,12 +73,39 @@ def _of_vector(name: str, flat: Array) -> str:
     largest = float(np.abs(flat).max())
     if flat.size >= 4 and steps[0] and float(np.abs(steps - steps[0]).max()) <= 1e-5 * max(largest, abs(steps[0])):
         return f"an arithmetic ramp, {flat[0]:g}, {flat[1]:g}, ... {flat[-1]:g}"
+    if _is_slopes(flat):
+        return f"the slopes of heads by ALiBi, {flat[0]:g}, {flat[1]:g}, ... {flat[-1]:g}"
     if flat.size >= 16 and _is_window(flat):
         return "a window of a spectrum (Hann or Hamming)"
     levels = np.unique(flat)
     if flat.size >= 16 and levels.size < 8 and levels.min() > 1 and (np.log2(levels) % 1 == 0).all():
         return "powers of two in runs: strides of a detector"
     return "its name: anchors" if _ANCHOR.fullmatch(name) else ""
+
+
+def _is_slopes(flat: Array) -> bool:
+    """Powers of two with the exponents of ALiBi: 8 (1, 2, ... n) / n below 0, then every other one of twice as many."""
+    if flat.size < 2 or float(np.abs(flat).min()) == 0:
+        return False
+    power = 1 << (flat.size.bit_length() - 1)
+    exponents = np.arange(1, power + 1) * 8 / power, np.arange(1, 2 * power + 1, 2) * 4 / power
+    slopes = np.exp2(-np.concatenate(exponents)[: flat.size])
+    sign = np.sign(flat[0])
+    return bool((np.abs(sign * flat - slopes) <= _CLOSE * slopes).all())
+
+
+def _is_distance(value: Array) -> bool:
+    """Matrices whose numbers are the distances of row and column, times one number each: a bias by distance."""
+    if value.ndim < 2 or min(value.shape[-2:]) < 3:
+        return False
+    tables = value.reshape(-1, *value.shape[-2:])
+    scale = float(np.abs(tables).max())
+    if not scale or (tables[:, 1:, 1:] != tables[:, :-1, :-1]).any():
+        return False
+    for steps in (np.diff(tables[:, 0], axis=1), np.diff(tables[:, :, 0], axis=1)):
+        if float(np.ptp(steps, axis=1).max()) > 1e-5 * scale:
+            return False
+    return bool(np.ptp(tables.reshape(len(tables), -1), axis=1).all())
 
 
 def _is_window(flat: Array) -> bool:
