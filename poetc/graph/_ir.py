@@ -228,6 +228,9 @@ class TrainingGraph(Graph):
     options: Mapping[str, Attribute] = field(default_factory=dict)
 
 
+_DRAWN = 1 << 20  # numbers at once
+
+
 def materialize(value: Value, type: TensorType) -> Array:
     """The array of a value, as `type` says: itself, or that for which a Fill or codes stand. Deterministic."""
     if isinstance(value, Coded):
@@ -247,7 +250,12 @@ def materialize(value: Value, type: TensorType) -> Array:
     seed = int.from_bytes(hashlib.sha256(value.seed_name.encode()).digest()[:8], "little")
     random = np.random.Generator(np.random.PCG64(seed))
     if value.kind == "normal":
-        return (random.standard_normal(type.shape) * value.value).astype(dtype)
+        result = np.empty(type.shape, dtype)
+        flat = result.reshape(-1)
+        for start in range(0, flat.size, _DRAWN):  # no numbers of 64 bits beside a large tensor
+            part = flat[start : start + _DRAWN]
+            part[...] = random.standard_normal(part.size) * value.value
+        return result
     if value.kind == "uniform":
         return random.uniform(value.value, value.high, type.shape).astype(dtype)
     raise ValueError(f"unknown fill kind {value.kind!r}")

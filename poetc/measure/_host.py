@@ -166,6 +166,13 @@ def make_variables(cflags: str, numerics: Numerics, cc: str | None, threads: int
     return variables
 
 
+class _Unheld(dict[str, Array]):
+    """Gradients that nobody asks for."""
+
+    def __setitem__(self, name: str, view: Array) -> None:
+        pass
+
+
 class HostModel:
     """Emitted programs in this process; the first runs until `select`, on as many threads as it has queues.
 
@@ -438,13 +445,15 @@ class HostModel:
 
     def _fillings(self, inputs: Mapping[str, Array]) -> Iterator[int]:
         """A run from each of two fillings of the arena."""
-        program = self.program
+        program, probes = self.program, self.probes
+        self.probes = _Unheld()
         for pattern in PATTERNS:
             self.reset(pattern)
             if program is not self.program:
                 self.select(program)
             self.run(inputs)
             yield pattern
+        self.probes = probes
         self.reset()
 
 

@@ -170,7 +170,7 @@ def validate(
         makers = _build(program, replace(keep_all, name="keep_all"), values, directory or scratch, build)
         progress("running the schedule")
         with makers[0]() as model:
-            gradients: MutableMapping[str, Array] = Spilled(scratch / "of_program")
+            gradients = Spilled(scratch / "of_program")
             found = recorded(model, batches, gradients, _statistics(keep_all))
             page_ins, page_outs = model.page_ins, model.page_outs
             touched = model.touched_bytes(PATTERNS[0])
@@ -348,7 +348,7 @@ class Recorded:
 def recorded(
     model: HostModel,
     batches: Sequence[Mapping[str, Array]],
-    gradients: MutableMapping[str, Array],
+    gradients: Spilled,
     kept: Collection[str],
 ) -> Recorded:
     """Run all `batches`; into `gradients` go those of the first step. `kept`: state that is held, by name."""
@@ -356,7 +356,9 @@ def recorded(
     model.probes = gradients
     for batch in batches:
         found.losses.append(model.run(batch))
-        found.gradients.append({name: digest(model.probes[name]) for name in model.probes})
+        probes = model.probes
+        assert isinstance(probes, Spilled | _Digests)
+        found.gradients.append({name: probes.digest(name) for name in probes})
         found.states.append({name: digest(model.held_state(name)) for name in model.state_names()})
         if len(found.losses) == 1:
             found.state.update({name: model.state(name) for name in model.state_names() if name in kept})
@@ -369,6 +371,9 @@ class _Digests(dict[str, Array]):
 
     def __setitem__(self, name: str, array: Array) -> None:
         super().__setitem__(name, np.frombuffer(digest(array), np.uint8))
+
+    def digest(self, name: str) -> bytes:
+        return self[name].tobytes()
 
 
 def first_difference(found: Recorded, kept: Recorded, program: Program) -> str:

@@ -6,6 +6,7 @@ import pkgutil
 from poetc.ops._blocks import kernel_of_block
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
+from poetc.ops._by_parts import box_of, results_by_parts
 from poetc.ops._cuts import WHOLE, Cut, Part, Range, Span, block_of, whole
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
@@ -32,11 +33,13 @@ __all__ = [
     "Work",
     "bind",
     "block_of",
+    "box_of",
     "kernel_of_block",
     "labels_of",
     "load_others",
     "register",
     "registry",
+    "results_by_parts",
     "sample",
     "spec",
     "view_roots",

@@ -41,6 +41,7 @@ class OpSpec:
     recomputable: ClassVar[bool] = True  # False: runs exactly once in a step (updates)
     cost_like: ClassVar[str] = ""  # a kind whose measured cost a profile without this kind's own is to take
     must_alias: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) that share bytes: state updated in place
+    evaluates_blocks: ClassVar[bool] = False  # also blocks of cuts along axes, not flat ones alone
     source: ClassVar[Path | None] = None  # the C file of its kernels, of a kind in another package than poetc
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -50,6 +51,10 @@ class OpSpec:
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Reference numerics in numpy, in the float type of the inputs (float64 in finite-difference tests)."""
         raise NotImplementedError
+
+    def evaluate_block(self, block: Bound, cut: Cut, begin: int, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """The same of a block of `cut` (`block_of`), whose first unit is `begin`, from its parts of the inputs."""
+        return self.evaluate(block, inputs)
 
     def gradient(
         self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]

@@ -121,6 +121,7 @@ class Gather(_Gather):
 class GatherGrad(_GatherGrad):
     kind = "GatherGrad"
     summary = "(indices, gy): zeros of `shape`, plus gy's slices where Gather read them"
+    evaluates_blocks = True
     forward = Gather()
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -131,6 +132,16 @@ class GatherGrad(_GatherGrad):
         index: tuple[Any, ...] = (slice(None), wrapped(indices, s.length).ravel())
         np.add.at(gx, index, gy.reshape(s.outer, s.count, s.size))
         return (gx.reshape(shape),)
+
+    def evaluate_block(self, block: Bound, cut: Cut, begin: int, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        """Rows of the table from `begin`: slices of other rows are left out."""
+        indices, gy = inputs
+        (x,), rows = block.outputs, block.outputs[0].shape[0]
+        own = wrapped(indices, cut.extent).ravel() - begin
+        is_here = (own >= 0) & (own < rows)
+        gx = np.zeros((rows, x.elements // rows), gy.dtype)
+        np.add.at(gx, own[is_here], gy.reshape(own.size, -1)[is_here])
+        return (gx.reshape(x.shape),)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_gather_grad", gather_layout(op, op.outputs[0], op.inputs[0]))

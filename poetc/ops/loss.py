@@ -58,8 +58,10 @@ def _class_axis(op: Bound) -> int:
 
 
 def _log_softmax(logits: Any) -> Any:
+    """A new array, which callers may change: of a language model, each is as large as many layers."""
     shifted = logits - logits.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
 
 
 def _index_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
@@ -71,9 +73,12 @@ def _index_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
         raise ValueError(f"a class index lies outside 0 … {classes - 1}")
     smoothing = op.get_float("label_smoothing")
     hit = (target == np.arange(classes).reshape(1, -1, 1)).astype(dtype)
-    weights = hit * dtype.type(1 - smoothing) + dtype.type(smoothing / classes)
     if not op.attributes.get("class_weights"):
-        return weights * kept.astype(dtype), dtype.type(max(1, int(kept.sum())))
+        hit *= dtype.type(1 - smoothing)
+        hit += dtype.type(smoothing / classes)
+        hit *= kept.astype(dtype)
+        return hit, dtype.type(max(1, int(kept.sum())))
+    weights = hit * dtype.type(1 - smoothing) + dtype.type(smoothing / classes)
     of_class = np.array(op.attributes["class_weights"], dtype).reshape(1, -1, 1)
     total = (hit * of_class * kept).sum()
     if not total > 0:  # no target counts: not for label smoothing either
@@ -181,11 +186,13 @@ class CrossEntropy(_Loss):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits, target = inputs
-        weights, count = _index_weights(op, target, logits.dtype)
         log_p = _log_softmax(logits.reshape(_layout(op)))
+        weights, count = _index_weights(op, target, logits.dtype)
         if op.get_float("gamma"):
             weights = weights * _focused(op, log_p, _hits(op, target))[0]
-        return (-(weights * np.where(weights, log_p, 0)).sum() / count,)  # a class that is left out has -infinity
+        np.copyto(log_p, 0, where=weights == 0)  # a class that is left out has -infinity
+        log_p *= weights
+        return (-log_p.sum() / count,)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=13 * op.inputs[0].elements)
@@ -201,15 +208,18 @@ class CrossEntropyGrad(_LossGrad):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits = inputs[0]
-        weights, count = _index_weights(op, inputs[1], logits.dtype)
         log_p = _log_softmax(logits.reshape(_layout(op)))
-        p = np.exp(log_p)
+        weights, count = _index_weights(op, inputs[1], logits.dtype)
         if op.get_float("gamma"):
+            p = np.exp(log_p)
             hit = _hits(op, inputs[1])
             rest = np.where(hit, (p * ~hit).sum(axis=1, keepdims=True), -p)
             slope = _focused(op, log_p, hit)[1] * weights.sum(axis=1, keepdims=True)
             return ((slope * rest * (_upstream(inputs) / count)).reshape(logits.shape),)
-        g = (p * weights.sum(axis=1, keepdims=True) - weights) * (_upstream(inputs) / count)
+        g = np.exp(log_p, out=log_p)
+        g *= weights.sum(axis=1, keepdims=True)
+        g -= weights
+        g *= _upstream(inputs) / count
         return (g.reshape(logits.shape),)
 
     def work(self, op: Bound) -> Work:

@@ -52,6 +52,7 @@ def _batch_loops(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[int, int,
 class MatMul(OpSpec):
     kind = "MatMul"
     summary = "Matrix product alpha · op(a) op(b) + bias[N]; trans_a, trans_b, alpha; batch axes broadcast as in numpy"
+    evaluates_blocks = True
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         a, b = op.inputs[:2]

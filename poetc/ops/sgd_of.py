@@ -139,6 +139,7 @@ class GatherGradSgd(SgdOf):
 class MatMulSgd(SgdOf):
     kind = "MatMulSgd"
     summary = "Sgd of (w, a, b, lr) on MatMul(a, b), both matrices, the first one transposed; trans_a"
+    evaluates_blocks = True
     cost_like: ClassVar[str] = "MatMul"
 
     def fits(self, op: Bound) -> bool:

@@ -12,13 +12,14 @@ import numpy as np
 
 from poetc.errors import UsageError
 from poetc.graph import Array, Value, materialize
-from poetc.ops import Bound, Use, sample, spec
+from poetc.ops import Bound, Use, results_by_parts, sample, spec
 from poetc.ops.sgd_of import SgdOf
 from poetc.program._check import ProgramError, check_program
 from poetc.program._image import constants_image, initial_pages
 from poetc.program._ir import Binding, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space
 from poetc.program._state_file import regions
 
+BLOCK_BYTES = 1 << 22  # of a result that is made at once, where its operator can be cut
 POISON = 0xFF  # Every float made of it is a NaN, so that a read of bytes that nobody wrote cannot go unnoticed.
 
 
@@ -160,20 +161,34 @@ class Interpreter:
             self._touch(call.workspace.offset_bytes + call.workspace.type.size_bytes)
         bound = Bound(call.attributes, tuple(o.type for o in call.inputs), tuple(o.type for o in call.outputs))
         kind, inputs = spec(call.kind), [self._input(call, n) for n in range(len(call.inputs))]
-        results = kind.evaluate(bound, inputs)
         if isinstance(kind, SgdOf) and not kind.adds:
             self.probes[call.inputs[0].tensor] = np.asarray(kind.gradient_of(bound, inputs))
-        # An output may be a view of an input that another output overwrites.
-        copies = [np.array(r, o.type.dtype.numpy) for r, o in zip(results, call.outputs, strict=True)]
-        for copy, operand in zip(copies, call.outputs, strict=True):
-            if copy.shape != operand.type.shape:
-                raise ProgramError(f"{call.operator}: evaluates to shape {copy.shape}, not {operand.type.shape}")
-            if operand.space is Space.STORE:
-                self._store_output(call, operand, copy)
-            else:
-                self._write(operand, copy)
+        for block in results_by_parts(call.kind, bound, inputs, self._most_bytes(call)):
+            # An output may be a view of an input that another output overwrites.
+            results = [r.copy() if np.may_share_memory(r, self.arena) else r for _, _, r in block]
+            for (shape, box, _), result, operand in zip(block, results, call.outputs, strict=True):
+                if result.shape != tuple(s.stop - s.start for s in box):
+                    raise ProgramError(f"{call.operator}: evaluates to shape {result.shape}, not {operand.type.shape}")
+                if operand.space is Space.STORE:
+                    self._store_output(call, operand, np.asarray(result, operand.type.dtype.numpy))
+                else:
+                    self._read(operand).reshape(shape)[box] = result
+                    self._touch(operand.offset_bytes + operand.type.size_bytes)
         if call.workspace is not None:
             self._bytes(call.workspace)[...] = POISON
+
+    def _most_bytes(self, call: Call) -> int:
+        """Of a block of the results: all of them, where a result lies over a part of an input or is on the store."""
+        places = {(o.offset_bytes, o.type.size_bytes) for o in call.outputs}
+        beside = [o for o in call.inputs if (o.offset_bytes, o.type.size_bytes) not in places]
+        apart = all(
+            i.space is not Space.ARENA or i.offset_bytes >= o.offset_bytes + o.type.size_bytes or o.offset_bytes >= end
+            for o in call.outputs
+            for i in beside
+            for end in (i.offset_bytes + i.type.size_bytes,)
+        )
+        in_ram = all(o.space is Space.ARENA for o in call.outputs)
+        return BLOCK_BYTES if in_ram and apart else sum(o.type.size_bytes for o in call.outputs)
 
     def _input(self, call: Call, number: int) -> Array:
         """An input of a call: whole from the store where it is streamed."""

@@ -18,6 +18,7 @@ import pytest
 import poetc.runtime
 from poetc.errors import CheckFailed, UsageError
 from poetc.measure import HostModel, StepError, compile_library, validate
+from poetc.measure._spilled import Spilled
 from poetc.measure._validate import first_difference, recorded
 from poetc.program import Interpreter, Move, Program, lower_inference, sample_inputs, without_loss
 from poetc.program._image import page_blocks, store_image
@@ -124,10 +125,15 @@ def test_validation_of_a_schedule_with_moves(case: Case, schedule: str) -> None:
     assert result.peak_measured_bytes == result.peak_predicted_bytes == program.high_water_bytes
 
 
-def test_comparison_finds_another_learning_rate(case: Case, paged: Program, paged_library: Path) -> None:
+def test_comparison_finds_another_learning_rate(
+    case: Case, paged: Program, paged_library: Path, tmp_path: Path
+) -> None:
     with HostModel(paged_library, [paged], case.graph.values) as a, HostModel(paged_library, [paged], a._values) as b:
         b.set_state("learning_rate", np.full(1, 0.06, np.float32))
-        one, other = (recorded(model, [sample_inputs(paged)], {}, ()) for model in (a, b))
+        one, other = (
+            recorded(model, [sample_inputs(paged)], Spilled(tmp_path / name), ())
+            for model, name in ((a, "a"), (b, "b"))
+        )
     assert first_difference(one, other, paged) == "step 1: the state fc1.weight"
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import poetc
 from poetc import measure, passes
 from poetc.devices import build_problem, load_profile
-from poetc.graph import Graph, Role, TensorType, TrainingGraph
+from poetc.graph import DType, Graph, Role, TensorType, TrainingGraph
 from poetc.ops import Builder
 from poetc.program import Program, lower
 from poetc.scheduling import keep_all, pack
@@ -119,3 +119,27 @@ def test_a_validation_holds_the_weights_twice() -> None:
         tracemalloc.stop()
     assert result.problems() == ()
     assert peak < 1.5 * size, "besides the values, which were there before"
+
+
+def test_a_validation_makes_no_copy_of_a_large_tensor() -> None:
+    """A table of words that is the head, too, is a fifth of some models: its gradient is made a block at a time."""
+    b = Builder()
+    random, words = np.random.default_rng(0), 1 << 15
+    table = random.normal(0, 0.05, (words, 128)).astype(np.float32)
+    ids = b.add_tensor("ids", TensorType((1, 4), DType.I32), Role.INPUT)
+    b.add_tensor("table", TensorType(table.shape), Role.PARAMETER, table)
+    hidden = b.emit1("Gather", ["table", ids], {"axis": 0})
+    logits = b.emit1("MatMul", [hidden, "table"], {"trans_b": True})
+    graph = Graph("tied", b.tensors, tuple(b.operators), ("ids",), (logits,), b.values)
+    step = passes.run_standard(build(graph, TrainingOptions(loss="cross-entropy")))
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 30)
+    schedule = keep_all(problem)
+    program = lower(step, problem, schedule, pack(problem, schedule))
+    tracemalloc.start()
+    try:
+        result = measure.validate(program, program, step.values, steps=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert result.problems() == ()
+    assert peak < program.arena_bytes + 0.9 * table.nbytes

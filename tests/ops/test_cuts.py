@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from poetc.graph import TensorType
-from poetc.ops import Bound, Cut, Kernel, OpSpec, Range, kernel_of_block, registry, spec
+from poetc.ops import Bound, Cut, Kernel, OpSpec, box_of, kernel_of_block, registry, results_by_parts, spec
 from poetc.ops.kernels import packed_operands, turned, winograd
 from poetc.ops.kernels.blocks import beginning
 from tests.ops.test_cases import CASES
@@ -30,21 +29,6 @@ from tests.support.kernels import (
 
 _NO_CUTS = OpSpec.cuts
 CUT = [case for case in CASES if type(spec(case.kind)).cuts is not _NO_CUTS]
-
-
-Box = tuple[slice, ...]
-
-
-def _box(type: TensorType, cut: Cut, operand: int, ranges: list[Range]) -> tuple[tuple[int, ...], Box]:
-    """The shape in which an operand is cut, and its part in a block."""
-    parts = [(a, a.parts[operand], r) for a, r in zip(cut.axes, ranges, strict=True)]
-    is_flat = any(p is not None and p.axis is None for _, p, _ in parts)
-    shape = (type.elements,) if is_flat else type.shape
-    box = [slice(0, n) for n in shape]
-    for axis, part, (begin, end) in parts:
-        if part is not None:
-            box[part.axis or 0] = slice(*axis.span(operand).of(begin, end, axis.extent))
-    return shape, tuple(box)
 
 
 def run_blocks(
@@ -68,7 +52,7 @@ def run_blocks(
         made = beginning(made, begins[0])
         places, end, blocks = list[int](), 64, []
         for n, (array, type) in enumerate(zip(whole, types, strict=True)):
-            shape, box = _box(type, cut, n, ranges)
+            shape, box = box_of(type, cut, n, ranges)
             blocks.append(np.ascontiguousarray(array.reshape(shape)[box]))
             if n >= count and n - count in replaced:
                 places.append(places[replaced[n - count]])
@@ -95,7 +79,7 @@ def run_blocks(
         assert lib.function(made.symbol)(ctypes.byref(call)) == 0
         kept = space.copy()
         for n in range(count, len(types)):
-            shape, box = _box(types[n], cut, n, ranges)
+            shape, box = box_of(types[n], cut, n, ranges)
             block = blocks[n]
             data = np.frombuffer(arena[places[n] : places[n] + block.nbytes].tobytes(), types[n].dtype.numpy)
             whole[n].reshape(shape)[box] = data.reshape(np.shape(whole[n].reshape(shape)[box]))
@@ -176,3 +160,17 @@ def test_turned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turned, "LEAST_BYTES", 0)
     monkeypatch.setattr(turned, "SHARE", 0)
     assert sum(check(case, (library(), fused_library())) for case in TURNED) > 5
+
+
+@pytest.mark.parametrize("case", CUT, ids=str)
+def test_numbers_of_blocks_are_those_of_the_whole(case: Case) -> None:
+    """In numpy: the interpreter makes a large result a block at a time."""
+    arrays = [a.astype(np.float32) if a.dtype.kind == "f" else a for a in case.arrays()]
+    op = bind_kind(case.kind, case.attributes, arrays)
+    whole = spec(case.kind).evaluate(op, [a.copy() for a in arrays])
+    found = [np.full(t.shape, np.nan) for t in op.outputs]
+    for block in results_by_parts(case.kind, op, arrays, 8):
+        for result, (shape, box, made) in zip(found, block, strict=True):
+            result.reshape(shape)[box] = made
+    for result, expected in zip(found, whole, strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-4, atol=2e-5)
