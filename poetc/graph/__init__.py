@@ -18,6 +18,7 @@ from poetc.graph._ir import (
     TrainingGraph,
     Value,
     materialize,
+    materialize_into,
 )
 from poetc.graph._json import graph_from_json, graph_to_json
 
@@ -42,4 +43,5 @@ __all__ = [
     "graph_to_json",
     "matching",
     "materialize",
+    "materialize_into",
 ]

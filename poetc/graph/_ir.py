@@ -245,17 +245,29 @@ def materialize(value: Value, type: TensorType) -> Array:
             return np.ones(type.shape, dtype)
         case "constant":
             return np.full(type.shape, value.value, dtype)
+    result = np.empty(type.shape, dtype)
+    _draw(value, result.reshape(-1))
+    return result
+
+
+def materialize_into(place: Array, value: Value, type: TensorType) -> None:
+    """The same, in a place that is contiguous: random numbers are drawn there, without an array beside it."""
+    if isinstance(value, Fill) and value.kind in ("normal", "uniform"):
+        _draw(value, place.reshape(-1))
+    else:
+        place[...] = materialize(value, type)
+
+
+def _draw(value: Fill, place: Array) -> None:
     import hashlib
 
     seed = int.from_bytes(hashlib.sha256(value.seed_name.encode()).digest()[:8], "little")
     random = np.random.Generator(np.random.PCG64(seed))
-    if value.kind == "normal":
-        result = np.empty(type.shape, dtype)
-        flat = result.reshape(-1)
-        for start in range(0, flat.size, _DRAWN):  # no numbers of 64 bits beside a large tensor
-            part = flat[start : start + _DRAWN]
+    if value.kind not in ("normal", "uniform"):
+        raise ValueError(f"unknown fill kind {value.kind!r}")
+    for start in range(0, place.size, _DRAWN):  # no numbers of 64 bits beside a large tensor
+        part = place[start : start + _DRAWN]
+        if value.kind == "normal":
             part[...] = random.standard_normal(part.size) * value.value
-        return result
-    if value.kind == "uniform":
-        return random.uniform(value.value, value.high, type.shape).astype(dtype)
-    raise ValueError(f"unknown fill kind {value.kind!r}")
+        else:
+            part[...] = random.uniform(value.value, value.high, part.size)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.graph import Array, Value, materialize
+from poetc.graph import Array, Value, materialize_into
 from poetc.ops import Bound, Use, results_by_parts, sample, spec
 from poetc.ops.sgd_of import SgdOf
 from poetc.program._check import ProgramError, check_program
@@ -69,7 +69,7 @@ class Interpreter:
         self.flash = np.frombuffer(constants_image(program, values), np.uint8)
         self.arena[: program.state_bytes] = 0
         for binding in program.state:
-            self._read(binding.operand)[...] = materialize(values[binding.name], binding.operand.type)
+            materialize_into(self._read(binding.operand), values[binding.name], binding.operand.type)
         self.probes: MutableMapping[str, Array] = Copies()  # whole gradients of the last run, by parameter
         self.high_water_bytes = program.state_bytes  # end of the highest byte written so far
         self.run_count = 0
