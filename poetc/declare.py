@@ -161,13 +161,13 @@ def _number(word: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """An option has an effect where option `name` has one of `values`."""
+    """An option has an effect where option `name` has one of `values`; where it is given, if there are none."""
 
     name: str
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"--{self.name} {', '.join(self.values)}"
+        return f"--{self.name.replace('_', '-')} {', '.join(self.values)}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,15 +244,25 @@ def require_effect(options: Iterable[Option], values: Mapping[str, Any], chosen:
 def has_effect(option: Option, chosen: Mapping[str, Collection[str]]) -> bool:
     """Whether the option does something where the options that decide have the values `chosen`."""
     when = option.when
-    return when is None or when.name not in chosen or not set(when.values).isdisjoint(chosen[when.name])
+    if when is None or when.name not in chosen:
+        return True
+    return not set(when.values).isdisjoint(chosen[when.name]) if when.values else bool(chosen[when.name])
 
 
 def no_effect(option: Option, has: str) -> str:
     """The message on an option that has no effect where the option that it depends on is `has`."""
     assert option.when is not None
+    if not option.when.values:
+        return f"{option.flag} does nothing without {option.when}"
     *others, last = option.when.values
     only = f"{', '.join(others)} and {last}" if others else last
     return f"{option.flag} does nothing for --{option.when.name} {has}, only for {only}"
+
+
+def require_given(options: Collection[Option], values: Mapping[str, Any]) -> None:
+    """The same, where an option depends on another of `options` that is given."""
+    given = {o.name: ("given",) if has_own_value(o, values) else () for o in options}
+    require_effect([o for o in options if o.when is not None and not o.when.values], values, given)
 
 
 def has_own_value(option: Option, values: Mapping[str, Any]) -> bool:

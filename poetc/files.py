@@ -122,9 +122,14 @@ def _is_in(name: object, place: Path) -> bool:
 
 
 def blame(error: OSError, temporary: Path, shown: Path) -> None:
-    """Blame `shown`, which the user knows, instead of the files in `temporary`."""
+    """Blame `shown`, which the user knows, instead of the files in `temporary`, or of none, as a full disk does."""
     names = (error.filename, error.filename2)
-    if any(isinstance(n, str | os.PathLike) and Path(os.fspath(n)).is_relative_to(temporary) for n in names):
+    nameless = names == (None, None) and (
+        error.errno == errno.EFBIG or (error.errno == errno.ENOSPC and _is_full(temporary))
+    )
+    if nameless or any(
+        isinstance(n, str | os.PathLike) and Path(os.fspath(n)).is_relative_to(temporary) for n in names
+    ):
         error.filename, error.filename2 = str(shown), None
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import new_files, read_file, scratch_directory, write_text
+from poetc.output_directory import Kind, replacing
 
 
 class _Usage(NamedTuple):
@@ -65,6 +66,19 @@ def test_other_errors_stay_what_they_are(temporary: Path) -> None:
             raise error
         assert raised.value is error
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "directory"])
+def test_a_full_disk_is_named_where_a_write_names_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A write to a file that is open says nothing of its name."""
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(0))
+    out = tmp_path / "out"
+    places = new_files(out) if kind == "file" else replacing(out, Kind("summary.json", "files of a test"))
+    with pytest.raises(OSError, match="No space left") as raised, places:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert raised.value.filename == str(out)
 
 
 def test_what_cannot_be_written_is_named_as_the_user_did(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -84,7 +85,7 @@ class Command(cloup.Command):
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The whole text with all options, its first paragraph with the usual ones, none with a group."""
-        text, shown = self.help or "", self._shown(ctx)
+        text, shown = inspect.cleandoc(self.help or ""), self._shown(ctx)
         if shown == USUAL:
             text = text.partition("\n\n")[0]
         if shown in (USUAL, ALL):

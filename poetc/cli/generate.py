@@ -10,6 +10,7 @@ import click
 from poetc.cli import _options
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.commands.options import CHAT, DRAWING, TEMPLATE
 
 EPILOG = """\b
 Examples:
@@ -21,31 +22,16 @@ Examples:
 @command(epilog=EPILOG)
 @click.argument("source", metavar="MODEL|DIR", type=_options.FILE)
 @click.option("--prompt", required=True, metavar="TEXT", help="The beginning of the text.")
-@click.option("--chat", is_flag=True, help="The prompt is a user's message in the template beside the tokenizer.")
+@_options.declared(CHAT)
 @click.option(
     "--tokens", type=_options.Whole(1, 4096), default=64, show_default=True, metavar="N", help="Write at most N tokens."
 )
-@click.option(
-    "--top-p",
-    type=_options.Number(0, 1),
-    default=0.0,
-    metavar="P",
-    help="Draw from the likeliest tokens that share P of the probability. Default: always the likeliest one.",
-)
-@click.option(
-    "--temperature",
-    type=_options.Number(above=True),
-    default=1.0,
-    show_default=True,
-    metavar="T",
-    help="Divide the scores by T before drawing.",
-)
-@click.option("--seed", type=_options.Whole(), default=0, show_default=True, help="Seed of the tokens that are drawn.")
+@_options.declared(*DRAWING)
 @click.option(
     "--cache/--no-cache", default=True, help="Keep keys and values, or compute the whole text for each token."
 )
 @click.option("--tokenizer", metavar="FILE", help="A tokenizer.json. Default: the one beside the model.")
-@click.option("--chat-template", metavar="FILE", help="A template for --chat. Default: that beside the tokenizer.")
+@_options.declared(TEMPLATE)
 @_options.output_options
 def generate(source: Path, as_json: bool, quiet: bool, verbose: bool, **values: Any) -> None:
     """Write the text that a language model puts behind a prompt, to see the effect of a training.

@@ -21,8 +21,10 @@ import onnx
 from poetc import artifact, frontend, training
 from poetc.commands.export import find_model
 from poetc.commands.next_token import Cache, Plan
+from poetc.commands.options import OF_GENERATE
 from poetc.commands.weights import model_of
 from poetc.datasets import Span, Tokenizer, find_tokenizer
+from poetc.declare import require_given
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import open_file
@@ -55,7 +57,7 @@ class GenerateRequest:
 
 def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str, Any]:
     """The answer of `--json`. Raises UsageError, and UnsupportedModelError for a model that is no decoder of tokens."""
-    _require_effects(request)
+    require_given(OF_GENERATE, {option.name: getattr(request, option.name) for option in OF_GENERATE})
     solved = artifact.read(request.source) if request.source.is_dir() else None
     file = request.source if solved is None else find_model(solved, None)
     template = None if request.chat_template is None else Path(request.chat_template)
@@ -90,18 +92,6 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
         "prompt_tokens": prompt_tokens,
         "seconds": time.perf_counter() - started,
     }
-
-
-def _require_effects(request: GenerateRequest) -> None:
-    """UsageError for an option that does nothing beside the others."""
-    default = GenerateRequest(source=request.source, prompt=request.prompt)
-    for name, needed, is_there in (
-        ("temperature", "--top-p", request.top_p > 0),
-        ("seed", "--top-p", request.top_p > 0),
-        ("chat_template", "--chat", request.chat),
-    ):
-        if getattr(request, name) != getattr(default, name) and not is_there:
-            raise UsageError(f"--{name.replace('_', '-')} does nothing without {needed}")
 
 
 def _prompt(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:

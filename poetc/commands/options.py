@@ -399,3 +399,51 @@ CHECKPOINT = Option(
     default_text="1 on boards with a store of their own, and where state lives on the store; else 0",
     help="Firmware saves its state to the store after every N steps, and resumes from there; 0: never.",
 )
+
+# Of `poetc generate`.
+_DRAWN = When("top_p")
+CHAT = Option(
+    name="chat",
+    values=Switch(),
+    group="output",
+    default=False,
+    help="The prompt is a user's message in the template beside the tokenizer.",
+)
+DRAWING = (
+    Option(
+        name="top_p",
+        values=Number(0, 1),
+        group="output",
+        default=0.0,
+        metavar="P",
+        help="Draw from the likeliest tokens that share P of the probability; 0: always the likeliest one.",
+    ),
+    Option(
+        name="temperature",
+        values=Number(above=True),
+        group="output",
+        default=1.0,
+        metavar="T",
+        when=_DRAWN,
+        help="Divide the scores by T before drawing.",
+    ),
+    Option(
+        name="seed",
+        values=Whole(),
+        group="output",
+        default=0,
+        metavar="N",
+        when=_DRAWN,
+        help="Seed of the tokens that are drawn.",
+    ),
+)
+TEMPLATE = Option(
+    name="chat_template",
+    values=Text(),
+    group="output",
+    metavar="FILE",
+    when=When("chat"),
+    default_text="that beside the tokenizer",
+    help="A template of your own.",
+)
+OF_GENERATE = (CHAT, *DRAWING, TEMPLATE)

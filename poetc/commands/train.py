@@ -500,8 +500,9 @@ def _position(request: TrainRequest, checkpoint: Checkpoint) -> str:
     """Where a training goes on, in words."""
     epoch, step = checkpoint.progress["epoch"], checkpoint.progress["step"]
     if epoch > request.epochs:
-        done = "the only epoch is" if request.epochs == 1 else f"all {request.epochs} epochs are"
-        return f"{done} done, in {step} steps; a larger --epochs trains on"
+        count = epoch - 1
+        done = "the only epoch is" if count == 1 else f"{'all ' * (count == request.epochs)}{count} epochs are"
+        return f"{done} done, in {step} steps; --epochs {count + 1} or more trains on"
     return f"going on after step {step}, in epoch {epoch} of {request.epochs}"
 
 

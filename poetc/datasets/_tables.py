@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from poetc.datasets._columns import Samples
 from poetc.datasets._matching import TARGET_NAMES, match
 from poetc.datasets._slots import Slot
 from poetc.errors import UsageError, printable
-from poetc.graph import Array
+from poetc.graph import Array, DType
 
 Cells = Sequence[Any] | Array
+_DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
 
 def from_table(
@@ -53,8 +55,26 @@ def from_table(
             f"{where}: {wide} columns are left for input {inputs[0].name!r}, which takes {inputs[0].elements};"
             f" the target is {', '.join(map(repr, targets)) or 'absent'}"
         )
+    _require_present(where, dict(zip(features, parts, strict=True)), inputs[0], first_row)
     columns[inputs[0].name] = columns[inputs[0].name].reshape(-1, *inputs[0].sample_shape)
     return match(where, columns, slots, {}, classes)
+
+
+def _require_present(where: str, parts: Mapping[str, Array], slot: Slot, first_row: int) -> None:
+    """UsageError for a value that is missing where the model replaces none, named as the table does."""
+    if slot.dtype is not DType.F32:
+        return
+    may_miss = iter(slot.may_miss if len(slot.may_miss) == slot.elements else [bool(slot.may_miss)] * slot.elements)
+    for name, part in parts.items():
+        allowed = [next(may_miss) for _ in range(part.shape[1])]
+        gaps = np.isnan(part) if part.dtype.kind == "f" else np.zeros(part.shape, bool)
+        rows = np.flatnonzero((gaps & ~np.asarray(allowed, bool)).any(axis=1))
+        if len(rows):
+            more = f" (so are {len(rows) - 1} more of the column)" if len(rows) > 1 else ""
+            raise UsageError(
+                f"{where}: row {int(rows[0]) + first_row}, column {name!r} is empty or NaN{more}; the model replaces"
+                " no missing values there: fill it in, or leave the row out"
+            )
 
 
 def _target_columns(
@@ -118,7 +138,9 @@ def _numbers(where: str, name: str, cells: Cells, first_row: int) -> Array:
         try:
             np.asarray(cell, np.float64)
         except (ValueError, TypeError):
+            comma = _DECIMAL_COMMA.fullmatch(cell.strip()) if isinstance(cell, str) else None
+            hint = f"; write a decimal point, {comma[1]}.{comma[2]}, in all cells" if comma else ""
             raise UsageError(
-                f"{where}: row {row + first_row}, column {name!r}: {printable(str(cell))[:40]!r} is not a number"
+                f"{where}: row {row + first_row}, column {name!r}: {printable(str(cell))[:40]!r} is not a number{hint}"
             ) from None
     raise UsageError(f"{where}: column {name!r} does not hold the same count of numbers in each row")

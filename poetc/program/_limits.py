@@ -216,7 +216,10 @@ def require_values(
             finite = np.isfinite(array.astype(np.float32, copy=False))
         if len(missing) and (allowed := _by_element(np.asarray(missing), array)) is not None:
             finite |= np.isnan(array) & allowed
-        _reject(where, name, array, ~finite, "not a finite number of 32 bits", first)
+        why = "not a finite number of 32 bits"
+        if not finite.all() and bool((array[~finite] == -np.inf).all()):
+            why += "; in a mask that is added to scores, -1e9 does the same"
+        _reject(where, name, array, ~finite, why, first)
         if boxes:
             why = f"which gives its box a side below 0: are boxes {boxes}, as --box-format has it?"
             _reject(where, name, array, negative_sides(array, boxes), why, first)

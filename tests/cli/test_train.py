@@ -272,7 +272,10 @@ def test_a_training_that_fails_in_its_first_steps_leaves_nothing(small: Path, tm
     assert "the loss is" in ended.err
     assert not list(tmp_path.glob("out.onnx*"))
     assert poetc("train", small, *_options(epochs=1), *out, "-q").code == 0
-    assert "the only epoch is done, in 34 steps" in poetc("train", "--resume", *out).err
+    assert "the only epoch is done, in 34 steps; --epochs 2 or more trains on" in poetc("train", "--resume", *out).err
+    assert poetc("train", "--resume", "--epochs", 3, *out, "-q").code == 0
+    told = poetc("train", "--resume", "--epochs", 1, *out).err
+    assert "note: 3 epochs are done, in 102 steps; --epochs 4 or more trains on" in told
 
 
 def test_pixels_that_nobody_scaled_are_refused(small: Path, tmp_path: Path, poetc: Run) -> None:

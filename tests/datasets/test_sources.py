@@ -226,6 +226,14 @@ def test_the_index_of_a_bad_value_counts_from_the_first_sample(tmp_path: Path, m
         check_values(samples, (IMAGE, CLASS), any_range=False)
 
 
+def test_a_mask_of_infinities_has_a_way_out(tmp_path: Path) -> None:
+    arrays = images()
+    arrays["x"][7, 0, 1, 2] = -np.inf
+    samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)
+    with pytest.raises(UsageError, match=r"1, 2\] is -inf.*in a mask that is added to scores, -1e9 does the same"):
+        check_values(samples, (IMAGE, CLASS), any_range=False)
+
+
 def test_an_empty_word_is_no_folder() -> None:
     with pytest.raises(UsageError, match="--data is empty"):
         open_source("", [], print)
@@ -259,6 +267,9 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.csv", '1,2,3,0\n1,2,"' + "3" * 140_000, "line 2: field larger.*: is a quote opened there"),
         ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),
         ("d.csv", "a,b,c,d\n1,two,3,0\n", "row 2, column 'b': 'two' is not a number"),
+        ("d.csv", "a;b;c;d\n1;1,25;3;0\n", "column 'b': '1,25' is not a number; write a decimal point, 1.25, in all"),
+        ("d.csv", "a,b,c,d\n1,2,3,0\n1,,3,0\n1,2,nan,0\n", "row 3, column 'b' is empty or NaN; the model replaces no"),
+        ("d.csv", "a,b,c,d\n1,2,nan,0\n1,2,,0\n", r"row 2, column 'c' is empty or NaN \(so are 1 more"),
         ("d.csv", "a,b,c,d\n1,2,3,0\n1,2,3,\n", "row 3, column 'd' is empty"),
         ("d.csv", "a,b,c,d\n1,2,3,cat\n1,2,3, \n", "row 3, column 'd' is empty"),
         ("d.jsonl", '{"a":1,"b":2,"c":3,"d":"cat"}\n{"a":1,"b":2,"c":3,"d":""}\n', "row 2, column 'd' is empty"),
