@@ -117,7 +117,7 @@ def assign_roles(
 
 
 def doubtful_masks(graph: Graph, known: Collection[str]) -> list[str]:
-    """Notes on trained summands of attention scores, unless they are `known` for what they are."""
+    """Notes on trained summands of attention scores, unless `known` has them."""
     uses = _Uses(graph)
     return [
         f"trained, but may have been a fixed mask: {name!r}, a summand of attention scores"
