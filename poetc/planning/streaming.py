@@ -259,7 +259,8 @@ def _within(offer: Offer, limit_bytes: int, barred: frozenset[int], decided: Dec
             operands = (*problem.operators[k].inputs, *problem.operators[k].outputs)
             if k in short:
                 more = [t for t in operands if t in candidates and t not in tokens]
-                wanted |= set(sorted(more, key=lambda t: -problem.tensors[t].size_bytes)[:1])
+                more.sort(key=lambda t: -problem.tensors[t].size_bytes)
+                wanted |= set(more[:1] if limit_bytes else more)  # nothing keeps within no bytes
             if k in stuck:
                 candidates -= {t for t in operands if t in tokens}
         lost = tokens - candidates

@@ -461,6 +461,39 @@ def test_equal_layers_are_decided_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert counts[:2] == counts[2:]
 
 
+def test_a_floor_looks_at_a_concatenation_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of its operands go to the store at once, not one after the other: DenseNet has many."""
+    count = 6
+    nodes = [helper.make_node("MatMul", ["x", f"w{k}"], [f"h{k}"]) for k in range(count)]
+    nodes += [helper.make_node("ReduceSum", [f"h{k}", "axes"], [f"r{k}"], keepdims=0) for k in range(count)]
+    nodes += [
+        helper.make_node("Concat", [f"r{k}" for k in range(count)], ["c"], axis=1),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("ReduceMean", ["r"], ["y"], axes=[2], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "concatenated",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 16, 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4 * count])],
+        [numpy_helper.from_array(np.full((64, 64), k + 1, np.float32), f"w{k}") for k in range(count)]
+        + [numpy_helper.from_array(np.array([2]), "axes")],
+    )
+    path = tmp_path / "concatenated.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    problem, _, streaming = planned(path)
+    offer = streaming._offer(problem)
+    assert offer is not None
+    once, looks = planning_streaming._once, list[str]()
+    monkeypatch.setattr(
+        planning_streaming, "_once", lambda o, k, *how: looks.append(problem.operators[k].kind) or once(o, k, *how)
+    )
+    made = within(offer, 0)
+    (concat,) = (op for op in made.values() if op.kind == "Concat")
+    assert len(concat.reads_store) == count and concat.writes_store
+    assert looks.count("Concat") <= 2
+
+
 def test_a_bound_is_one_for_the_other_way_of_using_cores(model: Path) -> None:
     """The main processor alone streams the same operands for more energy; side by side nothing can be streamed."""
     request = SolveRequest(
