@@ -23,7 +23,7 @@ ROW = {"solver", "budget_bytes", "energy_pj", "time_ns", "peak_bytes", "arena_by
 
 def test_every_solver_has_its_row(poetc: Run, tmp_path: Path) -> None:
     problem = tmp_path / "chain.json"
-    problem.write_bytes(problem_to_json(chain(12, budget_units=10, page=(3, 2))))
+    problem.write_bytes(problem_to_json(chain(9, budget_units=8, page=(3, 2))))
     out = tmp_path / "out"
     ended = poetc("compare", problem, "--budgets", "100%,60%", "--time-limit", "5", "-o", out, "--json")
     assert ended.code == 0, ended.err
