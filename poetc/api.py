@@ -100,6 +100,9 @@ def open_solution(directory: str | Path) -> Solution:
     return Solution(artifact.read(Path(directory)))
 
 
+TRAINING_TIME_S = 60.0  # of the search for a schedule, unless somebody asks
+
+
 def train(
     model: str | Path | Model,
     *,
@@ -132,7 +135,7 @@ def train(
     importance: str | Path | None = None,
     importance_at_least: str | None = None,
     max_energy: str | None = None,
-    time_limit_s: float = 60.0,
+    time_limit_s: float = TRAINING_TIME_S,
     gap: float = TRAINING_GAP,
     resume: bool = False,
     force: bool = False,
@@ -191,8 +194,9 @@ def train(
     rest |= {"processors": AUTO, **chosen, "importance": None if importance is None else str(importance)}
     rest |= {"fixed_order": False, "group": "auto"}
     options = {**loop, **texts, **limits, **rest, **asdict(training), "model": str(path)}
-    if resume:
-        recorded_options(Path(out), options)
+    if resume:  # the schedule is there: the time of its search matters only to who asks for it
+        search = {"time_limit": TRAINING_TIME_S, "gap": TRAINING_GAP}
+        recorded_options(Path(out), {n: v for n, v in options.items() if v != search.get(n, ...)})
     source: SolveRequest | Path = path
     if not path.is_dir():
         source = SolveRequest(

@@ -516,7 +516,8 @@ def test_a_training_goes_on_with_another_rate_and_schedule_and_from_python(
     """Python resumes what the command line began without --lr; then the rates are those that were asked for."""
     out = tmp_path / "out.onnx"
     options = {"lr": None, "ema": None, "lr_for": None, "validation": None, "schedule": "cosine", "epochs": 1}
-    assert poetc("train", small, *_options(**options), "-o", out, "--quiet").code == 0
+    # Nobody asks for the time of the search from Python: the schedule is there.
+    assert poetc("train", small, *_options(**options), "--time-limit", 7, "-o", out, "--quiet").code == 0
     model = load(small, batch=16, training=TrainingOptions(optimizer="adam"))
     same = {"data": f"{DATA}:train_x,train_y", "normalize": "0..255", "schedule": "cosine", "resume": True}
     notes: list[str] = []
