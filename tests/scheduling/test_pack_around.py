@@ -13,6 +13,7 @@ from poetc.scheduling import (
     BankSpec,
     Compute,
     Free,
+    Move,
     OperatorSpec,
     PageIn,
     PageOut,
@@ -146,3 +147,35 @@ def test_the_search_may_end_at_what_is_left_beside_the_buffer(monkeypatch: pytes
     tight = tuple(replace(bank, budget_bytes=size) for bank, size in zip(whole.banks, (208, 16), strict=True))
     pack(replace(whole, banks=tight), schedule)
     assert asked == [(208 - BUFFER - 32) // unit, 16 // unit]
+
+
+def lives(whole: Problem, *steps: Step) -> list[tuple[str, int, int]]:
+    """Of each allocation the tensors or the operator, its first step and the step behind its last."""
+    names = "xwabc"
+    return [
+        ("".join(names[t] for t, _ in life.tensors) or f"op{life.operator}", life.start, life.end)
+        for life in packing.lifetimes_of(whole, scheduled(*steps))
+    ]
+
+
+def test_a_tensor_that_moves_has_both_places_only_between_banks() -> None:
+    moved = (Compute(0), Move(X), Compute(1), Move(A, 1), Free(X), Free(A), Compute(2), Free(B), Free(C))
+    assert lives(problem(), *moved) == [
+        ("x", 0, 1), ("w", 0, 9), ("a", 0, 4), ("x", 1, 5), ("b", 2, 8), ("a", 3, 6), ("c", 6, 9),
+    ]  # fmt: skip
+
+
+def test_workspace_is_there_while_its_operator_runs() -> None:
+    """And an output that takes over the place of an input has its life with it."""
+    spec = problem().operators
+    operators = (spec[0], replace(spec[1], workspace_bytes=16, in_place=((A, B),)), spec[2])
+    whole = replace(problem(), operators=operators)
+    taken = (Compute(0), Compute(1, ((A, B),)), Free(X), Compute(2), Free(B), Free(C))
+    assert lives(whole, *taken) == [("x", 0, 3), ("w", 0, 6), ("ab", 0, 5), ("op1", 1, 2), ("c", 3, 6)]
+
+
+def test_a_tensor_that_comes_back_has_a_place_from_its_transfer_on() -> None:
+    steps = (Compute(0), PageOut(X), Free(X), PageIn(X), Compute(1), Free(A), Compute(2), Free(X), Free(B), Free(C))
+    assert lives(problem(), *steps) == [
+        ("x", 0, 3), ("w", 0, 10), ("a", 0, 6), ("x", 3, 8), ("b", 4, 9), ("c", 6, 10),
+    ]  # fmt: skip
