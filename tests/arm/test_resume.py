@@ -40,10 +40,11 @@ def cut_and_resume(firmware: Firmware, solved: Solved, cut: int, whole: Run) -> 
 
 
 def moments(run: Run) -> list[int]:
-    """Instructions: within the first step, within its checkpoint and twice later, after the last step, at the end."""
+    """Instructions: within the first step, within checkpoints and later, and just before the end."""
     ends = [*run.step_ends, run.total_instructions]
-    inside = [ends[0] // 2, *(ends[0] + (ends[1] - ends[0]) * part // 100 for part in (1, 50, 99))]
-    return [*inside, sum(ends[-2:]) // 2, run.total_instructions - 200]  # the last checkpoint is whole
+    parts = ((0, (1, 50, 99)), (len(ends) - 2, (5, 35)))  # in per cent of what follows a step
+    inside = [ends[k] + (ends[k + 1] - ends[k]) * part // 100 for k, some in parts for part in some]
+    return [ends[0] // 2, *inside, ends[-1] - 200]  # the last checkpoint is whole
 
 
 @pytest.mark.parametrize("board", ["lm3s6965evb", "raspi3b", "aarch64"])
