@@ -114,7 +114,10 @@ def _shaped(where: str, name: str, column: Column, slot: Slot) -> Column:
         rows = slot.sample_shape[0] if len(slot.sample_shape) == len(slot.shape) else 0
         if rows and shape and shape[1:] == slot.sample_shape[1:] and len(column) % rows == 0:
             return column.reshape(len(column) // rows, *slot.sample_shape)
-    raise UsageError(f"{where}: {name} has shape {list(shape)}; needed are {slot.wanted}")
+    are_numbers = slot.is_target and slot.dtype is DType.I32 and column.dtype.kind == "f"
+    is_larger = are_numbers and len(shape) > len(slot.sample_shape) + 1
+    hint = "; numbers for each element of the output need another loss, such as --loss mse" if is_larger else ""
+    raise UsageError(f"{where}: {name} has shape {list(shape)}; needed are {slot.wanted}{hint}")
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

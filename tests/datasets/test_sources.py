@@ -226,6 +226,12 @@ def test_the_index_of_a_bad_value_counts_from_the_first_sample(tmp_path: Path, m
         check_values(samples, (IMAGE, CLASS), any_range=False)
 
 
+def test_targets_like_the_output_name_another_loss(tmp_path: Path) -> None:
+    arrays = {**images(), "target": np.zeros((10, 4, 6), np.float32)}
+    with pytest.raises(UsageError, match=r"target has shape \[10, 4, 6\].*need another loss, such as --loss mse"):
+        opened(stored(tmp_path / "d.npz", **arrays), IMAGE, replace(CLASS, shape=(2, 4), sample_shape=(4,)))
+
+
 def test_a_mask_of_infinities_has_a_way_out(tmp_path: Path) -> None:
     arrays = images()
     arrays["x"][7, 0, 1, 2] = -np.inf
