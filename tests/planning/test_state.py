@@ -43,7 +43,7 @@ from tests.support.planning import planner
 from tests.support.problems import random_dag, training_problem, with_budget
 from tests.support.ram import order_free_bound_bytes
 
-SEEDS = (*range(24), 77, 78, 84, 93, 98)  # the last five have seldom properties
+SEEDS = (*range(60), 77, 78, 84, 93, 98)  # the last five have seldom properties
 LIMIT_S = 20.0
 OPTIONS = SolveOptions(time_limit_s=LIMIT_S, fixed_order=True)
 
@@ -233,7 +233,7 @@ def test_solved_with_any_placement() -> None:
         updated = {chain[-1] for chain in stored_state(placed.problem) if len(chain) > 1}
         assert updated <= {s.tensor for s in placed.schedule.steps if isinstance(s, PageOut)}, seed
         optimal += trace.energy_pj == least
-    assert stored > 2 and optimal > 10 and unpacked < 2, (stored, optimal, unpacked)
+    assert stored > 6 and optimal > 25 and unpacked < 2, (stored, optimal, unpacked)
 
 
 def test_state_that_was_kept_in_ram_goes_to_the_store_where_nothing_fits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def test_a_schedule_is_reported_before_orders_and_placements_are_searched(monkey
     lines: list[str] = []
     searched = []
     monkeypatch.setattr("poetc.solvers.best_order", lambda *_: searched.append(list(lines)))
-    for seed in SEEDS[:10]:
+    for seed in SEEDS[:20]:
         problem, found = case(seed)
         least = best(found)
         if least is None:
@@ -271,7 +271,7 @@ def test_a_schedule_is_reported_before_orders_and_placements_are_searched(monkey
             assert energy_pj(bound) <= least * ROUNDED, seed
     assert (
         sum(any("best " in line and line.endswith("(ordering operators)") for line in before) for before in searched)
-        > 2
+        > 5
     )
 
 
@@ -286,7 +286,7 @@ def test_the_same_bytes_on_slow_and_fast_machines(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(time, "monotonic", clock)
     options, compared = SolveOptions(time_limit_s=LIMIT_S), 0
-    for seed in SEEDS[9:12]:
+    for seed in SEEDS[30:36]:
         problem, found = case(seed)
         if best(found) is None:
             continue
@@ -298,7 +298,7 @@ def test_the_same_bytes_on_slow_and_fast_machines(monkeypatch: pytest.MonkeyPatc
         calls, step_s = 0, LIMIT_S / 2 / calls  # half the limit
         assert solve(problem, options) == fast, seed
         compared += bool(stored_state(fast.problem))
-    assert compared
+    assert compared > 1
 
 
 def test_placements_that_leave_packing_too_little_give_way() -> None:
@@ -321,12 +321,12 @@ def test_placements_that_leave_packing_too_little_give_way() -> None:
             loosened += 1
         else:
             assert search.best() == on, seed
-    assert loosened > 3
+    assert loosened > 10
 
 
 def test_errors_claim_only_what_holds_for_any_placement() -> None:
     proven = 0
-    for seed in SEEDS[:10]:
+    for seed in SEEDS[:20]:
         problem, _ = case(seed)
         problem = replace(problem, write_limit_bytes=0)
         least_bytes = planner().lower_bound_bytes(problem)
