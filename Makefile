@@ -67,7 +67,7 @@ format: setup-test ## rewrite the sources in the project's format
 	$(BIN)/clang-format -i $(C_SOURCES)
 
 .PHONY: test
-test: lint setup-arm setup-browser ## lint and all tests but the long ones: about 9 minutes on two idle cores
+test: lint setup-arm setup-browser ## lint and all tests but the long ones: about 15 minutes on two cores
 	$(PYTEST) -m "not long and not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-all

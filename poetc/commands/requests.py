@@ -23,7 +23,7 @@ from poetc.devices import (
     with_bank_budgets,
 )
 from poetc.devices.streaming import Streaming
-from poetc.devices.threads import in_threads, threads_of
+from poetc.devices.threads import Prices, in_threads, threads_of
 from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
 from poetc.files import read_file
@@ -162,22 +162,49 @@ class SolveRequest:
 
 
 def streams_of(
-    *steps: TrainingGraph | None, profile: DeviceProfile | None, longest_ns: int | None = None
+    *steps: TrainingGraph | None,
+    profile: DeviceProfile | None,
+    longest_ns: int | None = None,
+    ways: Sequence[Problems] = (),
 ) -> tuple[OfferOf, ...]:
     """Make the streamed alternatives of the problems of these steps, when a planner asks for them.
 
-    `longest_ns`: none has a block that takes longer.
+    `longest_ns`: none has a block that takes longer. `ways`: of using the processors, whose problems may be asked for.
     """
 
     def of(step: TrainingGraph, profile: DeviceProfile) -> OfferOf:
         def offer(problem: Problem) -> Streaming | None:
             names = [op.name for op in step.operators if not spec(op.kind).is_view]
             is_its = names == [op.name for op in problem.operators]
-            return Streaming(step, profile, problem, longest_ns=longest_ns) if is_its else None
+            if not is_its:
+                return None
+            prices = prices_in_threads(problem, step, profile, ways)
+            return Streaming(step, profile, problem, longest_ns=longest_ns, prices=prices)
 
         return offer
 
     return () if profile is None else tuple(of(step, profile) for step in steps if step is not None)
+
+
+def prices_in_threads(
+    problem: Problem, step: TrainingGraph, profile: DeviceProfile, ways: Sequence[Problems]
+) -> Prices | None:
+    """Those of kernels in threads, if the problem is one of `ways` that has them."""
+    for way in ways:
+        beside = way.get(SIDE_BY_SIDE)
+        threads = None if beside is None else threads_of(beside, step, profile)
+        if beside is None or threads is None or len(beside.operators) != len(problem.operators):
+            continue
+        in_turn = {n: _times_in_common(problem, way[n]) for n in (ALONE, threads.count)}
+        if in_turn[threads.count] > in_turn[ALONE]:
+            return Prices.of(beside, threads)
+    return None
+
+
+def _times_in_common(problem: Problem, other: Problem) -> int:
+    """The number of operators that take the same time in two problems of one step."""
+    pairs = zip(problem.operators, other.operators, strict=True)
+    return sum(1 for a, b in pairs if a.time_ns == b.time_ns)
 
 
 def must_stream(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> bool:

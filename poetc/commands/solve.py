@@ -213,7 +213,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         progress,
         offers=offers,
         ways=[ways] if ways else (),
-        streams=streams_of(step, profile=profile, longest_ns=request.longest_ns),
+        streams=streams_of(step, profile=profile, longest_ns=request.longest_ns, ways=[ways]),
     )
     search = least or planner.search_ram(problem, search_s, stop_at)
     try:
@@ -306,7 +306,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         problems,
         offers=offers,
         ways=tuple(ways.values()),
-        streams=streams_of(*graphs.values(), profile=profile),
+        streams=streams_of(*graphs.values(), profile=profile, ways=tuple(ways.values())),
     )
     solution = planner.solve(next(iter(problems.values())))
     count = MicroBatches.option(solution)

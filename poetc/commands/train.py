@@ -592,9 +592,5 @@ def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) ->
         samples = training if isinstance(training, Samples) else None
         normalization = Normalization.parse(request.normalize, slots, samples)
     return Data(
-        training=training,
-        validation=validation,
-        slots=slots,
-        normalization=normalization,
-        augmentation=augmentation,
+        training=training, validation=validation, slots=slots, normalization=normalization, augmentation=augmentation
     )

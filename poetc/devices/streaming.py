@@ -21,6 +21,7 @@ from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
+from poetc.devices.threads import Prices, is_split
 from poetc.graph import Graph, Operator, Role
 from poetc.ops import Bound, Cut, Kernel, bind, block_of, spec, view_roots, whole
 from poetc.runtime.layout import align, page_bytes
@@ -57,11 +58,13 @@ class Streaming:
         *,
         moves_state: bool = True,
         longest_ns: int | None = None,
+        prices: Prices | None = None,
     ) -> None:
         """`moves_state`: state that is in RAM may be placed on the store, so that it can be streamed.
 
-        `longest_ns`: no block takes longer.
+        `longest_ns`: no block takes longer. `prices`: of kernels in threads, where `problem` has such.
         """
+        self.threads = prices
         self.graph, self.problem, self.moves_state, self.longest_ns = graph, problem, moves_state, longest_ns
         self.costs = CostModel(profile)
         self.roots = view_roots(graph)
@@ -220,19 +223,23 @@ class Streaming:
         """Equal operators have the same; the names of tensors are those of the first one."""
         kernels = spec(op.kind).kernels(bound)
         for cut in (*spec(op.kind).cuts(bound), whole(bound)):
-            seen = set[tuple[int, ...]]()
+            seen = set[tuple[tuple[int, ...], str]]()
+            fitting: dict[tuple[int, ...], list[Blocks]] = {}
             growths = [Growth(op.kind, bound, cut, numbers, roots, size) for size in (self.block_bytes, 1)]
             for most in WINDOW_BYTES:
                 choices = (growth.units(most) for growth in growths)
                 units = next((u for u, fits in choices if fits), None) or growths[1].units(most)[0]
-                if units is None or units in seen:
+                if units is None:
                     continue
-                seen.add(units)
-                made = [blocks_of(op.kind, bound, cut, k, numbers, roots, units, self.block_bytes) for k in kernels]
-                fitting = [b for b in made if b is not None]
-                if fitting:
-                    room = max(most, min(b.windows[0] for b in fitting))  # the kernel's own workspace is no larger
-                    yield next(b for b in fitting if b.windows[0] <= room)
+                if units not in fitting:
+                    made = (blocks_of(op.kind, bound, cut, k, numbers, roots, units, self.block_bytes) for k in kernels)
+                    fitting[units] = [b for b in made if b is not None]
+                if fitting[units]:
+                    room = max(most, min(b.windows[0] for b in fitting[units]))
+                    chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
+                    if (units, chosen.name) not in seen:
+                        seen.add((units, chosen.name))
+                        yield chosen
 
     def _operator(self, plain: OperatorSpec, roots: Sequence[str], blocks: Blocks) -> OperatorSpec:
         streams = [s for s in blocks.streams if not s.in_ram]
@@ -278,6 +285,7 @@ class Streaming:
         of_kernels_ns = time_ns
         for stream in blocks.streams:
             cost, more = self._transfer(stream, blocks)
+            cost = self._waiting(cost)
             time_ns, energy_pj, more_bytes = time_ns + cost.time_ns, energy_pj + cost.energy_pj, more_bytes + more
         piece_ns += -(-(time_ns - of_kernels_ns) // math.prod(blocks.counts))
         return Cost(time_ns, energy_pj), more_bytes, piece_ns
@@ -289,7 +297,19 @@ class Streaming:
             n: SimpleNamespace(type=t, shape=t.shape, dtype=t.dtype, size_bytes=t.size_bytes)
             for n, t in zip(names, types, strict=True)
         }
-        return self.costs.operator(features_of(op, tensors, self.costs.machine, kernel=kernel))
+        features = features_of(op, tensors, self.costs.machine, kernel=kernel)
+        cost = self.costs.operator(features)
+        if self.threads is None:
+            return cost
+        elements = max((t.size_bytes // 4 for t in types), default=0)
+        split = is_split(features.macs, elements)
+        return Cost(*self.threads.kernel(cost.time_ns, cost.energy_pj, split=split))
+
+    def _waiting(self, cost: Cost) -> Cost:
+        """A transfer, for which other processors wait."""
+        if self.threads is None:
+            return cost
+        return Cost(cost.time_ns, self.threads.transfer_pj(cost.time_ns, cost.energy_pj))
 
     def _transfer(self, stream: Stream, blocks: Blocks) -> tuple[Cost, int]:
         """Of one stream, for all blocks; and the bytes that it writes beyond the page's."""

@@ -38,37 +38,61 @@ def threads_of(problem: Problem, graph: Graph, profile: DeviceProfile) -> Thread
         op = specs[operator.name]
         macs = features_of(op, graph.tensors, machine).macs
         elements = max((graph.tensors[t].size_bytes // 4 for t in (*op.inputs, *op.outputs)), default=0)
-        if max(macs, ELEMENT_WORK * elements) > LEAST_WORK:
+        if is_split(macs, elements):
             split.add(operator.name)
     speedup = 1 + (count - 1) * float(own.efficiency.value)
     return Threads(count, speedup, round(own.start_ns.value), frozenset(split))
 
 
-def in_threads(problem: Problem, plain: Problem, threads: Threads) -> Problem:
-    """`plain`, the same step on the main processor alone, with its kernels in threads on all of `problem`'s processors.
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Time and energy where kernels run in threads, from those on the main processor alone.
 
-    Every other processor draws its active power in such a kernel, and its idle power otherwise.
+    Every other processor draws its active power in a kernel in threads, and its idle power otherwise.
     """
-    active_uw, idle_uw = sum(p.active_uw for p in problem.processors), sum(p.idle_uw for p in problem.processors)
-    first = problem.processors[0]
+
+    threads: Threads
+    main_uw: int  # of the main processor, while it works
+    active_uw: int  # of all processors
+    waiting_uw: int  # of the others, while they wait
+
+    @classmethod
+    def of(cls, problem: Problem, threads: Threads) -> Prices:
+        """`problem`: the one of the same step whose processors run side by side."""
+        first, others = problem.processors[0], problem.processors[1:]
+        active_uw = first.active_uw + sum(p.active_uw for p in others)
+        return cls(threads, first.active_uw, active_uw, sum(p.idle_uw for p in others))
+
+    def kernel(self, time_ns: int, energy_pj: int, *, split: bool) -> tuple[int, int]:
+        """`split`: it runs in threads."""
+        alone_ns, others_uw = time_ns, self.waiting_uw
+        if split:
+            time_ns = min(alone_ns, self.threads.start_ns + round(alone_ns / self.threads.speedup))
+            energy_pj -= alone_ns * self.main_uw // 1000
+            others_uw = self.active_uw
+        return time_ns, max(0, energy_pj) + -(-time_ns * others_uw // 1000)
+
+    def transfer_pj(self, time_ns: int | None, energy_pj: int) -> int:
+        """The energy of a transfer, for which all processors wait."""
+        return energy_pj + -(-(time_ns or 0) * self.waiting_uw // 1000)
+
+
+def in_threads(problem: Problem, plain: Problem, threads: Threads) -> Problem:
+    """`plain`, the same step on the main processor alone, with its kernels in threads on all of the processors.
+
+    `problem`: the same step with operators side by side on these processors.
+    """
+    prices = Prices.of(problem, threads)
 
     def cost(part: OperatorSpec | Variant, name: str) -> tuple[int, int]:
-        others_uw, time_ns, own_pj = idle_uw - first.idle_uw, part.time_ns, part.energy_pj
-        if name in threads.split:
-            time_ns = min(part.time_ns, threads.start_ns + round(part.time_ns / threads.speedup))
-            own_pj -= part.time_ns * first.active_uw // 1000
-            others_uw = active_uw
-        return time_ns, max(0, own_pj) + -(-time_ns * others_uw // 1000)
-
-    def waiting(time_ns: int | None) -> int:
-        return -(-(time_ns or 0) * (idle_uw - first.idle_uw) // 1000)
+        return prices.kernel(part.time_ns, part.energy_pj, split=name in threads.split)
 
     def tensor(spec: TensorSpec) -> TensorSpec:
-        spec = replace(spec, move_pj=spec.move_pj + waiting(spec.move_ns))
+        spec = replace(spec, move_pj=prices.transfer_pj(spec.move_ns, spec.move_pj))
         if problem.paging is not Paging.SYNC:
             return spec
-        out, back = spec.page_out_pj + waiting(spec.page_out_ns), spec.page_in_pj + waiting(spec.page_in_ns)
-        return replace(spec, page_out_pj=out, page_in_pj=back)
+        out = prices.transfer_pj(spec.page_out_ns, spec.page_out_pj)
+        return replace(spec, page_out_pj=out, page_in_pj=prices.transfer_pj(spec.page_in_ns, spec.page_in_pj))
 
     operators = []
     for operator in plain.operators:
@@ -86,6 +110,11 @@ def in_threads(problem: Problem, plain: Problem, threads: Threads) -> Problem:
         processors=(),
         base_bytes=plain.base_bytes,
     )
+
+
+def is_split(macs: int, elements: int) -> bool:
+    """Whether a kernel is large enough to run in threads. `elements`: of its largest operand."""
+    return max(macs, ELEMENT_WORK * elements) > LEAST_WORK
 
 
 def _is_equal(operator: OperatorSpec, count: int) -> bool:

@@ -60,6 +60,9 @@ class StreamingSettings:
     # Of the room in RAM: an operator whose operands take more streams some of them. Each share is one proposal.
     shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
     floor_share: float = 0.1  # of the time limit: the least that a proposal gets
+    # Of the budget: where an operator's operands take more, streams are tried although a schedule without them fits.
+    crowded_share: float = 0.5
+    plain_share: float = 0.5  # of the time limit, then, for a schedule without streams
 
 
 @dataclass(frozen=True, slots=True)

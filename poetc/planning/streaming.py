@@ -1,9 +1,9 @@
 """Streamed operands: which operands of which operators pass through a window, and how large the blocks are.
 
-Streaming costs transfers, so nothing is streamed where a schedule without it fits the budget. Elsewhere an operator
-whose operands take more than a limit streams some of them: the largest first, as many as it must. Its blocks are the
-largest that keep within the limit. Limits from the budget down are proposed. Each is a plain problem for the other
-reductions.
+Streaming costs transfers, so nothing is streamed where a schedule without it fits the budget, unless one operator takes
+much of the RAM. Then the cheaper of both schedules is taken. An operator whose operands take more than a limit streams
+some of them: the largest first, as many as it must. Its blocks are the largest that keep within the limit. Limits from
+the budget down are proposed. Each is a plain problem for the other reductions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from poetc import solvers
 from poetc.devices.streaming import Form, streamed_problem
 from poetc.devices.streaming import Streaming as Offer
 from poetc.devices.units import format_count
@@ -91,27 +92,45 @@ class Streaming(Reduction[Streams]):
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if planner.solver != ENGINE or not self.is_open(problem):
             return planner.inner.solve(problem)
+        plain: Solution | None = None
         error: PoetcError | None = None
         if planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes:
+            share = STREAMING.plain_share if self._may_be_cheaper(problem, planner) else 1.0
+            part = planner.part(share * planner.left_s, work_limit_s=share * planner.options.work_limit_s)
             try:
-                return self.restore(problem, (), planner.inner.solve(problem))
+                plain = self.restore(problem, (), (part if share < 1 else planner).inner.solve(problem))
             except (InfeasibleError, LimitError) as failed:
                 error = failed
+            if plain is not None and (share == 1 or plain.proof.gap() <= planner.options.gap):
+                return plain
         planner.progress("streaming operands through windows")
-        solution, other = self._streamed(problem, planner)
+        solution, other = self._streamed(problem, planner, plain)
         if solution is not None:
             return solution
         if error is None:
             error = self._with_floors(problem, planner, other)
         raise error
 
-    def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
-        """The cheapest schedule with streams that was found; or the last error."""
+    def _may_be_cheaper(self, problem: Problem, planner: Planner) -> bool:
+        """Whether an operator takes much of the RAM, and streams cost less than a first schedule without them."""
+        if not _is_crowded(problem):
+            return False
+        usual = problem
+        for reduction in planner.inner.reductions:
+            usual = reduction.usual(usual)
+        first = solvers.at_once(usual, planner.options)
+        streamed = (self.fix(problem, c) for c in self.propose(problem, None) if c)
+        least = min(map(cost_of_computing_once, streamed), default=math.inf)
+        return least < (math.inf if first is None else first.proof.objective)
+
+    def _streamed(
+        self, problem: Problem, planner: Planner, best: Solution | None
+    ) -> tuple[Solution | None, PoetcError | None]:
+        """The cheapest schedule with streams that was found, or `best`; or the last error."""
         inner, budget = planner.inner.knowing(None), problem.budget_bytes
         fixed = {c: self.fix(problem, c) for c in self.propose(problem, None)}
         fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
         fitting.sort(key=lambda c: cost_of_computing_once(fixed[c]))
-        best: Solution | None = None
         error: PoetcError | None = None
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
         planner = planner.part(limit_s)
@@ -211,6 +230,12 @@ def within(offer: Offer, limit_bytes: int) -> Made:
         if not stuck:
             return {k: _priced(offer, k, op) for k, op in made.items()}
         barred |= stuck
+
+
+def _is_crowded(problem: Problem) -> bool:
+    """Whether one operator takes so much of the RAM that streams may help where a schedule without them fits."""
+    largest = max((_needs(problem, op, frozenset()) for op in problem.operators), default=0)
+    return largest > STREAMING.crowded_share * problem.budget_bytes
 
 
 def _stuck(problem: Problem, made: Made) -> frozenset[int]:

@@ -101,12 +101,17 @@ class Ways(Reduction[int]):
             return ""
         show = functools.partial(format_cost, solution.problem.objective)
         own = cls.option(solution) or ALONE
-        parts = []
+        parts, least = [], solution.proof.bound
         for way in solution.ways:
-            if way.count != own:
-                cost = f"at least {show(way.least)} ({way.outcome})" if way.cost is None else show(way.cost)
-                parts.append(f"{way_words(way.count)}: {cost}")
-        return f"cores: {way_words(own)}, {show(solution.cost)}; instead of {'; '.join(parts)}"
+            if way.count == own:
+                least = max(least, way.least)
+                continue
+            cost = f"at least {show(way.least)} ({way.outcome})" if way.cost is None else show(way.cost)
+            parts.append(f"{way_words(way.count)}: {cost}")
+        taken = f"{way_words(own)}, {show(solution.cost)}"
+        if solution.proof.bound < least <= solution.cost:
+            taken += f" (within {1 - least / solution.cost:.2%} of optimal in this way)"
+        return f"cores: {taken}; instead of {'; '.join(parts)}"
 
     def at_hand(self, problem: Problem, choice: int, planner: Planner) -> Solution | None:
         """The steps of operators in turn, in another way."""
@@ -151,12 +156,12 @@ class Ways(Reduction[int]):
         asked = {way: self.fix(problem, way) for way in order}
         least = {way: least_cost(p) for way, p in asked.items()}
         hopeless = {way for way in order if not _can_fit(asked[way], planner)}
-        if len(hopeless) == len(order):
-            hopeless.remove(order[0])
+        if len(hopeless) == len(order):  # prices with streams are not known yet
+            hopeless -= {order[0], *(way for way in order if _streams(asked[way], planner))}
         errors: list[InfeasibleError | LimitError] = []
         for n, way in enumerate(order):
             if way in hopeless:
-                is_streamed = any(isinstance(r, Streaming) and r.is_open(asked[way]) for r in planner.inner.reductions)
+                is_streamed = _streams(asked[way], planner)
                 self.barred |= set() if is_streamed else {way}
                 outcome = "not tried with streams" if is_streamed else "does not fit"
                 self.tried[way] = Tried(way, None, least[way], outcome)
@@ -185,9 +190,13 @@ class Ways(Reduction[int]):
                 self.tried.setdefault(way, Tried(way, None, bound, outcome))
                 errors.append(error)
                 continue
-            self.solved[way] = found if hint is None else better_of(hint, found)
-            self._record(self.solved[way], bound)
-            best = self.solved[way] if best is None or found.cost < best.cost else best
+            # Steps of another way come without a bound of their own: a schedule within the gap has one.
+            is_close = found.proof.gap() <= gap and hint is not None and found.cost * (1 - gap) <= hint.cost
+            own = found if hint is None or is_close else better_of(hint, found)
+            self.solved[way] = own
+            self._record(own, bound)
+            if best is None or own.cost < best.cost or self.option(best) == way:
+                best = own
         if best is None:
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
@@ -295,6 +304,11 @@ def _carried(known: Problem, bound: int, asked: Problem) -> int:
         carried = carried_bound(known, bound, above)
         least = max(least, 0 if carried is None else carried + idle_pj)
     return least
+
+
+def _streams(problem: Problem, planner: Planner) -> bool:
+    """Whether operands may be streamed."""
+    return any(isinstance(r, Streaming) and r.is_open(problem) for r in planner.inner.reductions)
 
 
 def _can_fit(problem: Problem, planner: Planner) -> bool:

@@ -302,6 +302,7 @@ class CandidateSettings:
     lateness: tuple[float, ...] = (0.05, 0.5)  # `beta` of flattening
     overhead_factor: float = 1.5  # of the best schedule's: dearer ones are left, clean-up takes away a third at most
     tightened: int = 3  # plans for less RAM, at most
+    tightened_gap: float = 1e-3  # how closely these are solved
     tightened_share: float = 0.01  # of the capacity: how much less, at most
 
 
@@ -323,6 +324,7 @@ class PlacementSettings:
     rounds: int = 100  # of HiGHS at the root, times the effort
     nodes: int = 200  # of HiGHS's tree, times the effort
     gap: float = 1e-4  # how closely relaxations are solved
+    gap_share: float = 0.25  # of the gap that was asked for, if that is more
     large_entries: int = 500_000  # coefficients, from which on they are solved less closely
     slack: float = 0.05  # of the gap left: how closely then
     most_entries: int = 1_500_000  # coefficients: larger relaxations with several cuts are not tried
@@ -337,6 +339,9 @@ class PlacementSettings:
     least_beside_share: float = 0.08  # of the work limit: work on schedules beside a relaxation, at least
     most_runs: int = 240  # beside a relaxation
     largest: int = 16  # state tensors that change places at the end
+    tightened: int = 4  # plans for less RAM, where the first one needs a little too much
+    tightened_gap: float = 1e-3  # how closely these are solved
+    tightened_share: float = 0.05  # of the capacity: the most that is a little
     near: float = 1.01  # times the best cost: placements whose races found as much are worth a solve
     nested_from: float = (
         0.9  # of the best cost: with the cost of every operator once below it, nested checkpoints are tried

@@ -5,12 +5,18 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
 from poetc import passes
-from poetc.commands.requests import ModelRequest, training_graph
+from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph, ways_of
 from poetc.devices import build_problem, load_profile
 from poetc.devices.blocks import Blocks, Stream
 from poetc.devices.streaming import Streaming
 from poetc.planning.streaming import within
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE
+from poetc.training import TrainingOptions
 
 DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
@@ -55,3 +61,57 @@ def test_only_what_is_chosen_is_priced() -> None:
     assert sum(op.cut != "" for op in made.values()) > 10
     assert len(offer._prices) <= len(made)
     assert all(op.time_ns > 0 for op in made.values())
+
+
+def test_blocks_in_threads_cost_what_kernels_in_threads_do() -> None:
+    """A weight passes through a window in one piece: the price is that of the operator, and of a transfer besides."""
+    model, profile = ModelRequest(source=DIGITS, batch=16, device="rpi4"), load_profile("rpi4")
+    step = training_graph(model)[1]
+    ways = ways_of(SolveRequest(model=model), build_problem(step, profile, budget_bytes=10**6), step, profile)
+    (count,) = ways.keys() - {ALONE, SIDE_BY_SIDE}
+    (offer,) = streams_of(step, profile=profile, ways=[ways])
+    alone, threads = offer(ways[ALONE]), offer(ways[count])
+    assert alone is not None and threads is not None
+    assert alone.threads is None and threads.threads is not None
+    compared = 0
+    for k, op in enumerate(threads.problem.operators):
+        for streamed in (frozenset({t}) for t in op.inputs if threads.is_state(t)):
+            whole = [n for n, form in enumerate(threads.forms(k, streamed)) if form.cut == "whole"]
+            if not whole or len(threads._blocks(k, streamed)[whole[0]].streams) != 1:
+                continue
+            blocks, found = threads._blocks(k, streamed)[whole[0]], threads.priced(k, streamed, whole[0])
+            transfer, one = threads._transfer(blocks.streams[0], blocks)[0], alone.priced(k, streamed, whole[0])
+            split, waiting_pj = op.name in threads.threads.threads.split, threads._waiting(transfer).energy_pj
+            kernel = one.time_ns - transfer.time_ns, one.energy_pj - transfer.energy_pj
+            time_ns, energy_pj = threads.threads.kernel(*kernel, split=split)
+            assert (found.time_ns, found.energy_pj) == (time_ns + transfer.time_ns, energy_pj + waiting_pj), op.name
+            assert waiting_pj > transfer.energy_pj
+            compared += split and found.time_ns < one.time_ns
+    assert compared > 0
+
+
+def test_blocks_of_one_size_come_with_faster_kernels_where_windows_may_be_larger(tmp_path: Path) -> None:
+    """The head of a language model in blocks of 1,024 words: the kernel's logits take more or less room."""
+    table = (0.2 * np.random.default_rng(0).standard_normal((5000, 64))).astype(np.float32)
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["e"]),
+        helper.make_node("MatMul", ["e", "w"], ["h"]),
+        helper.make_node("Transpose", ["table"], ["head"], perm=[1, 0]),
+        helper.make_node("MatMul", ["h", "head"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(table[:64], "w")]
+    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, [1, 128])
+    logits = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 128, 5000])
+    graph = helper.make_graph(nodes, "words", [tokens], [logits], weights)
+    path = tmp_path / "words.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    profile = load_profile("rpi4")
+    step = training_graph(ModelRequest(source=path, device="rpi4", training=TrainingOptions(train="w")))[1]
+    offer = Streaming(step, profile, build_problem(step, profile, budget_bytes=0))
+    k = next(k for k, op in enumerate(offer.problem.operators) if op.kind == "LinearCrossEntropy")
+    head = frozenset({max(offer.problem.operators[k].inputs, key=lambda t: offer.problem.tensors[t].size_bytes)})
+    alike = [n for n, form in enumerate(offer.forms(k, head)) if form.inner_block == 1024]
+    found = [offer.priced(k, head, n) for n in alike]
+    assert len({op.kernel for op in found}) == len(found) > 1
+    assert [op.workspace_bytes for op in found] == sorted(op.workspace_bytes for op in found)
+    assert found[-1].time_ns < 0.8 * found[0].time_ns

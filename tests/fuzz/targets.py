@@ -228,7 +228,7 @@ def _text_seeds() -> Seeds:
 
 def _csv_seeds() -> Seeds:
     yield "header", b"a,b,c,label\n1,2,3,cat\n4,5,6,dog\n7,8,9,cat\n"
-    yield "quoted", b'a,"b, c",d,target\n1,2,"3.5e-3",0\n-4,nan,6,1\n'
+    yield "quoted", b'a,"b, c",d,target\n1,2,"3.5e-3",0\n-4,5,6,1\n'
     yield "bare", b"1,2,3,0\n4,5,6,1\n"
 
 

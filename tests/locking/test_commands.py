@@ -165,7 +165,7 @@ def test_a_worse_schedule_fails(locked: Path, tmp_path: Path) -> None:
 
 
 def test_a_budget_that_no_longer_fits_fails(locked: Path, tmp_path: Path) -> None:
-    path = edited(locked, tmp_path, lambda entry: entry["options"].update(budget="20kB"))
+    path = edited(locked, tmp_path, lambda entry: entry["options"].update(budget="5kB"))
     ended = check(path)
     assert ended.code == 1
     assert "the budget no longer fits" in ended.out

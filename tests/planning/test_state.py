@@ -35,7 +35,9 @@ from poetc.scheduling import (
     verify,
 )
 from poetc.solvers import PlacementSearch, min_budget
+from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
+from poetc.solvers.poetc.bounds.ladder import fullest_operator
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.settings import PLACEMENT
 from tests.support.oracle import Optimum, optimum
@@ -158,6 +160,25 @@ def test_choice_and_its_bound() -> None:
         cheapest.append(seed)
         same += optimum_there is not None and optimum_there.cost == least
     assert same >= 0.9 * len(cheapest), (same, len(cheapest))
+
+
+def test_the_plan_of_a_cut_at_the_fullest_operator_is_a_schedule() -> None:
+    """A loss with a large workspace, as one that has the head of a language model in it: one relaxation is enough."""
+    problem = training_problem(Random(3), 48, paging=True, scale=1000)
+    loss = next(k for k, op in enumerate(problem.operators) if op.phase == "loss")
+    workspace = keep_all_peak_bytes(problem) // 3
+    operators = list(problem.operators)
+    operators[loss] = replace(operators[loss], workspace_bytes=workspace)
+    problem = replace(problem, operators=tuple(operators))
+    assert fullest_operator(Model(problem)) == loss
+    for share in (0.4, 0.5, 0.6):
+        limited = replace(problem, budget_bytes=int(share * keep_all_peak_bytes(problem)))
+        search = PlacementSearch(limited, SolveOptions(gap=0.001), math.inf, None)
+        search.run(1e-9)  # the first stage alone
+        schedule = search.schedule(search.best())
+        assert schedule is not None and search.proven
+        assert verify(on_store(limited, search.best()), schedule).energy_pj == search.least
+        assert search.least <= search.bound / 0.999
 
 
 def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:

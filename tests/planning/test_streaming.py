@@ -497,7 +497,7 @@ def test_a_floor_looks_at_a_concatenation_few_times(tmp_path: Path, monkeypatch:
 def test_a_bound_is_one_for_the_other_way_of_using_cores(model: Path) -> None:
     """The main processor alone streams the same operands for more energy; side by side nothing can be streamed."""
     request = SolveRequest(
-        model=ModelRequest(source=model, device="rpi4"), budget="150kB", options=SolveOptions(time_limit_s=2, gap=0.01)
+        model=ModelRequest(source=model, device="rpi4"), budget="150kB", options=SolveOptions(time_limit_s=6, gap=0.01)
     )
     found = solve(request)
     proof = found.schedule.proof

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from poetc.solvers.interface import ROUNDING
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import Relaxation
@@ -15,6 +17,22 @@ from poetc.solvers.poetc.settings import LADDER
 def single_cut_positions(model: Model) -> list[int]:
     """Positions spread over the backward pass: in each stretch, the operator with the largest working set."""
     return [max(stretch, key=lambda v: (working_set_bytes(model, v), -v)) for stretch in _stretches(model)]
+
+
+def fullest_operator(model: Model) -> int:
+    """The operator beside whose working set the most stays in RAM, if no state does that is read from the store."""
+    held = np.zeros(model.n_ops + 1)  # by operator, the change of the bytes that stay
+    for t in range(model.n_tensors):
+        p, uses = model.producer[t], model.consumers[t]
+        if p >= 0 and uses:
+            held[p] += model.size[t]
+            held[uses[-1] + 1] -= model.size[t]
+    ram = np.cumsum(held)
+    needs = [
+        ram[v] + model.workspace[v] + sum(model.size[t] for t in model.inputs[v] if model.producer[t] < 0)
+        for v in range(model.n_ops)
+    ]
+    return int(np.argmax(needs))
 
 
 def _stretches(model: Model) -> list[range]:

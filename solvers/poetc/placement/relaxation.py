@@ -106,13 +106,31 @@ class OpenPlacement(CutModel):
             room = model.store_free - sum(model.footprint[c[-1]] for c in updated)
             self.mip.row(list(terms), [x / scale for x in terms.values()], upper=room / scale)
 
+    def _ram(self, g: int, capacity: int) -> None:
+        """The RAM at a_g, where state that lives in RAM is after its last use, unless it comes back later."""
+        super()._ram(g, capacity)
+        for chain in self.chains:
+            last = chain[-1]
+            if last in self.hold[g] and self._last_use(last) < self.cuts[g]:
+                back = [self.late[chain[0]], *(load[last] for load in self.load[g:] if last in load)]
+                back += [run[p] for run in self.run[g:] if (p := self.model.producer[last]) in run]
+                columns = [self.in_ram[chain[0]], self.hold[g][last], *back]
+                self.mip.row(columns, [1.0, *[-1.0] * (len(columns) - 1)], upper=0.0)
+            first = chain[0]
+            if first in self.hold[g] and self.model.expiry[first] < self.cuts[g]:  # overwritten: it was evicted before
+                columns = [self.hold[g][first], self.in_ram[first], self.evicted[first]]
+                self.mip.row(columns, [1.0, 1.0, -1.0], upper=1.0)
+
+    def _last_use(self, t: int) -> int:
+        """The last operator that makes or reads `t`; -1 if none does."""
+        return max(self.model.producer[t], *self.model.consumers[t], -1)
+
     def done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
-        model, found = self.model, dict[int, int]()
+        found = dict[int, int]()
         uncounted = {*operands, *self.uncounted, *(self.hold[g + 1] if g + 1 < len(self.cuts) else ())}
         for chain in self.chains:
             last = chain[-1]
-            done = max(model.producer[last], *model.consumers[last], -1) < position
-            if done and last not in uncounted:
+            if self._last_use(last) < position and last not in uncounted:
                 found[last] = self._there_again(g, chain) if last in self.hold[g] else self.there[last]
         return found
 

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from poetc.scheduling import (
     ANY,
@@ -26,10 +27,11 @@ from poetc.scheduling import (
     unchanged_state,
 )
 from poetc.solvers.interface import ENGINE_NAME, ROUNDING, Event, Progress
+from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
-from poetc.solvers.poetc.bounds.ladder import new_cuts, single_cut_positions
+from poetc.solvers.poetc.bounds.ladder import fullest_operator, new_cuts, single_cut_positions
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.search.neighbourhoods import Windows
@@ -150,29 +152,41 @@ class PlacementSearch:
         return self.bound >= self.least * (1 - max(self.options.gap, ROUNDING))
 
     def _all_stages(self) -> Iterator[bool]:
+        found: dict[int, float] = {}  # by operator: the bound of a cut there alone
+        excess: list[tuple[int, int]] = []
+        small = self.model.n_ops <= PLACEMENT.small_operators
+        if not small:  # the plan of a cut where RAM is scarcest often is a schedule, or nearly one
+            at = fullest_operator(self.model)
+            relaxation = self._relax((at,))
+            if relaxation is not None and relaxation.held:
+                found[at], excess = relaxation.bound, self._follow(relaxation)
+                self.suggested = None  # the next relaxation is the first of those with several cuts
+            yield True
         self._race(frozenset(), None)
         self._race(self.everything, None)
         frozen = unchanged_state(self.problem)
         if frozen not in self.raced:
             self._race(frozen, None)
-        positions, found = single_cut_positions(self.model), dict[int, float]()
-
-        def best() -> int:
-            return max(found, key=lambda k: (found[k], k))
-
-        small = self.model.n_ops <= PLACEMENT.small_operators
-        waiting = list(range(len(positions)))
+        positions, known = single_cut_positions(self.model), len(found)
+        waiting = positions
         if not small:
             every = PLACEMENT.coarse_cuts
             waiting = waiting[every // 2 :: every]  # then those beside the best
+
+        def best() -> int:
+            return max(found, key=lambda v: (found[v], v))
+
         while waiting:
-            k = waiting.pop(0)
-            relaxation = self._relax((positions[k],), lp=not small)
-            found[k] = 0.0 if relaxation is None else relaxation.bound
+            v, *waiting = waiting
+            relaxation = self._relax((v,), lp=not small)
+            found[v] = 0.0 if relaxation is None else relaxation.bound
             yield True
-            if not waiting:
-                waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
-        cuts = {self.model.cut, *([positions[best()]] if found else [])}
+            if not waiting and len(found) > known:
+                k = positions.index(max(positions, key=lambda v: (found.get(v, -1.0), v)))
+                waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in found]
+        cuts = {self.model.cut, *([best()] if found else [])}
+        if excess and best() == at:
+            cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)}
         new: list[int] = []
         while True:
             self.cuts = tuple(sorted(cuts))
@@ -209,10 +223,11 @@ class PlacementSearch:
         return len(self.relaxed.cuts) > 1 and self.relaxed.mip.entries > PLACEMENT.most_entries
 
     def _relax(self, cuts: tuple[int, ...], lp: bool = False) -> Relaxation | None:
-        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=len(cuts) > 1, free=self.free)
+        free = self.free if len(cuts) > 1 else frozenset[int]()
+        self.relaxed = OpenPlacement(self.model, cuts, self.chains, between=len(cuts) > 1, free=free)
         if self.too_large:
             return None
-        nothing_known, gap = self.least == math.inf, PLACEMENT.gap
+        nothing_known, gap = self.least == math.inf, max(PLACEMENT.gap, PLACEMENT.gap_share * self.options.gap)
         if self.relaxed.mip.entries >= PLACEMENT.large_entries:
             gap = max(gap, PLACEMENT.slack * (1 - self.bound / self.least))
         solve = functools.partial(
@@ -282,14 +297,55 @@ class PlacementSearch:
             self.known[stored], self._codes[stored] = found.cost, found.codes
 
     def _follow(self, relaxation: Relaxation) -> list[tuple[int, int]]:
-        """Race the placement of a plan; returns by how much it needs too much RAM, and at which operators."""
+        """Take the sequence of a plan, and race its placement.
+
+        Returns by how much the plan needs too much RAM, and at which operators.
+        """
         stored = self.relaxed.stored
         self.settled |= stored == self.suggested
         self.suggested = stored
-        self._race(stored, relaxation)
-        model = Model(on_store(self.problem, stored))
-        codes = lazy_codes(model, relaxation)
-        return [] if codes is None else overfull(model, codes, model.paging_capacity)
+        excess = self._take_plan(stored, relaxation)
+        if self.model.n_ops > PLACEMENT.small_operators:
+            self._tighten(relaxation.cuts, excess)
+        if not self.proven:
+            self._race(stored, relaxation)
+        return excess
+
+    def _take_plan(self, stored: frozenset[int], relaxation: Relaxation) -> list[tuple[int, int]]:
+        """Take the sequence of a plan, if it fits; returns by how much it needs too much RAM, and where."""
+        race = Race(on_store(self.problem, stored), self.options.seed, self.stop_at)
+        codes = lazy_codes(race.model, relaxation)
+        if codes is None:
+            return []
+        codes = improve(race.model, codes, race.capacity_for(codes))
+        excess = overfull(race.model, codes, race.capacity_for(codes))
+        if not excess and race.offer(codes, "relaxed MIP"):
+            self._keep(stored, race)
+            self.raced[stored] = min(self.known[stored], self.raced.get(stored, math.inf))
+        return excess
+
+    def _tighten(self, cuts: tuple[int, ...], excess: list[tuple[int, int]]) -> None:
+        """Take plans of the same cuts for less RAM: less by the excess of the last plan, until one fits."""
+        less = 0
+        for _ in range(PLACEMENT.tightened):
+            if not excess or excess[0][0] > PLACEMENT.tightened_share * self.model.capacity or self.done:
+                return
+            less += excess[0][0]
+            model = open_model(replace(self.problem, budget_bytes=self.problem.budget_bytes - less))
+            relaxed = OpenPlacement(model, cuts, self.chains, between=len(cuts) > 1, free=self.relaxed.uncounted)
+            plan = relaxed.solve(
+                time_limit_s=max(WORK.least_left_s, self.stop_at - time.monotonic()),
+                max_nodes=PLACEMENT.nodes,
+                max_rounds=PLACEMENT.rounds,
+                gap=max(PLACEMENT.tightened_gap, self.options.gap),
+                cutoff=self.least,
+                threads=self.options.threads,
+                seed=self.options.seed,
+            )
+            self.spent += simplex_s(relaxed.mip.iterations, relaxed.mip.entries)
+            if not plan.held:
+                return
+            excess = self._take_plan(relaxed.stored, plan)
 
     def _neighbours(self) -> Iterator[bool]:
         """Race placements that differ from the best by one tensor, or by two that swap, until none is better."""
