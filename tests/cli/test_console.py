@@ -93,6 +93,7 @@ def test_a_log_says_the_same_thing_once_a_minute(
             time.sleep(0.05)
             progress(text)
             while text not in said:
+                time.sleep(0.01)
                 said += capsys.readouterr().err
     assert [line.split(": ")[2] for line in (said + capsys.readouterr().err).splitlines()][-2:] == [
         "training",
