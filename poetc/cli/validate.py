@@ -52,7 +52,7 @@ def validate(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Compile the C of DIR for this machine, run three training steps, and compare.
+    """Compile the C of DIR for this machine, run training steps, and compare.
 
     All steps are compared with keep-all bit by bit. The first one is compared with the numpy interpreter, and with a
     reference if one is given. The measured peak is compared with the predicted one. The exit code is 1 when a

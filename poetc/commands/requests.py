@@ -195,16 +195,9 @@ def prices_in_threads(
         threads = None if beside is None else threads_of(beside, step, profile)
         if beside is None or threads is None or len(beside.operators) != len(problem.operators):
             continue
-        in_turn = {n: _times_in_common(problem, way[n]) for n in (ALONE, threads.count)}
-        if in_turn[threads.count] > in_turn[ALONE]:
+        if threads.count in way and problem.operators == way[threads.count].operators:
             return Prices.of(beside, threads)
     return None
-
-
-def _times_in_common(problem: Problem, other: Problem) -> int:
-    """The number of operators that take the same time in two problems of one step."""
-    pairs = zip(problem.operators, other.operators, strict=True)
-    return sum(1 for a, b in pairs if a.time_ns == b.time_ns)
 
 
 def must_stream(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> bool:

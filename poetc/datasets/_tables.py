@@ -139,7 +139,7 @@ def _numbers(where: str, name: str, cells: Cells, first_row: int) -> Array:
             np.asarray(cell, np.float64)
         except (ValueError, TypeError):
             comma = _DECIMAL_COMMA.fullmatch(cell.strip()) if isinstance(cell, str) else None
-            hint = f"; write a decimal point, {comma[1]}.{comma[2]}, in all cells" if comma else ""
+            hint = f"; if the comma is a decimal one, write {comma[1]}.{comma[2]}" if comma else ""
             raise UsageError(
                 f"{where}: row {row + first_row}, column {name!r}: {printable(str(cell))[:40]!r} is not a number{hint}"
             ) from None

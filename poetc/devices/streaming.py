@@ -163,7 +163,7 @@ class Streaming:
         key = self._form_of[index, streamed], number
         if key not in self._prices:
             op = self.operators[self.problem.operators[index].name]
-            self._prices[key] = self._cost(op, bind(op, self.graph.tensors), blocks[number])
+            self._prices[key] = self._cost(op, bind(op, self.graph.tensors), blocks[number], self.threads)
         return _with_price(found, *self._prices[key])
 
     def in_pieces(self, index: int, longest_ns: int) -> OperatorSpec | None:
@@ -179,7 +179,8 @@ class Streaming:
                 blocks = next((b for b in made if b is not None), None)
                 if blocks is None:
                     continue
-                found.append(_with_price(self._operator(plain, roots, blocks), *self._cost(op, bound, blocks)))
+                price = self._cost(op, bound, blocks, self.threads)
+                found.append(_with_price(self._operator(plain, roots, blocks), *price))
                 if found[-1].piece_ns <= longest_ns:
                     break
         cost = self.problem.objective.cost
@@ -216,7 +217,8 @@ class Streaming:
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
         if key not in self._forms:
             forms, most_ns = self._forms_of(op, bound, numbers, roots), self.longest_ns
-            self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b)[2] <= most_ns]
+            # By the time on the main processor alone, so that alternatives have the same numbers in every way.
+            self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
         return key
 
     def _forms_of(self, op: Operator, bound: Bound, numbers: frozenset[int], roots: Sequence[str]) -> Iterator[Blocks]:
@@ -269,7 +271,7 @@ class Streaming:
             **_form(blocks)._asdict(),
         )
 
-    def _cost(self, op: Operator, bound: Bound, blocks: Blocks) -> tuple[Cost, int, int]:
+    def _cost(self, op: Operator, bound: Bound, blocks: Blocks, threads: Prices | None) -> tuple[Cost, int, int]:
         """The cost of kernels and transfers, the bytes of blocks that are written twice, and the longest block's time.
 
         All blocks have the same share of the transfers.
@@ -279,18 +281,19 @@ class Streaming:
         for kernel, chosen in zip(blocks.kernels, itertools.product(*parts), strict=True):
             times = math.prod(n for _, n in chosen)
             if times:
-                cost = self._of_block(op, block_of(bound, blocks.cut, [r for r, _ in chosen]), kernel)
+                cost = self._of_block(op, block_of(bound, blocks.cut, [r for r, _ in chosen]), kernel, threads)
                 time_ns, energy_pj = time_ns + times * cost.time_ns, energy_pj + times * cost.energy_pj
                 piece_ns = max(piece_ns, cost.time_ns)
         of_kernels_ns = time_ns
         for stream in blocks.streams:
             cost, more = self._transfer(stream, blocks)
-            cost = self._waiting(cost)
+            if threads is not None:
+                cost = Cost(cost.time_ns, threads.transfer_pj(cost.time_ns, cost.energy_pj))
             time_ns, energy_pj, more_bytes = time_ns + cost.time_ns, energy_pj + cost.energy_pj, more_bytes + more
         piece_ns += -(-(time_ns - of_kernels_ns) // math.prod(blocks.counts))
         return Cost(time_ns, energy_pj), more_bytes, piece_ns
 
-    def _of_block(self, op: Operator, block: Bound, kernel: Kernel) -> Cost:
+    def _of_block(self, op: Operator, block: Bound, kernel: Kernel, threads: Prices | None) -> Cost:
         names = (*op.inputs, *op.outputs)
         types = (*block.inputs, *block.outputs)
         tensors = {
@@ -299,17 +302,10 @@ class Streaming:
         }
         features = features_of(op, tensors, self.costs.machine, kernel=kernel)
         cost = self.costs.operator(features)
-        if self.threads is None:
+        if threads is None:
             return cost
-        elements = max((t.size_bytes // 4 for t in types), default=0)
-        split = is_split(features.macs, elements)
-        return Cost(*self.threads.kernel(cost.time_ns, cost.energy_pj, split=split))
-
-    def _waiting(self, cost: Cost) -> Cost:
-        """A transfer, for which other processors wait."""
-        if self.threads is None:
-            return cost
-        return Cost(cost.time_ns, self.threads.transfer_pj(cost.time_ns, cost.energy_pj))
+        split = is_split(features.macs, max((t.size_bytes // 4 for t in types), default=0))
+        return Cost(*threads.kernel(cost.time_ns, cost.energy_pj, split=split))
 
     def _transfer(self, stream: Stream, blocks: Blocks) -> tuple[Cost, int]:
         """Of one stream, for all blocks; and the bytes that it writes beyond the page's."""

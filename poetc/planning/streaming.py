@@ -1,9 +1,10 @@
 """Streamed operands: which operands of which operators pass through a window, and how large the blocks are.
 
-Streaming costs transfers, so nothing is streamed where a schedule without it fits the budget, unless one operator takes
-much of the RAM. Then the cheaper of both schedules is taken. An operator whose operands take more than a limit streams
-some of them: the largest first, as many as it must. Its blocks are the largest that keep within the limit. Limits from
-the budget down are proposed. Each is a plain problem for the other reductions.
+Streaming costs transfers, so nothing is streamed where a schedule without it fits the budget. An exception is a step
+in which one operator takes much of the RAM and first schedules are cheaper with streams. Then the cheaper of both is
+taken. An operator whose operands take more than a limit streams some of them: the largest first, as many as it must.
+Its blocks are the largest that keep within the limit. Limits from the budget down are proposed. Each is a plain
+problem for the other reductions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from poetc import solvers
+from poetc.devices.blocks import MOST_STREAMS
 from poetc.devices.streaming import Form, streamed_problem
 from poetc.devices.streaming import Streaming as Offer
 from poetc.devices.units import format_count
@@ -92,45 +94,51 @@ class Streaming(Reduction[Streams]):
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if planner.solver != ENGINE or not self.is_open(problem):
             return planner.inner.solve(problem)
-        plain: Solution | None = None
         error: PoetcError | None = None
-        if planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes:
-            share = STREAMING.plain_share if self._may_be_cheaper(problem, planner) else 1.0
+        best: Solution | None = None
+        fits = planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
+        if fits and self._is_promising(problem, planner) and planner.left_s > 0:
+            share = STREAMING.promising_share
             part = planner.part(share * planner.left_s, work_limit_s=share * planner.options.work_limit_s)
+            planner.progress("streaming operands through windows")
+            best, _ = self._streamed(problem, part)
+            if best is not None and planner.left_s <= 0:
+                return best
+            left_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
+            planner = planner.part(left_s, work_limit_s=(1 - share) * planner.options.work_limit_s)
+        if fits:
             try:
-                plain = self.restore(problem, (), (part if share < 1 else planner).inner.solve(problem))
+                plain = self.restore(problem, (), planner.inner.solve(problem))
+                return plain if best is None or plain.cost <= best.cost else best
             except (InfeasibleError, LimitError) as failed:
                 error = failed
-            if plain is not None and (share == 1 or plain.proof.gap() <= planner.options.gap):
-                return plain
+        if best is not None:
+            return best
         planner.progress("streaming operands through windows")
-        solution, other = self._streamed(problem, planner, plain)
+        solution, other = self._streamed(problem, planner)
         if solution is not None:
             return solution
         if error is None:
             error = self._with_floors(problem, planner, other)
         raise error
 
-    def _may_be_cheaper(self, problem: Problem, planner: Planner) -> bool:
-        """Whether an operator takes much of the RAM, and streams cost less than a first schedule without them."""
+    def _is_promising(self, problem: Problem, planner: Planner) -> bool:
+        """Whether an operator takes much of the RAM, and a first schedule with streams costs less than one without."""
         if not _is_crowded(problem):
             return False
-        usual = problem
-        for reduction in planner.inner.reductions:
-            usual = reduction.usual(usual)
-        first = solvers.at_once(usual, planner.options)
-        streamed = (self.fix(problem, c) for c in self.propose(problem, None) if c)
-        least = min(map(cost_of_computing_once, streamed), default=math.inf)
-        return least < (math.inf if first is None else first.proof.objective)
+        streamed = [self.fix(problem, c) for c in self.propose(problem, None) if c]
+        fitting = [p for p in streamed if planner.inner.lower_bound_bytes(p) <= problem.budget_bytes]
+        if not fitting:
+            return False
+        return _first_cost(min(fitting, key=cost_of_computing_once), planner) < _first_cost(problem, planner)
 
-    def _streamed(
-        self, problem: Problem, planner: Planner, best: Solution | None
-    ) -> tuple[Solution | None, PoetcError | None]:
-        """The cheapest schedule with streams that was found, or `best`; or the last error."""
+    def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
+        """The cheapest schedule with streams that was found; or the last error."""
         inner, budget = planner.inner.knowing(None), problem.budget_bytes
         fixed = {c: self.fix(problem, c) for c in self.propose(problem, None)}
         fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
         fitting.sort(key=lambda c: cost_of_computing_once(fixed[c]))
+        best: Solution | None = None
         error: PoetcError | None = None
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
         planner = planner.part(limit_s)
@@ -232,6 +240,14 @@ def within(offer: Offer, limit_bytes: int) -> Made:
         barred |= stuck
 
 
+def _first_cost(problem: Problem, planner: Planner) -> float:
+    """Of a first schedule, with the usual choices; infinite where none is found at once."""
+    for reduction in planner.inner.reductions:
+        problem = reduction.usual(problem)
+    first = solvers.at_once(problem, planner.options)
+    return math.inf if first is None else first.proof.objective
+
+
 def _is_crowded(problem: Problem) -> bool:
     """Whether one operator takes so much of the RAM that streams may help where a schedule without them fits."""
     largest = max((_needs(problem, op, frozenset()) for op in problem.operators), default=0)
@@ -285,7 +301,8 @@ def _within(offer: Offer, limit_bytes: int, barred: frozenset[int], decided: Dec
             if k in short:
                 more = [t for t in operands if t in candidates and t not in tokens]
                 more.sort(key=lambda t: -problem.tensors[t].size_bytes)
-                wanted |= set(more[:1] if limit_bytes else more)  # nothing keeps within no bytes
+                room = max(1, MOST_STREAMS - sum(1 for t in operands if t in tokens))
+                wanted |= set(more[:1] if limit_bytes else more[:room])  # nothing keeps within no bytes
             if k in stuck:
                 candidates -= {t for t in operands if t in tokens}
         lost = tokens - candidates

@@ -110,7 +110,7 @@ class Ways(Reduction[int]):
             parts.append(f"{way_words(way.count)}: {cost}")
         taken = f"{way_words(own)}, {show(solution.cost)}"
         if solution.proof.bound < least <= solution.cost:
-            taken += f" (within {1 - least / solution.cost:.2%} of optimal in this way)"
+            taken += f" (within {1 - least / solution.cost:.2%} of the bound for this way)"
         return f"cores: {taken}; instead of {'; '.join(parts)}"
 
     def at_hand(self, problem: Problem, choice: int, planner: Planner) -> Solution | None:

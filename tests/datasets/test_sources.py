@@ -273,7 +273,11 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.csv", '1,2,3,0\n1,2,"' + "3" * 140_000, "line 2: field larger.*: is a quote opened there"),
         ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),
         ("d.csv", "a,b,c,d\n1,two,3,0\n", "row 2, column 'b': 'two' is not a number"),
-        ("d.csv", "a;b;c;d\n1;1,25;3;0\n", "column 'b': '1,25' is not a number; write a decimal point, 1.25, in all"),
+        (
+            "d.csv",
+            "a;b;c;d\n1;1,25;3;0\n",
+            "column 'b': '1,25' is not a number; if the comma is a decimal one, write",
+        ),
         ("d.csv", "a,b,c,d\n1,2,3,0\n1,,3,0\n1,2,nan,0\n", "row 3, column 'b' is empty or NaN; the model replaces no"),
         ("d.csv", "a,b,c,d\n1,2,nan,0\n1,2,,0\n", r"row 2, column 'c' is empty or NaN \(so are 1 more"),
         ("d.csv", "a,b,c,d\n1,2,3,0\n1,2,3,\n", "row 3, column 'd' is empty"),

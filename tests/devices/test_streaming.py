@@ -81,13 +81,31 @@ def test_blocks_in_threads_cost_what_kernels_in_threads_do() -> None:
                 continue
             blocks, found = threads._blocks(k, streamed)[whole[0]], threads.priced(k, streamed, whole[0])
             transfer, one = threads._transfer(blocks.streams[0], blocks)[0], alone.priced(k, streamed, whole[0])
-            split, waiting_pj = op.name in threads.threads.threads.split, threads._waiting(transfer).energy_pj
+            split = op.name in threads.threads.threads.split
+            waiting_pj = threads.threads.transfer_pj(transfer.time_ns, transfer.energy_pj)
             kernel = one.time_ns - transfer.time_ns, one.energy_pj - transfer.energy_pj
             time_ns, energy_pj = threads.threads.kernel(*kernel, split=split)
             assert (found.time_ns, found.energy_pj) == (time_ns + transfer.time_ns, energy_pj + waiting_pj), op.name
             assert waiting_pj > transfer.energy_pj
             compared += split and found.time_ns < one.time_ns
     assert compared > 0
+
+
+def test_alternatives_have_the_same_numbers_in_every_way() -> None:
+    """Also where the time of a block is limited, which is shorter in threads."""
+    model, profile = ModelRequest(source=DIGITS, batch=64, device="rpi4"), load_profile("rpi4")
+    step = training_graph(model)[1]
+    ways = ways_of(SolveRequest(model=model), build_problem(step, profile, budget_bytes=10**6), step, profile)
+    (offer,) = streams_of(step, profile=profile, longest_ns=10**6, ways=[ways])
+    alone, threads = (offer(problem) for way, problem in sorted(ways.items()) if way != SIDE_BY_SIDE)
+    assert alone is not None and threads is not None
+    lists = 0
+    for k, op in enumerate(alone.problem.operators):
+        for streamed in (frozenset({t}) for t in op.inputs if alone.is_state(t)):
+            forms = alone.forms(k, streamed)
+            assert forms == threads.forms(k, streamed), op.name
+            lists += len(forms) > 0
+    assert lists > 10
 
 
 def test_blocks_of_one_size_come_with_faster_kernels_where_windows_may_be_larger(tmp_path: Path) -> None:

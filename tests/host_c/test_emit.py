@@ -282,10 +282,17 @@ def test_stack_stays_within_what_is_promised(runtime_objects: Path) -> None:
     heads = [frames.pop(f"poetc_op_linear_cross_entropy{part}") for part in ("", "_classes")]
     turned = next(name for name in frames if "add_turned" in name)  # in attention's gradient, which is made of products
     heads += [frames.pop("poetc_op_attention"), frames.pop("poetc_op_attention_grad") + frames.pop(turned)]
-    # Under poetc_stream are transfers, which call the store, and the kernel.
-    parts = {name.partition(":")[2]: frames.pop(name) for name in list(frames) if "poetc_stream.c:" in name}
-    windows = frames.pop("poetc_stream") + parts.get("run_block", 0) + parts["call_kernel"]
+    # Under poetc_stream are transfers, which call the store, and the kernel; never both at once.
+    of_stream = {name: frames.pop(name) for name in list(frames) if "poetc_stream.c:" in name or name == "poetc_stream"}
+    parts = {name.partition(":")[2]: size for name, size in of_stream.items()}
+    windows = of_stream["poetc_stream"] + parts.get("run_block", 0) + parts["call_kernel"]
     nested = windows + max(heads)  # a head in blocks of classes streams
+
+    def transfers(name: str) -> int:
+        below = (transfers(callee) for callee in calls.get(name, ()) if not callee.endswith(":call_kernel"))
+        return of_stream.get(name, frames.get(name, 0)) + max(below, default=0)
+
+    assert of_stream["poetc_stream"] < transfers("poetc_stream") <= NESTED_STACK_BYTES
     deepest = max(depth(kernel) for kernel in kernel_files())
     assert 0 < deepest + above("poetc_run") <= STACK_BYTES
     assert 0 < depth("poetc_run") <= STACK_BYTES

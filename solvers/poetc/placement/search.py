@@ -72,6 +72,8 @@ class PlacementSearch:
         self._codes: dict[frozenset[int], list[int]] = {}
         self._relaxing_s = 0.0  # work on the last relaxation with several cuts, seconds of a usual machine
         self._longer: tuple[frozenset[int], Race, Windows] | None = None  # a search for schedules with this placement
+        self._follows_first = False
+        self._taken: set[frozenset[int]] = set()  # placements whose first runs of a race are known
         self._stages = self._all_stages()
 
     def best(self) -> frozenset[int]:
@@ -115,6 +117,7 @@ class PlacementSearch:
     def take(self, stored: frozenset[int], schedule: Schedule) -> None:
         """Take up a schedule with this placement, of the first runs of a race."""
         cost = float(schedule.proof.objective)
+        self._taken.add(stored)
         if cost < self.known.get(stored, math.inf):
             self.known[stored] = self.raced[stored] = cost
             self._codes[stored] = Model(on_store(self.problem, stored)).codes(schedule.steps)
@@ -160,7 +163,7 @@ class PlacementSearch:
             relaxation = self._relax((at,))
             if relaxation is not None and relaxation.held:
                 found[at], excess = relaxation.bound, self._follow(relaxation)
-                self.suggested = None  # the next relaxation is the first of those with several cuts
+                self._follows_first = True  # two suggestions in turn are those of relaxations after this one
             yield True
         self._race(frozenset(), None)
         self._race(self.everything, None)
@@ -171,7 +174,7 @@ class PlacementSearch:
         waiting = positions
         if not small:
             every = PLACEMENT.coarse_cuts
-            waiting = waiting[every // 2 :: every]  # then those beside the best
+            waiting = [v for v in waiting[every // 2 :: every] if v not in found]  # then those beside the best
 
         def best() -> int:
             return max(found, key=lambda v: (found[v], v))
@@ -302,7 +305,8 @@ class PlacementSearch:
         Returns by how much the plan needs too much RAM, and at which operators.
         """
         stored = self.relaxed.stored
-        self.settled |= stored == self.suggested
+        self.settled |= stored == self.suggested and not self._follows_first
+        self._follows_first = False
         self.suggested = stored
         excess = self._take_plan(stored, relaxation)
         if self.model.n_ops > PLACEMENT.small_operators:
@@ -373,7 +377,7 @@ class PlacementSearch:
             race.add_arms(relaxation, "state placement")
         least = len(race.arms)
         runs = max(least, min(PLACEMENT.runs, PLACEMENT.runs_x_operators // self.model.n_ops))
-        if relaxation is None and runs == least and stored in self.known:
+        if relaxation is None and runs == least and stored in self._taken:
             return  # the schedule that is known came from the same runs
         race.run(runs, 0.0)
         if stored in (frozenset(), self.everything) and race.model.base_cost < PLACEMENT.nested_from * self.least:
