@@ -62,7 +62,7 @@ class StreamingSettings:
     floor_share: float = 0.1  # of the time limit: the least that a proposal gets
     # Of the budget: where an operator's operands take more, streams are tried although a schedule without them fits.
     crowded_share: float = 0.5
-    promising_share: float = 0.6  # of the time limit, then, for schedules with streams
+    promising_share: float = 0.8  # of the time limit, then, for schedules with streams
 
 
 @dataclass(frozen=True, slots=True)
