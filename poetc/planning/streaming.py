@@ -133,7 +133,7 @@ class Streaming(Reduction[Streams]):
         return _first_cost(min(fitting, key=cost_of_computing_once), planner) < _first_cost(problem, planner)
 
     def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
-        """The cheapest schedule with streams that was found; or the last error."""
+        """The cheapest schedule with streams that was found; or the first error."""
         inner, budget = planner.inner.knowing(None), problem.budget_bytes
         fixed = {c: self.fix(problem, c) for c in self.propose(problem, None)}
         fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
@@ -152,7 +152,7 @@ class Streaming(Reduction[Streams]):
             try:
                 found = self.restore(problem, choice, part.solve(fixed[choice]))
             except (InfeasibleError, LimitError) as failed:
-                error = failed
+                error = error or failed  # that of the cheapest choice
                 continue
             if best is None or found.cost < best.cost:
                 best = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -504,3 +505,19 @@ def test_a_bound_is_one_for_the_other_way_of_using_cores(model: Path) -> None:
     assert any(op.is_streamed for op in found.problem.operators)
     assert any(note.startswith("cores: ") for note in found.summary["notes"]), "threads are a way"
     assert proof.gap() < 0.01
+
+
+def test_a_deadline_is_compared_with_the_cheapest_streams(model: Path) -> None:
+    """Not with those of the smallest blocks, which take many times as long."""
+    request = SolveRequest(
+        model=ModelRequest(source=model, device="rpi4"),
+        budget="150kB",
+        processors="main",
+        options=SolveOptions(time_limit_s=6, gap=0.05),
+    )
+    taken_ns = solve(request).summary["time_ns"]
+    with pytest.raises((InfeasibleError, LimitError), match="every operator once takes") as refused:
+        solve(replace(request, deadline="1ms"))
+    needed = re.search(r"once takes ([\d.]+) ms", str(refused.value))
+    assert needed is not None, refused.value
+    assert float(needed[1]) * 1e6 <= taken_ns
