@@ -25,7 +25,7 @@ from poetc.files import read_arrays
 from poetc.graph import Array
 from poetc.measure import Validation
 
-STEPS = 3  # that are run unless another number is asked for
+STEPS = 3  # that are compared with keep-all unless another number is asked for
 SHOWN = 4  # failures of switches in a message
 
 

@@ -170,8 +170,7 @@ class PlacementSearch:
         frozen = unchanged_state(self.problem)
         if frozen not in self.raced:
             self._race(frozen, None)
-        positions, known = single_cut_positions(self.model), len(found)
-        waiting = positions
+        waiting = positions = single_cut_positions(self.model)
         if not small:
             every = PLACEMENT.coarse_cuts
             waiting = [v for v in waiting[every // 2 :: every] if v not in found]  # then those beside the best
@@ -184,7 +183,7 @@ class PlacementSearch:
             relaxation = self._relax((v,), lp=not small)
             found[v] = 0.0 if relaxation is None else relaxation.bound
             yield True
-            if not waiting and len(found) > known:
+            if not waiting:
                 k = positions.index(max(positions, key=lambda v: (found.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in found]
         cuts = {self.model.cut, *([best()] if found else [])}
