@@ -573,10 +573,8 @@ def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) ->
     training = open_source(request.data, slots, note, settings=settings)
     validation: Samples | BatchFunction | None = None
     if request.validation is not None:
-        classes = training.classes if isinstance(training, Samples) else ()
-        validation = open_source(
-            request.validation, slots, note, option="--validation", classes=classes, settings=settings
-        )
+        like = training if isinstance(training, Samples) else None
+        validation = open_source(request.validation, slots, note, option="--validation", like=like, settings=settings)
     for part in (training, validation):
         if isinstance(part, Samples):
             check_values(part, slots, any_range=request.any_range or request.normalize is not None)

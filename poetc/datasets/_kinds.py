@@ -24,12 +24,12 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A source to read: the arrays that `selection` names, by slot. `classes`: those of the training data."""
+    """A source to read: the arrays that `selection` names, by slot. `like`: the training data of a validation."""
 
     path: Path
     slots: Sequence[Slot]
     selection: Mapping[str, str]
-    classes: tuple[str, ...]
+    like: Samples | None
     note: Note
     settings: Settings = Settings()
 

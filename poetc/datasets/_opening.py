@@ -32,13 +32,13 @@ def open_source(
     note: Note,
     *,
     option: str = "--data",
-    classes: tuple[str, ...] = (),
+    like: Samples | None = None,
     settings: Settings = _NO_SETTINGS,
 ) -> Samples | BatchFunction:
     """The parts of `text`: a file or a folder, `:` and arrays of it, or a function.
 
-    `classes`: of the training data, for a source whose classes have names. `settings`: of the kind. Raises UsageError,
-    which names `option` where there is no such source.
+    `like`: the training data of a validation, whose columns and classes it has by name. `settings`: of the kind. Raises
+    UsageError, which names `option` where there is no such source.
     """
     if not text:
         raise UsageError(f"{option} is empty: give a file, a folder or module:function")
@@ -56,7 +56,7 @@ def open_source(
     kind = kind_of(path)
     require_used(kind, settings, str(path))
     if kind is not None:
-        request = Request(path=path, slots=slots, selection=selection, classes=classes, note=note, settings=settings)
+        request = Request(path=path, slots=slots, selection=selection, like=like, note=note, settings=settings)
         return kind.read(request)
     if path.is_dir():
         raise UsageError(f"{option} {path}: is a folder without texts, .npy files and folders of images")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,14 +24,14 @@ def from_table(
     table: Mapping[str, Cells],
     slots: Sequence[Slot],
     selection: Mapping[str, str],
-    classes: tuple[str, ...],
+    like: Samples | None,
     *,
     first_row: int,
 ) -> Samples:
     """Samples of a table.
 
-    `classes`: names of the target's classes as an earlier source had them, so that validation counts as training does.
-    `first_row` is the number of the first sample's row in messages.
+    `like`: the training data of a validation, whose columns and classes are found here by their names. `first_row` is
+    the number of the first sample's row in messages. UsageError names the file, and the column or the row.
     """
     inputs = [s for s in slots if not s.is_target]
     if all(slot.name in table for slot in slots):
@@ -40,13 +41,16 @@ def from_table(
     if len(slots) > 2:
         raise UsageError(f"{where}: a table has one target; the step takes {len(slots) - 1}: give an .npz file")
     target = next((s for s in slots if s.is_target), None)
-    targets = _target_columns(where, table, target, selection)
+    targets = _target_columns(where, table, target, selection, like)
     columns: dict[str, Array] = {}
+    classes: tuple[str, ...] = ()
     if target is not None:
-        columns[target.name], classes = _target(where, table, targets, target, classes, first_row)
+        columns[target.name], classes = _target(where, table, targets, target, like, first_row)
     features = [name for name in table if name not in targets]
     if not features:
         raise UsageError(f"{where}: has no columns besides the target")
+    if like is not None and like.features:
+        features = _as_in(where, features, like)
     parts = [_numbers(where, name, table[name], first_row).reshape(len(table[name]), -1) for name in features]
     columns[inputs[0].name] = np.concatenate(parts, axis=1)
     wide = columns[inputs[0].name].shape[1]
@@ -57,7 +61,20 @@ def from_table(
         )
     _require_present(where, dict(zip(features, parts, strict=True)), inputs[0], first_row)
     columns[inputs[0].name] = columns[inputs[0].name].reshape(-1, *inputs[0].sample_shape)
-    return match(where, columns, slots, {}, classes)
+    found = match(where, columns, slots, {}, classes)
+    return replace(found, features=tuple(features), targets=tuple(targets))
+
+
+def _as_in(where: str, features: Sequence[str], like: Samples) -> list[str]:
+    """The columns of the training data, in its order. UsageError names the first that only one of the two has."""
+    absent = next((name for name in like.features if name not in features), None)
+    if absent is not None:
+        has = ", ".join(map(printable, features))
+        raise UsageError(f"{where}: has no column {printable(absent)!r}, which {like.where} has (it has {has})")
+    other = next((name for name in features if name not in like.features), None)
+    if other is not None:
+        raise UsageError(f"{where}: column {printable(other)!r} is none of {like.where}: leave it out")
+    return list(like.features)
 
 
 def _require_present(where: str, parts: Mapping[str, Array], slot: Slot, first_row: int) -> None:
@@ -78,23 +95,24 @@ def _require_present(where: str, parts: Mapping[str, Array], slot: Slot, first_r
 
 
 def _target_columns(
-    where: str, table: Mapping[str, Cells], target: Slot | None, selection: Mapping[str, str]
+    where: str, table: Mapping[str, Cells], target: Slot | None, selection: Mapping[str, str], like: Samples | None
 ) -> list[str]:
-    """The columns of the target: the one that was named, else one with a usual name, else the last."""
+    """The columns of the target: named, or those of the training data, else one with a usual name, else the last."""
     if target is None:
         return []
-    if target.name in selection:
-        names = selection[target.name].split("+")
-        absent = next((name for name in names if name not in table), None)
-        if absent is not None:
-            raise UsageError(f"{where}: has no column {absent!r} (it has {', '.join(map(printable, table))})")
+    names = selection[target.name].split("+") if target.name in selection else list(like.targets) if like else []
+    absent = next((name for name in names if name not in table), None)
+    if absent is not None:
+        of = f", the target in {like.where}" if like is not None and target.name not in selection else ""
+        raise UsageError(f"{where}: has no column {absent!r}{of} (it has {', '.join(map(printable, table))})")
+    if names:
         return names
     usual = [name for name in (target.name, *TARGET_NAMES) if name in table]
     return usual[:1] if usual and target.elements == 1 else list(table)[-target.elements :]
 
 
 def _target(
-    where: str, table: Mapping[str, Cells], names: Sequence[str], target: Slot, classes: tuple[str, ...], first_row: int
+    where: str, table: Mapping[str, Cells], names: Sequence[str], target: Slot, like: Samples | None, first_row: int
 ) -> tuple[Array, tuple[str, ...]]:
     """The target and, where its cells are words, the names of the classes in the order of their numbers."""
     for name in names:  # an empty cell would be a class of its own, which moves the others
@@ -102,8 +120,15 @@ def _target(
         if empty is not None:
             raise UsageError(f"{where}: row {empty + first_row}, column {name!r} is empty")
     cells = table[names[0]]
+    classes = () if like is None else like.classes
     if target.is_class and (classes or _has_words(cells)):
         words = [str(cell) for cell in cells]
+        if like is not None and not classes:
+            row = next(row for row, word in enumerate(words) if _has_words([word]))
+            raise UsageError(
+                f"{where}: row {row + first_row}, column {names[0]!r}: {printable(words[row])!r} is a word; the targets"
+                f" of {like.where} are numbers"
+            )
         classes = classes or tuple(sorted(set(words)))
         numbers = {word: number for number, word in enumerate(classes)}
         unknown = next((row for row, word in enumerate(words) if word not in numbers), None)

@@ -43,7 +43,7 @@ def read_csv(request: Request) -> Samples:
     columns = {name: [row[i].strip() for row in rows[first:]] for i, name in enumerate(names)}
     if len(columns) != len(names):
         raise UsageError(f"{path}: two columns have the same name")
-    return from_table(str(path), columns, request.slots, request.selection, request.classes, first_row=first + 1)
+    return from_table(str(path), columns, request.slots, request.selection, request.like, first_row=first + 1)
 
 
 def _rows(path: Path, text: str, dialect: Dialect) -> list[list[str]]:

@@ -75,9 +75,9 @@ def is_image_folder(path: Path) -> bool:
 def read_images(request: Request) -> Samples:
     """Every image of every class, in the order of their names. Images of another size are resized, which a note says.
 
-    Classes are numbered in the order of their folders' names, or of `classes` where an earlier source had them.
+    Classes are numbered in the order of their folders' names, or as those of the training data, which are names too.
     """
-    path, slots, classes, note = request.path, request.slots, request.classes, request.note
+    path, slots, note = request.path, request.slots, request.note
     try:
         from PIL import Image
     except ImportError as error:
@@ -87,7 +87,9 @@ def read_images(request: Request) -> Samples:
         raise UsageError(f"{path}: a folder of images is for a model with one input, of images, and a class as target")
     channels, channels_last = _layout(path, inputs[0])
     folders = sorted(folder for folder in path.iterdir() if folder.is_dir() and _images_in(folder))
-    names = classes or tuple(folder.name for folder in folders)
+    if request.like is not None and not request.like.classes:
+        raise UsageError(f"{path}: its classes have names; those of {request.like.where} are numbers")
+    names = tuple(folder.name for folder in folders) if request.like is None else request.like.classes
     numbers = {name: number for number, name in enumerate(names)}
     unknown = next((folder for folder in folders if folder.name not in numbers), None)
     if unknown is not None:

@@ -44,7 +44,7 @@ def read_json_lines(request: Request) -> Samples:
     if not count:
         raise UsageError(f"{path}: holds no samples")
     table = {name: _column(values) for name, values in columns.items()}
-    return from_table(str(path), table, request.slots, request.selection, request.classes, first_row=1)
+    return from_table(str(path), table, request.slots, request.selection, request.like, first_row=1)
 
 
 def _column(values: list[Any]) -> Any:

@@ -71,7 +71,7 @@ def read_data(
         raise UsageError(f"validation_split {validation_split!r}: must be above 0 and below 1")
     may_be_raw = any_range or normalize is not None
     training = _open(source, slots, "data", may_be_raw)
-    evaluated = None if validation is None else _open(validation, slots, "validation", may_be_raw)
+    evaluated = None if validation is None else _open(validation, slots, "validation", may_be_raw, training)
     if validation_split is not None:
         training, evaluated = split(training, slots, validation_split, seed)
     scaling = Normalization() if normalize is None else Normalization.parse(normalize, slots, training)
@@ -87,15 +87,29 @@ def read_data(
     return Data(batches=batches, evaluation=evaluation)
 
 
-def _open(source: Source, slots: Sequence[Slot], option: str, may_be_raw: bool) -> Samples:
+def _open(source: Source, slots: Sequence[Slot], option: str, may_be_raw: bool, like: Samples | None = None) -> Samples:
     if isinstance(source, str | Path):
-        found = open_source(str(source), slots, lambda text: None, option=option)
+        found = open_source(str(source), slots, lambda text: None, option=option, like=like)
     else:
         found = samples_of(option, _arrays(source, option), slots)
     if isinstance(found, BatchFunction):
         raise UsageError(f"{option} {source}: a function yields batches; a fleet counts samples, so give arrays")
     check_values(found, slots, any_range=may_be_raw)
+    _require_all_classes(found, slots)
     return found
+
+
+def _require_all_classes(samples: Samples, slots: Sequence[Slot]) -> None:
+    """UsageError where classes have names, of which this client lacks some: others would number them differently."""
+    target = next((s for s in slots if s.is_class), None)
+    if not samples.classes or target is None or target.limit is None:
+        return
+    count = target.limit.most + 1
+    if len(samples.classes) < count:
+        raise UsageError(
+            f"{samples.where}: has only {len(samples.classes)} of the model's {count} classes, by name; other"
+            " clients may number theirs differently: give numbers"
+        )
 
 
 def _arrays(source: Sequence[Any] | Mapping[str, Any], option: str) -> Mapping[str, Array] | Sequence[Array]:

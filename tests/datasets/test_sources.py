@@ -114,8 +114,48 @@ def test_each_csv_row_is_a_sample(tmp_path: Path) -> None:
     assert (opened(tmp_path / "ends.csv", FEATURES, NUMBER).take(np.arange(2))["x"] == taken["x"]).all()
     assert taken["x"].tolist() == [[1, 2, 3], [4, 5, 6]]
     assert taken["t"].tolist() == [[0.5], [1.5]]
-    named = opened(f"{tmp_path / 'iris.csv'}:target=kind", FEATURES, CLASS, classes=("rose", "iris"))
+    named = opened(
+        f"{tmp_path / 'iris.csv'}:target=kind", FEATURES, CLASS, like=replace(samples, classes=("rose", "iris"))
+    )
     assert named.take(np.arange(3))["t"].tolist() == [0, 1, 0]
+
+
+def test_validation_finds_the_columns_of_the_training_data_by_name(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("a,b,c,kind\n1,2,3,rose\n4,5,6,iris\n")
+    like = opened(tmp_path / "train.csv", FEATURES, CLASS)
+    (tmp_path / "moved.csv").write_text("kind,c,a,b\nrose,3,1,2\niris,6,4,5\n")
+    moved = opened(tmp_path / "moved.csv", FEATURES, CLASS, like=like)
+    parquet.write_table(
+        pyarrow.table({"kind": ["rose", "iris"], "c": [3, 6], "b": [2, 5], "a": [1, 4]}), tmp_path / "moved.parquet"
+    )
+    for found in (moved, opened(tmp_path / "moved.parquet", FEATURES, CLASS, like=like)):
+        taken, wanted = found.take(np.arange(2)), like.take(np.arange(2))
+        assert taken["x"].tolist() == wanted["x"].tolist() and taken["t"].tolist() == wanted["t"].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b,d,kind\n1,2,3,0\n", r"v\.csv: has no column 'c', which .*train\.csv has \(it has a, b, d\)"),
+        ("1,2,3,0\n", r"v\.csv: has no column 'kind', the target in .*train\.csv \(it has 1, 2, 3, 4\)"),
+        ("a,b,c,label\n1,2,3,0\n", r"v\.csv: has no column 'kind', the target in .*train\.csv"),
+        ("a,b,c,e,kind\n1,2,3,4,0\n", r"v\.csv: column 'e' is none of .*train\.csv"),
+        ("a,b,c,kind\n1,2,3,0\n1,2,3,iris\n", r"v\.csv: row 3, column 'kind': 'iris' is a word; the targets of .* num"),
+    ],
+)
+def test_validation_with_other_columns_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "train.csv").write_text("a,b,c,kind\n1,2,3,1\n4,5,6,0\n")
+    like = opened(tmp_path / "train.csv", FEATURES, CLASS)
+    (tmp_path / "v.csv").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        opened(tmp_path / "v.csv", FEATURES, CLASS, like=like)
+
+
+def test_named_images_do_not_validate_numbers(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    Image.fromarray(np.zeros((2, 3), np.uint8)).save(tmp_path / "cat" / "0.png")
+    with pytest.raises(UsageError, match=r"its classes have names; those of .* are numbers"):
+        opened(tmp_path, IMAGE, CLASS, like=opened(stored(tmp_path / "d.npz", **images()), IMAGE, CLASS))
 
 
 def test_a_function_yields_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

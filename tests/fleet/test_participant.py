@@ -12,9 +12,11 @@ from poetc import artifact
 from poetc.api import Solution
 from poetc.artifact import Artifact
 from poetc.commands.emit import emit
+from poetc.datasets import Slot
 from poetc.errors import UsageError
 from poetc.fleet import FleetModel, Participant, Source, read_data
-from poetc.graph import Array
+from poetc.graph import Array, DType
+from poetc.program import Limit
 from tests.commands.trained import DIGITS, answers, solved_of
 
 DATA = str(DIGITS.with_name("digits_new_writer.npz"))
@@ -175,3 +177,13 @@ def test_firmware_of_a_fleet_trains_floats(in_integers: Artifact, tmp_path: Path
     artifact.write(in_integers, tmp_path / "solved", {})
     with pytest.raises(UsageError, match=r"^--fleet: a board in a fleet trains floats, and .* is of integers here"):
         emit(tmp_path / "solved", None, tmp_path / "c", board="mps2-an385", fleet=True)
+
+
+def test_named_classes_are_refused_where_clients_would_number_them_differently(tmp_path: Path) -> None:
+    features = Slot(name="x", shape=(4, 1), dtype=DType.F32, is_target=False, sample_shape=(1,))
+    target = Slot(name="t", shape=(4,), dtype=DType.I32, is_target=True, sample_shape=(), limit=Limit(0, 1, 0))
+    (tmp_path / "both.csv").write_text("a,kind\n1,rose\n2,iris\n")
+    assert read_data(tmp_path / "both.csv", (features, target)).batches.source.classes == ("iris", "rose")
+    (tmp_path / "one.csv").write_text("a,kind\n1,rose\n2,rose\n")
+    with pytest.raises(UsageError, match=r"one\.csv: has only 1 of the model's 2 classes, by name"):
+        read_data(tmp_path / "one.csv", (features, target))
