@@ -28,9 +28,10 @@ from poetc.commands.locking._diff import diff_artifacts
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.solve import solve
-from poetc.commands.train import TrainRequest, recorded_options
+from poetc.commands.train import TrainRequest
 from poetc.commands.train import train as train_on_data
 from poetc.commands.trainer import trainer
+from poetc.commands.training_directory import recorded_options
 from poetc.commands.weights import by_graph_name
 from poetc.devices import AUTO, DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.errors import UsageError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import math
 import os
 import shutil
@@ -225,6 +226,22 @@ def end_of_link(path: Path) -> Path:
     if not end.parent.is_dir():
         raise UsageError(f"{path}: is a link to {end}, whose directory does not exist; make it, or name another file")
     return end
+
+
+def lock_folder(folder: Path) -> int:
+    """Lock a folder; returns the handle whose closing frees it. BlockingIOError where it is locked already.
+
+    The lock is the kernel's: it ends with the process, however that ends.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:
+        pass  # a file system without locks
+    return handle
 
 
 def portable(path: Path) -> str:

@@ -66,21 +66,22 @@ def train(
     least training loss without validation data. With MODEL solved for a board, the same schedule runs here.
     """
     from poetc.cli import _text
-    from poetc.commands import train as training
+    from poetc.commands.train import train as train_on_data
+    from poetc.commands.training_directory import recorded_options
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     given = {n: v for n, v in options.items() if context.get_parameter_source(n) in TYPED}
     if model is not None:
         given["model"] = str(model)
     if resume:
-        options = training.recorded_options(out, given)
+        options = recorded_options(out, given)
         model = Path(options.pop("model"))
     if model is None:
         raise UsageError("give a MODEL to train, or --resume to go on with one")
     request = _request(model, out, options, given, resume=resume, force=force)
     display = TrainingDisplay(console, as_json=as_json, quiet=quiet)
     with Interruption() as interruption, display:
-        document = training.train(request, display, display.progress, console.note, interruption.asked)
+        document = train_on_data(request, display, display.progress, console.note, interruption.asked)
     if document is None:
         console.note(f"the training of {out} is stopped at a checkpoint; go on with: poetc train --resume -o {out}")
         interruption.end()

@@ -12,14 +12,11 @@ Beside its output lies everything that a training needs to go on:
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from poetc import artifact, measure
 from poetc.artifact import Artifact
@@ -28,13 +25,27 @@ from poetc.commands.adapter_files import lora_of
 from poetc.commands.export import export_onnx, find_model, require_free
 from poetc.commands.facts import decided
 from poetc.commands.norm_statistics import with_statistics
-from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH, TEXT
 from poetc.commands.programs import graph_of, training_program
 from poetc.commands.rehearsal import ADAPTER, rehearse, write_adapter
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model, training_graph
 from poetc.commands.sample_text import Sample
 from poetc.commands.solve import solve
 from poetc.commands.trainer import follow_memory, quick_trainer
+from poetc.commands.training_directory import (
+    DOCUMENT,
+    PAGE,
+    SOLVED,
+    alone,
+    begin,
+    directory_of,
+    go_on,
+    position,
+    removed_if_no_step_ran,
+    require_same_data,
+    take_up,
+    write_record,
+    written_result,
+)
 from poetc.commands.weights import model_of
 from poetc.datasets import (
     Augmentations,
@@ -51,10 +62,9 @@ from poetc.datasets import (
     slots_of,
     split,
 )
-from poetc.devices import AUTO
-from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
+from poetc.errors import UsageError
 from poetc.events import Progress, silent
-from poetc.files import finite, portable, read_file, write_text
+from poetc.files import finite, write_text
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,
@@ -69,16 +79,10 @@ from poetc.loop import (
     outcome_of,
     parse_metrics,
 )
-from poetc.output_directory import digest
 from poetc.program import class_scores, sample_inputs
 from poetc.reporting import Solved, reports
 from poetc.reporting.training import page
-from poetc.training import CLIPPED, TRAINING, TrainingOptions, rates
-
-SUFFIX = ".train"
-RECORD, SOLVED, DOCUMENT, CONFIG = "run.json", "solved", "training.json", "run.yaml"
-PAGE = "report.html"
-MAY_CHANGE = ("epochs", "save_every", "elastic", "log", "sample", "schedule", "learning_rate")  # by a resumption
+from poetc.training import CLIPPED, rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,54 +135,10 @@ class TrainRequest:
     def directory(self) -> Path:
         return directory_of(self.out)
 
-
-def directory_of(out: Path) -> Path:
-    """The directory where a training with this output keeps its files for a resumption."""
-    return out.with_name(out.name + SUFFIX)
-
-
-def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that the training of `out` was begun with.
-
-    Raises UsageError where there is none, and for options in `given` that differ from them, but for those that may
-    change.
-    """
-    absent = {o.name: o.default for o in TEXT} | {"elastic": False, "sample": None}  # in versions before 0.3
-    recorded = {**absent, **_record(directory_of(out))["options"]}
-    given = json.loads(json.dumps(given))
-    begun_with, asked = _resolved(recorded), _resolved({**recorded, **given})
-    is_solved = Path(recorded["model"]).is_dir()  # whose rate is in its files
-    for name, value in given.items():
-        if name == "model" or (name in MAY_CHANGE and not (is_solved and name == "learning_rate")):
-            recorded[name] = value
-        elif name == "processors" and (value, recorded.get(name)) == (AUTO, ""):
-            continue  # of a version whose default was the main processor alone
-        elif begun_with.get(name) != asked[name]:
-            option = "--lr" if name == "learning_rate" else "--" + name.replace("_", "-")
-            begun = "without it" if recorded.get(name) is None else f"with {recorded[name]}"
-            raise UsageError(
-                f"{option} {value}: the training of {out} was begun {begun}; leave it out, or begin anew without"
-                " --resume"
-            )
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in recorded.items()}
-
-
-def _resolved(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, with defaults in place of None: Python records them, the command line does not."""
-    training = {o.name: options[o.name] for o in TRAINING if o.name in options}
-    return {**options, **json.loads(json.dumps(vars(TrainingOptions(**training))))}
-
-
-def _record(directory: Path) -> dict[str, Any]:
-    path = directory / RECORD
-    try:
-        record: dict[str, Any] = json.loads(read_file(path))
-        since = int(record.get("schedule_from", 0))
-        return {"options": record["options"], "model_sha256": record["model_sha256"], "schedule_from": since}
-    except FileNotFoundError:
-        raise UsageError(f"--resume: {directory}: holds no training that was begun") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{path}: damaged; begin anew without --resume, with --force") from None
+    @property
+    def model_file(self) -> Path:
+        """The model, or the directory that is solved."""
+        return self.source if isinstance(self.source, Path) else self.source.model.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,26 +198,41 @@ def train(
 
     Raises the errors of `poetc.errors`. The output appears whole, when training is over.
     """
-    if request.log is not None:
-        watcher = Log(Path(request.log), watcher, note, resume=request.resume, force=request.force)
-        try:
-            return _train(request, watcher, progress, note, stopping)
-        finally:
-            watcher.close()
-    return _train(request, watcher, progress, note, stopping)
-
-
-def _train(
-    request: TrainRequest, watcher: Watcher, progress: Progress, note: Progress, stopping: Callable[[], bool]
-) -> dict[str, Any] | None:
-    schedule = rates.parse(request.schedule)
-    store = CheckpointStore(request.directory)
     given = artifact.read(request.source) if isinstance(request.source, Path) else None
     if request.elastic and not (given and given.others):
         raise UsageError(f"--elastic: {request.out}: give a directory of poetc bundle, which has several plans")
-    model = _source(request) if given is None else find_model(given, None)
+    model = request.model_file if given is None else find_model(given, None)
     require_free([request.out], model, force=True)  # before hours of training, not after them
-    checkpoint = _take_up(request, store)
+    with alone(request.directory):
+        checkpoint = take_up(request, CheckpointStore(request.directory), note)
+        done = written_result(request, checkpoint)
+        if done is not None:
+            assert checkpoint is not None
+            note(position(request, checkpoint))
+            if request.sample not in (None, (done.get("sample") or {}).get("prompt")):
+                sample = Sample(request.sample, model, request.texts, progress, note)
+                done["sample"] = sample.to_json(request.out)
+            return done
+        if request.log is None:
+            return _train(request, given, model, checkpoint, watcher, progress, note, stopping)
+        log = Log(Path(request.log), watcher, note, resume=request.resume, force=request.force)
+        try:
+            return _train(request, given, model, checkpoint, log, progress, note, stopping)
+        finally:
+            log.close()
+
+
+def _train(
+    request: TrainRequest,
+    given: Artifact | None,
+    model: Path,
+    checkpoint: Checkpoint | None,
+    watcher: Watcher,
+    progress: Progress,
+    note: Progress,
+    stopping: Callable[[], bool],
+) -> dict[str, Any] | None:
+    schedule, store = rates.parse(request.schedule), CheckpointStore(request.directory)
     progress("reading the data")
     asked, asked_step = _graph_to_train(request, given)
     request, asked_step = _with_facts_of_data(request, asked, asked_step, note)
@@ -281,12 +256,12 @@ def _train(
     sample = None if request.sample is None else Sample(request.sample, model, request.texts, progress, note)
     if not request.resume:
         measure.require_compiler()  # before hours of solving, not after them
-        _begin(request)
+        begin(request)
     schedule_from = 0
     if checkpoint is not None:
-        _require_same_data(request, checkpoint, identity)
-        note(_position(request, checkpoint))
-        schedule_from = _go_on(request, checkpoint, batches.count, note)
+        require_same_data(request, checkpoint, identity)
+        note(position(request, checkpoint))
+        schedule_from = go_on(request, checkpoint, batches.count, note)
     solved = given or _solved(request, progress, note)
     step, program = graph_of(solved), training_program(solved)
     options = LoopOptions(
@@ -307,14 +282,14 @@ def _train(
             artifact.write(solved, request.directory / SOLVED, reports(solved), force=True)
     if checkpoint is None:
         progress("trying the way out")
-        with _removed_if_no_step_ran(request, store):
+        with removed_if_no_step_ran(request, store):
             rehearse(solved, request.directory, request.out, note, has_average=request.ema is not None)
     outcome = None if checkpoint is None else outcome_of(checkpoint, options)
     clipped: dict[str, int] = {}
     if outcome is None:
         progress("compiling for this machine")
         build = quick_trainer(solved, elastic=request.elastic)
-        with _removed_if_no_step_ran(request, store), build as (session, successor):
+        with removed_if_no_step_ran(request, store), build as (session, successor):
             one_target = losses[0].target if len(losses) > 1 else None  # of several, that of the metrics
             engine = SessionEngine(session, class_scores(program, one_target), successor)
             kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
@@ -382,67 +357,11 @@ def _train(
     document["warnings"] = [*warnings, *advice.of_training(document)]
     write_text(request.directory / PAGE, page(Solved.from_artifact(solved), document))
     write_text(request.directory / DOCUMENT, json.dumps(finite(document), indent=1, allow_nan=False) + "\n")
+    write_record(request, schedule_from, is_written=True)
     return document
 
 
-# --- the directory beside the output ----------------------------------------------------------------------------------
-
-
-def _take_up(request: TrainRequest, store: CheckpointStore) -> Checkpoint | None:
-    """The checkpoint to go on from; None at the beginning. Raises UsageError where something is in the way."""
-    directory = request.directory
-    if request.resume:
-        if _record(directory)["model_sha256"] != _model_digest(request):
-            raise UsageError(
-                f"--resume: {_source(request)} is not the model that the training of {request.out} began with"
-            )
-        store.clean()
-        return store.load()
-    if not request.force:
-        if request.out.exists():
-            raise UsageError(f"{request.out}: exists; write to another file with -o, or replace it with --force")
-        if store.exists():
-            raise UsageError(f"{directory}: an earlier training; go on with --resume, or begin anew with --force")
-    if directory.exists() and not (directory / RECORD).is_file() and not _is_cut_short(directory):
-        raise UsageError(f"{directory}: is in the way and no earlier training; choose another output with -o")
-    return None
-
-
-def _begin(request: TrainRequest) -> None:
-    """Make the directory, in place of one that may go. Its record goes last, so that it stays one that may go."""
-    if request.directory.exists():
-        for path in request.directory.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != RECORD:
-                path.unlink()
-    request.directory.mkdir(parents=True, exist_ok=True)
-    _write_record(request, 0)
-
-
-def _write_record(request: TrainRequest, schedule_from: int) -> None:
-    record: dict[str, Any] = {"options": dict(request.options), "model_sha256": _model_digest(request)}
-    if schedule_from:
-        record["schedule_from"] = schedule_from
-    write_text(request.directory / RECORD, json.dumps(record, indent=1) + "\n")
-    write_text(request.directory / CONFIG, _config(request))
-
-
-def _go_on(request: TrainRequest, checkpoint: Checkpoint, batches: int | None, note: Progress) -> int:
-    """Record the options that a resumption changed; the step at which the schedule begins."""
-    record, step = _record(request.directory), int(checkpoint.progress["step"])
-    before, schedule_from = record["options"], int(record["schedule_from"])
-    if before.get("schedule") != request.schedule:
-        schedule_from = step
-        note(f"--schedule {request.schedule}: begins anew at step {step}")
-    elif before["epochs"] != request.epochs and batches and rates.parse(request.schedule).needs_steps:
-        note(
-            f"--epochs {request.epochs}: {request.schedule} lasts as long as the training, so its curve is stretched"
-            f" from {before['epochs']} epochs, and the rate jumps. For a curve of its own from here, give its steps:"
-            f" --schedule cosine:steps={max(1, (request.epochs or 1) * batches - step)}"
-        )
-    _write_record(request, schedule_from)
-    return schedule_from
+# --- model and data ---------------------------------------------------------------------------------------------------
 
 
 def _rate(request: TrainRequest, step: TrainingGraph) -> float:
@@ -450,70 +369,6 @@ def _rate(request: TrainRequest, step: TrainingGraph) -> float:
     if isinstance(request.source, Path):
         return float(step.options["learning_rate"])  # type: ignore[arg-type]
     return float(request.source.model.training.learning_rate)
-
-
-def _config(request: TrainRequest) -> str:
-    """The options of this training as a file for --config, with the defaults that it took."""
-    values = dict(request.options)
-    if isinstance(request.source, SolveRequest):
-        values = {n: v for n, v in values.items() if n not in vars(TrainingOptions())}
-        values |= request.source.model.training.effective()
-    known = {o.name: o for o in (*DATA, *RUN, DEVICE, BUDGET, BATCH, *LIMITS, *IMPORTANCE, *SEARCH, *TRAINING)}
-    lines: dict[str, Any] = {"model": portable(_source(request)), "output": portable(request.out)}
-    lines |= {
-        option.flag[2:]: list(map(str, value)) if isinstance(value, tuple | list) else value
-        for name, option in known.items()
-        if (value := values.get(name)) not in (None, "", (), [])
-    }
-    if not isinstance(request.source, SolveRequest):
-        lines = {key: lines[key] for key in ("model", "output", *(o.flag[2:] for o in (*DATA, *RUN))) if key in lines}
-    return f"# poetc train --config {CONFIG}\n" + yaml.safe_dump(lines, sort_keys=False, allow_unicode=True)
-
-
-@contextmanager
-def _removed_if_no_step_ran(request: TrainRequest, store: CheckpointStore) -> Iterator[None]:
-    """A training that fails before any step is kept leaves no directory, which the next one would have to --force."""
-    try:
-        yield
-    except (CheckFailed, UnsupportedModelError, UsageError) as error:
-        is_about_files = isinstance(error.__cause__, OSError)  # such as a full disk, after which --resume goes on
-        if not (request.resume or is_about_files or store.has_steps()):
-            shutil.rmtree(request.directory, ignore_errors=True)
-        raise
-
-
-def _is_cut_short(directory: Path) -> bool:
-    """Whether a training was killed while it wrote its record, the first thing in its directory."""
-    return directory.is_dir() and all(path.name.startswith(f".{RECORD}.") for path in directory.iterdir())
-
-
-def _source(request: TrainRequest) -> Path:
-    return request.source if isinstance(request.source, Path) else request.source.model.source
-
-
-def _model_digest(request: TrainRequest) -> str:
-    source = _source(request)
-    return digest(source / artifact.KIND.manifest if source.is_dir() else source)
-
-
-def _position(request: TrainRequest, checkpoint: Checkpoint) -> str:
-    """Where a training goes on, in words."""
-    epoch, step = checkpoint.progress["epoch"], checkpoint.progress["step"]
-    if epoch > request.epochs:
-        count = epoch - 1
-        done = "the only epoch is" if count == 1 else f"{'all ' * (count == request.epochs)}{count} epochs are"
-        return f"{done} done, in {step} steps; --epochs {count + 1} or more trains on"
-    return f"going on after step {step}, in epoch {epoch} of {request.epochs}"
-
-
-def _require_same_data(request: TrainRequest, checkpoint: Checkpoint, identity: Mapping[str, str]) -> None:
-    for option, value in checkpoint.progress["identity"].items():
-        if identity.get(option) != value:
-            where = request.data if option == "--data" else request.validation or "the validation split"
-            raise UsageError(f"--resume: {option} {where}: not the data that the training of {request.out} began with")
-
-
-# --- model and data ---------------------------------------------------------------------------------------------------
 
 
 def _graph_to_train(
@@ -557,7 +412,7 @@ def _solved(request: TrainRequest, progress: Progress, note: Progress) -> Artifa
 
 def _settings(request: TrainRequest) -> Settings:
     """The options of the kinds of data, and the model's file, beside which a tokenizer may lie."""
-    source = _source(request)
+    source = request.model_file
     if source.is_dir():
         source = find_model(artifact.read(source), None)
     return Settings(values=request.texts, model=source)
@@ -566,7 +421,7 @@ def _settings(request: TrainRequest) -> Settings:
 def read_data(request: TrainRequest, slots: tuple[Slot, ...], note: Progress) -> Data:
     """Data as it was asked for, all of its values looked at. Raises UsageError."""
     if not slots or not any(not s.is_target for s in slots):
-        raise UsageError(f"{_source(request)}: takes no input with an axis of samples")
+        raise UsageError(f"{request.model_file}: takes no input with an axis of samples")
     augmentation = Augmentations.parse(request.augment)
     augmentation.require_inputs(slots)
     settings = _settings(request)

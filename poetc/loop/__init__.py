@@ -3,7 +3,7 @@
 from poetc.loop.checkpoint import Checkpoint, CheckpointStore, is_checkpoint, read_checkpoint
 from poetc.loop.engine import Engine, SessionEngine
 from poetc.loop.log import Log
-from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher, outcome_of
+from poetc.loop.loop import EpochRow, Loop, LoopOptions, Outcome, Watcher, is_over, outcome_of
 from poetc.loop.metrics import Loss, Meter, default_metrics, parse_metrics
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "Watcher",
     "default_metrics",
     "is_checkpoint",
+    "is_over",
     "outcome_of",
     "parse_metrics",
     "read_checkpoint",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 from poetc.errors import UsageError
 from poetc.events import Progress
-from poetc.files import finite, read_file, write_text
+from poetc.files import finite, lock_folder, read_file, write_text
 from poetc.loop.loop import EpochRow, Watcher
 
 LINES = "log.jsonl"
@@ -41,10 +42,20 @@ class Log:
         self._begun = False
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(folder)
+        except BlockingIOError:
+            raise UsageError(f"--log {folder}: another training writes to it; choose another folder") from None
+        except OSError as error:
+            raise UsageError(f"--log {folder}: {(error.strerror or str(error)).lower()}") from None
+        try:
             if not (resume or force) and self._path.exists() and self._path.stat().st_size:
                 raise UsageError(f"--log {folder}: has the log of another training; choose another folder, or --force")
             self._file = self._path.open("a", encoding="utf-8")
+        except UsageError:
+            os.close(self._lock)
+            raise
         except OSError as error:
+            os.close(self._lock)
             raise UsageError(f"--log {folder}: {(error.strerror or str(error)).lower()}") from None
         try:
             import tensorboardX  # noqa: F401
@@ -85,6 +96,7 @@ class Log:
         if not self._file.closed:
             self._flush()
             self._file.close()
+            os.close(self._lock)
         if self._events is not None:
             self._events.close()
             self._events = None

@@ -131,10 +131,9 @@ class _Progress:
     def of(checkpoint: Checkpoint) -> _Progress:
         return _Progress(**{name: value for name, value in checkpoint.progress.items() if name != "identity"})
 
-    def is_over(self, options: LoopOptions) -> bool:
-        """Whether all epochs are done, or patience has ended the training."""
-        waited, patience = self.epoch - 1 - self.best_epoch, options.patience
-        return self.epoch > options.epochs or (patience is not None and self.batch == 0 and waited >= max(1, patience))
+    def is_over(self, epochs: int, patience: int | None) -> bool:
+        waited = self.epoch - 1 - self.best_epoch
+        return self.epoch > epochs or (patience is not None and self.batch == 0 and waited >= max(1, patience))
 
     def outcome(self, options: LoopOptions, best: Mapping[str, Array], final: Mapping[str, Array]) -> Outcome:
         return Outcome(
@@ -150,10 +149,16 @@ class _Progress:
         )
 
 
+def is_over(checkpoint: Checkpoint, epochs: int | None, patience: int | None) -> bool:
+    """Whether all epochs are done, or patience has ended the training. `epochs` None: as many as were done."""
+    here = _Progress.of(checkpoint)
+    return here.is_over(here.epoch - 1 if epochs is None else epochs, patience)
+
+
 def outcome_of(checkpoint: Checkpoint, options: LoopOptions) -> Outcome | None:
     """The outcome of a training that is over, without its engine. None: it is not over, or no epoch was the best."""
     here, best = _Progress.of(checkpoint), checkpoint.arrays.get("best")
-    if not best or not here.peak_bytes or not here.is_over(options):
+    if not best or not here.peak_bytes or not here.is_over(options.epochs, options.patience):
         return None
     return here.outcome(options, best, checkpoint.arrays["state"])
 
@@ -229,7 +234,7 @@ class Loop:
         if not here.number:
             here.before = self.measure() if self.evaluation is not None else {}
             self.save()
-        while not here.is_over(self.options):
+        while not here.is_over(self.options.epochs, self.options.patience):
             try:
                 if not self._run_epoch():
                     self.save()

@@ -10,7 +10,7 @@ import yaml
 
 from poetc.cli import cli
 from poetc.cli._config import keys_of
-from poetc.commands.train import directory_of
+from poetc.commands.training_directory import directory_of
 from tests.cli.conftest import Ended
 from tests.cli.test_train import DATA, small  # noqa: F401  a fixture
 

@@ -127,7 +127,10 @@ def test_another_log_is_not_replaced_unasked(tmp_path: Path) -> None:
     log = Log(tmp_path, Heard(), print, resume=False, force=True)
     assert len(lines(tmp_path)) == 1  # until the first step
     log.on_step(1, 1, 2.0, 2.0, None)
+    with pytest.raises(UsageError, match="another training writes to it"):
+        Log(tmp_path, Heard(), print, resume=False, force=True)
     log.close()
+    Log(tmp_path, Heard(), print, resume=True, force=False).close()
     assert [line["loss"] for line in lines(tmp_path)] == [2.0]
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match=r"--log .*file"):
