@@ -18,9 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from poetc.boards import TARGETS, Numerics
-from poetc.boards._boards import BOARDS
-from poetc.boards._targets import resolve
+from poetc.boards import BOARDS, TARGETS, Numerics, resolve
 from poetc.emit._code_size import (
     CHECKPOINTS,
     DATA_FILE,

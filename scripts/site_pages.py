@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from poetc.boards import BOARDS, TARGETS
 from poetc.cli import cli
 from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training import LOSSES, TRAINING
@@ -59,21 +60,33 @@ def pages() -> dict[Path, str]:
     written = {path: path.read_text().partition(MARK)[0] for path in (REFERENCE / "cli.md", REFERENCE / "c-api.md")}
     made = (commands(), c_interface())
     texts = {path: f"{text}{MARK}\n\n{part}\n" for (path, text), part in zip(written.items(), made, strict=True)}
-    page = REFERENCE / "training.md"
-    return {**texts, STUB: stub(), page: with_tables(page.read_text())}
+    with_marks = (REFERENCE / "training.md", ROOT / "docs" / "how-to" / "port.md")
+    return {**texts, STUB: stub(), **{page: with_tables(page.read_text()) for page in with_marks}}
 
 
 def with_tables(page: str) -> str:
     """The page with the tables that are made of declarations, each between two marks."""
-    for mark, lines in (
-        ("losses", losses()),
-        ("optimizers", optimizers()),
-        ("options of optimizers", options_of_optimizers()),
-    ):
+    tables = {
+        "losses": losses,
+        "optimizers": optimizers,
+        "options of optimizers": options_of_optimizers,
+        "targets": targets,
+    }
+    for mark, lines in tables.items():
         begin, end = f"<!-- {mark}: make pages -->\n", "<!-- end -->"
-        before, _, rest = page.partition(begin)
-        page = before + begin + "".join(f"{line}\n" for line in lines) + end + rest.partition(end)[2]
+        before, found, rest = page.partition(begin)
+        if found:
+            page = before + begin + "".join(f"{line}\n" for line in lines()) + end + rest.partition(end)[2]
     return page
+
+
+def targets() -> list[str]:
+    rows = []
+    for target in TARGETS.values():
+        boards = [f"{b.name} ({b.title})" for b in BOARDS.values() if b.target == target.name]
+        rows.append(f"| `{target.name}` | {target.title} | {'; '.join(boards) or '-'} |")
+    head = "| target (`poetc emit --target`) | result | boards (`--board`, and `poetc run --on qemu:…`) |"
+    return [head, "|---|---|---|", *rows]
 
 
 def losses() -> list[str]:

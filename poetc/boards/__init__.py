@@ -1,8 +1,8 @@
 """Boards, their cores and targets, and the compilers for them."""
 
-from poetc.boards._boards import BOARDS, KIB, TARGETS, Board, Region, Target
+from poetc.boards._boards import KIB, Board, Region, Target
 from poetc.boards._cores import Core
-from poetc.boards._own_board import own_files, own_linker_script
+from poetc.boards._files import BOARDS, TARGETS, own_files, own_linker_script
 from poetc.boards._targets import (
     Numerics,
     board_like,

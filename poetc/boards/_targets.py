@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from poetc.boards._boards import BOARDS, TARGETS, Board, Target
+from poetc.boards._boards import Board, Target
 from poetc.boards._cores import Core
-from poetc.boards._own_board import read_board
+from poetc.boards._files import BOARDS, TARGETS, read_board
 from poetc.errors import UsageError
 
 # How a multiply-add rounds. "separate": the product, then the sum. "fused": once.

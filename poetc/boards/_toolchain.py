@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from poetc.boards._boards import TARGETS, Board
+from poetc.boards._boards import Board
+from poetc.boards._files import TARGETS
 from poetc.errors import CheckFailed, UsageError
 from poetc.runtime import runtime_directory
 

@@ -31,6 +31,12 @@ def stacked(*decorators: Decorator) -> Decorator:
     return apply
 
 
+def file_names(folder: str, ending: str) -> tuple[str, ...]:
+    """Names of the files of a folder of poetc. None is loaded, so that --help is quick."""
+    files = Path(__file__).parents[1].joinpath(folder).glob(f"[!_]*.{ending}")
+    return tuple(sorted(path.stem for path in files))
+
+
 device_option = declared(shared.DEVICE)
 batch_option = declared(shared.BATCH)
 dim_options = declared(*(o for o in TRAINING if o.name in ("dim", "shape")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from pkgutil import iter_modules
 
 import click
 
@@ -12,28 +11,8 @@ from poetc.cli import _options
 from poetc.cli._console import Console
 from poetc.cli._help import command
 
-TARGETS = (
-    "host",
-    "cortex-a",
-    "cortex-a-bare",
-    "cortex-m",
-    "c99",
-    "cortex-m0",
-    "cortex-m3",
-    "cortex-m4f",
-    "cortex-m7",
-    "cortex-m55",
-    "generic-m23",
-    "generic-m33",
-    "generic-m85",
-    "generic-r52",
-    "generic-a7",
-    "generic-a55",
-    "generic-a76",
-)  # spelled out so that --help does not load the compiler; a test compares them
-
-_FOLDER = str(Path(__file__).parents[1] / "emit" / "layouts")
-LAYOUTS = tuple(sorted(m.name.replace("_", "-") for m in iter_modules([_FOLDER]) if not m.name.startswith("_")))
+TARGETS = _options.file_names("boards/targets", "yaml")
+LAYOUTS = tuple(name.replace("_", "-") for name in _options.file_names("emit/layouts", "py"))
 OPT_LEVELS = ("-O0", "-O1", "-O2", "-O3", "-Os")
 
 EPILOG = """\b

@@ -33,9 +33,8 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
     required=True,
     metavar="qemu:BOARD|qemu:DIR|host",
     shell_complete=_complete_board,
-    help="host, this machine, or qemu: and a board, or the folder of a board of your own. Boards: mps2-an385,"
-    " mps2-an385-m0, mps2-an386, mps2-an500, mps2-an505, mps2-an505-m23, mps2-an521, mps3-an547, mps3-an547-m85,"
-    " lm3s6965evb, microbit. Others: raspi3b, virt-a72, virt-r52, aarch64, armhf, linux-a7, linux-a55, linux-a76.",
+    help="host, this machine, or qemu: and a board, or the folder of a board of your own. Boards:"
+    f" {', '.join(_options.file_names('boards/boards', 'yaml'))}.",
 )
 @click.option(
     "--steps", type=_options.Whole(1), metavar="N", help="Number of training steps. Default: one pass over the data."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poetc.boards._boards import BOARDS, TARGETS
+from poetc.boards import BOARDS, TARGETS
 from poetc.boards._toolchain import compiler_prefix, require
 from poetc.runtime import runtime_directory
 

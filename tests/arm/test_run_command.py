@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 
 from poetc import artifact, boards, emit, measure
-from poetc.boards import BOARDS, _toolchain
-from poetc.cli.emit import TARGETS
-from poetc.cli.run import run as run_command
+from poetc.boards import _toolchain
 from poetc.commands import programs
 from poetc.commands import run as running
 from poetc.errors import CheckFailed, UsageError
@@ -141,15 +139,6 @@ def test_linkers_words_come_without_the_linker() -> None:
     ]
     assert _toolchain.telling(lines) == ["the arena of 9 bytes does not fit", "pool.c:3:1: error: expected"]
     assert _toolchain.telling(["killed"]) == ["killed"]
-
-
-def test_names_in_the_help_are_those_of_the_tables() -> None:
-    assert set(TARGETS) == set(boards.TARGETS)
-    text = " ".join(str(getattr(option, "help", "")) for option in run_command.params)
-    assert all(name in text for name in BOARDS)
-    readme = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "port.md").read_text()
-    assert all(f"`{name}`" in readme for name in TARGETS)
-    assert all(name in readme for name in BOARDS)
 
 
 def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
