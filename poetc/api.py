@@ -25,6 +25,7 @@ from poetc.commands.export import ExportRequest, export_arrays
 from poetc.commands.import_state import read_values, with_values
 from poetc.commands.locking import Difference
 from poetc.commands.locking._diff import diff_artifacts
+from poetc.commands.options import COMPARED_STEPS
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.solve import solve
@@ -503,18 +504,27 @@ class Solution:
         return trainer(self.artifact, store=None if store is None else Path(store), undo=undo, threads=threads)
 
     def validate(
-        self, reference: str | Path | None = None, *, steps: int = 3, switches: int | Literal["all"] | None = None
+        self,
+        reference: str | Path | None = None,
+        *,
+        steps: int | None = None,
+        switches: int | Literal["all"] | None = None,
     ) -> Mapping[str, Any]:
         """Compile and run on this machine, and compare with the interpreter and with keep-all. Raises CheckFailed.
 
-        `steps`: as many are compared with keep-all. `switches`: of a bundle, how many are taken, and compared with a
-        step of one plan instead.
+        `steps`: as many are compared with keep-all, by default 3. `switches`: of a bundle, how many are taken, and
+        compared with a step of one plan instead. Raises UsageError for both, or for `reference` with `switches`.
         """
+        if switches is not None and not (steps is None and reference is None):
+            raise UsageError(
+                f"{'steps' if reference is None else 'reference'} does nothing where switches are compared"
+            )
         with self._directory() as directory:
             if switches is not None:
                 checked = validate.validate_switches(directory, None if switches == "all" else switches)
             else:
-                checked = validate.validate(directory, None if reference is None else Path(reference), steps=steps)
+                path = None if reference is None else Path(reference)
+                checked = validate.validate(directory, path, steps=COMPARED_STEPS.default if steps is None else steps)
         checked.require()
         return checked.document
 

@@ -26,14 +26,7 @@ Example:
     metavar="REF.npz",
     help="File with loss, gradients and statistics of one training step, to compare with (docs/reference/formats.md).",
 )
-@click.option(
-    "--steps",
-    type=_options.Whole(1),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Steps that are compared with keep-all; one more is run for the peak.",
-)
+@_options.compared_steps_option
 @click.option(
     "--switch",
     type=_options.Whole(1, word="all"),

@@ -400,6 +400,16 @@ CHECKPOINT = Option(
     help="Firmware saves its state to the store after every N steps, and resumes from there; 0: never.",
 )
 
+# Of `poetc validate`.
+COMPARED_STEPS = Option(
+    name="steps",
+    values=Whole(1),
+    group="output",
+    default=3,
+    metavar="N",
+    help="Steps that are compared with keep-all; one more is run for the peak.",
+)
+
 # Of `poetc generate`.
 _DRAWN = When("top_p")
 CHAT = Option(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from poetc import artifact, measure
+from poetc.commands.options import COMPARED_STEPS
 from poetc.commands.programs import (
     exact_program,
     graph_of,
@@ -25,7 +26,6 @@ from poetc.files import read_arrays
 from poetc.graph import Array
 from poetc.measure import Validation
 
-STEPS = 3  # that are compared with keep-all unless another number is asked for
 SHOWN = 4  # failures of switches in a message
 
 
@@ -43,7 +43,7 @@ class Checked:
 
 
 def validate(
-    directory: Path, reference: Path | None = None, progress: Progress = silent, *, steps: int = STEPS
+    directory: Path, reference: Path | None = None, progress: Progress = silent, *, steps: int = COMPARED_STEPS.default
 ) -> Checked:
     """Compile and run `steps` steps of the emitted C on this machine, and compare."""
     solved = artifact.read(directory)

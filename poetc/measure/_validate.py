@@ -144,7 +144,7 @@ def validate(
     *,
     reference: Mapping[str, Array] | None = None,
     zero_gradients: Collection[str] = (),
-    steps: int = 3,
+    steps: int,
     seed: int = 0,
     directory: Path | None = None,
     cc: str | None = None,

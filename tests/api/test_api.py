@@ -165,6 +165,13 @@ def test_a_trainer_takes_steps(solution: poetc.Solution, monkeypatch: pytest.Mon
     assert "\n" not in str(raised.value)
 
 
+def test_what_validate_would_not_use_is_refused(solution: poetc.Solution) -> None:
+    with pytest.raises(UsageError, match="steps does nothing where switches are compared"):
+        solution.validate(steps=1, switches=1)
+    with pytest.raises(UsageError, match="reference does nothing"):
+        solution.validate("reference.npz", switches="all")
+
+
 @pytest.mark.long
 def test_a_bundle_of_plans() -> None:
     model = poetc.load(MODEL, batch=4)

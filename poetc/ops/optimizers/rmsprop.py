@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -65,39 +66,30 @@ class _MeanSquare(Update):
         return Kernel("poetc_op_rms_prop", parameters, floats)
 
 
-@register
-class RmsProp(_MeanSquare):
-    kind = "RmsProp"
-    summary = "RMSProp in place from (w, s, g, lr); alpha, epsilon, weight_decay"
-    must_alias = ((0, 0), (1, 1))
-    states = 2
+def _register_kind(is_centered: bool, has_velocity: bool) -> None:
+    """A kind for each pair of flags, since the number of states is part of a kind."""
+    name = _name(is_centered, has_velocity)
+    states = 2 + is_centered + has_velocity
+    by = "RMSProp by the variance" if is_centered else "RMSProp"
+    inputs = f"(w, s, {'m, ' * is_centered}{'v, ' * has_velocity}g, lr)"
+    fields = {
+        "kind": name,
+        "summary": f"{by}{', with momentum' * has_velocity}, in place from {inputs}; alpha, epsilon,"
+        f"{' momentum,' * has_velocity} weight_decay",
+        "must_alias": tuple((i, i) for i in range(states)),
+        "states": states,
+        "centered": is_centered,
+        "velocity": has_velocity,
+    }
+    register(type(name, (_MeanSquare,), fields))
 
 
-@register
-class RmsPropCentered(_MeanSquare):
-    kind = "RmsPropCentered"
-    summary = "RMSProp by the variance, in place from (w, s, m, g, lr); alpha, epsilon, weight_decay"
-    must_alias = ((0, 0), (1, 1), (2, 2))
-    states = 3
-    centered = True
+def _name(is_centered: bool, has_velocity: bool) -> str:
+    return f"RmsProp{'Centered' * is_centered}{'Momentum' * has_velocity}"
 
 
-@register
-class RmsPropMomentum(_MeanSquare):
-    kind = "RmsPropMomentum"
-    summary = "RMSProp with momentum in place from (w, s, v, g, lr); alpha, epsilon, momentum, weight_decay"
-    must_alias = ((0, 0), (1, 1), (2, 2))
-    states = 3
-    velocity = True
-
-
-@register
-class RmsPropCenteredMomentum(_MeanSquare):
-    kind = "RmsPropCenteredMomentum"
-    summary = "RMSProp by the variance, with momentum, from (w, s, m, v, g, lr); alpha, epsilon, momentum, weight_decay"
-    must_alias = ((0, 0), (1, 1), (2, 2), (3, 3))
-    states = 4
-    centered = velocity = True
+for _centered, _velocity in itertools.product((False, True), repeat=2):
+    _register_kind(_centered, _velocity)
 
 
 ALPHA = Option(
@@ -117,7 +109,7 @@ CENTERED = Option(
 
 def _rule(options: Any, type: TensorType) -> Rule:
     del type
-    kind = f"RmsProp{'Centered' if options.centered else ''}{'Momentum' if options.momentum else ''}"
+    kind = _name(options.centered, bool(options.momentum))
     states = ("v", *(("m",) if options.centered else ()), *(("velocity",) if options.momentum else ()))
     more: dict[str, Attribute] = {"momentum": options.momentum} if options.momentum else {}
     if options.alpha is not None:
