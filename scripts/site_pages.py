@@ -18,6 +18,7 @@ from poetc.boards import BOARDS, TARGETS
 from poetc.cli import cli
 from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training import LOSSES, TRAINING
+from poetc.training.rates import kinds
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -70,6 +71,7 @@ def with_tables(page: str) -> str:
         "losses": losses,
         "optimizers": optimizers,
         "options of optimizers": options_of_optimizers,
+        "schedules": schedules,
         "targets": targets,
     }
     for mark, lines in tables.items():
@@ -78,6 +80,11 @@ def with_tables(page: str) -> str:
         if found:
             page = before + begin + "".join(f"{line}\n" for line in lines()) + end + rest.partition(end)[2]
     return page
+
+
+def schedules() -> list[str]:
+    rows = [f"| `{k.usage or k.example}` | {k.formula} | {k.pytorch} |" for k in kinds()]
+    return ["| schedule | rate at step t, counted from 0 | in PyTorch |", "|---|---|---|", *rows]
 
 
 def targets() -> list[str]:

@@ -10,6 +10,7 @@ from poetc.boards import Numerics
 from poetc.cli import _options
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.training.rates import kinds
 
 TARGETS = _options.file_names("boards/targets", "yaml")
 LAYOUTS = tuple(name.replace("_", "-") for name in _options.file_names("emit/layouts", "py"))
@@ -101,8 +102,8 @@ class _OptLevel(click.Choice[str]):
 @click.option(
     "--schedule",
     metavar="SCHEDULE",
-    help="Learning rate of the program: constant, step:every=N,factor=F, cosine:steps=N,final=R or plateau (host), each"
-    " with warmup=N if wanted. Default: as it was solved.",
+    help=f"Learning rate of the program: {', '.join(kind.firmware for kind in kinds()[:-1])} or"
+    f" {kinds()[-1].firmware}, each with warmup=N if wanted. Default: as it was solved.",
 )
 @_options.output_options
 def emit(

@@ -8,6 +8,7 @@ from poetc.declare import LARGEST_SEED, Choice, Number, Option, Switch, Text, Wh
 from poetc.errors import UsageError
 from poetc.scheduling import DEFAULT_GAP, TRAINING_GAP, Objective
 from poetc.scheduling.schedule import GROUPINGS
+from poetc.training.rates import kinds
 
 SECONDS = Number(above=True)
 
@@ -329,8 +330,8 @@ RUN = (
         group="run",
         default="constant",
         metavar="SCHEDULE",
-        help="Schedule of the learning rate, by updates: constant, step:every=N,factor=0.1, cosine:final=1e-5, "
-        "plateau:patience=5. Each also takes warmup=N.",
+        help=f"Schedule of the learning rate, by updates: {', '.join(kind.example for kind in kinds())}."
+        " Each also takes warmup=N.",
     ),
     Option(
         name="patience",

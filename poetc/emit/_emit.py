@@ -255,7 +255,7 @@ def _check_schedule(module: Module, target: Target) -> None:
         raise UsageError(f"--schedule {schedule}: the learning rate does not live in RAM; solve with --state ram")
     if target.name != "host" and schedule.needs_steps:
         raise UsageError(f"--schedule {schedule}: give the number of steps too, as in {schedule.kind}:steps=2000")
-    if "device" in target.ports and schedule.kind == "plateau":
+    if "device" in target.ports and schedule.of.needs_losses:
         raise UsageError(f"--schedule {schedule}: the program of {target.name} has no validation losses")
 
 

@@ -1,4 +1,4 @@
-/* Learning-rate schedules. See poetc_rate.h; every line has its like in poetc/training/rates.py. */
+/* Learning-rate schedules. See poetc_rate.h; every line has its like in poetc/training/rates. */
 #include "poetc_rate.h"
 
 #include "poetc_math.h"
