@@ -99,6 +99,7 @@ def _bundle(
     assert whole is not None and step is not None and profile is not None
     graph = inference_model(request.model, whole)
     problem = limits(replace(request, budget=f"{profile.ram_bytes}B"), problem)
+    keep_all_bytes = keep_all_peak_bytes(problem)
     require_time(request, problem)
     require_offsets(request, problem, step)
     flash_bytes = None if switch_flash is None else parse_size(switch_flash, option="--switch-flash")
@@ -135,7 +136,7 @@ def _bundle(
     notes += split_notes
     notes += [*chosen, *reporting.choice_notes(first, largest, saved), *([predicted.note] if predicted.note else [])]
     least_bytes = ram_bytes(*plans[-1][::2])
-    summary = summary_of(request, first, largest, step, profile, least_bytes, started, notes, saved)
+    summary = summary_of(request, first, keep_all_bytes, largest, step, profile, least_bytes, started, notes, saved)
     artifact = Artifact(
         summary=summary,
         problem=largest.problem,

@@ -67,7 +67,8 @@ class _Answer:
 
     The model is None where there was a Problem alone.
 
-    `request`: the one that was asked, with the updates that are trained.
+    `request`: the one that was asked, with the updates that are trained. `plain`: the problem and the training step
+    before encodings and streamed operands. `keep_all_bytes`: what a budget in per cent refers to.
     """
 
     request: SolveRequest
@@ -78,7 +79,8 @@ class _Answer:
     graph: Graph | None
     step: TrainingGraph | None
     profile: DeviceProfile | None
-    exact: TrainingGraph | None = None  # the step without encodings of saved tensors
+    plain: tuple[Problem, TrainingGraph | None]
+    keep_all_bytes: int
     notes: tuple[str, ...] = ()
 
 
@@ -130,7 +132,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         answer = way(request, stop_at, progress)
     request = answer.request
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
-    saved = encodings.summary_of(answer.exact, solution)
+    saved = encodings.summary_of(answer.plain[1], solution)
     notes = [*answer.notes, *milp_notes, *reporting.choice_notes(answer.asked, solution, saved)]
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
@@ -143,9 +145,13 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     smallest = _smallest(answer, stop_at, progress) if request.smallest else None
     if request.smallest and smallest is None:
         notes.append("no time was left to look for the smallest budget: a smaller one may do; raise --time-limit")
-    summary = summary_of(request, answer.asked, solution, step, profile, smallest, started, notes, saved)
+    keep_all_bytes = answer.keep_all_bytes
+    summary = summary_of(
+        request, answer.asked, keep_all_bytes, solution, step, profile, smallest, started, notes, saved
+    )
     summary |= {} if request.smallest else {"min_budget_bytes": None}
-    summary["pruned"] = None if step is None else pruned(request.model, step, answer.asked)
+    plain, plain_step = answer.plain
+    summary["pruned"] = None if plain_step is None else pruned(request.model, plain_step, plain)
     if request.events is not None:
         proof = solution.proof
         request.events.take(END, proof.objective, proof.bound, proof.bound)
@@ -197,6 +203,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         offers = tuple(encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None))
     ways = ways_of(request, problem, step, profile)
     problem, least = limited(request, problem, offers, ways)
+    plain = problem, step
     if step is not None and profile is not None and not least and must_stream(request, step, profile, problem):
         step, graph, problem = _streaming(request, step, graph, profile, problem)
         ways = ways_of(request, problem, step, profile)
@@ -231,7 +238,8 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         graph=graph,
         step=None if step is None else encodings.made(step, Saved.option(solution)),
         profile=profile,
-        exact=step,
+        plain=plain,
+        keep_all_bytes=keep_all_peak_bytes(plain[0]),
     )
 
 
@@ -291,7 +299,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     profile = load_profile(request.model.device)
     whole = load_model(request.model)
     graph = inference_model(request.model, whole)
-    graphs, problems, notes = _problems_by_parts(request, whole, profile)
+    graphs, problems, keep_all_bytes, notes = _problems_by_parts(request, whole, profile)
     ways = {count: found for count, p in problems.items() if (found := ways_of(request, p, graphs[count], profile))}
     fastest = min(problems, key=lambda count: shortest_ns(problems[count], ways.get(count, NO_WAYS)))
     require_time(request, problems[fastest], ways.get(fastest, NO_WAYS))
@@ -321,7 +329,8 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         graph=graph,
         step=encodings.made(graphs[count], Saved.option(solution)),
         profile=profile,
-        exact=graphs[count],
+        plain=(problems[count], graphs[count]),
+        keep_all_bytes=keep_all_bytes,
         notes=notes,
     )
 
@@ -344,14 +353,18 @@ def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _A
         graph=inference_model(chosen.model, load_model(chosen.model)),
         step=step,
         profile=choice.profile,
+        plain=(asked, step),
+        keep_all_bytes=keep_all_peak_bytes(asked),
         notes=tuple(choice.notes),
     )
 
 
 def _problems_by_parts(
     request: SolveRequest, whole: Graph, profile: DeviceProfile
-) -> tuple[dict[int, TrainingGraph], dict[int, Problem], tuple[str, ...]]:
-    """The training step and its problem by the number of parts of the batch, and a note on parts that fit the cache.
+) -> tuple[dict[int, TrainingGraph], dict[int, Problem], int, tuple[str, ...]]:
+    """The training step and its problem by the number of parts of the batch.
+
+    Then the bytes of keep-all with the whole batch, and a note on parts that fit the cache.
 
     Where keep-all fits, more parts cost more even if nothing is recomputed. On a device with caches they may cost less:
     a part finds bytes there that the whole batch fetches from RAM.
@@ -384,15 +397,17 @@ def _problems_by_parts(
         is_roomy = is_roomy or keep_all_peak_bytes(at_limits) <= at_limits.budget_bytes
         if is_roomy and cache is None:
             break
+    assert first is not None
+    keep_all_bytes = keep_all_peak_bytes(first)
     if cache is None or len(graphs) < 2:
-        return graphs, problems, ()
+        return graphs, problems, keep_all_bytes, ()
     fitting = parts_for_cache(graphs, int(cache.value))
     if solvers.info(request.solver).fits_cache:
         graphs, problems = {fitting: graphs[fitting]}, {fitting: problems[fitting]}
     note = f"micro-batches: each operator fits the cache of {format_bytes(int(cache.value))} in {fitting} parts"
     if working_set_bytes(graphs[fitting]) > cache.value:
         note = f"micro-batches: with more than {fitting} parts no operator comes closer to fitting the cache"
-    return graphs, problems, (note,)
+    return graphs, problems, keep_all_bytes, (note,)
 
 
 def solve_budgets(
@@ -419,17 +434,20 @@ def solve_budgets(
             assert point.error is not None
             answers.append(point.error)
             continue
-        started = time.perf_counter() - point.seconds
+        started, keep_all_bytes = time.perf_counter() - point.seconds, keep_all_peak_bytes(asked)
         asked = _encoded(offers, _in_way(asked, ways, point.solution), point.solution)
         saved = encodings.summary_of(step, point.solution)
         notes = reporting.choice_notes(asked, point.solution, saved)
-        answers.append(summary_of(request, asked, point.solution, step, profile, smallest, started, notes, saved))
+        answers.append(
+            summary_of(request, asked, keep_all_bytes, point.solution, step, profile, smallest, started, notes, saved)
+        )
     return answers
 
 
 def summary_of(
     request: SolveRequest,
     asked: Problem,
+    keep_all_bytes: int,
     solution: Solution,
     step: TrainingGraph | None,
     profile: DeviceProfile | None,
@@ -440,8 +458,8 @@ def summary_of(
 ) -> dict[str, Any]:
     """The answer of `solve --json`.
 
-    `asked`: the problem with its choices open. `started`: by `time.perf_counter`. `saved`: the encodings of saved
-    tensors.
+    `asked`: the problem with its choices open. `keep_all_bytes`: what a budget in per cent refers to. `started`: by
+    `time.perf_counter`. `saved`: the encodings of saved tensors.
     """
     problem, schedule, plan = solution.problem, solution.schedule, solution.plan
     trace = verify(problem, schedule)
@@ -467,7 +485,7 @@ def summary_of(
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": needed_bytes,
         **_banks(problem, trace, plan),
-        "keep_all_peak_bytes": keep_all_peak_bytes(asked),
+        "keep_all_peak_bytes": keep_all_bytes,
         "min_budget_bytes": needed_bytes if min_budget_bytes is None else min(min_budget_bytes, needed_bytes),
         "recomputes": trace.recomputes,
         "recomputed_operators": sum(n > 1 for n in trace.executions),

@@ -144,7 +144,7 @@ class _InBanks:
 
     def _for_ram(self, budget_bytes: int, limit_s: float, *, required: bool = True) -> Solution | None:
         """A schedule of the relaxation for so much RAM in one piece; None where there is none, if not `required`."""
-        part = replace(self.planner.inner.part(limit_s), relaxed=True)
+        part = replace(self.planner.inner.part(limit_s), relaxed=self.planner.relaxed | {Banks.name})
         if not required:
             # Its bounds hold for less RAM alone, and may be above the answer: the user does not see them.
             part = replace(part.knowing(None), progress=silent)

@@ -220,7 +220,7 @@ class _OpenKernels:
             work_limit_s=share * options.work_limit_s,
             fixed_order=options.fixed_order or fixed_order,
         )
-        part = replace(part, relaxed=part.relaxed or relaxed)
+        part = replace(part, relaxed=part.relaxed | {Kernels.name} if relaxed else part.relaxed)
         part = part.with_warm_start(to_beat=None if to_beat == math.inf else int(to_beat))
         try:
             return part.knowing(self.smallest_ram.without_schedule(problem)).solve(problem), None

@@ -36,7 +36,8 @@ class Planner:
     `reductions`: the choices that are open, outermost first; without any, problems are plain. `smallest_ram`: a search
     for the least RAM, used where nothing fits. `warm_start`: knowledge that the engine begins with. `solve_share`: of
     the time, for the first solve of a plain problem; the rest is for packing. `best`: shared by all planners made from
-    this one. `relaxed`: schedules are of a relaxation, so that their objectives are none of the problem's.
+    this one. `relaxed`: the names of the choices of whose relaxation schedules are: their objectives are none of the
+    problem's, and their bounds hold for every such choice.
     """
 
     options: SolveOptions
@@ -47,7 +48,7 @@ class Planner:
     smallest_ram: RamSearch | None = None
     solve_share: float = PLAIN.solve_share
     best: BestSoFar = field(default_factory=BestSoFar)
-    relaxed: bool = False
+    relaxed: frozenset[str] = frozenset()
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
 
     @property
@@ -83,7 +84,8 @@ class Planner:
 
         `any_state`: the bound holds for every placement of state, though that is open.
         """
-        seen = self.best.seen(problem, event, is_real=not self.relaxed, any_state=any_state)
+        covers = self.relaxed | {"state"} if any_state else self.relaxed
+        seen = self.best.seen(problem, event, is_real=not self.relaxed, covers=covers)
         self.progress(progress_line(problem, seen))
 
     def solve(self, problem: Problem) -> Solution:
@@ -92,7 +94,7 @@ class Planner:
         Raises InfeasibleError where it is proven that nothing fits, LimitError where nothing was found. Both name the
         smallest RAM that is known to work.
         """
-        self.best.begin(problem, self.reductions)
+        self.best.begin(problem, self.reductions, self.least_cost)
         if self.reductions:
             return self.reductions[0].solve(problem, self)
         schedule, plan = plain.solve_and_pack(problem, self)

@@ -235,7 +235,7 @@ class _Side:
         seconds = BOUND_SHARE * min(self.limit_s, self.planner.left_s)
         if seconds <= 0:
             return simple
-        part = replace(self.planner.inner.part(seconds), relaxed=True).knowing(None)
+        part = replace(self.planner.inner.part(seconds), relaxed=self.planner.relaxed | {Processors.name}).knowing(None)
         try:
             proof = part.solve(found.problem).proof
         except LimitError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Protocol
 
@@ -77,28 +77,28 @@ class BestSoFar:
     searched: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules that nobody has packed yet
     log: SearchLog | None = None
 
-    def begin(self, problem: Problem, reductions: Sequence[Choice]) -> None:
-        """Note the choices that the first problem of a budget leaves open."""
+    def begin(self, problem: Problem, reductions: Sequence[Choice], least_cost: Callable[[Problem], int]) -> None:
+        """Note the choices that the first problem of a budget leaves open, and the bound that holds for all of them."""
         key = _key(problem)
         if key not in self.choices:
             self.choices[key] = frozenset(r.name for r in reductions if r.is_open(problem))
+            self.bounds[key] = least_cost(problem)
 
     def seen(
-        self, problem: Problem, event: solvers.Event, *, is_real: bool = True, any_state: bool = False
+        self, problem: Problem, event: solvers.Event, *, is_real: bool = True, covers: frozenset[str] = frozenset()
     ) -> solvers.Event:
         """`event` with the best objective and the best bound so far. `is_real`: its own schedule is the problem's.
 
-        A bound on a part of the choices is none on all. `event` keeps it only where it is above the best schedule, or
-        where no other is known.
+        `covers`: the names of the choices for whose every option its bound holds. A bound on a part of the choices is
+        none on all. `event` keeps it only where it is above the best schedule.
         """
         key = _key(problem)
-        is_open = self.choices.get(key, frozenset())
-        if not is_real or not is_open - ({"state"} if any_state else frozenset()):
+        if not self.choices.get(key, frozenset()) - covers:
             self.bounds[key] = max(event.bound, self.bounds.get(key, 0))
         if event.objective is not None and is_real:
             self.searched[key] = min(event.objective, self.searched.get(key, event.objective))
         best = min(self.packed.get(key, math.inf), self.searched.get(key, math.inf))
-        bound = event.bound if event.bound > best else min(self.bounds.get(key, event.bound), best)
+        bound = event.bound if event.bound > best else min(self.bounds.get(key, 0), best)
         if self.log is not None:
             known = int(min(self.bounds.get(key, 0), best))
             stage, objective = stage_words(event.stage), None if best == math.inf else int(best)

@@ -20,6 +20,8 @@ from poetc.planning.solution import Solution, cost_of_computing_once
 from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import Option
 
+_FEW = 2  # proposals, as without those that change bits
+_SEARCH_S = 0.1  # for the least RAM of each proposal
 Encodings = tuple[int, ...]  # the numbers of the encodings that are made, ascending
 
 
@@ -44,6 +46,7 @@ class Offer:
     tensors: tuple[Tensor, ...]
     proposals: tuple[Encodings, ...]
     _made: dict[Encodings, Problem] = field(default_factory=dict, repr=False, compare=False)
+    _frugal: list[Encodings] = field(default_factory=list, repr=False, compare=False)
 
     def problem(self, choice: Encodings, asked: Problem) -> Problem:
         """The problem of `choice` at the limits of `asked`."""
@@ -122,13 +125,27 @@ class Saved(Alternatives[Encodings]):
         return self.cheapest(problem, planner)
 
     def _frugal(self, problem: Problem) -> Encodings:
-        """The encodings with which the least RAM is probably needed."""
+        """The encodings with which the least RAM is probably needed. It is looked for once an offer.
 
-        def need(choice: Encodings) -> tuple[int, int]:
+        More encodings have the least keep-all, and yet may need more: decoders need room too. So where there are many,
+        a short search tells.
+        """
+        offer = self._offer(problem)
+        if offer is not None and offer._frugal:
+            return offer._frugal[0]
+
+        def need(choice: Encodings) -> tuple[int, int, int]:
             fixed = self.fix(problem, choice)
-            return solvers.lower_bound_bytes(KERNELS.relax(fixed)), keep_all_peak_bytes(fixed)
+            relaxed, searched = KERNELS.relax(fixed), 0
+            if offer is not None and len(offer.proposals) > _FEW:
+                found = solvers.min_budget(KERNELS.frugal(fixed), time_limit_s=_SEARCH_S)
+                searched = found.smallest_bytes or keep_all_peak_bytes(fixed)
+            return solvers.lower_bound_bytes(relaxed), searched, keep_all_peak_bytes(fixed)
 
-        return min(self.propose(problem, None), key=need)
+        found = min(self.propose(problem, None), key=need)
+        if offer is not None:
+            offer._frugal.append(found)
+        return found
 
     def _offer(self, problem: Problem) -> Offer | None:
         return next((o for o in self.offers if o.exact.operators == problem.operators), None)

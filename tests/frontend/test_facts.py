@@ -118,6 +118,8 @@ def test_fixed_transforms_are_not_trained_unless_they_are_named(tmp_path: Path) 
         # that a spatial transformer multiplies
         (np.stack([*np.meshgrid(np.arange(4), np.arange(5)), np.ones((5, 4))], -1).reshape(20, 3), "anchors"),
         (2.0 ** -np.array([2, 4, 6, 8, 1, 3]), "ALiBi"),  # of six heads
+        (2.0 ** -np.array([4, 8, 2]), "ALiBi, 0.0625, 0.00390625, 0.25"),
+        (-(2.0 ** -np.array([4, 8])), "ALiBi, -0.0625, -0.00390625"),
         (-np.abs(np.arange(6)[:, None] - np.arange(6)) / 4, "distance"),
     ],
 )
@@ -154,6 +156,16 @@ def test_a_bias_by_distance_has_one_note(tmp_path: Path) -> None:
     told = [note for note in graph.notes if "slopes" in note or "distance" in note]
     assert len(told) == 2
     assert all(note.startswith("not trained: ") for note in told)
+
+
+@pytest.mark.parametrize("value", [(0.0625, 0.00390626), (0.25, 0.0625), (1, 1), (1, 2, 3), (0.5, 0.25, 0.125)])
+def test_two_or_three_numbers_are_weights_unless_all_bits_are_those_of_slopes(
+    tmp_path: Path, value: tuple[float, ...]
+) -> None:
+    weights = {"t": np.array(value, np.float32).reshape(-1, 1), "w": normal(1, 3)}
+    nodes = [make_node("MatMul", ["x", "t"], ["s"]), make_node("MatMul", ["s", "w"], ["y"])]
+    graph = load(save(make(nodes, {"x": (2, len(value))}, ["y"], weights), tmp_path))
+    assert not [f for f in graph.facts if f.kind == "fixed tensor"] and graph.tensors["t"].role is Role.PARAMETER
 
 
 @pytest.mark.parametrize("levels", [3, 16])

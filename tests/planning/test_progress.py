@@ -64,13 +64,17 @@ def test_the_bound_in_the_line_never_falls() -> None:
 def test_a_bound_on_a_part_of_the_choices_is_not_kept() -> None:
     problem = with_budget(training_problem(Random(1), 2), 0.6)
     best = BestSoFar()
-    best.choices[problem.objective, problem.budget_bytes] = frozenset({"state"})
+    best.begin(problem, [Kernels(), StatePlacement("auto")], lambda _: 10)
+    best.choices[problem.objective, problem.budget_bytes] = frozenset({"state", "kernels"})
 
-    def bound(own: int, **said: bool) -> int:
-        return best.seen(problem, Event(stage="", objective=100, bound=own), **said).bound
+    def bound(own: int, *covers: str, is_real: bool = True) -> int:
+        event = Event(stage="", objective=100, bound=own)
+        return best.seen(problem, event, covers=frozenset(covers), is_real=is_real).bound
 
-    assert [bound(20, any_state=True), bound(34), bound(24), bound(15, any_state=True)] == [20] * 4
-    assert [bound(30, is_real=False), bound(25)] == [30, 30]
+    assert bound(100) == 10, "that of one placement and of some kernels: the gap is not closed"
+    assert bound(50, "kernels", is_real=False) == bound(60, "state") == 10, "that of one placement, or of some kernels"
+    assert [bound(20, "state", "kernels"), bound(34), bound(24), bound(15, "state", "kernels")] == [20] * 4
+    assert [bound(30, "state", "kernels", is_real=False), bound(25)] == [30, 30]
     assert bound(120) == 120, "every schedule tried next costs at least that"
 
 

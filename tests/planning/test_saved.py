@@ -8,11 +8,14 @@ from dataclasses import replace
 import pytest
 
 from poetc.commands.encodings import encodings_of, made, offers_of
+from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
 from poetc.planning import Planner, Solution, reductions
 from poetc.planning.saved import Offer, Saved
-from poetc.scheduling import Problem, SolveOptions, keep_all_peak_bytes, verify
+from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import ANY
+from poetc.training import TrainingOptions
+from tests.commands.trained import DIGITS
 from tests.passes.test_encoding import pooled, step_of
 
 OPTIONS = SolveOptions(time_limit_s=60, work_limit_s=0.2, gap=0.1)
@@ -81,3 +84,16 @@ def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: Offer) -> None
     problem = replace(offer.exact, budget_bytes=10**6)
     planner = Planner(options=OPTIONS, solver="dtr", reductions=reductions("ram", offers=[offer]))
     assert planner.solve(problem).choices["saved"] == ()
+
+
+def test_lossy_encodings_that_are_allowed_do_not_raise_the_least_ram() -> None:
+    """With all of them the least keep-all is needed, but their decoders need room: fewer of them need less."""
+    least = {}
+    for saved in ("exact", "int8"):
+        model = ModelRequest(source=DIGITS, batch=16, device="stm32f746", training=TrainingOptions(saved=saved))
+        step = training_graph(model)[1]
+        problem = build_problem(step, PROFILE, budget_bytes=10**6, paging=Paging.NONE)
+        offers = offers_of(step, PROFILE, problem, Paging.NONE)
+        planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=offers))
+        least[saved] = planner.search_ram(problem, 1.0).found.ram_bytes
+    assert least["int8"] <= least["exact"]

@@ -32,7 +32,7 @@ def find(graph: Graph, known: frozenset[str] = frozenset()) -> Iterator[Fact]:
         value = graph.values.get(name)
         if tensor.role is not Role.PARAMETER or name in known or not isinstance(value, np.ndarray):
             continue
-        if tensor.dtype is DType.F32 and 4 <= value.size <= _LARGEST:
+        if tensor.dtype is DType.F32 and 2 <= value.size <= _LARGEST:
             candidates[name] = np.asarray(value, np.float64)
     for name, value in candidates.items():
         reason = _reason(name, value) or _beside_another(name, value, candidates)
@@ -47,6 +47,8 @@ def find(graph: Graph, known: frozenset[str] = frozenset()) -> Iterator[Fact]:
 def _reason(name: str, value: Array) -> str:
     """The kind of fixed tensor that the numbers are, in words; "" for any other."""
     flat = value.reshape(-1)
+    if flat.size < 4:  # too few for a pattern, but not for numbers that must be equal
+        return _slopes(flat) if _is_slopes(flat, 0) else ""
     matrix = value.reshape(value.shape[0], -1) if value.ndim > 1 else value.reshape(1, -1)
     if max(value.shape) == value.size:
         return _of_vector(name, flat)
@@ -73,8 +75,8 @@ def _of_vector(name: str, flat: Array) -> str:
     largest = float(np.abs(flat).max())
     if flat.size >= 4 and steps[0] and float(np.abs(steps - steps[0]).max()) <= 1e-5 * max(largest, abs(steps[0])):
         return f"an arithmetic ramp, {flat[0]:g}, {flat[1]:g}, ... {flat[-1]:g}"
-    if _is_slopes(flat):
-        return f"the slopes of heads by ALiBi, {flat[0]:g}, {flat[1]:g}, ... {flat[-1]:g}"
+    if _is_slopes(flat, _CLOSE):
+        return _slopes(flat)
     if flat.size >= 16 and _is_window(flat):
         return "a window of a spectrum (Hann or Hamming)"
     levels = np.unique(flat)
@@ -83,15 +85,23 @@ def _of_vector(name: str, flat: Array) -> str:
     return "its name: anchors" if _ANCHOR.fullmatch(name) else ""
 
 
-def _is_slopes(flat: Array) -> bool:
-    """Powers of two with the exponents of ALiBi: 8 (1, 2, ... n) / n below 0, then every other one of twice as many."""
+def _slopes(flat: Array) -> str:
+    shown = flat if flat.size < 4 else (flat[0], flat[1], "...", flat[-1])
+    return f"the slopes of heads by ALiBi, {', '.join(n if isinstance(n, str) else f'{n:g}' for n in shown)}"
+
+
+def _is_slopes(flat: Array, tolerance: float) -> bool:
+    """Powers of two with the exponents of ALiBi: 8 (1, 2, ... n) / n below 0, then every other one of twice as many.
+
+    Two or three numbers are told by all of their bits (`tolerance` 0): 24 of each, which no training meets by chance.
+    """
     if flat.size < 2 or float(np.abs(flat).min()) == 0:
         return False
     power = 1 << (flat.size.bit_length() - 1)
     exponents = np.arange(1, power + 1) * 8 / power, np.arange(1, 2 * power + 1, 2) * 4 / power
     slopes = np.exp2(-np.concatenate(exponents)[: flat.size])
     sign = np.sign(flat[0])
-    return bool((np.abs(sign * flat - slopes) <= _CLOSE * slopes).all())
+    return bool((np.abs(sign * flat - slopes) <= tolerance * slopes).all())
 
 
 def _is_distance(value: Array) -> bool:
