@@ -37,7 +37,7 @@ from poetc.commands.weights import by_graph_name
 from poetc.devices import AUTO, DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
-from poetc.files import scratch_directory
+from poetc.files import require_tmpdir, scratch_directory
 from poetc.graph import Graph, Role
 from poetc.loop import EpochRow
 from poetc.reporting.notebook import memory_bar, table
@@ -61,6 +61,7 @@ def _file_of(model: str | Path | onnx.ModelProto) -> Path:
         data = model.SerializeToString(deterministic=True)
     except (EncodeError, ValueError):
         raise UsageError("the onnx.ModelProto has more than 2 GB; save it with external data, give the path") from None
+    require_tmpdir()
     _FOLDERS.append(tempfile.TemporaryDirectory(prefix="poetc-"))
     path = Path(_FOLDERS[-1].name) / "model.onnx"
     path.write_bytes(data)

@@ -31,7 +31,7 @@ from poetc.devices import DeviceProfile, load_profile, name_kernels, profile_to_
 from poetc.errors import UsageError
 from poetc.files import exists, open_file, read_file
 from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
-from poetc.output_directory import Kind, check_replaceable, digest, replacing
+from poetc.output_directory import Kind, check_replaceable, digest, is_as_written, replacing
 from poetc.scheduling import (
     plan_from_json,
     plan_to_json,
@@ -201,11 +201,14 @@ def _read_others(
 def _read_summary(directory: Path) -> dict[str, Any]:
     """The summary, if every file that it names is there as it was written."""
     try:
-        summary: dict[str, Any] = json.loads(read_file(directory / KIND.manifest))
+        text = read_file(directory / KIND.manifest).decode()
+        summary: dict[str, Any] = json.loads(text)
         files = dict(summary["files"])
     except (KeyError, ValueError, TypeError, UnicodeDecodeError) as error:
         raise UsageError(f"{directory / KIND.manifest}: damaged; run {_maker(directory)} again") from error
     maker = _maker(directory, files)
+    if not is_as_written(summary, text):
+        raise UsageError(f"{directory / KIND.manifest}: not as {maker} wrote it; run {maker} again")
     for name, recorded in files.items():
         if name in REPORTS:
             continue

@@ -87,12 +87,20 @@ def read_arrays(path: Path, hint: str = "") -> dict[str, np.ndarray[Any, Any]]:
     return found
 
 
+def require_tmpdir() -> None:
+    """UsageError where TMPDIR names no directory that can be written: Python would take another one without a word."""
+    named = os.environ.get("TMPDIR")
+    if named and not (os.path.isdir(named) and os.access(named, os.W_OK | os.X_OK)):
+        raise UsageError(f"TMPDIR {printable(named)}: no directory that can be written; set it to another, or unset it")
+
+
 @contextmanager
 def scratch_directory(prefix: str) -> Iterator[Path]:
     """A directory among the machine's temporary files, gone after the block.
 
-    Raises UsageError where they lack room; errors name no file in it.
+    Raises UsageError where they lack room, or TMPDIR is of no use; errors name no file in it.
     """
+    require_tmpdir()
     try:
         place = Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:

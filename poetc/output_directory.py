@@ -357,7 +357,6 @@ def _read(target: Path, kind: Kind) -> _Recorded:
     try:
         text = path.read_text(encoding="utf-8")
         document = json.loads(text)
-        own = document.get(OWN)
         files = {name: frozenset([digest]) for name, digest in document.get(FILES, {}).items()}
         for name, digests in document.get(REPLACING, {}).items():
             files[name] = files.get(name, frozenset()) | frozenset(digests)
@@ -365,8 +364,12 @@ def _read(target: Path, kind: Kind) -> _Recorded:
         return _Recorded()
     if not all(_is_inside(name) for name in files):
         return _Recorded()
-    whole = own is None or text == _manifest({k: v for k, v in document.items() if k != OWN})
-    return _Recorded(files, whole, FILES in document)
+    return _Recorded(files, is_as_written(document, text), FILES in document)
+
+
+def is_as_written(document: Mapping[str, Any], text: str) -> bool:
+    """Whether a manifest, parsed and as text, has the checksum that it ends with; so has one without any."""
+    return OWN not in document or text == _manifest({k: v for k, v in document.items() if k != OWN})
 
 
 def _is_inside(name: str) -> bool:

@@ -41,10 +41,23 @@ def test_a_full_directory_of_temporary_files_is_named(
 
 def test_a_compiler_without_room_is_not_a_defect_of_the_code(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: _Usage(0))
-    for place in (str(temporary), "/elsewhere"):  # Python falls back on another directory, compilers do not
+    elsewhere = temporary / "elsewhere"
+    elsewhere.mkdir()
+    for place in (temporary, elsewhere):  # a compiler looks for its own
         with pytest.raises(UsageError, match=f"no space left in {place}"), scratch_directory("poetc-test-"):
             raise CheckFailed("the emitted C does not build: /tmp/cc.s: No space left on device")
-        monkeypatch.setenv("TMPDIR", "/elsewhere")
+        monkeypatch.setenv("TMPDIR", str(elsewhere))
+
+
+def test_a_directory_for_temporary_files_that_is_of_no_use_is_refused(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python takes another one without a word."""
+    (temporary / "file").touch()
+    for name in ("absent", "file"):
+        monkeypatch.setenv("TMPDIR", str(temporary / name))
+        with pytest.raises(UsageError, match=f"TMPDIR .*{name}: no directory"), scratch_directory("poetc-test-"):
+            raise AssertionError
 
 
 def test_a_directory_of_temporary_files_that_takes_no_more(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from poetc.boards._boards import Board
 from poetc.boards._files import TARGETS
 from poetc.errors import CheckFailed, UsageError
+from poetc.files import require_tmpdir
 from poetc.runtime import runtime_directory
 
 # Debian's package of each program that a board may need.
@@ -113,6 +114,7 @@ def build_counter(directory: Path) -> Path:
 @functools.cache
 def _counter() -> bytes:
     source = runtime_directory() / "ports" / "qemu" / "counter.c"
+    require_tmpdir()
     with tempfile.TemporaryDirectory(prefix="poetc-") as directory:
         library = Path(directory) / "counter.so"
         command(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], "the measuring plugin does not build")

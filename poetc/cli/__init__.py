@@ -37,7 +37,7 @@ First steps:
 
 \b
 Exit codes: 0 ok, 1 a check failed, 2 usage or file, 3 unsupported model,
-4 infeasible, 5 no schedule found (time limit, or a named solver without one),
+4 proven infeasible, 5 no schedule found and no proof (or a named solver has none),
 70 internal error, 130 interrupted, 141 the reader of a pipe went, 143 terminated.
 """
 

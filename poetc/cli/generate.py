@@ -44,4 +44,6 @@ def generate(source: Path, as_json: bool, quiet: bool, verbose: bool, **values: 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the tokenizer") as progress:
         document = command.generate(command.GenerateRequest(source=source, **values), progress)
+    for note in document["notes"]:
+        console.note(note)
     console.answer(document, document["text"])

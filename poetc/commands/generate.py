@@ -62,24 +62,30 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
     file = request.source if solved is None else find_model(solved, None)
     template = None if request.chat_template is None else Path(request.chat_template)
     tokenizer = Tokenizer(find_tokenizer(request.tokenizer, file), template)
-    ids = _prompt(request, tokenizer)
+    ids, context = _prompt(request, tokenizer), tokenizer.context
     progress("reading the model")
     if solved is not None:
         graph = model_of(solved)
-        solved_length = _tokens_input(graph, str(request.source))[1]
-        if len(ids) >= solved_length:
-            raise UsageError(f"--prompt: {len(ids)} tokens; {request.source} is solved for {solved_length}")
         short = graph
     else:
-        short = _loaded(file, SHORT)
-        graph = _long(file, len(ids) + request.tokens)
+        most = len(ids) + request.tokens
+        short, graph = _loaded(file, SHORT), _long(file, min(most, context[0] or most))
+    for most, what in (context, (_tokens_input(graph, str(request.source))[1], f"{request.source}, as it is,")):
+        if 0 < most <= len(ids):
+            raise UsageError(f"--prompt: {len(ids)} tokens, and {what} has a context of {most:,}")
     writer = _Writer(graph, str(request.source), short if request.cache else None)
+    tokenizer.require_model(writer.words)
     if max(ids) >= writer.words:
         raise UsageError(f"{tokenizer.path}: has token {max(ids):,}; the model knows {writer.words:,}")
     random, prompt_tokens, started = np.random.default_rng(request.seed), len(ids), time.perf_counter()
-    while len(ids) - prompt_tokens < request.tokens and len(ids) < writer.length:
+    most, said_by = context if context[0] and context[0] <= writer.length else (writer.length, str(request.source))
+    notes = []
+    while len(ids) - prompt_tokens < request.tokens:
+        if len(ids) >= most:
+            notes.append(f"the text ends with the context of {most:,} tokens ({said_by}), not with --tokens")
+            break
         progress(f"token {len(ids) - prompt_tokens + 1} of {request.tokens}")
-        token = _chosen(writer.scores(ids), request, random)
+        token = _chosen(writer.scores(ids)[: tokenizer.size], request, random)
         if token == tokenizer.end:
             break
         ids.append(token)
@@ -90,6 +96,7 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
         "text": tokenizer.decode(made),
         "tokens": made,
         "prompt_tokens": prompt_tokens,
+        "notes": notes,
         "seconds": time.perf_counter() - started,
     }
 

@@ -68,7 +68,7 @@ class _Answer:
     The model is None where there was a Problem alone.
 
     `request`: the one that was asked, with the updates that are trained. `plain`: the problem and the training step
-    before encodings and streamed operands. `keep_all_bytes`: what a budget in per cent refers to.
+    before encodings and streamed operands. `keep_all_bytes`: the RAM that a budget in per cent refers to.
     """
 
     request: SolveRequest
@@ -458,8 +458,9 @@ def summary_of(
 ) -> dict[str, Any]:
     """The answer of `solve --json`.
 
-    `asked`: the problem with its choices open. `keep_all_bytes`: what a budget in per cent refers to. `started`: by
-    `time.perf_counter`. `saved`: the encodings of saved tensors.
+    `asked`: the problem with its choices open. `keep_all_bytes`: the RAM that a budget in per cent refers to.
+
+    `started`: by `time.perf_counter`. `saved`: the encodings of saved tensors.
     """
     problem, schedule, plan = solution.problem, solution.schedule, solution.plan
     trace = verify(problem, schedule)

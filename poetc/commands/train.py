@@ -62,6 +62,7 @@ from poetc.datasets import (
     slots_of,
     split,
 )
+from poetc.devices.units import format_count
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import finite, write_text
@@ -128,6 +129,13 @@ class TrainRequest:
         ):
             if number is not None and not low < number < high:
                 raise UsageError(f"{option} {number!r}: must be above {low:g} and below {high:g}")
+        if not self.resume and self.patience is not None and self.epochs is not None:
+            least = max(1, self.patience) + 2  # the first epoch, those that are waited for, and one that is saved
+            if self.epochs < least:
+                raise UsageError(
+                    f"--patience {self.patience}: cannot end a training of {format_count(self.epochs, 'epoch')}; give"
+                    f" --epochs {least} or more, or leave it out"
+                )
         if not 0 <= self.seed < 2**32:
             raise UsageError(f"--seed {self.seed}: must be at least 0 and below 2^32")
 

@@ -15,7 +15,7 @@ from poetc.datasets._matching import Note, parse_selection
 from poetc.datasets._slots import Slot
 from poetc.datasets.arrays import read_npy
 from poetc.datasets.function import BatchFunction, load_function
-from poetc.errors import UsageError
+from poetc.errors import UsageError, printable
 from poetc.files import exists
 
 _NO_SETTINGS = Settings()
@@ -57,7 +57,12 @@ def open_source(
     require_used(kind, settings, str(path))
     if kind is not None:
         request = Request(path=path, slots=slots, selection=selection, like=like, note=note, settings=settings)
-        return kind.read(request)
+        samples = kind.read(request)
+        for slot in slots if selection and not samples.features else ():  # features are the columns that are left
+            if slot.name not in selection:
+                what = "the target" if slot.is_target else f"input {printable(slot.name)!r}"
+                note(f"{option} {text}: names no array for {what}; taken is {printable(samples.called[slot.name])!r}")
+        return samples
     if path.is_dir():
         raise UsageError(f"{option} {path}: is a folder without texts, .npy files and folders of images")
     known = ", ".join(kind.words for kind in KINDS.values())

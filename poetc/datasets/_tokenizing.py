@@ -18,6 +18,9 @@ from poetc.files import exists, read_file
 
 TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 _OTHER_CONFIGS = ("special_tokens_map.json", "config.json", "generation_config.json", "genai_config.json")
+_CONTEXT_CONFIGS = ("config.json", "genai_config.json")
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "context_length")
+_PADDED = 0.05  # the most of a model's tokens that only make its matrices even
 LARGEST_BYTES = 1 << 28
 _EXTRA = "pip install 'poetc[text]'"
 
@@ -53,6 +56,23 @@ class Tokenizer:
     def size(self) -> int:
         """One more than the largest token number."""
         return max(self._model.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @property
+    def context(self) -> tuple[int, str]:
+        """The tokens that the model was made for, and the file beside the tokenizer that says so; (0, "") by none."""
+        for name in _CONTEXT_CONFIGS:
+            config = _json(self.path.with_name(name))
+            for part in (config, config.get("text_config"), config.get("model")):
+                for key in _CONTEXT_KEYS:
+                    found = part.get(key) if isinstance(part, dict) else None
+                    if isinstance(found, int) and not isinstance(found, bool) and found > 0:
+                        return found, name
+        return 0, ""
+
+    def require_model(self, words: int) -> None:
+        """UsageError for a tokenizer that has far fewer tokens than a model's `words`: that of another model."""
+        if words - self.size > _PADDED * words:
+            raise UsageError(f"{self.path}: has {self.size:,} tokens, and the model {words:,}: that of another model")
 
     def encode(self, spans: Sequence[Span], *, special: bool = True) -> Encoded:
         """The tokens of the spans, one text, with those that the tokenizer puts around a text where `special`.

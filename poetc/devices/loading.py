@@ -149,6 +149,12 @@ def _find(name_or_path: str | Path) -> Path:
     path = _folder() / f"{text}.yaml"
     if text and path.is_file():
         return path
+    if Path(text).is_file():
+        raise UsageError(f"{printable(text)}: is a file, but no profile, whose name ends in .yaml or .yml")
+    if Path(text).suffix:
+        raise UsageError(
+            f"no device is called {printable(text)}, and no device profile has that name: it ends in .yaml"
+        )
     known = list_profiles()
     close = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.4) + [k for k in known if text and text in k]
     hint = f"did you mean {_either(dict.fromkeys(close))}?" if close else f"known: {', '.join(known)}"

@@ -21,7 +21,7 @@ import numpy as np
 from poetc.boards import Numerics, telling
 from poetc.emit import Module, emit
 from poetc.errors import CheckFailed, UsageError
-from poetc.files import scratch_directory
+from poetc.files import require_tmpdir, scratch_directory
 from poetc.graph import Array, Value
 from poetc.measure._object_cache import kept_objects
 from poetc.program import (
@@ -206,6 +206,7 @@ class HostModel:
         self._config, self._runtime = Config(), Runtime()
         self._probes_at: dict[int, list[tuple[str, Operand]]] = {}
         self._store = store
+        require_tmpdir()
         self._temporary = tempfile.TemporaryDirectory(prefix="poetc-store-")
         self._keep: list[object] = []  # callbacks must outlive the calls
         self._processors: Processors | None = None

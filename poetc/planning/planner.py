@@ -36,8 +36,8 @@ class Planner:
     `reductions`: the choices that are open, outermost first; without any, problems are plain. `smallest_ram`: a search
     for the least RAM, used where nothing fits. `warm_start`: knowledge that the engine begins with. `solve_share`: of
     the time, for the first solve of a plain problem; the rest is for packing. `best`: shared by all planners made from
-    this one. `relaxed`: the names of the choices of whose relaxation schedules are: their objectives are none of the
-    problem's, and their bounds hold for every such choice.
+    this one. `relaxed`: the names of choices that are relaxed. Objectives of schedules are then none of the problem's,
+    and bounds hold for each such choice.
     """
 
     options: SolveOptions

@@ -453,6 +453,10 @@ def test_tables_of_switches_have_their_flash(poetc: Run, tmp_path: Path, out: Pa
 
 def test_a_damaged_bundle_is_to_be_bundled_again(poetc: Run, solved: Solved, out: Path) -> None:
     shutil.copytree(solved[0], out)
+    summary = (out / "summary.json").read_text()
+    (out / "summary.json").write_text(summary.replace('"energy_pj": ', '"energy_pj": 1'))
+    one_line(poetc("report", out), 2, "summary.json: not as poetc solve wrote it; run poetc solve again")
+    (out / "summary.json").write_text(summary)
     (out / "plan.json").write_text("{}")
     one_line(poetc("report", out), 2, "plan.json: damaged (not as poetc solve wrote it); run poetc solve again")
     (out / "bundle.json").write_text("{}")

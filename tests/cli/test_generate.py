@@ -54,8 +54,42 @@ def test_the_likeliest_tokens_are_those_of_onnxruntime(tmp_path: Path, poetc: Ru
     assert poetc("solve", model, *options, "-o", solved).code == 0
     ended = poetc("generate", solved, "--prompt", "abc", "--tokens", 9, "--json")
     assert ended.json["tokens"] == expected[:5], ended.err
+    assert f"the text ends with the context of 8 tokens ({solved}), not with --tokens" in ended.err
     ended = poetc("generate", solved, "--prompt", "too long for it")
-    assert ended.code == 2 and "15 tokens; " in ended.err and "is solved for 8" in ended.err
+    assert ended.code == 2 and "15 tokens, and " in ended.err and "has a context of 8" in ended.err
+
+
+def test_a_text_ends_with_the_context_of_the_model(tmp_path: Path, poetc: Run, model: Path) -> None:
+    whole = poetc("generate", model, "--prompt", "abc", "--tokens", 9, "--json").json["tokens"]
+    for text in ('{"max_position_embeddings": 7}', '{"text_config": {"n_positions": 7}}'):
+        (tmp_path / "config.json").write_text(text)
+        ended = poetc("generate", model, "--prompt", "abc", "--tokens", 9, "--json")
+        assert (ended.code, ended.json["tokens"]) == (0, whole[:4]), ended.err
+        assert "the text ends with the context of 7 tokens (config.json), not with --tokens" in ended.err
+        assert poetc("generate", model, "--prompt", "abc", "--tokens", 4).err == ""
+        ended = poetc("generate", model, "--prompt", "abcdefg")
+        assert ended.code == 2 and "7 tokens, and config.json has a context of 7" in ended.err
+
+
+@pytest.mark.parametrize(("vocabulary", "code"), [(260, 0), (1000, 2)])
+def test_tokens_that_the_tokenizer_lacks_are_not_written(
+    tmp_path: Path, poetc: Run, vocabulary: int, code: int
+) -> None:
+    """A few make a matrix even; many are of a model that this tokenizer is not for."""
+    write_tokenizer(tmp_path)
+    model = write_decoder(tmp_path / "model.onnx", vocabulary=vocabulary)
+    proto = onnx.load(model)
+    (head,) = [t for t in proto.graph.initializer if t.name == "lm_head.MatMul.weight"]
+    weights = onnx.numpy_helper.to_array(head).copy()
+    weights[:, 258:] *= 100  # one of them is always the likeliest
+    head.CopyFrom(onnx.numpy_helper.from_array(weights, head.name))
+    onnx.save(proto, model)
+    ended = poetc("generate", model, "--prompt", "abc", "--tokens", 5, "--json")
+    assert ended.code == code, ended.err
+    if code:
+        assert "has 258 tokens, and the model 1,000: that of another model" in ended.err
+    else:
+        assert ended.json["text"] and max(ended.json["tokens"]) < 258
 
 
 def test_drawn_tokens_follow_the_seed(poetc: Run, model: Path) -> None:

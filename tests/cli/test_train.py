@@ -188,6 +188,7 @@ def test_python_trains_to_the_same_file_and_the_command_line_goes_on(
         ({"epochs": None}, "--epochs is missing"),
         ({"lr": "nan"}, "--lr"),
         ({"augment": "twist"}, "--augment twist"),
+        ({"patience": 2, "epochs": 3}, "--patience 2: cannot end a training of 3 epochs; give --epochs 4 or more"),
     ],
 )
 def test_bad_options_and_data_are_one_line(

@@ -80,6 +80,16 @@ def test_a_file_with_one_array_named_is_no_function(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     stored(tmp_path / "d.npz", **images())
     assert opened("d.npz:x", IMAGE, CLASS).take(np.arange(10))["t"].tolist() == images()["target"].tolist()
+    notes: list[str] = []
+    for text in ("d.npz", "d.npz:x,target", "d.npz:target=target,x=x"):
+        open_source(text, (IMAGE, CLASS), notes.append)
+    assert notes == []
+    for text in ("d.npz:x", "d.npz:target=target"):
+        open_source(text, (IMAGE, CLASS), notes.append)
+    assert notes == [
+        "--data d.npz:x: names no array for the target; taken is 'target'",
+        "--data d.npz:target=target: names no array for input 'x'; taken is 'x'",
+    ]
     with pytest.raises(UsageError, match=r"d\.npz: has no array 'image'"):
         opened("d.npz:image", IMAGE, CLASS)
 

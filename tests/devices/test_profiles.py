@@ -193,9 +193,15 @@ def test_the_yaml_of_a_profile_loads_as_the_same_profile(tmp_path: Path, name: s
     assert again == profile
 
 
-def test_unknown_devices(tmp_path: Path) -> None:
+def test_unknown_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"unknown device 'stm32f764'; did you mean stm32f746"):
         load_profile("stm32f764")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.txt").write_text("hello\n")
+    with pytest.raises(UsageError, match=r"^t\.txt: is a file, but no profile, whose name ends in \.yaml"):
+        load_profile("t.txt")
+    with pytest.raises(UsageError, match=r"^no device is called u\.txt, and no device profile has that name"):
+        load_profile("u.txt")
     with pytest.raises(UsageError, match=r"unknown device 'zzz'; known: .*host"):
         load_profile("zzz")
     with pytest.raises(UsageError, match=r"no device profile at"):
