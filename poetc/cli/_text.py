@@ -97,7 +97,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
                 for b in summary.get("banks", ())
             ),
             ("keep-all peak", size(keep_all)),
-            ("smallest budget found", size(summary["min_budget_bytes"])),
+            ("smallest budget found", size(summary["min_budget_bytes"]) + _whole(summary)),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
             ("proven bound", f"{energy(summary['energy_bound_pj'])}  (gap {percent(summary['gap'])} of the total)"),
             ("gap on overhead", gap_on_overhead(summary)),
@@ -105,6 +105,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),
             ("longest piece", piece(summary)),
             ("recomputed", recomputed),
+            ("streamed operands", _streamed(summary)),
             ("page transfers", f"{summary['page_outs']} out, {summary['page_ins']} in"),
             ("moved within RAM", _moved(summary)),
             ("micro-batches", str(summary["micro_batches"]) if summary["micro_batches"] != 1 else ""),
@@ -128,6 +129,16 @@ def gap_on_overhead(summary: Mapping[str, Any]) -> str:
     """Nothing where the schedule costs no more than computing once, and the bound is lower still."""
     gap = summary["overhead_gap"]
     return percent(gap) if gap or not summary["gap"] else ""
+
+
+def _streamed(summary: Mapping[str, Any]) -> str:
+    count = summary["streamed_operators"]
+    return f"of {count:,} of {format_count(summary['operators'], 'operator')}" if count else ""
+
+
+def _whole(summary: Mapping[str, Any]) -> str:
+    """The reservation where a smaller budget may do with streamed operands."""
+    return "  (streamed operands may need less)" if summary["may_stream"] and not summary["streamed_operators"] else ""
 
 
 def _moved(summary: Mapping[str, Any]) -> str:

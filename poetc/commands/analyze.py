@@ -136,8 +136,8 @@ def _streamed(
     if not streaming.is_open(problem):
         return None, _nothing
     planner = Planner(options=SolveOptions(time_limit_s=search_s), reductions=reductions())
-    fixed, bound = streaming.floor(problem, planner)
-    if minimum.ram_bytes is not None and bound >= minimum.ram_bytes:
+    fixed = streaming.floor(problem)
+    if minimum.ram_bytes is not None and planner.lower_bound_bytes(fixed) >= minimum.ram_bytes:
         return None, _nothing
     progress("looking for the smallest budget with streamed operands")
     search = planner.search_ram(fixed, search_s)

@@ -12,6 +12,7 @@ from poetc.artifact import Artifact, check_out, write
 from poetc.commands.best_updates import settled
 from poetc.commands.encodings import is_lossy, made, offers_of, require_exact
 from poetc.commands.encodings import summary_of as summary_of_encodings
+from poetc.commands.parts import MOST_OPERATORS
 from poetc.commands.programs import POINTER_BYTES, switches_of
 from poetc.commands.requests import (
     SolveRequest,
@@ -25,7 +26,7 @@ from poetc.commands.requests import (
     require_time,
     training_graph,
 )
-from poetc.commands.solve import MOST_OPERATORS, as_exactly_as_works, summary_of
+from poetc.commands.solve import as_exactly_as_works, summary_of
 from poetc.devices import AUTO, load_profile, parse_size
 from poetc.devices.profile import MAIN
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError

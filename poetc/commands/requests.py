@@ -36,7 +36,6 @@ from poetc.planning.saved import Offer
 from poetc.planning.search_log import SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.planning.streaming import OfferOf
-from poetc.planning.streaming import Streaming as Streams
 from poetc.planning.ways import ALONE, NO_WAYS, SIDE_BY_SIDE, Problems
 from poetc.program import OFFSET_LIMIT
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
@@ -198,21 +197,6 @@ def prices_in_threads(
         if threads.count in way and problem.operators == way[threads.count].operators:
             return Prices.of(beside, threads)
     return None
-
-
-def must_stream(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> bool:
-    """Whether no schedule fits the budget unless operands pass through windows, which the device can do."""
-    streaming = Streams(streams_of(step, profile=profile, longest_ns=request.longest_ns))
-    if request.solver != ENGINE or not streaming.is_open(problem):
-        return False
-    planner = Planner(options=request.options, reductions=reductions(request.state_mode))
-    return planner.lower_bound_bytes(problem) > problem.budget_bytes
-
-
-def least_streamed_bytes(request: SolveRequest, step: TrainingGraph, profile: DeviceProfile, problem: Problem) -> int:
-    """A bound on the RAM of schedules with as many operands streamed as can be, in the smallest blocks."""
-    planner = Planner(options=request.options, reductions=reductions(request.state_mode))
-    return Streams(streams_of(step, profile=profile, longest_ns=request.longest_ns)).floor(problem, planner)[1]
 
 
 def load_model(request: ModelRequest) -> Graph:

@@ -166,11 +166,16 @@ def _within_limits(request: SolveRequest, problem: Problem, step: TrainingGraph,
 
 def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress) -> InfeasibleError:
     """`error` with the options that would need less RAM: in its details all of them, in its message those that fit."""
+    are_parts_open = request.model.training.micro_batches == "auto"
+    if are_parts_open:  # all numbers of parts were tried: the others are options of the whole batch
+        model = replace(request.model, training=replace(request.model.training, micro_batches=1))
+        request = replace(request, model=model)
     step = training_graph(request.model)[1]
     profile = load_profile(request.model.device)
     problem = problem_of(request, step, profile)
     limit_s = min(WAYS_OF_ERROR_S, request.options.time_limit_s)
     ways = list(ways_to_save(request, profile, problem, progress, limit_s=limit_s, search_s=SEARCH_OF_ERROR_S))
+    ways = [way for way in ways if not (are_parts_open and way["options"].startswith(_MICRO_BATCHES))]
     budget = error.details["budget_bytes"]
     known = [way for way in ways if way["refused"] is None and way["least_bytes"] is not None]
     fitting = [way for way in known if way["least_bytes"] <= budget]

@@ -8,23 +8,23 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from poetc import passes, reporting, solvers, training
+from poetc import reporting
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
 from poetc.commands.band import band_of
 from poetc.commands.best_updates import best
 from poetc.commands.from_profile import guesses_of, wear_of
 from poetc.commands.milps import milps
+from poetc.commands.parts import steps_by_parts, with_frugal_parts
 from poetc.commands.pruned import pruned
 from poetc.commands.requests import (
+    LEAST,
     LEAST_SHARE,
     SolveRequest,
     inference_model,
-    least_streamed_bytes,
     limited,
     limits,
     load_model,
-    must_stream,
     paging_of,
     problem_of,
     read_problem,
@@ -32,18 +32,27 @@ from poetc.commands.requests import (
     require_time,
     shortest_ns,
     streams_of,
-    training_graph,
     ways_of,
     with_short_pieces,
 )
 from poetc.commands.saving import with_ways
-from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_bytes, load_profile
-from poetc.devices.reuse import parts_for_cache, working_set_bytes
+from poetc.commands.small_ram import Step, least_streamed, step_for_budget
+from poetc.devices import DeviceProfile, equal_cores, fit_notes, load_profile
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
 from poetc.output_directory import digest
-from poetc.planning import ENGINE, BestUpdates, MicroBatches, RamSearch, Solution, inference, ram_bytes, solve_curve
+from poetc.planning import (
+    ENGINE,
+    BestUpdates,
+    MicroBatches,
+    Planner,
+    RamSearch,
+    Solution,
+    inference,
+    ram_bytes,
+    solve_curve,
+)
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.pieces import longest_piece
@@ -55,8 +64,6 @@ from poetc.planning.ways import ALONE, NO_WAYS, Problems, Ways
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
 
-MOST_OPERATORS = 20_000  # of a training step that --micro-batches auto still considers
-MOST_CACHED = 5_000  # the same where keep-all fits with fewer parts, so that only a cache gains
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 
@@ -127,6 +134,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         check_out(request.out, force=request.force)
     progress("reading the model")
     by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
+    if by_parts and request.budget == LEAST:
+        request, by_parts = with_frugal_parts(request), False
     way = _solve_best if request.is_best else _solve_by_parts if by_parts else _solve_whole
     with milps(request) as milp_notes:
         answer = way(request, stop_at, progress)
@@ -195,34 +204,42 @@ def with_saved(request: SolveRequest, saved: str) -> SolveRequest:
 
 def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
     """The problem as it is, or with the number of micro-batches that was asked for."""
-    whole, step, profile, problem = read_problem(request)
-    graph = None if whole is None else inference_model(request.model, whole)
-    problem = with_short_pieces(request, problem, step, profile)
+    whole, graph, profile, problem = read_problem(request)
+    problem = with_short_pieces(request, problem, graph, profile)
     offers: tuple[Offer, ...] = ()  # encoders are operators too, as long as their tensors are
     if request.longest_piece is None:
-        offers = tuple(encodings.offers_of(step, profile, problem, paging_of(request, profile) if profile else None))
-    ways = ways_of(request, problem, step, profile)
+        offers = tuple(encodings.offers_of(graph, profile, problem, paging_of(request, profile) if profile else None))
+    ways = ways_of(request, problem, graph, profile)
     problem, least = limited(request, problem, offers, ways)
-    plain = problem, step
-    if step is not None and profile is not None and not least and must_stream(request, step, profile, problem):
-        step, graph, problem = _streaming(request, step, graph, profile, problem)
-        ways = ways_of(request, problem, step, profile)
-        offers = ()  # tensors that pass through windows are not encoded
+    problem_as_asked, graph_as_asked = problem, graph
+    step: Step | None = None
+    if whole is not None and graph is not None and profile is not None:
+        as_it_is = step = Step(graph=graph, model=inference_model(request.model, whole), problem=problem)
+        if least is None:
+            step = step_for_budget(request, step, profile)
+        else:
+            progress("looking for the smallest budget with streamed operands")
+            search_s = search_share_s(request.options.time_limit_s)
+            step, least = least_streamed(request, step, profile, least.found.ram_bytes, search_s) or (step, least)
+        if step is not as_it_is:
+            graph, problem = step.graph, step.problem
+            ways = ways_of(request, problem, graph, profile)
+            offers = ()  # tensors that pass through windows are not encoded
     require_time(request, problem, ways)
-    require_offsets(request, problem, step)
+    require_offsets(request, problem, graph)
     progress("solving")
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
     search_s = search_share_s(left_s)
-    offers = (*offers, *_offers_of_ways(request, ways, step, profile))
+    offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
     planner = request.planner(
         left_s - (0.0 if least else search_s),
         progress,
         offers=offers,
         ways=[ways] if ways else (),
-        streams=streams_of(step, profile=profile, longest_ns=request.longest_ns, ways=[ways]),
+        streams=streams_of(graph, profile=profile, longest_ns=request.longest_ns, ways=[ways]),
     )
-    search = least or planner.search_ram(problem, search_s, stop_at)
+    search = least or _search(request, planner, problem, step, search_s, stop_at)
     try:
         solution = planner.knowing(search).solve(problem)
     except (InfeasibleError, LimitError):
@@ -235,37 +252,21 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         solution=solution,
         smallest_ram=search,
         search_s=search_s,
-        graph=graph,
-        step=None if step is None else encodings.made(step, Saved.option(solution)),
+        graph=None if step is None else step.model,
+        step=None if graph is None else encodings.made(graph, Saved.option(solution)),
         profile=profile,
-        plain=plain,
-        keep_all_bytes=keep_all_peak_bytes(plain[0]),
+        plain=(problem_as_asked, graph_as_asked),
+        keep_all_bytes=keep_all_peak_bytes(problem_as_asked),
     )
 
 
-def _streaming(
-    request: SolveRequest, step: TrainingGraph, graph: Graph | None, profile: DeviceProfile, limit: Problem
-) -> tuple[TrainingGraph, Graph | None, Problem]:
-    """The step with kernels for so little RAM; with those of the least workspace where no others fit."""
-    for size_bytes in (limit.budget_bytes, 0):
-        made = passes.for_small_ram(step, size_bytes)
-        problem = with_short_pieces(request, problem_of(request, made, profile), made, profile)
-        problem = _with_limits(limit, problem)
-        if least_streamed_bytes(request, made, profile, problem) <= limit.budget_bytes:
-            break
-    return made, None if graph is None else passes.model_for_small_ram(graph, size_bytes), problem
-
-
-def _with_limits(limit: Problem, problem: Problem) -> Problem:
-    """`problem` with the limits and the objective of another one."""
-    return replace(
-        problem,
-        budget_bytes=limit.budget_bytes,
-        deadline_ns=limit.deadline_ns,
-        write_limit_bytes=limit.write_limit_bytes,
-        objective=limit.objective,
-        paging=limit.paging,
-    )
+def _search(
+    request: SolveRequest, planner: Planner, problem: Problem, step: Step | None, search_s: float, stop_at: float
+) -> RamSearch:
+    """The search for the least RAM of `problem`, with as many operands streamed as can be where some have to be."""
+    if step is not None and step.floor is not None:
+        return request.planner(search_s).search_ram(step.floor, search_s, stop_at)
+    return planner.search_ram(problem, search_s, stop_at)
 
 
 def _offers_of_ways(
@@ -297,39 +298,39 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     """With the number of micro-batches whose schedule costs least, for limits that are those of the whole batch."""
     search_s = search_share_s(request.options.time_limit_s)
     profile = load_profile(request.model.device)
-    whole = load_model(request.model)
-    graph = inference_model(request.model, whole)
-    graphs, problems, keep_all_bytes, notes = _problems_by_parts(request, whole, profile)
-    ways = {count: found for count, p in problems.items() if (found := ways_of(request, p, graphs[count], profile))}
+    steps, keep_all_bytes, notes = steps_by_parts(request, profile, stop_at)
+    problems = {count: step.problem for count, step in steps.items()}
+    ways = {c: found for c, step in steps.items() if (found := ways_of(request, step.problem, step.graph, profile))}
     fastest = min(problems, key=lambda count: shortest_ns(problems[count], ways.get(count, NO_WAYS)))
     require_time(request, problems[fastest], ways.get(fastest, NO_WAYS))
-    paging = paging_of(request, profile)
-    of_parts = {count: encodings.offers_of(graphs[count], profile, p, paging) for count, p in problems.items()}
-    offers = [offer for found in of_parts.values() for offer in found]
-    for parts, own in ways.items():
-        offers += _offers_of_ways(request, own, graphs[parts], profile)
+    paging, offers = paging_of(request, profile), list[Offer]()
+    for count, step in steps.items():
+        if step.floor is None:  # tensors that pass through windows are not encoded
+            offers += encodings.offers_of(step.graph, profile, step.problem, paging)
+            offers += _offers_of_ways(request, ways.get(count, NO_WAYS), step.graph, profile)
     planner = request.planner(
-        request.options.time_limit_s - search_s,
+        max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s) - search_s,
         progress,
         problems,
         offers=offers,
         ways=tuple(ways.values()),
-        streams=streams_of(*graphs.values(), profile=profile, ways=tuple(ways.values())),
+        streams=streams_of(*(s.graph for s in steps.values()), profile=profile, ways=tuple(ways.values())),
     )
     solution = planner.solve(next(iter(problems.values())))
-    count = MicroBatches.option(solution)
-    assert count is not None
-    require_offsets(request, problems[count], graphs[count])
+    parts = MicroBatches.option(solution)
+    assert parts is not None
+    step = steps[parts]
+    require_offsets(request, step.problem, step.graph)
     return _Answer(
         request=request,
-        asked=_encoded(offers, _in_way(problems[count], ways.get(count, NO_WAYS), solution), solution),
+        asked=_encoded(offers, _in_way(step.problem, ways.get(parts, NO_WAYS), solution), solution),
         solution=solution,
-        smallest_ram=planner.inner.search_ram(problems[count], search_s, stop_at),
+        smallest_ram=_search(request, planner.inner, step.problem, step, search_s, stop_at),
         search_s=search_s,
-        graph=graph,
-        step=encodings.made(graphs[count], Saved.option(solution)),
+        graph=step.model,
+        step=encodings.made(step.graph, Saved.option(solution)),
         profile=profile,
-        plain=(problems[count], graphs[count]),
+        plain=(step.whole.problem, step.whole.graph),
         keep_all_bytes=keep_all_bytes,
         notes=notes,
     )
@@ -357,57 +358,6 @@ def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _A
         keep_all_bytes=keep_all_peak_bytes(asked),
         notes=tuple(choice.notes),
     )
-
-
-def _problems_by_parts(
-    request: SolveRequest, whole: Graph, profile: DeviceProfile
-) -> tuple[dict[int, TrainingGraph], dict[int, Problem], int, tuple[str, ...]]:
-    """The training step and its problem by the number of parts of the batch.
-
-    Then the bytes of keep-all with the whole batch, and a note on parts that fit the cache.
-
-    Where keep-all fits, more parts cost more even if nothing is recomputed. On a device with caches they may cost less:
-    a part finds bytes there that the whole batch fetches from RAM.
-    """
-    batch = training.batch_of(whole) or 1
-    counts = training.divisors(batch)
-    if training.takes_batch_statistics(whole, replace(request.model.training, micro_batches=1)):
-        counts = [1]
-    graphs: dict[int, TrainingGraph] = {}
-    problems: dict[int, Problem] = {}
-    first: Problem | None = None
-    cache, is_roomy = profile.memory.cache_bytes, False
-    for count in counts:
-        options = replace(request.model.training, micro_batches=count)
-        try:
-            _, step = training_graph(replace(request.model, training=options))
-        except PoetcError:
-            if count == 1:
-                raise
-            break  # this model cannot be split
-        problem = problem_of(request, step, profile)
-        if problems and len(problem.operators) > (MOST_CACHED if is_roomy else MOST_OPERATORS):
-            break
-        budget = request.budget if first is None else f"{first.budget_bytes}B"
-        at_limits = limits(replace(request, budget=budget), problem, ways_of(request, problem, step, profile))
-        if first is not None:
-            at_limits = replace(at_limits, budget_bytes=first.budget_bytes, deadline_ns=first.deadline_ns)
-        first = first or at_limits
-        graphs[count], problems[count] = step, at_limits
-        is_roomy = is_roomy or keep_all_peak_bytes(at_limits) <= at_limits.budget_bytes
-        if is_roomy and cache is None:
-            break
-    assert first is not None
-    keep_all_bytes = keep_all_peak_bytes(first)
-    if cache is None or len(graphs) < 2:
-        return graphs, problems, keep_all_bytes, ()
-    fitting = parts_for_cache(graphs, int(cache.value))
-    if solvers.info(request.solver).fits_cache:
-        graphs, problems = {fitting: graphs[fitting]}, {fitting: problems[fitting]}
-    note = f"micro-batches: each operator fits the cache of {format_bytes(int(cache.value))} in {fitting} parts"
-    if working_set_bytes(graphs[fitting]) > cache.value:
-        note = f"micro-batches: with more than {fitting} parts no operator comes closer to fitting the cache"
-    return graphs, problems, keep_all_bytes, (note,)
 
 
 def solve_budgets(
@@ -463,17 +413,19 @@ def summary_of(
     `started`: by `time.perf_counter`. `saved`: the encodings of saved tensors.
     """
     problem, schedule, plan = solution.problem, solution.schedule, solution.plan
-    trace = verify(problem, schedule)
+    trace, streamed = verify(problem, schedule), sum(op.is_streamed for op in problem.operators)
+    once = asked if streamed else problem
     proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
     return {
         "status": proof.status.value,
         "energy_pj": trace.energy_pj,
-        "energy_bound_pj": proof.bound if problem.objective is Objective.ENERGY else problem.compute_once_pj,
-        "compute_once_pj": problem.compute_once_pj,
+        "energy_bound_pj": proof.bound if problem.objective is Objective.ENERGY else once.compute_once_pj,
+        "compute_once_pj": once.compute_once_pj,
+        "compute_once_ns": once.compute_once_ns,
         "objective": problem.objective,
         "gap": proof.gap(),
         "asked_gap": request.options.gap,
-        "overhead_gap": proof.overhead_gap(cost_of_computing_once(problem)),
+        "overhead_gap": proof.overhead_gap(cost_of_computing_once(once)),
         "schedule_class": reporting.scope_sentence(proof.scope),
         "scope": proof.scope.kinds(),
         "time_ns": trace.time_ns,
@@ -490,6 +442,8 @@ def summary_of(
         "min_budget_bytes": needed_bytes if min_budget_bytes is None else min(min_budget_bytes, needed_bytes),
         "recomputes": trace.recomputes,
         "recomputed_operators": sum(n > 1 for n in trace.executions),
+        "streamed_operators": streamed,
+        "may_stream": request.solver == ENGINE and profile is not None and profile.default_store is not None,
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
         "low_workspace_kernels": len(low_workspace_operators(asked, problem)),

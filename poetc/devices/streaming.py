@@ -86,8 +86,17 @@ class Streaming:
         self.results = {self.tensors[self.roots[t]] for t in graph.outputs if self.roots[t] in self.tensors}
         pairs = {(p.input, p.output) for op in problem.operators for p in op.in_place if p.required}
         replaced_again = {i for i, _ in pairs}
-        # State that one operator replaces. Sums that several operators add to stay in RAM between them.
-        self.replaced_once = {(i, o) for i, o in pairs if problem.tensors[i].initial and o not in replaced_again}
+        # Sums of gradients that several operators add to, each of its versions with all of them.
+        self.sums: dict[int, frozenset[int]] = {}
+        for first in sorted(replaced_again - {o for _, o in pairs}):
+            if not problem.tensors[first].initial:
+                chain, successor = [first], dict(pairs)
+                while chain[-1] in successor:
+                    chain.append(successor[chain[-1]])
+                self.sums |= dict.fromkeys(chain, frozenset(chain))
+        # State that one operator replaces, and sums, whose versions have places of their own on the store.
+        once = {(i, o) for i, o in pairs if problem.tensors[i].initial and o not in replaced_again}
+        self.replaceable = once | {(i, o) for i, o in pairs if i in self.sums}
 
     @property
     def is_possible(self) -> bool:
@@ -110,7 +119,7 @@ class Streaming:
             names = (*plain.inputs, *plain.outputs)
             operands = [(places[t], self.problem.tensors[t].size_bytes, self.is_state(t)) for t in names]
             pairs = [
-                (places[p.input], places[p.output], (p.input, p.output) in self.replaced_once)
+                (places[p.input], places[p.output], (p.input, p.output) in self.replaceable)
                 for p in plain.in_place
                 if p.required
             ]
@@ -211,7 +220,7 @@ class Streaming:
         if replaced and any(n >= len(op.inputs) and n not in replaced.values() for n in numbers):
             return None
         streamed_pairs = ((self.tensors[roots[i]], self.tensors[roots[o]]) for i, o in replaced.items() if i in numbers)
-        if any(pair not in self.replaced_once for pair in streamed_pairs):
+        if any(pair not in self.replaceable for pair in streamed_pairs):
             return None
         alike = tuple(roots.index(root) for root in roots)
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike

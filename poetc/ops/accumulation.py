@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, Work, register, registry
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
@@ -69,6 +70,10 @@ class Accumulate(OpSpec):
     def work(self, op: Bound) -> Work:
         return Work(flops=op.inputs[0].elements)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Each element by itself."""
+        return (flat(op, 2),)
+
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_accumulate", _Accumulated(op.inputs[0].elements, op.get_int("every")))
 
@@ -96,9 +101,18 @@ class _Gated(OpSpec):
         """The work of the step that updates: a deadline has to hold in that one too."""
         return self.of.work(self.inner(op))
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Those of the update, with the gate whole in each block."""
+        return tuple(_behind_gate(cut) for cut in self.of.cuts(self.inner(op)))
+
     def kernel(self, op: Bound) -> Kernel:
         kernel = self.of.kernel(self.inner(op))
         return replace(kernel, symbol=kernel.symbol.replace("poetc_op_", "poetc_op_gated_"))
+
+
+def _behind_gate(cut: Cut) -> Cut:
+    within = None if cut.within is None else _behind_gate(cut.within)
+    return replace(cut, parts=(None, *cut.parts), within=within)
 
 
 for _kind, _spec in registry().items():

@@ -48,6 +48,7 @@ class Streaming(Reduction[Streams]):
     def __init__(self, offers: Sequence[OfferOf] = ()) -> None:
         self.offers = tuple(offers)
         self._made: list[tuple[Problem, Offer | None]] = []
+        self._floors: dict[int, Streams] = {}  # by the identity of the offer, which `_made` keeps
 
     def is_open(self, problem: Problem) -> bool:
         offer = self._offer(problem)
@@ -60,8 +61,9 @@ class Streaming(Reduction[Streams]):
             yield ()
             return
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
-        limits = [math.floor(share * room) for share in STREAMING.shares] + [0]
-        yield from dict.fromkeys(choice for limit in limits if (choice := _streams(offer, within(offer, limit))))
+        limits = [math.floor(share * room) for share in STREAMING.shares]
+        proposed = [_streams(offer, within(offer, limit)) for limit in limits]
+        yield from dict.fromkeys(choice for choice in (*proposed, self._least(problem)) if choice)
 
     def fix(self, problem: Problem, choice: Streams) -> Problem:
         offer = self._offer(problem)
@@ -86,10 +88,20 @@ class Streaming(Reduction[Streams]):
     def scope_words(cls, option: Option) -> str:
         return super().scope_words(option) if option else f"no {cls.noun}"
 
-    def floor(self, problem: Problem, inner: Planner) -> tuple[Problem, int]:
-        """The problem that streams all it can in the smallest blocks, and a bound on the RAM of its schedules."""
-        fixed = self.fix(problem, self._least(problem))
-        return fixed, inner.lower_bound_bytes(fixed)
+    def floor(self, problem: Problem) -> Problem:
+        """The problem that streams all it can in the smallest blocks."""
+        return self.fix(problem, self._least(problem))
+
+    def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
+        """With streams only where nothing fits the budget without."""
+        bound = inner.lower_bound_bytes(problem)
+        if bound <= problem.budget_bytes or not self.is_open(problem):
+            return bound
+        return min(bound, inner.lower_bound_bytes(self.floor(problem)))
+
+    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
+        choice = self.chosen(problem, solution.problem)
+        return solution if choice is None else self.restore(problem, choice, solution)
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if planner.solver != ENGINE or not self.is_open(problem):
@@ -160,8 +172,8 @@ class Streaming(Reduction[Streams]):
 
     def _with_floors(self, problem: Problem, planner: Planner, other: PoetcError | None) -> PoetcError:
         """The error of a budget that is too small with streams and without."""
-        least, bound = self.floor(problem, planner.inner)
-        without = planner.inner.lower_bound_bytes(problem)
+        least = self.floor(problem)
+        bound, without = map(planner.inner.lower_bound_bytes, (least, problem))
         is_frugal = other is not None or bound < without  # windows may take more than they save
         if other is None:
             try:
@@ -180,7 +192,11 @@ class Streaming(Reduction[Streams]):
 
     def _least(self, problem: Problem) -> Streams:
         offer = self._offer(problem)
-        return () if offer is None or not offer.is_possible else _streams(offer, within(offer, 0))
+        if offer is None or not offer.is_possible:
+            return ()
+        if id(offer) not in self._floors:
+            self._floors[id(offer)] = _streams(offer, within(offer, 0))
+        return self._floors[id(offer)]
 
     def _offer(self, problem: Problem) -> Offer | None:
         for known, offer in self._made:
@@ -272,8 +288,10 @@ def _within(offer: Offer, limit_bytes: int, barred: frozenset[int], decided: Dec
     An operator is looked at again when one of its operands has gone to the store, or come back.
     """
     problem = offer.problem
-    state = {old for op in problem.operators for old in (p.output for p in op.in_place if p.required)}
+    replaced = {new for op in problem.operators for new in (p.output for p in op.in_place if p.required)}
+    state = replaced - offer.sums.keys() - offer.readers.keys()
     candidates = {t for t in offer.maker if t not in state and _can_be_token(offer, t)}
+    candidates = {t for t in candidates if _versions_of_sum(offer, t) <= candidates}
     tokens: frozenset[int] = frozenset()
     made: Made = {}
     short: set[int] = set()  # operators that need more than the limit
@@ -302,9 +320,10 @@ def _within(offer: Offer, limit_bytes: int, barred: frozenset[int], decided: Dec
                 more = [t for t in operands if t in candidates and t not in tokens]
                 more.sort(key=lambda t: -problem.tensors[t].size_bytes)
                 room = max(1, MOST_STREAMS - sum(1 for t in operands if t in tokens))
-                wanted |= set(more[:1] if limit_bytes else more[:room])  # nothing keeps within no bytes
+                chosen = more[:1] if limit_bytes else more[:room]  # nothing keeps within no bytes
+                wanted |= frozenset[int]().union(*(_versions_of_sum(offer, t) for t in chosen))
             if k in stuck:
-                candidates -= {t for t in operands if t in tokens}
+                candidates -= frozenset[int]().union(*(_versions_of_sum(offer, t) for t in operands if t in tokens))
         lost = tokens - candidates
         changed = lost or wanted
         if not changed:
@@ -327,10 +346,16 @@ def _can_be_token(offer: Offer, t: int) -> bool:
     return offer.can_leave(t) and tensor.size_bytes > problem.alignment_bytes
 
 
-def _versions(offer: Offer, k: int) -> frozenset[int]:
-    """The state that an operator replaces, both versions, but for scalars."""
+def _versions_of_sum(offer: Offer, t: int) -> frozenset[int]:
+    """The tensor; all versions of a sum, which are on the store together or in RAM."""
+    return offer.sums.get(t, frozenset({t}))
+
+
+def _versions(offer: Offer, k: int, tokens: frozenset[int]) -> frozenset[int]:
+    """The state that an operator replaces, both versions, but for scalars and versions that others read in RAM."""
     problem = offer.problem
-    pairs = [p for p in problem.operators[k].in_place if p.required]
+    pairs = [p for p in problem.operators[k].in_place if p.required and p.input not in offer.sums]
+    pairs = [p for p in pairs if p.output in tokens or p.output not in offer.readers]
     large = [p for p in pairs if problem.tensors[p.input].size_bytes > problem.alignment_bytes]
     return frozenset(t for p in large for t in (p.input, p.output))
 
@@ -368,7 +393,7 @@ def _best(
 ) -> OperatorSpec | None:
     """The operator with `own` streamed, and as much of its state as the limit asks for; None if it cannot be."""
     problem, op = offer.problem, offer.problem.operators[k]
-    versions = _versions(offer, k)
+    versions = _versions(offer, k, tokens)
     read = [t for t in op.inputs if offer.is_state(t) and t not in versions | barred]
     read.sort(key=lambda t: -problem.tensors[t].size_bytes)
     read = [t for t in read if problem.tensors[t].size_bytes > problem.alignment_bytes]

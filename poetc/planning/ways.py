@@ -312,6 +312,7 @@ def _streams(problem: Problem, planner: Planner) -> bool:
 
 
 def _can_fit(problem: Problem, planner: Planner) -> bool:
-    """Whether a schedule may be within the budget and the deadline."""
+    """Whether a schedule without streams may be within the budget and the deadline."""
     late = problem.deadline_ns is not None and solvers.shortest_ns(problem) > problem.deadline_ns
-    return not late and planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
+    whole = tuple(r for r in planner.inner.reductions if not isinstance(r, Streaming))
+    return not late and replace(planner.inner, reductions=whole).lower_bound_bytes(problem) <= problem.budget_bytes

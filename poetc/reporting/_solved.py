@@ -29,6 +29,15 @@ class Solved:
     summary: Mapping[str, Any] = field(default_factory=dict)
     other_traces: tuple[Trace, ...] = ()
 
+    @property
+    def compute_once_pj(self) -> int:
+        """Every operator once, with no operand streamed."""
+        return int(self.summary.get("compute_once_pj", self.problem.compute_once_pj))
+
+    @property
+    def compute_once_ns(self) -> int:
+        return int(self.summary.get("compute_once_ns", self.problem.compute_once_ns))
+
     @classmethod
     def from_artifact(cls, artifact: Artifact) -> Solved:
         """Replays the schedules; ScheduleError if one does not hold."""

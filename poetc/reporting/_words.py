@@ -9,7 +9,6 @@ from typing import Any
 from poetc.devices.units import format_bytes, format_cost, format_count, format_ns, format_pj
 from poetc.errors import printable
 from poetc.planning import pieces
-from poetc.planning.solution import cost_of_computing_once
 from poetc.reporting._solved import Solved
 from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
 from poetc.scheduling.schedule import DEFAULT_GAP, TRAINING_GAP, Status
@@ -110,16 +109,16 @@ def cost(solved: Solved, value: int) -> str:
 
 
 def compute_once(solved: Solved) -> int:
-    return cost_of_computing_once(solved.problem)
+    return solved.problem.objective.cost(solved.compute_once_pj, solved.compute_once_ns)
 
 
 def overhead(solved: Solved) -> str:
     """The cost of fitting into the budget."""
-    problem, trace = solved.problem, solved.trace
+    trace = solved.trace
     parts = []
     for name, value, once in (
-        ("energy", trace.energy_pj, problem.compute_once_pj),
-        ("time", trace.time_ns, problem.compute_once_ns),
+        ("energy", trace.energy_pj, solved.compute_once_pj),
+        ("time", trace.time_ns, solved.compute_once_ns),
     ):
         if once > 0:
             parts.append(f"{percent((value - once) / once)} more {name}" if value > once else f"no extra {name}")

@@ -73,8 +73,8 @@ def _cards(solved: Solved) -> str:
     keep_all = solved.summary.get("keep_all_peak_bytes")
     cards = [
         ("Peak RAM", format_bytes(trace.peak_bytes), f"of {format_bytes(problem.budget_bytes)} budget"),
-        ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, problem.compute_once_pj)),
-        ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, problem.compute_once_ns)}, {deadline}"),
+        ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, solved.compute_once_pj)),
+        ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, solved.compute_once_ns)}, {deadline}"),
         ("Longest piece", *_words.longest_piece(solved).split(": ", 1)),
         ("Proven gap", _words.percent(proof.gap()), f"the most {problem.objective} that {others} could save"),
     ]
@@ -235,8 +235,8 @@ def _totals(solved: Solved) -> str:
         ("budget", f"{problem.budget_bytes:,} bytes"),
         ("runtime and stack", f"{problem.base_bytes:,} bytes"),
         ("arena", f"{solved.plan.arena_bytes:,} bytes, of which {solved.plan.state_bytes:,} state"),
-        ("energy", f"{format_pj(trace.energy_pj)} (computing once {format_pj(problem.compute_once_pj)})"),
-        ("time", f"{format_ns(trace.time_ns)} (computing once {format_ns(problem.compute_once_ns)})"),
+        ("energy", f"{format_pj(trace.energy_pj)} (computing once {format_pj(solved.compute_once_pj)})"),
+        ("time", f"{format_ns(trace.time_ns)} (computing once {format_ns(solved.compute_once_ns)})"),
     ]
     return _table("", ("", ""), rows, kind="facts")
 

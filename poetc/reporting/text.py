@@ -72,8 +72,8 @@ def _bundle(solved: Solved) -> str:
 def _cost(solved: Solved) -> str:
     problem, trace = solved.problem, solved.trace
     rows = [
-        ("energy", f"{format_pj(trace.energy_pj)} (computing once: {format_pj(problem.compute_once_pj)})"),
-        ("time", f"{format_ns(trace.time_ns)} (computing once: {format_ns(problem.compute_once_ns)})"),
+        ("energy", f"{format_pj(trace.energy_pj)} (computing once: {format_pj(solved.compute_once_pj)})"),
+        ("time", f"{format_ns(trace.time_ns)} (computing once: {format_ns(solved.compute_once_ns)})"),
     ]
     if problem.deadline_ns is not None:
         rows.append(("deadline", format_ns(problem.deadline_ns)))

@@ -1,0 +1,112 @@
+"""The training step that is solved for a budget: with kernels for little RAM where operands have to be streamed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from poetc import passes
+from poetc.commands.requests import SolveRequest, problem_of, streams_of, with_short_pieces
+from poetc.devices import DeviceProfile
+from poetc.graph import Graph, TrainingGraph
+from poetc.planning import ENGINE, Planner, RamSearch, reductions
+from poetc.planning.streaming import Streaming
+from poetc.scheduling.problem import Problem
+
+WORTH_STREAMING = 0.95  # of the smallest RAM without streamed operands
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A training step, the model for predictions, and the scheduling problem.
+
+    `made_of`: the step as it was asked, where this one has other kernels than it.
+    `floor`: the problem with as many operands streamed as can be, where nothing fits its budget without streams. None
+    where something may fit, or nothing can be streamed.
+    """
+
+    graph: TrainingGraph
+    model: Graph
+    problem: Problem
+    made_of: Step | None = None
+    floor: Problem | None = None
+
+    @property
+    def whole(self) -> Step:
+        """The step as it was asked."""
+        return self.made_of or self
+
+
+def step_for_budget(request: SolveRequest, step: Step, profile: DeviceProfile) -> Step:
+    """The step with kernels for so little RAM; with those of the least workspace where no others fit.
+
+    The step as it is where something may fit without streams, or nothing can be streamed.
+    """
+    planner = _planner(request)
+    if not _can_stream(request, step, profile) or planner.lower_bound_bytes(step.problem) <= step.problem.budget_bytes:
+        return step
+    for ram_bytes in (step.problem.budget_bytes, 0):
+        made = _for_ram(request, step, profile, ram_bytes)
+        floor = _streaming(request, made, profile).floor(made.problem)
+        if planner.lower_bound_bytes(floor) <= step.problem.budget_bytes:
+            break
+    return replace(made, floor=floor)
+
+
+def least_streamed(
+    request: SolveRequest, step: Step, profile: DeviceProfile, whole_bytes: int | None, search_s: float
+) -> tuple[Step, RamSearch] | None:
+    """The step with the least RAM that is found with streams, as its budget, and the search that found it.
+
+    None where streams do not need clearly less than `whole_bytes`, the least that is known without them.
+    """
+    if not _can_stream(request, step, profile):
+        return None
+    limit_bytes = math.inf if whole_bytes is None else WORTH_STREAMING * whole_bytes
+    made = _for_ram(request, step, profile, 0)
+    floor = _streaming(request, made, profile).floor(made.problem)
+    if _planner(request).lower_bound_bytes(floor) >= limit_bytes:
+        return None
+    search = request.planner(search_s).search_ram(floor, search_s)
+    if search.found.ram_bytes is None or search.found.ram_bytes >= limit_bytes:
+        return None
+    problem = replace(made.problem, budget_bytes=search.found.ram_bytes)
+    return replace(made, problem=problem, floor=search.as_budget().problem), search.as_budget()
+
+
+def least_bound_bytes(request: SolveRequest, step: Step, profile: DeviceProfile) -> int:
+    """No schedule of the step needs less RAM, with streams or without."""
+    whole_bytes = _planner(request).lower_bound_bytes(step.problem)
+    if not _can_stream(request, step, profile):
+        return whole_bytes
+    made = _for_ram(request, step, profile, 0)
+    return min(whole_bytes, _planner(request).lower_bound_bytes(_streaming(request, made, profile).floor(made.problem)))
+
+
+def _can_stream(request: SolveRequest, step: Step, profile: DeviceProfile) -> bool:
+    return request.solver == ENGINE and _streaming(request, step, profile).is_open(step.problem)
+
+
+def _planner(request: SolveRequest) -> Planner:
+    return Planner(options=request.options, reductions=reductions(request.state_mode))
+
+
+def _streaming(request: SolveRequest, step: Step, profile: DeviceProfile) -> Streaming:
+    return Streaming(streams_of(step.graph, profile=profile, longest_ns=request.longest_ns))
+
+
+def _for_ram(request: SolveRequest, step: Step, profile: DeviceProfile, ram_bytes: int) -> Step:
+    """The same with kernels for so little RAM, in the same limits."""
+    made, limit = passes.for_small_ram(step.graph, ram_bytes), step.problem
+    problem = with_short_pieces(request, problem_of(request, made, profile), made, profile)
+    problem = replace(
+        problem,
+        budget_bytes=limit.budget_bytes,
+        deadline_ns=limit.deadline_ns,
+        write_limit_bytes=limit.write_limit_bytes,
+        objective=limit.objective,
+        paging=limit.paging,
+    )
+    return Step(
+        graph=made, model=passes.model_for_small_ram(step.model, ram_bytes), problem=problem, made_of=step.whole
+    )

@@ -1,0 +1,63 @@
+"""Budgets below what a schedule needs without streamed operands: numbers of parts, the least RAM, costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
+from poetc.errors import InfeasibleError
+from poetc.scheduling.schedule import SolveOptions
+from poetc.training import TrainingOptions
+from tests.support.streamed import dense
+
+DEVICE, BUDGET = "nrf52840", 24_000
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dense(tmp_path_factory.mktemp("model") / "dense.onnx")
+
+
+def request(model: Path, parts: int | str, budget: str = f"{BUDGET}B", time_limit_s: float = 8) -> SolveRequest:
+    training = TrainingOptions(micro_batches=parts)
+    asked = ModelRequest(source=model, batch=4, device=DEVICE, training=training)
+    return SolveRequest(model=asked, budget=budget, options=SolveOptions(time_limit_s=time_limit_s, gap=0.05))
+
+
+def test_parts_of_a_batch_are_compared_with_their_operands_streamed(model: Path) -> None:
+    """Each number of parts gets the kernels for little RAM that it has when it is asked for alone."""
+    alone = {parts: solve(request(model, parts)).summary for parts in (1, 4)}
+    assert all(found["streamed_operators"] for found in alone.values()), "no schedule fits without"
+    auto = solve(request(model, "auto", time_limit_s=16)).summary
+    assert auto["streamed_operators"] and auto["peak_bytes"] <= BUDGET
+    assert auto["energy_pj"] <= 1.05 * min(found["energy_pj"] for found in alone.values())
+
+
+def test_the_least_budget_is_the_least_with_streams(model: Path) -> None:
+    """It is one at which the network is solved, and a smaller one is refused."""
+    found = solve(request(model, 1, "least")).summary
+    assert found["streamed_operators"] and found["budget_bytes"] == found["min_budget_bytes"] < BUDGET
+    assert solve(request(model, 1, f"{found['budget_bytes']}B")).summary["peak_bytes"] <= found["budget_bytes"]
+    with pytest.raises(InfeasibleError):
+        solve(request(model, 1, f"{found['budget_bytes'] // 2}B"))
+    least_of_parts = solve(request(model, "auto", "least")).summary
+    assert least_of_parts["budget_bytes"] <= found["budget_bytes"]
+
+
+def test_a_budget_too_small_for_any_number_of_parts_says_so(model: Path) -> None:
+    """Options that would fit are those of the whole batch."""
+    with pytest.raises(InfeasibleError, match="no schedule fits in 2000 bytes"):
+        solve(request(model, "auto", "2000B"))
+
+
+def test_the_cost_of_computing_once_has_no_transfers(model: Path) -> None:
+    """The overhead is that of fitting into RAM, transfers of streamed operands included."""
+    roomy = solve(request(model, 1, "1MB")).summary
+    tight = solve(request(model, 1)).summary
+    assert roomy["streamed_operators"] == 0 and roomy["may_stream"]
+    assert tight["compute_once_pj"] < 1.5 * roomy["compute_once_pj"] < tight["energy_pj"]
+    above = tight["energy_pj"] - tight["compute_once_pj"]
+    assert tight["overhead_gap"] == pytest.approx((tight["energy_pj"] - tight["energy_bound_pj"]) / above)
