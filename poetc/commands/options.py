@@ -54,8 +54,8 @@ BUDGET = Option(
     usual="RAM: 256kB, 60% of the keep-all peak, or least.",
     default_text="the device's RAM",
     help="All RAM that training may use: 256MB (10^6), 256MiB, 60% of the keep-all peak, or `least`. `least` is "
-    "the smallest budget that is found; with a deadline of 1.04x it costs hardly any time. Or a budget for "
-    "each bank of RAM: axi=400kB,dtcm=100kB.",
+    "the smallest budget that is found, with operands streamed where that needs less; a deadline of 1.04x "
+    "keeps it from costing much. Or a budget for each bank of RAM: axi=400kB,dtcm=100kB.",
 )
 LIMITS = (
     Option(
