@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from poetc.scheduling import SolveOptions
+from poetc.cli import COLLECTIONS
+from poetc.scheduling import SolveOptions, _packing
+from poetc.solvers.poetc import settings
 from tests.support.compilers import cache_folder, forgets, remember
 
 remember()
@@ -46,6 +49,15 @@ LITTLE_WORK = {
     "training",
 }
 WORK_S = 0.3
+# What a small problem's solve takes beside counted work, whatever its limit: the relaxation of stages, all schedules,
+# rounds of relaxations until the gap is closed, the least RAM, and offsets.
+LITTLE_STAGES: tuple[tuple[object, dict[str, float]], ...] = (
+    (settings.CANDIDATES, {"staged_operators": 0, "exhaustive_operators": settings.ENGINE.tiny_operators}),
+    (settings.ENGINE, {"small_runs": 60, "refinements": 2}),
+    (settings.SMALLEST_BUDGET, {"work_s": WORK_S}),
+    (_packing, {"SEARCH_PLACEMENTS": 15_000, "ONE_PIECE_PLACEMENTS": 4_000, "STATE_PLACEMENTS": 1_200}),
+)
+ALL_STAGES = [(stage, {name: getattr(stage, name) for name in little}) for stage, little in LITTLE_STAGES]
 _asked_for = SolveOptions.__post_init__
 _little_work = False
 
@@ -59,18 +71,32 @@ def _post_init(options: SolveOptions) -> None:
 SolveOptions.__post_init__ = _post_init  # type: ignore[method-assign]
 
 
+def _set_little_work(little: bool) -> None:
+    global _little_work
+    if little is not _little_work:
+        _little_work = little
+        for stage, values in LITTLE_STAGES if little else ALL_STAGES:
+            for name, value in values.items():
+                object.__setattr__(stage, name, value)  # settings are frozen
+
+
+def pytest_collection_finish() -> None:
+    """The collector of garbage leaves what is loaded by now alone, and looks as seldom as in the command line."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTIONS)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fixtures that a test is the first to use are made within it."""
-    global _little_work
     path = item.path.relative_to(Path(__file__).parent)
-    _little_work = (
-        not LITTLE_WORK.isdisjoint((path.parts[0], str(path))) and item.get_closest_marker("searches") is None
-    )
+    listed = not LITTLE_WORK.isdisjoint((path.parts[0], str(path)))
+    _set_little_work(listed and item.get_closest_marker("searches") is None)
     try:
         return (yield)
     finally:
-        _little_work = False
+        _set_little_work(False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
