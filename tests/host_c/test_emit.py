@@ -25,11 +25,11 @@ from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
 from poetc.program import Interpreter, Program, sample_inputs
 from poetc.program._state_file import read_state
-from poetc.runtime import STACK_BYTES, runtime_directory
+from poetc.runtime import STACK_BYTES
 from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
+from tests.support.kernels import CALLS, build_library
 
 NESTED_STACK_BYTES = 1600  # on top of STACK_BYTES, where operands stream and a kernel is made of kernels; 64-bit frames
-FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror"]
 WEIRD = "1 net/a:b;c*/\\??/" + "n" * 200
 
 
@@ -232,36 +232,30 @@ def test_demo_refuses_bad_calls(tmp_path: Path, case: Case, program: Program) ->
 
 
 @pytest.fixture(scope="module")
-def runtime_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runtime_objects() -> list[Path]:
     """Every source of the runtime compiled with all warnings as errors, and its call graph recorded."""
-    directory = tmp_path_factory.mktemp("objects")
-    root = runtime_directory()
-    includes = [f"-I{root / folder}" for folder in ("include", "kernels", "ports/host")]
-    sources = sorted(p for folder in ("src", "kernels") for p in (root / folder).rglob("*.c"))
-    jobs = [
-        subprocess.Popen(
-            ["gcc", *FLAGS, "-O2", "-fcallgraph-info=su", *includes, "-c", str(s), "-o", f"{s.stem}.o"], cwd=directory
-        )
-        for s in sources
-    ]
-    assert [job.wait() for job in jobs] == [0] * len(jobs)
-    return directory
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("CC", "POETC_TEST_CFLAGS"):
+            patch.delenv(name, raising=False)
+        built = build_library(CALLS)
+    assert built.failures == {}
+    return list(built.objects)
 
 
-def symbols(objects: Path) -> str:
-    return run(["nm", *sorted(p.name for p in objects.glob("*.o"))], objects)
+def symbols(objects: list[Path]) -> str:
+    return run(["nm", *map(str, objects)], objects[0].parent)
 
 
-def test_kernels_are_found_in_the_sources(runtime_objects: Path) -> None:
+def test_kernels_are_found_in_the_sources(runtime_objects: list[Path]) -> None:
     assert set(kernel_files()) == set(re.findall(r" T (poetc_op_\w+)", symbols(runtime_objects)))
 
 
-def test_stack_stays_within_what_is_promised(runtime_objects: Path) -> None:
+def test_stack_stays_within_what_is_promised(runtime_objects: list[Path]) -> None:
     """The deepest chain of calls from each kernel, by the compiler's call graph, on top of the way from poetc_run."""
     frames: dict[str, int] = {}
     calls: dict[str, set[str]] = {}
-    for path in sorted(runtime_objects.glob("*.ci")):
-        text = path.read_text()
+    for path in runtime_objects:
+        text = path.with_suffix(".ci").read_text()
         for name, size, kind in re.findall(r'node: { title: "([^"]+)" label: ".*\\n(\d+) bytes \(([\w,]+)', text):
             assert kind in ("static", "dynamic,bounded"), f"{name}: unbounded stack"
             frames[name] = int(size)
@@ -299,7 +293,7 @@ def test_stack_stays_within_what_is_promised(runtime_objects: Path) -> None:
     assert 0 < min(heads) < nested <= NESTED_STACK_BYTES
 
 
-def test_no_heap_and_no_mutable_globals(runtime_objects: Path) -> None:
+def test_no_heap_and_no_mutable_globals(runtime_objects: list[Path]) -> None:
     assert not re.search(r" U (malloc|calloc|realloc|free|printf)\b", symbols(runtime_objects))
     assert re.findall(r" [bBdDC] (\w+)", symbols(runtime_objects)) == []
 

@@ -33,6 +33,7 @@ Attributes = Mapping[str, Attribute]
 
 RUNTIME = Path(next(iter(poetc.runtime.__path__)))
 CFLAGS = ("-std=c99", "-O2", "-Wall", "-Wextra", "-Wconversion", "-pedantic", "-Werror", "-ffp-contract=off", "-fPIC")
+CALLS = "-fcallgraph-info=su"
 GUARD_BYTES = 64
 GUARD = 0xA5
 
@@ -53,6 +54,7 @@ class Library:
     path: Path
     dll: ctypes.CDLL
     failures: Mapping[str, str]  # source file name -> what the compiler said
+    objects: tuple[Path, ...] = ()
     threads: bool = False  # shares of a kernel may be made beside the arena's workspace
 
     def function(self, symbol: str) -> Callable[..., int]:
@@ -100,7 +102,7 @@ def _built_library(*flags: str) -> Library:
     # No -lm, and nothing may stay undefined: the runtime brings its own mathematics.
     message = _make(path, [*compiler(), *flags, "-shared", "-Wl,--no-undefined", *map(str, objects), "-o"])
     assert not message, message
-    return Library(path, ctypes.CDLL(str(path)), failures)
+    return Library(path, ctypes.CDLL(str(path)), failures, tuple(objects))
 
 
 def compile_shared(sources: Sequence[Path], *flags: str) -> ctypes.CDLL:
@@ -126,6 +128,8 @@ def _make(target: Path, command: list[str]) -> str:
         result = subprocess.run([*command, str(scratch / target.name)], capture_output=True, text=True)
         if result.returncode:
             return result.stderr or f"exit code {result.returncode}"
+        for beside in scratch.glob("*.ci"):
+            beside.rename(target.parent / beside.name)
         (scratch / target.name).rename(target)
         return ""
     finally:
@@ -134,7 +138,8 @@ def _make(target: Path, command: list[str]) -> str:
 
 @functools.cache
 def library() -> Library:
-    return build_library()
+    """With the call graph and the stack of each function beside its object, which GCC alone writes."""
+    return build_library(*([] if "CC" in os.environ else [CALLS]))
 
 
 @functools.cache
