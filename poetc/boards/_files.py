@@ -12,9 +12,9 @@ import msgspec
 from poetc.boards._boards import Board, Region, Target
 from poetc.boards._cores import Core
 from poetc.devices import parse_size
-from poetc.devices._yaml import read as read_yaml
 from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
+from poetc.yaml_values import read as read_yaml
 
 FILE = "board.yaml"
 LINKER_SCRIPT = "link.ld"  # of the folder: taken as it is

@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from poetc.devices._yaml import KeyPath, parse, read_text
 from poetc.devices.modelled import is_modelled, with_modelled_loops
 from poetc.devices.profile import MAIN, DeviceProfile, Processor, Quantity, Source, SourceKind
 from poetc.errors import UsageError, printable
+from poetc.yaml_values import KeyPath, parse, read_text
 
 _WHOLE = ("_bytes", "_count", "_cycles", "_hz")
 _POSITIVE = ("_per_s", "_hz", "_count", "_cycles", "ram_bytes", "block_bytes", "capacity_bytes", "size_bytes")

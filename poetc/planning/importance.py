@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 
-from poetc.devices._yaml import KeyPath
-from poetc.devices._yaml import read as read_yaml
 from poetc.errors import UsageError, shortened
 from poetc.files import write_text
 from poetc.graph import Graph, Role
 from poetc.training import Adapter, Channels, Lora, Update, Updates, Whole, select_updates
+from poetc.yaml_values import KeyPath
+from poetc.yaml_values import read as read_yaml
 
 FORMAT = "poetc-importance-1"
 METHODS = ("fisher", "accuracy", "other")
