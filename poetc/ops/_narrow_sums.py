@@ -12,6 +12,7 @@ from poetc.ops._convolutions import columns_of, group_of
 from poetc.ops._windows import Windows
 
 TERMS = 32  # of a block
+Product = Callable[[Any, Any], Any]
 
 
 def product(a: Any, b: Any) -> Any:
@@ -26,16 +27,16 @@ def product(a: Any, b: Any) -> Any:
     return total
 
 
-def evaluate(kind: str, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
+def evaluate(kind: str, op: Bound, inputs: Sequence[Any], product: Product = product) -> tuple[Any, ...] | None:
     """The results of the operator `op` of such a kind on f32 arrays; None for a kind without sums of products."""
     found = _SUMS.get(kind)
     if found is None:
         return None
     with np.errstate(all="ignore"):
-        return (found(op, *inputs),)
+        return (found(op, product, *inputs),)
 
 
-def _conv(op: Bound, x: Any, w: Any, bias: Any = None) -> Any:
+def _conv(op: Bound, product: Product, x: Any, w: Any, bias: Any = None) -> Any:
     group, (y,) = group_of(op), op.outputs
     _, outputs, oh, ow = y.shape
     columns = columns_of(Windows.of(op, w.shape[2:]), x, (oh, ow), group)  # [n, group, terms, pixels]
@@ -43,7 +44,7 @@ def _conv(op: Bound, x: Any, w: Any, bias: Any = None) -> Any:
     return found if bias is None else found + bias.reshape(1, -1, 1, 1)
 
 
-def _grad_input(op: Bound, gy: Any, w: Any) -> Any:
+def _grad_input(op: Bound, product: Product, gy: Any, w: Any) -> Any:
     group, (gx,) = group_of(op), op.outputs
     n, _, height, width = gx.shape
     windows = Windows.of(op, w.shape[2:])
@@ -63,7 +64,7 @@ def _grad_input(op: Bound, gy: Any, w: Any) -> Any:
     return product(a.reshape(1, group, w.shape[1], -1), b).reshape(gx.shape)
 
 
-def _grad_weight(op: Bound, x: Any, gy: Any) -> Any:
+def _grad_weight(op: Bound, product: Product, x: Any, gy: Any) -> Any:
     group, (gw,) = group_of(op), op.outputs
     n, outputs, oh, ow = gy.shape
     columns = columns_of(Windows.of(op, gw.shape[2:]), x, (oh, ow), group)  # [n, group, taps, pixels]
@@ -72,14 +73,14 @@ def _grad_weight(op: Bound, x: Any, gy: Any) -> Any:
     return product(a, b).reshape(gw.shape)
 
 
-def _matmul(op: Bound, a: Any, b: Any, bias: Any = None) -> Any:
+def _matmul(op: Bound, product: Product, a: Any, b: Any, bias: Any = None) -> Any:
     a, b = a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:])
     found = product(a.T if op.get_int("trans_a") else a, b.T if op.get_int("trans_b") else b)
     found = found.reshape(op.outputs[0].shape)
     return found if bias is None else found + bias
 
 
-def _reduce_sum(op: Bound, x: Any) -> Any:
+def _reduce_sum(op: Bound, product: Product, x: Any) -> Any:
     """The sum over all axes but one."""
     (y,), axes = op.outputs, op.get_ints("axes")
     kept = next(k for k in range(x.ndim) if k not in axes)
