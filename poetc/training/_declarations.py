@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from poetc.declare import (
@@ -28,7 +29,7 @@ from poetc.ops.optimizers import OPTIMIZERS, Optimizer
 from poetc.training._selection import Lora, parse_entry
 from poetc.training._terms import parse_terms
 from poetc.training.losses import LOSSES, Loss
-from poetc.training.precisions import PRECISIONS, Precision
+from poetc.training.precisions import FILE, PRECISIONS, Precision, read_algorithm, recorded_algorithm
 
 SAVED = ("exact", "off", *FORMATS, "auto")
 _OTHER_NAMES = {
@@ -54,6 +55,19 @@ def _precision_hint(value: str) -> str:
     if _OTHER_NAMES.get(value.lower(), value.lower()) == "int8":
         return "; integers of 8 bits are niti for a model of floats, and qas for a quantised one"
     return _hint(value, tuple(PRECISIONS), SAVED, "--saved")
+
+
+@dataclass(frozen=True, slots=True)
+class _Precision(Choice):
+    """A name, or a file that describes one; its value is then the description in one line."""
+
+    def accept(self, value: Any) -> str:
+        text = str(value)
+        if text.startswith("{"):
+            return recorded_algorithm(text).text()
+        if Path(text).suffix in (".yaml", ".yml"):
+            return read_algorithm(Path(text)).text()
+        return Choice.accept(self, value)
 
 
 def _saved_hint(value: str) -> str:
@@ -286,11 +300,13 @@ OPTIMIZER = (
 PRECISION = (
     Option(
         name="precision",
-        values=Choice(tuple(PRECISIONS), _precision_hint),
+        values=_Precision(tuple(PRECISIONS), _precision_hint),
         group="precision",
         default="f32",
         usual="Numbers: f32, f16, bf16, or niti, qas: integers.",
-        help=f"Numbers of a training step; {'; '.join(f'{p.name}: {p.help}' for p in PRECISIONS.values())}.",
+        help="Numbers of a training step; "
+        f"{'; '.join(f'{p.name}: {p.help}' for p in PRECISIONS.values() if p.algorithm is None)}. "
+        f"The others are published algorithms of mixed precision; {FILE} describes one.",
     ),
     *_of(PRECISIONS),
     Option(
@@ -357,7 +373,7 @@ MEMORY = (
         group="memory",
         default=None,
         default_text="as-is",
-        when=When("precision", tuple(p.name for p in PRECISIONS.values() if not p.is_integer)),
+        when=When("precision", tuple(p.name for p in PRECISIONS.values() if not (p.is_integer or p.algorithm))),
         help="Form of frozen matrices in RAM and on the store; as-is: the codes that the file holds. Products decode"
         " them a tile at a time. int8 and int4 round blocks of 32 numbers, and a note states the error.",
     ),

@@ -37,7 +37,7 @@ class Methods:
     def _chosen(self: Any) -> dict[str, tuple[str, ...]]:
         """The choices on which other options depend."""
         losses = tuple(term.kind for term in self.losses())
-        return {"optimizer": (self.optimizer,), "precision": (self.precision,), "loss": losses}
+        return {"optimizer": (self.optimizer,), "precision": (PRECISIONS[self.precision].name,), "loss": losses}
 
     def _require_consistency(self: Any) -> None:
         """UsageError for options that exclude each other."""
@@ -56,7 +56,7 @@ class Methods:
         precision = PRECISIONS[self.precision]
         if precision.narrow and self.saved in FORMATS:
             raise UsageError(
-                f"--saved {self.saved}: --precision {self.precision} saves {precision.narrow} already; leave it out"
+                f"--saved {self.saved}: --precision {precision.name} saves {precision.narrow} already; leave it out"
             )
         self.roundings()
         precision.check(self)
@@ -69,6 +69,7 @@ class Methods:
         """
         known = {name: value for name, value in record.items() if name in _BY_NAME}
         chosen = {name: str(known.get(name, _BY_NAME[name].default)) for name in ("optimizer", "precision")}
+        chosen["precision"] = PRECISIONS[chosen["precision"]].name
         for name, value in chosen.items():
             for option in TRAINING:
                 if option.when is not None and option.when.name == name and value not in option.when.values:

@@ -3,10 +3,11 @@
 import importlib
 import pkgutil
 
-from poetc.training.precisions._precision import PRECISIONS, Precision
+from poetc.training.precisions._algorithm import read_algorithm, recorded_algorithm
+from poetc.training.precisions._precision import FILE, PRECISIONS, Precision
 
 for _module in pkgutil.iter_modules(__path__):
     if not _module.name.startswith("_"):
         importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["PRECISIONS", "Precision"]
+__all__ = ["FILE", "PRECISIONS", "Precision", "read_algorithm", "recorded_algorithm"]

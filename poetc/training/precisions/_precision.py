@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from poetc.declare import Option, Registry, Text
 from poetc.graph import Array, Graph, TrainingGraph
 from poetc.training import _build
 from poetc.training._updates import Adapter, Channels, Update, Whole
+from poetc.training.precisions._algorithm import Algorithm, recorded_algorithm
+from poetc.training.precisions._mixed_step import build_mixed
 
 # An option that several precisions have.
 ROUNDING = Option(
@@ -40,6 +43,7 @@ class Precision:
     `defaults`: of options that others have with another default. `check` raises UsageError for options that exclude
     each other. `reads_codes`: QDQ models keep their codes. `updates`: the kinds of update that it can train.
     `depends_on_parts`: another number of micro-batches trains other weights.
+    `algorithm`: its description, where it rounds the factors of products.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Precision:
     depends_on_parts: bool = False
     updates: tuple[type[Update], ...] = (Whole, Channels, Adapter)
     check: Callable[[Any], None] = _no_check
+    algorithm: Algorithm | None = None
     lower: Callable[[Graph, Any], Graph] = _same
     build: Callable[..., TrainingGraph] = _build.build
     file_values: Callable[[Graph, Graph, Mapping[str, Array]], dict[str, Array]] | None = None
@@ -61,9 +66,30 @@ class Precision:
         return self.file_values is not None
 
 
-PRECISIONS: Registry[Precision] = Registry("--precision")
+FILE = "FILE.yaml"  # the name of a precision that a file describes
+
+
+class _Precisions(Registry[Precision]):
+    """By name, or by the text of a description."""
+
+    def __getitem__(self, name: str) -> Precision:
+        return mixed(FILE, recorded_algorithm(name)) if _is_text(name) else super().__getitem__(name)
+
+
+def _is_text(name: str) -> bool:
+    return name.startswith("{")
+
+
+PRECISIONS: Registry[Precision] = _Precisions("--precision")
 
 
 def declare(precision: Precision) -> None:
     """Add a precision to the choices of --precision."""
     PRECISIONS.add(precision.name, precision)
+
+
+def mixed(name: str, algorithm: Algorithm) -> Precision:
+    """The precision of an algorithm that rounds the factors of products."""
+    build = partial(build_mixed, algorithm)
+    words = "factors in few bits"
+    return Precision(name=name, help=words, narrow=words, algorithm=algorithm, build=build)

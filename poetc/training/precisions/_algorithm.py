@@ -1,0 +1,284 @@
+"""The description of an algorithm of training in mixed precision: which tensors are rounded to which numbers.
+
+A named precision brings one, and `--precision FILE.yaml` reads one. In a record it is one line of JSON, so a directory
+needs the file no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from poetc.errors import UsageError, shortened
+from poetc.graph import Attribute
+from poetc.ops._integers import ROUNDINGS
+from poetc.ops.chunked import MOST_BITS, MOST_CHUNK
+from poetc.ops.few_bits import LEAST_LOW, MOST_MANTISSA, MOST_POWER, SCALES
+from poetc.yaml_values import KeyPath, parse, read_text
+
+KIND = "a description of a precision"
+PRODUCTS = ("weights", "activations", "errors")
+STATE = ("gradients", "stored", "state")
+ENDS = ("first", "last")
+_NARROW_BITS = 8  # significant bits of bf16
+_EXACT_BITS = 24  # of a product of two numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """`integer`: bits with the sign. `floats`: bits of exponent and mantissa; one of the two is given.
+
+    `scale`: a place in `SCALES`; a fixed one is 1 / `times`. `range`: the share of the largest magnitude that the
+    numbers reach. `groups`: planes and rows have a scale of their own, too. `unit`: the worth of
+    1 in place of the scale; 0: the scale.
+    """
+
+    integer: int = 0
+    floats: tuple[int, int] = (0, 0)
+    scale: str = "fixed"
+    times: int = 1
+    range: float = 1.0
+    groups: bool = False
+    rounding: str = "nearest"
+    unit: float = 0.0
+
+    @property
+    def bits(self) -> int:
+        """Significant bits of a magnitude."""
+        return (self.integer - 1 if self.integer else self.floats[1] + 1) + 2 * self.groups
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether bf16 holds the values."""
+        return self.bits <= _NARROW_BITS
+
+    @property
+    def power(self) -> int:
+        return 1 - self.times.bit_length()
+
+    @property
+    def low(self) -> int:
+        """The exponent below which numbers are no finer."""
+        exponent, _ = self.floats
+        fixed = 2 - 2 ** (exponent - 1)  # as IEEE floats, whose highest exponent stands for infinities
+        return 0 if self.integer else fixed if self.scale == "fixed" else 1 - 2**exponent
+
+    def grid(self) -> dict[str, Attribute]:
+        """The attributes of `FewBits` that tell of the grid. Raises ValueError for bits beyond its limits."""
+        exponent, mantissa = self.floats
+        if self.integer:
+            top = 1 - 2.0 ** (1 - self.integer)
+            return {"low": 0, "mantissa": self.integer - 1, "largest": top, "top": top}
+        largest = 1 - 2.0 ** -(mantissa + 1)
+        if self.scale == "fixed":
+            largest *= 2.0 ** min(2 - self.low, MOST_POWER + 1)
+        if self.low < LEAST_LOW:
+            raise ValueError(f"{exponent} bits of exponent are too many")
+        return {"low": self.low, "mantissa": mantissa, "largest": largest}
+
+    def attributes(self, seed: int) -> dict[str, Attribute]:
+        found = self.grid()
+        if self.scale != "fixed":
+            found["scale"] = self.scale
+        elif self.power:
+            found["power"] = self.power
+        if self.range != 1:
+            found["range"] = self.range
+        if self.groups:
+            found["groups"] = 1
+        if self.rounding == "stochastic":
+            found |= {"rounding": self.rounding, "seed": seed}
+        if self.unit:
+            found["unit"] = self.unit
+        return found
+
+    def __str__(self) -> str:
+        exponent, mantissa = self.floats
+        return f"{self.integer} bits" if self.integer else f"1, {exponent}, {mantissa}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Sums of products are rounded to these floats after every addition, in chunks of so many terms."""
+
+    floats: tuple[int, int]
+    chunk: int
+
+    @property
+    def numbers(self) -> Numbers:
+        return Numbers(floats=self.floats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Algorithm:
+    """Numbers of the factors of products (weights, activations, errors), and of their results.
+
+    `gradients`: of weights, in front of the update. `stored`: weights after it; `state`: the optimizer's. None: floats
+    of 32 bits. `first` and `last`: other numbers in the first and the last product.
+    """
+
+    weights: Numbers
+    activations: Numbers
+    errors: Numbers
+    gradients: Numbers | None = None
+    stored: Numbers | None = None
+    state: Numbers | None = None
+    sums: Sums | None = None
+    first: Mapping[str, Numbers] | None = None
+    last: Mapping[str, Numbers] | None = None
+
+    def __post_init__(self) -> None:
+        """ValueError for numbers that do not fit together."""
+        for end in ((), *((e,) for e in ENDS if getattr(self, e)), ENDS if self.first and self.last else ()):
+            found = {name: self.numbers(name, end) for name in PRODUCTS}
+            names = ("weights and activations", "errors and weights", "errors and activations")
+            for pair in names:
+                one, other = pair.split(" and ")
+                bits = found[one].bits + found[other].bits
+                power = found[one].power + found[other].power
+                if self.sums is not None and self.sums.numbers.low + power < LEAST_LOW:
+                    raise ValueError(f"sums of {pair} would begin below 2^{LEAST_LOW}; take a smaller times")
+                if bits > _EXACT_BITS:
+                    raise ValueError(f"products of {pair} have {bits} bits; {_EXACT_BITS} are exact in 32-bit floats")
+        for name in STATE:
+            numbers = getattr(self, name)
+            if numbers is not None and numbers.scale == "real":
+                raise ValueError(f"{name}: a real scale is for weights, activations and errors")
+            if numbers is not None and numbers.unit and name != "gradients":
+                raise ValueError(f"{name}: a unit is for gradients")
+
+    def numbers(self, name: str, ends: tuple[str, ...] = ()) -> Numbers:
+        """Those of weights, activations or errors in a product that is such ends of the network."""
+        for end in ends:
+            other: Numbers | None = (getattr(self, end) or {}).get(name)
+            if other is not None:
+                return other
+        found: Numbers = getattr(self, name)
+        return found
+
+    def text(self) -> str:
+        """One line of JSON, without defaults."""
+        return json.dumps(_plain(self), separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Numbers | Sums | Algorithm):
+        pairs = ((f.name, getattr(value, f.name), f.default) for f in fields(value))
+        return {name: _plain(given) for name, given, default in pairs if given != default}
+    if isinstance(value, Mapping):
+        return {name: _plain(given) for name, given in value.items()}
+    return list(value) if isinstance(value, tuple) else value
+
+
+def read_algorithm(path: Path) -> Algorithm:
+    """The description in a YAML file. Raises UsageError with file and line."""
+    return _parsed(read_text(path, KIND), path)
+
+
+def recorded_algorithm(text: str) -> Algorithm:
+    """The description that `Algorithm.text` wrote. Raises UsageError."""
+    return _parsed(text, Path("--precision"))
+
+
+def _parsed(text: str, path: Path) -> Algorithm:
+    found, lines = parse(text, path, KIND)
+    return _Reader(path, lines).algorithm(found)
+
+
+class _Reader:
+    def __init__(self, path: Path, lines: dict[KeyPath, int]) -> None:
+        self.path, self.lines = path, lines
+
+    def error(self, at: KeyPath, why: str) -> UsageError:
+        return UsageError(f"{self.path}:{self.lines.get(at, 1)}: {'.'.join(at)}{': ' if at else ''}{why}")
+
+    def section(self, value: Any, at: KeyPath, known: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self.error(at, f"is {shortened(value)}, not a mapping")
+        for key in value:
+            if key not in known:
+                raise self.error((*at, key), f"unknown; there are {', '.join(known)}")
+        return value
+
+    def algorithm(self, value: Any) -> Algorithm:
+        given = self.section(value, (), (*PRODUCTS, *STATE, "sums", *ENDS))
+        for name in PRODUCTS:
+            if name not in given:
+                raise self.error((), f"{name} are missing")
+        found: dict[str, Any] = {n: self.numbers(given[n], (n,)) for n in (*PRODUCTS, *STATE) if n in given}
+        if "sums" in given:
+            found["sums"] = self.sums(given["sums"])
+        for end in ENDS:
+            if end in given:
+                own = self.section(given[end], (end,), PRODUCTS)
+                found[end] = {name: self.numbers(numbers, (end, name)) for name, numbers in own.items()}
+        try:
+            return Algorithm(**found)
+        except ValueError as error:
+            raise self.error((), str(error)) from None
+
+    def sums(self, value: Any) -> Sums:
+        given = self.section(value, ("sums",), ("floats", "chunk"))
+        if len(given) < 2:
+            raise self.error(("sums",), "floats and chunk are both needed")
+        chunk = self.whole(given["chunk"], ("sums", "chunk"), 1, MOST_CHUNK)
+        floats = self.floats(given["floats"], ("sums", "floats"), MOST_BITS)
+        self.check(Numbers(floats=floats), ("sums",))
+        return Sums(floats=floats, chunk=chunk)
+
+    def numbers(self, value: Any, at: KeyPath) -> Numbers:
+        given = self.section(value, at, tuple(f.name for f in fields(Numbers)))
+        if ("integer" in given) == ("floats" in given):
+            raise self.error(at, "give integer (bits) or floats ([exponent, mantissa])")
+        found: dict[str, Any] = {}
+        for key, part in given.items():
+            where = (*at, key)
+            if key == "integer":
+                found[key] = self.whole(part, where, 2, MOST_MANTISSA + 1)
+            elif key == "floats":
+                found[key] = self.floats(part, where)
+            elif key == "times":
+                found[key] = self.whole(part, where, 1, 1 << MOST_POWER)
+                if part & (part - 1):
+                    raise self.error(where, f"{part} is no power of two")
+            elif key in ("scale", "rounding"):
+                names = SCALES if key == "scale" else ROUNDINGS
+                if part not in names:
+                    raise self.error(where, f"{shortened(part)!r}: choose from {', '.join(names)}")
+                found[key] = part
+            elif key == "groups":
+                if not isinstance(part, bool):
+                    raise self.error(where, f"is {shortened(part)}, neither true nor false")
+                found[key] = part
+            else:
+                most = 1.0 if key == "range" else 2.0**MOST_POWER
+                if isinstance(part, bool) or not isinstance(part, float | int) or not 2.0**-MOST_POWER <= part <= most:
+                    raise self.error(where, f"{shortened(part)} is no number from 2^-{MOST_POWER} to {most:g}")
+                found[key] = float(part)
+        numbers = Numbers(**found)
+        only_scaled = [k for k in ("range", "groups", "unit") if k in given]
+        if numbers.scale == "fixed" and only_scaled:
+            raise self.error((*at, only_scaled[0]), "a fixed scale has none; choose another scale")
+        if numbers.scale != "fixed" and "times" in given:
+            raise self.error((*at, "times"), "only a fixed scale has it")
+        self.check(numbers, at)
+        return numbers
+
+    def check(self, numbers: Numbers, at: KeyPath) -> None:
+        try:
+            numbers.grid()
+        except ValueError as error:
+            raise self.error(at, str(error)) from None
+
+    def floats(self, value: Any, at: KeyPath, most: int = MOST_MANTISSA) -> tuple[int, int]:
+        if not isinstance(value, list) or len(value) != 2:
+            raise self.error(at, f"{shortened(value)} is not [bits of the exponent, bits of the mantissa]")
+        return self.whole(value[0], at, 2, 7), self.whole(value[1], at, 0, most)
+
+    def whole(self, value: Any, at: KeyPath, least: int, most: int) -> int:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.error(at, f"{shortened(value)} is no whole number from {least:,} to {most:,}")
+        return value

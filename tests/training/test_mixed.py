@@ -1,0 +1,139 @@
+"""Algorithms of mixed precision: the C beside numpy, bit by bit; descriptions in files; what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc import passes, training
+from poetc.devices import build_problem, load_profile
+from poetc.errors import UsageError
+from poetc.graph import Role, TrainingGraph
+from poetc.measure import build_host
+from poetc.program import Interpreter, Program, lower, sample_inputs
+from poetc.scheduling import keep_all, pack
+from poetc.training import PRECISIONS, TrainingOptions
+from tests.training.test_integer_networks import network
+
+ROWS = ("octo", "afp", "wageubn", "mls", "fp8")
+STEPS = 3
+SEEDS = (3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 14)))
+
+
+def step_of(seed: int, **options: object) -> TrainingGraph:
+    given = TrainingOptions(loss="mse", learning_rate=0.03125, **options)
+    return passes.run_standard(training.build(training.in_precision(network(seed), given), given))
+
+
+def compiled(step: TrainingGraph) -> Program:
+    problem = build_problem(step, load_profile("host"), budget_bytes=1 << 40)
+    schedule = keep_all(problem)
+    return lower(step, problem, schedule, pack(problem, schedule))
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_c_has_the_bits_of_numpy(seed: int, row: str, tmp_path: Path) -> None:
+    """The squared error has an exact slope, so no bit of a step is left to a library."""
+    step = step_of(seed, precision=row, optimizer="momentum", momentum=0.5)
+    program = compiled(step)
+    numpy = Interpreter(program, step.values)
+    with build_host([program], step.values, directory=tmp_path, cflags="-O1") as model:
+        for index in range(STEPS):
+            batch = sample_inputs(program, index)
+            assert model.run(batch) == pytest.approx(numpy.run(batch), rel=1e-5)
+        for name in model.state_names():
+            np.testing.assert_array_equal(model.state(name), numpy.state(name), err_msg=f"{row}, {seed}: {name}")
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_product_reads_rounded_factors(row: str) -> None:
+    step = step_of(5, precision=row)
+    made = {t: op for op in step.operators for t in op.outputs}
+    products = [op for op in step.operators if op.kind in ("Narrowed", "NarrowedChunks")]
+    assert len(products) >= 5
+    assert all(made[t].kind == "FewBits" for op in products for t in op.inputs[:2])
+    assert not any(op.kind in ("Conv", "MatMul", "ConvGradInput", "ConvGradWeight") for op in step.operators)
+    described = PRECISIONS[row].algorithm
+    assert described is not None
+    stored = {w for w, new in step.updates.items() if made[new].kind == "StoredFewBits"}
+    weights = {name for name, tensor in step.tensors.items() if tensor.role is Role.PARAMETER and "@" not in name}
+    assert stored == (weights if described.stored else set())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_description_in_a_file_is_the_named_one(row: str, tmp_path: Path) -> None:
+    described = PRECISIONS[row].algorithm
+    assert described is not None
+    file = tmp_path / "own.yaml"
+    file.write_text(described.text(), "utf-8")  # JSON is YAML
+    given = TrainingOptions(precision=str(file))
+    file.unlink()
+    assert PRECISIONS[given.precision].algorithm == described
+    assert TrainingOptions.of_record({"precision": given.precision}).precision == given.precision
+    own, named = step_of(3, precision=given.precision), step_of(3, precision=row)
+    assert own.operators == named.operators
+
+
+GOOD = "weights: {integer: 8}\nactivations: {integer: 8, scale: power}\nerrors: {floats: [5, 2], times: 1024}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("weights: {integer: 8}", ":1: activations are missing"),
+        ("- 8", ":1: a description of a precision is a mapping"),
+        (GOOD + "biases: {integer: 8}", ":4: biases: unknown; there are weights, activations"),
+        (GOOD + "stored: 8", ":4: stored: is 8, not a mapping"),
+        (GOOD + "stored: {}", ":4: stored: give integer (bits) or floats"),
+        (GOOD + "stored: {integer: 8, floats: [5, 2]}", ":4: stored: give integer (bits) or floats"),
+        (GOOD + "stored: {integer: 1}", ":4: stored.integer: 1 is no whole number from 2 to 24"),
+        (GOOD + "stored: {integer: 8.5}", ":4: stored.integer: 8.5 is no whole number"),
+        (GOOD + "stored: {integer: true}", ":4: stored.integer: True is no whole number"),
+        (GOOD + "stored: {floats: 5}", ":4: stored.floats: 5 is not [bits of the exponent"),
+        (GOOD + "stored: {floats: [8, 2]}", ":4: stored.floats: 8 is no whole number from 2 to 7"),
+        (GOOD + "stored: {floats: [6, 2], scale: power}", ":4: stored: 6 bits of exponent are too many"),
+        (GOOD + "stored: {integer: 8, scale: max}", ":4: stored.scale: 'max': choose from fixed,"),
+        (GOOD + "stored: {integer: 8, rounding: up}", ":4: stored.rounding: 'up': choose from nearest,"),
+        (GOOD + "stored: {integer: 8, times: 3}", ":4: stored.times: 3 is no power of two"),
+        (GOOD + "stored: {integer: 8, scale: power, times: 2}", ":4: stored.times: only a fixed scale"),
+        (GOOD + "stored: {integer: 8, range: 0.5}", ":4: stored.range: a fixed scale has none"),
+        (GOOD + "stored: {integer: 8, scale: power, range: 1.5}", ":4: stored.range: 1.5 is no number"),
+        (GOOD + "stored: {integer: 8, scale: power, groups: 1}", ":4: stored.groups: is 1, neither true"),
+        (GOOD + "stored: {integer: 8, scale: real}", "stored: a real scale is for weights"),
+        (GOOD + "stored: {integer: 8, scale: power, unit: 0.5}", "stored: a unit is for gradients"),
+        (GOOD + "sums: {floats: [6, 9]}", ":4: sums: floats and chunk are both needed"),
+        (GOOD + "sums: {floats: [6, 9], chunk: 0}", ":4: sums.chunk: 0 is no whole number from 1"),
+        (GOOD + "first: {gradients: {integer: 8}}", ":4: first.gradients: unknown; there are weights,"),
+        (GOOD + "first: {weights: {integer: 20}}", "products of weights and activations have 26 bits; 24 are exact"),
+        (GOOD + "weights: {integer: 8}", ":4: key 'weights' is given twice"),
+        (GOOD + "sums: {floats: [7, 9], chunk: 8}", "sums of errors and weights would begin below 2^-62"),
+        (GOOD + "sums: {floats: [6, 23], chunk: 8}", ":4: sums.floats: 23 is no whole number from 0 to 22"),
+        ("a: [", ":1: not valid YAML"),
+    ],
+)
+def test_a_file_that_describes_none(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(UsageError) as error:
+        TrainingOptions(precision=str(file))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value) and "own.yaml" in str(error.value)
+
+
+def test_other_bad_input(tmp_path: Path) -> None:
+    for value, message in (
+        (str(tmp_path / "none.yaml"), "cannot read the description"),
+        ("{", "--precision"),
+        ("octopus", "choose from"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            TrainingOptions(precision=value)
+    with pytest.raises(UsageError, match="saves factors in few bits already"):
+        TrainingOptions(precision="octo", saved="int8")
+    with pytest.raises(UsageError, match="--frozen does nothing for --precision octo"):
+        TrainingOptions(precision="octo", frozen="int8")
+    with pytest.raises(UsageError, match="--rescale does nothing"):
+        TrainingOptions(precision="octo", rescale="interval")
