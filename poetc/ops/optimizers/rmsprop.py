@@ -109,7 +109,7 @@ CENTERED = Option(
 
 def _rule(options: Any, type: TensorType) -> Rule:
     del type
-    kind = _name(options.centered, bool(options.momentum))
+    kind = _name(bool(options.centered), bool(options.momentum))
     states = ("v", *(("m",) if options.centered else ()), *(("velocity",) if options.momentum else ()))
     more: dict[str, Attribute] = {"momentum": options.momentum} if options.momentum else {}
     if options.alpha is not None:
