@@ -16,7 +16,18 @@ STEPS = 2
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "board"),
-    [("f16", "mps2-an386"), ("f16", "mps3-an547"), ("f16", "virt-a72"), ("bf16", "mps2-an386"), ("bf16", "virt-a72")],
+    [
+        ("f16", "mps2-an386"),
+        ("f16", "mps3-an547"),
+        ("f16", "virt-a72"),
+        ("bf16", "mps2-an386"),
+        ("bf16", "virt-a72"),
+        ("afp", "mps3-an547"),
+        ("afp", "virt-a72"),
+        ("mls", "mps2-an386"),
+        ("mls", "virt-a72"),
+        ("fp8", "mps2-an386"),
+    ],
 )
 def test_every_core_has_the_bits_of_the_host(precision: str, board: str, solve: Solve, tmp_path: Path) -> None:
     """Cores that convert 16 bits in hardware, in scalars and in vectors, and one that does it in software."""
