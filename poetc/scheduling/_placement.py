@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import time
+from bisect import insort
 from collections.abc import Sequence
 from random import Random
 
@@ -25,6 +26,7 @@ Ints = npt.NDArray[np.int64]
 SEARCH_PLACEMENTS = 150_000  # at most, after the greedy orders: about 2 s
 PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
 PLACEMENTS_X_RECTANGLES = 450_000_000  # and for many, where each takes longer
+FEW = 500  # rectangles, up to which a list is quicker than arrays
 FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work
 
 
@@ -174,7 +176,7 @@ class _Placer:
         again: tuple[Ints, Ints] | None = None,
         highest: Ints | None = None,
     ) -> None:
-        self.sizes = sizes
+        self.sizes, self._few_sizes = sizes, sizes.tolist()
         self.offsets = fixed.copy()  # of the last call of first_fit
         self.placed = 0  # rectangles so far, in all calls
         self._starts, self._ends = starts, ends
@@ -183,6 +185,9 @@ class _Placer:
         self._highest = highest
         self._returns = self._ends_again > self._starts_again
         self._any_returns = bool(self._returns.any())
+        first = list(zip(starts.tolist(), ends.tolist(), strict=True))
+        second = zip(self._starts_again.tolist(), self._ends_again.tolist(), strict=True)
+        self._lives = [(one, two) if two[1] > two[0] else (one,) for one, two in zip(first, second, strict=True)]
         self.lifetimes = ends - starts + self._ends_again - self._starts_again
         self._fixed = np.flatnonzero((fixed >= 0) & (sizes > 0))
         self.fixed_top = int((fixed + sizes)[self._fixed].max(initial=0))
@@ -198,12 +203,8 @@ class _Placer:
 
     def meet(self, i: int, j: int) -> bool:
         return any(
-            start < end_j and start_j < end for start, end in self._lives(i) for start_j, end_j in self._lives(j)
+            start < end_j and start_j < end for start, end in self._lives[i] for start_j, end_j in self._lives[j]
         )
-
-    def _lives(self, i: int) -> list[tuple[int, int]]:
-        lives = [(self._starts[i], self._ends[i])]
-        return [*lives, (self._starts_again[i], self._ends_again[i])] if self._returns[i] else lives
 
     def first_fit(
         self, order: Sequence[int], limit: int, kept: int = 0, left_out: list[int] | None = None
@@ -215,6 +216,8 @@ class _Placer:
         It stops there, unless there is a list of those that are left out. The first `kept` of the order stay where the
         last call has them.
         """
+        if len(order) + len(self._fixed) <= FEW:
+            return self._first_fit_of_few(order, limit, kept, left_out)
         offsets, columns = self.offsets, self._columns
         head = np.asarray(order[:kept], np.int64)
         present = np.concatenate((self._fixed, head))
@@ -245,12 +248,43 @@ class _Placer:
                 continue
             offsets[i] = offset
             at = int(np.searchsorted(columns[2, :count], offset))
-            lives = self._lives(i)
+            lives = self._lives[i]
             columns[:, at + len(lives) : count + len(lives)] = columns[:, at:count].copy()
             for k, (begin, stop) in enumerate(lives):
                 columns[:, at + k] = begin, stop, offset, offset + size
             count += len(lives)
         return None
+
+    def _first_fit_of_few(self, order: Sequence[int], limit: int, kept: int, left_out: list[int] | None) -> int | None:
+        """The same in a list, which is quicker than arrays where few rectangles are looked at."""
+        lives, sizes = self._lives, self._few_sizes
+        offsets = self.offsets.tolist()
+        there = (*self._fixed.tolist(), *order[:kept])
+        placed = sorted((offsets[i], offsets[i] + sizes[i], start, end) for i in there for start, end in lives[i])
+        highest = None if self._highest is None else self._highest.tolist()
+        failed = None
+        for position in range(kept, len(order)):
+            i = order[position]
+            size, offset = sizes[i], 0
+            self.placed += 1
+            start, end = lives[i][0]
+            again, until = lives[i][-1]  # the same where it has one life
+            for low, top, begin, stop in placed:
+                if top > offset and ((begin < end and stop > start) or (begin < until and stop > again)):
+                    if low - offset >= size:
+                        break
+                    offset = top
+            if offset + size > (limit if highest is None else min(limit, highest[i])):
+                if left_out is None:
+                    failed = position
+                    break
+                left_out.append(i)
+                continue
+            offsets[i] = offset
+            for start, end in lives[i]:
+                insort(placed, (offset, offset + size, start, end))
+        self.offsets[:] = offsets
+        return failed
 
 
 def _lowest_gap(lows: Ints, tops: Ints, size: np.int64) -> int:

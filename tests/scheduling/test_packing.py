@@ -228,6 +228,11 @@ def test_random_rectangles_that_return(random: Random) -> None:
     if found is not None:
         check_disjoint(both[0], both[1], both[2], np.concatenate((found, found[returns])))
         assert (found + sizes <= np.where(sizes > 0, highest, np.iinfo(np.int64).max)).all()
+    with pytest.MonkeyPatch.context() as patch:  # arrays, which many rectangles have, and lists
+        patch.setattr("poetc.scheduling._placement.FEW", 0)
+        assert np.array_equal(offsets, place(starts, ends, sizes, fixed, again=again))
+        same = fit(starts, ends, sizes, fixed, 500, capacity=capacity, again=again, highest=highest)
+    assert (same is None) == (found is None) and (found is None or np.array_equal(same, found))
 
 
 def test_the_search_ends_with_an_arena_that_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
