@@ -130,6 +130,8 @@ def _filled(where: str, array: Array, rows: int, *, last: bool = False) -> Array
 
 
 def _in_type(array: Array, slot: Slot) -> Array:
+    if slot.hides:
+        array = np.where(array == -np.inf, slot.hides, array)
     if slot.batch_axis:
         array = np.moveaxis(array.reshape(-1, *slot.sample_shape), 0, slot.batch_axis)
     return np.ascontiguousarray(array, slot.dtype.numpy).reshape(slot.shape)

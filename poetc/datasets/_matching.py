@@ -149,7 +149,7 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
         counts = slot.limit is None or slot.limit.least <= ignored <= slot.limit.most or not len(column)
         for first, part in chunks(column):
             require_values(
-                part,
+                np.where(part == -np.inf, slot.hides, part) if slot.hides else part,
                 slot.dtype,
                 slot.limit,
                 samples.where,

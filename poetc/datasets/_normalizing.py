@@ -55,7 +55,7 @@ class Normalization:
         one a channel with `/` between. `auto` takes mean and standard deviation of the training data by channel. Raises
         UsageError.
         """
-        floats = [s for s in slots if s.dtype is DType.F32 and not s.is_target]
+        floats = [s for s in slots if s.dtype is DType.F32 and not (s.is_target or s.hides)]
         if not floats:
             raise UsageError(f"--normalize {text}: the model has no input of floating-point numbers")
         if text == "auto":

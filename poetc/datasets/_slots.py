@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from poetc.graph import DType, TrainingGraph
 from poetc.ops import Use
-from poetc.program import Limit, boxes_of, is_scaled, limit_of, missing_of
+from poetc.program import Limit, boxes_of, is_added_to_scores, is_scaled, limit_of, missing_of
+
+_HIDES, _HIDES_F16 = -1e9, -3e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +30,8 @@ class Slot:
     limit: Limit | None = None  # of integers that are a class or an index
     may_miss: tuple[bool, ...] = ()  # elements of a sample that the model replaces where they are NaN
     boxes: str = ""  # the format of boxes that must have sides of at least 0
-    takes_any_range: bool = False  # the model itself scales or normalises this input
+    takes_any_range: bool = False  # the model itself scales or normalises this input, or adds it to scores
+    hides: float = 0.0  # for -infinity in a mask that is added to scores: hides as much, and stays finite
 
     @property
     def elements(self) -> int:
@@ -65,12 +68,14 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
     axes = {n: 0 if (fact := graph.fact("batch axis", n)) is None else int(fact.value) for n in names}
     batch = batch_size([graph.tensors[n].shape[axes[n] :] for n in names])
     uses = [Use(o.kind, o.attributes, o.inputs, o.outputs, graph.tensors[o.inputs[0]].type) for o in graph.operators]
+    most = _HIDES_F16 if any(t.dtype is DType.F16 for t in graph.tensors.values()) else _HIDES
     found = []
     for name in names:
         tensor = graph.tensors[name]
         axis = axes[name]
         each = tensor.shape[:axis] + tensor.shape[axis + 1 :]
         rows = tensor.shape[axis] // batch
+        is_mask = tensor.dtype is DType.F32 and is_added_to_scores(uses, {name})
         found.append(
             Slot(
                 name=name,
@@ -82,7 +87,8 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
                 limit=limit_of(uses, {name}, tensor.shape) if tensor.dtype is DType.I32 else None,
                 may_miss=missing_of(uses, {name}, tensor.shape) if tensor.dtype is DType.F32 else (),
                 boxes=boxes_of(uses, {name}),
-                takes_any_range=tensor.dtype is DType.F32 and is_scaled(uses, {name}),
+                takes_any_range=is_mask or (tensor.dtype is DType.F32 and is_scaled(uses, {name})),
+                hides=most if is_mask else 0.0,
             )
         )
     return tuple(found)

@@ -95,13 +95,22 @@ class _Narrowing(Indexed):
         return found
 
     def _masked(self) -> set[str]:
-        """Results of constants that f16 cannot hold, such as masks of -inf or -1e9, up to the softmax behind them."""
+        """Results of constants that f16 cannot hold, such as masks of -inf or -1e9, up to the softmax behind them.
+
+        A factor may be such a constant, and a logarithm of inputs alone is a mask: that of 0 hides.
+        """
         if self.dtype is not DType.F16:
             return set()
+        of_weights = {name for name, tensor in self.graph.tensors.items() if tensor.role is Role.PARAMETER}
         large = {name for name, value in self.graph.values.items() if _is_beyond_f16(self.graph.tensors[name], value)}
         found: set[str] = set()
         for op in self.graph.operators:
-            reads = not large.isdisjoint(op.inputs) or not found.isdisjoint(op.inputs)
+            if not of_weights.isdisjoint(op.inputs):
+                of_weights.update(op.outputs)
+            is_origin = op.kind == "Log" and of_weights.isdisjoint(op.inputs)
+            if op.kind == "Affine":
+                is_origin = any(isinstance(n, float) and abs(n) > LARGEST_F16 for n in op.attributes.values())
+            reads = is_origin or not large.isdisjoint(op.inputs) or not found.isdisjoint(op.inputs)
             if reads and op.phase is Phase.FORWARD and op.kind not in (*WEIGHTED, "Softmax"):
                 found.update(op.outputs)
         return found

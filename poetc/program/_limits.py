@@ -272,6 +272,27 @@ def is_scaled(uses: Iterable[Use], names: set[str]) -> bool:
     return bool(readers) and all(_scales(use) for use in readers)
 
 
+_VIEWS = frozenset({"Reshape", "Transpose", "Slice", "Split", "Expand", "Tile", "Narrow", "Widen"})
+
+
+def is_added_to_scores(uses: Iterable[Use], names: set[str]) -> bool:
+    """Whether the tensor called `names` is a mask: every reader adds it to the scores of a softmax."""
+    masks, scores, ends = set(names), set[str](), False
+    for use in uses:
+        own = bool(masks & set(use.inputs))
+        is_softmax = use.kind in ("Softmax", "LogSoftmax") and use.inputs[0] in scores
+        is_attention = use.kind in ("Attention", "AttentionGrad") and own and not masks & set(use.inputs[:3])
+        if is_softmax or is_attention:
+            ends = True
+        elif use.kind == "Add" and own:
+            (masks if masks >= set(use.inputs) else scores).update(use.outputs)
+        elif use.kind in _VIEWS | {"Add"} and (own or scores & set(use.inputs)):
+            (masks if own else scores).update(use.outputs)
+        elif own or scores & set(use.inputs):
+            return False
+    return ends
+
+
 def _scales(use: Use) -> bool:
     alpha = use.attributes.get("alpha")
     return "Norm" in use.kind or (use.kind == "Affine" and isinstance(alpha, float) and abs(alpha) * RAW_FROM <= 1)

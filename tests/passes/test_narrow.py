@@ -83,7 +83,7 @@ def test_other_operators_stand_between_conversions() -> None:
 
 
 @pytest.mark.parametrize("low", [-np.inf, -1e9])
-@pytest.mark.parametrize("kind", ["Where", "Add"])
+@pytest.mark.parametrize("kind", ["Where", "Add", "Affine", "Log"])
 def test_masked_scores_stay_in_32_bits_of_f16(kind: str, low: float) -> None:
     """The step runs, and its loss is that of 32 bits but for rounding."""
     b = Builder()
@@ -96,16 +96,28 @@ def test_masked_scores_stay_in_32_bits_of_f16(kind: str, low: float) -> None:
         seen = b.add_tensor("seen", TensorType((32,), DType.U8), Role.CONSTANT, (~hidden).astype(np.uint8))
         fill = b.add_tensor("fill", TensorType(()), Role.CONSTANT, np.array(low, np.float32))
         h = b.emit1("Where", [seen, h, fill], {}, hint="masked")
+    elif kind != "Add":  # computed of an input: 1 hides
+        asked = b.add_tensor("asked", TensorType((32,)), Role.INPUT)
+        if kind == "Log":
+            seen = b.emit1("Affine", [asked], {"alpha": -1.0, "beta": 1.0})
+            mask = b.emit1("Log", [seen], {}, hint="mask")
+        else:
+            mask = b.emit1("Affine", [asked], {"alpha": float(max(low, -3e38)), "beta": 0.0}, hint="mask")
+        h = b.emit1("Add", [h, mask], {}, hint="masked")
     else:
         mask = b.add_tensor("mask", TensorType((32,)), Role.CONSTANT, np.where(hidden, low, 0).astype(np.float32))
         h = b.emit1("Add", [h, mask], {}, hint="masked")
     p = b.emit1("Softmax", [h], {"axis": -1}, hint="p")
     y = b.emit1("MatMul", [p, w], product, hint="y")
-    graph = Graph("net", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+    names = ("x", "asked") if kind in ("Affine", "Log") else ("x",)
+    graph = Graph("net", b.tensors, tuple(b.operators), names, (y,), b.values)
     plain, step = (step_of(graph, precision, loss="mse") for precision in ("f32", "f16"))
     assert step.tensors["masked"].dtype is DType.F32 and step.tensors["p"].dtype is DType.F16
     inputs = random_inputs(plain)
-    expected, found = (evaluate(s, inputs, np.float32)[s.loss] for s in (plain, step))
+    if len(names) > 1:
+        inputs["asked"] = hidden.astype(np.float32)
+    with np.errstate(divide="ignore"):
+        expected, found = (evaluate(s, inputs, np.float32)[s.loss] for s in (plain, step))
     np.testing.assert_allclose(found, expected, rtol=1e-2)
     bf16 = step_of(graph, "bf16", loss="mse")
     assert bf16.tensors["masked"].dtype is DType.BF16  # which holds them
