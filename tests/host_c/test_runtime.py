@@ -103,7 +103,7 @@ SCHEDULES = {"paged": paged_actions, "recomputed": recomputed_actions}
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_validation_of_a_schedule(case: Case, schedule: str) -> None:
     program = case.program(SCHEDULES[schedule](case, "a"))
-    result = validate(program, case.program(), case.graph.values)
+    result = validate(program, case.program(), case.graph.values, steps=3)
     assert result.problems() == ()
     assert result.bit_identical_to_keep_all
     assert result.peak_measured_bytes == result.peak_predicted_bytes == program.high_water_bytes
@@ -119,7 +119,7 @@ def test_validation_of_a_schedule_with_moves(case: Case, schedule: str) -> None:
     shifts = [m.operand.offset_bytes - m.source.offset_bytes for m in moves]
     near = [s for s, m in zip(shifts, moves, strict=True) if abs(s) < m.operand.type.size_bytes]
     assert min(near) < 0 < max(near), "old and new place overlap, in both directions"
-    result = validate(program, case.program(), case.graph.values)
+    result = validate(program, case.program(), case.graph.values, steps=3)
     assert result.problems() == ()
     assert result.bit_identical_to_keep_all
     assert result.peak_measured_bytes == result.peak_predicted_bytes == program.high_water_bytes
@@ -176,7 +176,7 @@ def test_weights_on_the_store(tmp_path: Path, case: Case) -> None:
     names = ["fc1.weight", "fc1.weight:velocity"]
     on_store = training_case(on_store=names)
     program = on_store.program(state_paged_actions(on_store, names))
-    result = validate(program, case.program(), on_store.graph.values)
+    result = validate(program, case.program(), on_store.graph.values, steps=3)
     assert result.problems() == ()
     library = compile_library([program], on_store.graph.values, tmp_path)
     with HostModel(library, [program], on_store.graph.values) as model:
