@@ -75,14 +75,16 @@ def load(
     dims: Mapping[str, int] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     constants: Mapping[str, int] | None = None,
-    training: TrainingOptions | None = None,
+    training: TrainingOptions | Mapping[str, Any] | None = None,
 ) -> Model:
     """An ONNX model, and how it is to be trained. Raises UnsupportedModelError, UsageError.
+
+    `training` may be a dictionary: the arguments of TrainingOptions.
 
     `path` may be an onnx.ModelProto, which is kept in a file until Python ends. `dims` gives lengths to symbolic
     dimensions of the inputs by their names, `shapes` whole shapes to inputs, `constants` values to integer inputs.
     """
-    source, options = _file_of(path), training or TrainingOptions()
+    source, options = _file_of(path), _training_options(training)
     given = tuple(f"{name}={length}" for name, length in (dims or {}).items())
     whole = tuple(f"{name}={','.join(map(str, shape))}" for name, shape in (shapes or {}).items())
     bound = tuple(f"{name}={value}" for name, value in (constants or {}).items())
@@ -91,6 +93,18 @@ def load(
     )
     graph = load_model(ModelRequest(source=source, batch=batch, training=options))
     return Model(source, batch, options, graph)
+
+
+def _training_options(given: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:
+    if isinstance(given, TrainingOptions):
+        return given
+    try:
+        return TrainingOptions(**(given or {}))
+    except TypeError as error:
+        why = str(error).rpartition("() ")[2]
+        raise UsageError(
+            f"training: {why}; give poetc.TrainingOptions(...), or its arguments as a dictionary"
+        ) from None
 
 
 def load_problem(path: str | Path) -> ProblemFile:

@@ -67,7 +67,8 @@ def check(
     An entry is solved again if its model, profile or options, poetc's code, a library or the kind of machine changed
     since it was locked. Otherwise it passes as it is: the same computation has the same result.
 
-    Exit code 1 when a schedule got worse than the tolerance, a budget no longer fits, or a proof is lost. A tie between
+    Exit code 1 when a schedule got worse than the tolerance, a budget no longer fits, or a proof is lost. It is 2
+    where a file is absent or an option is wrong. A tie between
     schedules is no failure. Nor is a worse schedule for an unchanged entry whose solver the time limit stopped.
     """
     from poetc.commands import locking

@@ -102,6 +102,10 @@ def estimate(
         )
         if solution is not None
     ]
+    known_bytes, whole = (
+        None if plain is None else ram_bytes(plain.problem, plain.plan),
+        SolveRequest(model=request.model),
+    )
     inference = keep_all_peak_bytes(alone_problem(known.graph, known.profile, known.problem))
     return {
         "device": request.model.device,
@@ -114,8 +118,8 @@ def estimate(
         "inference_peak_bytes": inference,
         "training_to_inference": budgets[-1]["ram_bytes"] / inference,
         "largest_batch": _largest_batch(request.model, known, progress),
-        "least_without_streams_bytes": None if plain is None else ram_bytes(plain.problem, plain.plan),
-        "ways": list(ways_to_save(SolveRequest(model=request.model), known.profile, known.problem, progress)),
+        "least_without_streams_bytes": known_bytes,
+        "ways": list(ways_to_save(whole, known.profile, known.problem, progress, known_bytes=known_bytes)),
     }
 
 

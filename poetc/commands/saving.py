@@ -41,6 +41,7 @@ RANK = 8
 WAYS_OF_ERROR_S = 6.0  # the same, behind an infeasible budget
 SEARCH_OF_ERROR_S = 0.1  # for each of them
 _MICRO_BATCHES = "--micro-batches"
+_SAVED = "--saved"
 _WAY = ("name", "options", "least_bytes", "keep_all_peak_bytes", "refused")
 
 
@@ -62,11 +63,14 @@ def ways_to_save(
     *,
     limit_s: float = WAYS_S,
     search_s: float = WAY_SEARCH_S,
+    known_bytes: int | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A row for each option that changes the training; `refused`: why the model does not take it.
 
-    `problem`: the step as it is. Every search takes `search_s`; after `limit_s` the other options are left out. The
-    option that makes the step longest is tried last, so that it takes no time from the others.
+    `problem`: the step as it is. `known_bytes` are known to do for it, and so they do with more encodings offered.
+
+    Every search takes `search_s`; after `limit_s` the other options are left out. The option that makes the step
+    longest is tried last, so that it takes no time from the others.
     """
     model = request.model
     graph, stop_at = read_model(with_any_weights(model)), time.process_time() + limit_s
@@ -84,6 +88,8 @@ def ways_to_save(
             progress(f"estimating {options}")
             try:
                 row = {"refused": None, **_way(replace(request, model=change()), load, profile, search_s)}
+                if options.startswith(_SAVED) and row["least_bytes"] and known_bytes:
+                    row["least_bytes"] = min(row["least_bytes"], known_bytes)
             except PoetcError as error:
                 row = {"refused": str(error).split("; ")[0]}
         rows[options] |= row
@@ -121,7 +127,7 @@ def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iter
             changed = with_(**adapters, frozen="int8")
             yield "adapters, frozen weights in 8 bits", f"--lora {RANK} --frozen int8", changed
     if options.saved in ("exact", "off") and not precision.narrow and not is_large:
-        yield "saved tensors in 8 bits", "--saved int8", with_(saved="int8")
+        yield "saved tensors in 8 bits", f"{_SAVED} int8", with_(saved="int8")
     if not precision.narrow and not options.lora and not is_large:
         for other in training.PRECISIONS.values():
             if other.is_integer and not other.reads_codes:
@@ -174,7 +180,18 @@ def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress)
     profile = load_profile(request.model.device)
     problem = problem_of(request, step, profile)
     limit_s = min(WAYS_OF_ERROR_S, request.options.time_limit_s)
-    ways = list(ways_to_save(request, profile, problem, progress, limit_s=limit_s, search_s=SEARCH_OF_ERROR_S))
+    known_bytes = None if are_parts_open else error.details["min_budget_bytes"]
+    ways = list(
+        ways_to_save(
+            request,
+            profile,
+            problem,
+            progress,
+            limit_s=limit_s,
+            search_s=SEARCH_OF_ERROR_S,
+            known_bytes=known_bytes,  # type: ignore[arg-type]
+        )
+    )
     ways = [way for way in ways if not (are_parts_open and way["options"].startswith(_MICRO_BATCHES))]
     budget = error.details["budget_bytes"]
     known = [way for way in ways if way["refused"] is None and way["least_bytes"] is not None]

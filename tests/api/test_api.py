@@ -51,7 +51,17 @@ def test_lengths_of_dimensions() -> None:
         poetc.load(MODEL, batch=1, dims={"length": 4})
 
 
+def test_options_may_be_a_dictionary() -> None:
+    options = {"optimizer": "adam", "learning_rate": 0.01}
+    found = poetc.load(MODEL, batch=4, training=options)
+    assert found.training == poetc.load(MODEL, batch=4, training=poetc.TrainingOptions(**options)).training
+    for wrong, message in (({"rate": 1}, "unexpected keyword argument 'rate'"), ("adam", "training: ")):
+        with pytest.raises(poetc.PoetcError, match=message):
+            poetc.load(MODEL, batch=4, training=wrong)  # type: ignore[arg-type]
+
+
 def test_every_public_name_is_there() -> None:
+    assert [name for name in dir(poetc) if not name.startswith("__")] == sorted(poetc.__all__)
     for name in poetc.__all__:
         assert getattr(poetc, name).__name__ == name
     assert set(poetc.__all__) <= set(dir(poetc))

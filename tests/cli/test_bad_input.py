@@ -478,3 +478,6 @@ def test_options_that_would_fit_are_named_where_the_budget_does_not(poetc: Run, 
     rows = {line[: line.index("  ")]: line.split()[-5:-4] for line in table if "  " in line}
     assert {"as it is", "--micro-batches 4", "--batch 2", "--train last:2", "--saved int8"} <= set(rows)
     assert rows["--optimizer sgd"] == ["yes"] and rows["--batch 2"] == ["no"]
+    found = poetc(*options, "--optimizer", "adam", "--time-limit", "6", "--json").json
+    least = {way["options"]: way["least_bytes"] for way in found["ways"]}
+    assert least["--saved int8"] <= found["min_budget_bytes"]  # that option is one more choice, and none that is gone

@@ -119,7 +119,7 @@ def test_entries_are_solved_side_by_side(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     ended = run("check", path, "--solve", "--jobs", "2", "--json")
     entries = ended.json["entries"]
-    assert ended.code == 1
+    assert ended.code == 2
     assert [(e["solved"], e["passed"]) for e in entries] == [(True, True), (True, False)]
 
 
@@ -174,7 +174,7 @@ def test_a_budget_that_no_longer_fits_fails(locked: Path, tmp_path: Path) -> Non
 def test_what_cannot_be_solved_any_more_fails(locked: Path, tmp_path: Path) -> None:
     path = edited(locked, tmp_path, lambda entry: entry["options"].update(model="gone.onnx"))
     ended = check(path)
-    assert (ended.code, ended.out) == (1, "")  # one line says it
+    assert (ended.code, ended.out) == (2, "")  # one line says it
     assert "gone.onnx: no such file" in ended.err and ended.err.count("\n") == 1
     assert run("check", path, "--entry", "other").code == 2
     assert run("check", tmp_path / "none.lock").code == 2

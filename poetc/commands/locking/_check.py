@@ -37,12 +37,14 @@ def _silent(message: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """`rule`: worse | budget | proof | error fail the entry; time | better | changed are only said.
-    `time_may_cure`: with more of it something better may be found.
+    `time_may_cure`: with more of it something better may be found. `is_usage`: a file or an option is wrong, so that
+    nothing was compared.
     """
 
     rule: Literal["worse", "budget", "proof", "error", "time", "better", "changed"]
     message: str
     time_may_cure: bool = False
+    is_usage: bool = False
 
     @property
     def fails(self) -> bool:
@@ -104,12 +106,14 @@ class Report:
         }
 
     def require(self) -> None:
-        """Raise CheckFailed if an entry failed."""
+        """Raise CheckFailed if an entry failed; UsageError where for each of them a file or an option is wrong."""
         failed = [c for c in self.comparisons if not c.passed]
         if failed:
             first = next(f for c in failed for f in c.findings if f.fails)
             more = f"; {len(failed)} of {len(self.comparisons)} entries fail" if len(self.comparisons) > 1 else ""
-            raise CheckFailed(f"{failed[0].locked.name}: {first.message}{more}", details=self.to_json())
+            is_usage = all(f.is_usage for c in failed for f in c.findings if f.fails)
+            error = UsageError if is_usage else CheckFailed
+            raise error(f"{failed[0].locked.name}: {first.message}{more}", details=self.to_json())
 
 
 def parse_tolerance(text: str) -> float:
@@ -199,7 +203,7 @@ def _again(
     except LimitError as error:
         return None, (Finding("budget", f"no schedule was found any more: {error}", time_may_cure=True),)
     except (UsageError, UnsupportedModelError, OSError) as error:
-        return None, (Finding("error", str(error)),)
+        return None, (Finding("error", str(error), is_usage=not isinstance(error, UnsupportedModelError)),)
     return now, findings_of(entry, now, tolerance)
 
 
