@@ -21,11 +21,12 @@ from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._integers import ROUNDINGS
 from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops.adapted_bits import STATE
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
 from poetc.ops.random import philox, signed_word
 
-SCALES = ("fixed", "nearest-power", "power", "real")
+SCALES = ("fixed", "nearest-power", "power", "real", "adapted")
 LEAST_LOW, MOST_MANTISSA = -62, 23
 MOST_POWER = 60  # of a scale; tensors below 2^-60 count as 2^-60
 _LARGEST = np.float32(2.0**MOST_POWER)
@@ -98,7 +99,8 @@ class FewBits(OpSpec):
         "x on the grid `low`, `mantissa`, `largest`, times its `scale` (fixed: 2^`power`; nearest-power, power, real: "
         "by the largest magnitude times `range`, which becomes `top`). `groups`: planes have a scale of their own. "
         "`rounding`: nearest, or stochastic by `seed` and the second input, the step. `unit` above 0 stands for the "
-        "scale. A real scale is the second result and stays out of the first; `dtype`: f32 or bf16"
+        "scale. An adapted scale has the bits and the power of the last input, the state of `AdaptBits`. A real scale "
+        "is the second result and stays out of the first; `dtype`: f32 or bf16"
     )
     cost_like = "Relu"
 
@@ -110,8 +112,9 @@ class FewBits(OpSpec):
         if scale not in SCALES or rounding not in ROUNDINGS or dtype not in ("", "f32", "bf16"):
             raise ValueError(f"{self.kind}: scale {scale!r}, rounding {rounding!r} or dtype {dtype!r} is unknown")
         wanted = [TensorType((1,), DType.I32)] if rounding == "stochastic" else []
+        wanted += [STATE] if scale == "adapted" else []
         if [TensorType((t.elements,), t.dtype) for t in step] != wanted:
-            raise ValueError(f"{self.kind}: rounding {rounding} takes x and {len(wanted)} steps of one i32")
+            raise ValueError(f"{self.kind}: scale {scale} and rounding {rounding} take x and {wanted}, not {step}")
         low, mantissa, power = (op.get_int(name) for name in ("low", "mantissa", "power"))
         if not (LEAST_LOW <= low <= 0 and 0 <= mantissa <= MOST_MANTISSA and abs(power) <= MOST_POWER):
             raise ValueError(f"{self.kind}: low {low}, mantissa {mantissa} or power {power} is beyond its range")
@@ -123,7 +126,12 @@ class FewBits(OpSpec):
         largest = np.abs(x).max(initial=np.float32(0))
         if not np.isfinite(largest):
             raise ValueError("an input is not a finite number")
-        scale = _scale(op, largest)
+        grid = op.get_int("low"), op.get_int("mantissa"), op.get_float("largest")
+        if op.get_str("scale", "fixed") == "adapted":
+            bits, power = int(inputs[-1][0]), int(inputs[-1][1])
+            scale, grid = np.float32(2.0 ** (power + bits - 1)), (0, bits - 1, 1 - 2.0 ** (1 - bits))
+        else:
+            scale = _scale(op, largest)
         with np.errstate(over="ignore"):
             a = np.abs(x) * np.float32(1 / scale)
         group = np.float32(1)
@@ -135,7 +143,7 @@ class FewBits(OpSpec):
         words = None
         if op.get_str("rounding", "nearest") == "stochastic":
             words = philox(x.size, op.get_int("seed"), int(inputs[1].reshape(()))).reshape(x.shape)
-        y = rounded(a, op.get_int("low"), op.get_int("mantissa"), op.get_float("largest"), words)
+        y = rounded(a, *grid, words)
         is_real, unit = op.get_str("scale", "fixed") == "real", op.get_float("unit")
         y = y * group * np.float32(unit or (1 if is_real else scale))
         y = np.where(x < 0, -y, y).astype(np.float32)

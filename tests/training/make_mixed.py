@@ -6,6 +6,7 @@ python -m tests.training.make_mixed        in an environment with poetc and torc
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -78,13 +79,41 @@ def scaled(rounding: Rounding) -> Rounding:
     return lambda x: rounding(x * 1024) / 1024
 
 
+class Adaptive:
+    """Bits and unit are made again when an interval is over; more bits where the mean magnitude changes by 3 %."""
+
+    def __init__(self) -> None:
+        self.bits, self.unit, self.left, self.mean = 8, 0.0, 0, None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.left == 0:
+            mean = 0.0 if self.mean is None else self.mean
+            while True:
+                self.unit = math.ceil(math.log2(x.abs().max().item() / (2 ** (self.bits - 1) - 1)))
+                rounded = self.rounded(x).abs().mean().item()
+                change = math.log2(1 + abs(x.abs().mean().item() - rounded) / x.abs().mean().item())
+                if change <= 0.03 or self.bits == 16:
+                    break
+                self.bits, mean = self.bits + 8, mean - 8
+            self.mean = float(self.unit) if self.mean is None else mean
+            moved = max(0.04 * abs(self.unit - self.mean), 100 * change**2)
+            self.left = int(min(max(round(0.1 / moved - 2), 1), 128))
+        self.left -= 1
+        self.mean = 0.04 * self.unit + 0.96 * self.mean
+        return self.rounded(x)
+
+    def rounded(self, x: Tensor) -> Tensor:
+        most = 2 ** (self.bits - 1) - 1
+        return (x / 2.0**self.unit).round().clamp(-most, most) * 2.0**self.unit
+
+
 SAME: Rounding = lambda x: x  # noqa: E731
 EIGHT = (real(1.0), real(1.0), real(0.95))
 SHIFTED = (direct(8), shifted, shifted)
 # Of each layer: weights, activations, errors; then gradients and stored weights.
 CASES: dict[str, tuple[Any, Rounding, Rounding]] = {
     "octo": ([EIGHT] * 3, SAME, SAME),
-    "afp": ([(power(8), power(8), power(16))] * 3, SAME, SAME),
+    "afp": ([(power(8), power(8), Adaptive()) for _ in range(3)], SAME, SAME),
     "wageubn": ([(twelve,) * 3, SHIFTED, (twelve,) * 3], normalised, direct(24)),
     "mls": ([(twelve,) * 3, (multi_level,) * 3, (twelve,) * 3], SAME, SAME),
     "fp8": ([(fp8, ten, scaled(fp8)), (fp8, fp8, scaled(fp8)), (ten, ten, scaled(ten))], SAME, ten),

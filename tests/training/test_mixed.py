@@ -111,6 +111,9 @@ GOOD = "weights: {integer: 8}\nactivations: {integer: 8, scale: power}\nerrors: 
         (GOOD + "weights: {integer: 8}", ":4: key 'weights' is given twice"),
         (GOOD + "sums: {floats: [7, 9], chunk: 8}", "sums of errors and weights would begin below 2^-62"),
         (GOOD + "sums: {floats: [6, 23], chunk: 8}", ":4: sums.floats: 23 is no whole number from 0 to 22"),
+        (GOOD + "stored: {integer: 8, scale: power, rises_to: 16}", "stored: bits that rise are for weights,"),
+        (GOOD + "first: {errors: {integer: 8, rises_to: 16}}", ":4: first.errors.rises_to: needs an integer"),
+        (GOOD + "first: {errors: {integer: 8, scale: power, rises_to: 8}}", ":4: first.errors.rises_to: needs"),
         ("a: [", ":1: not valid YAML"),
     ],
 )

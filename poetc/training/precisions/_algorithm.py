@@ -33,7 +33,7 @@ class Numbers:
 
     `scale`: a place in `SCALES`; a fixed one is 1 / `times`. `range`: the share of the largest magnitude that the
     numbers reach. `groups`: planes and rows have a scale of their own, too. `unit`: the worth of
-    1 in place of the scale; 0: the scale.
+    1 in place of the scale; 0: the scale. `rises_to`: bits to which an integer with a scale of power may rise; 0: none.
     """
 
     integer: int = 0
@@ -44,11 +44,13 @@ class Numbers:
     groups: bool = False
     rounding: str = "nearest"
     unit: float = 0.0
+    rises_to: int = 0
 
     @property
     def bits(self) -> int:
         """Significant bits of a magnitude."""
-        return (self.integer - 1 if self.integer else self.floats[1] + 1) + 2 * self.groups
+        most = max(self.integer, self.rises_to)
+        return (most - 1 if self.integer else self.floats[1] + 1) + 2 * self.groups
 
     @property
     def is_narrow(self) -> bool:
@@ -80,6 +82,9 @@ class Numbers:
         return {"low": self.low, "mantissa": mantissa, "largest": largest}
 
     def attributes(self, seed: int) -> dict[str, Attribute]:
+        if self.rises_to:
+            random: dict[str, Attribute] = {"rounding": self.rounding, "seed": seed}
+            return {"scale": "adapted", **(random if self.rounding == "stochastic" else {})}
         found = self.grid()
         if self.scale != "fixed":
             found["scale"] = self.scale
@@ -147,6 +152,8 @@ class Algorithm:
             numbers = getattr(self, name)
             if numbers is not None and numbers.scale == "real":
                 raise ValueError(f"{name}: a real scale is for weights, activations and errors")
+            if numbers is not None and numbers.rises_to:
+                raise ValueError(f"{name}: bits that rise are for weights, activations and errors")
             if numbers is not None and numbers.unit and name != "gradients":
                 raise ValueError(f"{name}: a unit is for gradients")
 
@@ -236,7 +243,7 @@ class _Reader:
         found: dict[str, Any] = {}
         for key, part in given.items():
             where = (*at, key)
-            if key == "integer":
+            if key in ("integer", "rises_to"):
                 found[key] = self.whole(part, where, 2, MOST_MANTISSA + 1)
             elif key == "floats":
                 found[key] = self.floats(part, where)
@@ -264,6 +271,10 @@ class _Reader:
             raise self.error((*at, only_scaled[0]), "a fixed scale has none; choose another scale")
         if numbers.scale != "fixed" and "times" in given:
             raise self.error((*at, "times"), "only a fixed scale has it")
+        if "rises_to" in given and (numbers.scale != "power" or numbers.rises_to <= numbers.integer or len(given) > 4):
+            raise self.error(
+                (*at, "rises_to"), "needs an integer of fewer bits with scale power, and rounding alone beside"
+            )
         self.check(numbers, at)
         return numbers
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from poetc.graph import (
     Attribute,
     DType,
@@ -24,6 +26,7 @@ from poetc.graph import (
     Value,
 )
 from poetc.ops import Bound, bind, spec, view_roots
+from poetc.ops.adapted_bits import STATE
 from poetc.ops.narrow import AS_IT_IS, NARROWED, kernel_of
 from poetc.training import _build
 from poetc.training.precisions._algorithm import Algorithm, Numbers
@@ -189,10 +192,25 @@ class _Step:
         attributes = numbers.attributes(_build._key(few, self.options))
         if dtype is DType.BF16:
             attributes["dtype"] = "bf16"
-        inputs = (tensor, self.step) if numbers.rounding == "stochastic" else (tensor,)
-        self._emit(op, "FewBits", inputs, tuple(outputs), attributes)
+        inputs = [tensor, *[self.step] * (numbers.rounding == "stochastic")]
+        if numbers.rises_to:
+            inputs.append(self._adapted(tensor, numbers, op))
+        self._emit(op, "FewBits", tuple(inputs), tuple(outputs), attributes)
         self.rounded[tensor, numbers] = few, outputs[1] if len(outputs) > 1 else ""
         return self.rounded[tensor, numbers]
+
+    def _adapted(self, tensor: str, numbers: Numbers, op: Operator) -> str:
+        """The state of the tensor's bits for this step."""
+        before = self._fresh(f"{tensor}.bits")
+        after = f"{before}@1"
+        for name in (before, after):
+            self.tensors[name] = Tensor(name, STATE, Role.OPTIMIZER_STATE)
+        self.values[before] = np.array([numbers.integer, 0, 0, 0, 0], np.float32)
+        self.updates[before] = after
+        attributes: dict[str, Attribute] = {"most": numbers.rises_to}
+        one = Operator(f"AdaptBits({after})", "AdaptBits", (before, tensor), (after,), attributes, Phase.UPDATE)
+        self.operators.append(replace(one, source=op.source))
+        return after
 
     def _store(self) -> None:
         """Weights of products, and the optimizer's state for them, are rounded where they were updated."""

@@ -63,3 +63,14 @@ CASES += [
     Case("FewBits", (np.full((3,), 1e-35, np.float32),), {**INTEGERS[8], "scale": "power"}, rtol=0, atol=0),
     Case("FewBits", (np.full((3,), 3e38, np.float32),), {**INTEGERS[8], "scale": "power"}, rtol=0, atol=0),
 ]
+CASES += [
+    Case(
+        "FewBits",
+        (numbers((5, 9)), *steps, np.array([bits, power, 3, 0, 1], np.float32)),
+        {"scale": "adapted", "rounding": "stochastic" if steps else "nearest", "seed": 5},
+        rtol=0,
+        atol=0,
+    )
+    for bits, power in ((8, -9), (16, -12), (16, 60), (24, -60))
+    for steps in ((), (np.array([2], np.int32),))
+]

@@ -8,7 +8,7 @@
 
 #define ROOT 0x1.6a09e6p-1f /* of a half */
 
-enum scale { FIXED, NEAREST_POWER, POWER, REAL };
+enum scale { FIXED, NEAREST_POWER, POWER, REAL, ADAPTED };
 
 /* The largest magnitude as bits; those of an infinity and more: an element is no finite number. */
 static uint32_t largest_of(const float *x, int32_t count)
@@ -44,7 +44,8 @@ static float group_scale_of(float largest)
     return (m <= 0.5f ? 0.5f : m <= 0.75f ? 0.75f : 1.0f) * poetc_power_of_two(e);
 }
 
-/* x, step? -> y, scale?. x and y may be one. The ints are those of FewBitsOf. floats: largest, top, range, unit. */
+/* x, step?, state? -> y, scale?. x and y may be one. The ints are those of FewBitsOf. floats: largest, top, range,
+ * unit. */
 int poetc_op_few_bits(const poetc_call *call);
 int poetc_op_few_bits(const poetc_call *call)
 {
@@ -54,14 +55,20 @@ int poetc_op_few_bits(const poetc_call *call)
     const uint32_t step = is_stochastic ? *(const uint32_t *)poetc_in(call, 1) : 0u,
                    size = largest_of(poetc_in(call, 0), count);
     const float *x = poetc_in(call, 0), unit = call->floats[3];
-    float *y = poetc_out(call, 1 + (unsigned)is_stochastic), scale = poetc_power_of_two(n[3]), inverse;
+    const unsigned state = 1u + (unsigned)is_stochastic, first = state + (rule == ADAPTED);
+    float *y = poetc_out(call, first), scale = poetc_power_of_two(n[3]), inverse;
     uint16_t *halves = (uint16_t *)y;
-    const poetc_grid g = {n[4], n[5], call->floats[0]};
+    poetc_grid g = {n[4], n[5], call->floats[0]};
     int32_t i, begin;
     uint32_t left = 0u, right = 0u;
     if (size >= 0x7f800000u)
         return POETC_EEXPONENT;
-    if (rule != FIXED && size > 0u) {
+    if (rule == ADAPTED) {
+        const float *adapted = poetc_in(call, state);
+        g.low = 0, g.mantissa = (int32_t)adapted[0] - 1;
+        g.largest = 1.0f - poetc_power_of_two(-g.mantissa);
+        scale = poetc_power_of_two((int32_t)adapted[1] + g.mantissa);
+    } else if (rule != FIXED && size > 0u) {
         float largest = poetc_from_bits(size) * call->floats[2];
         largest = largest > POETC_GRID_MOST          ? POETC_GRID_MOST
                   : largest < 1.0f / POETC_GRID_MOST ? 1.0f / POETC_GRID_MOST
@@ -72,7 +79,7 @@ int poetc_op_few_bits(const poetc_call *call)
     }
     inverse = 1.0f / scale;
     if (rule == REAL) {
-        *(float *)poetc_out(call, 2 + (unsigned)is_stochastic) = scale;
+        *(float *)poetc_out(call, first + 1u) = scale;
         scale = 1.0f;
     }
     scale = unit > 0.0f ? unit : scale;
