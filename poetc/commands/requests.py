@@ -330,7 +330,7 @@ def with_short_pieces(
 def processors_of(request: SolveRequest, profile: DeviceProfile) -> tuple[str, ...]:
     """The processors beside the main one that may work: of those that no one named, where ways can be weighed."""
     names = parse_processors(request.processors, profile)
-    one_alone = request.dma or request.longest_piece is not None or request.is_best or names_banks(request.budget)
+    one_alone = request.longest_piece is not None or request.is_best or names_banks(request.budget)
     return () if request.processors == AUTO and one_alone else names
 
 
@@ -339,7 +339,7 @@ def ways_of(
 ) -> dict[int, Problem]:
     """By way of using the processors of a request, the step of `problem`; empty where there is one processor.
 
-    A published solver that was given none has its operators in turn.
+    A published solver that was given none has its operators in turn. So has `--dma`, unless processors are named.
     """
     if step is None or profile is None or problem.processors:
         return {}
@@ -350,7 +350,7 @@ def ways_of(
         step, profile, budget_bytes=problem.budget_bytes, paging=paging_of(request, profile), processors=processors
     )
     ways, threads = {ALONE: problem}, threads_of(side, step, profile)
-    if request.solver == ENGINE:
+    if request.solver == ENGINE and not (request.dma and request.processors == AUTO):
         ways[SIDE_BY_SIDE] = side
     if threads is not None:
         ways[threads.count] = in_threads(side, problem, threads)

@@ -89,7 +89,7 @@ def in_threads(problem: Problem, plain: Problem, threads: Threads) -> Problem:
 
     def tensor(spec: TensorSpec) -> TensorSpec:
         spec = replace(spec, move_pj=prices.transfer_pj(spec.move_ns, spec.move_pj))
-        if problem.paging is not Paging.SYNC:
+        if problem.paging is Paging.NONE:
             return spec
         out = prices.transfer_pj(spec.page_out_ns, spec.page_out_pj)
         return replace(spec, page_out_pj=out, page_in_pj=prices.transfer_pj(spec.page_in_ns, spec.page_in_pj))

@@ -28,10 +28,10 @@ from poetc.program._ir import (
     Space,
     streams_of,
 )
-from poetc.program._queues import queues_of
+from poetc.program._queues import queues_of, workers_of
 from poetc.program._state_file import CHECKPOINT_SLOTS, blocks_of_slot, paged_bytes
 from poetc.runtime.layout import ALIGNMENT_BYTES, DEFAULT_BLOCK_BYTES, align, page_bytes
-from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Problem, Schedule
+from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Paging, Problem, Schedule
 from poetc.scheduling import Move as MoveStep
 from poetc.scheduling import PageIn as PageInStep
 from poetc.scheduling import PageOut as PageOutStep
@@ -481,15 +481,13 @@ class Lowering:
         return replace(program, queues=self._queues(program))
 
     def _queues(self, program: Program) -> tuple[tuple[QueueStep, ...], ...]:
-        """None where one processor works alone, or state leaves RAM for a while, which a failed run brings back."""
-        steps = self.schedule.steps
-        if program.absences or not any(isinstance(s, Compute) and s.processor for s in steps):
-            return ()
-        processors = [0] * len(program.instructions)
-        for step, action in enumerate(steps):
-            if isinstance(action, Compute):
-                processors[self.starts[step]] = action.processor
-        return queues_of(program, processors, max(processors) + 1)
+        """One for each processor, and one of the transfers where they overlap compute.
+
+        None where all is done in turn.
+        """
+        overlaps = self.problem.paging is Paging.DMA
+        processors = workers_of(program, self.schedule.steps, self.starts, overlaps=overlaps)
+        return queues_of(program, processors, max(processors) + 1) if any(processors) else ()
 
     def _page_buffer(
         self, instructions: tuple[Instruction, ...], given: list[Binding], arena_bytes: int, state_bytes: int

@@ -9,24 +9,51 @@ import numpy.typing as npt
 
 from poetc.program._check import ProgramError
 from poetc.program._ir import Call, Instruction, Move, Operand, PageIn, PageOut, Program, QueueStep, Space
+from poetc.scheduling import Compute, Step
 
 Ints = npt.NDArray[np.int64]
+Range = tuple[int, int]  # begin, end
+
+
+def workers_of(program: Program, steps: Sequence[Step], starts: Sequence[int], *, overlaps: bool) -> list[int]:
+    """For each instruction the number of its processor, or where transfers overlap compute one more for them.
+
+    `starts`: the first instruction of each step of the schedule. Transfers that bring state back to its place in RAM
+    are the first processor's. So are those that save it: a failed run tells by the place of that processor alone which
+    state is away. State that is away and several processors: all is the first one's.
+    """
+    workers = [0] * len(program.instructions)
+    for step, action in enumerate(steps):
+        if isinstance(action, Compute):
+            workers[starts[step]] = action.processor
+    if program.absences and any(workers):
+        return [0] * len(workers)
+    away = {absence.page for absence in program.absences}
+    of_store = max(workers, default=0) + 1
+    for n, instruction in enumerate(program.instructions):
+        if overlaps and isinstance(instruction, PageIn | PageOut) and instruction.page not in away:
+            workers[n] = of_store
+    return workers
 
 
 def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[tuple[QueueStep, ...], ...]:
     """By processor its steps, each with the steps of the others that it waits for.
 
-    A step waits for every earlier one in the list that touches the same bytes, unless both only read them. Waits that
-    follow from others are left out.
+    A step waits for every earlier one in the list that touches the same bytes, unless both only read them. One that
+    writes where state was, which is away, waits for all earlier steps of the first processor. Waits that follow from
+    others are left out.
     """
+    begins = {absence.begin for absence in program.absences}
     queues: list[list[QueueStep]] = [[] for _ in range(count)]
     ends: list[list[Ints]] = [[] for _ in range(count)]  # by processor and step, all that is over then
     over = [np.zeros(count, np.int64) for _ in range(count)]  # by processor, after its last step
-    touched = _Touched()
+    touched = _Touched(_buffer_of(program))
     for index, (instruction, own) in enumerate(zip(program.instructions, processors, strict=True)):
         needed = np.zeros(count, np.int64)
         for queue, place in touched.conflicts(instruction):
             needed[queue] = max(needed[queue], place + 1)
+        if index in begins:
+            needed[0] = len(queues[0])
         now, waits = over[own].copy(), [0] * count
         for other in np.argsort(-needed, kind="stable"):
             if other != own and needed[other] > now[other]:
@@ -48,7 +75,10 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> Non
     if sorted(where) != list(range(len(program.instructions))) or len(where) != sum(map(len, queues)):
         raise ProgramError("the queues of the processors do not have every instruction once")
     over: dict[int, Ints] = {}
-    touched = _Touched()
+    touched = _Touched(_buffer_of(program))
+    begins = {absence.begin for absence in program.absences}
+    if any(where[absence.end - 1][0] for absence in program.absences):
+        raise ProgramError("state comes back to its place in a queue that is not the first one")
     for index, instruction in enumerate(program.instructions):
         q, n = where[index]
         step = queues[q][n]
@@ -65,6 +95,8 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> Non
             if place >= before[other] and other != q:
                 overtaken = queues[other][place].instruction
                 raise ProgramError(f"instruction {index} may overtake {overtaken}, which touches the same bytes")
+        if q and index in begins and before[0] < sum(step.instruction < index for step in queues[0]):
+            raise ProgramError(f"instruction {index} may write where state is before that is said to be away")
         touched.add(instruction, q, n)
         before = before.copy()
         before[q] = n + 1
@@ -72,9 +104,10 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> Non
 
 
 class _Touched:
-    """The ranges of the arena that instructions read and write so far."""
+    """The ranges of the arena that instructions read and write so far. `buffer`: of transfers."""
 
-    def __init__(self) -> None:
+    def __init__(self, buffer: Range) -> None:
+        self.buffer = buffer
         self.rows: list[tuple[int, int, int, int, int]] = []  # begin, end, whether written, queue, place
         self._known = np.zeros((0, 5), np.int64)
 
@@ -83,7 +116,7 @@ class _Touched:
         if len(self.rows) > len(self._known):
             self._known = np.array(self.rows, np.int64).reshape(-1, 5)
         known, latest = self._known, dict[int, int]()
-        for begin, end, written in _ranges(instruction):
+        for begin, end, written in _ranges(instruction, self.buffer):
             shared = (known[:, 0] < end) & (begin < known[:, 1])
             if not written:
                 shared &= known[:, 2] == 1
@@ -92,10 +125,16 @@ class _Touched:
         return list(latest.items())
 
     def add(self, instruction: Instruction, queue: int, place: int) -> None:
-        self.rows += [(begin, end, written, queue, place) for begin, end, written in _ranges(instruction)]
+        self.rows += [(begin, end, written, queue, place) for begin, end, written in _ranges(instruction, self.buffer)]
 
 
-def _ranges(instruction: Instruction) -> list[tuple[int, int, int]]:
+def _buffer_of(program: Program) -> Range:
+    """The page buffer's bytes."""
+    first = program.page_buffer_offset
+    return (0, 0) if first is None else (first, first + program.block_bytes)
+
+
+def _ranges(instruction: Instruction, buffer: Range) -> list[tuple[int, int, int]]:
     """Bytes of the arena that an instruction touches: begin, end, and whether it writes them."""
     read: Sequence[Operand] = ()
     wrote: Sequence[Operand] = ()
@@ -108,7 +147,8 @@ def _ranges(instruction: Instruction) -> list[tuple[int, int, int]]:
             wrote = (operand,)
         case Move(operand=operand, source=source):
             read, wrote = (source,), (operand,)
-    return [
+    of_buffer = [(*buffer, 1)] if isinstance(instruction, PageIn | PageOut) else []
+    return of_buffer + [
         (o.offset_bytes, o.offset_bytes + o.type.size_bytes, int(written))
         for operands, written in ((read, False), (wrote, True))
         for o in operands

@@ -73,6 +73,8 @@ static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
     for (i = 0; i < count; i++, row += width) {
         int err;
 
+        if (own == 0) /* of a run that fails, poetc_recover needs the place of the first processor */
+            team->runtime->step = row[0];
         if (!wait_for(team, runs_before, row + 1, own))
             break;
         err = observe(team->runtime, row[0]);
@@ -84,6 +86,8 @@ static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
         }
         store(&team->over[own], runs_before * count + i + 1u);
     }
+    if (own == 0 && i == count)
+        team->runtime->step = queues->program->step_count;
     team->begun[own] = runs_before + 1u;
     store(&team->over[own], (runs_before + 1u) * count);
 }
@@ -117,10 +121,11 @@ int poetc_queues_run(poetc_team *team)
     for (other = 0; other < team->queues->processor_count; other++) {
         const int32_t err = (int32_t)POETC_FENCE_LOAD(&team->error[other].words[0]);
 
-        if (err != 0)
+        if (err != 0) {
+            (void)poetc_recover(runtime);
             return err;
+        }
     }
-    runtime->step = runtime->program->step_count;
     result = observe(runtime, runtime->step);
     if (result < 0)
         return result;

@@ -1,0 +1,160 @@
+"""Transfers beside the processor's work (`--dma`): a thread of their own, the bits of keep-all, errors of the store."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc.commands.programs import training_program
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
+from poetc.measure import HostModel, StepError, compile_library
+from poetc.program import Call, PageIn, PageOut, Program, sample_inputs
+from poetc.scheduling.schedule import SolveOptions
+from tests.support.small import small_model
+
+WAIT_S = 0.05  # of a transfer, for the processor to go on
+STEPS = 3
+
+
+Built = tuple[Program, dict[str, np.ndarray], Path]
+
+
+def made(folder: Path, state: str, budget: str) -> Built:
+    model = ModelRequest(source=small_model(), batch=8, device="rpi4")
+    options = SolveOptions(time_limit_s=6, gap=0.3)
+    solved = solve(SolveRequest(model=model, budget=budget, state=state, dma=True, options=options, smallest=False))
+    assert solved.graph is not None
+    program = training_program(solved)
+    library = compile_library([program], solved.graph.values, folder, cflags="-O1")
+    return program, dict(solved.graph.values), library
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    return made(tmp_path_factory.mktemp("overlap"), "store", "60%")
+
+
+def test_one_queue_has_the_transfers_and_nothing_else(built: Built) -> None:
+    program, _, _ = built
+    of_processor, of_store = program.queues
+    kinds = [{type(program.instructions[step.instruction]) for step in queue} for queue in (of_processor, of_store)]
+    assert kinds[1] == {PageIn, PageOut} and Call in kinds[0] and not kinds[0] & kinds[1]
+
+
+class Card:
+    """A store in memory. `pause` is called in each transfer."""
+
+    def __init__(self, block_bytes: int) -> None:
+        self.block_bytes, self.blocks = block_bytes, dict[int, bytes]()
+        self.transfers, self.fails_at = 0, frozenset[int]()
+
+    def pause(self) -> None:
+        pass
+
+    def has_failed(self) -> bool:
+        self.transfers += 1
+        return self.transfers in self.fails_at
+
+    def page_out(self, first: int, count: int, address: int) -> int:
+        self.pause()
+        if self.has_failed():
+            return -5
+        for n in range(count):
+            self.blocks[first + n] = ctypes.string_at(address + n * self.block_bytes, self.block_bytes)
+        return 0
+
+    def page_in(self, first: int, count: int, address: int) -> int:
+        self.pause()
+        if self.has_failed():
+            return -5
+        for n in range(count):
+            data = self.blocks.get(first + n, b"\xff" * self.block_bytes)
+            ctypes.memmove(address + n * self.block_bytes, data, self.block_bytes)
+        return 0
+
+
+class SlowCard(Card):
+    """It waits until the processor begins another step, and counts the transfers in which it did."""
+
+    def __init__(self, block_bytes: int) -> None:
+        super().__init__(block_bytes)
+        self.begun, self.overlapped = 0, 0
+        self.changed = threading.Condition()
+
+    def pause(self) -> None:
+        with self.changed:
+            before = self.begun
+            self.overlapped += self.changed.wait_for(lambda: self.begun > before, WAIT_S)
+
+    def observe(self) -> None:
+        with self.changed:
+            self.begun += 1
+            self.changed.notify_all()
+
+
+def test_the_processor_goes_on_while_a_slow_card_transfers(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps begin while a transfer lasts; in turn none does. The bits are the same."""
+    program, values, library = built
+    overlapped = []
+    losses = []
+    for of_model in (program, replace(program, queues=())):
+        card = SlowCard(program.block_bytes)
+        seen = HostModel._observe
+
+        def observe(self: HostModel, *arguments: object, card: SlowCard = card, seen: object = seen) -> int:
+            card.observe()
+            return seen(self, *arguments)  # type: ignore[operator, no-any-return]
+
+        with monkeypatch.context() as patch:
+            patch.setattr(HostModel, "_observe", observe)
+            with HostModel(library, [of_model], values, store=(card.page_out, card.page_in)) as model:
+                card.overlapped = 0
+                losses.append([model.run(sample_inputs(program, seed)) for seed in range(STEPS)])
+                overlapped.append(card.overlapped)
+    assert losses[0] == losses[1]
+    assert overlapped[0] > 0 and overlapped[1] == 0, overlapped
+
+
+def test_the_bits_and_the_peak_of_transfers_in_turn(built: Built) -> None:
+    program, values, library = built
+    one = replace(program, queues=())
+    with HostModel(library, [program], values) as beside, HostModel(library, [one], values) as in_turn:
+        for seed in range(STEPS):
+            batch = sample_inputs(program, seed)
+            assert beside.run(batch) == in_turn.run(batch)
+            assert beside.gradients_crc() == in_turn.gradients_crc()
+        assert beside.measure_high_water(sample_inputs(program, 0)) == program.high_water_bytes
+
+
+def test_state_is_whole_wherever_a_card_fails(tmp_path: Path) -> None:
+    """State that leaves RAM for a while is that of before the step or after it, after an error of any transfer.
+
+    Transfers of such state are the processor's own; the others go on beside it.
+    """
+    program, values, library = made(tmp_path, "ram", "55%")
+    assert program.absences and len(program.queues) == 2
+    batch, names = sample_inputs(program, 0), [b.name for b in program.state]
+
+    def after(fails_at: frozenset[int], *, is_whole: bool) -> tuple[dict[str, bytes], int]:
+        card = Card(program.block_bytes)
+        with HostModel(library, [program], values, store=(card.page_out, card.page_in)) as model:
+            before = card.transfers
+            card.fails_at = frozenset(before + n for n in fails_at)
+            if is_whole:
+                model.run(batch)
+            elif fails_at:
+                with pytest.raises(StepError):
+                    model.run(batch)
+            return {name: model.state(name).tobytes() for name in names}, card.transfers - before
+
+    old, new = after(frozenset(), is_whole=False)[0], after(frozenset(), is_whole=True)
+    for transfer in range(1, new[1] + 1):
+        state, _ = after(frozenset({transfer}), is_whole=False)
+        torn = [name for name in names if state[name] not in (old[name], new[0][name])]
+        assert not torn, (transfer, torn)
