@@ -80,7 +80,7 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 @click.option(
     "--dma",
     is_flag=True,
-    help="Transfers overlap compute, for a store whose profile says `mode: dma` and a port that does so.",
+    help="Transfers overlap compute, for a store whose profile says `mode: dma`. On Linux a thread moves pages.",
 )
 @click.option(
     "--processors",

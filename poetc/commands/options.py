@@ -84,7 +84,7 @@ LIMITS = (
         values=Switch(),
         group="budget",
         default=False,
-        help="Transfers overlap compute, for a store whose profile says `mode: dma` and a port that does so.",
+        help="Transfers overlap compute, for a store whose profile says `mode: dma`. On Linux a thread moves pages.",
     ),
     Option(
         name="processors",

@@ -66,6 +66,7 @@ def build_problem(
     costs = CostModel(profile)
     costs.check_kinds(registry(), profile.name)
     others = tuple(OtherProcessor(profile, name, number) for number, name in enumerate(processors, 1))
+    has_thread = paging is Paging.DMA and profile.cpu.core.startswith("cortex-a")  # which transfers
     storages = _Storages(graph, profile, frozenset(stored), frozenset(in_ram), frozenset(in_flash))
     waits = bool(profile.compute.loop_ns) and not banks  # each bank charges its own bytes
     fetched = fetched_bytes(graph, profile.memory) if waits else {}
@@ -91,7 +92,7 @@ def build_problem(
         deadline_ns=deadline_ns,
         objective=objective,
         paging=paging,
-        base_bytes=profile.base_bytes + team_bytes(profile, len(others)),
+        base_bytes=profile.base_bytes + team_bytes(profile, len(others) + has_thread),
         dma_full_duplex=page_store is not None and page_store.full_duplex,
         page_buffer_bytes=0 if page_store is None else int(page_store.block_bytes.value),
         store_capacity_bytes=None if page_store is None else int(page_store.capacity_bytes.value),

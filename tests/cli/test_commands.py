@@ -319,7 +319,7 @@ def test_transfers_overlap_compute_where_the_store_can(poetc: Run, digits: Path,
     assert '"paging":"dma"' in (tmp_path / "dma" / "problem.json").read_text()
     assert 0 <= document["stall_ns"] < document["time_ns"]
     assert poetc("validate", tmp_path / "dma").code == 0
-    refused = poetc("solve", digits, *limits, "-d", "rpi4", "--dma")
+    refused = poetc("solve", digits, *limits, "-d", "nrf52840", "--dma")
     assert refused.code == 2
     assert "cannot transfer while the processor computes" in refused.err
     assert "exclude each other" in poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--no-paging").err

@@ -163,5 +163,5 @@ def test_compare_takes_transfers_that_overlap_processors_and_parts(
     beside = poetc(*common, *cores, "--budgets", "3x", "--solvers", "heft,keep_all").json
     times = {row["solver"]: row["time_ns"] for row in beside["rows"]}
     assert times["heft"] < times["keep_all"]
-    refused = poetc(*common, "-d", "rpi4", "--dma", "--budgets", "80%", "--solvers", "dtr")
+    refused = poetc(*common, "-d", "nrf52840", "--dma", "--budgets", "80%", "--solvers", "dtr")
     assert (refused.code, "cannot transfer while the processor computes" in refused.err) == (2, True)
