@@ -227,7 +227,7 @@ def test_paging_can_be_refused_or_chosen() -> None:
     with pytest.raises(UsageError, match="no store 'sdd'; did you mean 'sd'"):
         build_problem(step(), board("rpi4"), budget_bytes=0, store="sdd")
     with pytest.raises(UsageError, match="cannot transfer while"):
-        build_problem(step(), board("rpi4"), budget_bytes=0, paging=Paging.DMA)
+        build_problem(step(), board("nrf52840"), budget_bytes=0, paging=Paging.DMA)
 
 
 def test_efficiency_and_measured_loops(tmp_path: object) -> None:
