@@ -42,13 +42,15 @@ class Kind:
 
     `content` names the things in it, and `option` the way to choose another directory, in messages.
 
-    `products` are files and folders that a build makes and `make clean` removes: they are replaced in any state.
+    `products` are files and folders that a build makes and `make clean` removes: they are replaced in any state. Those
+    in `built` are left alone, but never newer than the written files.
     """
 
     manifest: str
     content: str
     option: str = "-o"
     products: tuple[str, ...] = ()
+    built: tuple[str, ...] = ()
 
     def is_product(self, name: str) -> bool:
         return any(name == product or name.startswith(f"{product}/") for product in self.products)
@@ -194,7 +196,19 @@ def _merge(staging: Staging, out: Path, target: Path, kind: Kind, force: bool) -
         for name in stale:
             (target / name).unlink(missing_ok=True)
             _remove_empty(target, PurePosixPath(name).parents)
+        _age(target, kind)
         _move_manifest(staging.directory, target, kind, document)
+
+
+def _age(target: Path, kind: Kind) -> None:
+    """Make products of a build older than its sources, where a clock was put back since: make would keep them."""
+    now = time.time()
+    for name in (*kind.products, *kind.built):
+        place = target / name
+        for path in (place, *place.rglob("*")):
+            mode = _mode(path)
+            if mode is not None and stat.S_ISREG(mode) and path.stat().st_mtime >= now:
+                os.utime(path, (0, 0))
 
 
 def _move(staged: Path, place: Path) -> None:

@@ -54,6 +54,19 @@ def test_what_the_user_added_stays(out: Path) -> None:
     assert contents(out) == {**theirs, "model.c": "int y;\n", "main.c": "main\n"}
 
 
+def test_what_a_build_made_is_no_newer_after_a_clock_was_put_back(out: Path) -> None:
+    """Else make would go on with the program of the files before."""
+    kind = Kind(KIND.manifest, KIND.content, built=("build", "train"))
+    (out / "build").mkdir()
+    for name, ahead in (("build/model.o", 3600), ("train", 3600), ("build/old.o", -3600), ("notes.txt", 3600)):
+        (out / name).write_text("built")
+        os.utime(out / name, (time.time() + ahead,) * 2)
+    write(out, {"model.c": "int y;\n"}, kind=kind)
+    written = (out / "model.c").stat().st_mtime
+    assert all((out / name).stat().st_mtime < written for name in ("build/model.o", "train", "build/old.o"))
+    assert (out / "notes.txt").stat().st_mtime > written
+
+
 def test_what_is_no_longer_written_goes_unless_it_was_changed(out: Path) -> None:
     (out / "report.txt").write_text("fits, and I said so\n")
     write(out, {"model.c": "int y;\n"})

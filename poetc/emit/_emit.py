@@ -34,6 +34,7 @@ from poetc.emit._sources import runtime_sources
 from poetc.emit._unused_kernels import without_unused
 from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Contents, Emitted, Files, check_names
 from poetc.emit.layouts._contents import arena_section
+from poetc.emit.layouts.makefile import PRODUCTS
 from poetc.errors import UsageError
 from poetc.graph import Value
 from poetc.output_directory import Kind, replacing
@@ -56,7 +57,7 @@ from poetc.runtime.layout import align
 from poetc.training.rates import Schedule
 
 PROCESSORS = runtime_directory() / "ports" / "processors"
-KIND = Kind("poetc-emit.json", "emitted C")
+KIND = Kind("poetc-emit.json", "emitted C", built=PRODUCTS)
 
 
 @dataclass(frozen=True, slots=True)
