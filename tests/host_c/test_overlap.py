@@ -137,7 +137,7 @@ def test_state_is_whole_wherever_a_card_fails(tmp_path: Path) -> None:
 
     Transfers of such state are the processor's own; the others go on beside it.
     """
-    program, values, library = made(tmp_path, "ram", "62%")
+    program, values, library = made(tmp_path, "ram", "57%")
     assert program.absences and len(program.queues) == 2
     batch, names = sample_inputs(program, 0), [b.name for b in program.state]
 
