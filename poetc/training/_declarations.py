@@ -305,7 +305,7 @@ PRECISION = (
         default="f32",
         usual="Numbers: f32, f16, bf16, or niti, qas: integers.",
         help="Numbers of a training step; "
-        f"{'; '.join(f'{p.name}: {p.help}' for p in PRECISIONS.values() if p.algorithm is None)}. "
+        f"{'; '.join(f'{p.name}: {p.help}' for p in PRECISIONS.values() if not p.rounds_factors)}. "
         f"The others are published algorithms of mixed precision; {FILE} describes one.",
     ),
     *_of(PRECISIONS),
@@ -373,7 +373,7 @@ MEMORY = (
         group="memory",
         default=None,
         default_text="as-is",
-        when=When("precision", tuple(p.name for p in PRECISIONS.values() if not (p.is_integer or p.algorithm))),
+        when=When("precision", tuple(p.name for p in PRECISIONS.values() if not (p.is_integer or p.rounds_factors))),
         help="Form of frozen matrices in RAM and on the store; as-is: the codes that the file holds. Products decode"
         " them a tile at a time. int8 and int4 round blocks of 32 numbers, and a note states the error.",
     ),

@@ -12,7 +12,7 @@ from poetc.ops.encoding import FORMATS
 from poetc.training._clipping import CLIPS
 from poetc.training._declarations import TRAINING
 from poetc.training._terms import Term, parse_terms
-from poetc.training.precisions import PRECISIONS
+from poetc.training.precisions import PRECISIONS, translated
 
 _PURPOSES = {"act": "activation", "err": "error", "update": "update"}
 _BY_NAME = {option.name: option for option in TRAINING}
@@ -26,10 +26,26 @@ class Methods:
     """
 
     def __post_init__(self: Any) -> None:
-        for name, value in resolved(TRAINING, vars(self)).items():
+        for name, value in resolved(TRAINING, self._translated()).items():
             object.__setattr__(self, name, value)
         self._require_effects()
         self._require_consistency()
+
+    def _translated(self: Any) -> dict[str, Any]:
+        """The values, with those of options in place of a description that a named precision can follow.
+
+        UsageError for an option that would say it again.
+        """
+        values = dict(vars(self))
+        if values["precision"] is not None:
+            text = _BY_NAME["precision"].accept(values["precision"])
+            values["precision"], others = translated(text)
+            for name, value in others.items():
+                option = _BY_NAME[name]
+                if values[name] not in (None, option.default, value):
+                    raise UsageError(f"{option.flag}: the description of --precision says it; leave it out")
+                values[name] = value
+        return values
 
     def _require_effects(self: Any) -> None:
         require_effect(TRAINING, vars(self), self._chosen())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from poetc.measure import build_host
 from poetc.program import Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import PRECISIONS, TrainingOptions
+from poetc.training.precisions._algorithm import Numbers
 from tests.training.test_integer_networks import network
 
 ROWS = ("octo", "afp", "wageubn", "mls", "fp8")
@@ -78,6 +80,27 @@ def test_a_description_in_a_file_is_the_named_one(row: str, tmp_path: Path) -> N
     assert own.operators == named.operators
 
 
+def test_niti_is_a_row(tmp_path: Path) -> None:
+    """A description whose products are integers is that of niti's kernels, with its options."""
+    described = PRECISIONS["niti"].algorithm
+    assert described is not None
+    file = tmp_path / "own.yaml"
+    file.write_text(described.text(), "utf-8")
+    own, named = TrainingOptions(precision=str(file)), TrainingOptions(precision="niti")
+    assert own.effective() == {**named.effective(), "rounding": "act=nearest,err=nearest,update=stochastic"}
+    assert own.roundings() == named.roundings()
+    other = replace(
+        described,
+        activations=replace(described.activations, rounding="stochastic"),
+        stored=Numbers(integer=24, scale="power"),
+    )
+    given = TrainingOptions(precision=other.text())
+    assert (given.precision, given.weight_bits) == ("niti", "24")
+    assert given.roundings() == {"activation": "stochastic", "error": "nearest", "update": "stochastic"}
+    with pytest.raises(UsageError, match="--weight-bits: the description of --precision says it"):
+        TrainingOptions(precision=described.text(), weight_bits="24")
+
+
 GOOD = "weights: {integer: 8}\nactivations: {integer: 8, scale: power}\nerrors: {floats: [5, 2], times: 1024}\n"
 
 
@@ -86,7 +109,7 @@ GOOD = "weights: {integer: 8}\nactivations: {integer: 8, scale: power}\nerrors: 
     [
         ("weights: {integer: 8}", ":1: activations are missing"),
         ("- 8", ":1: a description of a precision is a mapping"),
-        (GOOD + "biases: {integer: 8}", ":4: biases: unknown; there are weights, activations"),
+        (GOOD + "biases: {integer: 8}", ":4: biases: unknown; there are products, weights, activations"),
         (GOOD + "stored: 8", ":4: stored: is 8, not a mapping"),
         (GOOD + "stored: {}", ":4: stored: give integer (bits) or floats"),
         (GOOD + "stored: {integer: 8, floats: [5, 2]}", ":4: stored: give integer (bits) or floats"),
@@ -115,6 +138,9 @@ GOOD = "weights: {integer: 8}\nactivations: {integer: 8, scale: power}\nerrors: 
         (GOOD + "stored: {integer: 8, scale: power, rises_to: 16}", "stored: bits that rise are for weights,"),
         (GOOD + "first: {errors: {integer: 8, rises_to: 16}}", ":4: first.errors.rises_to: needs an integer"),
         (GOOD + "first: {errors: {integer: 8, scale: power, rises_to: 8}}", ":4: first.errors.rises_to: needs"),
+        (GOOD + "products: bits", ":4: products: 'bits': choose from floats, integers"),
+        (GOOD + "products: integers", "weights: products of integers need integers of 8 bits with scale power"),
+        (GOOD + "products: integers\nlast: {}", "last: products of integers have none"),
         ("a: [", ":1: not valid YAML"),
     ],
 )

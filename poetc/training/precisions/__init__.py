@@ -4,10 +4,10 @@ import importlib
 import pkgutil
 
 from poetc.training.precisions._algorithm import read_algorithm, recorded_algorithm
-from poetc.training.precisions._precision import FILE, PRECISIONS, Precision
+from poetc.training.precisions._precision import FILE, PRECISIONS, Precision, translated
 
 for _module in pkgutil.iter_modules(__path__):
     if not _module.name.startswith("_"):
         importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["FILE", "PRECISIONS", "Precision", "read_algorithm", "recorded_algorithm"]
+__all__ = ["FILE", "PRECISIONS", "Precision", "read_algorithm", "recorded_algorithm", "translated"]

@@ -16,13 +16,15 @@ from poetc.errors import UsageError, shortened
 from poetc.graph import Attribute
 from poetc.ops._integers import ROUNDINGS
 from poetc.ops.chunked import MOST_BITS, MOST_CHUNK
-from poetc.ops.few_bits import LEAST_LOW, MOST_MANTISSA, MOST_POWER, SCALES
+from poetc.ops.few_bits import LEAST_LOW, MOST_MANTISSA, MOST_POWER
 from poetc.yaml_values import KeyPath, parse, read_text
 
+SCALES = ("fixed", "nearest-power", "power", "real")
 KIND = "a description of a precision"
 PRODUCTS = ("weights", "activations", "errors")
 STATE = ("gradients", "stored", "state")
 ENDS = ("first", "last")
+ARITHMETIC = ("floats", "integers")  # of products
 _NARROW_BITS = 8  # significant bits of bf16
 _EXACT_BITS = 24  # of a product of two numbers
 
@@ -121,10 +123,12 @@ class Sums:
 class Algorithm:
     """Numbers of the factors of products (weights, activations, errors), and of their results.
 
+    `products`: of floats, whose factors are rounded, or of integers, by kernels of their own (`--precision niti`).
     `gradients`: of weights, in front of the update. `stored`: weights after it; `state`: the optimizer's. None: floats
     of 32 bits. `first` and `last`: other numbers in the first and the last product.
     """
 
+    products: str = ARITHMETIC[0]
     weights: Numbers
     activations: Numbers
     errors: Numbers
@@ -137,6 +141,8 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         """ValueError for numbers that do not fit together."""
+        if self.products == "integers":
+            self._check_integers()
         for end in ((), *((e,) for e in ENDS if getattr(self, e)), ENDS if self.first and self.last else ()):
             found = {name: self.numbers(name, end) for name in PRODUCTS}
             names = ("weights and activations", "errors and weights", "errors and activations")
@@ -156,6 +162,20 @@ class Algorithm:
                 raise ValueError(f"{name}: bits that rise are for weights, activations and errors")
             if numbers is not None and numbers.unit and name != "gradients":
                 raise ValueError(f"{name}: a unit is for gradients")
+
+    def _check_integers(self) -> None:
+        for name in ("sums", "state", *ENDS):
+            if getattr(self, name) is not None:
+                raise ValueError(f"{name}: products of integers have none")
+        for name in (*PRODUCTS, "gradients", "stored"):
+            numbers = getattr(self, name)
+            wanted = (8, 24) if name == "stored" else (8,)
+            if numbers is None or numbers.integer not in wanted or numbers.scale != "power":
+                bits = " or ".join(map(str, wanted))
+                raise ValueError(f"{name}: products of integers need integers of {bits} bits with scale power")
+            rounding = "nearest" if name in ("weights", "stored") else numbers.rounding
+            if numbers != Numbers(integer=numbers.integer, scale="power", rounding=rounding):
+                raise ValueError(f"{name}: products of integers have no other field")
 
     def numbers(self, name: str, ends: tuple[str, ...] = ()) -> Numbers:
         """Those of weights, activations or errors in a product that is such ends of the network."""
@@ -211,11 +231,13 @@ class _Reader:
         return value
 
     def algorithm(self, value: Any) -> Algorithm:
-        given = self.section(value, (), (*PRODUCTS, *STATE, "sums", *ENDS))
+        given = self.section(value, (), ("products", *PRODUCTS, *STATE, "sums", *ENDS))
         for name in PRODUCTS:
             if name not in given:
                 raise self.error((), f"{name} are missing")
         found: dict[str, Any] = {n: self.numbers(given[n], (n,)) for n in (*PRODUCTS, *STATE) if n in given}
+        if "products" in given:
+            found["products"] = self.choice(given["products"], ("products",), ARITHMETIC)
         if "sums" in given:
             found["sums"] = self.sums(given["sums"])
         for end in ENDS:
@@ -252,10 +274,7 @@ class _Reader:
                 if part & (part - 1):
                     raise self.error(where, f"{part} is no power of two")
             elif key in ("scale", "rounding"):
-                names = SCALES if key == "scale" else ROUNDINGS
-                if part not in names:
-                    raise self.error(where, f"{shortened(part)!r}: choose from {', '.join(names)}")
-                found[key] = part
+                found[key] = self.choice(part, where, SCALES if key == "scale" else ROUNDINGS)
             elif key == "groups":
                 if not isinstance(part, bool):
                     raise self.error(where, f"is {shortened(part)}, neither true nor false")
@@ -283,6 +302,11 @@ class _Reader:
             numbers.grid()
         except ValueError as error:
             raise self.error(at, str(error)) from None
+
+    def choice(self, value: Any, at: KeyPath, names: tuple[str, ...]) -> str:
+        if value not in names:
+            raise self.error(at, f"{shortened(value)!r}: choose from {', '.join(names)}")
+        return str(value)
 
     def floats(self, value: Any, at: KeyPath, most: int = MOST_MANTISSA) -> tuple[int, int]:
         if not isinstance(value, list) or len(value) != 2:

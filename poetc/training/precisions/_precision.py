@@ -43,7 +43,8 @@ class Precision:
     `defaults`: of options that others have with another default. `check` raises UsageError for options that exclude
     each other. `reads_codes`: QDQ models keep their codes. `updates`: the kinds of update that it can train.
     `depends_on_parts`: another number of micro-batches trains other weights.
-    `algorithm`: its description, where it rounds the factors of products.
+    `algorithm`: its description, where it is one of mixed precision. `options_of`: the options by which this precision
+    is another algorithm, whose products are its own.
     """
 
     name: str
@@ -56,9 +57,15 @@ class Precision:
     updates: tuple[type[Update], ...] = (Whole, Channels, Adapter)
     check: Callable[[Any], None] = _no_check
     algorithm: Algorithm | None = None
+    options_of: Callable[[Algorithm], dict[str, str]] | None = None
     lower: Callable[[Graph, Any], Graph] = _same
     build: Callable[..., TrainingGraph] = _build.build
     file_values: Callable[[Graph, Graph, Mapping[str, Array]], dict[str, Array]] | None = None
+
+    @property
+    def rounds_factors(self) -> bool:
+        """Whether products of floats read rounded factors."""
+        return self.algorithm is not None and self.options_of is None
 
     @property
     def is_integer(self) -> bool:
@@ -74,6 +81,17 @@ class _Precisions(Registry[Precision]):
 
     def __getitem__(self, name: str) -> Precision:
         return mixed(FILE, recorded_algorithm(name)) if _is_text(name) else super().__getitem__(name)
+
+
+def translated(text: str) -> tuple[str, dict[str, str]]:
+    """The value of --precision for a name or a description, and the options that say the rest of a description."""
+    if _is_text(text):
+        algorithm = recorded_algorithm(text)
+        for precision in PRECISIONS.values():
+            own = precision.algorithm
+            if precision.options_of is not None and own is not None and own.products == algorithm.products:
+                return precision.name, precision.options_of(algorithm)
+    return text, {}
 
 
 def _is_text(name: str) -> bool:
