@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -78,3 +79,40 @@ def test_a_big_endian_target_is_refused(tmp_path: Path) -> None:
     assert subprocess.run(command).returncode == 0
     turned = subprocess.run([*command, "-D__BYTE_ORDER__=__ORDER_BIG_ENDIAN__"], capture_output=True, text=True)
     assert turned.returncode != 0 and "this target is big-endian" in turned.stderr
+
+
+M55 = ("arm-none-eabi-gcc", "-mcpu=cortex-m55", "-mfloat-abi=hard")
+PLACES = (
+    (M55, "depthwise/poetc_depthwise_helium.h", "depthwise/depthwise.c", "    float bias;\n} slide;", "} slide;"),
+    (
+        M55,
+        "convolution/poetc_direct_helium.h",
+        "convolution/poetc_convolution_packed.c",
+        "    int32_t lines, skip;",
+        "    int32_t lines, more, skip;",
+    ),
+    (
+        ("arm-none-eabi-gcc", *M4F),
+        "gemm/poetc_gemm_fpu.h",
+        "gemm/poetc_gemm.c",
+        "    int32_t pairs, odd;",
+        "    int32_t odd, pairs;",
+    ),
+)
+
+
+@pytest.mark.parametrize(("compiler", "header", "source", "old", "new"), PLACES, ids=[case[1] for case in PLACES])
+def test_assembly_that_reads_a_struct_does_not_compile_with_other_places(
+    tmp_path: Path, compiler: tuple[str, ...], header: str, source: str, old: str, new: str
+) -> None:
+    text = (RUNTIME / "kernels" / header).read_text()
+    assert old in text
+    if new == "} slide;":  # the member goes to the front
+        text, new = text.replace("    float w[9];", "    float bias;\n    float w[9];", 1), "} slide;"
+    kernels = shutil.copytree(RUNTIME / "kernels", tmp_path / "kernels")
+    folders = [f"-I{folder}" for folder in (RUNTIME / "include", RUNTIME / "src", kernels)]
+    command = [*compiler, *folders, "-std=c99", "-O1", "-fsyntax-only", "-w", str(kernels / source)]
+    assert subprocess.run(command).returncode == 0
+    (kernels / header).write_text(text.replace(old, new, 1))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0 and "_places" in done.stderr

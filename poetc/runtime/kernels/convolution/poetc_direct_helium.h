@@ -22,6 +22,9 @@ typedef struct {
     int32_t lanes; /* results that are accumulated: 4, or fewer at the end of a row */
 } direct_task;
 
+/* The assembly reads two members as a pair. */
+typedef char direct_task_places[offsetof(direct_task, skip) == offsetof(direct_task, lines) + 4 ? 1 : -1];
+
 void poetc_direct_run(int32_t rows, int32_t taps,
                       const direct_task *t); /* rows: 1, 2, 4 or 6; taps of a line: 3 or 5 */
 

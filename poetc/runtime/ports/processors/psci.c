@@ -26,6 +26,12 @@ static struct start {
     uint64_t vectors, number;
 } starts[POETC_PROCESSORS];
 
+/* The assembly reads the members at these places. */
+typedef char start_places[offsetof(struct start, stack_top) == 0 && offsetof(struct start, vectors) == 8 &&
+                                  offsetof(struct start, number) == 16
+                              ? 1
+                              : -1];
+
 /* x0: its `start`. */
 __asm__("    .text\n"
         "    .balign 4\n"
