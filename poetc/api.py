@@ -85,11 +85,11 @@ def load(
     dimensions of the inputs by their names, `shapes` whole shapes to inputs, `constants` values to integer inputs.
     """
     source, options = _file_of(path), _training_options(training)
-    given = tuple(f"{name}={length}" for name, length in (dims or {}).items())
+    lengths = tuple(f"{name}={length}" for name, length in (dims or {}).items())
     whole = tuple(f"{name}={','.join(map(str, shape))}" for name, shape in (shapes or {}).items())
     bound = tuple(f"{name}={value}" for name, value in (constants or {}).items())
     options = replace(
-        options, dim=(*options.dim, *given), shape=(*options.shape, *whole), constant=(*options.constant, *bound)
+        options, dim=(*options.dim, *lengths), shape=(*options.shape, *whole), constant=(*options.constant, *bound)
     )
     graph = load_model(ModelRequest(source=source, batch=batch, training=options))
     return Model(source, batch, options, graph)
@@ -169,9 +169,9 @@ def train(
     `tokenizer`, `chat_template`, `mask_prompt`, `truncate`, `unpacked` and `sample`, a prompt, are of texts.
     `resume` goes on after an interruption, with the same options. `note` gets remarkable facts about the data.
     """
-    given = model if isinstance(model, Model) else None
-    path = given.path if given else Path(str(model))
-    training = given.training if given else TrainingOptions()
+    loaded = model if isinstance(model, Model) else None
+    path = loaded.path if loaded else Path(str(model))
+    training = loaded.training if loaded else TrainingOptions()
     loop: dict[str, Any] = {
         "data": str(data),
         "validation": None if validation is None else str(validation),
@@ -202,7 +202,7 @@ def train(
         "device": str(device),
         "budget": None if budget is None else str(budget),
         "deadline": deadline,
-        "batch": given.batch if given else None,
+        "batch": loaded.batch if loaded else None,
         "time_limit": time_limit_s,
         "gap": gap,
     }

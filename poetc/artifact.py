@@ -184,7 +184,7 @@ def _read_others(
     path: Path, graph: TrainingGraph | None, arrays: dict[str, Array]
 ) -> list[tuple[tuple[Problem, Schedule, MemoryPlan], TrainingGraph | None]]:
     """The plans, and the graph of each that has one of its own."""
-    found = []
+    others = []
     for document in json.loads(read_file(path))["plans"]:
         parts = {name: json.dumps(document[name]).encode() for name in ("problem", "schedule", "plan")}
         problem = problem_from_json(parts["problem"], source=str(path))
@@ -194,8 +194,8 @@ def _read_others(
         if own is not None and not isinstance(own, TrainingGraph):
             raise ValueError(f"{path.name}: not a training graph")
         of_plan = own or graph
-        found.append(((problem if of_plan is None else name_kernels(problem, of_plan), schedule, plan), own))
-    return found
+        others.append(((problem if of_plan is None else name_kernels(problem, of_plan), schedule, plan), own))
+    return others
 
 
 def _read_summary(directory: Path) -> dict[str, Any]:

@@ -261,8 +261,8 @@ def no_effect(option: Option, has: str) -> str:
 
 def require_given(options: Collection[Option], values: Mapping[str, Any]) -> None:
     """The same, where an option depends on another of `options` that is given."""
-    given = {o.name: ("given",) if has_own_value(o, values) else () for o in options}
-    require_effect([o for o in options if o.when is not None and not o.when.values], values, given)
+    set_options = {o.name: ("given",) if has_own_value(o, values) else () for o in options}
+    require_effect([o for o in options if o.when is not None and not o.when.values], values, set_options)
 
 
 def has_own_value(option: Option, values: Mapping[str, Any]) -> bool:
@@ -306,9 +306,9 @@ class Registry(Generic[T]):
 def options_class(name: str, options: Iterable[Option], base: type, module: str) -> Any:
     """A frozen dataclass of `module` with one keyword an option. `base` has its methods."""
     fields = [(o.name, o.annotation, _default_of(o)) for o in options]
-    made = dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
-    made.__module__, made.__doc__ = module, base.__doc__
-    return made
+    class_of_options = dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
+    class_of_options.__module__, class_of_options.__doc__ = module, base.__doc__
+    return class_of_options
 
 
 def _default_of(option: Option) -> Any:

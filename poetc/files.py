@@ -79,12 +79,12 @@ def read_arrays(path: Path, hint: str = "") -> dict[str, np.ndarray[Any, Any]]:
     with open_file(path) as file:
         try:
             with np.load(file, allow_pickle=False) as archive:
-                found = {name: archive[name] for name in archive.files}
+                arrays = {name: archive[name] for name in archive.files}
         except Exception as error:  # numpy, zipfile and zlib raise a dozen kinds for a damaged archive
             raise UsageError(f"{path}: not an .npz file of arrays{hint}") from error
-    if other := next((name for name, array in found.items() if not isinstance(array, np.ndarray)), None):
+    if other := next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None):
         raise UsageError(f"{path}: {other!r} in it is no array{hint}")  # numpy gives the bytes of such a file
-    return found
+    return arrays
 
 
 def require_tmpdir() -> None:

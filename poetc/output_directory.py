@@ -313,8 +313,8 @@ def _is_ours(target: Path, kind: Kind, recorded: _Recorded, name: str) -> bool:
 
 
 def _obstacles(target: Path, kind: Kind, recorded: _Recorded, names: Iterable[str]) -> list[str]:
-    found = (_obstacle(target, kind, recorded, name) for name in names)
-    return list(dict.fromkeys(name for name in found if name is not None))
+    paths = (_obstacle(target, kind, recorded, name) for name in names)
+    return list(dict.fromkeys(name for name in paths if name is not None))
 
 
 def _require_ours(

@@ -106,9 +106,9 @@ class Grouped:
         self, model: Model, group: Sequence[int], inside: Sequence[bool], number: dict[int, int]
     ) -> OperatorSpec:
         members = [model.problem.operators[v] for v in group]
-        made = [t for v in group for t in model.outputs[v]]
-        read = [t for t in dict.fromkeys(t for v in group for t in model.inputs[v]) if t not in set(made)]
-        outputs = [t for t in made if not inside[t]]
+        results = [t for v in group for t in model.outputs[v]]
+        read = [t for t in dict.fromkeys(t for v in group for t in model.inputs[v]) if t not in set(results)]
+        outputs = [t for t in results if not inside[t]]
         taken, overwritten = self._overwritten(model, group, read, outputs)
         phases = [op.phase for op in members]
         first = next((p for p in ("loss", "backward", "forward") if p in phases), phases[0])
@@ -172,10 +172,10 @@ def _workspace_bytes(
     last = {t: v for v in group for t in model.inputs[v]}
     live = most = 0
     for v in group:
-        made = [t for t in model.outputs[v] if t not in taken]
-        live += sum(model.size[t] for t in made)
+        results = [t for t in model.outputs[v] if t not in taken]
+        live += sum(model.size[t] for t in results)
         most = max(most, live + model.workspace[v])
-        live -= sum(model.size[t] for t in made if inside[t] and t not in last)
+        live -= sum(model.size[t] for t in results if inside[t] and t not in last)
         live -= sum(model.size[t] for t in model.inputs[v] if inside[t] and t not in taken and last[t] == v)
     # A version of state that the group makes and overwrites again has no bytes of its own.
     own = output_bytes - sum(model.size[t] for t in taken if not inside[t])

@@ -80,12 +80,12 @@ def _by_table(kinds: Sequence[tuple[int, int]], counts: Sequence[int], room: int
 
 def _bundles(count: int) -> list[int]:
     """Numbers whose sums are all numbers up to `count`."""
-    found, n = [], 1
+    sizes, n = [], 1
     while n <= count:
-        found.append(n)
+        sizes.append(n)
         count -= n
         n *= 2
-    return [*found, count] if count else found
+    return [*sizes, count] if count else sizes
 
 
 def _by_highs(
@@ -99,7 +99,7 @@ def _by_highs(
     mip.row(columns, [size / room for size, _ in kinds], upper=1.0)
     greedy = _filled([0] * len(kinds), kinds, counts, room)
     answer = mip.solve(time_limit_s=time_limit_s, start=dict(zip(columns, map(float, greedy), strict=True)))
-    found = [greedy]
+    fillings = [greedy]
     if answer.values is not None:
         asked = [round(float(v)) for v in answer.values]
         for k in range(
@@ -107,8 +107,8 @@ def _by_highs(
         ):  # HiGHS has a tolerance: items go until the room suffices, the least worth first
             while asked[k] and sum(n * size for n, (size, _) in zip(asked, kinds, strict=True)) > room:
                 asked[k] -= 1
-        found.append(_filled(asked, kinds, counts, room))
-    best = max(found, key=lambda taken: sum(n * value for n, (_, value) in zip(taken, kinds, strict=True)))
+        fillings.append(_filled(asked, kinds, counts, room))
+    best = max(fillings, key=lambda taken: sum(n * value for n, (_, value) in zip(taken, kinds, strict=True)))
     proven = total if answer.bound == -math.inf else math.floor((TOLERANCE - answer.bound) / scale)
     return best, min(proven, _fractional(kinds, counts, room))
 

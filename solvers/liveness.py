@@ -68,13 +68,13 @@ class Profile:
                     raise ValueError(f"action {j} reads a tensor that was never made")
                 there.uses.append(j)
                 used.append(there)
-            made = []
+            born_here = []
             for t in makes:
                 current[t] = stay = Residency(t, j, [])
                 stays[t].append(stay)
-                made.append(stay)
+                born_here.append(stay)
             read.append(used)
-            born.append(made)
+            born.append(born_here)
         self.pairs = [[] for _ in range(length)]
         for t in range(m):
             if model.ends_in_ram[t]:
@@ -95,11 +95,11 @@ class Profile:
 
     def _choose_pairs(self, j: int) -> None:
         """Match in-place pairs greedily, required ones first; `complete` may do better, never worse."""
-        made = {s.tensor: s for s in self.born[j]}
+        born = {s.tensor: s for s in self.born[j]}
         read = {s.tensor: s for s in self.read[j]}
         for i, o, required in self.model.ordered_pairs[self.codes[j]]:
-            if i in read and o in made and (required or read[i].end == j):
-                self.pairs[j].append((read.pop(i), made.pop(o)))
+            if i in read and o in born and (required or read[i].end == j):
+                self.pairs[j].append((read.pop(i), born.pop(o)))
                 self.ram[j] -= self.model.size[o]
 
     @property

@@ -48,10 +48,10 @@ def available() -> list[str]:
 def _interface(name: str) -> str:
     """PuLP's name of a solver. Raises UsageError where it is not on this machine."""
     there = pulp.listSolvers(onlyAvailable=True)
-    found = next((n for n in (*NAMES.get(name.lower(), ()), name) if n in there), None)
-    if found is None:
+    interface = next((n for n in (*NAMES.get(name.lower(), ()), name) if n in there), None)
+    if interface is None:
         raise UsageError(f"--milp-solver {name}: PuLP finds no such solver here; it finds {', '.join(available())}")
-    return found
+    return interface
 
 
 @dataclass(slots=True)

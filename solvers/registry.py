@@ -29,18 +29,18 @@ def _if_solver(module: ModuleType) -> ModuleType | None:
 
 @functools.cache
 def _modules() -> dict[str, ModuleType]:
-    found: dict[str, ModuleType] = {}
+    modules: dict[str, ModuleType] = {}
     for folder in FOLDERS:
         for file in pkgutil.iter_modules(importlib.import_module(folder).__path__):
             if not file.name.startswith("_"):
                 module = _if_solver(importlib.import_module(f"{folder}.{file.name}"))
                 if module is not None:
-                    found.setdefault(file.name, module)
+                    modules.setdefault(file.name, module)
     for point in entry_points(ENTRY_POINTS):
-        module = None if point.name in found else _if_solver(load(point, "solver"))
+        module = None if point.name in modules else _if_solver(load(point, "solver"))
         if module is not None:
-            found[point.name] = module
-    return dict(sorted(found.items()))
+            modules[point.name] = module
+    return dict(sorted(modules.items()))
 
 
 def _module(name: str) -> ModuleType | None:
@@ -104,5 +104,5 @@ def _groups(problem: Problem, about: SolverInfo, options: SolveOptions) -> Group
     if about.name == ENGINE_NAME or problem.processors:
         reason = "is for published methods" if about.name == ENGINE_NAME else "is for one processor"
         raise UnsupportedProblemError(f"--group layer {reason}")
-    found = [layers(problem, level) for level in LEVELS]
-    return next((groups for groups in found if not most or len(groups) <= most), found[-1])
+    levels = [layers(problem, level) for level in LEVELS]
+    return next((groups for groups in levels if not most or len(groups) <= most), levels[-1])

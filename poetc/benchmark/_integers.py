@@ -128,8 +128,8 @@ def _coded_network(name: str, shape: Sequence[int], layers: Sequence[Layer]) -> 
         return b.emit1("QLinearConv", [x, *weights(outputs, size, 1, 1)], more)
 
     image = (*shape, 1, 1) if len(shape) == 2 else tuple(shape)
-    given = b.add_tensor("x", TensorType(image), Role.INPUT)
-    x = before = b.emit1("QuantizeLinear", [given], {"scale": _SCALE, "zero": 0})
+    first = b.add_tensor("x", TensorType(image), Role.INPUT)
+    x = before = b.emit1("QuantizeLinear", [first], {"scale": _SCALE, "zero": 0})
     for kind, *numbers in layers:
         at = x
         if kind == "conv":

@@ -140,17 +140,17 @@ def bench(
 
 def host_cache_bytes() -> tuple[int, int]:
     """The first level of cache for data and the second of this machine, as Linux says; usual ones where it does not."""
-    found = {}
+    bytes_of_level = {}
     for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
             kind, level, size = (
                 (index / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size")
             )
             if kind != "Instruction":
-                found[int(level)] = int(size.removesuffix("K")) << 10
+                bytes_of_level[int(level)] = int(size.removesuffix("K")) << 10
         except (OSError, ValueError):
             continue
-    return found.get(1, 32 << 10), found.get(2, 1 << 20)
+    return bytes_of_level.get(1, 32 << 10), bytes_of_level.get(2, 1 << 20)
 
 
 def host_profile(cflags: str) -> DeviceProfile:

@@ -78,10 +78,10 @@ class Loop:
 
     @property
     def kernel_class(self) -> str:
-        found = class_of_source(self.source)
-        if found in ("elementwise", "function", "other") and self.function.startswith("poetc_op_"):
+        of_source = class_of_source(self.source)
+        if of_source in ("elementwise", "function", "other") and self.function.startswith("poetc_op_"):
             return class_of_group(self.function.removeprefix("poetc_op_"))
-        return found
+        return of_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +143,8 @@ def _release(program: str) -> int:
     if shutil.which(program) is None:
         return 0
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"LLVM version (\d+)", said)
-    return int(found[1]) if found else 0
+    number = re.search(r"LLVM version (\d+)", said)
+    return int(number[1]) if number else 0
 
 
 def target_of(core: boards.Core) -> tuple[str, str, str]:
@@ -182,7 +182,7 @@ def innermost_loops(assembly: str) -> list[Loop]:
         branch = _BRANCH.match(line.split("\t@")[0].rstrip())
         if branch and labels.get(branch[1], at) < at:
             spans.append((labels[branch[1]], at))
-    found: list[Loop] = []
+    loops: list[Loop] = []
     functions = [(at, m[1]) for at, line in enumerate(lines) if (m := _FUNCTION.match(line))]
     ordered = sorted(set(spans))
     for begin, end in ordered:
@@ -199,8 +199,8 @@ def innermost_loops(assembly: str) -> list[Loop]:
             counts[files.get(number, "").removeprefix(kernels)].append(int(line_number))
         own = {name: at for name, at in counts.items() if not name.startswith(("simd/", "/"))} or counts
         source = max(own, key=lambda name: len(own[name]), default="")
-        found.append(Loop(source, function, min(own.get(source, [0])), body))
-    return found
+        loops.append(Loop(source, function, min(own.get(source, [0])), body))
+    return loops
 
 
 def _instructions(lines: Iterable[str]) -> Iterator[str]:
@@ -227,9 +227,9 @@ def run_model(loops: Sequence[Loop], triple: str, cpu: str, program: str = "llvm
         part = bodies[first : first + _TOGETHER]
         cycles = _cycles(part, comment, triple, cpu, program)
         for loop, body, known in zip(loops[first : first + _TOGETHER], part, cycles, strict=True):
-            found = _without_unknown(body, comment, triple, cpu, program) if known is None else known
-            if found is not None:
-                result.append(Timed(loop, len(loop.body), found + _more_registers(loop, cpu)))
+            loop_cycles = _without_unknown(body, comment, triple, cpu, program) if known is None else known
+            if loop_cycles is not None:
+                result.append(Timed(loop, len(loop.body), loop_cycles + _more_registers(loop, cpu)))
     return result
 
 
@@ -266,22 +266,22 @@ def _mca(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str, p
     words = [program, f"-mtriple={triple}", f"-mcpu={cpu}", *more, f"-iterations={ITERATIONS}"]
     words += ["-instruction-info=0", "-resource-pressure=0"]
     done = subprocess.run(words, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
-    found = [int(n) / ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", done.stdout, re.MULTILINE)]
-    whole = len(found) == len(bodies) and "error:" not in done.stderr
-    return (found if whole else []), done.stderr
+    cycles = [int(n) / ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", done.stdout, re.MULTILINE)]
+    whole = len(cycles) == len(bodies) and "error:" not in done.stderr
+    return (cycles if whole else []), done.stderr
 
 
 def _cycles(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str, program: str) -> list[float | None]:
-    found, _ = _mca(bodies, comment, triple, cpu, program)
-    return list(found) or [None] * len(bodies)
+    cycles, _ = _mca(bodies, comment, triple, cpu, program)
+    return list(cycles) or [None] * len(bodies)
 
 
 def _without_unknown(body: list[str], comment: str, triple: str, cpu: str, program: str) -> float | None:
     least = _KNOWN * len(body)
     while body and len(body) >= least:
-        found, complaints = _mca([body], comment, triple, cpu, program)
-        if found:
-            return found[0]
+        cycles, complaints = _mca([body], comment, triple, cpu, program)
+        if cycles:
+            return cycles[0]
         refused = {int(n) - 2 for n in re.findall(r"^<stdin>:(\d+):\d+: error", complaints, re.MULTILINE)}
         unknown = re.search(r"note: instruction:\s+(\w+)", complaints)
         if not refused and unknown:
@@ -348,5 +348,5 @@ def measure_class_cycles(
     timed = run_model(loops, triple, model.cpu, tool_for(model)[0])
     if counted_flags:
         others = (innermost_loops(text) for text in assemble(prefix, counted_flags.split(), progress))
-        timed = as_counted(timed, [loop for found in others for loop in found])
+        timed = as_counted(timed, [loop for more in others for loop in more])
     return by_class(timed)

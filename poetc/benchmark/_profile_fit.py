@@ -92,10 +92,10 @@ def fit(rows: Sequence[Measurement]) -> Fit:
     seen: dict[str, list[tuple[float, float]]] = defaultdict(list)
     held_out: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for together in _components(rows):
-        found = _solve(together)
-        loop_ns |= found
+        group_ns = _solve(together)
+        loop_ns |= group_ns
         for row, predicted in zip(together, cross_validate(together), strict=True):
-            seen[row.cost_class].append((_predict(found, row.loops), row.time_ns))
+            seen[row.cost_class].append((_predict(group_ns, row.loops), row.time_ns))
             held_out[row.cost_class].append((predicted, row.time_ns))
     classes = {name: _class_fit(name, seen[name], held_out[name]) for name in sorted(seen)}
     return Fit(dict(sorted(loop_ns.items())), classes, *kinds[0])
@@ -103,16 +103,16 @@ def fit(rows: Sequence[Measurement]) -> Fit:
 
 def least(runs: Iterable[Sequence[Measurement]]) -> list[Measurement]:
     """The least times of several runs: the time that other work on the machine added is left out."""
-    found: dict[tuple[Any, ...], Measurement] = {}
+    shortest: dict[tuple[Any, ...], Measurement] = {}
     for rows in runs:
         times: dict[tuple[Any, ...], int] = defaultdict(int)
         for row in rows:
             what = (row.network, row.operator, row.cost_class, row.simd, row.cache_bytes, tuple(row.loops.items()))
             times[what] += 1
             key = (*what, times[what])
-            if key not in found or row.time_ns < found[key].time_ns:
-                found[key] = row
-    return list(found.values())
+            if key not in shortest or row.time_ns < shortest[key].time_ns:
+                shortest[key] = row
+    return list(shortest.values())
 
 
 def _predict(loop_ns: Mapping[str, float], loops: Mapping[str, int]) -> float:
@@ -155,10 +155,10 @@ def _solve(rows: Sequence[Measurement]) -> dict[str, float]:
         tails = []
     for single, wide in tails:
         a[:, single] += a[:, wide] / MOST_OF_WIDE
-    found = nnls(a, times * weights)
+    solution = nnls(a, times * weights)
     for single, wide in tails:
-        found[wide] += found[single] / MOST_OF_WIDE
-    return dict(zip(names, map(float, found), strict=True))
+        solution[wide] += solution[single] / MOST_OF_WIDE
+    return dict(zip(names, map(float, solution), strict=True))
 
 
 def _vectors_of(loop: str) -> str:
@@ -190,10 +190,10 @@ def cross_validate(rows: Sequence[Measurement]) -> list[float]:
     fold = [number[part] for part in parts]
     result = [0.0] * len(rows)
     for k in range(folds):
-        found = _solve([r for i, r in enumerate(rows) if fold[i] != k or folds == 1])
+        of_others = _solve([r for i, r in enumerate(rows) if fold[i] != k or folds == 1])
         for i, row in enumerate(rows):
             if fold[i] == k:
-                result[i] = _predict(found, row.loops)
+                result[i] = _predict(of_others, row.loops)
     return result
 
 

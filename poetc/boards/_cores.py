@@ -59,16 +59,16 @@ class Core:
             return frozenset({"a64"} if int(application[1]) in _V8_0_A else {"a64", "v8.2-a"})
         if self.name == "cortex-r52":
             return frozenset({"r32"})
-        found = _MICROCONTROLLERS.get(self.name, frozenset())
-        if not found:
-            return found
+        sets = _MICROCONTROLLERS.get(self.name, frozenset())
+        if not sets:
+            return sets
         if self.simd in ("dsp", "helium"):
-            found |= {"dsp"}
+            sets |= {"dsp"}
         if self.simd == "helium":
-            found |= {"helium"}
+            sets |= {"helium"}
         if self.fpu != "none":
-            found |= {"vfpv4"} if self.name == "cortex-m4" else {"vfpv4", "vfpv5"}
-        return found | {"double"} if self.fpu == "double" else found
+            sets |= {"vfpv4"} if self.name == "cortex-m4" else {"vfpv4", "vfpv5"}
+        return sets | {"double"} if self.fpu == "double" else sets
 
     @property
     def multiplies_and_adds(self) -> bool:

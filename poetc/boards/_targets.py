@@ -59,11 +59,11 @@ def resolve(
     name = board or chosen.board
     if not name:
         return replace(chosen, flags=_flags(chosen, None, None, exact, device)), None
-    found = find_board(name)
-    if found.target != target:
-        raise UsageError(f"{name} is a board of target {found.target}, not of {target}")
-    flags = _flags(chosen, found, board, exact, device)
-    return replace(chosen, flags=flags, cross_compile=found.cross_compile or chosen.cross_compile), found
+    named_board = find_board(name)
+    if named_board.target != target:
+        raise UsageError(f"{name} is a board of target {named_board.target}, not of {target}")
+    flags = _flags(chosen, named_board, board, exact, device)
+    return replace(chosen, flags=flags, cross_compile=named_board.cross_compile or chosen.cross_compile), named_board
 
 
 def numerics_of_target(target: Target, core: Core | None = None) -> tuple[Numerics, ...]:
@@ -137,12 +137,12 @@ def check_device(target: str, asked: str | None, core: Core, device: str, build:
 
 def _runnable(core: Core) -> list[str]:
     """Targets whose code runs on a core, those that use most of it first; last those of any core."""
-    found = []
+    ranked = []
     for name, target in TARGETS.items():
         built = built_for(target, None, core)
         if built is not None and core.runs(built):
-            found.append((target.build == "library", -len(built.features), name))
-    return [*(name for *_, name in sorted(found)), *(["host"] if not found else []), "c99"]
+            ranked.append((target.build == "library", -len(built.features), name))
+    return [*(name for *_, name in sorted(ranked)), *(["host"] if not ranked else []), "c99"]
 
 
 def _listed(names: list[str]) -> str:

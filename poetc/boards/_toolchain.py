@@ -66,12 +66,12 @@ def command(words: Sequence[str | Path], what: str, cwd: Path | None = None) -> 
 
 def telling(lines: Sequence[str]) -> list[str]:
     """The lines that name the fault, in the linker's and the compiler's words, without the tool's name and path."""
-    found = [
+    complaints = [
         re.sub(r"^(\S*/)?\S*ld: |^\S*/", "", line)
         for line in lines
         if re.search(r"error|overflow|does not fit|undefined", line) and not re.match(r"collect2|make", line)
     ]
-    return list(dict.fromkeys(found or lines))[:4]
+    return list(dict.fromkeys(complaints or lines))[:4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,10 @@ def read_elf(path: Path, prefix: str) -> Elf:
 
 def build_counter(directory: Path) -> Path:
     """The plugin that measures, put into `directory`. A process compiles it once."""
-    library, made = directory / "counter.so", _counter()
-    if not library.exists() or library.read_bytes() != made:
+    library, code = directory / "counter.so", _counter()
+    if not library.exists() or library.read_bytes() != code:
         library.unlink(missing_ok=True)  # an emulator may have it open
-        library.write_bytes(made)
+        library.write_bytes(code)
     return library
 
 

@@ -41,12 +41,12 @@ class _Loading(MutableMapping[str, click.Command]):
         self._loaded: dict[str, click.Command | None] = dict.fromkeys(COMMANDS)
 
     def __getitem__(self, name: str) -> click.Command:
-        found = self._loaded[name]
-        if found is None:
+        entry = self._loaded[name]
+        if entry is None:
             attribute = name.replace("-", "_")
             loaded: click.Command = getattr(importlib.import_module(f"poetc.cli.{attribute}"), attribute)
-            self._loaded[name] = found = loaded
-        return found
+            self._loaded[name] = entry = loaded
+        return entry
 
     def __setitem__(self, name: str, command: click.Command) -> None:
         self._loaded[name] = command

@@ -125,12 +125,12 @@ class Command(cloup.Command):
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
     """A decorator as `click.command`, for a command of the list whose options have groups."""
 
-    def made(function: Callable[..., Any]) -> Command:
+    def decorate(function: Callable[..., Any]) -> Command:
         result = click.command(name, cls=Command, **settings)(function)
         result.short_help = COMMANDS[str(result.name)]
         return result
 
-    return made
+    return decorate
 
 
 def group_of(option: click.Option) -> str:

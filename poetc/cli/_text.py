@@ -120,8 +120,9 @@ def solve_text(summary: Mapping[str, Any]) -> str:
 
 def piece(summary: Mapping[str, Any]) -> str:
     """The piece of a step that cannot be interrupted for the longest time."""
-    found, limit = summary["longest_piece"], summary.get("longest_piece_limit_ns")
-    whole = f"{duration(found['time_ns'])}: {'a block of ' if found['blocks'] else ''}{found['kind']} {found['name']}"
+    longest, limit = summary["longest_piece"], summary.get("longest_piece_limit_ns")
+    block = "a block of " if longest["blocks"] else ""
+    whole = f"{duration(longest['time_ns'])}: {block}{longest['kind']} {longest['name']}"
     return whole + (f"  (limit {duration(limit)})" if limit is not None else "")
 
 

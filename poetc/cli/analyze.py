@@ -109,10 +109,10 @@ def analyze(
         if parameters or facts:
             raise UsageError("--device all shows boards alone: leave --parameters and --facts out, or name one device")
         with console.progress("reading the model") as progress:
-            found = estimating.every_board(replace(asked_for, model=replace(request, device="host")), progress)
-        for note in found["notes"]:
+            estimates = estimating.every_board(replace(asked_for, model=replace(request, device="host")), progress)
+        for note in estimates["notes"]:
             console.note(note)
-        console.answer(found, _estimate_text.boards_text(found))
+        console.answer(estimates, _estimate_text.boards_text(estimates))
         return
     with console.progress("reading the model") as progress:
         asked_for = estimating.with_facts_of_data(asked_for, console.note)

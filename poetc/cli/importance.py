@@ -125,9 +125,9 @@ def importance(
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     refuse_without_effect(context, by=by)
-    if model.is_dir() and (given := given_options(context, TRAINING)):
+    if model.is_dir() and (typed := given_options(context, TRAINING)):
         artifact.require_solved(model)
-        raise UsageError(f"{given[0]}: {model} is solved already; leave the option out, or give the ONNX file")
+        raise UsageError(f"{typed[0]}: {model} is solved already; leave the option out, or give the ONNX file")
     training = _options.training_from(options)
     asked = command.model_of_directory(model) if model.is_dir() else ModelRequest(source=model, training=training)
     if batch is not None or not model.is_dir():
@@ -144,30 +144,30 @@ def importance(
     )
     with console.progress("reading the model") as progress:
         if by == "fisher":
-            found = command.fisher(request, progress, console.note)
+            measured = command.fisher(request, progress, console.note)
         else:
             trials = Trials(validation=validation, validation_split=validation_split, epochs=epochs, jobs=jobs)
-            found = by_accuracy(request, trials, progress, console.note)
-        write_importance(out, found)
+            measured = by_accuracy(request, trials, progress, console.note)
+        write_importance(out, measured)
         if html is not None:
             from poetc.files import write_text
 
-            write_text(html, page.html(found))
+            write_text(html, page.html(measured))
     rows = [
         {"parameter": c.parameter, "update": page.update_text(c.update), "importance": c.importance}
-        for c in found.candidates
+        for c in measured.candidates
     ]
-    document = {"out": str(out), "by": found.by, "unit": found.unit, "model": found.model, "candidates": rows}
-    console.answer(document, _text.importance_text(found, str(out)))
+    document = {"out": str(out), "by": measured.by, "unit": measured.unit, "model": measured.model, "candidates": rows}
+    console.answer(document, _text.importance_text(measured, str(out)))
 
 
 def _ranks(text: str) -> tuple[int, ...]:
     from poetc.errors import UsageError, shortened
 
     try:
-        found = tuple(int(part) for part in text.split(",") if part.strip())
+        ranks = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
-        found = (0,)
-    if not all(1 <= rank < 2**31 for rank in found):
+        ranks = (0,)
+    if not all(1 <= rank < 2**31 for rank in ranks):
         raise UsageError(f"--ranks {shortened(text, 80)!r}: write whole numbers of at least 1, with commas")
-    return found
+    return ranks

@@ -116,9 +116,9 @@ def new(out: Path, force: bool, as_json: bool, quiet: bool, verbose: bool, **opt
         text = options.pop(name)
         options[f"{name}_bytes"] = None if text is None else parse_size(text, option=f"--{name}")
     options["clock_hz"] = None if clock_mhz is None else round(clock_mhz * 1e6)
-    made = create_profile(NewProfile(**{k: v for k, v in options.items() if v is not None}), out, force=force)
+    profile = create_profile(NewProfile(**{k: v for k, v in options.items() if v is not None}), out, force=force)
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    console.answer(profile_to_dict(made), f"written to  {out}\nuse it with  --device {out}")
+    console.answer(profile_to_dict(profile), f"written to  {out}\nuse it with  --device {out}")
 
 
 def _size(text: str) -> str:

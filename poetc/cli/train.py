@@ -70,15 +70,15 @@ def train(
     from poetc.commands.training_directory import recorded_options
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
-    given = {n: v for n, v in options.items() if context.get_parameter_source(n) in TYPED}
+    typed = {n: v for n, v in options.items() if context.get_parameter_source(n) in TYPED}
     if model is not None:
-        given["model"] = str(model)
+        typed["model"] = str(model)
     if resume:
-        options = recorded_options(out, given)
+        options = recorded_options(out, typed)
         model = Path(options.pop("model"))
     if model is None:
         raise UsageError("give a MODEL to train, or --resume to go on with one")
-    request = _request(model, out, options, given, resume=resume, force=force)
+    request = _request(model, out, options, typed, resume=resume, force=force)
     display = TrainingDisplay(console, as_json=as_json, quiet=quiet)
     with Interruption() as interruption, display:
         document = train_on_data(request, display, display.progress, console.note, interruption.asked)

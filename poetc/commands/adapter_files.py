@@ -62,7 +62,7 @@ def adapter_bytes(solved: Artifact, values: Mapping[str, Array]) -> tuple[bytes,
 def peft_names(graph: Graph, updates: Updates) -> dict[str, tuple[str, bool]]:
     """The tensor of the graph by its name in peft, and whether peft has it transposed."""
     pairs = training.adapter_names(graph, updates.adapters)
-    found = {PREFIX + name: (name, False) for pair in pairs.values() for name in pair}
+    names = {PREFIX + name: (name, False) for pair in pairs.values() for name in pair}
     adapted = {_module(pair[0]) for pair in pairs.values()}
     saved = {n: _placed(graph, n) for n in sorted(updates.whole | frozenset(updates.channels))}
     homeless = [n for n, place in saved.items() if place is None or place[0] in adapted]
@@ -76,8 +76,8 @@ def peft_names(graph: Graph, updates: Updates) -> dict[str, tuple[str, bool]]:
         if tensor.role in (Role.PARAMETER, Role.STATISTIC) and name in graph.values:
             place = _placed(graph, name)
             if place is not None and place[0] in modules:
-                found[f"{PREFIX}{place[0]}.{place[1]}"] = name, place[2]
-    return found
+                names[f"{PREFIX}{place[0]}.{place[1]}"] = name, place[2]
+    return names
 
 
 def read_adapter(solved: Artifact, path: Path, arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,12 +96,12 @@ def read_adapter(solved: Artifact, path: Path, arrays: Mapping[str, Any]) -> dic
                 f"{path}: {CONFIG} beside it scales the adapter of {module} by {scale:g}, the solved one by"
                 f" {adapter.scale:g}; solve with --lora {adapter.rank}:alpha={scale * adapter.rank:g}"
             )
-    found = {}
+    by_name = {}
     for key, array in arrays.items():
         name, turned = names.get(key, (key, False))
-        found[name] = np.asarray(array).T if turned else array
+        by_name[name] = np.asarray(array).T if turned else array
     step = graph_of(solved)
-    return {n: a for n, a in found.items() if n in step.updates or n not in graph.values}
+    return {n: a for n, a in by_name.items() if n in step.updates or n not in graph.values}
 
 
 def _module(factor: str) -> str:

@@ -49,15 +49,15 @@ def gguf_bytes(solved: Artifact, values: Mapping[str, Array], model: Path) -> by
     tensors: dict[str, Array] = {}
     alpha = max(a.scale * a.rank for a in updates.adapters.values())
     for module, adapter, a, b in _factors(graph, updates, values):
-        found = _MODULE.fullmatch(module)
-        kind = names.get(found[2]) if found else None
-        if found is None or kind is None:
+        place = _MODULE.fullmatch(module)
+        kind = names.get(place[2]) if place else None
+        if place is None or kind is None:
             raise UnsupportedModelError(f"--gguf-adapter: llama.cpp has no name for the module {module!r}")
         b = b * np.float32(adapter.scale * adapter.rank / alpha)
         if kind in turned:
             order = order_of_rows(turned[kind], int(told["size"]))
             b = b[np.argsort(order)]
-        stem = f"blk.{found[1]}.{kind}.weight"
+        stem = f"blk.{place[1]}.{kind}.weight"
         tensors |= {f"{stem}.lora_a": a, f"{stem}.lora_b": b}
     return _written(told["architecture"], alpha, tensors)
 
@@ -94,13 +94,13 @@ def onnx_adapter_bytes(solved: Artifact, values: Mapping[str, Array]) -> bytes:
         first, second = np.ascontiguousarray(a.T), np.ascontiguousarray(b.T * np.float32(adapter.scale))
         for name, array in zip(_inputs_of(module), (first, second), strict=True):
             parameters[name] = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-    made = onnxruntime.AdapterFormat()
-    made.set_parameters(parameters)
-    made.set_adapter_version(1)
-    made.set_model_version(1)
+    container = onnxruntime.AdapterFormat()
+    container.set_parameters(parameters)
+    container.set_adapter_version(1)
+    container.set_model_version(1)
     with TemporaryDirectory() as scratch:
         path = Path(scratch) / "adapter.onnx_adapter"
-        made.export_adapter(str(path))
+        container.export_adapter(str(path))
         return path.read_bytes()
 
 
@@ -139,7 +139,7 @@ def base_bytes(solved: Artifact, model: Path) -> bytes:
                 helper.make_node("MatMul", [low, second], [high], high),
                 helper.make_node("Add", [frozen, high], [result], f"{result}.lora"),
             ]
-    nodes = [made for node in proto.graph.node for made in (node, *added.get(id(node), ()))]
+    nodes = [each for node in proto.graph.node for each in (node, *added.get(id(node), ()))]
     kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del proto.graph.node[:]
     proto.graph.node.extend(kept)

@@ -82,12 +82,12 @@ def band_of(
                 with_choices = max(with_choices or 0, solution.proof.bound)
             seen.append((f"{at.section} {at.end}", solution.schedule))
         bounds.append((bound, _at_least(with_choices, at.problem)))
-    rows = [_row(at, *found, seen) for at, found in zip(ends, bounds, strict=True)]
+    rows = [_row(at, *bounds_there, seen) for at, bounds_there in zip(ends, bounds, strict=True)]
     return rows, _better_at_home(artifact.problem, seen)
 
 
 def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, step: TrainingGraph) -> Sequence[_At]:
-    found = []
+    ends = []
     for section in SECTIONS:
         numbers = 0 if section == "threads" and artifact.summary["threads"] < 2 else bands(profile, section)
         for end in ENDS if numbers else ():
@@ -97,8 +97,8 @@ def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, ste
             threads = artifact.summary["threads"]
             way = threads if artifact.problem.processors or threads > 1 else ALONE
             there = ways.get(way, there)
-            found.append(_At(section, end, numbers, priced_as(artifact.problem, there)))
-    return found
+            ends.append(_At(section, end, numbers, priced_as(artifact.problem, there)))
+    return ends
 
 
 def _at_least(bound: int | None, problem: Problem) -> int:

@@ -74,8 +74,8 @@ class Choice:
             graph, self.profile, budget_bytes=self.profile.ram_bytes, paging=paging_of(request, self.profile)
         )
         everything = self.everything
-        given = replace(request, budget=f"{everything.budget_bytes}B", deadline=None)
-        at_limits = limits(given, problem)
+        within = replace(request, budget=f"{everything.budget_bytes}B", deadline=None)
+        at_limits = limits(within, problem)
         return graph, replace(at_limits, deadline_ns=everything.deadline_ns)
 
     def remedy(self, updates: Updates, ram_bytes: int) -> str:
@@ -91,12 +91,12 @@ class Choice:
         if not PRECISIONS[training.precision].narrow:
             integers = [p.name for p in PRECISIONS.values() if p.is_integer and not p.reads_codes]
             ways += [(f"--precision {name}", replace(training, precision=name)) for name in integers]
-        found = []
+        remedies = []
         for words, options in ways:
             needed = self._ram_bytes(replace(asked, model=replace(asked.model, training=options)))
             if needed is not None and needed <= self.everything.budget_bytes and needed < ram_bytes:
-                found.append(f"{words} needs {needed:,} bytes")
-        return ", ".join(found)
+                remedies.append(f"{words} needs {needed:,} bytes")
+        return ", ".join(remedies)
 
     def _ram_bytes(self, request: SolveRequest) -> int | None:
         """The least RAM that a short search finds, with encodings of saved tensors; None where it cannot be trained."""
@@ -112,13 +112,15 @@ class Choice:
         assert self.request.importance is not None
         model = with_updates(self.request.model, "all", ())
         options = model.training.of_groups(*{option.group for option in TRAINING} - {"precision"})
-        found = read_importance(self.request.importance, self.load(replace(model, training=options)))
+        recorded = read_importance(self.request.importance, self.load(replace(model, training=options)))
         precision = PRECISIONS[model.training.precision]
         if not precision.is_integer:
-            return found
+            return recorded
         graph = self.load(model)
         trained = {name for name, tensor in graph.tensors.items() if tensor.role is Role.PARAMETER}
-        able = tuple(c for c in found.candidates if isinstance(c.update, precision.updates) and c.parameter in trained)
+        able = tuple(
+            c for c in recorded.candidates if isinstance(c.update, precision.updates) and c.parameter in trained
+        )
         if not any(c.importance > 0 for c in able):
             shares = ", shares of channels" if Channels in precision.updates else ""
             known = f"whole weights{shares} and biases"
@@ -126,9 +128,9 @@ class Choice:
                 f"{self.request.importance}: --precision {model.training.precision} trains {known},"
                 " and no update of the file is one with an importance above 0"
             )
-        if left := len(found.candidates) - len(able):
-            self.notes.append(f"{left} of {len(found.candidates)} updates have no integer form, and were left out")
-        return replace(found, candidates=able)
+        if left := len(recorded.candidates) - len(able):
+            self.notes.append(f"{left} of {len(recorded.candidates)} updates have no integer form, and were left out")
+        return replace(recorded, candidates=able)
 
     def reduction(self) -> BestUpdates:
         """The choice as a reduction. Raises UsageError for a file of importance that does not fit the model."""

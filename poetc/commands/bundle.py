@@ -113,22 +113,22 @@ def _bundle(
     if offers and not is_lossless:
         step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
     try:
-        found = solve_bundle(problem, sizes, planner, problems)
+        bundle = solve_bundle(problem, sizes, planner, problems)
     except (InfeasibleError, LimitError):
         if saved or not offers:
             raise
         step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
-        found = solve_bundle(problem, sizes, planner)
-    steps = [graphs[MicroBatches.option(s) or 1] if graphs else step for s in found.solutions]
+        bundle = solve_bundle(problem, sizes, planner)
+    steps = [graphs[MicroBatches.option(s) or 1] if graphs else step for s in bundle.solutions]
     step = steps[0]
-    plans = [(s.problem, s.schedule, s.plan) for s in found.solutions]
+    plans = [(s.problem, s.schedule, s.plan) for s in bundle.solutions]
     predicted = inference.within_budget(
         steps[-1], graph, profile, *plans[-1], min(inference.LIMIT_S, request.options.time_limit_s), progress
     )
-    largest = found.solutions[0]
+    largest = bundle.solutions[0]
     asked = problems.get(MicroBatches.option(largest) or 1, problem)
     first = replace(asked, budget_bytes=largest.problem.budget_bytes)
-    served = {s.problem.budget_bytes for s in found.solutions}
+    served = {s.problem.budget_bytes for s in bundle.solutions}
     notes = [
         f"the budget of {size:,} bytes has no plan of its own: nothing cheaper was found than for the next smaller one"
         for size in sizes
@@ -161,7 +161,7 @@ def _bundle(
             f"--switch-flash {switch_flash}: the tables take {switch_bytes:,} bytes without any switch; allow more"
         )
     summary["bundle"] |= {
-        "plans": [_plan(s, own.options["micro_batches"]) for s, own in zip(found.solutions, steps, strict=True)],
+        "plans": [_plan(s, own.options["micro_batches"]) for s, own in zip(bundle.solutions, steps, strict=True)],
         "switches": [asdict(w) for w in waits(switching, switches)],
         "switch_bytes": switch_bytes,
     }
@@ -223,9 +223,9 @@ def _encoded(
     """The step and its problem with the encodings that this budget asks for, and the summary of these."""
     progress(f"encodings of saved tensors for {budget_bytes} bytes")
     planner = request.planner(request.options.time_limit_s, progress, offers=offers)
-    found = planner.solve(replace(problem, budget_bytes=budget_bytes))
-    choice = Saved.option(found) or ()
-    return made(step, choice), Saved(offers).fix(problem, choice), summary_of_encodings(step, found)
+    solution = planner.solve(replace(problem, budget_bytes=budget_bytes))
+    choice = Saved.option(solution) or ()
+    return made(step, choice), Saved(offers).fix(problem, choice), summary_of_encodings(step, solution)
 
 
 def _budgets(

@@ -71,13 +71,13 @@ def run_switches(request: CompareRequest, changes: Sequence[str], progress: Prog
 
 
 def _change(text: str, peak_bytes: int) -> Change:
-    found = re.fullmatch(r"([^:@]+):([^:@]+)@(\d+(?:\.\d+)?)%", text)
-    if found is None or not 0 < float(found[3]) < 100:
+    parts = re.fullmatch(r"([^:@]+):([^:@]+)@(\d+(?:\.\d+)?)%", text)
+    if parts is None or not 0 < float(parts[3]) < 100:
         raise UsageError(f"--switch {text}: write BEFORE:AFTER@SHARE%, as in 512kB:384kB@50%")
-    before, after = (parse_size(part, of=peak_bytes, option="--switch") for part in found.groups()[:2])
+    before, after = (parse_size(part, of=peak_bytes, option="--switch") for part in parts.groups()[:2])
     if before == after:
         raise UsageError(f"--switch {text}: the two budgets are the same")
-    return Change(before_bytes=before, after_bytes=after, share=float(found[3]) / 100)
+    return Change(before_bytes=before, after_bytes=after, share=float(parts[3]) / 100)
 
 
 def _settled(request: CompareRequest) -> tuple[CompareRequest, tuple[str, ...]]:

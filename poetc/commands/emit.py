@@ -246,13 +246,13 @@ def _numerics(
     """Those of all models of a library, which has its kernels once."""
     if target not in boards.TARGETS:
         raise UsageError(f"unknown target {target!r}: choose from {', '.join(boards.TARGETS)}")
-    found = [numerics_of(one, target, board, asked) for one in solved]
-    for path, other in zip(paths, found, strict=True):
-        if other != found[0]:
+    of_each = [numerics_of(one, target, board, asked) for one in solved]
+    for path, other in zip(paths, of_each, strict=True):
+        if other != of_each[0]:
             raise UsageError(
-                f"{path} was solved for {other} numerics, {paths[0]} for {found[0]}: choose for both with --numerics"
+                f"{path} was solved for {other} numerics, {paths[0]} for {of_each[0]}: choose for both with --numerics"
             )
-    return found[0]
+    return of_each[0]
 
 
 def _core(solved: Artifact) -> boards.Core | None:

@@ -56,14 +56,14 @@ def offers_of(
     """
     if step is None or profile is None:
         return ()
-    found = encodings_of(step)
-    spared_bytes = sum(e.saved_bytes - e.encoded_bytes for e in found)
+    encodings = encodings_of(step)
+    spared_bytes = sum(e.saved_bytes - e.encoded_bytes for e in encodings)
     if spared_bytes < WORTH * keep_all_peak_bytes(problem):
         return ()
-    lossy = [i for i, e in enumerate(found) if e.format in FORMATS]
-    lossless = [i for i in range(len(found)) if i not in lossy]
-    alone = [i for i in lossless if found[i].is_alone]
-    larger = sorted(lossy, key=lambda i: -found[i].saved_bytes)[: len(lossy) // 2]
+    lossy = [i for i, e in enumerate(encodings) if e.format in FORMATS]
+    lossless = [i for i in range(len(encodings)) if i not in lossy]
+    alone = [i for i in lossless if encodings[i].is_alone]
+    larger = sorted(lossy, key=lambda i: -encodings[i].saved_bytes)[: len(lossy) // 2]
     tried = (alone, lossless, sorted(lossless + larger), lossless + lossy)
     proposals = tuple(dict.fromkeys(tuple(choice) for choice in tried if choice))
 
@@ -80,15 +80,15 @@ def offers_of(
             banks=problem.banks,
         )
 
-    operators = passes.encoded(step, found).operators
-    tensors = tuple(Tensor(e.tensor, frozenset(op.name for op in operators if e.code in op.inputs)) for e in found)
+    operators = passes.encoded(step, encodings).operators
+    tensors = tuple(Tensor(e.tensor, frozenset(op.name for op in operators if e.code in op.inputs)) for e in encodings)
     return (Offer(exact=problem, build=built, tensors=tensors, proposals=proposals),)
 
 
 def made(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:
     """The step with the encodings that were chosen."""
-    found = encodings_of(step)
-    return passes.encoded(step, [found[i] for i in choice or ()])
+    encodings = encodings_of(step)
+    return passes.encoded(step, [encodings[i] for i in choice or ()])
 
 
 def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str,
     """
     if step is None:
         return []
-    found, choice = encodings_of(step), Saved.option(solution)
+    encodings, choice = encodings_of(step), Saved.option(solution)
     by_name = {op.name: op.energy_pj for op in solution.problem.operators}
     spent_pj: dict[str, int] = {}
     for op in made(step, choice).operators if choice else ():
@@ -111,5 +111,5 @@ def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str,
             "encoded_bytes": e.encoded_bytes,
             "energy_pj": spent_pj[e.code],
         }
-        for e in (found[i] for i in choice or ())
+        for e in (encodings[i] for i in choice or ())
     ]

@@ -376,7 +376,7 @@ def _least_above_base(request: ModelRequest, problem: Problem, known: dict[Any, 
         problem.paging,
     )
     if key not in known:
-        found = SolveRequest(model=request).planner(WAY_SEARCH_S).search_ram(problem, WAY_SEARCH_S).found
-        needed = keep_all_peak_bytes(problem) if found.ram_bytes is None else found.ram_bytes
+        answer = SolveRequest(model=request).planner(WAY_SEARCH_S).search_ram(problem, WAY_SEARCH_S).found
+        needed = keep_all_peak_bytes(problem) if answer.ram_bytes is None else answer.ram_bytes
         known[key] = needed - problem.base_bytes
     return known[key]

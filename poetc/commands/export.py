@@ -70,12 +70,12 @@ class ExportRequest:
         """The files that it names. Raises UsageError for none, and for one that is named twice."""
         config = None if self.adapter is None else self.adapter.with_name(CONFIG)
         others = (self.gguf_adapter, self.onnx_adapter, self.adapter_base)
-        found = [p for p in (self.out, self.npz, self.safetensors, self.adapter, config, *others) if p is not None]
-        if not found:
+        paths = [p for p in (self.out, self.npz, self.safetensors, self.adapter, config, *others) if p is not None]
+        if not paths:
             raise UsageError("nothing to write: give -o OUT.onnx, --npz FILE, --safetensors FILE or --adapter FILE")
-        if len(found) > len({path.absolute() for path in found}):
-            raise UsageError(f"{found[0]}: named twice; the files must have different names")
-        return found
+        if len(paths) > len({path.absolute() for path in paths}):
+            raise UsageError(f"{paths[0]}: named twice; the files must have different names")
+        return paths
 
 
 def export(
@@ -161,8 +161,8 @@ def export_onnx(
     data = out.with_name(out.name + frontend.DATA_SUFFIX)
     require_free([out], source, force)
     graph = model_of(solved)
-    given = imported_with(solved)
-    original = frontend.load(source, **given)
+    import_options = imported_with(solved)
+    original = frontend.load(source, **import_options)
     updates, options = _adapters_of(solved, original), training_options(solved)
     precision = training.PRECISIONS[options.precision]
     lowered = training.in_precision(training.with_adapters(original, updates), options)
@@ -196,14 +196,14 @@ def export_onnx(
             original,
             changed,
             rounding=rounding,
-            random_weights=given["random_weights"],
-            new_head=given["new_head"],
-            quantized=given["quantized"],
+            random_weights=import_options["random_weights"],
+            new_head=import_options["new_head"],
+            quantized=import_options["quantized"],
             untied=untied,
             about=_properties(options, about or {}) if changed else None,
         )
         rounded = {n: written.values[m] for n, m in names.items() if m in written.values}
-        _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, given)
+        _require_same(replace(wanted, values={**wanted.values, **rounded}), staged, source, import_options)
         has_data = staged.with_name(data.name).exists()
     return {
         "out": str(out),
@@ -216,13 +216,13 @@ def export_onnx(
 
 def _properties(options: TrainingOptions, about: Mapping[str, object]) -> dict[str, str]:
     """The training, for viewers such as Netron: no date, no machine, so that equal runs write equal files."""
-    given: dict[str, object] = {
+    properties: dict[str, object] = {
         "version": importlib.metadata.version("poetc"),
         "loss": options.loss,
         "optimizer": options.optimizer,
     }
-    given |= {"precision": options.precision, "trained": options.train, **about}
-    return {f"poetc.{name}": printable(str(value)) for name, value in given.items() if value is not None}
+    properties |= {"precision": options.precision, "trained": options.train, **about}
+    return {f"poetc.{name}": printable(str(value)) for name, value in properties.items() if value is not None}
 
 
 def _adapters_of(solved: Artifact, original: Graph) -> Updates:
@@ -341,9 +341,9 @@ def require_free(outputs: Sequence[Path], source: Path | None, force: bool) -> N
 def _require_same(wanted: Graph, staged: Path, source: Path, given: Mapping[str, Any]) -> None:
     """UnsupportedModelError where the new file, imported again, is not the model that was trained."""
     options = ("rows", "dims", "shapes", "constants", "quantized")
-    found = frontend.load(staged, **{k: given[k] for k in options if k in given})
-    others = differing(wanted, found)
-    if others is None and not _computes_alike(wanted, found):
+    reread = frontend.load(staged, **{k: given[k] for k in options if k in given})
+    others = differing(wanted, reread)
+    if others is None and not _computes_alike(wanted, reread):
         raise UnsupportedModelError(
             f"{source}: holds numbers that were computed at import from weights that were trained since: the file would"
             " be another model"

@@ -89,12 +89,12 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
         if token == tokenizer.end:
             break
         ids.append(token)
-    made = ids[prompt_tokens:]
+    new_ids = ids[prompt_tokens:]
     return {
         "model": str(request.source),
         "prompt": request.prompt,
-        "text": tokenizer.decode(made),
-        "tokens": made,
+        "text": tokenizer.decode(new_ids),
+        "tokens": new_ids,
         "prompt_tokens": prompt_tokens,
         "notes": notes,
         "seconds": time.perf_counter() - started,
@@ -105,10 +105,10 @@ def _prompt(request: GenerateRequest, tokenizer: Tokenizer) -> list[int]:
     text = request.prompt
     if request.chat:
         text = tokenizer.render([{"role": "user", "content": text}], where="--chat", asks=True)
-    found = tokenizer.encode([Span(text, True)], special=not request.chat)
-    if not found.ids:
+    encoded = tokenizer.encode([Span(text, True)], special=not request.chat)
+    if not encoded.ids:
         raise UsageError("--prompt: holds no token")
-    return found.ids
+    return encoded.ids
 
 
 def _chosen(scores: Array, request: GenerateRequest, random: np.random.Generator) -> int:
@@ -132,13 +132,13 @@ def _loaded(path: Path, length: int) -> Graph:
         proto = onnx.load(str(path), load_external_data=False)
     except Exception as error:  # protobuf raises several kinds
         raise UsageError(f"{path}: not an ONNX file") from error
-    given = {t.name for t in proto.graph.initializer}
+    initializers = {t.name for t in proto.graph.initializer}
     dims: dict[str, int] = {}
     has_tokens = False
     for value in proto.graph.input:
         tensor = value.type.tensor_type
         names = [d.dim_param for d in tensor.shape.dim]
-        if value.name not in given and tensor.elem_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
+        if value.name not in initializers and tensor.elem_type in (onnx.TensorProto.INT64, onnx.TensorProto.INT32):
             has_tokens = True
             for name, size in zip(names, (1, length), strict=False):
                 if name:
@@ -202,19 +202,19 @@ class _Writer:
         """Of each word to come behind `ids`. UnsupportedModelError where later places have a part in them."""
         inputs = self._inputs(self.graph, ids, 0, len(ids))
         if self.cache is not None and 0 < self.known == len(ids) - 1:
-            found = self.cache.scores(self.known, inputs, self.output)
+            last_scores = self.cache.scores(self.known, inputs, self.output)
         else:
             keep = self.cache.keep if self.cache is not None else _drop
-            found = self._run(self.graph, inputs, keep)[0, len(ids) - 1]
+            last_scores = self._run(self.graph, inputs, keep)[0, len(ids) - 1]
         self.known = len(ids)
         if not self.is_causal and len(ids) < self.length:
             other = self._run(self.graph, self._inputs(self.graph, ids, self.words - 1, len(ids)), _drop)
-            if np.abs(found - other[0, len(ids) - 1]).max() > _CAUSAL * np.abs(found).max():
+            if np.abs(last_scores - other[0, len(ids) - 1]).max() > _CAUSAL * np.abs(last_scores).max():
                 raise UnsupportedModelError(f"{self.where}: a token sees those behind it, so no text can be generated")
             self.is_causal = True
-        if not math.isfinite(float(np.abs(found).max())):
+        if not math.isfinite(float(np.abs(last_scores).max())):
             raise UnsupportedModelError(f"{self.where}: its scores are no numbers")
-        return found
+        return last_scores
 
     def _inputs(self, graph: Graph, ids: list[int], filler: int, seen: int) -> dict[str, Array]:
         """All inputs for a text of `ids`, then fillers; masks show the first `seen` places."""

@@ -110,20 +110,20 @@ def _check_beside(solved: Artifact, out: Path) -> None:
 def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:
     """Every value of a model with the same operators, whatever its tensors are called."""
     graph = model_of(solved)
-    given, adapters, options = imported_with(solved), lora_of(solved)[1], training_options(solved)
-    loaded = frontend.load(source, **{**given, "new_head": None})
+    import_options, adapters, options = imported_with(solved), lora_of(solved)[1], training_options(solved)
+    loaded = frontend.load(source, **{**import_options, "new_head": None})
     norms = restored_norms(loaded, options) if options.batch_norm == "restore" else ()
     restored = {name for norm in norms for name in norm.vectors}
 
     def is_new(name: str) -> bool:
         return (bool(adapters) and is_adapter(name)) or name in restored
 
-    found = in_precision(adapted(loaded, *lora_of(solved)), options)
-    names = matching(graph, found)
+    model = in_precision(adapted(loaded, *lora_of(solved)), options)
+    names = matching(graph, model)
     if names is None:
-        raise UsageError(f"{source}: not the graph that was solved: {_difference(weights(graph), weights(found))}")
-    values = {name: found.values[names[name]] for name in graph.values if name in names and not is_new(name)}
-    others = differing(replace(graph, values={**graph.values, **values}), found) or ()
+        raise UsageError(f"{source}: not the graph that was solved: {_difference(weights(graph), weights(model))}")
+    values = {name: model.values[names[name]] for name in graph.values if name in names and not is_new(name)}
+    others = differing(replace(graph, values={**graph.values, **values}), model) or ()
     split = [n for n in others if not is_new(n)]
     if split:
         raise UsageError(f"{source}: {some(split)}: one weight in the model that was solved, several here")

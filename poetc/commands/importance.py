@@ -102,7 +102,7 @@ def fisher(request: ImportanceRequest, progress: Progress = silent, note: Progre
     sums = _squares(request, model, "whole parameters", progress, note)
     of_adapters: dict[int, dict[str, Array]] = {}
     layers = training.layers_of(graph)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for name, update in updates_of(request, model, graph, note):
         if isinstance(update, Adapter):
             if update.rank not in of_adapters:
@@ -120,9 +120,9 @@ def fisher(request: ImportanceRequest, progress: Progress = silent, note: Progre
             value = float(sums[name].take(channels, layers[name].axis).sum())
         else:
             value = float(sums[name].sum())
-        found.append(Candidate(name, update, value))
+        candidates.append(Candidate(name, update, value))
     return Importance(
-        candidates=tuple(found),
+        candidates=tuple(candidates),
         name=model.source.name,
         model=fingerprint(graph),
         by="fisher",
@@ -147,16 +147,16 @@ def updates_of(
         for weight, adapter in chosen.items():
             adapters.setdefault(weight, []).append(adapter)
     layers = training.layers_of(graph)
-    found: list[tuple[str, Update]] = []
+    candidates: list[tuple[str, Update]] = []
     for name, tensor in graph.tensors.items():
         if tensor.role is not Role.PARAMETER or name not in trainable:
             continue
-        found.append((name, Whole()))
+        candidates.append((name, Whole()))
         layer = layers.get(name)
         if layer is not None and not layer.no_share:
-            found += [(name, share) for share in shares if share.count(layer.inputs)]
-        found += [(name, adapter) for adapter in adapters.get(name, ())]
-    return found
+            candidates += [(name, share) for share in shares if share.count(layer.inputs)]
+        candidates += [(name, adapter) for adapter in adapters.get(name, ())]
+    return candidates
 
 
 def _own(options: TrainingOptions) -> TrainingOptions:
@@ -191,10 +191,10 @@ def _squares(
             count += 1
             if count % EVERY == 0:
                 progress(f"{words}: {count} of {total or '?'} batches")
-        found = engine.read(list(states.values()))
+        sums = engine.read(list(states.values()))
     if not count:
         raise UsageError(f"{batches.source.where}: yields no batches")
-    return {name: found[state].astype(np.float64) / count for name, state in states.items()}
+    return {name: sums[state].astype(np.float64) / count for name, state in states.items()}
 
 
 def keep_all(model: ModelRequest) -> Artifact:

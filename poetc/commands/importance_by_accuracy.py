@@ -135,20 +135,20 @@ def _measured(task: _Task) -> dict[str, float] | str:
             return str(error)
     assert document is not None
     before, after = document["before"], document["epochs"][document["best_epoch"] - 1]
-    found = {"loss": before["loss"] - after["validation_loss"]}
+    gains = {"loss": before["loss"] - after["validation_loss"]}
     if after["validation_accuracy"] is not None:
-        found["accuracy"] = after["validation_accuracy"] - before["accuracy"]
-    return found
+        gains["accuracy"] = after["validation_accuracy"] - before["accuracy"]
+    return gains
 
 
 def _results(place: Path) -> dict[str, dict[str, Any]]:
     """The results of an earlier run, by key; a line that was cut short is passed over."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     lines: Sequence[bytes] = read_file(place).split(b"\n") if place.exists() else ()
     for line in lines:
         try:
             result = json.loads(line)
-            found[result.pop("key")] = result
+            results[result.pop("key")] = result
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
-    return found
+    return results

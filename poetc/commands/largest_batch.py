@@ -79,9 +79,9 @@ class _Search:
         if not self.may_fit(batch):
             return False
         problem = self.problem(batch)
-        found = SolveRequest(model=self.request.model).planner(self.search_s).search_ram(problem, self.search_s).found
-        self.needs[batch] = found.ram_bytes, found.bound_bytes
-        return found.ram_bytes is not None and found.ram_bytes <= self.budget_bytes
+        answer = SolveRequest(model=self.request.model).planner(self.search_s).search_ram(problem, self.search_s).found
+        self.needs[batch] = answer.ram_bytes, answer.bound_bytes
+        return answer.ram_bytes is not None and answer.ram_bytes <= self.budget_bytes
 
     def run(self) -> dict[str, Any]:
         if not self.fits(1):

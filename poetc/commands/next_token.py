@@ -108,8 +108,8 @@ class _Finder:
 
     def _way(self, op: Operator, axes: tuple[int | None, ...]) -> _Slice | None:
         """The inputs of a place, so that its results are those of the whole. The more are cut, the better."""
-        found = (self._cuts(name) for name in op.inputs)
-        ways = sorted(itertools.product(*found), key=lambda way: sum(axis is None for axis in way))
+        of_inputs = (self._cuts(name) for name in op.inputs)
+        ways = sorted(itertools.product(*of_inputs), key=lambda way: sum(axis is None for axis in way))
         named = tuple(
             (name, i)
             for name, value in op.attributes.items()
@@ -127,8 +127,8 @@ class _Finder:
     def _holds(self, op: Operator, way: _Slice, place: int) -> bool:
         inputs = [_at(self._value(n), axis, place) for n, axis in zip(op.inputs, way.inputs, strict=True)]
         with suppress(Exception):  # kinds refuse shapes that do not fit in ways of their own
-            made = _evaluate(self.graph, op, way, inputs)
-            for array, name, axis in zip(made, op.outputs, way.outputs, strict=True):
+            arrays = _evaluate(self.graph, op, way, inputs)
+            for array, name, axis in zip(arrays, op.outputs, way.outputs, strict=True):
                 if axis is not None and not _same(array, _at(self.values[name], axis, place)):
                     return False
             return True
@@ -179,10 +179,10 @@ class Cache:
             read = [self._read(name, axis, place, now) for name, axis in zip(op.inputs, axes, strict=True)]
             with np.errstate(all="ignore"):
                 if way is None:
-                    made = spec(op.kind).evaluate(bind(op, self.graph.tensors), read)
+                    results = spec(op.kind).evaluate(bind(op, self.graph.tensors), read)
                 else:
-                    made = _evaluate(self.graph, op, way, read)
-            for n, (name, array) in enumerate(zip(op.outputs, made, strict=True)):
+                    results = _evaluate(self.graph, op, way, read)
+            for n, (name, array) in enumerate(zip(op.outputs, results, strict=True)):
                 axis = None if way is None else way.outputs[n]
                 if axis is not None:
                     now[name] = array, axis

@@ -91,10 +91,10 @@ def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ..
     """
     if solved.inference is None or solved.profile is None or solved.graph is None:
         return ()
-    found = inference.InferencePlan(
+    plan = inference.InferencePlan(
         problem=solved.inference_problem, schedule=solved.inference_schedule, plan=solved.inference_plan
     )
-    return inference.programs(solved.graph, solved.inference, solved.profile, solved.problem, training, found)
+    return inference.programs(solved.graph, solved.inference, solved.profile, solved.problem, training, plan)
 
 
 def inference_program(solved: Artifact, training: Program) -> Program | None:
@@ -124,8 +124,8 @@ POINTER_BYTES = 4  # of the boards that count flash
 def switches_of(solved: Artifact) -> tuple[ProgramBundle, list[Switch], Switching]:
     """The programs and switches of a bundle, found again from its plans: the same every time."""
     plans = [(solved.problem, solved.schedule, solved.plan), *solved.others]
-    found = Bundle(solutions=tuple(Solution(problem=p, schedule=s, plan=m) for p, s, m in plans))
-    switching = Switching(found)
+    bundle = Bundle(solutions=tuple(Solution(problem=p, schedule=s, plan=m) for p, s, m in plans))
+    switching = Switching(bundle)
     count = len(plans)
     switches = [s for i in range(count) for j in range(count) if i != j for s in switching.switches(i, j)]
     lowered = lower_bundle(graphs_of(solved), plans, switches)
@@ -147,10 +147,10 @@ def values_of(solved: Artifact) -> dict[str, Value]:
 
     Inference may read constants that training dropped.
     """
-    found = dict(solved.inference.values if solved.inference else {})
+    values = dict(solved.inference.values if solved.inference else {})
     for graph in graphs_of(solved):
-        found |= graph.values
-    return found
+        values |= graph.values
+    return values
 
 
 def graphs_of(solved: Artifact) -> list[TrainingGraph]:

@@ -90,10 +90,10 @@ def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Mapping[str
         layouts += [listed_layout(manifest)] if manifest is not None else []
     training = training_program(solved)
     layouts += [store_layout(training, checkpoint_block(programs)) for programs in _emitted(solved)]
-    found = state_on_store(data, layouts)
-    if found is not None:
-        note(f"{path}: the checkpoint of step {found[1]}")
-        return found[0]
+    checkpoint = state_on_store(data, layouts)
+    if checkpoint is not None:
+        note(f"{path}: the checkpoint of step {checkpoint[1]}")
+        return checkpoint[0]
     if any(len(data) >= layout.end_bytes for layout in layouts):
         raise UsageError(
             f"{path}: neither a trained.bin nor a store with a whole checkpoint of this model; with the"

@@ -105,12 +105,12 @@ class SolveRequest:
             raise UsageError("--longest-piece needs --micro-batches as a number, and no --train best")
         if self.longest_piece is not None and (self.dma or self.processors not in (AUTO, "main")):
             raise UsageError("--longest-piece is for one processor without --dma")
-        for option, given in (
+        for option, value in (
             ("--importance", self.importance),
             ("--importance-at-least", self.importance_at_least),
             ("--max-energy", self.max_energy),
         ):
-            if given is not None and not self.is_best:
+            if value is not None and not self.is_best:
                 raise UsageError(f"{option} does nothing without --train {BEST}")
 
     @property
@@ -448,15 +448,15 @@ def require_time(request: SolveRequest, problem: Problem, ways: Problems = NO_WA
     deadline = problem.deadline_ns
     once = shortest_ns(problem, ways)
     if deadline is not None and deadline < once:
-        given = f"the deadline of {format_ns(deadline)}, which {request.model.source} says,"
+        limit = f"the deadline of {format_ns(deadline)}, which {request.model.source} says,"
         if request.deadline is not None:
-            given = f"--deadline {request.deadline}"
+            limit = f"--deadline {request.deadline}"
         least = f"every operator once takes {format_ns(once)}"
         beside = ways.get(SIDE_BY_SIDE, problem)
         if beside.processors:
             path_ns = solvers.critical_path_ns(beside)
             least = f"a step takes {format_ns(once)} at least, its critical path {format_ns(path_ns)}"
-        raise InfeasibleError(f"{given} cannot be met: {least}; allow more than that")
+        raise InfeasibleError(f"{limit} cannot be met: {least}; allow more than that")
 
 
 def _least(request: SolveRequest, problem: Problem, offers: Sequence[Offer], ways: Problems) -> RamSearch:

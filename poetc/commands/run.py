@@ -109,12 +109,12 @@ def _on_board(
     progress: Progress,
     on_step: OnStep,
 ) -> dict[str, Any]:
-    found = boards.find_board(board)
-    size = _predicted_size(solved, program, request, found)
+    on_board = boards.find_board(board)
+    size = _predicted_size(solved, program, request, on_board)
     if size is not None:
-        programs.require_room(program, found, size)
-    elif found.folder is not None and not program.banks:
-        programs.require_ram(program, programs.values_of(solved), found, programs.memory_of(solved))
+        programs.require_room(program, on_board, size)
+    elif on_board.folder is not None and not program.banks:
+        programs.require_ram(program, programs.values_of(solved), on_board, programs.memory_of(solved))
     progress(f"compiling for {board}")
     firmware = measure.build_firmware(
         program,

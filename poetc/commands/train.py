@@ -206,10 +206,10 @@ def train(
 
     Raises the errors of `poetc.errors`. The output appears whole, when training is over.
     """
-    given = artifact.read(request.source) if isinstance(request.source, Path) else None
-    if request.elastic and not (given and given.others):
+    solved = artifact.read(request.source) if isinstance(request.source, Path) else None
+    if request.elastic and not (solved and solved.others):
         raise UsageError(f"--elastic: {request.out}: give a directory of poetc bundle, which has several plans")
-    model = request.model_file if given is None else find_model(given, None)
+    model = request.model_file if solved is None else find_model(solved, None)
     require_free([request.out], model, force=True)  # before hours of training, not after them
     with alone(request.directory):
         checkpoint = take_up(request, CheckpointStore(request.directory), note)
@@ -222,10 +222,10 @@ def train(
                 done["sample"] = sample.to_json(request.out)
             return done
         if request.log is None:
-            return _train(request, given, model, checkpoint, watcher, progress, note, stopping)
+            return _train(request, solved, model, checkpoint, watcher, progress, note, stopping)
         log = Log(Path(request.log), watcher, note, resume=request.resume, force=request.force)
         try:
-            return _train(request, given, model, checkpoint, log, progress, note, stopping)
+            return _train(request, solved, model, checkpoint, log, progress, note, stopping)
         finally:
             log.close()
 

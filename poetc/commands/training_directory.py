@@ -96,7 +96,7 @@ def alone(directory: Path) -> Iterator[None]:
     if directory.exists() and not directory.is_dir():
         yield  # `take_up` refuses it
         return
-    made = [place for place in (directory, *directory.parents) if not place.exists()]
+    created = [place for place in (directory, *directory.parents) if not place.exists()]
     while True:
         directory.mkdir(parents=True, exist_ok=True)
         try:
@@ -109,7 +109,7 @@ def alone(directory: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        for place in made:
+        for place in created:
             with suppress(OSError):
                 place.rmdir()
         os.close(handle)

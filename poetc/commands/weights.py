@@ -57,13 +57,13 @@ def require_floats(solved: Artifact, where: str) -> None:
 
 def weights(graph: Graph, values: Mapping[str, Array] | None = None) -> dict[str, Array]:
     """Every parameter and statistic by the file's name; `values` by the graph's name replace the graph's own."""
-    given = values or {}
-    found: dict[str, Array] = {}
+    own = values or {}
+    arrays: dict[str, Array] = {}
     for name, tensor in graph.tensors.items():
         if tensor.role in _WEIGHTS and name in graph.values:
-            array = given[name] if name in given else materialize(graph.values[name], tensor.type)
-            found[file_name(graph, name)] = np.asarray(array)
-    return dict(sorted(found.items()))
+            array = own[name] if name in own else materialize(graph.values[name], tensor.type)
+            arrays[file_name(graph, name)] = np.asarray(array)
+    return dict(sorted(arrays.items()))
 
 
 def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dict[str, Array]:
@@ -76,8 +76,8 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     names |= {n: n for n in (*names.values(), *step.values)}  # trained.bin holds optimizer state too
     state = _from_numbers(state, {f"{name}{NUMBERS}": n for name, n in names.items()}, step, where)
     unknown = [n for n in state if n not in names]
-    found = {names[n]: np.asarray(a) for n, a in state.items() if n in names}
-    missing = [file_name(model, n) for n in sorted(trained_names(solved) - set(found))]
+    arrays = {names[n]: np.asarray(a) for n, a in state.items() if n in names}
+    missing = [file_name(model, n) for n in sorted(trained_names(solved) - set(arrays))]
     if unknown or missing:
         parts = [f"it has {some(unknown)}, which the model has not"] if unknown else []
         parts += [f"{some(missing)} of the model {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
@@ -85,27 +85,27 @@ def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dic
     tensors = {**step.tensors, **model.tensors}
     wrong = [
         f"{n} is {list(a.shape)} instead of {list(tensors[n].shape)}"
-        for n, a in found.items()
+        for n, a in arrays.items()
         if a.shape != tensors[n].shape
     ]
     if wrong:
         more = f" and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         raise UsageError(f"{where}: weights of other shapes: {'; '.join(wrong[:_SHOWN])}{more}")
-    return {n: _as_numbers(n, a, tensors[n].dtype.numpy, where, n in step.updates) for n, a in found.items()}
+    return {n: _as_numbers(n, a, tensors[n].dtype.numpy, where, n in step.updates) for n, a in arrays.items()}
 
 
 def _from_numbers(
     state: Mapping[str, Any], names: Mapping[str, str], step: TrainingGraph, where: str
 ) -> Mapping[str, Any]:
     """The state with the codes of integer weights in place of their numbers (NAME:numbers), as fleets average them."""
-    exponents, found = exponents_of(step), dict(state)
-    for given in state:
-        name = names.get(given, "")
+    exponents, numbered = exponents_of(step), dict(state)
+    for key in state:
+        name = names.get(key, "")
         if name in exponents and f"{name}{STORED}" in step.values:
-            numbers = _as_numbers(given, np.asarray(found.pop(given)), np.dtype(np.float64), where, True)
+            numbers = _as_numbers(key, np.asarray(numbered.pop(key)), np.dtype(np.float64), where, True)
             w, stored = codes_of(numbers, exponents[name])
-            found |= {name: w, f"{name}{STORED}": stored}
-    return found
+            numbered |= {name: w, f"{name}{STORED}": stored}
+    return numbered
 
 
 def _as_numbers(name: str, array: Array, dtype: np.dtype[np.generic], where: str, is_trained: bool) -> Array:

@@ -31,25 +31,25 @@ def parse_banks(budget: str | None, profile: DeviceProfile) -> tuple[BankSpec, .
     if budget is None or not names_banks(budget):
         return ()
     banks = ram_banks(profile)
-    found: list[BankSpec] = []
+    banks_with_budget: list[BankSpec] = []
     for name, text in _pairs(budget):
         _require_known(name, banks, budget, f"device {profile.name!r}")
         size_bytes = int(banks[name].size_bytes.value)
         budget_bytes = parse_size(text, of=size_bytes, option=f"--budget {name}=")
         if budget_bytes > size_bytes:
             raise UsageError(f"--budget {name}={text}: the bank has {size_bytes:,} bytes; give it that or less")
-        found.append(_spec(name, banks[name], profile, budget_bytes))
-    return tuple(found)
+        banks_with_budget.append(_spec(name, banks[name], profile, budget_bytes))
+    return tuple(banks_with_budget)
 
 
 def with_bank_budgets(problem: Problem, budget: str) -> Problem:
     """A problem that names its banks with other budgets for some of them. Raises UsageError."""
-    given = dict(_pairs(budget))
-    for name in given:
+    budgets = dict(_pairs(budget))
+    for name in budgets:
         _require_known(name, [b.name for b in problem.banks], budget, f"problem {problem.name!r}")
     banks = tuple(
-        replace(b, budget_bytes=parse_size(given[b.name], of=b.budget_bytes, option=f"--budget {b.name}="))
-        if b.name in given
+        replace(b, budget_bytes=parse_size(budgets[b.name], of=b.budget_bytes, option=f"--budget {b.name}="))
+        if b.name in budgets
         else b
         for b in problem.banks
     )

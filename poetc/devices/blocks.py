@@ -142,8 +142,8 @@ def is_even(axis: Cut, units: int) -> bool:
 
     def seen(block: int) -> list[tuple[int, int]]:
         begin, end = block * units, (block + 1) * units
-        found = [span.of(begin, end, axis.extent) for span in spans]
-        return [(b - a, begin * s.mul + s.low - a * s.div) for (a, b), s in zip(found, spans, strict=True)]
+        ranges = [span.of(begin, end, axis.extent) for span in spans]
+        return [(b - a, begin * s.mul + s.low - a * s.div) for (a, b), s in zip(ranges, spans, strict=True)]
 
     return not spans or all(seen(k) == seen(1) for k in range(2, count - 1))
 
@@ -151,18 +151,18 @@ def is_even(axis: Cut, units: int) -> bool:
 def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None:
     """An operand as the cut goes through it; None where a block has no such form."""
     axes = cut.axes
-    found = [(k, part) for k, axis in enumerate(axes) if (part := axis.parts[number]) is not None]
+    parts = [(k, part) for k, axis in enumerate(axes) if (part := axis.parts[number]) is not None]
     item = type.dtype.size_bytes
-    if not found:
+    if not parts:
         return Stream(number, root, 1, type.size_bytes)
-    found.sort(key=lambda f: f[1].axis or 0)
-    k, part = found[-1]
+    parts.sort(key=lambda f: f[1].axis or 0)
+    k, part = parts[-1]
     span = axes[k].span(number)
     inner = Dimension(k, span, part.inner * item)
     pitch = span.limit * inner.unit
-    if len(found) == 1:
+    if len(parts) == 1:
         return Stream(number, root, part.rows, pitch, None, inner)
-    o, above = found[0]
+    o, above = parts[0]
     if above.axis is None or part.axis is None or above.rows != 1 or above.span is not None or part.span is not None:
         return None
     between = math.prod(type.shape[above.axis + 1 : part.axis])
@@ -189,9 +189,9 @@ def blocks_of(
     corners = list(itertools.product(*ranges))
     different = dict.fromkeys(corners)  # along an axis with one block or two some are the same
     of_corner = {r: kernel_of_block(kind, bound, cut, kernel, list(r)) for r in different}
-    made = [of_corner[r] for r in corners]
-    kernels = tuple(k for k in made if k is not None)
-    if len(kernels) < len(made) or len({k.symbol for k in kernels}) > 1:
+    of_corners = [of_corner[r] for r in corners]
+    kernels = tuple(k for k in of_corners if k is not None)
+    if len(kernels) < len(of_corners) or len({k.symbol for k in kernels}) > 1:
         return None
     streams = streams_of(kind, bound, cut, streamed, roots, units)
     if streams is None:

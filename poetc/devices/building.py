@@ -118,8 +118,8 @@ def name_kernels(problem: Problem, graph: Graph) -> Problem:
         if plain.kernel or op is None:
             return plain
         kernels = spec(op.kind).kernels(bind(op, graph.tensors))
-        found = (k.name for k in kernels if align(k.workspace_bytes) == plain.workspace_bytes)
-        return replace(plain, kernel=next(found, ""))
+        names = (k.name for k in kernels if align(k.workspace_bytes) == plain.workspace_bytes)
+        return replace(plain, kernel=next(names, ""))
 
     return replace(problem, operators=tuple(named(op) for op in problem.operators))
 

@@ -10,11 +10,11 @@ from poetc.graph import Graph
 
 def flash_needed_bytes(graph: Graph, profile: DeviceProfile) -> int:
     """Flash for constants read in place and the initial image of the state; code comes on top."""
-    made = {t for op in graph.operators for t in op.outputs}
+    results = {t for op in graph.operators for t in op.outputs}
     return sum(
         t.size_bytes
         for name, t in graph.tensors.items()
-        if name not in made and (t.role.is_state or is_flash_resident(t, graph, profile))
+        if name not in results and (t.role.is_state or is_flash_resident(t, graph, profile))
     )
 
 

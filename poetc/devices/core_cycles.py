@@ -108,14 +108,14 @@ def _read(line: str) -> _Instruction:
 
 def _registers(operands: str) -> list[str]:
     """Those named, ranges written out."""
-    found: list[str] = []
+    registers: list[str] = []
     for part in re.split(r"[,\s\[\]{}!]+", operands):
         ends = re.fullmatch(r"([rsd])(\d+)-[rsd](\d+)", part)
         if ends:
-            found += [f"{ends[1]}{n}" for n in range(int(ends[2]), int(ends[3]) + 1)]
+            registers += [f"{ends[1]}{n}" for n in range(int(ends[2]), int(ends[3]) + 1)]
         elif _REGISTER.fullmatch(part):
-            found.append(part)
-    return found
+            registers.append(part)
+    return registers
 
 
 def _cost(now: _Instruction, before: _Instruction | None, table: CoreTable) -> Cost:

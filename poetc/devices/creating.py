@@ -65,9 +65,9 @@ def _document(new: NewProfile, base: DeviceProfile) -> dict[str, Any]:
     document: dict[str, Any] = {"title": new.title, "inherits": new.inherits, "sources": sources}
 
     def put(section: str, **values: Any) -> None:
-        given = {key: value for key, value in values.items() if value is not None}
-        if given:
-            document.setdefault(section, {"source": "given"}).update(given)
+        fields = {key: value for key, value in values.items() if value is not None}
+        if fields:
+            document.setdefault(section, {"source": "given"}).update(fields)
 
     put("cpu", core=new.core, clock_hz=new.clock_hz)
     put("memory", ram_bytes=new.ram_bytes, flash_bytes=new.flash_bytes)

@@ -40,12 +40,12 @@ def with_modelled_loops(profile: DeviceProfile, counted: DeviceProfile, where: s
         said = f"there is no class of kernels {unknown[0]!r}" if unknown else f"the class {OTHER!r} is missing"
         raise UsageError(f"{where}: 'compute.cycles.per_instruction': {said}; classes: {', '.join(CLASSES)}")
     measured = {group: loops for group, loops in profile.compute.loop_ns.items() if not is_modelled(loops)}
-    made = {
+    priced = {
         group: _group(group, loops, profile, cycles)
         for group, loops in counted.compute.loop_ns.items()
         if group not in measured
     }
-    compute = msgspec.structs.replace(profile.compute, loop_ns={**made, **measured})
+    compute = msgspec.structs.replace(profile.compute, loop_ns={**priced, **measured})
     return msgspec.structs.replace(profile, compute=compute)
 
 
@@ -56,7 +56,7 @@ def _group(group: str, loops: Mapping[str, Quantity], profile: DeviceProfile, cy
     clock_hz = profile.cpu.clock_hz.value
     low, value, high = (sum(parts) * 1e9 / clock_hz for parts in zip(*ends, strict=True))
     source = Source(kind=_MODELLED, text=f"instructions counted in QEMU ({cycles.counted}), {one.source.text}")
-    made = {
+    loop_ns = {
         name: Quantity(value=n * value, low=n * low, high=n * high, source=source)
         for name, q in loops.items()
         if name not in _MEMORY and (n := q.value) is not None
@@ -64,8 +64,8 @@ def _group(group: str, loops: Mapping[str, Quantity], profile: DeviceProfile, cy
     for name, waited in (("second", cycles.second_ns_per_byte), *((f, cycles.far_ns_per_byte) for f in _FETCHED[1:])):
         if waited is not None:
             text = Source(kind=_MODELLED, text=waited.source.text, url=waited.source.url)
-            made[name] = msgspec.structs.replace(waited, source=text)
-    return made
+            loop_ns[name] = msgspec.structs.replace(waited, source=text)
+    return loop_ns
 
 
 def _ends(q: Quantity) -> tuple[float, float, float]:

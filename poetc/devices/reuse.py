@@ -58,7 +58,7 @@ def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
             places[op.outputs[o]] = places[op.inputs[i]]
     used = [dict.fromkeys(places[t] for t in (*op.inputs, *op.outputs)) for op in operators]
     last_use = {name: at for at, names in enumerate(used) for name in names}
-    made = {t for op in operators for t in op.outputs if places[t] == t}
+    results = {t for op in operators for t in op.outputs if places[t] == t}
     moved = [spec(op.kind).work(bind(op, graph.tensors)).bytes_moved for op in operators]
     recency = _Recency(2 * len(operators))
     touched: dict[str, tuple[int, int]] = {}  # (moment, bytes)
@@ -66,7 +66,7 @@ def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
     result: dict[str, list[tuple[int, int, bool]]] = {}
     for moment in range(2 * len(operators)):  # the second time as in every later step
         at = moment % len(operators)
-        found: list[tuple[int, int, bool]] = []
+        reads: list[tuple[int, int, bool]] = []
         read = {places[t] for t in operators[at].inputs}
         sizes = {name: graph.tensors[name].size_bytes for name in used[at]}
         if (most := moved[at]) is not None:  # few rows of a large tensor
@@ -74,17 +74,17 @@ def distances(graph: Graph) -> dict[str, list[tuple[int, int, bool]]]:
         for name, size in sizes.items():
             if name in touched:
                 when, before = touched[name]
-                found.append((size, recency.since(when) + size, name not in read))
+                reads.append((size, recency.since(when) + size, name not in read))
                 recency.add(when, -before)
             else:
-                found.append((size, _take(freed, size, recency) + size, name not in read))
+                reads.append((size, _take(freed, size, recency) + size, name not in read))
             touched[name] = moment, size
         for name, size in sizes.items():
             recency.add(moment, size)
-            if last_use[name] == at and name in made:
+            if last_use[name] == at and name in results:
                 del touched[name]
                 freed.append((moment, size))
-        result[operators[at].name] = found
+        result[operators[at].name] = reads
     return result
 
 
@@ -130,8 +130,8 @@ def fetched_bytes(graph: Graph, memory: Memory) -> dict[str, Fetched]:
         return {}
     first, second = int(memory.first_cache_bytes.value), int(memory.cache_bytes.value)
     result: dict[str, Fetched] = {}
-    for name, found in distances(graph).items():
-        far = [(size, is_written) for size, distance, is_written in found if distance > second]
+    for name, reads in distances(graph).items():
+        far = [(size, is_written) for size, distance, is_written in reads if distance > second]
         read, written = (sum(size for size, is_written in far if is_written == w) for w in (False, True))
-        result[name] = Fetched(sum(s for s, distance, _ in found if distance > first) - read - written, read, written)
+        result[name] = Fetched(sum(s for s, distance, _ in reads if distance > first) - read - written, read, written)
     return result

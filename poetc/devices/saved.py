@@ -22,9 +22,9 @@ class NearFree:
 
 def saved_tensors(problem: Problem) -> frozenset[int]:
     """Tensors that the forward pass makes and the backward pass reads."""
-    made = {t for op in problem.operators if op.phase == Phase.FORWARD.value for t in op.outputs}
+    of_forward = {t for op in problem.operators if op.phase == Phase.FORWARD.value for t in op.outputs}
     read = {t for op in problem.operators if op.phase == Phase.BACKWARD.value for t in op.inputs}
-    return frozenset(made & read)
+    return frozenset(of_forward & read)
 
 
 def saved_bytes(problem: Problem) -> int:
@@ -43,26 +43,26 @@ def saved_near_free(problem: Problem, graph: Graph, share: float = NEAR_FREE) ->
     heavy = {op.name for op in graph.operators if spec(op.kind).work(bind(op, graph.tensors)).macs > 0}
     forward = [op for op in problem.operators if op.phase == Phase.FORWARD.value and op.recomputable]
     maker = {t: op for op in forward if op.name not in heavy for t in op.outputs}
-    given = {t for t, tensor in enumerate(problem.tensors) if tensor.initial}
+    initial = {t for t, tensor in enumerate(problem.tensors) if tensor.initial}
     limit_pj = int(share * problem.compute_once_pj)
 
     def chain(tensor: int, kept: set[int]) -> list[OperatorSpec] | None:
         """Operators that make `tensor` again; None if one of them would be heavy or all too dear."""
-        found: dict[str, OperatorSpec] = {}
+        needed: dict[str, OperatorSpec] = {}
         stack, total_pj = [tensor], 0
         while stack:
             t = stack.pop()
             op = maker.get(t)
             if op is None:
                 return None
-            if op.name in found:
+            if op.name in needed:
                 continue
-            found[op.name] = op
+            needed[op.name] = op
             total_pj += op.energy_pj
             if total_pj > limit_pj:
                 return None
-            stack.extend(i for i in op.inputs if i not in kept and i not in given)
-        return list(found.values())
+            stack.extend(i for i in op.inputs if i not in kept and i not in initial)
+        return list(needed.values())
 
     kept = set(saved_tensors(problem))
     dropped: dict[int, list[OperatorSpec]] = {}

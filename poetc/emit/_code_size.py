@@ -100,7 +100,7 @@ def read_object(data: bytes, label: str) -> tuple[dict[str, Section], set[str]]:
                     continue
                 local = 0 < section < 0xFF00 and (binding == 0 or not name)
                 references.setdefault(h[7], set()).add(f"{label}:{names[section]}" if local else name)
-    found: dict[str, Section] = {}
+    by_name: dict[str, Section] = {}
     for i, h in enumerate(headers):
         kind = INITIALISED if h[2] & 1 else CODE
         if not h[2] & 2 or h[1] not in (1, 8) or h[5] == 0 or names[i].startswith(_LEFT_OUT):
@@ -109,16 +109,16 @@ def read_object(data: bytes, label: str) -> tuple[dict[str, Section], set[str]]:
             kind = VARIABLES
         name = f"{label}:{names[i]}"
         own = tuple(sorted(s for s, section, _, binding in symbols if section == i and binding != 0))
-        previous = found.get(name)
+        previous = by_name.get(name)
         size = align(h[5], max(4, h[8]) if h[8] <= 16 else 4) if kind != CODE else align(h[5], 4)
-        found[name] = Section(
+        by_name[name] = Section(
             name,
             kind,
             size + (previous.size_bytes if previous else 0),
             own + (previous.symbols if previous else ()),
             frozenset(references.get(i, set()) | (previous.references if previous else set())),
         )
-    return found, {s for s, section, _, binding in symbols if section == 0 and s and binding != _WEAK}
+    return by_name, {s for s, section, _, binding in symbols if section == 0 and s and binding != _WEAK}
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -178,12 +178,12 @@ def read_table(key: Key) -> dict[str, Section]:
     """By name, those that `key` has."""
     keys, rows = _table()
     column = keys[key]
-    found = {}
+    of_key = {}
     for section, sizes, masks in rows:
         if sizes[column]:
             references = frozenset(name for name, mask in masks.items() if mask >> column & 1)
-            found[section.name] = replace(section, size_bytes=sizes[column], references=references)
-    return found
+            of_key[section.name] = replace(section, size_bytes=sizes[column], references=references)
+    return of_key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +227,8 @@ def _reached(sections: Mapping[str, Section], names: Iterable[str]) -> set[str]:
 def kernel_bytes(symbols: Iterable[str], board: Board, numerics: str = "separate") -> int:
     """The code of these kernels on a board, with all that they call. The table must have its target."""
     sections = read_table((board.target, numerics))
-    found = (sections[name] for name in _reached(sections, symbols))
-    return sum(s.size_bytes for s in found if s.kind == CODE)
+    reached = (sections[name] for name in _reached(sections, symbols))
+    return sum(s.size_bytes for s in reached if s.kind == CODE)
 
 
 def firmware_size(

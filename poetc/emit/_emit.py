@@ -284,8 +284,8 @@ def _check_fleet(program: Program, target: Target, board: Board | None) -> None:
         raise UsageError(f"--fleet: there is a serial line for firmware of the boards {known}")
     if any(page.slots > 1 for page in program.pages):
         raise UsageError("--fleet: some state lives on the store, where no gateway reaches it; solve with --state ram")
-    for given in inputs_on_store(program):
-        raise UsageError(f"--fleet: input {given.name!r} lies on the store, and is not read there; raise --budget")
+    for binding in inputs_on_store(program):
+        raise UsageError(f"--fleet: input {binding.name!r} lies on the store, and is not read there; raise --budget")
     free = program.arena_bytes - align(program.state_bytes)
     if free < FRAME_BYTES:
         raise UsageError(f"--fleet: the arena has {free} bytes besides the state; a gateway needs {FRAME_BYTES}")
@@ -310,12 +310,12 @@ def initial_state(program: Program, values: Mapping[str, Value]) -> bytes:
 
 
 def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Target) -> Emitted:
-    found, text = dict(images(module, values)), source(module).encode()
+    images_by_name, text = dict(images(module, values)), source(module).encode()
     usual = Module(module.model, module.programs, bundle=module.bundle)
     # Neither a schedule of the learning rate nor other names make another model.
     emission = functools.reduce(
         lambda crc, data: zlib.crc32(data, crc),
-        [text if module == usual else source(usual).encode(), *found.values()],
+        [text if module == usual else source(usual).encode(), *images_by_name.values()],
         0,
     )
     has_arena = module.named or (target.build == "library" and bool(form.sections.arena))
@@ -332,7 +332,7 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
     files = {f"{module.stem}.c": text, f"{module.stem}.h": declared.encode()}
     if parts:
         files[f"{module.prefix}_banks.ld"] = bank_script(parts).encode()
-    return Emitted(module, emission, files, {module.image(name): data for name, data in found.items()})
+    return Emitted(module, emission, files, {module.image(name): data for name, data in images_by_name.items()})
 
 
 def _runtime(modules: Sequence[Module], target: Target, *, only_used: bool) -> Mapping[str, bytes | Path]:

@@ -52,7 +52,7 @@ class Sections:
         UsageError for another key, a name that no linker takes, a second one.
         """
         known = [f.name for f in fields(cls) if f.name != "banks"] + list(banks)
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         addresses: dict[str, int] = {}
         for word in words:
             key, _, name = word.partition("=")
@@ -68,13 +68,13 @@ class Sections:
                 raise UsageError(f"--section {word}: write {', '.join(known[:-1])} or {known[-1]}, =, and a section")
             if not re.fullmatch(r"[._A-Za-z][\w.$]*", name) or name in _RESERVED:
                 raise UsageError(f"--section {word}: {name or 'nothing'} is not a section of your own, as .axi_sram is")
-            if key in found:
+            if key in names:
                 raise UsageError(f"--section {word}: {key} has a section already")
-            found[key] = name
-        if len(set(found.values())) < len(found) and "arena" in found:
+            names[key] = name
+        if len(set(names.values())) < len(names) and "arena" in names:
             raise UsageError("--section: the arena is in RAM, and needs a section that nothing else has")
-        own = {key: name for key, name in found.items() if key not in banks}
-        parts = tuple(BankSection(b, found[b], addresses.get(b)) for b in banks if b in found)
+        own = {key: name for key, name in names.items() if key not in banks}
+        parts = tuple(BankSection(b, names[b], addresses.get(b)) for b in banks if b in names)
         return cls(**own, banks=parts)
 
     def __bool__(self) -> bool:
@@ -202,12 +202,12 @@ def port_sources(
         if (root / name).exists():  # else it is a driver in the folder of the user's board
             paths |= {root / name, *_headers_of(root / name)}
     kinds = (".c", ".h", ".S")
-    found = {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
+    sources = {"main.c" if p.name == "main.c" else f"port/{p.name}": p for p in sorted(paths) if p.suffix in kinds}
     if target.build == "package":  # no program of its own
-        found.pop("main.c")
+        sources.pop("main.c")
     if board is not None:
-        found |= {f"port/{name}": path for name, path in own_files(board).items()}  # in place of those of these names
-    return found
+        sources |= {f"port/{name}": path for name, path in own_files(board).items()}  # in place of those of these names
+    return sources
 
 
 def _headers_of(path: Path) -> Iterator[Path]:

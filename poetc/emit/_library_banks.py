@@ -36,32 +36,32 @@ def bank_sections(sections: Sections, problem: Problem, plan: MemoryPlan, usual:
 
     Raises UsageError where two parts would overlap, or a part does not begin at a multiple of 16, or at 0.
     """
-    given = {b.bank: b for b in sections.banks}
+    named = {b.bank: b for b in sections.banks}
     if sections.arena:
         names = ", ".join(f"{b.name}=.{b.name}" for b in problem.banks)
         raise UsageError(f"--section arena={sections.arena}: the arena is in banks; name their sections, as in {names}")
-    found: list[BankSection] = []
+    of_banks: list[BankSection] = []
     ends: list[tuple[int, int, str]] = []
     for spec, use in zip(problem.banks, plan.banks, strict=True):
         if not use.arena_bytes:
             continue
-        own = given.get(spec.name, BankSection(spec.name, usual.get(spec.name, "") or f".{identifier(spec.name)}"))
+        own = named.get(spec.name, BankSection(spec.name, usual.get(spec.name, "") or f".{identifier(spec.name)}"))
         address = spec.address if own.address is None else own.address
         option = f"--section {spec.name}={own.section}@{address:#010x}"
         if not address:
             raise UsageError(f"{option}: no part of an arena is at address 0; give another, as in @0x00000010")
         if address % ALIGNMENT_BYTES:
             raise UsageError(f"{option}: give an address that is a multiple of {ALIGNMENT_BYTES}")
-        found.append(BankSection(spec.name, own.section, address))
+        of_banks.append(BankSection(spec.name, own.section, address))
         ends.append((address, address + align(use.arena_bytes), option))
     for (_, end, _), (first, _, option) in pairwise(sorted(ends)):
         if first < end:
             raise UsageError(f"{option}: another bank's part of the arena ends at {end:#010x}; give it another address")
     if ends and max(end for _, end, _ in ends) > _ADDRESSES:
         raise UsageError(f"{max(ends)[2]}: the part ends beyond the first 4 GiB")
-    if len({b.section for b in found}) < len(found):
+    if len({b.section for b in of_banks}) < len(of_banks):
         raise UsageError("--section: each bank needs a section that no other has")
-    return Sections(sections.arena, sections.constants, sections.store, tuple(found))
+    return Sections(sections.arena, sections.constants, sections.store, tuple(of_banks))
 
 
 def bank_parts(module: Module, sections: Sections) -> list[BankPart]:

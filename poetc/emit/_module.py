@@ -124,8 +124,8 @@ class Module:
         """Files of the runtime's core that not every emission has."""
         queues = ("poetc_queues.c",) if any(p.queues for p in self.programs) else ()
         streams = ("poetc_stream.c",) if any(p.has_blocks for p in self.programs) else ()
-        given = ("poetc_input.c",) if any(inputs_on_store(p) for p in self.programs) else ()
-        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams, *given)
+        inputs = ("poetc_input.c",) if any(inputs_on_store(p) for p in self.programs) else ()
+        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams, *inputs)
 
     def constants_program(self) -> Program:
         """The one that has all the constants."""
@@ -378,8 +378,8 @@ def _generic_names(module: Module, emission: int, program_section: str) -> list[
 def _steps_an_update(program: Program) -> int:
     """Above 1 where gradients of several steps are averaged."""
     every = (c.attributes["every"] for c in program.instructions if isinstance(c, Call) and c.kind == "StepsLeft")
-    found = next(every, 1)
-    return found if isinstance(found, int) else 1
+    steps = next(every, 1)
+    return steps if isinstance(steps, int) else 1
 
 
 def _scores(module: Module) -> list[str]:
@@ -483,9 +483,9 @@ ENTRIES = ("train", "infer", "evaluate")  # the programs that a session calls, b
 
 def entries(module: Module) -> dict[str, Program]:
     """The programs that a session calls. The main program trains, whatever its name, unless it is another entry."""
-    found = {p.name: p for p in module.programs if p.name in ENTRIES}
+    named = {p.name: p for p in module.programs if p.name in ENTRIES}
     main = module.programs[0]
-    return {**({} if main.name in ENTRIES else {"train": main}), **found}
+    return {**({} if main.name in ENTRIES else {"train": main}), **named}
 
 
 def _description(module: Module) -> list[str]:

@@ -74,12 +74,12 @@ def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> dict[s
     waiting += [root / "src" / part for part in parts]
     waiting.append(root / "include" / "poetc.hpp")
     waiting += [files[s] for s in symbols]
-    found: set[Path] = set()
+    reached: set[Path] = set()
     while waiting:
         path = waiting.pop()
-        if path in found:
+        if path in reached:
             continue
-        found.add(path)
+        reached.add(path)
         for name in _INCLUDE.findall(path.read_text()):
             beside = [path.parent] if not path.is_relative_to(root) else []
             for folder in (*beside, *(root / folder for folder in _FOLDERS)):
@@ -90,7 +90,7 @@ def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> dict[s
                 if name.endswith(".h") and implementation.exists():
                     waiting.append(implementation)
     places: dict[str, Path] = {}
-    for path in sorted(found):
+    for path in sorted(reached):
         inside = path.is_relative_to(root)
         name = path.relative_to(root).as_posix() if inside else f"{OTHERS}/{path.name}"
         if name in places:

@@ -84,15 +84,20 @@ def _block_ints(call: Call) -> list[int]:
         axes.append((1, 1, 1))
         numbers = [n for n in numbers for _ in range(3)]
         steps.append([0] * len(steps[0]))
-    found = [len(steps[0]) + bool(blocks.own), len(blocks.windows), len(call.ints), blocks.buffer.type.size_bytes]
-    found += [blocks.begin, *(n for axis in axes for n in axis), *numbers]
-    found += [step // ALIGNMENT_BYTES for pair in zip(*steps, strict=True) for step in pair]
-    found += [0, 0] * bool(blocks.own)
+    numbers_of_blocks = [
+        len(steps[0]) + bool(blocks.own),
+        len(blocks.windows),
+        len(call.ints),
+        blocks.buffer.type.size_bytes,
+    ]
+    numbers_of_blocks += [blocks.begin, *(n for axis in axes for n in axis), *numbers]
+    numbers_of_blocks += [step // ALIGNMENT_BYTES for pair in zip(*steps, strict=True) for step in pair]
+    numbers_of_blocks += [0, 0] * bool(blocks.own)
     for s in blocks.windows:
         form = s.form
-        found += [s.operand, -1 if s.page is None else s.page, _source(s), form.rows, form.pitch]
-        found += [*_dimension(form.outer), *_dimension(form.inner)]
-    return [*found, *(n for ints in lists for n in ints)]
+        numbers_of_blocks += [s.operand, -1 if s.page is None else s.page, _source(s), form.rows, form.pitch]
+        numbers_of_blocks += [*_dimension(form.outer), *_dimension(form.inner)]
+    return [*numbers_of_blocks, *(n for ints in lists for n in ints)]
 
 
 def step_rows(program: Program, pools: Pools) -> list[str]:

@@ -90,9 +90,9 @@ class Board:
 
     def state(self) -> dict[str, Array]:
         """The weights that travel, as they are now, by the names of the graph. UnsoundUpdate: one is not finite."""
-        found = {w.tensor: self._read(w) for w in self.model.weights}
-        require_sound({}, found)
-        return found
+        arrays = {w.tensor: self._read(w) for w in self.model.weights}
+        require_sound({}, arrays)
+        return arrays
 
     def masked(self, quantizer: Quantizer, weight: Weight, before: Array | None, terms: Array, first: int) -> Array:
         """The words of one weight as it is now, less `before`, with the terms of a mask added: made by the board.

@@ -89,14 +89,14 @@ def read_data(
 
 def _open(source: Source, slots: Sequence[Slot], option: str, may_be_raw: bool, like: Samples | None = None) -> Samples:
     if isinstance(source, str | Path):
-        found = open_source(str(source), slots, lambda text: None, option=option, like=like)
+        samples = open_source(str(source), slots, lambda text: None, option=option, like=like)
     else:
-        found = samples_of(option, _arrays(source, option), slots)
-    if isinstance(found, BatchFunction):
+        samples = samples_of(option, _arrays(source, option), slots)
+    if isinstance(samples, BatchFunction):
         raise UsageError(f"{option} {source}: a function yields batches; a fleet counts samples, so give arrays")
-    check_values(found, slots, any_range=may_be_raw)
-    _require_all_classes(found, slots)
-    return found
+    check_values(samples, slots, any_range=may_be_raw)
+    _require_all_classes(samples, slots)
+    return samples
 
 
 def _require_all_classes(samples: Samples, slots: Sequence[Slot]) -> None:

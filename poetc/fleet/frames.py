@@ -89,8 +89,8 @@ class Channel:
         """The reply to the last request; None: it did not come in time, or came damaged."""
         end, is_over = time.monotonic() + timeout_s, False
         while True:
-            found = self._take_frame(is_over)
-            if found is None:
+            frame = self._take_frame(is_over)
+            if frame is None:
                 if is_over:
                     return None
                 data = self._line.read(1 << 16, end - time.monotonic()) if time.monotonic() < end else b""
@@ -100,7 +100,7 @@ class Channel:
                 if self._received.startswith(GREETING):
                     raise UsageError(f"{self._where}: a relay that wants a key is there; write {self._where},key=FILE")
                 continue
-            answered, sequence, payload = found
+            answered, sequence, payload = frame
             if answered == FAILED and len(payload) == 8:
                 code, step = struct.unpack("<iI", payload)
                 if code == ECORRUPT:

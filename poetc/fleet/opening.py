@@ -60,8 +60,8 @@ def address(place: str, where: str = "", kind: str = "") -> tuple[str, int]:
 
 def is_here(host: str, port: int) -> bool:
     """Whether all addresses of the host are of this machine. OSError where it has none."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in found)
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return all(ipaddress.ip_address(str(entry[4][0]).partition("%")[0]).is_loopback for entry in addresses)
 
 
 def _open_device(path: str) -> int:

@@ -89,12 +89,12 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("line", metavar="LINE", help="of the board, as a gateway takes it: /dev/ttyACM0")
     parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where gateways call")
     parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="the shared key, 16 to 4,096 bytes")
-    given = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     try:
-        key = read_key(given.key)
-        with listen(given.listen) as server:
-            open_line(given.line).close()  # a wrong one is told now, and not to the first gateway
-            serve(server, given.line, key)
+        key = read_key(arguments.key)
+        with listen(arguments.listen) as server:
+            open_line(arguments.line).close()  # a wrong one is told now, and not to the first gateway
+            serve(server, arguments.line, key)
     except (PoetcError, OSError) as error:
         _say(error)
         return 2

@@ -146,8 +146,8 @@ class FleetModel:
             raise UsageError(f"the state lacks {some(missing)}: give every weight that the fleet trains")
         wrong = next((w for w in self.weights if np.shape(state[w.tensor]) != w.shape), None)
         if wrong is not None:
-            found = list(np.shape(state[wrong.tensor]))
-            raise UsageError(f"the state gives {wrong.name} in shape {found}; the client trains {list(wrong.shape)}")
+            shape = list(np.shape(state[wrong.tensor]))
+            raise UsageError(f"the state gives {wrong.name} in shape {shape}; the client trains {list(wrong.shape)}")
 
     def require(self, fingerprint: str | None) -> None:
         """UsageError where the server has another model; None: it sent no fingerprint."""

@@ -66,8 +66,8 @@ def evaluated(message: Message, result: Evaluated) -> Message:
     """The reply to a message that asked for an evaluation."""
     accuracy = {} if result.accuracy is None else {"eval_acc": result.accuracy}
     if _older(message):
-        found = EvaluateRes(Status(Code.OK, ""), result.loss, result.samples, accuracy)
-        return Message(compat.evaluateres_to_recorddict(found), reply_to=message)
+        answer = EvaluateRes(Status(Code.OK, ""), result.loss, result.samples, accuracy)
+        return Message(compat.evaluateres_to_recorddict(answer), reply_to=message)
     metrics = MetricRecord({"eval_loss": result.loss, **accuracy, "num-examples": result.samples})
     return Message(RecordDict({"metrics": metrics}), reply_to=message)
 

@@ -105,13 +105,13 @@ def train_config(directory: str | Path, **values: Config) -> ConfigRecord:
     An underscore in a name stands for a hyphen: `local_epochs=2`. A client with another model answers with an error.
     """
     model = FleetModel.of(artifact.read(Path(directory)))
-    given = {name.replace("_", "-"): value for name, value in values.items()}
-    return ConfigRecord({**given, _messages.FINGERPRINT: model.fingerprint})
+    settings = {name.replace("_", "-"): value for name, value in values.items()}
+    return ConfigRecord({**settings, _messages.FINGERPRINT: model.fingerprint})
 
 
 def _given(data: Any, context: Context) -> Source:
-    found: Source = data(context) if callable(data) else data
-    return found
+    source: Source = data(context) if callable(data) else data
+    return source
 
 
 def in_one_line(where: str, message: Message, call: Callable[[], Message]) -> Message:

@@ -62,8 +62,8 @@ class CheckedFedAvg(FedAvg):  # type: ignore[misc]  # mypy reads no flwr
                 sound.append(reply)
             except PoetcError as error:
                 log(WARNING, "node %d is left out: %s", reply.metadata.src_node_id, printable(str(error)))
-        found: tuple[ArrayRecord | None, MetricRecord | None] = super().aggregate_train(server_round, sound)
-        return found
+        aggregate: tuple[ArrayRecord | None, MetricRecord | None] = super().aggregate_train(server_round, sound)
+        return aggregate
 
     def _require_sound(self, reply: Message) -> None:
         records, metrics = list(reply.content.array_records.values()), list(reply.content.metric_records.values())

@@ -161,7 +161,7 @@ class _Blocks:
 
     def _channels(self) -> dict[str, int]:
         """The real channels of blocked tensors, by the root of those that share them."""
-        found: dict[str, int] = {}
+        channels: dict[str, int] = {}
         aligned, full = set[str](), {self._root(t) for t in self.exact}
         for n in self.nodes:
             if not self._is_convolution(n):
@@ -170,12 +170,14 @@ class _Blocks:
             used = [weight.reshape(len(weight), -1).any(1)]
             used += [shift.astype(bool)] if shift is not None else []
             root = self._root(n.outputs[0])
-            found[root] = max(found.get(root, 1), _last(np.asarray(np.any(used, axis=0))))
+            channels[root] = max(channels.get(root, 1), _last(np.asarray(np.any(used, axis=0))))
             if n.inputs[0] in self.blocked and n.get_int("group", 1) == 1:
                 root = self._root(n.inputs[0])
-                found[root] = max(found.get(root, 1), _last(np.asarray(weight.any((0, 2, 3)))))
+                channels[root] = max(channels.get(root, 1), _last(np.asarray(weight.any((0, 2, 3)))))
                 aligned.add(root)
-        result = {r: -(-c // _ALIGNMENT) * _ALIGNMENT if r in aligned else c for r, c in found.items() if r not in full}
+        result = {
+            r: -(-c // _ALIGNMENT) * _ALIGNMENT if r in aligned else c for r, c in channels.items() if r not in full
+        }
         return result | {self._root(t): c for t, c in self.stated.items() if self._root(t) not in full}
 
     def _shift(self, n: Node) -> Array | None:
@@ -224,8 +226,8 @@ class _Blocks:
         if self.opset < 11:
             return self._node(n, "Upsample", (n.inputs[0], name), mode=mode)
         where = n.get_str("coordinate_transformation_mode", "asymmetric")
-        given = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
-        return self._node(n, "Resize", (n.inputs[0], "", name), **given)
+        settings = {"mode": mode, "coordinate_transformation_mode": where, "nearest_mode": "floor"}
+        return self._node(n, "Resize", (n.inputs[0], "", name), **settings)
 
     @staticmethod
     def _node(n: Node, op: str, inputs: tuple[str, ...], **attributes: Any) -> onnx.NodeProto:

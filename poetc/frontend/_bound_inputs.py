@@ -20,11 +20,11 @@ def bind_inputs(model: onnx.ModelProto, constants: Mapping[str, int]) -> list[st
     graph, notes = model.graph, []
     for name, value in constants.items():
         option = f"--constant {name}={value}"
-        found = next((i for i in graph.input if i.name == name), None)
-        if found is None:
+        info = next((i for i in graph.input if i.name == name), None)
+        if info is None:
             has = ", ".join(repr(i.name) for i in graph.input)
             raise UsageError(f"{option}: the model has no input of that name; it has {has or 'none'}")
-        tensor = found.type.tensor_type
+        tensor = info.type.tensor_type
         dtype = element_dtype(tensor.elem_type, f"input {name!r}")
         lengths = [d.dim_value for d in tensor.shape.dim]
         if dtype.kind not in "biu" or not tensor.HasField("shape") or any(length != 1 for length in lengths):
@@ -32,7 +32,7 @@ def bind_inputs(model: onnx.ModelProto, constants: Mapping[str, int]) -> list[st
         low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype.name).min, np.iinfo(dtype.name).max)
         if not low <= value <= high:
             raise UsageError(f"{option}: the input holds {dtype}, from {low} to {high}")
-        graph.input.remove(found)
+        graph.input.remove(info)
         default = next((t for t in graph.initializer if t.name == name), None)
         if default is not None:
             graph.initializer.remove(default)

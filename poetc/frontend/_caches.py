@@ -36,8 +36,8 @@ def without_caches(model: onnx.ModelProto) -> list[str]:
     """
     graph = model.graph
     nodes = [*graph.node]
-    given = {t.name for t in graph.initializer}
-    inputs = {i.name: i for i in graph.input if i.name not in given}
+    initializers = {t.name for t in graph.initializer}
+    inputs = {i.name: i for i in graph.input if i.name not in initializers}
     caches = _caches(nodes, inputs)
     dropped = _handed_on(nodes, [o.name for o in graph.output], bool(caches))
     notes = []
@@ -76,13 +76,13 @@ def _caches(nodes: Iterable[onnx.NodeProto], inputs: dict[str, onnx.ValueInfoPro
 
 def _handed_on(nodes: Iterable[onnx.NodeProto], outputs: list[str], has_caches: bool) -> list[str]:
     """Outputs of the model that are the caches of the next call."""
-    made = set[str]()
+    derived = set[str]()
     for node in nodes:
         if not has_caches and node.op_type != "GroupQueryAttention":
             continue
         places = _PLACES.get((node.domain, node.op_type), ((), ()))[1]
-        made.update(node.output[k] for k in places if k < len(node.output) and node.output[k])
-    return [o for o in outputs if o in made or (has_caches and _HANDED_ON.search(o))]
+        derived.update(node.output[k] for k in places if k < len(node.output) and node.output[k])
+    return [o for o in outputs if o in derived or (has_caches and _HANDED_ON.search(o))]
 
 
 def _is_float(info: onnx.ValueInfoProto) -> bool:
@@ -109,10 +109,10 @@ def _first_prompt(model: onnx.ModelProto, inputs: dict[str, onnx.ValueInfoProto]
     masks, positions = ([n for n in integers if p.search(n)] for p in (_MASK, _POSITIONS))
     if not tokens or not masks + positions:
         return []
-    source, made = tokens[0], list[onnx.NodeProto]()
+    source, nodes_before = tokens[0], list[onnx.NodeProto]()
 
     def add(op: str, inputs_: list[str], output: str, **attributes: object) -> str:
-        made.append(helper.make_node(op, inputs_, [output], f"{output}.{op}", **attributes))
+        nodes_before.append(helper.make_node(op, inputs_, [output], f"{output}.{op}", **attributes))
         return output
 
     def number(name: str, value: int) -> str:
@@ -132,7 +132,7 @@ def _first_prompt(model: onnx.ModelProto, inputs: dict[str, onnx.ValueInfoProto]
         add("Expand", [add("Cast", [row], f"{name}.cast", to=kind), shape], name)
     for name in masks + positions:
         graph.input.remove(inputs[name])
-    nodes = [*made, *graph.node]
+    nodes = [*nodes_before, *graph.node]
     del graph.node[:]
     graph.node.extend(nodes)
     what = " and ".join([*(f"{n!r} is all ones" for n in masks), *(f"{n!r} counts from 0" for n in positions)])

@@ -48,7 +48,7 @@ def call_of(node: onnx.NodeProto) -> Call | None:
     target = _TARGET.search(text[:_LONGEST_TEXT])
     if target is None or len(text) > _LONGEST_TEXT:
         return None
-    found = _PLACEHOLDER.findall(text)
+    placeholders = _PLACEHOLDER.findall(text)
     scopes = _WORD.findall(properties.get(_SCOPES, "")[:_LONGEST_TEXT])
-    names = {kind: [n for k, n in found if k == kind] for kind in "pb"}
-    return Call(text, target[1], [n for _, n in found], names["p"], names["b"], scopes)
+    names = {kind: [n for k, n in placeholders if k == kind] for kind in "pb"}
+    return Call(text, target[1], [n for _, n in placeholders], names["p"], names["b"], scopes)

@@ -22,8 +22,8 @@ def with_layers(model: onnx.ModelProto) -> None:
         return
     graph, nodes = model.graph, list[onnx.NodeProto]()
     layers = [_layer(node, graph) if node.domain == CLASSICAL else None for node in graph.node]
-    for node, made in zip(graph.node, layers, strict=True):
-        nodes += [node] if made is None else made
+    for node, layer in zip(graph.node, layers, strict=True):
+        nodes += [node] if layer is None else layer
     if not any(layers):
         return
     del graph.node[:]
@@ -55,17 +55,17 @@ def _layer(node: onnx.NodeProto, graph: onnx.GraphProto) -> list[onnx.NodeProto]
     arrays = {"coefficients": weight.reshape(rows, -1), **({"intercepts": bias} if bias.size else {})}
     names = [_initializer(graph, f"{name}.{what}", array) for what, array in arrays.items()]
     linear = f"{scores}.linear" if after else scores
-    made = [helper.make_node("Gemm", [node.input[0], *names], [linear], f"{name}.gemm", transB=1)]
+    nodes = [helper.make_node("Gemm", [node.input[0], *names], [linear], f"{name}.gemm", transB=1)]
     if after:
         rest = {"axis": 1} if after == "Softmax" else {}
-        made.append(helper.make_node(after, [linear], [scores], f"{name}.{after.lower()}", **rest))
+        nodes.append(helper.make_node(after, [linear], [scores], f"{name}.{after.lower()}", **rest))
     if is_classifier and node.output[0]:
         best = f"{node.output[0]}.best"
         held = np.asarray(labels, np.int64 if isinstance(labels[0], int) else object)
         table = _initializer(graph, f"{name}.labels", held)
-        made.append(helper.make_node("ArgMax", [scores], [best], f"{name}.argmax", axis=1, keepdims=0))
-        made.append(helper.make_node("Gather", [table, best], [node.output[0]], f"{name}.label", axis=0))
-    return made
+        nodes.append(helper.make_node("ArgMax", [scores], [best], f"{name}.argmax", axis=1, keepdims=0))
+        nodes.append(helper.make_node("Gather", [table, best], [node.output[0]], f"{name}.label", axis=0))
+    return nodes
 
 
 def _initializer(graph: onnx.GraphProto, name: str, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> str:

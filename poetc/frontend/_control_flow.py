@@ -57,12 +57,12 @@ class _Body:
                 self.each.append(node)
 
     def _fresh(self, name: str) -> str:
-        found, number = name, self.c.copies.get(name, 1)
-        while found in self.c.values:
+        free, number = name, self.c.copies.get(name, 1)
+        while free in self.c.values:
             number += 1
-            found = f"{name}.{number}"
+            free = f"{name}.{number}"
         self.c.copies[name] = number
-        return found
+        return free
 
     def _initializer(self, tensor: onnx.TensorProto) -> str:
         array = read_tensor(tensor, Path())
@@ -164,13 +164,13 @@ def _loop(c: Importer, n: Node, translate: Translate) -> list[Value]:
         before = len(c.builder.operators)
         number = body.bind(c.constant(np.array(t, np.int64)), f"{body.label}.step.{t}")
         condition = body.bind(c.constant(np.array(True)), f"{body.label}.condition.{t}")
-        made = body.step([number, condition, *states], f".{t}")
-        states, parts = made[1 : 1 + len(states)], made[1 + len(states) :]
+        results = body.step([number, condition, *states], f".{t}")
+        states, parts = results[1 : 1 + len(states)], results[1 + len(states) :]
         collected = [[*before, part] for before, part in zip(collected or [[] for _ in parts], parts, strict=True)]
         t += 1
-        goes_on = t == steps or _truth(c, c.value(made[0]), "a condition")
+        goes_on = t == steps or _truth(c, c.value(results[0]), "a condition")
         if t == _TYPICAL and goes_on:
-            _check_room(c, body, made[: 1 + len(states)], t, steps, len(c.builder.operators) - before)
+            _check_room(c, body, results[: 1 + len(states)], t, steps, len(c.builder.operators) - before)
         _check_steps(t)
     _say(c, n, t)
     return [*(c.value(s) for s in states), *(_joined(c, parts, 0) for parts in collected)]
@@ -210,8 +210,8 @@ def _goes_on(c: Importer, body: _Body, carried: Sequence[str], t: int, count: in
             elif name in made_by and name not in body.shared:
                 waiting += [i for i in Node(made_by[name]).reads if i]
     nodes = [node for node in graph.node if any(o in seen and o not in body.shared for o in node.output)]
-    made = {o for node in nodes for o in node.output}
-    values = {name: c.value(now.get(name) or body.shared.get(name, name)) for name in seen - made - {number}}
+    inner = {o for node in nodes for o in node.output}
+    values = {name: c.value(now.get(name) or body.shared.get(name, name)) for name in seen - inner - {number}}
     if not all(v.known and v.elements == 1 for v in values.values()) or any(n.op_type not in _COUNTING for n in nodes):
         return False
     feeds = {name: c.array(v) for name, v in values.items()} | {number: np.array(t, np.int64)}
@@ -231,10 +231,10 @@ def _goes_on(c: Importer, body: _Body, carried: Sequence[str], t: int, count: in
         for step in range(t, t + count):
             feeds[number] = np.array(step, np.int64)
             with np.errstate(all="ignore"):
-                found = dict(zip(wanted, evaluator.run(None, feeds), strict=True))
-            if not np.all(found[outputs[0]]):
+                computed = dict(zip(wanted, evaluator.run(None, feeds), strict=True))
+            if not np.all(computed[outputs[0]]):
                 return False
-            feeds |= {i: np.asarray(found[o]) for i, o in changing.items()}
+            feeds |= {i: np.asarray(computed[o]) for i, o in changing.items()}
     except Exception:
         return False  # the unrolled node has the error
     return True
@@ -245,8 +245,8 @@ def _scan(c: Importer, n: Node, translate: Translate) -> list[Value]:
     if c.opset < 9 or not 0 < count <= len(n.inputs):
         raise Unsupported("Scan of operator set 8, or without sequences")
     sequences = [c.value(i) for i in n.inputs[-count:]]
-    given = n.get_ints("scan_input_axes") or (0,) * count
-    axes = [normalize_axis(a, len(x.shape)) for a, x in zip(given, sequences, strict=True)]
+    input_axes = n.get_ints("scan_input_axes") or (0,) * count
+    axes = [normalize_axis(a, len(x.shape)) for a, x in zip(input_axes, sequences, strict=True)]
     backwards = n.get_ints("scan_input_directions") or (0,) * count
     lengths = {x.shape[a] for x, a in zip(sequences, axes, strict=True)}
     if len(lengths) != 1:
@@ -259,31 +259,31 @@ def _scan(c: Importer, n: Node, translate: Translate) -> list[Value]:
         rows = []
         for x, axis, back in zip(sequences, axes, backwards, strict=True):
             rows.append(body.bind(_row(c, x, axis, length - 1 - t if back else t), f"{body.label}.row.{t}"))
-        made = body.step([*states, *rows], f".{t}")
-        states, parts = made[: len(states)], made[len(states) :]
+        results = body.step([*states, *rows], f".{t}")
+        states, parts = results[: len(states)], results[len(states) :]
         collected = [[*before, part] for before, part in zip(collected or [[] for _ in parts], parts, strict=True)]
     _say(c, n, length)
     out_axes = n.get_ints("scan_output_axes") or (0,) * len(collected)
     turned = n.get_ints("scan_output_directions") or (0,) * len(collected)
-    found = zip(collected, out_axes, turned, strict=True)
+    joins = zip(collected, out_axes, turned, strict=True)
     return [
         *(c.value(s) for s in states),
-        *(_joined(c, parts[::-1] if back else parts, axis) for parts, axis, back in found),
+        *(_joined(c, parts[::-1] if back else parts, axis) for parts, axis, back in joins),
     ]
 
 
 def _map(c: Importer, n: Node, translate: Translate) -> list[Value]:
     """The body once for each member; further inputs are sequences of the same length, or tensors for all."""
-    given = [c.value(i) for i in n.inputs]
-    if not given or not given[0].is_sequence:
+    inputs = [c.value(i) for i in n.inputs]
+    if not inputs or not inputs[0].is_sequence:
         raise Malformed("its first input is not a sequence")
-    length = len(given[0].sequence)
-    if any(v.is_sequence and len(v.sequence) != length for v in given):
+    length = len(inputs[0].sequence)
+    if any(v.is_sequence and len(v.sequence) != length for v in inputs):
         raise Malformed("its sequences have different lengths")
     body = _Body(c, n, n.get_graph("body"), translate)
     results: list[list[Value]] = [[] for _ in body.graph.output]
     for t in range(length):
-        names = [body.bind(v.sequence[t] if v.is_sequence else v, f"{body.label}.member.{t}") for v in given]
+        names = [body.bind(v.sequence[t] if v.is_sequence else v, f"{body.label}.member.{t}") for v in inputs]
         for result, name in zip(results, body.step(names, f".{t}"), strict=True):
             result.append(c.value(name))
     return [
@@ -319,5 +319,5 @@ def _joined(c: Importer, names: Sequence[str], axis: int) -> Value:
         return c.constant(np.stack([c.array(p) for p in parts], axis))
     shape = (*parts[0].shape[:axis], 1, *parts[0].shape[axis:])
     rows = [c.reshape(p, shape) for p in parts]
-    made = rows[0] if len(rows) == 1 else c.emit1("Concat", rows, {"axis": axis})
-    return Value(names[0], c.shape(made), parts[0].dtype, tensor=made)
+    joined = rows[0] if len(rows) == 1 else c.emit1("Concat", rows, {"axis": axis})
+    return Value(names[0], c.shape(joined), parts[0].dtype, tensor=joined)

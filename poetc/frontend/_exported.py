@@ -218,8 +218,10 @@ class _Restoring:
             self.taken -= set(identities)
             copy = onnx.TensorProto()
             copy.CopyFrom(tensor)
-            made = f"{first_output(members[0][0])}/{name}" if owner == _OWN else self._name_of(owner, members[0][0])
-            copy.name = identities[0] if aliases else self._fresh(made)
+            name_of_copy = (
+                f"{first_output(members[0][0])}/{name}" if owner == _OWN else self._name_of(owner, members[0][0])
+            )
+            copy.name = identities[0] if aliases else self._fresh(name_of_copy)
             self.readers[copy.name] = [(node, k) for node, k in members if node not in aliases]
             places = tuple((first_output(node), k) for node, k in self.readers[copy.name])
             self._edit(Parted(copy.name, name, places, identities), copy)
@@ -249,8 +251,8 @@ class _Restoring:
             return mangled(node.output[0]), True  # of a tied weight the older exporter knows one name only
         if node.op_type == "Identity":  # The initializers that it made of a parameter: perhaps the same twice.
             places = [(n, list(n.input).index(node.output[0])) for n in self.users[node.output[0]]]
-            found = {(self._module_path(n.name), _slot(n, k) or name) for n, k in places}
-            path, own = found.pop() if len(found) == 1 else ("", "")
+            owners = {(self._module_path(n.name), _slot(n, k) or name) for n, k in places}
+            path, own = owners.pop() if len(owners) == 1 else ("", "")
             return (mangled(f"{path}.{own}") if path else ""), False
         if call is not None and node.op_type in ("LSTM", "GRU", "RNN") and 1 <= k <= 3:
             zeros = self._is_uniform(self.initializers[name], 0)  # of a layer without a shift
@@ -550,11 +552,11 @@ class _Restoring:
         self.taken.add(tensor.name)
 
     def _fresh(self, name: str) -> str:
-        found, number = name, 1
-        while found in self.taken:
+        free, number = name, 1
+        while free in self.taken:
             number += 1
-            found = f"{name}.{number}"
-        return found
+            free = f"{name}.{number}"
+        return free
 
 
 def _slot(node: onnx.NodeProto, k: int) -> str:

@@ -123,20 +123,20 @@ def _output_bytes(node: onnx.NodeProto, inputs: Sequence[Array | None], opset: i
 
     0 where nothing is known.
     """
-    given = {name: v for name, v in zip(node.input, inputs, strict=True) if name and v is not None}
+    known = {name: v for name, v in zip(node.input, inputs, strict=True) if name and v is not None}
     for version in _versions(opset):
         try:
-            types = {n: helper.make_tensor_type_proto(_element_type(v), v.shape) for n, v in given.items()}
-            data = {n: numpy_helper.from_array(v) for n, v in given.items() if _may_be_shape(v)}
+            types = {n: helper.make_tensor_type_proto(_element_type(v), v.shape) for n, v in known.items()}
+            data = {n: numpy_helper.from_array(v) for n, v in known.items() if _may_be_shape(v)}
             schema, imports = onnx.defs.get_schema(node.op_type, version), [helper.make_opsetid("", version)]
-            made = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
+            inferred = shape_inference.infer_node_outputs(schema, node, types, data, opset_imports=imports)
         except Exception:
             continue  # inference is C++ and says no in many ways; the evaluator will say why
         # Lengths that depend on the data (NonZero, Compress) are at most as many as there are elements.
-        most = max((v.size for v in given.values()), default=1)
-        return sum(_bytes(made_type.tensor_type, most) for made_type in made.values())
+        most = max((v.size for v in known.values()), default=1)
+        return sum(_bytes(made_type.tensor_type, most) for made_type in inferred.values())
     try:  # element types that the standard does not allow there, but numpy does
-        return 8 * math.prod(np.broadcast_shapes(*(v.shape for v in given.values())))
+        return 8 * math.prod(np.broadcast_shapes(*(v.shape for v in known.values())))
     except ValueError:
         return 0
 

@@ -137,16 +137,16 @@ class Importer:
 
     def leaves(self, value: Value) -> set[Value]:
         """The floats of the file that a known value is made of."""
-        found, seen, waiting = set[Value](), {value}, [value]
+        floats, seen, waiting = set[Value](), {value}, [value]
         while waiting:
             v = waiting.pop()
             if v.given:
-                found |= {v} if v.is_float else set()
+                floats |= {v} if v.is_float else set()
                 continue
-            made = {self.value(i) for i in v.node.inputs if i} if v.node is not None else set()
-            waiting += made - seen
-            seen |= made
-        return found
+            inputs = {self.value(i) for i in v.node.inputs if i} if v.node is not None else set()
+            waiting += inputs - seen
+            seen |= inputs
+        return floats
 
     def is_declared(self, value: Value) -> bool:
         """Whether a known value is made of a parameter that the file declares."""

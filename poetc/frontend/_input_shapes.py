@@ -169,9 +169,9 @@ class _Binding:
         """Every input's. UsageError for dimensions without a length."""
         result, unknown = dict[str, tuple[int, ...]](), dict[str, list[str]]()
         for name, dims in self.declared.items():
-            found = [d if isinstance(d, int) else self.lengths.get(self._key(name, k)) for k, d in enumerate(dims)]
-            result[name] = tuple(length or 0 for length in found)
-            missing = [str(d) for d, length in zip(dims, found, strict=True) if length is None]
+            extents = [d if isinstance(d, int) else self.lengths.get(self._key(name, k)) for k, d in enumerate(dims)]
+            result[name] = tuple(length or 0 for length in extents)
+            missing = [str(d) for d, length in zip(dims, extents, strict=True) if length is None]
             if missing:
                 unknown[name] = missing
         if unknown:

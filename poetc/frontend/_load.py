@@ -140,10 +140,10 @@ def _import(model: onnx.ModelProto, path: Path, sizes: Sizes, random_weights: in
 
 def _at_symbolic_batch(source: _Source, shapes: Mapping[str, tuple[int, ...]]) -> Graph:
     """The graph at this batch, whether or not constants hold that of the export."""
-    found = batch_of(source.inputs, shapes)
-    if found is None:
+    symbolic = batch_of(source.inputs, shapes)
+    if symbolic is None:
         return source.build(shapes, None)[0]
-    names, batch = found
+    names, batch = symbolic
     try:
         graph, values = source.build(shapes, None)
     except UsageError:
@@ -237,14 +237,14 @@ class _Source:
             held = np.dtype(np.float32) if is_float(dtype) and dtype.itemsize == 2 else dtype
             result.append(Value(tensor.name, shape, held, array, weight=weight, given=True, origin=origin))
         if absent:
-            found = f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent"
+            absence = f"{len(absent)} weight{'s are' if len(absent) > 1 else ' is'} external data whose file is absent"
             if random_weights is None:
                 names = {external_location(t) for t in tensors if t.name in absent}
                 shown = ", ".join(map(repr, sorted(names)[:3])) + (", ..." if len(names) > 3 else "")
                 raise UsageError(
-                    f"{found} ({shown}): put it beside the model, or pass --random-weights SEED to train seeded numbers"
+                    f"{absence} ({shown}): put it beside the model, or pass --random-weights SEED to use seeded numbers"
                 )
-            self.notes.append(f"{found}: seeded numbers instead (integers: 0)")
+            self.notes.append(f"{absence}: seeded numbers instead (integers: 0)")
         if narrowed:
             self.notes.append(
                 f"{len(narrowed)} weights of another float type than f32 become f32, as does the arithmetic"
@@ -276,9 +276,9 @@ class _Source:
 
     def _finish(self, c: Importer) -> Graph:
         outputs: dict[str, str] = {}
-        given = {i.name for i in self.inputs} | {v.name for v in self.initializers}
+        held = {i.name for i in self.inputs} | {v.name for v in self.initializers}
         for name in self.outputs:
-            if name in given:
+            if name in held:
                 c.note(f"output {name!r} is given, not computed: dropped")
                 continue
             value = c.value(name)
@@ -315,10 +315,10 @@ class _Source:
         graph = fold_constants(replace(graph, notes=(*graph.notes, *notes)))
         origins = {names[v.tensor]: v.origin for v in reversed(c.values.values()) if v.tensor and v.origin is not None}
         graph = replace(graph, origins={n: o for n, o in origins.items() if n in graph.values})
-        found = facts.find(graph, self.exported.parameters, self.exported.folded_norms)
-        fixed = {fact.subject for fact in found if fact.kind == facts.FIXED}
+        known_facts = facts.find(graph, self.exported.parameters, self.exported.folded_norms)
+        fixed = {fact.subject for fact in known_facts if fact.kind == facts.FIXED}
         doubts = doubtful_masks(graph, self.exported.parameters | fixed)
-        return replace(graph, facts=found, notes=(*graph.notes, *doubts, *facts.notes(found)))
+        return replace(graph, facts=known_facts, notes=(*graph.notes, *doubts, *facts.notes(known_facts)))
 
 
 def _is_uniform(value: Value) -> bool:
@@ -332,7 +332,7 @@ def _is_uniform(value: Value) -> bool:
 
 def _gates(nodes: Sequence[Node]) -> set[str]:
     """The tensors that a saturating or exponential function is taken of, or of their negatives or views."""
-    roots, found = dict[str, str](), set[str]()
+    roots, gates = dict[str, str](), set[str]()
     for n in nodes:
         if not n.is_standard or not n.has_input(0) or not n.has_output(0):
             continue
@@ -340,8 +340,8 @@ def _gates(nodes: Sequence[Node]) -> set[str]:
         if n.op in ("Identity", "Neg", "Reshape", "Squeeze", "Unsqueeze", "Expand"):
             roots[n.outputs[0]] = root
         elif n.op in GATES:
-            found.add(root)
-    return found
+            gates.add(root)
+    return gates
 
 
 def _refuse_fixed_parameters(c: Importer, graph: Graph, names: Mapping[str, str]) -> None:
@@ -481,14 +481,14 @@ class _Translator:
         if wanted and wanted[-1] >= len(results):
             raise Unsupported(f"output {wanted[-1]} of this operator")
         for k in wanted:
-            made, name = results[k], n.outputs[k]
-            if isinstance(made, Value):
-                self.c.values[name] = made
+            output, name = results[k], n.outputs[k]
+            if isinstance(output, Value):
+                self.c.values[name] = output
                 continue
-            assert isinstance(made, str)
-            type = self.c.type(made)
+            assert isinstance(output, str)
+            type = self.c.type(output)
             dtype = _NUMPY[type.dtype]
-            value = Value(name, type.shape, dtype, tensor=made)
+            value = Value(name, type.shape, dtype, tensor=output)
             if weights_only:
                 value.node, value.weight = n, any(self.c.value(i).weight for i in n.inputs if i)
             self.c.values[name] = value

@@ -118,8 +118,8 @@ class _Replacing:
     def _product(self, node: onnx.NodeProto) -> str | None:
         """The operand of an Add that a MatMul or Conv makes, where the other is a bias."""
         for product, bias in (tuple(node.input), tuple(node.input)[::-1]):
-            made = self.makers.get(product)
-            if made is not None and made.op_type in ("MatMul", "Conv") and self._held(bias) is not None:
+            maker = self.makers.get(product)
+            if maker is not None and maker.op_type in ("MatMul", "Conv") and self._held(bias) is not None:
                 return str(product)
         return None
 
@@ -215,11 +215,11 @@ class _Replacing:
             self.graph.value_info.remove(info)
 
     def _free(self, name: str) -> str:
-        taken, found, number = {*self.initializers, *self.makers}, name, 1
-        while found in taken:
+        taken, free, number = {*self.initializers, *self.makers}, name, 1
+        while free in taken:
             number += 1
-            found = f"{name}.{number}"
-        return found
+            free = f"{name}.{number}"
+        return free
 
 
 def _uniform(shape: Sequence[int], bound: float, key: str) -> Array:

@@ -88,9 +88,9 @@ class Node:
         return () if attribute is None else tuple(s.decode("utf-8", "replace") for s in attribute.strings)
 
     def get_ints(self, name: str) -> tuple[int, ...] | None:
-        given = self._attributes.get(name)
-        if given is not None and given.type == onnx.AttributeProto.INT:
-            return (given.i,)  # as some tools write a list of one
+        entry = self._attributes.get(name)
+        if entry is not None and entry.type == onnx.AttributeProto.INT:
+            return (entry.i,)  # as some tools write a list of one
         attribute = self._get(name, onnx.AttributeProto.INTS, "a list of integers")
         return None if attribute is None else tuple(attribute.ints)
 

@@ -22,16 +22,16 @@ def refuse_duplicates(names: Sequence[str], what: str) -> None:
 def live_in_order(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[Node]:
     """The nodes that the outputs need, in order. UsageError for cycles, missing and doubly made tensors."""
     nodes = [Node(n) for n in graph.node]
-    given = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    sources = {i.name for i in graph.input} | {t.name for t in graph.initializer}
     maker: dict[str, int] = {}
     for k, n in enumerate(nodes):
         for o in n.outputs:
-            if o and (o in maker or o in given):
+            if o and (o in maker or o in sources):
                 raise UsageError(f"tensor {o!r} is made twice, the second time by {n.label}")
             if o:
                 maker[o] = k
     for o in outputs:
-        if o not in maker and o not in given:
+        if o not in maker and o not in sources:
             raise UsageError(f"nothing makes output {o!r}")
     # Depth-first from the outputs, explicit stack: 0 unseen, 1 open, 2 done.
     state, order = [0] * len(nodes), list[int]()
@@ -44,7 +44,7 @@ def live_in_order(graph: onnx.GraphProto, outputs: Sequence[str]) -> list[Node]:
                 continue
             pending = []
             for i in nodes[k].reads:
-                if not i or i in given:
+                if not i or i in sources:
                     continue
                 if i not in maker:
                     raise UsageError(f"{nodes[k].label} reads tensor {i!r}, which nothing makes")

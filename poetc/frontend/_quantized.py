@@ -221,12 +221,12 @@ class Floats:
     # --- the new graph ---
 
     def fresh(self, name: str) -> str:
-        found, number = name, 1
-        while found in self.taken:
+        free, number = name, 1
+        while free in self.taken:
             number += 1
-            found = f"{name}.{number}"
-        self.taken.add(found)
-        return found
+            free = f"{name}.{number}"
+        self.taken.add(free)
+        return free
 
     def add(self, array: Any, name: str) -> str:
         """A new initializer."""
@@ -241,8 +241,8 @@ class Floats:
     def emit(self, op: str, inputs: Sequence[str], output: str = "", domain: str = "", **attributes: Any) -> str:
         """A new node; the name of its output, `output` if given."""
         output = output or self.fresh(f"{inputs[0]}.{op.lower()}")
-        given = {k: v for k, v in attributes.items() if v is not None}
-        node = helper.make_node(op, list(inputs), [output], self.fresh(f"{output}.{op}"), domain=domain, **given)
+        present = {k: v for k, v in attributes.items() if v is not None}
+        node = helper.make_node(op, list(inputs), [output], self.fresh(f"{output}.{op}"), domain=domain, **present)
         self.keep(Node(node))
         return output
 
@@ -331,10 +331,10 @@ class Floats:
         if any(i and a is None for i, a in zip(n.inputs, read, strict=True)):
             return None
         try:
-            made = _folding.fold(n.proto, read, self.opset)
+            folded = _folding.fold(n.proto, read, self.opset)
         except _folding.FoldingError:
             return None
-        return dict(zip((o for o in n.outputs if o), made, strict=True)).get(name)
+        return dict(zip((o for o in n.outputs if o), folded, strict=True)).get(name)
 
     # --- quantised tensors ---
 

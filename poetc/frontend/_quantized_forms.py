@@ -111,20 +111,20 @@ def _bias(f: Floats, n: Node, index: int, scales: Sequence[str], factor: float =
     name = n.inputs[index]
     if name not in f.fixed:
         raise Unsupported("a bias that is computed from the model's inputs")
-    given = [name, f.add(scale if scale.size > 1 else scale.reshape(()), f"{name}.scale")]
-    return f.emit("DequantizeLinear", given, f.fresh(f"{name}.float"), axis=0 if scale.size > 1 else None)
+    operands = [name, f.add(scale if scale.size > 1 else scale.reshape(()), f"{name}.scale")]
+    return f.emit("DequantizeLinear", operands, f.fresh(f"{name}.float"), axis=0 if scale.size > 1 else None)
 
 
 def _channels_first(f: Floats, n: Node, op: str, inputs: Sequence[str], **attributes: Any) -> str:
     """An operator on images, in whose input the channels may be last."""
-    given = {**_attributes(n, "channels_last"), **attributes}
+    settings = {**_attributes(n, "channels_last"), **attributes}
     if not n.get_int("channels_last"):
-        return f.emit(op, inputs, **given)
+        return f.emit(op, inputs, **settings)
     rank = f.rank(n)
     before = (0, rank - 1, *range(1, rank - 1))
     after = (0, *range(2, rank), 1)
     x = f.emit("Transpose", [inputs[0]], perm=before)
-    return f.emit("Transpose", [f.emit(op, [x, *inputs[1:]], **given)], perm=after)
+    return f.emit("Transpose", [f.emit(op, [x, *inputs[1:]], **settings)], perm=after)
 
 
 @form("QLinearMatMul")
@@ -185,14 +185,14 @@ def _integer_product(f: Floats, n: Node, op: str, axis: int) -> None:
 
 def _scaling(f: Floats, n: Node) -> tuple[Node, Node, Array] | None:
     """The Cast behind a sum of integers, the Mul behind that, and its constant factor."""
-    found: list[Node] = []
+    chain: list[Node] = []
     for op in ("Cast", "Mul"):
-        output = (found[-1] if found else n).outputs[0]
+        output = (chain[-1] if chain else n).outputs[0]
         readers = f.readers.get(output, [])
         if len(readers) != 1 or readers[0].op != op or output in f.outputs:
             return None
-        found.append(readers[0])
-    cast, product = found
+        chain.append(readers[0])
+    cast, product = chain
     factor = next((f.factor(i) for i in product.inputs if i != cast.outputs[0]), None)
     return None if factor is None else (cast, product, factor)
 
@@ -350,10 +350,10 @@ def pad(f: Floats, n: Node) -> None:
         f.keep(n)
         return
     value = n.get_float("value")
-    given = f.number(n.inputs[2]) if n.has_input(2) else None
-    if n.has_input(2) and given is None:
+    fill = f.number(n.inputs[2]) if n.has_input(2) else None
+    if n.has_input(2) and fill is None:
         raise Unsupported("a padding that is computed from the model's inputs")
-    real = np.float32(held.real(value if given is None else given))
+    real = np.float32(held.real(value if fill is None else fill))
     inputs = [n.inputs[0], *n.inputs[1:2]]
     if f.opset >= 11:
         inputs += [f.add(real, f"{n.inputs[0]}.padding"), *n.inputs[3:]]
@@ -433,13 +433,13 @@ def lstm(f: Floats, n: Node) -> None:
 
 def is_quantized(model: onnx.ModelProto) -> bool:
     """Whether a model holds quantised activations, and not only weights behind DequantizeLinear."""
-    given = {t.name for t in model.graph.initializer}
+    constants = {t.name for t in model.graph.initializer}
     nodes = [*model.graph.node, *(n for f in model.functions for n in f.node)]
-    given |= {n.output[0] for n in nodes if n.op_type == "Constant" and n.output}
+    constants |= {n.output[0] for n in nodes if n.op_type == "Constant" and n.output}
     marks = FORMS.keys() - FLOAT_TOO
 
     def stored(node: onnx.NodeProto) -> bool:
-        return node.op_type == "DequantizeLinear" and node.domain in STANDARD and set(node.input[:1]) <= given
+        return node.op_type == "DequantizeLinear" and node.domain in STANDARD and set(node.input[:1]) <= constants
 
     return any(n.op_type in marks and n.domain in DOMAINS and not stored(n) for n in nodes)
 
@@ -463,10 +463,10 @@ def require_qdq(model: onnx.ModelProto) -> None:
     if not any(n.op == "QuantizeLinear" for n in nodes):
         raise UnsupportedModelError(f"no QuantizeLinear in the model; {_WAY_TO_QDQ}, or use --precision niti or f32")
     types = {t.name: t.data_type for t in model.graph.initializer}
-    made = {n.outputs[0]: types.get(n.inputs[2]) for n in nodes if n.op == "QuantizeLinear" and len(n.inputs) > 2}
+    codes = {n.outputs[0]: types.get(n.inputs[2]) for n in nodes if n.op == "QuantizeLinear" and len(n.inputs) > 2}
     for n in nodes:
         if n.op == "DequantizeLinear" and len(n.inputs) > 2:
-            written, read = made.get(n.inputs[0]), types.get(n.inputs[2])
+            written, read = codes.get(n.inputs[0]), types.get(n.inputs[2])
             if written is not None and read is not None and written != read:
                 raise UnsupportedModelError(
                     f"{n.label}: its zero point has another type than that of the QuantizeLinear before it;"

@@ -26,7 +26,7 @@ def recodable(model: onnx.ModelProto, stored: Collection[str]) -> dict[str, Node
     for node in model.graph.node:
         for name in dict.fromkeys(node.input):
             readers.setdefault(name, []).append(Node(node))
-    found = {}
+    products_of = {}
     for name in stored:
         codes = name.split(INTEGERS)[0]
         products = readers.get(codes, [])
@@ -39,8 +39,8 @@ def recodable(model: onnx.ModelProto, stored: Collection[str]) -> dict[str, Node
             and alone
             and initializers >= {*parts}
         ):
-            found[name] = products[0]
-    return found
+            products_of[name] = products[0]
+    return products_of
 
 
 def recode(model: onnx.ModelProto, folder: Path, n: Node, array: Array) -> tuple[Array, dict[str, Array]]:
@@ -67,15 +67,15 @@ def recode(model: onnx.ModelProto, folder: Path, n: Node, array: Array) -> tuple
     if kind == "real":
         choices = [(s, z.astype(held[_ZEROS])) for s, z in choices]
     codes, scale, zero, real = _nearest(parts, bits, choices)
-    found = {
+    stored = {
         n.inputs[_CODES]: _packed(codes.reshape(columns * blocks, block), bits),
         n.inputs[_SCALES]: scale.astype(held[_SCALES]),
     }
     if kind == "whole":
-        found[n.inputs[_ZEROS]] = _packed(zero.astype(np.uint8), bits)
+        stored[n.inputs[_ZEROS]] = _packed(zero.astype(np.uint8), bits)
     elif kind == "real":
-        found[n.inputs[_ZEROS]] = zero.astype(held[_ZEROS])
-    return real.reshape(columns, -1)[:, : array.shape[1]], found
+        stored[n.inputs[_ZEROS]] = zero.astype(held[_ZEROS])
+    return real.reshape(columns, -1)[:, : array.shape[1]], stored
 
 
 def _choices(parts: Array, bits: int, kind: str) -> Iterator[tuple[Array, Array]]:

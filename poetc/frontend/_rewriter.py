@@ -101,11 +101,11 @@ class Rewriter:
         assert op is self.operators[-1]
         self.operators.pop()
         self._uses.subtract(op.inputs)
-        made = self._emit(kind, inputs, attributes, op)
-        if self.type(made.outputs[0]) != self.type(op.outputs[0]):
+        new = self._emit(kind, inputs, attributes, op)
+        if self.type(new.outputs[0]) != self.type(op.outputs[0]):
             raise AssertionError(f"{kind} in place of {op.kind} changes the type")
         # The reader's name for it stays.
-        renamed = _with(made, outputs=(op.outputs[0], *made.outputs[1:]))
+        renamed = _with(new, outputs=(op.outputs[0], *new.outputs[1:]))
         self.operators[-1] = renamed
         self._producer[op.outputs[0]] = renamed
         return True
@@ -116,9 +116,9 @@ class Rewriter:
         """A new operator before `op`; returns its output."""
         assert op is self.operators[-1]
         self.operators.pop()
-        made = self._emit(kind, inputs, attributes, op)
+        new = self._emit(kind, inputs, attributes, op)
         self.operators.append(op)
-        return made.outputs[0]
+        return new.outputs[0]
 
     def forward(self, op: Operator, tensor: str) -> bool:
         """Drop op: its readers read `tensor`. False for an output of the graph, which must keep its maker."""
@@ -145,10 +145,10 @@ class Rewriter:
     ) -> Operator:
         self.builder.source = near.source
         self.builder.emit(kind, inputs, attributes, hint=f"{near.outputs[0]}.{kind}")
-        made = self.builder.operators.pop()
-        self._uses.update(made.inputs)
-        self._append(made)
-        return made
+        new = self.builder.operators.pop()
+        self._uses.update(new.inputs)
+        self._append(new)
+        return new
 
 
 def _with(op: Operator, *, inputs: tuple[str, ...] | None = None, outputs: tuple[str, ...] | None = None) -> Operator:

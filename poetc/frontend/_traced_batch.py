@@ -37,10 +37,10 @@ def merging(
     nodes: Sequence[Node], initializers: Sequence[Value], shapes: Shapes, batch: int
 ) -> tuple[Node, tuple[int, ...]] | None:
     """The first Reshape that moves the batch into an axis of -1 behind a constant 1, and its constant."""
-    given = {v.name for v in initializers}
+    constants = {v.name for v in initializers}
     for n, target in _reshapes(nodes, initializers):
         x = shapes.get(n.inputs[0], ())
-        if len(x) > 1 and x[0] == batch > 1 == target[0] and -1 in target and n.inputs[0] not in given:
+        if len(x) > 1 and x[0] == batch > 1 == target[0] and -1 in target and n.inputs[0] not in constants:
             return n, target
     return None
 

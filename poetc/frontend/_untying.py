@@ -38,7 +38,7 @@ def untie(graph: onnx.GraphProto, weights: Sequence[Untied]) -> Iterator[tuple[U
     Nodes and initializers that nothing reads then are gone. UnsupportedModelError for a node that is no product, or
     that lies in a body of a loop.
     """
-    made, named = makers(graph), _by_label(graph)
+    maker_of, named = makers(graph), _by_label(graph)
     tensors = {t.name: t for t in graph.initializer}
     taken = {*tensors, *(o for n in graph.node for o in n.output), *(i.name for i in graph.input)}
     before: set[str] = set()
@@ -50,7 +50,7 @@ def untie(graph: onnx.GraphProto, weights: Sequence[Untied]) -> Iterator[tuple[U
                 raise UnsupportedModelError(f"node {label}: cannot be given a weight of its own")
             across = any(a.name == "transB" and a.i for a in node.attribute)
             turned = weight.array.ndim == 2 and across is not weight.across
-            element = _element(node.input[_WEIGHT], made, tensors)
+            element = _element(node.input[_WEIGHT], maker_of, tensors)
             key = turned, element
             if key not in held:
                 held[key] = _fresh(weight.name, taken)
@@ -66,10 +66,10 @@ def untie(graph: onnx.GraphProto, weights: Sequence[Untied]) -> Iterator[tuple[U
 
 def _by_label(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
     """The nodes that one label means: their name, else their first output."""
-    found: dict[str, list[onnx.NodeProto]] = {}
+    by_label: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
-        found.setdefault(node.name or first_output(node), []).append(node)
-    return {label: nodes[0] for label, nodes in found.items() if len(nodes) == 1}
+        by_label.setdefault(node.name or first_output(node), []).append(node)
+    return {label: nodes[0] for label, nodes in by_label.items() if len(nodes) == 1}
 
 
 def _element(name: str, made: dict[str, onnx.NodeProto], tensors: dict[str, onnx.TensorProto]) -> np.dtype[np.generic]:
@@ -88,12 +88,12 @@ def _element(name: str, made: dict[str, onnx.NodeProto], tensors: dict[str, onnx
 
 
 def _fresh(name: str, taken: set[str]) -> str:
-    found, number = name, 1
-    while found in taken:
+    free, number = name, 1
+    while free in taken:
         number += 1
-        found = f"{name}.{number}"
-    taken.add(found)
-    return found
+        free = f"{name}.{number}"
+    taken.add(free)
+    return free
 
 
 def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:

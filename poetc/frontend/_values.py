@@ -140,9 +140,9 @@ def _codes(c: Importer, n: Node, stored: Value) -> Coded | None:
         scales, block = np.broadcast_to(scales.reshape(-1, 1), (rows, 1)), depth
     elif axis != 1 or scales.shape != (rows, -(-depth // block)):
         return None
-    given = c.array(c.value(n.inputs[2])) if n.has_input(2) else np.zeros((), stored.dtype)
-    shape = given.reshape(-1, 1) if given.size in (1, rows) and given.ndim < 2 else given
-    if given.dtype.kind == "f":  # of MatMulNBits
+    zero_points = c.array(c.value(n.inputs[2])) if n.has_input(2) else np.zeros((), stored.dtype)
+    shape = zero_points.reshape(-1, 1) if zero_points.size in (1, rows) and zero_points.ndim < 2 else zero_points
+    if zero_points.dtype.kind == "f":  # of MatMulNBits
         bits = 4 if int(whole.max()) < 16 else 8
         codes, points = pack(whole.astype(np.uint8), bits), np.ascontiguousarray(np.broadcast_to(shape, scales.shape))
         return Coded(f"int{bits}", (rows, depth), codes, block, np.ascontiguousarray(scales), points.astype(np.float32))
@@ -170,12 +170,12 @@ def dequantized(c: Importer, n: Node) -> Value:
         origin = replace(origin, scale=tuple(float(s) for s in scale))
     if isinstance(stored.array, Fill):
         fill = fill_for(stored.name, stored.shape, np.dtype(np.float32), "", c.seed)
-        made = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
+        value = Value(name, stored.shape, np.dtype(np.float32), fill, weight=True, given=True, origin=origin)
     elif (codes := None if c.quantized else _codes(c, n, stored)) is not None:
-        made = Value(name, stored.shape, np.dtype(np.float32), codes, weight=True, given=True, origin=origin)
+        value = Value(name, stored.shape, np.dtype(np.float32), codes, weight=True, given=True, origin=origin)
     else:
         c.fold(n)
-        made = c.values.pop(n.outputs[0])
-        made = replace(made, name=name, weight=made.elements > 1, given=True, origin=origin)
-    c.dequantized[key] = made
-    return made
+        value = c.values.pop(n.outputs[0])
+        value = replace(value, name=name, weight=value.elements > 1, given=True, origin=origin)
+    c.dequantized[key] = value
+    return value

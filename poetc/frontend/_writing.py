@@ -231,11 +231,11 @@ class _Writer:
     def _in_bodies(self, name: str) -> list[Any]:
         """The initializer or the node of that name in a body of an If, Loop or Scan, if there is one."""
         graphs = list(subgraphs(self.model.graph.node))
-        found = [t for g in graphs for t in g.initializer if t.name == name]
+        tensors = [t for g in graphs for t in g.initializer if t.name == name]
         nodes = [n for g in graphs for n in g.node if name in n.output]
-        if len(found) + len(nodes) > 1:
+        if len(tensors) + len(nodes) > 1:
             raise UnsupportedModelError(f"{self.source}: several bodies hold a tensor of the name {name!r}")
-        return found or nodes
+        return tensors or nodes
 
     def _set(self, name: str, tensor: onnx.TensorProto, array: Array) -> Array:
         """Write new numbers in the tensor's element type; returns the numbers that it then holds.
@@ -275,10 +275,10 @@ class _Writer:
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
 
         def along(name: str) -> Array:
-            found = self._number(name)
-            if found.size == 1:
-                return found.reshape(())
-            return found.reshape([-1 if k == axis % array.ndim else 1 for k in range(array.ndim)])
+            numbers = self._number(name)
+            if numbers.size == 1:
+                return numbers.reshape(())
+            return numbers.reshape([-1 if k == axis % array.ndim else 1 for k in range(array.ndim)])
 
         scale = along(node.input[1]).astype(np.float32)
         zero = along(node.input[2]).astype(np.int64) if len(node.input) > 2 else np.zeros((), np.int64)
@@ -293,9 +293,9 @@ class _Writer:
         """The numbers of an initializer, or of a Constant."""
         tensors = {t.name: t for t in self.model.graph.initializer}
         held = tensors.get(name) or next(a.t for a in self.makers[name].attribute if a.HasField("t"))
-        found = read_tensor(held, self.source.parent)
-        assert found is not None
-        return found
+        number = read_tensor(held, self.source.parent)
+        assert number is not None
+        return number
 
     def _set_dequantized(self, name: str, stored: str, array: Array) -> None:
         """Integers cannot hold trained numbers: float ones take the place of the nodes that dequantise them."""
@@ -315,9 +315,9 @@ class _Writer:
         initializers = {t.name: t for t in self.model.graph.initializer}
         parts: list[object] = [a.i for a in node.attribute if a.name == "axis"]
         for name in node.input[1:]:
-            made = self.makers.get(name)
+            maker = self.makers.get(name)
             held = initializers.get(name) or next(
-                (a.t for a in made.attribute if a.HasField("t")) if made else iter(()), None
+                (a.t for a in maker.attribute if a.HasField("t")) if maker else iter(()), None
             )
             array = None if held is None else read_tensor(held, self.source.parent)
             parts.append(name if array is None else array.tobytes())

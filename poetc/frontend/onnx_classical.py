@@ -49,8 +49,8 @@ def normalizer(c: Importer, n: Node) -> str:
     """Each row by its norm; shares of a softmax stay as they are."""
     x, norm = c.input(n, 0), n.get_str("norm", "MAX")
     name, axis = c.tensor_of(_floats(c, x)), len(x.shape) - 1
-    made = next((op for op in reversed(c.builder.operators) if name in op.outputs), None)
-    if norm == "L1" and made is not None and made.kind == "Softmax" and made.attributes.get("axis") == axis:
+    maker = next((op for op in reversed(c.builder.operators) if name in op.outputs), None)
+    if norm == "L1" and maker is not None and maker.kind == "Softmax" and maker.attributes.get("axis") == axis:
         return name
     kinds = {"L1": "ReduceL1", "L2": "ReduceL2", "MAX": "ReduceMax"}
     if norm not in kinds or axis < 0:

@@ -224,14 +224,14 @@ def _tables(
         rows = [c.constant(np.asarray(c.array(t, "a table of cosines"), np.float32)) for t in (cos, sin)]
         first, second = (c.emit1("Gather", [table, places], {"axis": 0}) for table in rows)
         return first, second
-    given = np.arange(length) if places is None else c.array(places).astype(np.int64)
-    if given.size == 1:
-        given = given.reshape(()) + np.arange(length)
-    if given.shape not in ((length,), (batch, length)) or given.min() < 0 or given.max() >= cos.shape[0]:
+    positions = np.arange(length) if places is None else c.array(places).astype(np.int64)
+    if positions.size == 1:
+        positions = positions.reshape(()) + np.arange(length)
+    if positions.shape not in ((length,), (batch, length)) or positions.min() < 0 or positions.max() >= cos.shape[0]:
         raise Malformed(f"the tables have {cos.shape[0]} places, which do not fit {length} tokens")
-    if given.ndim == 2 and (given == given[0]).all():
-        given = given[0]
+    if positions.ndim == 2 and (positions == positions[0]).all():
+        positions = positions[0]
     first_rows, second_rows = (
-        c.constant(np.asarray(c.array(t, "a table of cosines"), np.float32)[given]) for t in (cos, sin)
+        c.constant(np.asarray(c.array(t, "a table of cosines"), np.float32)[positions]) for t in (cos, sin)
     )
     return first_rows, second_rows

@@ -100,8 +100,8 @@ def _may_be_bias(c: Importer, value: Value, other: Value) -> bool:
     """A bias of a layer with one output channel looks like a scalar but is a weight."""
     if not value.shape or c.node.op != "Add" or not other.tensor:
         return False
-    made = c.builder.operators[-1] if c.builder.operators else None
-    return made is not None and made.outputs[0] == other.tensor and made.kind in ("MatMul", "Conv")
+    last = c.builder.operators[-1] if c.builder.operators else None
+    return last is not None and last.outputs[0] == other.tensor and last.kind in ("MatMul", "Conv")
 
 
 @onnx_operator("Add", "Sub", "Mul", "Div")
@@ -184,11 +184,11 @@ def variadic(c: Importer, n: Node) -> str | Value:
 @onnx_operator("Clip")
 def clip(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
-    bounds, given = [], [c.optional(n, 1), c.optional(n, 2)]
-    for value, name, default in zip(given, ("min", "max"), (-_FLOAT_MAX, _FLOAT_MAX), strict=True):
+    bounds, limits = [], [c.optional(n, 1), c.optional(n, 2)]
+    for value, name, default in zip(limits, ("min", "max"), (-_FLOAT_MAX, _FLOAT_MAX), strict=True):
         number = n.get_float(name, default) if value is None else c.number(value)
         if number is None:
-            return _clip_by_tensors(c, x, *given)
+            return _clip_by_tensors(c, x, *limits)
         bounds.append(min(max(number, -_FLOAT_MAX), _FLOAT_MAX))
     if bounds[0] == 0.0 and bounds[1] == _FLOAT_MAX:
         return c.emit1("Relu", [x])
@@ -271,8 +271,8 @@ _REDUCTIONS = (*_IDENTITY_ON_ONE, "ReduceL1", "ReduceL2", "ReduceLogSumExp")
 @onnx_operator(*_REDUCTIONS, "ReduceSumSquare", "ReduceLogSum")
 def reduction(c: Importer, n: Node) -> str | Value:
     x = c.input(n, 0)
-    given = c.optional(n, 1)
-    axes = n.get_ints("axes") if given is None else c.ints(given, "the axes")
+    axes_input = c.optional(n, 1)
+    axes = n.get_ints("axes") if axes_input is None else c.ints(axes_input, "the axes")
     if not axes:
         axes = () if n.get_int("noop_with_empty_axes", 0) else tuple(range(len(x.shape)))
     axes = tuple(sorted({normalize_axis(a, len(x.shape)) for a in axes}))
@@ -332,8 +332,8 @@ def arg_max(c: Importer, n: Node) -> str:
     if not n.get_int("select_last_index", 0):
         return c.emit1(n.op, [x], attributes)
     last = x.shape[axis] - 1  # the first from behind
-    found = c.emit1(n.op, [c.axis_slice(x, axis, last, last + 1, -1)], attributes)
-    return c.emit1("Sub", [c.constant(np.array(last, np.int64)), found])
+    reversed_place = c.emit1(n.op, [c.axis_slice(x, axis, last, last + 1, -1)], attributes)
+    return c.emit1("Sub", [c.constant(np.array(last, np.int64)), reversed_place])
 
 
 @onnx_operator("TopK")

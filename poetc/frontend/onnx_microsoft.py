@@ -96,8 +96,8 @@ def fused_matmul(c: Importer, n: Node) -> str:
 def fused_gemm(c: Importer, n: Node) -> str:
     activation = n.get_str("activation")
     names = [name for name, _ in _PARAMETERS.get(activation, ())]
-    given = [n.get_float(f"activation_{p}") if n.has(f"activation_{p}") else None for p in names]
-    return activated(c, gemm(c, n), activation, given)
+    parameters = [n.get_float(f"activation_{p}") if n.has(f"activation_{p}") else None for p in names]
+    return activated(c, gemm(c, n), activation, parameters)
 
 
 @onnx_operator("FusedConv", domain=MICROSOFT)

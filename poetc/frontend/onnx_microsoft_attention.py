@@ -76,8 +76,8 @@ def multi_head_attention(c: Importer, n: Node) -> Sequence[str]:
 
 def _side_by_side(c: Importer, x: Value, count: int) -> list[str]:
     """[batch, length, heads, count, size] → `count` tensors [batch, length, heads · size]."""
-    batch, length, heads, found, size = x.shape
-    if found != count:
+    batch, length, heads, stacked, size = x.shape
+    if stacked != count:
         raise Malformed(f"{count} tensors in one of shape {list(x.shape)}")
     return [c.reshape(c.axis_slice(x, 3, k, 1), (batch, length, heads * size)) for k in range(count)]
 
@@ -140,9 +140,9 @@ def _hiding(c: Importer, mask: Value, batch: int, length: int, total: int, hidde
         raise Unsupported(f"a mask of shape {list(mask.shape)}")
     shape, counts = shapes[mask.shape], len(mask.shape) == 1
     if mask.known and not mask.weight:
-        given: Array = c.array(mask).reshape(shape)
+        numbers: Array = c.array(mask).reshape(shape)
         c.room(*np.broadcast_shapes(shape, (1, 1, 1, total)))
-        seen = np.arange(total) < given if counts else given > 0
+        seen = np.arange(total) < numbers if counts else numbers > 0
         return c.constant(np.where(seen, np.float32(0), np.float32(hidden)))
     name = c.reshape(mask, shape)
     if counts:

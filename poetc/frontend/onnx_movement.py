@@ -144,8 +144,8 @@ def slice_(c: Importer, n: Node) -> str:
     rank = len(x.shape)
     if n.has_input(1):
         starts, ends = c.ints(c.input(n, 1), "the starts"), c.ints(c.input(n, 2), "the ends")
-        given, strides = c.optional(n, 3), c.optional(n, 4)
-        axes = c.ints(given, "the axes") if given else tuple(range(len(starts)))
+        axes_input, strides = c.optional(n, 3), c.optional(n, 4)
+        axes = c.ints(axes_input, "the axes") if axes_input else tuple(range(len(starts)))
         steps = c.ints(strides, "the steps") if strides else (1,) * len(starts)
     else:
         starts, ends = n.get_ints("starts") or (), n.get_ints("ends") or ()
@@ -187,11 +187,11 @@ def _spread(c: Importer, value: Value, lengths: Array, axis: int) -> Value:
 def split(c: Importer, n: Node) -> Sequence[str | Value]:
     x = c.input(n, 0)
     axis = normalize_axis(n.get_int("axis", 0), len(x.shape))
-    given = c.ints(c.input(n, 1), "the sizes") if n.has_input(1) else n.get_ints("split")
+    sizes = c.ints(c.input(n, 1), "the sizes") if n.has_input(1) else n.get_ints("split")
     parts = len(n.outputs)
-    if given is None and n.get_int("num_outputs", parts) != parts:
+    if sizes is None and n.get_int("num_outputs", parts) != parts:
         raise Malformed(f"has {parts} outputs, num_outputs is {n.get_int('num_outputs')}")
-    return _split(c, x, axis, given or _even(x.shape[axis], parts))
+    return _split(c, x, axis, sizes or _even(x.shape[axis], parts))
 
 
 def _even(length: int, parts: int) -> tuple[int, ...]:
@@ -215,9 +215,9 @@ def pad(c: Importer, n: Node) -> str:
     x = c.input(n, 0)
     rank = len(x.shape)
     pads = c.ints(c.input(n, 1), "the pads") if n.has_input(1) else n.get_ints("pads") or ()
-    given = c.optional(n, 3)
-    if given is not None:
-        axes = [normalize_axis(a, rank) for a in c.ints(given, "the axes")]
+    axes_input = c.optional(n, 3)
+    if axes_input is not None:
+        axes = [normalize_axis(a, rank) for a in c.ints(axes_input, "the axes")]
         full = [0] * (2 * rank)
         for k, a in enumerate(axes):
             full[a], full[a + rank] = pads[k], pads[k + len(axes)]
@@ -453,9 +453,9 @@ def split_to_sequence(c: Importer, n: Node) -> Value:
     length = x.shape[axis]
     drop = False
     if n.has_input(1):
-        given = c.input(n, 1)
-        sizes = c.ints(given, "the sizes")
-        if not given.shape:
+        split = c.input(n, 1)
+        sizes = c.ints(split, "the sizes")
+        if not split.shape:
             (size,) = sizes
             if size < 1:
                 raise Malformed(f"splits into parts of {size}")

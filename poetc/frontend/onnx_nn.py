@@ -245,10 +245,10 @@ def _pool_volume(c: Importer, n: Node, x: Value) -> str:
             y = c.reshape(y, (batch * channels, 1, depth, math.prod(c.shape(y)[2:])))
             part = _over_rows(part)
         planes = c.shape(y)
-        made = c.emit(n.op, [y], _pool_attributes(Node(part), planes[2:], 2))[0]
+        pooled = c.emit(n.op, [y], _pool_attributes(Node(part), planes[2:], 2))[0]
         if axes == (1, 2):
-            rows, columns = c.shape(made)[2:]
-        y = made
+            rows, columns = c.shape(pooled)[2:]
+        y = pooled
     return c.reshape(y, (batch, channels, c.shape(y)[2], rows, columns))
 
 
@@ -353,8 +353,8 @@ def matmul(c: Importer, n: Node) -> str:
 @onnx_operator("Dropout")
 def dropout(c: Importer, n: Node) -> Sequence[str | Value]:
     """Does nothing in inference, whatever `training_mode` says; a training step may drop here."""
-    x, given = c.input(n, 0), c.optional(n, 1)
-    ratio = n.get_float("ratio", 0.5) if given is None else float(c.array(given, "a ratio").reshape(-1)[0])
+    x, ratio_input = c.input(n, 0), c.optional(n, 1)
+    ratio = n.get_float("ratio", 0.5) if ratio_input is None else float(c.array(ratio_input, "a ratio").reshape(-1)[0])
     if not 0 <= ratio < 1:
         raise Malformed(f"drops a share of {ratio:g}")
     if n.has_output(1):

@@ -35,10 +35,10 @@ def quantize(c: Importer, n: Node) -> str:
 
 def _codes(c: Importer, n: Node) -> dict[str, Attribute]:
     """The scale and the zero point of a node, as i8."""
-    scale, given = c.array(c.input(n, 1), "the scale"), c.optional(n, 2)
-    if given is None and n.op == "DequantizeLinear":  # whether codes have a sign is known of the zero point alone
+    scale, zero_input = c.array(c.input(n, 1), "the scale"), c.optional(n, 2)
+    if zero_input is None and n.op == "DequantizeLinear":  # whether codes have a sign is known of the zero point alone
         raise Unsupported("no zero point (write it, if it is 0 too)")
-    zero = np.zeros((), np.uint8) if given is None else c.array(given, "the zero point")
+    zero = np.zeros((), np.uint8) if zero_input is None else c.array(zero_input, "the zero point")
     if scale.size != 1 or zero.size != 1:
         raise Unsupported("a scale for each channel of an activation (give it one)")
     if zero.dtype not in (np.int8, np.uint8):

@@ -59,10 +59,10 @@ def recurrent(c: Importer, n: Node) -> Sequence[str]:
     expected = (len(directions or ()), _GATES[n.op] * hidden)
     if directions is None or w.shape != (*expected, features) or r.shape[:2] != expected:
         raise Malformed(f"W {list(w.shape)} and R {list(r.shape)} do not fit X {list(x.shape)}")
-    given = c.optional(n, 4)
-    if given is not None and given.shape != (batch,):
-        raise Malformed(f"sequence_lens of shape {list(given.shape)} for a batch of {batch}")
-    reached = [None] * length if given is None else lengths_reached(c, given, length)
+    lengths = c.optional(n, 4)
+    if lengths is not None and lengths.shape != (batch,):
+        raise Malformed(f"sequence_lens of shape {list(lengths.shape)} for a batch of {batch}")
+    reached = [None] * length if lengths is None else lengths_reached(c, lengths, length)
     if n.get_int("input_forget", 0):
         raise Unsupported("input_forget")
     names = _activations(n, len(directions))
@@ -148,13 +148,13 @@ def _initial(c: Importer, n: Node, index: int, d: int, batch: int, hidden: int) 
 
 def _of_batch(c: Importer, value: Value, batch: int) -> Value:
     """[directions, batch, hidden] of a state that was repeated along the batch that the file fixes, for another one."""
-    made = next((op for op in reversed(c.builder.operators) if value.tensor in op.outputs), None)
+    maker = next((op for op in reversed(c.builder.operators) if value.tensor in op.outputs), None)
     if c.rebatch is None or len(value.shape) != 3 or value.shape[1] == batch:
         return value
-    if made is None or made.kind != "Expand" or c.shape(made.inputs[0])[-2] != 1:
+    if maker is None or maker.kind != "Expand" or c.shape(maker.inputs[0])[-2] != 1:
         return value
     shape = (value.shape[0], batch, value.shape[2])
-    return Value(value.name, shape, value.dtype, tensor=c.emit1("Expand", [made.inputs[0]], {"shape": shape}))
+    return Value(value.name, shape, value.dtype, tensor=c.emit1("Expand", [maker.inputs[0]], {"shape": shape}))
 
 
 def _steps(c: Importer, flat: str, length: int) -> tuple[str, ...]:
@@ -162,9 +162,9 @@ def _steps(c: Importer, flat: str, length: int) -> tuple[str, ...]:
 
     They are the states of the layer before.
     """
-    made = {t: op for op in c.builder.operators for t in op.outputs}
+    maker = {t: op for op in c.builder.operators for t in op.outputs}
     rows, features = c.shape(flat)
-    while (op := made.get(flat)) is not None and op.kind == "Reshape":
+    while (op := maker.get(flat)) is not None and op.kind == "Reshape":
         flat = op.inputs[0]
     if op is None or op.kind != "Concat" or op.attributes["axis"] != 0 or len(op.inputs) != length:
         return ()

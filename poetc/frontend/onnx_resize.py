@@ -58,13 +58,13 @@ def _lengths(c: Importer, n: Node, x: Value, legacy: bool) -> tuple[list[int], l
     In single precision: so it is that 10 times .7 is 7.
     """
     rank = len(x.shape)
-    given = None
+    sizes_input = None
     factors: Array = np.zeros(0, np.float32)
     if legacy:
         value = c.optional(n, 1)
         factors = c.array(value, "the scales") if value else np.array(n.get_floats("scales") or (), np.float32)
     else:
-        scales_value, given = c.optional(n, 2), c.optional(n, 3)
+        scales_value, sizes_input = c.optional(n, 2), c.optional(n, 3)
         if scales_value is not None and scales_value.elements:
             factors = c.array(scales_value, "the scales")
     factors = factors.reshape(-1).astype(np.float32)
@@ -72,7 +72,7 @@ def _lengths(c: Importer, n: Node, x: Value, legacy: bool) -> tuple[list[int], l
     sizes, scales = list(x.shape), [1.0] * rank
     if not min(x.shape, default=0):
         raise Unsupported(f"an input without elements, {list(x.shape)}")
-    stated = len(factors) or (given.elements if given is not None else 0)
+    stated = len(factors) or (sizes_input.elements if sizes_input is not None else 0)
     if stated and stated != len(axes):
         raise Malformed(f"{stated} scales or sizes for {len(axes)} axes")
     if factors.size:
@@ -80,8 +80,8 @@ def _lengths(c: Importer, n: Node, x: Value, legacy: bool) -> tuple[list[int], l
             raise Malformed(f"scales {[float(f) for f in factors]} are not all positive numbers")
         for a, factor in zip(axes, factors, strict=True):
             scales[a], sizes[a] = float(factor), int(np.float32(x.shape[a]) * factor)
-    elif given is not None:
-        wanted = list(c.ints(given, "the sizes"))
+    elif sizes_input is not None:
+        wanted = list(c.ints(sizes_input, "the sizes"))
         for k, a in enumerate(axes[: len(wanted)]):
             if c.rebatch is not None and a == 0 and wanted[k] == c.rebatch.old:
                 wanted[k] = x.shape[0]
@@ -121,8 +121,8 @@ def _by_matrices(
     rank, (_, convention, _) = len(x.shape), names
     regions = [(0.0, 1.0)] * rank
     if convention == "tf_crop_and_resize":
-        given = c.optional(n, 1)
-        bounds = c.array(given, "the region").reshape(-1) if given is not None else np.zeros(0)
+        region = c.optional(n, 1)
+        bounds = c.array(region, "the region").reshape(-1) if region is not None else np.zeros(0)
         if bounds.size != 2 * len(axes):
             raise Malformed("tf_crop_and_resize without a region")
         for k, a in enumerate(axes):

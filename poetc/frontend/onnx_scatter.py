@@ -153,8 +153,8 @@ def _in_turn(c: Importer, n: Node, x: Value, at: Value, updates: Value, axis: in
         index = c.axis_slice(at, axis, k, 1)
         place = Value(index, c.shape(index), at.dtype, tensor=index)
         now = c.emit1("GatherElements", [y, index], {"axis": axis})
-        made = c.emit1(kind, [now, c.axis_slice(updates, axis, k, 1)])
-        y = _replaced(c, y, made, place, _Places("GatherElements", {"axis": axis}, 1, None))
+        step = c.emit1(kind, [now, c.axis_slice(updates, axis, k, 1)])
+        y = _replaced(c, y, step, place, _Places("GatherElements", {"axis": axis}, 1, None))
     return y
 
 

@@ -101,10 +101,10 @@ def slice_of_concat(r: Rewriter, op: Operator) -> bool:
         return False
     tensor, starts, sizes = op.inputs[0], ints(op.attributes, "starts"), ints(op.attributes, "sizes")
     again: list[tuple[str, dict[str, Attribute]]] = []  # The operators to apply to the slice of the part, last first.
-    while (made := r.producer(tensor)) is not None and made.kind in ("Reshape", "Transpose"):
-        source = r.type(made.inputs[0]).shape
-        if made.kind == "Transpose":
-            perm = ints(made.attributes, "perm")
+    while (maker := r.producer(tensor)) is not None and maker.kind in ("Reshape", "Transpose"):
+        source = r.type(maker.inputs[0]).shape
+        if maker.kind == "Transpose":
+            perm = ints(maker.attributes, "perm")
             again.append(("Transpose", {"perm": perm}))
             starts, sizes = (tuple(x[perm.index(a)] for a in range(len(perm))) for x in (starts, sizes))
         else:
@@ -113,12 +113,12 @@ def slice_of_concat(r: Rewriter, op: Operator) -> bool:
             if seen is None:
                 return False
             starts, sizes = seen
-        tensor = made.inputs[0]
-    if made is None or made.kind != "Concat":
+        tensor = maker.inputs[0]
+    if maker is None or maker.kind != "Concat":
         return False
-    axis = int(number(made.attributes, "axis"))
+    axis = int(number(maker.attributes, "axis"))
     at = 0
-    for part in made.inputs:
+    for part in maker.inputs:
         whole = r.type(part).shape
         if at <= starts[axis] and starts[axis] + sizes[axis] <= at + whole[axis]:
             break
@@ -200,20 +200,20 @@ def scaled_operand_of_matmul(r: Rewriter, op: Operator) -> bool:
 def bias_operands(r: Rewriter, op: Operator, kind: str) -> tuple[Operator, str] | None:
     """(the product, the summand) when one operand of an Add is a product without bias or other use."""
     for product, other in (op.inputs, op.inputs[::-1]):
-        made = r.producer(product, kind)
-        if made is None or len(made.inputs) != 2 or not r.only_use(product) or not r.is_leaf(other):
+        maker = r.producer(product, kind)
+        if maker is None or len(maker.inputs) != 2 or not r.only_use(product) or not r.is_leaf(other):
             continue
         if r.type(product) == r.type(op.outputs[0]):
-            return made, other
+            return maker, other
     return None
 
 
 def matmul_bias(r: Rewriter, op: Operator) -> bool:
     """MatMul + Add of a vector along the last axis."""
-    found = bias_operands(r, op, "MatMul")
-    if found is None:
+    operands = bias_operands(r, op, "MatMul")
+    if operands is None:
         return False
-    product, bias = found
+    product, bias = operands
     columns, shape = r.type(product.outputs[0]).shape[-1], r.type(bias).shape
     if not shape or shape[-1] != columns or math.prod(shape) != columns:
         return False
@@ -224,10 +224,10 @@ def matmul_bias(r: Rewriter, op: Operator) -> bool:
 def conv_bias(r: Rewriter, op: Operator) -> bool:
     """Conv + Add of [C, 1, 1]."""
     for kind in ("Conv", "ConvTranspose"):
-        found = bias_operands(r, op, kind)
-        if found is None:
+        operands = bias_operands(r, op, kind)
+        if operands is None:
             continue
-        conv, bias = found
+        conv, bias = operands
         channels, shape = r.type(conv.outputs[0]).shape[1], r.type(bias).shape
         if len(shape) < 3 or (1, *shape)[-3:] != (channels, 1, 1) or math.prod(shape) != channels:
             continue
@@ -274,10 +274,10 @@ def pad_into_window(r: Rewriter, op: Operator) -> bool:
 def gelu(r: Rewriter, op: Operator) -> bool:
     """x/2 · (1 + erf(x/√2)) and x/2 · (1 + tanh(√(2/π) (x + 0.044715 x³))), factors in any order."""
     for left, right in (op.inputs, op.inputs[::-1]):
-        found = _gelu_gate(r, left)
-        if found is None:
+        gate = _gelu_gate(r, left)
+        if gate is None:
             continue
-        x, gate_scale, approximate = found
+        x, gate_scale, approximate = gate
         other, factor = _scaled(r, right)
         if other != x:
             continue
@@ -347,16 +347,20 @@ def power(r: Rewriter, tensor: str) -> tuple[str, int]:
 def gated(r: Rewriter, op: Operator) -> bool:
     """x · sigmoid(x), x · hard_sigmoid(x), x · relu6(x + 3) / 6, x · tanh(softplus(x))."""
     for x, gate in (op.inputs, op.inputs[::-1]):
-        made = r.producer(gate)
-        if made is None:
+        maker = r.producer(gate)
+        if maker is None:
             continue
-        if made.kind == "Sigmoid" and made.inputs[0] == x:
+        if maker.kind == "Sigmoid" and maker.inputs[0] == x:
             return r.replace(op, "Silu", [x])
-        if made.kind == "HardSigmoid" and made.inputs[0] == x:
-            a, b = number(made.attributes, "alpha"), number(made.attributes, "beta")
+        if maker.kind == "HardSigmoid" and maker.inputs[0] == x:
+            a, b = number(maker.attributes, "alpha"), number(maker.attributes, "beta")
             if _close(a, 1 / 6) and _close(b, 0.5):
                 return r.replace(op, "HardSwish", [x])
-        if made.kind == "Tanh" and (soft := r.producer(made.inputs[0], "Softplus")) is not None and soft.inputs[0] == x:
+        if (
+            maker.kind == "Tanh"
+            and (soft := r.producer(maker.inputs[0], "Softplus")) is not None
+            and soft.inputs[0] == x
+        ):
             return r.replace(op, "Mish", [x])
         core, scale = _scaled(r, gate)
         clip = r.producer(core, "Clip")

@@ -35,13 +35,13 @@ def _deviation(r: Rewriter, tensor: str) -> tuple[str, int, float] | None:
 def _normalized(r: Rewriter, op: Operator) -> tuple[str, int, float] | None:
     """(d, axis, epsilon) where op computes d / sqrt(mean(d²) + epsilon)."""
     if op.kind == "Div":
-        found = _deviation(r, op.inputs[1])
-        return found if found is not None and found[0] == op.inputs[0] else None
+        deviation = _deviation(r, op.inputs[1])
+        return deviation if deviation is not None and deviation[0] == op.inputs[0] else None
     for left, right in (op.inputs, op.inputs[::-1]):
         inverse = r.producer(right, "Reciprocal")
-        found = _deviation(r, inverse.inputs[0]) if inverse is not None else None
-        if found is not None and found[0] == left:
-            return found
+        deviation = _deviation(r, inverse.inputs[0]) if inverse is not None else None
+        if deviation is not None and deviation[0] == left:
+            return deviation
     return None
 
 
@@ -53,13 +53,13 @@ def _same_difference(r: Rewriter, a: str, b: str) -> bool:
 
 def layer_norm(r: Rewriter, op: Operator) -> bool:
     """(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) over trailing axes, and its RMS form without the mean."""
-    found = _normalized(r, op)
-    if found is None and op.kind == "Div":
+    normalized = _normalized(r, op)
+    if normalized is None and op.kind == "Div":
         twice = _deviation(r, op.inputs[1])
-        found = twice if twice is not None and _same_difference(r, twice[0], op.inputs[0]) else None
-    if found is None:
+        normalized = twice if twice is not None and _same_difference(r, twice[0], op.inputs[0]) else None
+    if normalized is None:
         return False
-    d, axis, epsilon = found
+    d, axis, epsilon = normalized
     kind, x = "RmsNorm", d
     difference = r.producer(d, "Sub")
     if difference is not None and _mean_over_trailing(r, difference.inputs[1]) == (difference.inputs[0], axis):
@@ -84,10 +84,10 @@ def norm_scale(r: Rewriter, op: Operator) -> bool:
 
 def norm_bias(r: Rewriter, op: Operator) -> bool:
     """A summand right behind a layer norm without one is its bias."""
-    found = bias_operands(r, op, "LayerNorm")
-    if found is None or r.type(found[1]).shape != r.type(found[0].inputs[1]).shape:
+    operands = bias_operands(r, op, "LayerNorm")
+    if operands is None or r.type(operands[1]).shape != r.type(operands[0].inputs[1]).shape:
         return False
-    norm, bias = found
+    norm, bias = operands
     return r.replace(op, "LayerNorm", [*norm.inputs, bias], norm.attributes)
 
 
@@ -123,11 +123,11 @@ def _batch_norm_parts(r: Rewriter, tensor: str) -> tuple[str, str, str, str, flo
     for normal, scale in (product.inputs, product.inputs[::-1]):
         if not _channel_vector(r, scale, x_type):
             continue
-        made = r.producer(normal)
-        if made is None or made.kind not in ("Div", "Mul"):
+        maker = r.producer(normal)
+        if maker is None or maker.kind not in ("Div", "Mul"):
             continue
-        for centred, spread in (made.inputs, made.inputs[::-1])[: 1 if made.kind == "Div" else 2]:
-            if made.kind == "Mul":
+        for centred, spread in (maker.inputs, maker.inputs[::-1])[: 1 if maker.kind == "Div" else 2]:
+            if maker.kind == "Mul":
                 inverse = r.producer(spread, "Reciprocal")
                 spread = inverse.inputs[0] if inverse is not None else ""
             root = r.producer(spread, "Sqrt")

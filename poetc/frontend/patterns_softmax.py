@@ -44,12 +44,12 @@ def _is_zero(r: Rewriter, tensor: str) -> bool:
 
 def _may_be_hidden(r: Rewriter, scores: str, axis: int) -> bool:
     """Whether a row along `axis`, counted from the end, may be -inf throughout. Products are taken to be finite."""
-    made = r.producer(scores)
-    while made is not None and made.kind in ("Affine", "Reshape"):
-        made = r.producer(made.inputs[0])
-    if made is None or made.kind != "Add":
-        return made is None or made.kind != "MatMul"
-    for mask, other in (made.inputs, made.inputs[::-1]):
+    maker = r.producer(scores)
+    while maker is not None and maker.kind in ("Affine", "Reshape"):
+        maker = r.producer(maker.inputs[0])
+    if maker is None or maker.kind != "Add":
+        return maker is None or maker.kind != "MatMul"
+    for mask, other in (maker.inputs, maker.inputs[::-1]):
         held = r.held(mask)
         if isinstance(held, np.ndarray) and held.shape == r.type(mask).shape and r.producer(other) is not None:
             hidden = np.isneginf(held)

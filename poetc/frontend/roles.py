@@ -200,29 +200,29 @@ class _Uses:
 
     def _reached(self, name: str) -> dict[str, Operator]:
         """Positions of a weight that the tensor reaches, and by which operator."""
-        found: dict[str, Operator] = {}
+        by_position: dict[str, Operator] = {}
         seen, queue = {name}, [name]
         while queue:
             t = queue.pop()
             for op, k in self.readers[t]:
                 position = self._position(op, k)
                 if position:
-                    found.setdefault(position, op)
+                    by_position.setdefault(position, op)
                 elif op.kind in _CARRIERS or (op.kind in _FUNCTIONS | _SUMMANDS.keys() and self._weights_alone(op)):
                     queue.extend(o for o in op.outputs if o not in seen)
                     seen.update(op.outputs)
                     if op.kind == "Concat" and not self._weights_alone(op):
-                        found.setdefault("operand", op)
-        return found
+                        by_position.setdefault("operand", op)
+        return by_position
 
     def _functions(self, name: str) -> list[Operator]:
         """The operators that read the tensor, or its negative, perhaps through views."""
-        found, waiting = list[Operator](), [name]
+        operators, waiting = list[Operator](), [name]
         while waiting:
             for op, _ in self.readers[waiting.pop()]:
-                found.append(op)
+                operators.append(op)
                 waiting += op.outputs if op.kind in ("Reshape", "Expand", "Neg") else ()
-        return found
+        return operators
 
     def _position(self, op: Operator, k: int) -> str:
         positions = _POSITIONS.get(op.kind, ())
@@ -261,7 +261,7 @@ class _Uses:
                     places.add(op.source or op.name)
                 elif op.kind == "Reshape" or (op.kind in _CARRIERS and op.source):
                     # Through others than views only within one recurrent layer: its parts by direction and gate.
-                    found = {(o, inside if op.kind == "Reshape" else op.source) for o in op.outputs} - seen
-                    queue += found
-                    seen |= found
+                    outputs = {(o, inside if op.kind == "Reshape" else op.source) for o in op.outputs} - seen
+                    queue += outputs
+                    seen |= outputs
         return sorted(places)

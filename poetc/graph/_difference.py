@@ -19,10 +19,10 @@ def matching(a: Graph, b: Graph) -> Mapping[str, str] | None:
     pairs = _pairs(a, b)
     if pairs is None:
         return None
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for name, other in pairs:
-        found.setdefault(name, other)
-    return found
+        names.setdefault(name, other)
+    return names
 
 
 def differing(a: Graph, b: Graph) -> list[str] | None:
@@ -45,20 +45,20 @@ def _pairs(a: Graph, b: Graph) -> list[tuple[str, str]] | None:
     """Every place in `a` and the same place in `b`."""
     if (a.inputs, a.outputs, len(a.operators)) != (b.inputs, b.outputs, len(b.operators)):
         return None
-    made = {name: name for name in a.inputs}
-    pairs = [*made.items()]
+    partner = {name: name for name in a.inputs}
+    pairs = [*partner.items()]
     for x, y in zip(a.operators, b.operators, strict=True):
         if (x.kind, dict(x.attributes)) != (y.kind, dict(y.attributes)):
             return None
         if (len(x.inputs), len(x.outputs)) != (len(y.inputs), len(y.outputs)):
             return None
         for name, other in zip(x.inputs, y.inputs, strict=True):
-            if (name in a.values) != (other in b.values) or made.get(name, other) != other:
+            if (name in a.values) != (other in b.values) or partner.get(name, other) != other:
                 return None
             pairs.append((name, other))
         for name, other in zip(x.outputs, y.outputs, strict=True):
-            made[name] = other
+            partner[name] = other
             pairs.append((name, other))
-    if any(made.get(name) != name for name in a.outputs):
+    if any(partner.get(name) != name for name in a.outputs):
         return None
     return pairs if all(a.tensors[n].type == b.tensors[m].type for n, m in pairs) else None

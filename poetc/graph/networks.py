@@ -17,11 +17,11 @@ def graph_network(graph: Any) -> networkx.DiGraph[str]:
     """
     import networkx  # takes long to import
 
-    found: networkx.DiGraph[str] = networkx.DiGraph(name=graph.name)
+    network: networkx.DiGraph[str] = networkx.DiGraph(name=graph.name)
     updates, gradients = getattr(graph, "updates", {}), getattr(graph, "gradients", {})
     for name, tensor in graph.tensors.items():
         origin = graph.origins.get(name)
-        found.add_node(
+        network.add_node(
             f"tensor {name}",
             type="tensor",
             label=name,
@@ -36,7 +36,7 @@ def graph_network(graph: Any) -> networkx.DiGraph[str]:
             file_tensor="" if origin is None else origin.tensor,
         )
     for op in graph.operators:
-        found.add_node(
+        network.add_node(
             f"op {op.name}",
             type="operator",
             label=op.name,
@@ -46,7 +46,7 @@ def graph_network(graph: Any) -> networkx.DiGraph[str]:
             attributes=json.dumps(dict(op.attributes), default=str),
         )
         for number, t in enumerate(op.inputs):
-            found.add_edge(f"tensor {t}", f"op {op.name}", operand=number)
+            network.add_edge(f"tensor {t}", f"op {op.name}", operand=number)
         for number, t in enumerate(op.outputs):
-            found.add_edge(f"op {op.name}", f"tensor {t}", operand=number)
-    return found
+            network.add_edge(f"op {op.name}", f"tensor {t}", operand=number)
+    return network

@@ -145,15 +145,15 @@ class Log:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """The whole lines of an earlier log; one that was cut short by an interruption is passed over."""
-    found = []
+    documents = []
     for line in read_file(path, _LARGEST_BYTES).splitlines():
         try:
             document = json.loads(line)
         except ValueError:
             continue
         if isinstance(document, dict) and isinstance(document.get("epoch"), int):
-            found.append(document)
-    return found
+            documents.append(document)
+    return documents
 
 
 def _is_before(line: Mapping[str, Any], epoch: int, batch: int) -> bool:

@@ -47,7 +47,7 @@ class Loss:
         """
         graph = evaluation(model, step)
         weights = {o.inputs[0]: o.attributes["alpha"] for o in graph.operators if o.kind == "Affine"}
-        found = []
+        losses = []
         for operator in graph.operators:
             if operator.phase is not Phase.LOSS or not isinstance(spec(operator.kind), LossKind):
                 continue
@@ -57,8 +57,8 @@ class Loss:
             assert isinstance(times, float | int)
             shape, attributes = graph.tensors[source].shape, dict(operator.attributes)
             axis = 0 if (fact := step.fact("batch axis", target)) is None else int(fact.value)
-            found.append(Loss(operator.kind, attributes, output, shape, last, target, float(times), axis))
-        return tuple(found)
+            losses.append(Loss(operator.kind, attributes, output, shape, last, target, float(times), axis))
+        return tuple(losses)
 
     def scores(self, output: Array) -> Array:
         """The input of the loss, for a whole batch."""
@@ -87,8 +87,8 @@ class Loss:
             scores = np.nan_to_num(np.asarray(scores, np.float64), nan=np.nan, neginf=-1e4, posinf=1e4)
         types = TensorType(scores.shape), TensorType(target.shape, _dtype(target))
         bound = Bound(self.attributes, types, (TensorType(()),))
-        given = target if target.dtype.kind == "i" else np.asarray(target, np.float64)
-        (value,) = spec(self.kind).evaluate(bound, [scores, given])
+        truth = target if target.dtype.kind == "i" else np.asarray(target, np.float64)
+        (value,) = spec(self.kind).evaluate(bound, [scores, truth])
         return float(value)
 
     def weight(self, target: Array) -> float:
@@ -217,8 +217,8 @@ class Meter:
             rows, labels = rows[kept], labels[kept]
         if not len(labels):
             return
-        found = rows.argmax(axis=1)
-        self._mean("accuracy", float((found == labels).mean()), len(labels))
+        predicted = rows.argmax(axis=1)
+        self._mean("accuracy", float((predicted == labels).mean()), len(labels))
         own = np.take_along_axis(rows, labels[:, None].astype(np.intp), axis=1)
         rank = (rows > own).sum(axis=1)  # classes with a higher score
         for name in self.names:
@@ -227,7 +227,7 @@ class Meter:
         if "confusion" in self.names:
             if self._confusion is None:
                 self._confusion = np.zeros((classes, classes), np.int64)
-            np.add.at(self._confusion, (labels, found), 1)
+            np.add.at(self._confusion, (labels, predicted), 1)
 
     def _mean(self, name: str, value: float, weight: float) -> None:
         self._sums[name] = self._sums.get(name, 0.0) + value * weight
@@ -237,15 +237,15 @@ class Meter:
         """`loss` and the metrics by name; the confusion matrix as rows of true classes."""
         means = {name: self._sums[name] / self._weights[name] for name in self._sums}
         losses = (loss.times * means.get(f"loss {number}", math.nan) for number, loss in enumerate(self.losses))
-        found: dict[str, Any] = {"loss": math.fsum(losses)}
+        means_of_epoch: dict[str, Any] = {"loss": math.fsum(losses)}
         for name in self.names:
             if name == "perplexity":
-                found[name] = math.exp(min(found["loss"], 700.0))
+                means_of_epoch[name] = math.exp(min(means_of_epoch["loss"], 700.0))
             elif name == "confusion":
-                found[name] = [] if self._confusion is None else self._confusion.tolist()
+                means_of_epoch[name] = [] if self._confusion is None else self._confusion.tolist()
             elif name in means:
-                found[name] = means[name]
-        return found
+                means_of_epoch[name] = means[name]
+        return means_of_epoch
 
 
 def _first(array: Array, share: float, axis: int = 0) -> Array:

@@ -182,11 +182,11 @@ def validate_bundle(
             for plan in range(len(bundle.programs)):
                 model.on_step = model.on_switch = None
                 model.start(plan)
-                found = model.step(batch), model.bits()
+                result = model.step(batch), model.bits()
                 history: History = ((bundle.parts[plan], ""),)
                 if history not in known:
-                    known[history] = found if references is None else references.step(history, batch)
-                failures += [f"plan {plan}: {text}" for text in _differences(known[history], found)]
+                    known[history] = result if references is None else references.step(history, batch)
+                failures += [f"plan {plan}: {text}" for text in _differences(known[history], result)]
             for switch in chosen:
                 history = history_of(bundle, switch.source, switch.target, switch.join)
                 if history not in known:
@@ -241,12 +241,12 @@ def _take(
 
         model.on_step, model.on_switch = ask, switched
         try:
-            found = model.step(batch), model.bits()
+            result = model.step(batch), model.bits()
         except StepError as error:
             failures.append(str(error))
             break
         touched[1] = max(touched[1], floor + _end(model.arena[floor:], pattern))
-        failures += _differences(expected, found)
+        failures += _differences(expected, result)
         if model.switch_count != 1 or model.plan != switch.target:
             failures.append(f"went over {model.switch_count} times, to plan {model.plan}")
     predicted = before_end(source, switch), _suffix_end(target, switch.join)
@@ -294,13 +294,13 @@ def _random_requests(
     model.on_step = None
     model.start(0)
     model.unobserved()
-    for index, found in enumerate(steps):
+    for index, result in enumerate(steps):
         inputs = sample_inputs(plans[0], index)
         if references is None:
             expected = model.step(inputs), model.bits()
         else:
             expected = references.step(histories[index], inputs, steps[index - 1][1] if index else None)
-        for text in _differences(expected, found):
+        for text in _differences(expected, result):
             return [f"random requests, step {index + 1}: {text}"]
     return [] if went or requests < FEW or not bundle.switches else ["random requests: no switch was taken"]
 
@@ -324,8 +324,8 @@ def _ends(program: Program, instructions: Sequence[Instruction]) -> Iterator[int
 
 def before_end(source: Program, switch: ProgramSwitch) -> int:
     """The end of the highest byte of the arena in use until the switch is done."""
-    given = [b.operand for b in (*source.state, *all_inputs(source))]
-    ends = [o.offset_bytes + o.type.size_bytes for o in given]
+    live = [b.operand for b in (*source.state, *all_inputs(source))]
+    ends = [o.offset_bytes + o.type.size_bytes for o in live]
     return max(
         source.state_bytes if source.state else 0,
         *ends,

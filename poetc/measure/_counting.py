@@ -26,8 +26,8 @@ def _costs(elf: Path, made_ns: int, prefix: str, core: str) -> str:
     text = command([f"{prefix}objdump", "-d", "--no-show-raw-insn", elf], "cannot read the program's instructions")
     costs: dict[int, str] = {}
     for part in re.split(r"^[0-9a-f]+ <.*>:$", text, flags=re.MULTILINE):
-        found = [m for line in part.splitlines() if (m := _INSTRUCTION.match(line)) and not m[2].startswith(".")]
-        for match, cost in zip(found, instruction_costs([m[2] for m in found], core), strict=True):
+        matches = [m for line in part.splitlines() if (m := _INSTRUCTION.match(line)) and not m[2].startswith(".")]
+        for match, cost in zip(matches, instruction_costs([m[2] for m in matches], core), strict=True):
             costs[int(match[1], 16)] = f"{int(match[1], 16):x} {cost.cycles:x} {cost.taken:x}"
     return "\n".join(costs[address] for address in sorted(costs)) + "\n"
 

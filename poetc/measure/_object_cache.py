@@ -162,8 +162,8 @@ class _Build:
         entry = self._entry(stem)
         try:
             with zipfile.ZipFile(io.BytesIO(entry.read_bytes())) as archive:
-                found = {name: archive.read(name) for name in archive.namelist() if name in _SUFFIXES}
-            if not {".o", ".d"} <= found.keys():
+                files = {name: archive.read(name) for name in archive.namelist() if name in _SUFFIXES}
+            if not {".o", ".d"} <= files.keys():
                 raise zipfile.BadZipFile
             os.utime(entry)  # used now
         except FileNotFoundError:
@@ -174,7 +174,7 @@ class _Build:
             return False
         target = self.sources / "build" / stem
         target.parent.mkdir(parents=True, exist_ok=True)
-        for suffix, data in found.items():
+        for suffix, data in files.items():
             target.with_name(target.name + suffix).write_bytes(data)
         return True
 
@@ -187,8 +187,8 @@ class _Build:
 
     def _keep(self, stem: str) -> tuple[str, int]:
         """The name of the entry and its bytes; nothing where there is nothing to keep."""
-        made = self.sources / "build" / stem
-        parts = {s: made.with_name(made.name + s) for s in _SUFFIXES}
+        built = self.sources / "build" / stem
+        parts = {s: built.with_name(built.name + s) for s in _SUFFIXES}
         if not parts[".o"].exists() or not parts[".d"].exists():  # another goal than that needs it
             return "", 0
         self.place.mkdir(parents=True, exist_ok=True)
@@ -210,10 +210,10 @@ class _Build:
 def _evict(place: Path) -> None:
     """Remove entries where they have become too many; also those that a process left half-written."""
     entries = []
-    for found in os.scandir(place):
+    for entry in os.scandir(place):
         with contextlib.suppress(FileNotFoundError):
-            about = found.stat()
-            entries.append((about.st_mtime, about.st_size, found.path))
+            about = entry.stat()
+            entries.append((about.st_mtime, about.st_size, entry.path))
     total = sum(size for _, size, _ in entries)
     if total <= LIMIT_BYTES:
         return

@@ -73,8 +73,8 @@ class QuickBuild:
         if self._thread.is_alive():
             return None
         self._is_over = True
-        made = self._sources / LIBRARY
-        return made if self._process is not None and self._process.returncode == 0 else None
+        library = self._sources / LIBRARY
+        return library if self._process is not None and self._process.returncode == 0 else None
 
     def _make(self) -> None:
         command, environment = making(self._sources, self._variables)

@@ -199,8 +199,8 @@ def build_firmware(
     UsageError without the toolchain; CheckFailed if it does not fit. `checkpoint`: as for `emit`; `gradients`: log
     their checksum.
     """
-    found = find_board(board)
-    require_toolchain(found)
+    named_board = find_board(board)
+    require_toolchain(named_board)
     directory = directory.resolve()
     directory.mkdir(parents=True, exist_ok=True)
     source = directory / "src"
@@ -208,15 +208,15 @@ def build_firmware(
         [program],
         values,
         model=model,
-        target=found.target,
+        target=named_board.target,
         out_dir=source,
         numerics=numerics,
         board=board,
         memory=memory,
         checkpoint=checkpoint,
     )
-    steps = checkpoint_steps(program, TARGETS[found.target], found, checkpoint)
-    return rebuild(found, program, values, directory, checkpoint=steps, gradients=gradients)
+    steps = checkpoint_steps(program, TARGETS[named_board.target], named_board, checkpoint)
+    return rebuild(named_board, program, values, directory, checkpoint=steps, gradients=gradients)
 
 
 def rebuild(

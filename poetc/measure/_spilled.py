@@ -26,8 +26,8 @@ class Spilled(MutableMapping[str, Array]):
         np.save(path, array)
 
     def __getitem__(self, name: str) -> Array:
-        found: Array = np.load(self._files[name])
-        return found
+        array: Array = np.load(self._files[name])
+        return array
 
     def digest(self, name: str) -> bytes:
         """`digest` of the array, which is not read as a whole."""
@@ -65,18 +65,20 @@ def largest(array: Array) -> float:
 def largest_difference(a: Array, b: Array) -> float:
     """The same of a - b, in 64 bits."""
     one, other = np.asarray(a).reshape(-1), np.asarray(b).reshape(-1)
-    found = [0.0]
+    differences = [0.0]
     for start in range(0, one.size, _PART):
         rows = slice(start, start + _PART)
-        found.append(float(np.max(np.abs(np.asarray(one[rows], np.float64) - np.asarray(other[rows], np.float64)))))
-    return float(np.max(found))
+        differences.append(
+            float(np.max(np.abs(np.asarray(one[rows], np.float64) - np.asarray(other[rows], np.float64))))
+        )
+    return float(np.max(differences))
 
 
 def quotient_of_difference(a: Array, b: Array, divisor: float) -> Array:
     """(a - b) / divisor in 64 bits, rounded to 32."""
     one, other = np.asarray(a).reshape(-1), np.asarray(b).reshape(-1)
-    found = np.empty(one.size, np.float32)
+    quotient = np.empty(one.size, np.float32)
     for start in range(0, one.size, _PART):
         rows = slice(start, start + _PART)
-        found[rows] = (np.asarray(one[rows], np.float64) - other[rows]) / divisor
-    return found.reshape(np.shape(a))
+        quotient[rows] = (np.asarray(one[rows], np.float64) - other[rows]) / divisor
+    return quotient.reshape(np.shape(a))

@@ -171,7 +171,7 @@ def validate(
         progress("running the schedule")
         with makers[0]() as model:
             gradients = Spilled(scratch / "of_program")
-            found = recorded(model, batches, gradients, _statistics(keep_all))
+            scheduled = recorded(model, batches, gradients, _statistics(keep_all))
             page_ins, page_outs = model.page_ins, model.page_outs
             touched = model.touched_bytes(PATTERNS[0])
             model.reset(PATTERNS[1])
@@ -185,7 +185,7 @@ def validate(
             progress("running keep-all")
             kept = recorded(other, batches, Spilled(scratch / "of_keep_all"), ())
         del other
-        difference, loss, state = first_difference(found, kept, program), found.losses[0], found.state
+        difference, loss, state = first_difference(scheduled, kept, program), scheduled.losses[0], scheduled.state
         progress("running the interpreter")
         interpreter = Interpreter(program, values)
         interpreter.probes = Spilled(scratch / "of_interpreter")
@@ -260,9 +260,9 @@ def _by_last_bits(
     for sign in (1, -1) if nudges else ():
         interpreter = Interpreter(program, values)
         interpreter.probes = Spilled(directory / str(sign))
-        found = interpreter.run({**batch, **{n: batch[n] + sign * nudge for n, nudge in nudges.items()}})
+        nudged_loss = interpreter.run({**batch, **{n: batch[n] + sign * nudge for n, nudge in nudges.items()}})
         gradient = max(gradient, _worst(_gradient_errors(interpreter.probes, expected), "gradient"))
-        loss = max(loss, _relative(found, expected_loss))
+        loss = max(loss, _relative(nudged_loss, expected_loss))
     return gradient, loss
 
 
@@ -357,18 +357,18 @@ def recorded(
     kept: Collection[str],
 ) -> Recorded:
     """Run all `batches`; into `gradients` go those of the first step. `kept`: state that is held, by name."""
-    found = Recorded([], [], [], {})
+    record = Recorded([], [], [], {})
     model.probes = gradients
     for batch in batches:
-        found.losses.append(model.run(batch))
+        record.losses.append(model.run(batch))
         probes = model.probes
         assert isinstance(probes, Spilled | _Digests)
-        found.gradients.append({name: probes.digest(name) for name in probes})
-        found.states.append({name: digest(model.held_state(name)) for name in model.state_names()})
-        if len(found.losses) == 1:
-            found.state.update({name: model.state(name) for name in model.state_names() if name in kept})
+        record.gradients.append({name: probes.digest(name) for name in probes})
+        record.states.append({name: digest(model.held_state(name)) for name in model.state_names()})
+        if len(record.losses) == 1:
+            record.state.update({name: model.state(name) for name in model.state_names() if name in kept})
             model.probes = _Digests()
-    return found
+    return record
 
 
 class _Digests(dict[str, Array]):

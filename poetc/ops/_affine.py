@@ -36,12 +36,12 @@ class Codes:
 
 def codes_of(op: Bound, prefix: str = "") -> Codes:
     """Those that an operator names. Raises ValueError unless they can be."""
-    found = Codes(op.get_float(f"{prefix}scale"), op.get_int(f"{prefix}zero"))
-    if not (0 < found.scale < math.inf and found.scale == float(np.float32(found.scale))):
-        raise ValueError(f"{prefix}scale {found.scale} is no number of 32 bits above 0")
-    if not LOWEST <= found.zero <= HIGHEST:
-        raise ValueError(f"{prefix}zero {found.zero} is not from {LOWEST} to {HIGHEST}")
-    return found
+    codes = Codes(op.get_float(f"{prefix}scale"), op.get_int(f"{prefix}zero"))
+    if not (0 < codes.scale < math.inf and codes.scale == float(np.float32(codes.scale))):
+        raise ValueError(f"{prefix}scale {codes.scale} is no number of 32 bits above 0")
+    if not LOWEST <= codes.zero <= HIGHEST:
+        raise ValueError(f"{prefix}zero {codes.zero} is not from {LOWEST} to {HIGHEST}")
+    return codes
 
 
 def bounds_of(op: Bound) -> tuple[int, int]:

@@ -17,11 +17,11 @@ def kernel_of_block(kind: str, op: Bound, cut: Cut, kernel: Kernel, ranges: Sequ
     if cut.name == WHOLE:
         return kernel
     if cut.binds:
-        found = next((k for k in spec(kind).kernels(block_of(op, cut, ranges)) if k.name == kernel.name), None)
-        return None if found is None or found.repeats != kernel.repeats else found
-    made: Kernel | None = kernel
+        of_first = next((k for k in spec(kind).kernels(block_of(op, cut, ranges)) if k.name == kernel.name), None)
+        return None if of_first is None or of_first.repeats != kernel.repeats else of_first
+    of_block: Kernel | None = kernel
     for axis, (begin, end) in zip(cut.axes, ranges, strict=True):
         banded = next((n for n, p in enumerate(axis.parts) if p is not None and p.span is not None), None)
         first, last = (begin, end) if banded is None else axis.span(banded).of(begin, end, axis.extent)
-        made = block_kernel(made, axis.name, Block(begin, end, axis.extent, first, last)) if made else None
-    return made
+        of_block = block_kernel(of_block, axis.name, Block(begin, end, axis.extent, first, last)) if of_block else None
+    return of_block

@@ -51,18 +51,18 @@ def results_by_parts(
         for n, (array, type) in enumerate(zip(inputs, op.inputs, strict=True)):
             shape, box = box_of(type, cut, n, ranges)
             parts.append(array.reshape(shape)[box] if cut.parts[n] is not None else array)
-        made = spec(kind).evaluate_block(block, cut, begin, parts)
+        of_block = spec(kind).evaluate_block(block, cut, begin, parts)
         places = (box_of(t, cut, len(inputs) + n, ranges) for n, t in enumerate(op.outputs))
-        yield [(shape, box, r) for (shape, box), r in zip(places, made, strict=True)]
+        yield [(shape, box, r) for (shape, box), r in zip(places, of_block, strict=True)]
 
 
 def _cut(kind: str, op: Bound) -> Cut | None:
     """The cut of the most units that divides each result; without halos, so that blocks do not overlap."""
     count, is_able = len(op.inputs), spec(kind).evaluates_blocks
-    found = [replace(cut, within=None) for cut in spec(kind).cuts(op) if not cut.fills]
+    cuts = [replace(cut, within=None) for cut in spec(kind).cuts(op) if not cut.fills]
     fitting = [
         cut
-        for cut in found
+        for cut in cuts
         if all(part is not None for part in cut.parts[count:])
         and all(part is None or (part.span is None and (is_able or part.axis is None)) for part in cut.parts)
     ]

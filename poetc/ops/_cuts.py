@@ -123,16 +123,16 @@ def crossed(op: Bound, first: Cut, second: Cut) -> tuple[Cut, ...]:
 
     Operands that the inner cut alone cuts are read again for each outer block: they are the smaller ones.
     """
-    found = [cut for cut in (first, second) if cut.extent > 1]
-    if len(found) < 2:
-        return tuple(found)
+    cuts = [cut for cut in (first, second) if cut.extent > 1]
+    if len(cuts) < 2:
+        return tuple(cuts)
 
     def size_bytes(cut: Cut, other: Cut) -> int:
         alone = (p is not None and q is None for p, q in zip(cut.parts, other.parts, strict=True))
         return sum(t.size_bytes for t, is_cut in zip(op.inputs, alone, strict=False) if is_cut)
 
     inner, outer = sorted((second, first), key=lambda c: size_bytes(c, second if c is first else first))
-    return (*found, replace(outer, within=inner))
+    return (*cuts, replace(outer, within=inner))
 
 
 Range = tuple[int, int]

@@ -43,8 +43,8 @@ def input_shape(op: Bound, gy: TensorType) -> tuple[int, ...]:
 
 
 def _parameters(op: Bound, image: TensorType, output: TensorType) -> rows.PoolWindows:
-    (n, c, h, w), (_, _, oh, ow), found = image.shape, output.shape, windows_of(op)
-    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = found.kernel, found.strides, found.pads, found.dilations
+    (n, c, h, w), (_, _, oh, ow), windows = image.shape, output.shape, windows_of(op)
+    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = windows.kernel, windows.strides, windows.pads, windows.dilations
     return rows.PoolWindows(n * c, h, w, oh, ow, kh, kw, sh, sw, top, left, dh, dw)
 
 

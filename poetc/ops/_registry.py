@@ -100,9 +100,9 @@ S = TypeVar("S", bound=type[OpSpec])
 def register(cls: S) -> S:
     if cls.kind in _REGISTRY:
         raise RuntimeError(f"operator kind {cls.kind!r} is registered twice")
-    found = cls()
-    _REGISTRY[cls.kind] = found
-    INFER[cls.kind] = found.infer
+    instance = cls()
+    _REGISTRY[cls.kind] = instance
+    INFER[cls.kind] = instance.infer
     return cls
 
 

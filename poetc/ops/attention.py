@@ -171,12 +171,12 @@ def _plain(op: Bound) -> list[Bound]:
 
 def _terms(op: Bound) -> tuple[int, ...]:
     """Of a block of each sum: as many as the product apart has, or `BLOCK_TERMS` where that does not pack."""
-    found: list[int] = []
+    terms: list[int] = []
     for part in _plain(op):
         parameters = MatMul().kernel(part).parameters
         depth = part.inputs[0].shape[-2 if part.get_int("trans_a") else -1]
-        found.append(parameters.terms if isinstance(parameters, PackedProduct) else min(depth, BLOCK_TERMS))
-    return tuple(found)
+        terms.append(parameters.terms if isinstance(parameters, PackedProduct) else min(depth, BLOCK_TERMS))
+    return tuple(terms)
 
 
 class _Attention(OpSpec):
@@ -216,11 +216,11 @@ class _Attention(OpSpec):
             turned = np.tanh(scores * dtype(inner))
             scores, slope = turned * dtype(outer), dtype(outer) * (1 - turned) * (1 + turned) * dtype(inner)
         if _mask(op) is not None:
-            given = seen(inputs[-1], (0, *op.get_ints("mask")), scores.shape)
-            if given.dtype == np.uint8:
-                scores = np.where(given != 0, scores, dtype(op.get_float("hides")))
+            mask = seen(inputs[-1], (0, *op.get_ints("mask")), scores.shape)
+            if mask.dtype == np.uint8:
+                scores = np.where(mask != 0, scores, dtype(op.get_float("hides")))
             else:
-                scores = scores + given
+                scores = scores + mask
         low, high = _band(op)
         ahead = np.arange(s.keys) - np.arange(s.queries)[:, None]
         scores = np.where((ahead >= low) & (ahead <= high), scores, dtype(-np.inf))
@@ -246,11 +246,11 @@ class _Attention(OpSpec):
 
     def kernels(self, op: Bound) -> tuple[Kernel, ...]:
         """With fewer and fewer queries at a time, and columns that are packed at once."""
-        found: list[Kernel] = []
+        offered: list[Kernel] = []
         for kernel in self._kernels(op):
-            if not found or _WORTH * kernel.workspace_bytes <= (_WORTH - 1) * found[-1].workspace_bytes:
-                found.append(_numbered(kernel, len(found)))
-        return tuple(found)
+            if not offered or _WORTH * kernel.workspace_bytes <= (_WORTH - 1) * offered[-1].workspace_bytes:
+                offered.append(_numbered(kernel, len(offered)))
+        return tuple(offered)
 
     def _kernels(self, op: Bound) -> Iterator[Kernel]:
         s, wants, mask, terms = _sizes(op), _wants(op), _mask(op), _terms(op)
@@ -314,10 +314,10 @@ def _aligned(floats: int) -> int:
 
 def _product_floats(op: Bound, terms: Sequence[int], panels: int) -> int:
     """Of the workspace of the products."""
-    found = []
+    floats = []
     for part, n in zip(_plain(op), terms, strict=True):
-        found.append(workspace_floats(part.outputs[0].shape[-1], n, panels, bool(part.get_int("trans_a"))))
-    return _aligned(max(found))
+        floats.append(workspace_floats(part.outputs[0].shape[-1], n, panels, bool(part.get_int("trans_a"))))
+    return _aligned(max(floats))
 
 
 def _choices(op: Bound) -> Iterator[tuple[int, int]]:
@@ -369,8 +369,8 @@ class Attention(_Attention):
             return result
         attributes: dict[str, Attribute] = {n: a for n, a in op.attributes.items() if n != "shape"}
         attributes["wants"] = tuple(int(n) for n in needed[:3])
-        made = iter(b.emit("AttentionGrad", [*op.inputs[:3], grads[0], *op.inputs[3:]], attributes))
-        result[:3] = [next(made) if wanted else None for wanted in needed[:3]]
+        gradients = iter(b.emit("AttentionGrad", [*op.inputs[:3], grads[0], *op.inputs[3:]], attributes))
+        result[:3] = [next(gradients) if wanted else None for wanted in needed[:3]]
         return result
 
 
@@ -387,15 +387,15 @@ class AttentionGrad(_Attention):
         by_score = shares * (by_share - (by_share * shares).sum(axis=-1, keepdims=True))
         if slope is not None:
             by_score = by_score * slope
-        found = (
+        gradients = (
             np.matmul(by_score, k) * alpha,
             (np.matmul(by_score.swapaxes(-1, -2), q) * alpha).sum(axis=2),
             np.matmul(shares.swapaxes(-1, -2), gy).sum(axis=2),
         )
         results = []
-        for given, name, gradient, wanted in zip(inputs, "qkv", found, _wants(op), strict=False):
+        for operand, name, gradient, wanted in zip(inputs, "qkv", gradients, _wants(op), strict=False):
             if wanted:
-                made = np.zeros_like(given)
-                seen(made, (0, *op.get_ints(name), 1), gradient.shape)[...] = gradient
-                results.append(made)
+                whole = np.zeros_like(operand)
+                seen(whole, (0, *op.get_ints(name), 1), gradient.shape)[...] = gradient
+                results.append(whole)
         return tuple(results)

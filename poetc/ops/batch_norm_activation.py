@@ -31,9 +31,9 @@ class _Fused(OfChannels):
             return None
         if kind not in ACTIVATIONS:
             raise ValueError(f"{self.kind}: activation must be one of {', '.join(ACTIVATIONS)}, not {kind!r}")
-        found = spec(kind)
-        assert isinstance(found, Differentiable)
-        return found
+        function = spec(kind)
+        assert isinstance(function, Differentiable)
+        return function
 
     def apply(self, op: Bound, inputs: Sequence[Any]) -> Any:
         """The output of the batch norm."""

@@ -65,10 +65,10 @@ def is_target_of_boxes(use: Use) -> bool:
 
 def negative_sides(boxes: Array, format: str) -> Array:
     """Of boxes [..., 4], in their shape: the sides below 0; of two corners, at the second one."""
-    found = np.zeros(boxes.shape, bool)
+    negative = np.zeros(boxes.shape, bool)
     sides = boxes[..., 2:]
-    found[..., 2:] = sides < boxes[..., :2] if format == "xyxy" else sides < 0
-    return found
+    negative[..., 2:] = sides < boxes[..., :2] if format == "xyxy" else sides < 0
+    return negative
 
 
 def _above(a: Any, b: Any) -> Any:

@@ -191,13 +191,13 @@ class MatMulCoded(OpSpec):
     def kernels(self, op: Bound) -> tuple[Kernel, ...]:
         codes, rows = Codes.of(op), math.prod(op.inputs[0].shape[:-1])
         turned, has_bias = bool(op.get_int("trans_b")), len(op.inputs) > 1 + codes.operands
-        found = []
+        offered = []
         for k, packing in enumerate(packings(op, rows)):
             parameters, floats = coded_product(codes, rows, turned, has_bias, packing)
-            found.append(
+            offered.append(
                 Kernel("poetc_op_matmul_coded", parameters, (op.get_float("alpha", 1.0),), 4 * floats, alternative=k)
             )
-        return tuple(found)
+        return tuple(offered)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """By columns of the result, where they are rows of codes."""

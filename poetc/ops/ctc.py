@@ -64,14 +64,14 @@ def _shifted(row: Any, places: int) -> Any:
 
 def _labels(op: Bound, target: Any, classes: int) -> list[int]:
     """The labels of one sample."""
-    blank, found = op.get_int("blank"), []
+    blank, labels = op.get_int("blank"), []
     for label in target.tolist():
         if label in (blank, -1):
             break
         if not 0 <= label < classes:
             raise ValueError(f"a label lies outside 0 … {classes - 1}")
-        found.append(label)
-    return found
+        labels.append(label)
+    return labels
 
 
 def _losses(op: Bound, inputs: Sequence[Any]) -> tuple[Any, Any]:

@@ -26,9 +26,9 @@ NIBBLES = 16  # values of 4 bits
 
 def rectifier_attributes(kind: str, attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
     """The attributes of SlopeBits and SlopeGrad for the rectifier `kind` with its own `attributes`."""
-    found = spec(kind)
-    assert isinstance(found, Differentiable)
-    return {"activation": kind, **{name: attributes[name] for name, _ in found.parameters if name in attributes}}
+    function = spec(kind)
+    assert isinstance(function, Differentiable)
+    return {"activation": kind, **{name: attributes[name] for name, _ in function.parameters if name in attributes}}
 
 
 class _OfRectifier(OpSpec):
@@ -38,9 +38,9 @@ class _OfRectifier(OpSpec):
         kind = op.get_str("activation")
         if kind not in RECTIFIERS:
             raise ValueError(f"{self.kind}: activation must be one of {', '.join(RECTIFIERS)}, not {kind!r}")
-        found = spec(kind)
-        assert isinstance(found, Differentiable)
-        return found
+        function = spec(kind)
+        assert isinstance(function, Differentiable)
+        return function
 
 
 @register
@@ -264,8 +264,8 @@ class Decode(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         (result,) = op.outputs
         with np.errstate(all="ignore"):
-            found = format_of(op).decode(np.ascontiguousarray(inputs[0]), result.elements)
-        return (found.astype(np.float32).reshape(result.shape),)
+            numbers = format_of(op).decode(np.ascontiguousarray(inputs[0]), result.elements)
+        return (numbers.astype(np.float32).reshape(result.shape),)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=op.outputs[0].elements)

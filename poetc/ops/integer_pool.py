@@ -45,13 +45,13 @@ class _RoundedAverage(rows.AveragePool):
 
 
 def _max_rounded(op: Bound, image: TensorType, output: TensorType, where: TensorType) -> _RoundedMaxPool:
-    found = max_parameters(op, image, output, where)
-    return _RoundedMaxPool(found.windows, found.is_wide, rounding_of(op) == "stochastic")
+    plain = max_parameters(op, image, output, where)
+    return _RoundedMaxPool(plain.windows, plain.is_wide, rounding_of(op) == "stochastic")
 
 
 def _average_rounded(op: Bound, image: TensorType, output: TensorType) -> _RoundedAverage:
-    found = average_parameters(op, image, output)
-    return _RoundedAverage(found.windows, found.counted, rounding_of(op) == "stochastic")
+    plain = average_parameters(op, image, output)
+    return _RoundedAverage(plain.windows, plain.counted, rounding_of(op) == "stochastic")
 
 
 def _check_taps(op: Bound) -> None:

@@ -247,9 +247,9 @@ class LinearCrossEntropy(OpSpec):
 
     def kernels(self, op: Bound) -> tuple[Kernel, ...]:
         """With fewer and fewer rows at a time; then with the least workspace of the products too."""
-        found = [self._kernel(op, rows, k) for k, rows in enumerate(_rows_at_once(op))]
-        least = self._kernel(op, found[-1].parameters_as(LinearLoss).at_once, len(found), least=True)
-        return (*found, least) if least.workspace_bytes < found[-1].workspace_bytes else tuple(found)
+        offered = [self._kernel(op, rows, k) for k, rows in enumerate(_rows_at_once(op))]
+        least = self._kernel(op, offered[-1].parameters_as(LinearLoss).at_once, len(offered), least=True)
+        return (*offered, least) if least.workspace_bytes < offered[-1].workspace_bytes else tuple(offered)
 
     def _kernel(self, op: Bound, at_once: int, alternative: int, *, least: bool = False) -> Kernel:
         product, _, backward = _parts(op)

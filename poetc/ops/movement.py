@@ -256,9 +256,9 @@ class Split(Movement):
         axis, shape = op.attributes["axis"], b.type(op.inputs[0]).shape
         assert isinstance(axis, int)
         axis %= len(shape)
-        given = [g for g in grads if g is not None]
-        if len(given) == len(grads):
-            return [b.emit1("Concat", given, {"axis": axis})]
+        present = [g for g in grads if g is not None]
+        if len(present) == len(grads):
+            return [b.emit1("Concat", present, {"axis": axis})]
         total: str | None = None
         start = 0
         for name, gy in zip(op.outputs, grads, strict=True):

@@ -39,8 +39,8 @@ def loaded(code: Array, dtype: DType, scale: int = 0) -> Array:
     """The floats behind the bits of `stored`."""
     with np.errstate(all="ignore"):
         flat = np.ascontiguousarray(code).ravel()
-        found = FORMATS[dtype.value].decode(flat.view(np.uint8), flat.size).astype(np.float32)
-        return (found * np.float32(2.0**-scale)).reshape(code.shape)
+        numbers = FORMATS[dtype.value].decode(flat.view(np.uint8), flat.size).astype(np.float32)
+        return (numbers * np.float32(2.0**-scale)).reshape(code.shape)
 
 
 def _dtype(op: Bound) -> DType:
@@ -135,13 +135,13 @@ def _check(op: Bound, inner: Bound) -> None:
 def _floats(op: Bound, inputs: Sequence[Any]) -> list[Any]:
     """The inputs as the operator computes with them."""
     dtype, forms, scales = _dtype(op), op.get_ints("forms"), op.get_ints("scales")
-    found: list[Any] = []
+    arrays: list[Any] = []
     for x, form, scale in zip(inputs, forms, scales, strict=False):
         if form == NARROWED:
-            found.append(loaded(x, dtype, scale))
+            arrays.append(loaded(x, dtype, scale))
         else:
-            found.append(loaded(stored(x, dtype, scale), dtype, scale) if form == ROUNDED else x)
-    return found
+            arrays.append(loaded(stored(x, dtype, scale), dtype, scale) if form == ROUNDED else x)
+    return arrays
 
 
 @register
@@ -176,9 +176,9 @@ class Narrowed(OpSpec):
         return Work(work.macs, work.flops + _converted(op))
 
     def kernel(self, op: Bound) -> Kernel:
-        found = kernel_of(op)
-        assert found is not None
-        return found
+        chosen = kernel_of(op)
+        assert chosen is not None
+        return chosen
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         if op.get_str("of") not in kernels.SLICED:

@@ -107,12 +107,12 @@ class QLinearConv(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x, w, scales = inputs[:3]
-        given, codes = codes_of(op, "x_"), codes_of(op)
-        centred = x.astype(np.float64) - given.zero
+        x_codes, codes = codes_of(op, "x_"), codes_of(op)
+        centred = x.astype(np.float64) - x_codes.zero
         sums = convolve(Windows.of(op, w.shape[2:]), centred, w.astype(np.float64), group_of(op)).astype(np.int64)
         if len(inputs) > 3:
             sums += inputs[3].astype(np.int64).reshape(1, -1, 1, 1)
-        factor = np.float32(given.scale) * scales.astype(np.float32) / np.float32(codes.scale)
+        factor = np.float32(x_codes.scale) * scales.astype(np.float32) / np.float32(codes.scale)
         v = sums.astype(np.float32) * factor.reshape(1, -1, 1, 1)
         return (requantized(v, codes.zero, *bounds_of(op)),)
 
@@ -150,25 +150,25 @@ class QLinearConv(OpSpec):
 
     def kernels(self, op: Bound) -> tuple[Kernel, ...]:
         (x, w), y = op.inputs[:2], op.outputs[0]
-        given, codes = codes_of(op, "x_"), codes_of(op)
+        x_codes, codes = codes_of(op, "x_"), codes_of(op)
         shape = shape_of(Windows.of(op, w.shape[2:]), group_of(op), x, y, len(op.inputs) > 3)
         sizes = (shape.outputs // shape.group, shape.batch * shape.pixels, w.elements // w.shape[0])
         line = shape.channels // shape.group * shape.kernel_w
         plain = product_of(shape, sizes, line, is_stochastic=False, adapts=False)
         numbers = {field.name: getattr(plain, field.name) for field in fields(plain)}
-        numbers |= {"holds_sums": False, "zero_x": given.zero, "zero": codes.zero}
+        numbers |= {"holds_sums": False, "zero_x": x_codes.zero, "zero": codes.zero}
         low, high = bounds_of(op)
         whole = _Requantized(**numbers, low=low, high=high)
-        floats = (given.scale, codes.scale)
+        floats = (x_codes.scale, codes.scale)
         narrow = replace(whole, columns_at_once=COLUMNS)
         candidates = (whole, narrow, replace(narrow, rows_at_once=ROWS))
-        found = [Kernel("poetc_op_int8_qlinear_conv", p, floats, p.workspace_bytes) for p in candidates]
+        offered = [Kernel("poetc_op_int8_qlinear_conv", p, floats, p.workspace_bytes) for p in candidates]
         if has_planes(shape):
             numbers |= {"rows_at_once": 1, "columns_at_once": shape.pixels, "terms_at_once": plane_numbers(shape)}
             planes = _RequantizedPlanes(**numbers, low=low, high=high)
             symbol = "poetc_op_int8_qlinear_depthwise"
-            found = [Kernel(symbol, planes, floats, planes.workspace_bytes), found[-1]]
-        return tuple(worth_offering(found))
+            offered = [Kernel(symbol, planes, floats, planes.workspace_bytes), offered[-1]]
+        return tuple(worth_offering(offered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,8 @@ class QLinearConvGradInput(OpSpec):
 
 def whole_shape(op: Bound, kernel: Sequence[int], image: TensorType, output: TensorType) -> Convolution:
     """The shape of a convolution, also of one with 1 x 1 taps, as it is."""
-    (n, c, h, width), (_, o, oh, ow), found = image.shape, output.shape, Windows.of(op, tuple(kernel))
-    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = found.kernel, found.strides, found.pads, found.dilations
+    (n, c, h, width), (_, o, oh, ow), windows = image.shape, output.shape, Windows.of(op, tuple(kernel))
+    (kh, kw), (sh, sw), (top, left, _, _), (dh, dw) = windows.kernel, windows.strides, windows.pads, windows.dilations
     return Convolution(n, c, h, width, o, oh, ow, kh, kw, sh, sw, top, left, dh, dw, group_of(op), 0)
 
 
@@ -253,10 +253,10 @@ class QLinearAveragePool(OpSpec):
         return (TensorType(pooled_shape(op), DType.I8),)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        (x,), given, codes = inputs, codes_of(op, "x_"), codes_of(op)
+        (x,), x_codes, codes = inputs, codes_of(op, "x_"), codes_of(op)
         *_, oh, ow = pooled_shape(op)
-        sums = windows_of(op).view(x.astype(np.int64) - given.zero, (oh, ow)).sum(axis=(2, 3))
-        mean = sums.astype(np.float32) * np.float32(given.scale)
+        sums = windows_of(op).view(x.astype(np.int64) - x_codes.zero, (oh, ow)).sum(axis=(2, 3))
+        mean = sums.astype(np.float32) * np.float32(x_codes.scale)
         mean = mean / divisors_of(op, x.shape[2:], (oh, ow), np.float32)
         return (requantized(mean / np.float32(codes.scale), codes.zero, *bounds_of(op)),)
 
@@ -273,8 +273,8 @@ class QLinearAveragePool(OpSpec):
         return Work(flops=op.outputs[0].elements * (windows_of(op).taps + 6))
 
     def kernel(self, op: Bound) -> Kernel:
-        given, codes = codes_of(op, "x_"), codes_of(op)
-        found = average_parameters(op, op.inputs[0], op.outputs[0])
+        x_codes, codes = codes_of(op, "x_"), codes_of(op)
+        plain = average_parameters(op, op.inputs[0], op.outputs[0])
         low, high = bounds_of(op)
-        parameters = _CodedAverage(found.windows, found.counted, given.zero, codes.zero, low, high)
-        return Kernel("poetc_op_int8_qlinear_average_pool", parameters, (codes.scale, given.scale))
+        parameters = _CodedAverage(plain.windows, plain.counted, x_codes.zero, codes.zero, low, high)
+        return Kernel("poetc_op_int8_qlinear_average_pool", parameters, (codes.scale, x_codes.scale))

@@ -138,8 +138,8 @@ class QLinearConvSgd(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         w, count, x, gy, *rest = inputs
-        given = (TensorType(op.inputs[2].shape), op.inputs[3])
-        gradient = Bound(op.attributes, given, (TensorType(op.inputs[0].shape),))
+        operands = (TensorType(op.inputs[2].shape), op.inputs[3])
+        gradient = Bound(op.attributes, operands, (TensorType(op.inputs[0].shape),))
         (g,) = spec("ConvGradWeight").evaluate(gradient, [real(x, codes_of(op, "x_")), gy])
         return spec("QLinearSgd").evaluate(op, [w, count, g, *rest])
 

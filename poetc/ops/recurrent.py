@@ -91,8 +91,8 @@ class LstmCell(_Recurrent):
         before = len(op.inputs) > 1
         inputs = [op.outputs[2], op.outputs[1], *op.inputs[2:], *(g for g in (gh, gcell) if g is not None)]
         attributes = {"before": before, "gradients": int(gh is not None)}
-        made = b.emit("LstmCellGrad", inputs, attributes, hint=f"{op.inputs[0]}.grad")
-        return [made[0], made[0], made[1]] if before else [made[0]]
+        gradients = b.emit("LstmCellGrad", inputs, attributes, hint=f"{op.inputs[0]}.grad")
+        return [gradients[0], gradients[0], gradients[1]] if before else [gradients[0]]
 
     def apart(self, b: Builder, op: Operator) -> bool:
         h, cell, _ = op.outputs

@@ -80,21 +80,26 @@ class SgdOf(OpSpec):
             return ()
 
         def descends(cut: Cut) -> Cut | None:
-            *inputs, made = cut.parts
+            *inputs, result = cut.parts
             within = descends(cut.within) if cut.within is not None else None
-            if made is None or made.axis is None or made.axis < more or (cut.within is not None and within is None):
+            if (
+                result is None
+                or result.axis is None
+                or result.axis < more
+                or (cut.within is not None and within is None)
+            ):
                 return None
-            of_weights = replace(made, axis=made.axis - more)
+            of_weights = replace(result, axis=result.axis - more)
             return replace(cut, parts=(of_weights, *inputs, None, of_weights), within=within)
 
-        found = (descends(cut) for cut in spec(self.cost_like).cuts(part))
-        return tuple(cut for cut in found if cut is not None)
+        descending = (descends(cut) for cut in spec(self.cost_like).cuts(part))
+        return tuple(cut for cut in descending if cut is not None)
 
 
 def is_sgd_of(kind: str) -> bool:
     """Whether it moves weights."""
-    found = spec(kind)
-    return isinstance(found, SgdOf) and not found.adds
+    operator = spec(kind)
+    return isinstance(operator, SgdOf) and not operator.adds
 
 
 S = TypeVar("S", bound=type[SgdOf])
@@ -103,14 +108,14 @@ S = TypeVar("S", bound=type[SgdOf])
 def register_with_sum(cls: S) -> S:
     """Register the kind, and the operator that adds the same gradient to others."""
     register(cls)
-    made = cls.cost_like
+    summed = cls.cost_like
     attributes = {
-        "kind": f"{made}Sum",
-        "summary": f"total + {made}(...), in place of the total: (total, the inputs of {made}, -1); its attributes",
+        "kind": f"{summed}Sum",
+        "summary": f"total + {summed}(...), in place of the total: (total, the inputs of {summed}, -1); its attributes",
         "adds": True,
         "__module__": cls.__module__,
     }
-    register(type(f"{made}Sum", (cls,), attributes))
+    register(type(f"{summed}Sum", (cls,), attributes))
     return cls
 
 

@@ -22,9 +22,9 @@ def check_graph(graph: Graph) -> None:
     for name, tensor in graph.tensors.items():
         if name != tensor.name:
             raise GraphError(f"tensor {tensor.name!r} is filed under {name!r}")
-    made = {t for op in graph.operators for t in op.outputs}
+    results = {t for op in graph.operators for t in op.outputs}
     for name, tensor in graph.tensors.items():
-        if name in made:
+        if name in results:
             continue
         defined.add(name)
         if name not in graph.values and tensor.role not in (Role.INPUT, Role.TARGET):

@@ -85,11 +85,11 @@ class _Coding(Indexed):
         has_gather = len(forward) < len(readers)
         turned = bool(forward) and not forward[0].attributes.get("trans_b") and not has_gather
         numbers = materialize(value, type)
-        made = encode(np.ascontiguousarray(numbers.T) if turned else numbers, self.frozen)
+        coded = encode(np.ascontiguousarray(numbers.T) if turned else numbers, self.frozen)
         scale = float(np.sqrt(np.mean(np.square(numbers, dtype=np.float64)))) or 1.0
-        back = made.decoded().T if turned else made.decoded()
+        back = coded.decoded().T if turned else coded.decoded()
         self.errors.append(float(np.sqrt(np.mean(np.square(back - numbers, dtype=np.float64)))) / scale)
-        return made, turned
+        return coded, turned
 
     def _reads(self, op: Operator, name: str) -> bool:
         read = _READS.get(op.kind)

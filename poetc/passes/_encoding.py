@@ -110,9 +110,9 @@ class _Encoder(Indexed):
         forward = [op for op in self.graph.operators if op.phase not in BACKWARD]
         for op in forward:
             for tensor in op.outputs:
-                found = self._lossless(tensor)
-                if found is not None and found.saved_bytes >= LEAST_BYTES:
-                    yield found
+                encoding = self._lossless(tensor)
+                if encoding is not None and encoding.saved_bytes >= LEAST_BYTES:
+                    yield encoding
 
     def offered_lossy(self, form: str) -> Iterator[Encoding]:
         graph = self.graph
@@ -132,12 +132,12 @@ class _Encoder(Indexed):
         after: dict[str, list[Operator]] = {}
         changed: dict[str, Operator] = {}
         for encoding in chosen:
-            made = {SLOPE: self._slope, PLACE: self._place}.get(encoding.format, self._lossy)(encoding)
-            after.setdefault(self._last_forward(encoding.tensor), []).append(made.encode)
-            for reader, decode in made.decoders:
+            codec = {SLOPE: self._slope, PLACE: self._place}.get(encoding.format, self._lossy)(encoding)
+            after.setdefault(self._last_forward(encoding.tensor), []).append(codec.encode)
+            for reader, decode in codec.decoders:
                 before.setdefault(reader.name, []).append(decode)
-            for op in made.readers:
-                changed[op.name] = made.changed(changed.get(op.name, op))
+            for op in codec.readers:
+                changed[op.name] = codec.changed(changed.get(op.name, op))
         operators: list[Operator] = []
         for op in self.graph.operators:
             operators += [*before.get(op.name, ()), changed.get(op.name, op), *after.get(op.name, ())]
@@ -145,15 +145,15 @@ class _Encoder(Indexed):
 
     def _lossless(self, tensor: str) -> Encoding | None:
         """The lossless encoding of `tensor`, if it has one."""
-        found, backward = self.graph.tensors[tensor], self._backward(tensor)
+        saved, backward = self.graph.tensors[tensor], self._backward(tensor)
         slopes = self._slopes(tensor)
         if slopes:
             is_alone = len(slopes) == len(backward)
             code = self._free(f"{tensor}.slope")
-            return Encoding(tensor, SLOPE, code, found.size_bytes, -(-found.type.elements // 8), is_alone)
-        if found.dtype is DType.U8 and backward and all(self._reads_few_places(op, tensor) for op in backward):
+            return Encoding(tensor, SLOPE, code, saved.size_bytes, -(-saved.type.elements // 8), is_alone)
+        if saved.dtype is DType.U8 and backward and all(self._reads_few_places(op, tensor) for op in backward):
             code = self._free(f"{tensor}.packed")
-            return Encoding(tensor, PLACE, code, found.size_bytes, -(-found.type.elements // 2), True)
+            return Encoding(tensor, PLACE, code, saved.size_bytes, -(-saved.type.elements // 2), True)
         return None
 
     def _slopes(self, tensor: str) -> list[Operator]:
@@ -162,8 +162,8 @@ class _Encoder(Indexed):
         Below 0 a LeakyRelu saves its input, which several rectifiers may share: the first one's slopes count.
         """
         kinds = [f"{kind}Grad" for kind in RECTIFIERS]
-        found = [op for op in self._backward(tensor) if op.kind in kinds and op.inputs[0] == tensor != op.inputs[1]]
-        return [op for op in found if (op.kind, op.attributes) == (found[0].kind, found[0].attributes)]
+        readers = [op for op in self._backward(tensor) if op.kind in kinds and op.inputs[0] == tensor != op.inputs[1]]
+        return [op for op in readers if (op.kind, op.attributes) == (readers[0].kind, readers[0].attributes)]
 
     def _reads_few_places(self, op: Operator, tensor: str) -> bool:
         if op.kind != "MaxPoolGrad" or op.inputs[0] != tensor:
@@ -182,8 +182,8 @@ class _Encoder(Indexed):
     def _last_forward(self, tensor: str) -> str:
         """The operator behind which the code is made: the last one that makes or reads the tensor going forward."""
         readers = [op for op in self.of_root[self.roots[tensor]] if op.phase not in BACKWARD]
-        made = [self.maker[tensor]] if tensor in self.maker else []
-        return max((*made, *readers), key=lambda op: self.place[op.name]).name
+        users = [self.maker[tensor]] if tensor in self.maker else []
+        return max((*users, *readers), key=lambda op: self.place[op.name]).name
 
     def _slope(self, encoding: Encoding) -> _Made:
         slopes = self._slopes(encoding.tensor)

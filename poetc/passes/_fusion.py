@@ -65,8 +65,8 @@ class _Fusion(Indexed):
             elif op.kind in ("LstmCellGrad", "GruCellGrad"):
                 self._cell(op)
         operators = tuple(self.operators.values())
-        made = {t for op in operators for t in op.outputs}
-        gone = {t for op in self.graph.operators for t in op.outputs} - made
+        results = {t for op in operators for t in op.outputs}
+        gone = {t for op in self.graph.operators for t in op.outputs} - results
         values = self.graph.values
         if any(self.minus_one in op.inputs for op in operators):
             values = {**values, self.minus_one: np.array([-1], np.float32)}

@@ -28,10 +28,10 @@ class _Joining(Indexed):
     def run(self) -> TrainingGraph:
         operators, gone, tensors = list(self.graph.operators), set[str](), dict(self.graph.tensors)
         for op in self.graph.operators:
-            found = self._chain(op) if op.kind == "CrossEntropy" else None
-            if found is None:
+            chain = self._chain(op) if op.kind == "CrossEntropy" else None
+            if chain is None:
                 continue
-            new, dropped = found
+            new, dropped = chain
             operators[self.place[op.name]] = new
             gone.update(o.name for o in dropped)
             tensors[new.outputs[1]] = replace(tensors[new.outputs[1]], role=Role.GRADIENT)

@@ -15,8 +15,8 @@ def operator_bytes(op: Operator, tensors: Mapping[str, Tensor], roots: Mapping[s
         return 0
     read = {roots[t] for t in op.inputs if tensors[roots[t]].role is not Role.CONSTANT}
     in_place = {o for _, o in (*kind.must_alias, *kind.may_alias(bound))}
-    made = sum(t.size_bytes for o, t in enumerate(bound.outputs) if o not in in_place)
-    return sum(tensors[t].size_bytes for t in read) + made + kind.kernel(bound).workspace_bytes
+    written_bytes = sum(t.size_bytes for o, t in enumerate(bound.outputs) if o not in in_place)
+    return sum(tensors[t].size_bytes for t in read) + written_bytes + kind.kernel(bound).workspace_bytes
 
 
 def most_bytes(graph: Graph) -> int:

@@ -167,11 +167,11 @@ class _Movement(Indexed):
         turned = self.written.get(op.name)
         if turned is None:
             return tensor, contiguous_strides(shape)
-        (made,), perm = turned.outputs, bind(turned, self.tensors).get_ints("perm")
-        own = contiguous_strides(self.tensors[made].shape)
+        (result,), perm = turned.outputs, bind(turned, self.tensors).get_ints("perm")
+        own = contiguous_strides(self.tensors[result].shape)
         before = tuple(own[perm.index(axis)] for axis in range(len(perm)))
         steps = view_steps(self.tensors[turned.inputs[0]].shape, before, shape)
-        return None if steps is None else (made, steps)
+        return None if steps is None else (result, steps)
 
     def _of_views(self, op: Operator) -> Operator | None:
         """The product in place of `op`, itself if it reads nothing through operators that go; None if it cannot be."""
@@ -213,8 +213,8 @@ class _Movement(Indexed):
                 "terms": kernel.terms,
             },
         )
-        found = spec(new.kind).kernel(bind(new, self.tensors)).parameters_as(PackedProduct)
-        if found.rows <= FEW or found.matrices > kernel.matrices:  # each would pack the operand
+        product = spec(new.kind).kernel(bind(new, self.tensors)).parameters_as(PackedProduct)
+        if product.rows <= FEW or product.matrices > kernel.matrices:  # each would pack the operand
             return None
         return new if operator_bytes(new, self.tensors, self.roots) <= self.most_bytes else None
 

@@ -52,13 +52,13 @@ class _Narrowing(Indexed):
     def run(self) -> TrainingGraph:
         for name in self.graph.tensors:
             if self.roots[name] in self.narrow:
-                found = self.tensors[name]
-                self.tensors[name] = replace(found, type=replace(found.type, dtype=self.dtype))
+                tensor = self.tensors[name]
+                self.tensors[name] = replace(tensor, type=replace(tensor.type, dtype=self.dtype))
         for op in self.graph.operators:
             if spec(op.kind).is_view:
                 self.operators.append(op)
-            elif (made := self._direct(op)) is not None:
-                self.operators.append(made)
+            elif (narrowed := self._direct(op)) is not None:
+                self.operators.append(narrowed)
             else:
                 self._between_conversions(op)
         return replace(self.graph, operators=tuple(self.operators), tensors=self.tensors)
@@ -85,14 +85,14 @@ class _Narrowing(Indexed):
 
     def _of_parameters(self) -> set[str]:
         """Gradients of parameters, the terms that they are sums of, and all that is made of them."""
-        found = set(self.graph.gradients.values())
+        names = set(self.graph.gradients.values())
         for op in reversed(self.graph.operators):
-            if not found.isdisjoint(op.outputs) and (spec(op.kind).is_view or op.kind == "Add"):
-                found.update(t for t in op.inputs if self.tensors[t].role is Role.GRADIENT)
+            if not names.isdisjoint(op.outputs) and (spec(op.kind).is_view or op.kind == "Add"):
+                names.update(t for t in op.inputs if self.tensors[t].role is Role.GRADIENT)
         for op in self.graph.operators:
-            if not found.isdisjoint(op.inputs) and self.tensors[op.outputs[0]].role is Role.GRADIENT:
-                found.update(op.outputs)
-        return found
+            if not names.isdisjoint(op.inputs) and self.tensors[op.outputs[0]].role is Role.GRADIENT:
+                names.update(op.outputs)
+        return names
 
     def _masked(self) -> set[str]:
         """Results of constants that f16 cannot hold, such as masks of -inf or -1e9, up to the softmax behind them.
@@ -103,17 +103,17 @@ class _Narrowing(Indexed):
             return set()
         of_weights = {name for name, tensor in self.graph.tensors.items() if tensor.role is Role.PARAMETER}
         large = {name for name, value in self.graph.values.items() if _is_beyond_f16(self.graph.tensors[name], value)}
-        found: set[str] = set()
+        masked: set[str] = set()
         for op in self.graph.operators:
             if not of_weights.isdisjoint(op.inputs):
                 of_weights.update(op.outputs)
             is_origin = op.kind == "Log" and of_weights.isdisjoint(op.inputs)
             if op.kind == "Affine":
                 is_origin = any(isinstance(n, float) and abs(n) > LARGEST_F16 for n in op.attributes.values())
-            reads = is_origin or not large.isdisjoint(op.inputs) or not found.isdisjoint(op.inputs)
+            reads = is_origin or not large.isdisjoint(op.inputs) or not masked.isdisjoint(op.inputs)
             if reads and op.phase is Phase.FORWARD and op.kind not in (*WEIGHTED, "Softmax"):
-                found.update(op.outputs)
-        return found
+                masked.update(op.outputs)
+        return masked
 
     def _scale_of(self, tensor: str) -> int:
         """Gradients have the loss scale; views of activations have none, in the backward pass too."""
@@ -146,8 +146,8 @@ class _Narrowing(Indexed):
         types = tuple(self.tensors[t].type for t in inputs)
         if kernel_of(Bound(attributes, types)) is None:
             return None
-        made = "NarrowedSgd" if op.kind in DESCENTS else "Narrowed"
-        return replace(op, name=f"{made}({op.name})", kind=made, attributes=attributes)
+        wrapper = "NarrowedSgd" if op.kind in DESCENTS else "Narrowed"
+        return replace(op, name=f"{wrapper}({op.name})", kind=wrapper, attributes=attributes)
 
     def _between_conversions(self, op: Operator) -> None:
         renamed: dict[str, str] = {}
@@ -157,10 +157,10 @@ class _Narrowing(Indexed):
             elif op.kind in WEIGHTED and self.tensors[self.roots[tensor]].role in WEIGHTS and tensor in op.inputs[:2]:
                 rounded = self._convert("Narrow", tensor, 0, op)
                 renamed[tensor] = self._convert("Widen", rounded, 0, op)
-        made = {t: self._like(t, "wide", DType.F32) for t in op.outputs if self._is_narrow(t)}
-        inputs, outputs = tuple(renamed.get(t, t) for t in op.inputs), tuple(made.get(t, t) for t in op.outputs)
+        wide_of = {t: self._like(t, "wide", DType.F32) for t in op.outputs if self._is_narrow(t)}
+        inputs, outputs = tuple(renamed.get(t, t) for t in op.inputs), tuple(wide_of.get(t, t) for t in op.outputs)
         self.operators.append(replace(op, inputs=inputs, outputs=outputs))
-        for tensor, wide in made.items():
+        for tensor, wide in wide_of.items():
             self._emit("Narrow", wide, tensor, self._scale_of(tensor), op)
 
     def _convert(self, kind: str, tensor: str, scale: int, op: Operator) -> str:

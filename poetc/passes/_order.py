@@ -28,7 +28,7 @@ def order_backward(graph: TrainingGraph) -> TrainingGraph:
     for read in reads:
         for tensor in read:
             uses_left[tensor] = uses_left.get(tensor, 0) + 1
-    allocates = [sum(size[t] for t in made if t not in resident) for made in makes]
+    allocates = [sum(size[t] for t in outputs if t not in resident) for outputs in makes]
     workspace = [spec(op.kind).kernel(bind(op, graph.tensors)).workspace_bytes for op in ops]
     movable = [op.phase in (Phase.BACKWARD, Phase.UPDATE) for op in ops]
 

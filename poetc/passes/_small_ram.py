@@ -65,27 +65,27 @@ def _part(op: Operator, of: str, extent: int, number: int, tensors: dict[str, Te
 
 def _concats(op: Operator, tensors: dict[str, Tensor]) -> Iterator[Operator]:
     axis = int(op.attributes["axis"])  # type: ignore[arg-type]
-    left, made = list(op.inputs), 0
+    left, number = list(op.inputs), 0
     while len(left) > MOST_PIECES:
         pieces, left = left[:MOST_PIECES], left[MOST_PIECES:]
         extent = sum(tensors[t].shape[axis] for t in pieces)
-        made += 1
-        left.insert(0, _part(op, op.outputs[0], extent, made, tensors))
-        yield replace(op, name=f"{op.name}.{made}", inputs=tuple(pieces), outputs=(left[0],))
+        number += 1
+        left.insert(0, _part(op, op.outputs[0], extent, number, tensors))
+        yield replace(op, name=f"{op.name}.{number}", inputs=tuple(pieces), outputs=(left[0],))
     yield replace(op, inputs=tuple(left))
 
 
 def _splits(op: Operator, tensors: dict[str, Tensor]) -> Iterator[Operator]:
     sizes = op.attributes["sizes"]
     assert isinstance(sizes, tuple)
-    left, of, first, made = list(op.outputs), op.inputs[0], 0, 0
+    left, of, first, number = list(op.outputs), op.inputs[0], 0, 0
     while len(left) > MOST_PIECES:
         pieces, left = left[: MOST_PIECES - 1], left[MOST_PIECES - 1 :]
         own = sizes[first : first + len(pieces)]
-        first, made = first + len(pieces), made + 1
-        rest = _part(op, op.inputs[0], sum(sizes[first:]), made, tensors)  # type: ignore[arg-type]
+        first, number = first + len(pieces), number + 1
+        rest = _part(op, op.inputs[0], sum(sizes[first:]), number, tensors)  # type: ignore[arg-type]
         attributes = {**op.attributes, "sizes": (*own, sum(sizes[first:]))}
-        yield replace(op, name=f"{op.name}.{made}", inputs=(of,), outputs=(*pieces, rest), attributes=attributes)
+        yield replace(op, name=f"{op.name}.{number}", inputs=(of,), outputs=(*pieces, rest), attributes=attributes)
         of = rest
     yield replace(op, inputs=(of,), outputs=tuple(left), attributes={**op.attributes, "sizes": sizes[first:]})
 

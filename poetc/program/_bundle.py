@@ -47,13 +47,13 @@ class ProgramBundle:
 
     def share(self, plan: int, join: int) -> str:
         """The share of the batch over which the rest of a plan reads sums; "" if it reads none."""
-        made = set[str]()
+        written = set[str]()
         for i in self.programs[plan].instructions[join:]:
             operands = i.inputs if isinstance(i, Call) else (i.source,) if isinstance(i, Move) else (i.operand,)
             for operand in operands:
-                if share_of(operand.tensor) and operand.tensor not in made:
+                if share_of(operand.tensor) and operand.tensor not in written:
                     return share_of(operand.tensor)
-            made |= {o.tensor for o in (i.outputs if isinstance(i, Call) else (i.operand,))}
+            written |= {o.tensor for o in (i.outputs if isinstance(i, Call) else (i.operand,))}
         return ""
 
     def switched(self, switch: ProgramSwitch) -> Program:
@@ -70,18 +70,18 @@ def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switche
     the plans do not fit together.
     """
     lowerings: list[Lowering] = []
-    found: dict[int, tuple[Lowering, Program]] = {}
+    by_plan: dict[int, tuple[Lowering, Program]] = {}
     for index in reversed(range(len(plans))):
         beside = lowerings[-1] if lowerings else None
         lowering = Lowering(graphs[index], *plans[index], None, True, beside)
-        found[index] = lowering, lowering.program("train" if index == 0 else f"train_{index}")
+        by_plan[index] = lowering, lowering.program("train" if index == 0 else f"train_{index}")
         lowerings.append(lowering)
     transitions = [_lowered(graphs[s.target], plans[s.target], s, lowerings[-1]) for s in switches]
     last = lowerings[-1]
     flash, offset = tuple(last.flash.values()), buffer_offset(plans[-1][2])
     programs: list[Program] = []
     for index in range(len(plans)):
-        program = found[index][1]
+        program = by_plan[index][1]
         program = replace(program, constants=flash, flash_bytes=last.flash_bytes)
         if offset is not None:
             top = align(max(program.arena_bytes, offset + program.block_bytes))
@@ -91,7 +91,7 @@ def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switche
         programs.append(program)
     kept: dict[tuple[int, int, int], tuple[int, ProgramSwitch]] = {}
     for number, (switch, instructions) in enumerate(zip(switches, transitions, strict=True)):
-        a, b = found[switch.source][0], found[switch.target][0]
+        a, b = by_plan[switch.source][0], by_plan[switch.target][0]
         lowered = ProgramSwitch(
             source=switch.source,
             target=switch.target,

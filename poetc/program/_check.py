@@ -49,7 +49,7 @@ def check_program(program: Program) -> None:
         if binding.page is None and contents.overlaps(binding.operand):
             raise ProgramError(f"{binding.name}: overlaps {contents.overlaps(binding.operand)[0]} when a run begins")
         contents.write(binding.operand)
-    given = {i: page.tensor for i, page in enumerate(program.pages) if page.image}  # until this run is complete
+    initial = {i: page.tensor for i, page in enumerate(program.pages) if page.image}  # until this run is complete
     stored = {i: page.tensor for i, page in enumerate(program.pages) if page.is_input}  # those that this run wrote, too
     probes: dict[int, list[Operand]] = {}
     for index, operand in program.probes.values():
@@ -61,17 +61,17 @@ def check_program(program: Program) -> None:
         match instruction:
             case Call():
                 _check_call(instruction, contents, f"{where} ({instruction.operator})")
-                _check_streams(instruction, program, given, stored, f"{where} ({instruction.operator})")
+                _check_streams(instruction, program, initial, stored, f"{where} ({instruction.operator})")
             case PageOut(operand=operand, page=page):
                 contents.read(operand, where)
                 stored[page] = operand.tensor
                 if program.pages[page].slots == 1:
-                    given.pop(page, None)
+                    initial.pop(page, None)
             case PageIn(operand=operand, page=page, source=source):
-                held = stored if source is PageSource.THIS_RUN else given
+                held = stored if source is PageSource.THIS_RUN else initial
                 if held.get(page) != operand.tensor:
-                    found = held.get(page, "nothing")
-                    raise ProgramError(f"{where}: page {page} holds {found} of {source.name}, not {operand.tensor}")
+                    content = held.get(page, "nothing")
+                    raise ProgramError(f"{where}: page {page} holds {content} of {source.name}, not {operand.tensor}")
                 contents.write(operand)
             case Move(operand=operand, source=moved):
                 if (operand.type, operand.tensor) != (moved.type, moved.tensor):
@@ -94,8 +94,8 @@ def check_program(program: Program) -> None:
 
 def _check_inputs(program: Program) -> None:
     """Inputs on the store have pages of their own, and they pass through the page buffer while others are in place."""
-    given = [*program.inputs, *([program.target] if program.target else [])]
-    for binding in given:
+    bindings = [*program.inputs, *([program.target] if program.target else [])]
+    for binding in bindings:
         if binding.page is None:
             continue
         page = program.pages[binding.page]
@@ -104,7 +104,7 @@ def _check_inputs(program: Program) -> None:
         assert program.page_buffer_offset is not None
         block = TensorType((program.block_bytes,), DType.U8)
         buffer = Operand(Space.ARENA, program.page_buffer_offset, block, "")
-        covered = [b.name for b in (*given, *program.state) if b.page is None and overlap(buffer, b.operand)]
+        covered = [b.name for b in (*bindings, *program.state) if b.page is None and overlap(buffer, b.operand)]
         if covered:
             raise ProgramError(f"{binding.name}: passes through the place of {covered[0]}")
 
@@ -242,8 +242,8 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
             continue
         held = stored if s.source is PageSource.THIS_RUN else given
         if held.get(s.page) != tensor:
-            found = held.get(s.page, "nothing")
-            raise ProgramError(f"{where}: page {s.page} holds {found} of {s.source.name}, not {tensor}")
+            content = held.get(s.page, "nothing")
+            raise ProgramError(f"{where}: page {s.page} holds {content} of {s.source.name}, not {tensor}")
     for s in blocks.streams:
         if s.source is None:
             assert s.page is not None
@@ -333,5 +333,5 @@ class _Arena:
         low, high = self._range(operand)
         wanted = (operand.offset_bytes, operand.offset_bytes + operand.type.size_bytes, operand.tensor)
         if self._regions[low:high] != [wanted]:
-            found = ", ".join(tensor for _, _, tensor in self._regions[low:high]) or "nothing"
-            raise ProgramError(f"{where}: reads {operand.tensor} at {operand.offset_bytes}, where {found} is")
+            there = ", ".join(tensor for _, _, tensor in self._regions[low:high]) or "nothing"
+            raise ProgramError(f"{where}: reads {operand.tensor} at {operand.offset_bytes}, where {there} is")

@@ -59,16 +59,16 @@ def packed_state(program: Program, values: Mapping[str, Value]) -> bytes:
     head = place = end = region = -1  # of the last piece: where its head is in the image, and its place
     for binding in sorted(program.state, key=lambda b: b.operand.offset_bytes):
         data, at = _bytes(binding.name, values[binding.name], binding.operand.type), binding.operand.offset_bytes
-        found = bisect.bisect_right(starts, at)
+        of_word = bisect.bisect_right(starts, at)
         for first, last in _runs(data):
-            if found == region and at + first - end <= _LEAST_ZEROS_BYTES:
+            if of_word == region and at + first - end <= _LEAST_ZEROS_BYTES:
                 image.write(bytes(at + first - end))
             else:
                 _close_piece(image, head, place)
                 head, place = image.tell(), at + first
                 image.write(PIECE.pack(0, 0))
             image.write(data[first:last].data)  # at once: values may be made one after the other
-            end, region = at + last, found
+            end, region = at + last, of_word
     _close_piece(image, head, place)
     image.write(PIECE.pack(0, 0))
     return image.getvalue()

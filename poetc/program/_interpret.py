@@ -213,9 +213,9 @@ class Interpreter:
 
     def _page_data(self, page: int, source: PageSource) -> bytes:
         slot, stamp = self._slot_and_stamp(page, source)
-        found, checksum, data = self._pages[page, slot]
-        if found != stamp or zlib.crc32(data) != checksum:
-            raise ProgramError(f"page {page}: stamped {found}, not {stamp}, or corrupt")
+        number, checksum, data = self._pages[page, slot]
+        if number != stamp or zlib.crc32(data) != checksum:
+            raise ProgramError(f"page {page}: stamped {number}, not {stamp}, or corrupt")
         return data
 
     def _slot_and_stamp(self, page: int, source: PageSource) -> tuple[int, int]:

@@ -230,8 +230,8 @@ class Program:
 
     def where(self, index: int) -> str:
         """ " in KIND 'OPERATOR' of node 'NODE'" for an instruction that calls a kernel, and "" for any other."""
-        found = self.instructions[index] if index < len(self.instructions) else None
-        return f" in {found.title}" if isinstance(found, Call) else ""
+        instruction = self.instructions[index] if index < len(self.instructions) else None
+        return f" in {instruction.title}" if isinstance(instruction, Call) else ""
 
     @property
     def kernels(self) -> set[str]:

@@ -44,13 +44,13 @@ def _uses(program: Program) -> list[Use]:
 def limits(program: Program) -> dict[str, Limit]:
     """By name, of every input that is read as a class or an index. As the kernels have it."""
     uses = _uses(program)
-    found: dict[str, Limit] = {}
+    by_input: dict[str, Limit] = {}
     for binding in all_inputs(program):
         if binding.operand.type.dtype is DType.I32:
             limit = limit_of(uses, {binding.operand.tensor, binding.name}, binding.operand.type.shape)
             if limit is not None:
-                found[binding.name] = limit
-    return found
+                by_input[binding.name] = limit
+    return by_input
 
 
 def missing(program: Program, binding: Binding) -> tuple[bool, ...]:
@@ -66,18 +66,18 @@ def limit_of(uses: Iterable[Use], names: set[str], shape: tuple[int, ...] = ()) 
 
     With its `shape`, each element of a sample has the limit of the tables and losses that it reaches.
     """
-    found: list[tuple[Limit, Array]] = []
+    reaches: list[tuple[Limit, Array]] = []
     for use, places in _reaching(uses, names, shape):
         if len(use.inputs) > 1 and (reached := places.get(labels_of(use))) is not None:
-            found += [(limit, reached) for limit in _of_use(use)]
-    if not found:
+            reaches += [(limit, reached) for limit in _of_use(use)]
+    if not reaches:
         return None
-    ignored = found[0][0].ignored
-    whole = Limit(max(f.least for f, _ in found), min(f.most for f, _ in found), ignored)
-    if len({(f.least, f.most) for f, _ in found}) == 1 or len(shape) < 2:
+    ignored = reaches[0][0].ignored
+    whole = Limit(max(f.least for f, _ in reaches), min(f.most for f, _ in reaches), ignored)
+    if len({(f.least, f.most) for f, _ in reaches}) == 1 or len(shape) < 2:
         return whole
     least, most = np.full(math.prod(shape), _ANY[0]), np.full(math.prod(shape), _ANY[1])
-    for limit, reached in found:
+    for limit, reached in reaches:
         at = reached.reshape(-1)
         least[at], most[at] = np.maximum(least[at], limit.least), np.minimum(most[at], limit.most)
     least, most = least.reshape(shape[0], -1).max(axis=0), most.reshape(shape[0], -1).min(axis=0)
@@ -102,8 +102,8 @@ def missing_of(uses: Iterable[Use], names: set[str], shape: tuple[int, ...]) -> 
             if tensor in places and not _moves(use):
                 is_replaced = _replaces(use, tensor, makers)
                 (replaced if is_replaced else read)[places[tensor].reshape(-1)] |= not _asks(use, tensor)
-    found = (replaced & ~read).reshape(shape[0], -1).all(axis=0)
-    return tuple(bool(f) for f in np.atleast_1d(found)) if np.any(found) else ()
+    missing = (replaced & ~read).reshape(shape[0], -1).all(axis=0)
+    return tuple(bool(f) for f in np.atleast_1d(missing)) if np.any(missing) else ()
 
 
 def boxes_of(uses: Iterable[Use], names: set[str]) -> str:

@@ -226,15 +226,15 @@ class Lowering:
 
     def instructions(self, written: Collection[int] = ()) -> tuple[Instruction, ...]:
         """All of them; `written`: the pages that the run has written before."""
-        found: list[Instruction] = []
+        lowered: list[Instruction] = []
         self.starts.clear()
         for step, instruction in self._instructions(set(written)):
             while len(self.starts) <= step:
-                self.starts.append(len(found))
-            found.append(instruction)
+                self.starts.append(len(lowered))
+            lowered.append(instruction)
         while len(self.starts) <= len(self.schedule.steps):
-            self.starts.append(len(found))
-        return tuple(found)
+            self.starts.append(len(lowered))
+        return tuple(lowered)
 
     def _instructions(self, written: set[int]) -> Iterator[tuple[int, Instruction]]:
         operators = {op.name: op for op in self.graph.operators}
@@ -430,9 +430,9 @@ class Lowering:
         for parameter, gradient in self.graph.gradients.items():
             if self.roots[gradient] in readers and readers[self.roots[gradient]][1].space is not Space.STORE:
                 index, operand = readers[self.roots[gradient]]
-                whole, made = self.graph.tensors[parameter].type, self.graph.tensors[gradient].type
-                is_whole = whole.elements == made.elements  # else a weight is trained in part
-                type = TensorType(whole.shape, made.dtype) if is_whole else made
+                whole, type_of_gradient = self.graph.tensors[parameter].type, self.graph.tensors[gradient].type
+                is_whole = whole.elements == type_of_gradient.elements  # else a weight is trained in part
+                type = TensorType(whole.shape, type_of_gradient.dtype) if is_whole else type_of_gradient
                 probes[parameter] = index, replace(operand, type=type)
         return probes
 
@@ -455,8 +455,8 @@ class Lowering:
         state_bytes = self.layout.state_bytes if self.layout else self.plan.state_bytes
         arena_bytes = self._top(self.plan.arena_bytes, state_bytes)
         pages = any(isinstance(i, PageOut | PageIn) or streams_of(i) for i in instructions)
-        given = [b for b in (*inputs, target) if b]
-        buffer_offset = self._page_buffer(instructions, given, arena_bytes, state_bytes) if pages else None
+        bindings = [b for b in (*inputs, target) if b]
+        buffer_offset = self._page_buffer(instructions, bindings, arena_bytes, state_bytes) if pages else None
         arena_bytes = max(arena_bytes, 0 if buffer_offset is None else buffer_offset + self._block_bytes)
         program = Program(
             name=name,
@@ -523,13 +523,13 @@ def absences_of(program: Program, instructions: tuple[Instruction, ...]) -> tupl
         if isinstance(c, Call)
         for i, j in spec(c.kind).must_alias
     }
-    found: list[Absence] = []
+    absences: list[Absence] = []
     for binding in program.state:
         versions = [binding.name]
         while versions[-1] in successor:
             versions.append(successor[versions[-1]])
-        found += _absences(binding.operand, set(versions), instructions)
-    return tuple(found)
+        absences += _absences(binding.operand, set(versions), instructions)
+    return tuple(absences)
 
 
 def _absences(place: Operand, versions: set[str], instructions: tuple[Instruction, ...]) -> Iterator[Absence]:

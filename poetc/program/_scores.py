@@ -22,7 +22,7 @@ class Scores(NamedTuple):
 
 def class_scores(program: Program, target: str | None = None) -> tuple[Scores, ...]:
     """The scores of every cross-entropy of `program`, or of those with the labels `target`."""
-    found = []
+    scores_of = []
     for step, call in enumerate(program.instructions):
         if not isinstance(call, Call) or call.kind != "CrossEntropy":
             continue
@@ -35,5 +35,5 @@ def class_scores(program: Program, target: str | None = None) -> tuple[Scores, .
         axis %= len(shape)
         before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
         last = ignored if isinstance(ignored, int) else -(2**31)
-        found.append(Scores(step, scores.offset_bytes, labels.offset_bytes, before, shape[axis], after, last))
-    return tuple(found)
+        scores_of.append(Scores(step, scores.offset_bytes, labels.offset_bytes, before, shape[axis], after, last))
+    return tuple(scores_of)

@@ -63,18 +63,18 @@ def _described(program: Program) -> list[tuple[str, str, tuple[int, ...]]]:
 
 def regions(program: Program) -> tuple[Region, ...]:
     """State by the names of its tensors, in the order of the file; neighbours in RAM are one region."""
-    found: list[Region] = []
+    joined: list[Region] = []
     offset = 0
     for tensor in _by_name(program):
-        size, last = align(tensor.type.size_bytes), found[-1] if found else None
+        size, last = align(tensor.type.size_bytes), joined[-1] if joined else None
         if tensor.page is not None:
-            found.append(Region(offset, size, page=program.pages.index(tensor.page)))
+            joined.append(Region(offset, size, page=program.pages.index(tensor.page)))
         elif last and last.page is None and last.arena_offset_bytes + last.size_bytes == tensor.arena_offset_bytes:
-            found[-1] = replace(last, size_bytes=last.size_bytes + size)
+            joined[-1] = replace(last, size_bytes=last.size_bytes + size)
         else:
-            found.append(Region(offset, size, tensor.arena_offset_bytes))
+            joined.append(Region(offset, size, tensor.arena_offset_bytes))
         offset += size
-    return tuple(found)
+    return tuple(joined)
 
 
 def state_in_ram_bytes(program: Program) -> int:
@@ -114,16 +114,16 @@ def checkpoint_block(programs: Iterable[Program]) -> int:
 
 def _by_name(program: Program) -> list[StateTensor]:
     """State in RAM and on the store. The bytes from a tensor to the next aligned place are its own."""
-    found = [StateTensor(b.name, b.operand.type, 0, b.operand.offset_bytes) for b in program.state]
-    found += [StateTensor(p.tensor, p.type, 0, page=p) for p in program.pages if p.image and p.type is not None]
-    return sorted(found, key=lambda t: t.name.encode())
+    in_file = [StateTensor(b.name, b.operand.type, 0, b.operand.offset_bytes) for b in program.state]
+    in_file += [StateTensor(p.tensor, p.type, 0, page=p) for p in program.pages if p.image and p.type is not None]
+    return sorted(in_file, key=lambda t: t.name.encode())
 
 
 def tensors(program: Program) -> tuple[StateTensor, ...]:
     """Every state tensor, in the order of the file."""
-    found = _by_name(program)
-    offsets = itertools.accumulate((align(t.type.size_bytes) for t in found), initial=0)
-    return tuple(replace(t, offset_bytes=offset) for t, offset in zip(found, offsets, strict=False))
+    sorted_tensors = _by_name(program)
+    offsets = itertools.accumulate((align(t.type.size_bytes) for t in sorted_tensors), initial=0)
+    return tuple(replace(t, offset_bytes=offset) for t, offset in zip(sorted_tensors, offsets, strict=False))
 
 
 def pack_state(program: Program, steps: int, arena: Array, page_data: Callable[[int], bytes]) -> bytes:
@@ -175,11 +175,11 @@ def read_listed_state(data: bytes, listed: Mapping[str, Any], where: str) -> dic
     """
     try:
         _check(data, int(listed["size_bytes"]), where)
-        found = {}
+        arrays = {}
         for t in listed["tensors"]:
             flat = np.frombuffer(data, t["dtype"], math.prod(t["shape"]), t["offset_bytes"])
-            found[str(t["name"])] = flat.reshape(t["shape"])
-        return found
+            arrays[str(t["name"])] = flat.reshape(t["shape"])
+        return arrays
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"{where}: the manifest beside it does not describe it ({error!r})") from None
 

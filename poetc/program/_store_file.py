@@ -179,8 +179,8 @@ def _state(data: bytes, layout: StoreLayout, saved: _Saved) -> bytes | None:
         trailer, held = whole[-PAGE_TRAILER_BYTES:], whole[: page.size_bytes]
         if len(trailer) < PAGE_TRAILER_BYTES:
             return None
-        _, found, size_bytes, checksum = struct.unpack("<4I", trailer)
-        if (found, size_bytes) != (stamp, page.size_bytes) or zlib.crc32(held, zlib.crc32(trailer[:12])) != checksum:
+        _, number, size_bytes, checksum = struct.unpack("<4I", trailer)
+        if (number, size_bytes) != (stamp, page.size_bytes) or zlib.crc32(held, zlib.crc32(trailer[:12])) != checksum:
             return None
         state[page.offset_bytes : page.offset_bytes + page.size_bytes] = held
     return bytes(state)

@@ -20,8 +20,8 @@ EXPLAINED = (
 
 def plans(solved: Solved) -> Table:
     """A row for each plan, the largest budget first; no rows where `solved` is no bundle."""
-    found = _rows(solved, "plans")
-    split = len({str(plan.get("micro_batches")) for plan in found}) > 1
+    records = _rows(solved, "plans")
+    split = len({str(plan.get("micro_batches")) for plan in records}) > 1
     header = ("plan", "budget", *(("parts",) if split else ()), "peak", "packed", "energy", "time", "gap")
     traces = (solved.trace, *solved.other_traces)
     rows = [
@@ -35,7 +35,7 @@ def plans(solved: Solved) -> Table:
             format_ns(trace.time_ns),
             _words.percent(plan["gap"]),
         )
-        for number, (plan, trace) in enumerate(zip(found, traces, strict=True) if found else ())
+        for number, (plan, trace) in enumerate(zip(records, traces, strict=True) if records else ())
     ]
     return header, rows
 

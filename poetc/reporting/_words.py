@@ -215,12 +215,12 @@ def shorten(name: str, limit: int = 70) -> str:
 
 def guesses(summary: Mapping[str, Any]) -> str:
     """How much of the result rests on guesses of the profile; empty where nothing does, or that is not known."""
-    found = summary.get("guesses")
-    if not found or not found["numbers"]:
+    shares = summary.get("guesses")
+    if not shares or not shares["numbers"]:
         return ""
-    text = f"{percent(found['energy'])} of the energy, {percent(found['time'])} of the time"
-    text += f" ({', '.join(found['numbers'])})"
-    if found["energy_is_time_times_a_guess"] and str(summary.get("objective")) == "energy":
+    text = f"{percent(shares['energy'])} of the energy, {percent(shares['time'])} of the time"
+    text += f" ({', '.join(shares['numbers'])})"
+    if shares["energy_is_time_times_a_guess"] and str(summary.get("objective")) == "energy":
         text += "; energy is time times a guess: --objective time does without it"
     return text
 
@@ -231,12 +231,12 @@ def band_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for row in summary.get("band") or ():
         text = f"{format_pj(row['energy_pj'])}, {format_ns(row['time_ns'])}"
         gap, fixed = row["gap"], row.get("gap_with_these_choices")
-        found = [] if gap is None else [f"{at_most(gap)} of optimal"]
+        claims = [] if gap is None else [f"{at_most(gap)} of optimal"]
         if fixed is not None and (gap is None or at_most(fixed) != at_most(gap)):
-            found.append(
+            claims.append(
                 f"{at_most(fixed)}{' of optimal' if gap is None else ''} with these kernels and places of state"
             )
-        text += f"; within {', '.join(found)}" if found else "; no bound"
+        text += f"; within {', '.join(claims)}" if claims else "; no bound"
         if not row["in_time"]:
             text += "; misses the deadline"
         if better := row["better"]:

@@ -73,11 +73,11 @@ def _inputs(solution: Solution) -> str:
     """Those that lie on the store: whoever calls the step writes them."""
     problem = solution.problem
     state = {t for chain in stored_state(problem) for t in chain}
-    given = [t for i, t in enumerate(problem.tensors) if t.initial == "store" and i not in state]
-    if not given:
+    inputs = [t for i, t in enumerate(problem.tensors) if t.initial == "store" and i not in state]
+    if not inputs:
         return ""
     size, time_ns, energy_pj = (
-        sum(n) for n in zip(*((t.size_bytes, t.page_out_ns, t.page_out_pj) for t in given), strict=True)
+        sum(n) for n in zip(*((t.size_bytes, t.page_out_ns, t.page_out_pj) for t in inputs), strict=True)
     )
     return (
         f"{size:,} bytes of inputs go to the store before each step, in {format_ns(time_ns)} and {format_pj(energy_pj)}"

@@ -50,10 +50,10 @@ def _order(text: str) -> tuple[int, float, str]:
 
 def rows(importance: Importance) -> list[tuple[str, dict[str, float]]]:
     """Each parameter with the importance of its updates, in the order of the model."""
-    found: dict[str, dict[str, float]] = {}
+    by_parameter: dict[str, dict[str, float]] = {}
     for candidate in importance.candidates:
-        found.setdefault(candidate.parameter, {})[update_text(candidate.update)] = candidate.importance
-    return list(found.items())
+        by_parameter.setdefault(candidate.parameter, {})[update_text(candidate.update)] = candidate.importance
+    return list(by_parameter.items())
 
 
 def html(importance: Importance) -> str:

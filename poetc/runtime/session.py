@@ -282,9 +282,9 @@ class Session:
     def take_hits(self) -> tuple[int, int]:
         """Samples whose class had the highest score, and samples that counted, since the last call of this."""
         with self._lock:
-            found = int(self._hits.hits), int(self._hits.samples)
+            hits = int(self._hits.hits), int(self._hits.samples)
             self._hits.hits = self._hits.samples = 0
-        return found
+        return hits
 
     def follow_memory(self, group: PathLike | None = None) -> None:
         """Let training steps of a bundle follow the memory that Linux leaves to this process; the bits are the same.
@@ -335,8 +335,8 @@ class Session:
             self._last = entry
             if code:
                 self._fail(entry, code, "prediction")
-            found = {t.name: t.view.copy() for t in entry.outputs}
-            return found if len(found) != 1 else found.popitem()[1]
+            outputs = {t.name: t.view.copy() for t in entry.outputs}
+            return outputs if len(outputs) != 1 else outputs.popitem()[1]
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs of the last call's program, by name: of `step` and `evaluate` the loss is the first."""

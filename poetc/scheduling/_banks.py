@@ -22,31 +22,31 @@ def access_cost(accesses: Iterable[Access]) -> tuple[int, int]:
 def operator_access(problem: Problem, index: int, banks: Mapping[int, int], workspace_bank: int) -> list[Access]:
     """Of one execution of operator `index`, whose inputs and outputs are in `banks`."""
     operator = problem.operators[index]
-    found: list[Access] = [(problem.banks[banks[t]], problem.tensors[t].size_bytes, 0) for t in set(operator.inputs)]
-    found += [(problem.banks[banks[t]], 0, problem.tensors[t].size_bytes) for t in operator.outputs]
+    accesses: list[Access] = [(problem.banks[banks[t]], problem.tensors[t].size_bytes, 0) for t in set(operator.inputs)]
+    accesses += [(problem.banks[banks[t]], 0, problem.tensors[t].size_bytes) for t in operator.outputs]
     workspace_bytes = operator.workspace_bytes
-    return [*found, (problem.banks[workspace_bank], workspace_bytes, workspace_bytes)]
+    return [*accesses, (problem.banks[workspace_bank], workspace_bytes, workspace_bytes)]
 
 
 def allocation_banks(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> list[int]:
     """The bank of each allocation of a plan; the page buffer is in the first one, as is all where there are none."""
     arrivals = arrival_banks(problem, schedule) if problem.banks else {}
-    found = []
+    banks = []
     for a in plan.allocations:
         if not problem.banks or (a.operator is None and not a.tensors):
-            found.append(0)
+            banks.append(0)
         else:
-            found.append(schedule.workspace_banks[a.operator] if a.operator is not None else arrivals[a.tensors[0]])
-    return found
+            banks.append(schedule.workspace_banks[a.operator] if a.operator is not None else arrivals[a.tensors[0]])
+    return banks
 
 
 def arrival_banks(problem: Problem, schedule: Schedule) -> dict[tuple[int, int], int]:
     """By (tensor, step of its arrival at a place in RAM), its bank. A step that moves it is an arrival too."""
     own, now = schedule.banks, dict[int, int]()
-    found: dict[tuple[int, int], int] = {}
+    arrivals: dict[tuple[int, int], int] = {}
 
     def arrive(t: int, step: int, bank: int) -> None:
-        now[t] = found[t, step] = bank
+        now[t] = arrivals[t, step] = bank
 
     for t, tensor in enumerate(problem.tensors):
         if tensor.initial == "ram":
@@ -63,4 +63,4 @@ def arrival_banks(problem: Problem, schedule: Schedule) -> dict[tuple[int, int],
                 arrive(t, index, now[t] if bank is None else bank)
             case _:
                 pass
-    return found
+    return arrivals

@@ -341,9 +341,11 @@ class _Replay:
         used, budget = self.ram[-1], self.problem.budget_bytes
         if used > budget:
             largest = sorted(self.resident, key=lambda t: (-self.resident[t], t))[:5]
-            found = ", ".join(f"{self.tensors[t].name} ({self.resident[t]})" for t in largest)
+            names_there = ", ".join(f"{self.tensors[t].name} ({self.resident[t]})" for t in largest)
             step = len(self.ram) - 1
-            reason = f"needs {used} bytes of RAM, the budget is {budget}; the largest tensors there: {found or 'none'}"
+            reason = (
+                f"needs {used} bytes of RAM, the budget is {budget}; the largest tensors there: {names_there or 'none'}"
+            )
             raise ScheduleError(step, reason, (*names, *(self.tensors[t].name for t in largest)))
 
     def spend(self, accesses: list[Access]) -> int:
@@ -364,11 +366,11 @@ class _Replay:
             if used > bank.budget_bytes:
                 there = [t for t in self.resident if self.bank[t] == b]
                 largest = sorted(there, key=lambda t: (-self.resident[t], t))[:5]
-                found = ", ".join(f"{self.tensors[t].name} ({self.resident[t]})" for t in largest) or "none"
+                names_there = ", ".join(f"{self.tensors[t].name} ({self.resident[t]})" for t in largest) or "none"
                 reason = (
                     f"bank {bank.name!r} needs {used} bytes, its budget is {bank.budget_bytes}; the largest there: "
                 )
-                self.refuse(reason + found, *names)
+                self.refuse(reason + names_there, *names)
         self.bank_ram.append(tuple(in_use))
 
     def enter(self, t: int, size_bytes: int) -> None:

@@ -48,11 +48,11 @@ def _operators(
     problem: Problem, steps: Sequence[Step], tensors: Sequence[int], operators: list[OperatorSpec]
 ) -> dict[int, int]:
     """The operators that run are added to `operators`; their places there."""
-    found: dict[int, int] = {}
+    number_of: dict[int, int] = {}
     for step in steps:
-        if isinstance(step, Compute) and step.operator not in found:
+        if isinstance(step, Compute) and step.operator not in number_of:
             op = problem.operators[step.operator]
-            found[step.operator] = len(operators)
+            number_of[step.operator] = len(operators)
             pairs = (replace(p, input=tensors[p.input], output=tensors[p.output]) for p in op.in_place)
             operators.append(
                 replace(
@@ -62,7 +62,7 @@ def _operators(
                     in_place=tuple(pairs),
                 )
             )
-    return found
+    return number_of
 
 
 def _renumbered(step: Step, tensors: Sequence[int], operators: Mapping[int, int]) -> Step:

@@ -211,11 +211,11 @@ def _step_from_json(step: _StepDocument, where: str) -> Step:
     kinds = {"free": Free, "page_out": PageOut, "page_in": PageIn, "move": Move}
     if step.move is not None and step.bank is not None and step == _StepDocument(move=step.move, bank=step.bank):
         return Move(step.move, step.bank)
-    given = {name: tensor for name in kinds if (tensor := getattr(step, name)) is not None}
-    if step.compute is not None and not given and step.bank is None:
+    named = {name: tensor for name in kinds if (tensor := getattr(step, name)) is not None}
+    if step.compute is not None and not named and step.bank is None:
         return Compute(step.compute, step.in_place, step.processor, step.fence)
-    if step.compute is None and len(given) == 1 and step == _StepDocument(**given):
-        ((name, tensor),) = given.items()
+    if step.compute is None and len(named) == 1 and step == _StepDocument(**named):
+        ((name, tensor),) = named.items()
         return kinds[name](tensor)
     raise UsageError(
         f"{where}: a step has exactly one of compute (with in_place, processor, fence or not), free, page_out, page_in,"
@@ -229,8 +229,8 @@ T = TypeVar("T")
 def _read(data: bytes | str, kind: type[T], format: str, source: str) -> T:
     try:
         document = msgspec.json.decode(data)
-        if isinstance(document, dict) and (found := document.pop("format", format)) != format:
-            raise msgspec.ValidationError(f"Expected {format!r}, got {found!r} - at `$.format`")
+        if isinstance(document, dict) and (written := document.pop("format", format)) != format:
+            raise msgspec.ValidationError(f"Expected {format!r}, got {written!r} - at `$.format`")
         if kind is Problem:
             _take_old_keys(document)
         result = msgspec.convert(document, kind)

@@ -60,10 +60,10 @@ def pack_with_moves(
             order = packing.promoted(best.order, best.blamed, Random(attempt))
         else:
             break
-        found = packing.round(order, best.cost if best is not None else math.inf)
+        packed = packing.round(order, best.cost if best is not None else math.inf)
         placed += 2 * len(packing.lifetimes)
-        if found is not None and (best is None or found.cost < best.cost):
-            best = found
+        if packed is not None and (best is None or packed.cost < best.cost):
+            best = packed
     if best is None:
         return None
     moved = with_steps(problem, schedule, tuple(best.steps))
@@ -379,7 +379,7 @@ class _Packing:
         arena = self.arena
         holes = arena.holes()
         widths = [0, *itertools.accumulate(top - low for low, top in holes)]
-        found: list[tuple[float, int, list[tuple[int, int]]]] = []
+        moves: list[tuple[float, int, list[tuple[int, int]]]] = []
         cheapest = math.inf
         last = 0
         for first in range(len(holes)):
@@ -402,8 +402,8 @@ class _Packing:
                 for b in reversed(blocks):
                     top -= arena.tops[b] - arena.lows[b]
                     up.append((arena.who[b], top))
-                found += [(cost, holes[last][1] - size, down), (cost, holes[first][0], up)]
-        return sorted((f for f in found if f[0] == cheapest), key=lambda f: f[1])
+                moves += [(cost, holes[last][1] - size, down), (cost, holes[first][0], up)]
+        return sorted((f for f in moves if f[0] == cheapest), key=lambda f: f[1])
 
     def evictions(self, blocks: range, low: int, top: int) -> list[tuple[int, int]] | None:
         """Moves, in order, out of the window [low, top) into holes outside; None if not all find one."""

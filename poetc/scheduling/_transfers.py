@@ -104,8 +104,8 @@ def ram_of_steps_bytes(problem: Problem, steps: Sequence[Step]) -> list[int]:
             case Compute(index, in_place):
                 operator = problem.operators[index]
                 took = {o: i for i, o in in_place}
-                made = sum(problem.tensors[o].size_bytes for o in operator.outputs if o not in took)
-                live += made
+                written_bytes = sum(problem.tensors[o].size_bytes for o in operator.outputs if o not in took)
+                live += written_bytes
                 during.append(live + operator.workspace_bytes)
                 for o in operator.outputs:
                     resident[o] = resident.pop(took[o]) if o in took else problem.tensors[o].size_bytes

@@ -33,8 +33,8 @@ def problem_network(problem: Any) -> networkx.DiGraph[str]:
 
 
 def _attributes(value: Any, *without: str) -> dict[str, Any]:
-    found = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
-    return {name: plain(item) for name, item in found.items() if item is not None}
+    attributes = {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
+    return {name: plain(item) for name, item in attributes.items() if item is not None}
 
 
 def plain(value: Any) -> bool | int | float | str:

@@ -142,15 +142,15 @@ def untied_by_merging(graph: Graph, updates: Updates) -> dict[str, str]:
 
     A weight that a product reads in another shape than it has stays tied.
     """
-    layers, found = layers_of(graph), dict[str, str]()
+    layers, names = layers_of(graph), dict[str, str]()
     for weight in updates.adapters:
         products = {op.name for op in layers[weight].operators}
         reading = [op for op in graph.operators if weight in op.inputs]
         as_it_is = all(op.inputs[1] == weight for op in layers[weight].operators)
         if as_it_is and any(op.name not in products for op in reading):
             name, number = f"{weight}.merged", 1
-            while name in graph.tensors or name in found.values():
+            while name in graph.tensors or name in names.values():
                 number += 1
                 name = f"{weight}.merged{number}"
-            found[weight] = name
-    return found
+            names[weight] = name
+    return names

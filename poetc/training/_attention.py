@@ -68,15 +68,15 @@ class _Joining:
         self.moving = depends_on(graph.operators, trained)
 
     def run(self) -> Graph:
-        found: dict[str, Operator] = {}
+        replaced: dict[str, Operator] = {}
         for op in self.graph.operators:
-            made = self._attention(op) if op.kind == "Softmax" else None
-            if made is not None:
-                found[made[0].name] = made[1]
-        if not found:
+            fused = self._attention(op) if op.kind == "Softmax" else None
+            if fused is not None:
+                replaced[fused[0].name] = fused[1]
+        if not replaced:
             return self.graph
         needed, kept = {*self.graph.outputs}, list[Operator]()
-        for op in reversed([found.get(op.name, op) for op in self.graph.operators]):
+        for op in reversed([replaced.get(op.name, op) for op in self.graph.operators]):
             if not needed.isdisjoint(op.outputs):
                 needed.update(op.inputs)
                 kept.append(op)
@@ -152,23 +152,23 @@ class _Joining:
     # --- from the softmax back to the first product ---
 
     def _scores(self, tensor: str) -> tuple[Operator, _Scores] | None:
-        found, factor, last = _Scores(), 1.0, tensor
+        scores, factor, last = _Scores(), 1.0, tensor
         while (op := self.maker.get(tensor)) is not None and (tensor == last or self._only_reader(tensor) is not None):
             if op.kind == "MatMul":
-                return None if len(op.inputs) != 2 or factor != 1.0 else (op, found)
+                return None if len(op.inputs) != 2 or factor != 1.0 else (op, scores)
             if self._passes(op):
                 before: str | None = op.inputs[0]
             elif op.kind == "Affine" and factor == 1.0 and not op.attributes.get("beta", 0.0):
                 before, alpha = op.inputs[0], op.attributes.get("alpha", 1.0)
                 assert isinstance(alpha, float)
-                if found.cap is None:
+                if scores.cap is None:
                     factor = alpha
                 else:
-                    found.cap = found.cap[0] * alpha, found.cap[1]
-            elif op.kind == "Tanh" and found.cap is None:
-                before, found.cap, factor = op.inputs[0], (1.0, factor), 1.0
-            elif op.kind in ("Add", "Where") and found.cap is None and factor == 1.0:
-                before = self._masked(op, found)
+                    scores.cap = scores.cap[0] * alpha, scores.cap[1]
+            elif op.kind == "Tanh" and scores.cap is None:
+                before, scores.cap, factor = op.inputs[0], (1.0, factor), 1.0
+            elif op.kind in ("Add", "Where") and scores.cap is None and factor == 1.0:
+                before = self._masked(op, scores)
             else:
                 return None
             if before is None:
@@ -359,7 +359,7 @@ class _Joining:
             yield from self._steps(source, want, depth)
             return
         shape, own = self.tensors[source].shape, self.tensors[tensor].shape
-        for there, steps, found in self._steps(source, shape, depth + 1):
+        for there, steps, depth_there in self._steps(source, shape, depth + 1):
             if op.kind == "Transpose":
                 seen: Ints = tuple(steps[axis] for axis in bind(op, self.tensors).get_ints("perm"))
             else:
@@ -368,7 +368,7 @@ class _Joining:
                 seen = (*lead, *kept)
             reached = view_steps(own, seen, want)
             if reached is not None:
-                yield there, reached, found
+                yield there, reached, depth_there
 
     def _result(self, second: Operator, want: Ints) -> tuple[Operator, Ints]:
         """The operator whose result is to be made, and its steps: a Transpose that alone reads the product, or that."""
@@ -403,8 +403,8 @@ def _band(keys: Array) -> tuple[int, int]:
 def _seen_in(low: int, high: int, shape: Ints) -> Array:
     """[queries, keys]: whether low <= j - i <= high."""
     ahead = np.arange(shape[1]) - np.arange(shape[0])[:, None]
-    found: Array = (ahead >= low) & (ahead <= high)
-    return found
+    seen: Array = (ahead >= low) & (ahead <= high)
+    return seen
 
 
 def _splits(heads: int, lead: Ints) -> Iterator[Ints]:

@@ -71,8 +71,8 @@ def differentiate(
                 assert gradient is not None
                 add(op.inputs[1], gradient)
                 needed[1] = False
-            found = spec(op.kind).gradient(b, op, grads, needed)
-            for tensor, gradient, want in zip(op.inputs, found, needed, strict=True):
+            of_inputs = spec(op.kind).gradient(b, op, grads, needed)
+            for tensor, gradient, want in zip(op.inputs, of_inputs, needed, strict=True):
                 if gradient is not None and want:
                     add(tensor, gradient)
 
@@ -111,16 +111,16 @@ def _whole_slices(
 
     Only slices count that together are the whole of a tensor of `wanted`; they are in the order of their pieces.
     """
-    found: dict[tuple[str, int], list[tuple[int, int, Operator]]] = {}
+    by_axis: dict[tuple[str, int], list[tuple[int, int, Operator]]] = {}
     for op in operators:
         if op.kind == "Slice" and op.inputs[0] in wanted and b.type(op.inputs[0]).dtype is DType.F32:
             bound = bind(op, b.tensors)
             starts, sizes = bound.get_ints("starts"), bound.get_ints("sizes")
             cut = [axis for axis, n in enumerate(bound.inputs[0].shape) if n != sizes[axis]]
             if len(cut) == 1 and set(slice_steps(bound)) == {1}:
-                found.setdefault((op.inputs[0], cut[0]), []).append((starts[cut[0]], sizes[cut[0]], op))
+                by_axis.setdefault((op.inputs[0], cut[0]), []).append((starts[cut[0]], sizes[cut[0]], op))
     result: dict[str, tuple[int, list[Operator], bool]] = {}
-    for (tensor, axis), pieces in found.items():
+    for (tensor, axis), pieces in by_axis.items():
         ordered, end = sorted(pieces, key=lambda piece: piece[0]), 0
         for start, size, _ in ordered:
             end = end + size if start == end else -1

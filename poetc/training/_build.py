@@ -61,8 +61,8 @@ def build(
         joined = join_attention(graph, trained, drops=bool(options.dropout))
         graph, part = joined, part and join_attention(part, trained, drops=bool(options.dropout))
     step = _Step(graph, part if count > 1 and part is not None else graph, options, count)
-    found = step.build()
-    return with_names(found, step.sums) if names_sums else found
+    graph_of_step = step.build()
+    return with_names(graph_of_step, step.sums) if names_sums else graph_of_step
 
 
 class _Step:
@@ -88,8 +88,8 @@ class _Step:
     def build(self) -> TrainingGraph:
         b, whole, options = self.b, self.whole, self.options
         plans, plans_of_part = plan_losses(whole, options), plan_losses(self.part, options)
-        given = {**self.part.tensors, **{i: whole.tensors[i] for i in whole.inputs}}
-        _declare(b, replace(self.part, tensors=given), self.trained, options)
+        tensors = {**self.part.tensors, **{i: whole.tensors[i] for i in whole.inputs}}
+        _declare(b, replace(self.part, tensors=tensors), self.trained, options)
         notes = [*whole.notes, *(plan.note for plan in plans), *layer_notes(whole, options.train)]
         step = _step_counter(b, whole, options, self.updates, notes)
         parts = declare_parts(b, whole, self.wanted)
@@ -442,9 +442,9 @@ def _finish(
             needed.update(op.inputs)
             operators.append(op)
     operators.reverse()
-    made = {t for op in operators for t in op.outputs}
+    results = {t for op in operators for t in op.outputs}
     state = {*updates, target, *inputs}
-    tensors = {n: t for n, t in b.tensors.items() if n in needed or n in made or n in state}
+    tensors = {n: t for n, t in b.tensors.items() if n in needed or n in results or n in state}
     return TrainingGraph(
         name=graph.name,
         tensors=tensors,

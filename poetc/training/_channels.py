@@ -57,7 +57,7 @@ class Part:
 def declare_parts(b: Builder, graph: Graph, updates: Updates) -> dict[str, Part]:
     """The parts of the weights of `graph` by name, their constants declared in `b`."""
     layers = layers_of(graph) if updates.channels else {}
-    found = {}
+    parts = {}
     for name, share in updates.channels.items():
         layer, shape, dtype = layers[name], graph.tensors[name].shape, graph.tensors[name].dtype
         channels = chosen_channels(layer, share, materialize(graph.values[name], graph.tensors[name].type))
@@ -65,8 +65,8 @@ def declare_parts(b: Builder, graph: Graph, updates: Updates) -> dict[str, Part]
         indices = b.add_tensor(b.fresh(f"{name}.channels"), TensorType(array.shape, DType.I32), Role.CONSTANT, array)
         type = TensorType(tuple(len(channels) if k == layer.axis else n for k, n in enumerate(shape)), dtype)
         like = b.add_tensor(b.fresh(f"{name}.part"), type, Role.CONSTANT)
-        found[name] = Part(layer, channels, type, indices, like)
-    return found
+        parts[name] = Part(layer, channels, type, indices, like)
+    return parts
 
 
 def chosen_channels(layer: Layer, share: Channels, weight: Array) -> tuple[int, ...]:

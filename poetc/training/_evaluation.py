@@ -38,11 +38,11 @@ def evaluation(graph: Graph, step: TrainingGraph) -> Graph:
         if not needed.isdisjoint(op.outputs):
             needed.update(op.inputs)
             operators.append(op)
-    made = {t for op in operators for t in op.outputs}
+    results = {t for op in operators for t in op.outputs}
     inputs = tuple(i for i in graph.inputs if i not in labels or i in needed) + others
     return replace(
         graph,
-        tensors={n: t for n, t in b.tensors.items() if n in needed or n in made or n in inputs},
+        tensors={n: t for n, t in b.tensors.items() if n in needed or n in results or n in inputs},
         operators=tuple(reversed(operators)),
         inputs=(*inputs, target),
         outputs=(loss, *outputs),

@@ -50,11 +50,11 @@ def module_of(graph: Graph, weight: str) -> str:
     if origin is not None and origin.module:
         return origin.module
     name = weight if origin is None else origin.tensor
-    found = _END.search(name)
-    if found is None:
+    ending = _END.search(name)
+    if ending is None:
         return name
-    stem = name[: found.start()]
-    return stem.replace(".attn.", ".self_attn.") if found["builder"] else stem
+    stem = name[: ending.start()]
+    return stem.replace(".attn.", ".self_attn.") if ending["builder"] else stem
 
 
 def adapter_names(graph: Graph, weights: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -82,12 +82,12 @@ def layers_of(graph: Graph) -> dict[str, Layer]:
                 if graph.tensors[root].role is Role.PARAMETER and not is_adapter(root):
                     uses.setdefault(root, []).append(op)
     readers = Counter(t for op in graph.operators for t in op.inputs)
-    found = {}
+    layers = {}
     for weight, operators in uses.items():
         layer = _layer(graph, roots, weight, operators, readers)
         if layer is not None:
-            found[weight] = layer
-    return found
+            layers[weight] = layer
+    return layers
 
 
 def _layer(

@@ -88,13 +88,13 @@ def plan_loss(graph: Graph, options: TrainingOptions, loss: str, output: str) ->
 
 def _require_effects(options: TrainingOptions, loss: str) -> None:
     """UsageError for options of classes without an effect on the loss that was found; of several, any may have it."""
-    given = (
+    typed = (
         (LABEL_SMOOTHING, options.label_smoothing != 0),
         (IGNORE_INDEX, options.ignore_index is not None),
         (CLASS_WEIGHTS, bool(options.class_weights)),
         (CLASS_AXIS, options.class_axis is not None),
     )
-    idle = [option.flag for option, is_given in given if is_given and option not in LOSSES[loss].options]
+    idle = [option.flag for option, is_given in typed if is_given and option not in LOSSES[loss].options]
     if idle and len(options.losses()) == 1:
         raise UsageError(f"{' and '.join(idle)}: --loss {options.loss} means {loss} here, which does not take that")
 

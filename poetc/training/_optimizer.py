@@ -34,13 +34,13 @@ class CodedParameter:
 
 def coded_parameters(graph: Graph) -> dict[str, CodedParameter]:
     """The weights and biases of a quantised model (`--precision qas`)."""
-    found: dict[str, CodedParameter] = {}
+    coded: dict[str, CodedParameter] = {}
     for op in graph.operators:
         if op.kind == "QLinearConv":
-            found[op.inputs[1]] = CodedParameter(op.inputs[2])
+            coded[op.inputs[1]] = CodedParameter(op.inputs[2])
             if len(op.inputs) > 3:
-                found[op.inputs[3]] = CodedParameter(op.inputs[2], float(str(op.attributes["x_scale"])))
-    return found
+                coded[op.inputs[3]] = CodedParameter(op.inputs[2], float(str(op.attributes["x_scale"])))
+    return coded
 
 
 class Optimizer:

@@ -109,14 +109,14 @@ def measured(graph: Graph, batches: Iterable[Mapping[str, Array]]) -> dict[str, 
             x = np.moveaxis(array.astype(np.float64), 1, 0).reshape(array.shape[1], -1)
             for k, part in enumerate((x.sum(axis=1), np.square(x).sum(axis=1), x.shape[1])):
                 sums[name][k] += part
-    found: dict[str, Array] = {}
+    statistics: dict[str, Array] = {}
     for name, (total, squares, count) in sums.items():
         mean = total / count
         variance = np.maximum(squares / count - np.square(mean), 0).astype(np.float32)
         scale = np.sqrt(variance.astype(np.float64) + EPSILON)
         first = (np.asarray(a, np.float32) for a in (mean, variance, scale, mean))
-        found |= dict(zip(norms[name].inputs[1:], first, strict=True))
-    return found
+        statistics |= dict(zip(norms[name].inputs[1:], first, strict=True))
+    return statistics
 
 
 def _is_untouched(graph: Graph, norm: Operator) -> bool:
@@ -148,7 +148,7 @@ def _candidates(graph: Graph) -> Iterator[RestoredNorm]:
         for tensor in op.inputs:
             readers.setdefault(tensor, []).append(op)
     last = _last_layers(graph)
-    found = []
+    biased = []
     for op in graph.operators:
         if op.kind not in _KINDS or len(op.inputs) < 3 or op.name in last:
             continue
@@ -159,11 +159,11 @@ def _candidates(graph: Graph) -> Iterator[RestoredNorm]:
         if not alone or not trained or not _is_layer(graph, op, weight, bias):
             continue
         if reading and not any(r.kind in _NORMS for r in reading):
-            found.append((op, weight, bias))
-    of_images = [entry for entry in found if entry[0].kind != "MatMul"]
+            biased.append((op, weight, bias))
+    of_images = [entry for entry in biased if entry[0].kind != "MatMul"]
     fact = graph.fact("folded norms", graph.name)
     known = int(fact.value) if fact is not None and fact.confidence == "certain" else 0
-    chosen = found if not of_images or known > len(of_images) else of_images
+    chosen = biased if not of_images or known > len(of_images) else of_images
     taken = set(graph.tensors)
     for op, weight, bias in chosen:
         stem = module_of(graph, weight)
@@ -196,17 +196,17 @@ def _output_axis(op: Operator, shape: tuple[int, ...]) -> int:
 def _last_layers(graph: Graph) -> set[str]:
     """The layers from which outputs are made without another layer: their outputs are no norm's."""
     makers = {t: op for op in graph.operators for t in op.outputs}
-    found, seen, waiting = set[str](), set[str](), list(graph.outputs)
+    last, seen, waiting = set[str](), set[str](), list(graph.outputs)
     while waiting:
         op = makers.get(waiting.pop())
         if op is None or op.name in seen:
             continue
         seen.add(op.name)
         if op.kind in _KINDS:
-            found.add(op.name)
+            last.add(op.name)
         else:
             waiting += op.inputs
-    return found
+    return last
 
 
 def _with(graph: Graph, norms: Mapping[str, RestoredNorm], note: str) -> Graph:

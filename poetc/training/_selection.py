@@ -40,19 +40,19 @@ class Lora:
         """The adapters of RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora]. UsageError for anything else."""
         usage = f"--lora {shortened(text, 80)!r}: write RANK[:PATTERNS][:alpha=A][:dropout=P][:seed=S][:rslora]"
         rank, _, rest = text.partition(":")
-        parts, given = rest.split(":") if rest else [], {}
-        while parts and (found := re.fullmatch(r"(?:(alpha|dropout|seed)=(.*))|rslora", parts[-1])):
-            name = found[1] or "rslora"
-            if name in given:
+        parts, settings = rest.split(":") if rest else [], {}
+        while parts and (setting := re.fullmatch(r"(?:(alpha|dropout|seed)=(.*))|rslora", parts[-1])):
+            name = setting[1] or "rslora"
+            if name in settings:
                 raise UsageError(f"{usage}; {name} stands there twice")
-            given[name] = found[2] or ""
+            settings[name] = setting[2] or ""
             parts.pop()
         try:
             number, alpha, dropout, seed = (
                 int(rank),
-                float(given.get("alpha", 8)),
-                float(given.get("dropout", 0)),
-                int(given.get("seed", 0)),
+                float(settings.get("alpha", 8)),
+                float(settings.get("dropout", 0)),
+                int(settings.get("seed", 0)),
             )
         except ValueError:
             raise UsageError(usage) from None
@@ -61,7 +61,7 @@ class Lora:
             raise UsageError(f"{usage}, with a rank of at least 1")
         if not (0 < alpha < 3.4028234e38 and 0 <= dropout < 1 and 0 <= seed < 2**63):
             raise UsageError(f"{usage}, with alpha above 0, dropout in [0, 1) and a seed of at least 0")
-        return cls(Adapter(number, alpha, dropout, "rslora" in given), patterns, seed)
+        return cls(Adapter(number, alpha, dropout, "rslora" in settings), patterns, seed)
 
 
 def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Updates:
@@ -73,26 +73,26 @@ def select_updates(graph: Graph, train: str, lora: Sequence[str] = ()) -> Update
     it names gets no adapter. Raises UsageError for a pattern that matches nothing, and for an adapter that a layer
     cannot have.
     """
-    found: dict[str, Update] = {}
+    updates: dict[str, Update] = {}
     terms = [] if lora and train == "all" else [t.strip() for t in train.split(",")]
     for term in terms:
         if lora and term == "adapter":
             continue
         if term.startswith("!") and term not in graph.tensors:
             left_out = _named(graph, term[1:].strip(), "--train")
-            found = {name: update for name, update in found.items() if name not in left_out}
+            updates = {name: update for name, update in updates.items() if name not in left_out}
             continue
         shared = _SHARE.fullmatch(term)
         if shared is None:
-            found.update(dict.fromkeys(_named(graph, term, "--train"), Whole()))
+            updates.update(dict.fromkeys(_named(graph, term, "--train"), Whole()))
         else:
-            found.update(_shares(graph, shared[1], _share(shared), term))
+            updates.update(_shares(graph, shared[1], _share(shared), term))
     entries = [Lora.parse(text) for text in lora]
     adapters: dict[str, Update] = {}
     layers = layers_of(graph) if entries else {}
     for entry in entries:
-        adapters.update(dict.fromkeys(_adapted(graph, layers, entry, found), entry.adapter))
-    return Updates({**adapters, **found}, entries[0].seed if entries else 0)
+        adapters.update(dict.fromkeys(_adapted(graph, layers, entry, updates), entry.adapter))
+    return Updates({**adapters, **updates}, entries[0].seed if entries else 0)
 
 
 def select_parameters(graph: Graph, train: str, lora: Sequence[str] = ()) -> frozenset[str]:

@@ -30,10 +30,10 @@ def is_partial_sum(name: str) -> bool:
 
 def with_names(graph: TrainingGraph, names: Mapping[str, str]) -> TrainingGraph:
     """The same step with other names for some tensors."""
-    found = renamed(graph, names)
-    assert isinstance(found, TrainingGraph)
+    with_new_names = renamed(graph, names)
+    assert isinstance(with_new_names, TrainingGraph)
     return replace(
-        found,
+        with_new_names,
         loss=names.get(graph.loss, graph.loss),
         gradients={parameter: names.get(t, t) for parameter, t in graph.gradients.items()},
         updates={state: names.get(t, t) for state, t in graph.updates.items()},
@@ -49,19 +49,19 @@ def continued(first: TrainingGraph, then: TrainingGraph, share: str) -> Training
     """The step that adds up a share of the batch as `first` does, and the rest as `then` does."""
 
     def needed(graph: TrainingGraph, wanted: set[str]) -> list[Operator]:
-        found = []
+        recomputed = []
         for op in reversed(graph.operators):
-            if any(t in wanted and t not in given for t in op.outputs):
+            if any(t in wanted and t not in present for t in op.outputs):
                 wanted.update(op.inputs)
-                found.append(op)
-        return found[::-1]
+                recomputed.append(op)
+        return recomputed[::-1]
 
-    given = {t for op in then.operators for t in (*op.inputs, *op.outputs) if share_of(t) == share}
+    present = {t for op in then.operators for t in (*op.inputs, *op.outputs) if share_of(t) == share}
     rest = needed(then, {*then.outputs, *then.updates.values()})
-    wanted, given = given & {t for op in rest for t in op.inputs}, set()
+    wanted, present = present & {t for op in rest for t in op.inputs}, set()
     before = needed(first, wanted)
-    made = {t for op in before for t in op.outputs}
-    after = [replace(op, name=f"{op.name}, then") for op in rest if made.isdisjoint(op.outputs)]
+    results = {t for op in before for t in op.outputs}
+    after = [replace(op, name=f"{op.name}, then") for op in rest if results.isdisjoint(op.outputs)]
     return replace(
         then,
         operators=(*before, *after),
@@ -77,33 +77,33 @@ def with_own_names(graphs: Mapping[int, TrainingGraph]) -> dict[int, TrainingGra
     `graphs` were built with `names_sums`.
     """
     known: dict[str, str] = {}
-    found: dict[int, TrainingGraph] = {}
+    named: dict[int, TrainingGraph] = {}
     for count, graph in graphs.items():
         meanings = _meanings(graph)
         names = {
             name: f"{name}~of {count}" for name, meaning in meanings.items() if known.get(name, meaning) != meaning
         }
-        found[count] = with_names(graph, names)
+        named[count] = with_names(graph, names)
         for name, meaning in meanings.items():
             known.setdefault(names.get(name, name), meaning)
-    return found
+    return named
 
 
 def _meanings(graph: TrainingGraph) -> dict[str, str]:
     """A digest of each tensor's quantity."""
     named = {*graph.updates, *graph.updates.values(), *graph.inputs, graph.target}
-    found: dict[str, str] = {}
+    meaning: dict[str, str] = {}
     for name, tensor in graph.tensors.items():
         if name in named or is_partial_sum(name):
-            found[name] = _digest(name, tensor.type)
+            meaning[name] = _digest(name, tensor.type)
         elif tensor.role is Role.CONSTANT and name in graph.values:
             data = materialize(graph.values[name], tensor.type).tobytes()
-            found[name] = _digest(tensor.type, hashlib.sha256(data).hexdigest())
+            meaning[name] = _digest(tensor.type, hashlib.sha256(data).hexdigest())
     for op in graph.operators:
-        made = op.kind, sorted(op.attributes.items()), *(found.get(t, t) for t in op.inputs)
+        recipe = op.kind, sorted(op.attributes.items()), *(meaning.get(t, t) for t in op.inputs)
         for index, name in enumerate(op.outputs):
-            found.setdefault(name, _digest(index, graph.tensors[name].type, *made))
-    return found
+            meaning.setdefault(name, _digest(index, graph.tensors[name].type, *recipe))
+    return meaning
 
 
 def _digest(*parts: object) -> str:

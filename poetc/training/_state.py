@@ -19,11 +19,11 @@ def emit_update(b: Builder, kind: str, inputs: Sequence[str], attributes: Mappin
         base, next_version = (base, int(version) + 1) if base and version.isdecimal() else (replaces[i], 1)
         outputs.append(b.fresh(f"{base}@{next_version}"))
     role = b.role
-    made: list[str] = []
+    results: list[str] = []
     b.emit(kind, inputs, attributes, outputs=outputs)
     for i, output in enumerate(outputs):
         tensor = b.tensors[output]
         b.tensors[output] = type(tensor)(output, tensor.type, b.tensors[replaces[i]].role)
-        made.append(output)
+        results.append(output)
     b.role = role
-    return tuple(made)
+    return tuple(results)

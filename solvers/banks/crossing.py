@@ -33,12 +33,12 @@ def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
     if not problem.banks or overlaps:
         return 0
     order = sorted(range(len(problem.banks)), key=lambda b: (_price(problem, problem.banks[b]), b))
-    found = 0
+    bound = 0
     for count in range(1, len(order)):
         below, above = (_price(problem, problem.banks[order[count - 1 + k]]) for k in (0, 1))
         if below < above:
-            found = max(found, _Classes(problem, order[:count], order[count:]).bound(time_limit_s))
-    return found
+            bound = max(bound, _Classes(problem, order[:count], order[count:]).bound(time_limit_s))
+    return bound
 
 
 def _weighted(problem: Problem, energy_fj: int, time_ps: int) -> float:
@@ -128,15 +128,15 @@ class _Classes:
 
     def _accesses(self, mip: Mip, scale: float) -> dict[tuple[int, int], int]:
         """By operator and tensor, the column of its access in the first execution; the cheap price is in the offset."""
-        found: dict[tuple[int, int], int] = {}
+        columns: dict[tuple[int, int], int] = {}
         for k, operator in enumerate(self.problem.operators):
             for price, tensors in ((_read, set(operator.inputs)), (_write, set(operator.outputs))):
                 cheap, dear = self._least(price, self.cheap), self._least(price, self.dear)
                 for t in sorted(tensors):
                     size = self.problem.tensors[t].size_bytes
                     mip.offset += cheap * size * scale
-                    found[k, t] = mip.column((dear - cheap) * size * scale, integer=False)
-        return found
+                    columns[k, t] = mip.column((dear - cheap) * size * scale, integer=False)
+        return columns
 
     def _least(self, price: Callable[[Problem, BankSpec], float], banks: list[int]) -> float:
         return min(price(self.problem, self.problem.banks[b]) for b in banks)
@@ -180,8 +180,8 @@ def _instants(problem: Problem) -> Iterator[tuple[int, list[tuple[int, tuple[int
         waiting = []
         for t, all_readers in sorted(readers.items()):
             # State may be on the store instead, where there is one: the planner chooses.
-            given = problem.tensors[t].initial == "ram" and problem.paging is Paging.NONE
-            there = given if t not in made_by else before[k] >> made_by[t] & 1
+            is_initial = problem.tensors[t].initial == "ram" and problem.paging is Paging.NONE
+            there = is_initial if t not in made_by else before[k] >> made_by[t] & 1
             later = tuple(j for j in all_readers if before[j] >> k & 1)
             if there and later:
                 waiting.append((t, later))

@@ -165,32 +165,32 @@ def _groups(problem: Problem, schedule: Schedule) -> list[_Group]:
 
 
 def _options(problem: Problem, group: _Group, copies: bool) -> list[_Option]:
-    found = [
+    options = [
         _option(problem, group, ((life.start, life.end, b) for life in group.lives), b)
         for b in range(len(problem.banks))
     ]
     if not copies or group.operator is not None or len(group.lives) > 1:
-        return found
+        return options
     (life,) = group.lives
     steps = sorted({a.step for a in group.accesses})
     if len(steps) < 2:
-        return found
+        return options
     before, after = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
     tensor = max((s, t) for t, s in life.tensors if s <= before)[1]
     spec = problem.tensors[tensor]
     fixed = any(problem.tensors[t].initial == "ram" for t in group.tensors)
     if after - before <= LEAST_ABSENCE or spec.move_ns is None or fixed or spec.size_bytes != group.size_bytes:
-        return found
+        return options
     for a in range(len(problem.banks)):
         for b in range(len(problem.banks)):
             if a == b:
                 continue
             # During a copy both places are taken: in the steps before it is read again, and after it was read.
             away = ((life.start, before + 1, a), (before + 1, life.end, b))
-            found.append(_option(problem, group, away, a, ((before + 1, tensor, b),)))
+            options.append(_option(problem, group, away, a, ((before + 1, tensor, b),)))
             back = ((life.start, before + 1, a), (before + 1, after, b), (after, life.end, a))
-            found.append(_option(problem, group, back, a, ((before + 1, tensor, b), (after, tensor, a))))
-    return found
+            options.append(_option(problem, group, back, a, ((before + 1, tensor, b), (after, tensor, a))))
+    return options
 
 
 def _option(
@@ -269,9 +269,9 @@ class _Task:
         bound = max(least, answer.bound / scale)
         if answer.values is not None:
             values = answer.values
-            found = [max(range(len(cs)), key=lambda n, cs=cs: (values[cs[n]], -n)) for cs in columns]  # type: ignore[misc]
-            if self._fits(found):
-                return found, bound
+            choice = [max(range(len(cs)), key=lambda n, cs=cs: (values[cs[n]], -n)) for cs in columns]  # type: ignore[misc]
+            if self._fits(choice):
+                return choice, bound
         return greedy, bound
 
     def _rows(self) -> list[tuple[int, int]]:

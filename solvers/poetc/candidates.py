@@ -30,10 +30,10 @@ def repair(solving: Solving, codes: list[int], runs: int) -> None:
     race = Race(unrolled.problem, solving.options.seed, solving.stop_at)
     race.run(runs, solving.target)
     if race.incumbent is not None:
-        found = unrolled.restored(race.incumbent.codes)
-        if found is None:
+        restored = unrolled.restored(race.incumbent.codes)
+        if restored is None:
             return
-        solving.offer_improved(found, "evictions from a relaxed MIP")
+        solving.offer_improved(restored, "evictions from a relaxed MIP")
 
 
 def tighten(solving: Solving, relaxation: Relaxation, excess_bytes: int, free: frozenset[int] = frozenset()) -> None:
@@ -105,7 +105,7 @@ def _flatten(
     for beta in lateness:
         if solving.done or solving.race.out_of_time:
             return False
-        found = flatten(
+        flat = flatten(
             model,
             codes,
             capacity,
@@ -115,8 +115,8 @@ def _flatten(
             cutoff=cutoff,
             stop_at=solving.stop_at,
         )
-        if found is not None:
-            solving.race.offer(improve(model, found, capacity), origin)
+        if flat is not None:
+            solving.race.offer(improve(model, flat, capacity), origin)
     return True
 
 
@@ -128,10 +128,10 @@ def published(solving: Solving) -> None:
         if solving.done or solving.race.out_of_time:
             return
         try:
-            found = method.solve(solving.problem, replace(solving.options, time_limit_s=solving.race.left_s))
+            schedule = method.solve(solving.problem, replace(solving.options, time_limit_s=solving.race.left_s))
         except PoetcError:
             continue
-        solving.offer_improved(solving.model.codes(found.steps), method.INFO.name)
+        solving.offer_improved(solving.model.codes(schedule.steps), method.INFO.name)
     solving.say("published heuristics")
 
 

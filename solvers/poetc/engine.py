@@ -205,10 +205,10 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     report(Event(stage="at once", objective=least, bound=first.proof.bound))
     left_s = max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started))
     try:
-        found = _solve_any_order(problem, replace(options, time_limit_s=left_s), report)
+        reordered = _solve_any_order(problem, replace(options, time_limit_s=left_s), report)
     except LimitError:
         return first
-    return first if least < found.proof.objective else found
+    return first if least < reordered.proof.objective else reordered
 
 
 def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:

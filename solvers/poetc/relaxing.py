@@ -58,45 +58,45 @@ class Relaxing:
         known, gap, cost = self.solving.bound, self.solving.gap, self.solving.known_cost
 
         def task(stop: threading.Event | None = None) -> list[Solved]:
-            found: dict[int, Solved] = {}  # by index into positions; LPs first, for a small problem
+            solved_at: dict[int, Solved] = {}  # by index into positions; LPs first, for a small problem
             solved: list[Solved] = []
 
             def bound(k: int) -> float:
-                relaxation = found[k].relaxation
+                relaxation = solved_at[k].relaxation
                 assert relaxation is not None
                 return relaxation.bound
 
             def solve(k: int, lp: bool) -> None:
-                least = max([known, *map(bound, found)])
-                found[k] = self.task((positions[k],), lp=lp, bound=least, cost=cost)(stop)
-                solved.append(found[k])
+                least = max([known, *map(bound, solved_at)])
+                solved_at[k] = self.task((positions[k],), lp=lp, bound=least, cost=cost)(stop)
+                solved.append(solved_at[k])
 
             def best() -> int:
-                return max(found, key=lambda k: (bound(k), k))
+                return max(solved_at, key=lambda k: (bound(k), k))
 
             def over() -> bool:
                 stopped = self.race.out_of_time or (stop is not None and stop.is_set())
-                return stopped or (bool(found) and bound(best()) >= cost * (1 - gap))
+                return stopped or (bool(solved_at) and bound(best()) >= cost * (1 - gap))
 
             every = RELAXING.coarse_cuts
             waiting = list(range(every // 2, len(positions), every))  # then beside the best
             while waiting and not over():
                 solve(waiting.pop(0), small)
                 if not waiting:
-                    waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in found]
-            if small and found:
-                promising = sorted(found, key=lambda k: (-bound(k), -k))[: RELAXING.promising_cuts]
-                found.clear()
+                    waiting = [j for j in (best() - 1, best() + 1) if 0 <= j < len(positions) and j not in solved_at]
+            if small and solved_at:
+                promising = sorted(solved_at, key=lambda k: (-bound(k), -k))[: RELAXING.promising_cuts]
+                solved_at.clear()
                 for k in promising:
                     solve(k, False)
-            if self.solving.ties and found and not over():
+            if self.solving.ties and solved_at and not over():
                 # The choice within the best stretch can matter more than that of the stretch.
                 k = best()
                 positions[k] = self.best_cut(k, bound(k), cost, stop)
                 if positions[k] != single_cut_positions(self.model)[k]:
                     solve(k, False)
             # The best comes last, as `engine` expects.
-            return [*(s for s in solved if s is not found[best()]), found[best()]] if found else []
+            return [*(s for s in solved if s is not solved_at[best()]), solved_at[best()]] if solved_at else []
 
         return task
 

@@ -171,12 +171,16 @@ class Solving:
         if self.race.incumbent is None:
             # The bisection runs the heuristic with less RAM, where it now and then succeeds though it failed with more.
             smallest = self.smallest_budget()
-            found = smallest.smallest_bytes
-            if found is not None and found <= self.problem.budget_bytes and smallest.schedule is not None:
+            smallest_bytes = smallest.smallest_bytes
+            if (
+                smallest_bytes is not None
+                and smallest_bytes <= self.problem.budget_bytes
+                and smallest.schedule is not None
+            ):
                 self.race.offer(self.model.codes(smallest.schedule.steps), "smallest budget")
         if self.race.incumbent is None:
             why = f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none"
-            raise NotFoundError(why, found)
+            raise NotFoundError(why, smallest_bytes)
         incumbent = self.race.incumbent
         self.take_bound(self.bound, self.bound_by)
         bound, bound_by, repetition = math.ceil(self.bound), self.bound_by, Repetition.ANY

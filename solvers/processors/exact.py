@@ -67,9 +67,9 @@ def search(problem: Problem, below: int, nodes: int, *, once: bool = False, stop
 
     `once`: of those lists alone that run every operator once. `stop_at`: the end of the time, by `time.monotonic`.
     """
-    found = _Search(problem, below, nodes, once=once, stop_at=stop_at)
-    found.run()
-    return Exact(found.best, found.least, found.is_complete, found.visited)
+    tree = _Search(problem, below, nodes, once=once, stop_at=stop_at)
+    tree.run()
+    return Exact(tree.best, tree.least, tree.is_complete, tree.visited)
 
 
 def _costs(problem: Problem, cost_on: object) -> list[tuple[int, tuple[int, int]]]:

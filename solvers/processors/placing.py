@@ -95,10 +95,12 @@ def single_costs(problem: Problem) -> list[list[float | None]]:
     idle = [p.idle_uw for p in problem.processors]
 
     def cost(operator: OperatorSpec, p: int) -> float | None:
-        found = operator.cost_on(p)
-        if found is None:
+        time_and_energy = operator.cost_on(p)
+        if time_and_energy is None:
             return None
-        return problem.objective.cost(found[1] + found[0] * (sum(idle) - idle[p]) // 1000, found[0])
+        return problem.objective.cost(
+            time_and_energy[1] + time_and_energy[0] * (sum(idle) - idle[p]) // 1000, time_and_energy[0]
+        )
 
     return [[cost(o, p) for p in range(len(idle))] for o in problem.operators]
 
@@ -264,14 +266,14 @@ def improved(
                 return tuple(best)
             tries -= 1
             own, best[k] = best[k], p
-            found = cost(tuple(best))
-            if found < least:
-                least = found
+            cost_there = cost(tuple(best))
+            if cost_there < least:
+                least = cost_there
             else:
                 best[k] = own
     return tuple(best)
 
 
 def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)
+    numbers = list(values)
+    return sum(numbers) / len(numbers)

@@ -49,15 +49,15 @@ def side_by_side(
     best: tuple[tuple[int, int], tuple[Step, ...], Trace] | None = None
     in_turn = one_after_another(steps, placement)
     lists = [in_turn, *(_List(problem, steps, placement, *rule).run() for rule in RULES)]
-    for found in dict.fromkeys(s for s in lists if s is not None):
+    for steps_of_list in dict.fromkeys(s for s in lists if s is not None):
         try:
-            trace = verify_parts([(plain, found)])
+            trace = verify_parts([(plain, steps_of_list)])
         except ScheduleError:
             continue  # its estimate of RAM was too low
         late = 0 if problem.deadline_ns is None else max(0, trace.time_ns - problem.deadline_ns)
         cost = late, problem.objective.cost(trace.energy_pj, trace.time_ns)
         if best is None or cost < best[0]:
-            best = cost, found, trace
+            best = cost, steps_of_list, trace
     if best is None or best[0][0]:
         return None
     return best[1], best[2]
@@ -65,9 +65,9 @@ def side_by_side(
 
 def estimate(problem: Problem, steps: Sequence[Step], placement: Placement) -> tuple[int, int]:
     """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
-    found = _List(replace(problem, budget_bytes=ROOMY_BYTES), steps, placement, 32, False)
-    found.run()
-    end_ns = max(*found.done, found.bus)
+    schedule = _List(replace(problem, budget_bytes=ROOMY_BYTES), steps, placement, 32, False)
+    schedule.run()
+    end_ns = max(*schedule.done, schedule.bus)
     late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
     power_uw = sum(p.idle_uw for p in problem.processors) * end_ns
     energy_pj = 0
@@ -75,7 +75,7 @@ def estimate(problem: Problem, steps: Sequence[Step], placement: Placement) -> t
         time_ns, own_pj = operator.cost_on(placement[k]) or (0, 0)
         energy_pj += own_pj
         power_uw -= problem.processors[placement[k]].idle_uw * time_ns
-    for own, time_ns in enumerate(found.hand_over_ns):
+    for own, time_ns in enumerate(schedule.hand_over_ns):
         power_uw += (problem.processors[own].active_uw - problem.processors[own].idle_uw) * time_ns
     return late, problem.objective.cost(energy_pj + power_uw // 1000, end_ns)
 
@@ -97,10 +97,10 @@ def one_after_another(steps: Sequence[Step], placement: Placement) -> tuple[Step
 def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Schedule | None:
     """A schedule that runs every operator once where `placement` says; None if that does not fit."""
     plain = placed(problem, placement)
-    found = side_by_side(problem, complete(plain, keep_all_actions(plain)), placement)
-    if found is None:
+    best = side_by_side(problem, complete(plain, keep_all_actions(plain)), placement)
+    if best is None:
         return None
-    steps, trace = found
+    steps, trace = best
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
     proof = Proof(
         status=Status.FEASIBLE,
@@ -248,11 +248,11 @@ class _List:
         """Put the item that can begin first into the list, with the frees that it needs room from."""
         best: tuple[tuple[int, int], int, list[int]] | None = None
         for k in ready:
-            found = self._begin(k)
-            if found is not None:
-                key = found[0], -self.items[k].rank_ns if self.by_rank else k
+            start = self._begin(k)
+            if start is not None:
+                key = start[0], -self.items[k].rank_ns if self.by_rank else k
                 if best is None or key < best[0]:
-                    best = key, k, found[1]
+                    best = key, k, start[1]
         if best is None:
             return False
         for s in best[2]:

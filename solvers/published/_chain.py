@@ -58,15 +58,15 @@ def chain_of(model: Model, solver: str) -> Chain:
     saved = frozenset(parts.saved)
     blocks = []
     for k, (start, (end, boundary)) in enumerate(zip(starts, ends, strict=True)):
-        made = frozenset(t for v in range(start, end + 1) for t in model.outputs[v])
-        needs_run = bool(made & saved - set(boundary)) or k + 1 == len(ends)
+        outputs = frozenset(t for v in range(start, end + 1) for t in model.outputs[v])
+        needs_run = bool(outputs & saved - set(boundary)) or k + 1 == len(ends)
         blocks.append(
             Block(
                 forward=range(start, end + 1),
                 backward=backward[k],
                 boundary=boundary,
-                saved=made & saved,
-                kept=made - parts.optional,
+                saved=outputs & saved,
+                kept=outputs - parts.optional,
                 needs_run=needs_run,
                 cost=int(sum(model.op_cost[v] for v in range(start, end + 1) if v in parts.to_loss)),
                 run_bytes=run[k],
@@ -143,7 +143,7 @@ def _ram_bytes(model: Model, block_of: dict[int, int], backward: list[range]) ->
     run, undo, gradients = ([0] * len(backward) for _ in range(3))
     undone = {v: k for k, operators in enumerate(backward) for v in operators}
     held = [0] * len(backward)  # live bytes that each block's forward operators made
-    given = total = sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there)
+    initial_bytes = total = sum(s for s, there in zip(model.size, model.in_ram, strict=True) if there)
 
     def change(t: int, sign: int) -> None:
         nonlocal total
@@ -156,7 +156,7 @@ def _ram_bytes(model: Model, block_of: dict[int, int], backward: list[range]) ->
         if isinstance(step, Compute):
             v = step.operator
             if v in undone and v == backward[undone[v]].start:
-                gradients[undone[v]] = max(0, total - sum(held) - given)
+                gradients[undone[v]] = max(0, total - sum(held) - initial_bytes)
             for t, _ in step.in_place:
                 change(t, -1)
             for t in model.outputs[v]:
@@ -204,8 +204,8 @@ class ChainTape:
 
     def _drop_made(self, k: int, wanted: set[int] | frozenset[int]) -> None:
         block, model = self.chain.blocks[k], self.chain.model
-        made = {t for v in block.forward for t in model.outputs[v]}
-        self.tape.drop(made - wanted - block.kept)
+        outputs = {t for v in block.forward for t in model.outputs[v]}
+        self.tape.drop(outputs - wanted - block.kept)
 
     def drop_boundary(self, k: int) -> None:
         self.tape.drop(set(self.chain.blocks[k].boundary) - self.chain.blocks[k].kept)

@@ -67,21 +67,21 @@ def ancestor_closures(graph: ForwardGraph) -> list[int]:
 
 def all_lower_sets(graph: ForwardGraph, limit: int, solver: str) -> list[int]:
     """Every set that holds all predecessors of its members. Raises UnsupportedProblemError beyond `limit`."""
-    found = {0}
+    lower_sets = {0}
     work = [0]
     while work:
         lower = work.pop()
         for k, before in enumerate(graph.before):
             if not lower >> k & 1 and before & ~lower == 0:
                 grown = lower | 1 << k
-                if grown not in found:
-                    found.add(grown)
+                if grown not in lower_sets:
+                    lower_sets.add(grown)
                     work.append(grown)
-                    if len(found) > limit:
+                    if len(lower_sets) > limit:
                         raise UnsupportedProblemError(
                             f"{solver}: the forward graph has more than {limit} lower sets; take kusumoto_approx"
                         )
-    return sorted(found)
+    return sorted(lower_sets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +160,8 @@ def run(baseline: Baseline, *, exact: bool, limit: int) -> None:
     parts = split(model, baseline.info.name)
     graph = forward_graph(model, parts)
     whole = (1 << len(graph.operators)) - 1
-    found = all_lower_sets(graph, limit, baseline.info.name) if exact else ancestor_closures(graph)
-    lower_sets = sorted({0, whole, *found}, key=lambda s: (s.bit_count(), s))
+    family = all_lower_sets(graph, limit, baseline.info.name) if exact else ancestor_closures(graph)
+    lower_sets = sorted({0, whole, *family}, key=lambda s: (s.bit_count(), s))
     transitions = _transitions(graph, lower_sets)
     budget = baseline.problem.budget_bytes
     previous: list[int] | None = None

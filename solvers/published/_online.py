@@ -125,14 +125,14 @@ class Online:
     def evicted_neighbourhood(self, t: int) -> set[int]:
         """The operators of absent ancestors and executed descendants that absent tensors connect with `t`."""
         model = self.model
-        found: set[int] = set()
+        neighbours: set[int] = set()
         stack = list(model.inputs[model.producer[t]]) if model.producer[t] >= 0 else []
         while stack:
             u = stack.pop()
             v = model.producer[u]
-            if u in self.resident or u in self.stored or v < 0 or v in found:
+            if u in self.resident or u in self.stored or v < 0 or v in neighbours:
                 continue
-            found.add(v)
+            neighbours.add(v)
             stack.extend(model.inputs[v])
         down = [t]
         seen = {t}
@@ -144,9 +144,9 @@ class Online:
                     if o not in seen and o not in self.resident and o not in self.stored and o not in self.gone:
                         seen.add(o)
                         if self.alive(o):
-                            found.add(v)
+                            neighbours.add(v)
                         down.append(o)
-        return found
+        return neighbours
 
     # --- running ---
 

@@ -14,10 +14,10 @@ def solve_placed(info: SolverInfo, problem: Problem, place: Callable[[Problem], 
     """Everything once, where `place` says. Raises InfeasibleError where that does not fit."""
     if not problem.processors:
         raise UnsupportedProblemError(f"{info.name}: the problem has one processor")
-    found = scheduled(info, problem, place(problem))
-    if found is None:
+    schedule = scheduled(info, problem, place(problem))
+    if schedule is None:
         raise InfeasibleError(
             f"{info.name}: every operator once does not fit the budget of {problem.budget_bytes} bytes or the deadline;"
             " take a larger one, or --solver poetc, which recomputes and pages"
         )
-    return found
+    return schedule

@@ -62,11 +62,11 @@ class StageModel:
     def _may_be_held(self, t: int, i: int) -> bool:
         """Later than it is made, and no longer than something can read it."""
         model = self.model
-        made = model.producer[i]
-        if made < 0 and not model.in_ram[i]:
+        maker = model.producer[i]
+        if maker < 0 and not model.in_ram[i]:
             return False
         wanted = model.ends_in_ram[i] or any(u >= t or (t, u) in self.R for u in model.consumers[i])
-        return made < t and model.expiry[i] >= t and wanted
+        return maker < t and model.expiry[i] >= t and wanted
 
     # --- linear expressions ---
 

@@ -30,17 +30,17 @@ def split(model: Model, solver: str) -> Split:
         raise UnsupportedProblemError(
             f"{solver}: needs a forward pass followed by a backward pass (operators of phase 'backward')"
         )
-    made = tuple(t for v in range(cut) for t in model.outputs[v])
-    last = {t: max([u for u in model.consumers[t] if u < cut], default=model.producer[t]) for t in made}
-    saved = tuple(t for t in made if any(u >= cut for u in model.consumers[t]))
-    optional = frozenset(t for t in made if model.recomputable[model.producer[t]] and not model.ends_in_ram[t])
+    outputs = tuple(t for v in range(cut) for t in model.outputs[v])
+    last = {t: max([u for u in model.consumers[t] if u < cut], default=model.producer[t]) for t in outputs}
+    saved = tuple(t for t in outputs if any(u >= cut for u in model.consumers[t]))
+    optional = frozenset(t for t in outputs if model.recomputable[model.producer[t]] and not model.ends_in_ram[t])
     needed = set(saved)
     relevant: set[int] = set()
     for v in reversed(range(cut)):
         if any(t in needed for t in model.outputs[v]):
             relevant.add(v)
             needed.update(model.inputs[v])
-    return Split(cut, made, saved, optional, last, frozenset(relevant))
+    return Split(cut, outputs, saved, optional, last, frozenset(relevant))
 
 
 def run_static(

@@ -59,15 +59,15 @@ def _candidates(model: Model, parts: Split) -> list[_Candidate]:
     for v in range(model.n_ops):
         clock += model.op_ns[v]
         end[v] = clock
-    found = []
+    candidates = []
     for t in parts.saved:
         if t not in parts.optional:
             continue
         evicted = end[parts.last_forward_use[t]]
         back = next(v for v in model.consumers[t] if v >= parts.cut)
         moved = model.bus_in_ns[t] + model.bus_out_ns[t]
-        found.append(_Candidate(t, (evicted, end[back] - model.op_ns[back]), moved))
-    return sorted(found, key=lambda c: (-c.free_ns, c.tensor))
+        candidates.append(_Candidate(t, (evicted, end[back] - model.op_ns[back]), moved))
+    return sorted(candidates, key=lambda c: (-c.free_ns, c.tensor))
 
 
 def _recompute_ns(model: Model, t: int, absent: set[int], redo: set[int]) -> int | None:
@@ -107,7 +107,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     parts = split(model, INFO.name)
     if baseline.offer(model.keep_all(), "nothing to do"):
         return baseline.finish()
-    made, saved = set(parts.made), set(parts.saved)
+    outputs, saved = set(parts.made), set(parts.saved)
     page: set[int] = set()
     redo: set[int] = set()
 
@@ -131,7 +131,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         chosen = next((t for t in rest if waits.get(t) == 0), None)
         way = page
         if chosen is None:
-            absent = (made - saved) | redo
+            absent = (outputs - saved) | redo
             priced: list[tuple[float, int, set[int]]] = []
             for t in rest:
                 again, swap = _recompute_ns(model, t, absent, redo), waits.get(t)

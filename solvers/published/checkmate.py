@@ -52,8 +52,8 @@ class Checkmate(StageModel):
 
     def _step(self, t: int, k: int, before: int) -> int:
         """The column for the RAM after k. Its outputs and workspace fit beside `before`; unneeded tensors are freed."""
-        made = sum(self.weight[i] for i in self.outputs[k])
-        extra = made + self.model.workspace[k] / self.room
+        output_share = sum(self.weight[i] for i in self.outputs[k])
+        extra = output_share + self.model.workspace[k] / self.room
         self.at_most((([(before, 1.0)], 0.0), 1.0), (self.executed(t, k), extra), limit=1.0)
         after = self.mip.column(integer=False)
         freed: Linear = []
@@ -75,7 +75,7 @@ class Checkmate(StageModel):
             freed.append((free, self.weight[i]))
         self.at_most(
             (([(before, 1.0)], 0.0), 1.0),
-            (self.executed(t, k), made),
+            (self.executed(t, k), output_share),
             ((freed, 0.0), -1.0),
             (([(after, 1.0)], 0.0), -1.0),
             limit=0.0,

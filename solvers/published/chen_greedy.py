@@ -30,12 +30,12 @@ INFO = SolverInfo(
 def _checkpoints(model: Model, parts: Split, points: Sequence[int], threshold: float) -> list[int]:
     allowed = set(points)
     chosen: list[int] = []
-    made = 0
+    size_bytes = 0
     for v in sorted(parts.to_loss):
-        made += sum(model.size[t] for t in model.outputs[v])
-        if made > threshold and v in allowed:
+        size_bytes += sum(model.size[t] for t in model.outputs[v])
+        if size_bytes > threshold and v in allowed:
             chosen.append(v)
-            made = 0
+            size_bytes = 0
     return chosen
 
 

@@ -68,8 +68,8 @@ class _Classes:
 
 def neighbours(model: Model, t: int) -> list[int]:
     """Tensors that `t` is made from or that are made from it."""
-    made = [o for v in model.consumers[t] for o in model.outputs[v]]
-    return list(model.inputs[model.producer[t]]) + made
+    outputs = [o for v in model.consumers[t] for o in model.outputs[v]]
+    return list(model.inputs[model.producer[t]]) + outputs
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:

@@ -213,12 +213,12 @@ class _Formulation:
                 self.rows.append(hazards <= largest * (1 - self.FreeE[t][e]))
             held = pulp.lpSum(self.SRam[t][i] * self.size[i] for i in range(self.m))
             for k in range(n):
-                made = self.R[t][k] * sum(self.size[i] for i in model.outputs[k])
+                output_bytes = self.R[t][k] * sum(self.size[i] for i in model.outputs[k])
                 if k == 0:
-                    self.rows.append(self.U[t][0] == held + made)
+                    self.rows.append(self.U[t][0] == held + output_bytes)
                 else:
                     freed = pulp.lpSum(self.FreeE[t][e] * self.size[i] for e, i in leaving[k - 1])
-                    self.rows.append(self.U[t][k] == self.U[t][k - 1] + made - freed)
+                    self.rows.append(self.U[t][k] == self.U[t][k - 1] + output_bytes - freed)
                 if model.workspace[k]:
                     self.rows.append(self.U[t][k] + self.R[t][k] * (model.workspace[k] / max(1, self.capacity)) <= 1)
 

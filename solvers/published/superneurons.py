@@ -32,9 +32,9 @@ INFO = SolverInfo(
 def _checkpoints(model: Model, parts: Split) -> list[int]:
     operators = model.problem.operators
     for wanted in (is_convolution, is_contraction):
-        found = [v for v in sorted(parts.to_loss) if wanted(operators[v].kind)]
-        if found:
-            return found
+        wanted_kinds = [v for v in sorted(parts.to_loss) if wanted(operators[v].kind)]
+        if wanted_kinds:
+            return wanted_kinds
     return sorted(parts.to_loss)
 
 

@@ -171,10 +171,10 @@ class Decoder:
         if order is not None:
             zeros = None if blocks.zeros is None else blocks.zeros[order]
             blocks = Blocks(blocks.bits, blocks.block, blocks.codes[order], blocks.scales[order], zeros)
-        given = [self._codes(name, blocks), self.hold(f"{name}.scales", blocks.scales)]
+        inputs = [self._codes(name, blocks), self.hold(f"{name}.scales", blocks.scales)]
         if blocks.zeros is not None:
-            given.append(self.hold(f"{name}.zeros", blocks.zeros))
-        return self._few_bits(x, given, stored.shape, blocks, path, output)
+            inputs.append(self.hold(f"{name}.zeros", blocks.zeros))
+        return self._few_bits(x, inputs, stored.shape, blocks, path, output)
 
     def _codes(self, name: str, blocks: Blocks) -> str:
         rows = len(blocks.codes)
@@ -216,20 +216,20 @@ class Decoder:
             stored = self._stored("output.weight", c.vocabulary, c.width)
             self._product(x, stored, "lm_head.weight", "/lm_head", None, "logits")
             return
-        given, blocks = self.tied
+        names, blocks = self.tied
         if blocks is not None:
-            self._few_bits(x, given, (c.vocabulary, c.width), blocks, "/lm_head", "logits")
+            self._few_bits(x, names, (c.vocabulary, c.width), blocks, "/lm_head", "logits")
             return
-        turned = self.add("Transpose", given, "/lm_head/Transpose", perm=[1, 0])
+        turned = self.add("Transpose", names, "/lm_head/Transpose", perm=[1, 0])
         self.add("MatMul", [x, turned], "logits", name="/lm_head/MatMul")
 
     # --- tensors ---
 
     def _stored(self, name: str, *shape: int) -> Stored:
-        found = self.file.tensor(name, *shape)
+        stored = self.file.tensor(name, *shape)
         self.used.add(name)
-        self.forms[found.type] += 1
-        return found
+        self.forms[stored.type] += 1
+        return stored
 
     def _blocks(self, stored: Stored) -> Blocks:
         if stored.type not in BLOCKS:
@@ -237,12 +237,12 @@ class Decoder:
             raise UnsupportedModelError(
                 f"{self.file.path}: {stored.name!r} is of type {stored.type}; known are {known}"
             )
-        found = BLOCKS[stored.type](np.asarray(stored.data).view(np.uint8), stored.shape[0])
-        if found.codes.shape != stored.shape or not np.isfinite(found.scales).all():
+        blocks = BLOCKS[stored.type](np.asarray(stored.data).view(np.uint8), stored.shape[0])
+        if blocks.codes.shape != stored.shape or not np.isfinite(blocks.scales).all():
             raise UsageError(f"{self.file.path}: tensor {stored.name!r} is damaged: its scales are no numbers")
-        if found.zeros is not None and not np.isfinite(found.zeros).all():
+        if blocks.zeros is not None and not np.isfinite(blocks.zeros).all():
             raise UsageError(f"{self.file.path}: tensor {stored.name!r} is damaged: its least numbers are none")
-        return found
+        return blocks
 
     def _floats(self, stored: Stored) -> Array:
         if stored.type not in FLOATS:

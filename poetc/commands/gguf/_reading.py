@@ -54,12 +54,12 @@ class Gguf:
 
     def tensor(self, name: str, *shape: int) -> Stored:
         """A tensor. UsageError where it is missing or has another shape."""
-        found = self.tensors.get(name)
-        if found is None:
+        stored = self.tensors.get(name)
+        if stored is None:
             raise UsageError(f"{self.path}: has no tensor {name!r}")
-        if found.shape != shape:
-            raise UsageError(f"{self.path}: tensor {name!r} is {list(found.shape)}, not {list(shape)}")
-        return found
+        if stored.shape != shape:
+            raise UsageError(f"{self.path}: tensor {name!r} is {list(stored.shape)}, not {list(shape)}")
+        return stored
 
 
 def read_gguf(path: Path) -> Gguf:

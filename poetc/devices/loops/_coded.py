@@ -102,7 +102,7 @@ def conv_sgd(kernel: Kernel, m: Machine) -> Loops:
     rows, columns = c.outputs // c.group, c.channels // c.group * c.taps
     blocks, parts = c.group * -(-columns // _COLUMNS), c.batch * -(-c.pixels // _PART)
     pixels = c.batch * c.pixels
-    found = {
+    counts = {
         "call": 1,
         "block": blocks,
         "block_row": blocks * rows,
@@ -116,7 +116,7 @@ def conv_sgd(kernel: Kernel, m: Machine) -> Loops:
         "packed": c.group * columns * pixels,
         "weight": c.group * columns * rows,
     }
-    return {f"qlinear_conv_sgd.{key}": n for key, n in found.items() if n}
+    return {f"qlinear_conv_sgd.{key}": n for key, n in counts.items() if n}
 
 
 def _lines_of(c: Convolution) -> int:

@@ -68,8 +68,8 @@ def conv(kernel: Kernel, m: Machine) -> Loops:
 
 def _taps_at(at: int, kernel: int, dilation: int, stride: int, limit: int | None) -> list[int]:
     """Outputs that the taps through which a position was read belong to."""
-    found = [(at - k * dilation) // stride for k in range(kernel) if (at - k * dilation) % stride == 0]
-    return found if limit is None else [p for p in found if 0 <= p < limit]
+    places = [(at - k * dilation) // stride for k in range(kernel) if (at - k * dilation) % stride == 0]
+    return places if limit is None else [p for p in places if 0 <= p < limit]
 
 
 @counts("conv_grad_input")
@@ -108,14 +108,14 @@ def conv_grad_weight(kernel: Kernel, m: Machine) -> Loops:
         for width in widths:
             rows = w.batch * height
             whole, rest = divmod(width, _SEGMENT)
-            found = {
+            counts = {
                 "segment.flush": 1 + rows * width // _SEGMENT,
                 "segment.row": rows,
                 name: rows * (whole + (rest > 0)),
                 f"{name}_four{step}": rows * (whole * _SEGMENT // 4 + rest // 4),
                 f"{name}_single": rows * (rest % 4),
             }
-            add(loops, found, weights)
+            add(loops, counts, weights)
     return loops
 
 

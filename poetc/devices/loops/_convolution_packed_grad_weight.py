@@ -18,14 +18,14 @@ from poetc.ops.kernels.convolution_shape import Convolution
 
 def _row_pieces(w: Convolution, depth: int) -> Any:
     """(row, column, pixels) of the pieces of output rows that blocks of `depth` pixels of an image fall into."""
-    found = []
+    rows = []
     for first in range(0, w.pixels, depth):
         at, end = first, min(w.pixels, first + depth)
         while at < end:
             piece = min(w.output_width - at % w.output_width, end - at)
-            found.append((at // w.output_width, at % w.output_width, piece))
+            rows.append((at // w.output_width, at % w.output_width, piece))
             at += piece
-    return np.array(found)
+    return np.array(rows)
 
 
 def _pack_windows(w: Convolution, m: Machine, inputs: int, depth: int, most: int) -> Loops:
@@ -58,7 +58,7 @@ def _pack_windows(w: Convolution, m: Machine, inputs: int, depth: int, most: int
         zeros, plain = int(np.where(on, 0, piece).sum()), int(usual.sum())
         edge = int(piece.sum()) - zeros - plain
         name = "windows.one" if taken == 1 else "windows.spill" if spill else "windows.copy"
-        found = {
+        counts = {
             "windows.segment": blocks,
             "windows.row": len(piece),
             "windows.outside": zeros,
@@ -68,7 +68,7 @@ def _pack_windows(w: Convolution, m: Machine, inputs: int, depth: int, most: int
             "windows.edge": edge,
             "windows.edge_tap": edge * taken,
         }
-        add(loops, found, many)
+        add(loops, counts, many)
     if left := -width % m.columns:
         add(loops, {"windows.end": left * blocks, "windows.end_zero": left * w.pixels})
     return loops
@@ -129,13 +129,13 @@ def _pack_strips(w: Convolution, m: Machine, inputs: int, depth: int, most: int,
     rows = -(-w.pixels // w.output_width) + -(-w.pixels // depth) - 1
     for (taken, spill), many in segments.items():
         name = "windows.one" if taken == 1 else "windows.spill" if spill else "windows.copy"
-        found = {
+        counts = {
             "windows.segment": strips,
             "windows.row": rows,
             name: w.pixels,
             "windows.copied": w.pixels * taken if name == "windows.copy" else 0,
         }
-        add(loops, found, many)
+        add(loops, counts, many)
     add(loops, {"windows.whole": w.pixels * sum(windows), "windows.whole_rest": w.pixels * windows[1]})
     add(loops, {"windows.whole_row": rows * sum(windows)})
     copied = (w.output_height - 1) * w.stride_h + 1 + strips * reach
@@ -214,13 +214,13 @@ def _pack_by_four(w: Convolution, m: Machine, inputs: int, depth: int, most: int
             add(loops, {"windows.strip_single": copied * (singles + slots.width - w.width)}, channels)
     for name, many in panels.items():
         fours = int((flat // 4).sum()) if name != "plain" else 0
-        found = {
+        counts = {
             "windows.panel": len(pieces),
             "windows.row": len(flat),
             f"windows.{name}_four": fours,
             "windows.pixel": int(flat.sum()) - 4 * fours,
         }
-        add(loops, found, many)
+        add(loops, counts, many)
     return loops
 
 
@@ -253,7 +253,7 @@ def _windows_by_four(w: Convolution, inputs: int, pieces: Any, blocks: int) -> L
         clipped = (rows + min(down) < 0) | (rows + max(down) >= w.height)
         quick = ~clipped if w.stride_w == 1 else np.zeros_like(clipped)
         sides = (begin > ow).astype(int) + (last > end)
-        found = {
+        counts = {
             "windows.row": len(piece),
             "windows.clipped": int(clipped.sum()),
             "windows.side": int(sides.sum()),
@@ -262,7 +262,7 @@ def _windows_by_four(w: Convolution, inputs: int, pieces: Any, blocks: int) -> L
             "windows.pixel": int((end - begin)[quick].sum()),
             "windows.strided": int((end - begin)[~quick].sum()),
         }
-        add(loops, found, many)
+        add(loops, counts, many)
     return loops
 
 

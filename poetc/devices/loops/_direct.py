@@ -51,12 +51,12 @@ def conv(w: Convolution, size: int, depth: int) -> Loops | None:
         block = {"direct.offset": terms, **_strip(inputs, (here - 1) * w.stride_h + reach + 1, row)}
         for rows, vectors in _shapes(outputs):
             tiles = -(-here * pieces // vectors)
-            found = {
+            counts = {
                 f"direct.tile_{rows}": tiles * -(-terms // depth),
                 f"direct.terms_{rows}": tiles * terms,
                 "direct.put": here * pieces * rows,
             }
-            add(block, found)
+            add(block, counts)
         add(one, block, many)
     return {name: n * w.batch * w.group for name, n in one.items()}
 
@@ -75,13 +75,13 @@ def grad_input(w: Convolution, size: int, depth: int) -> Loops | None:
         block = {"direct.offset": outputs, **_strip(outputs, here + reach, row)}
         for rows, vectors in _shapes(channels):
             tiles = -(-here * pieces // vectors)
-            found = {
+            counts = {
                 f"direct.tile_{rows}": tiles * w.taps,
                 f"direct.terms_{rows}": tiles * w.taps * outputs,
                 "direct.masked": tiles * w.taps * rows * vectors,
                 "direct.put": here * pieces * rows,
             }
-            add(block, found)
+            add(block, counts)
         add(one, block, many)
     return {name: n * w.batch * w.group for name, n in one.items()}
 

@@ -53,7 +53,7 @@ def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
         planes = batch * number
         rest = pixels % _CHUNK
         wide = pixels // _CHUNK * (_CHUNK // lanes) + rest // lanes
-        found = {
+        counts = {
             "channel": number,
             "plane": planes,
             "block": planes * -(-pixels // _BLOCK),
@@ -63,7 +63,7 @@ def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
             "quad": planes * (pixels // 4),
             "tail": planes * (pixels % 4),
         }
-        add(loops, {f"{name}.{loop}{part}": n for loop, n in found.items()})
+        add(loops, {f"{name}.{loop}{part}": n for loop, n in counts.items()})
     return loops
 
 

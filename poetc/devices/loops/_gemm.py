@@ -80,8 +80,8 @@ def run(
     blocks = -(-depth // terms) if terms else 1
     loops: Loops = {"gemm.run": 1}
     for size, many in row_blocks(m, rows):
-        found = _columns(m, column, columns, segment, m.has_fours and size == 4)
-        calls, panels, narrow, tiles, floats, pieces, singles = found
+        counts = _columns(m, column, columns, segment, m.has_fours and size == 4)
+        calls, panels, narrow, tiles, floats, pieces, singles = counts
         kind = "packed" if packed else "terms"
         block: Loops = {
             "gemm.rows": 1,

@@ -49,12 +49,12 @@ def _every(first: int, stride: int, size: int, pad: int, dilation: int, kernel: 
 
 def _parts_of(name: str, times: int, count: int, sizes: tuple[int, ...]) -> Loops:
     """`times` loops over `count` numbers: vectors of each size, largest first, then single numbers."""
-    found: Loops = {}
+    loops: Loops = {}
     for size in sizes:
-        add(found, {f"{name}_{size}": times * (count // size)})
+        add(loops, {f"{name}_{size}": times * (count // size)})
         count %= size
-    add(found, {f"{name}_one": times * count})
-    return found
+    add(loops, {f"{name}_one": times * count})
+    return loops
 
 
 def _values(m: Machine, p: IntegerProduct, values: int, runs: int, terms: int, *, is_apart: bool = False) -> Loops:
@@ -64,11 +64,11 @@ def _values(m: Machine, p: IntegerProduct, values: int, runs: int, terms: int, *
         return {"int8_values.run": runs, f"int8_values.{way}_four": max(runs, -(-values // 4))}
     if not m.is_neon or way == "long":
         return {"int8_values.run": runs, f"int8_values.{way}": values}
-    found: Loops = {"int8_values.run": runs}
+    loops: Loops = {"int8_values.run": runs}
     if is_apart:
-        return found | {f"int8_values.{way}_apart": values}
-    add(found, _parts_of(f"int8_values.{way}", runs, values // runs, (16, 4)))
-    return found
+        return loops | {f"int8_values.{way}_apart": values}
+    add(loops, _parts_of(f"int8_values.{way}", runs, values // runs, (16, 4)))
+    return loops
 
 
 def _scan(m: Machine, rows: int, columns: int) -> Loops:
@@ -330,15 +330,15 @@ def conv_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     ]
     stretch = pieces / (c.batch * c.output_height)
     lines = c.batch * sum(rows_in) * inputs
-    found: Loops = {
+    sums: Loops = {
         "int8_pixels.column": p.columns * splits,
         "int8_pixels.piece": p.columns * pieces,
         "int8_pixels.read": round(lines * c.kernel_w * stretch),
         "int8_pixels.zero": p.columns * p.terms - lines * sum(columns_in),
     }
     for n in columns_in:
-        add(found, _widen(m, lines * stretch, n / stretch, is_apart=c.stride_w > 1))
-    add(loops, found)
+        add(sums, _widen(m, lines * stretch, n / stretch, is_apart=c.stride_w > 1))
+    add(loops, sums)
     loops = {name: p.groups * n for name, n in loops.items()}
     runs = p.groups * p.rows * (1 if p.holds_sums else sum(n for _, n in chunks))
     return _whole(kernel, m, p, loops, runs, p.terms)
@@ -373,9 +373,9 @@ def bias_grad(kernel: Kernel, m: Machine) -> Loops:
 def _plane(m: Machine, lines: int, line: int, rows: int, width: int, is_apart: bool) -> Loops:
     """pack_plane."""
     if m.has_helium:
-        found = {"int8_plane.call": 1, "int8_plane.row": rows, "int8_plane.sixteen": _up(lines * line, 16) // 16}
-        add(found, {"int8_plane.apart": rows * width} if is_apart else {"int8_plane.sixteen": rows * -(-width // 16)})
-        return found
+        counts = {"int8_plane.call": 1, "int8_plane.row": rows, "int8_plane.sixteen": _up(lines * line, 16) // 16}
+        add(counts, {"int8_plane.apart": rows * width} if is_apart else {"int8_plane.sixteen": rows * -(-width // 16)})
+        return counts
     loops: Loops = {"int8_plane.call": 1, "int8_plane.number": lines * line, "int8_plane.row": rows}
     if is_apart:
         return loops | {"int8_plane.apart": rows * width}

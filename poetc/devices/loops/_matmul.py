@@ -101,8 +101,8 @@ def matmul(kernel: Kernel, m: Machine) -> Loops:
     if not p.trans_b:
         if depth == 1 and plain:
             lanes = 4 if m.lanes == 1 else m.lanes
-            found = {"rank_one.row": rows, "rank_one.wide": rows * (columns // lanes)}
-            add(one, found | {"rank_one.single": rows * (columns % lanes)})
+            counts = {"rank_one.row": rows, "rank_one.wide": rows * (columns // lanes)}
+            add(one, counts | {"rank_one.single": rows * (columns % lanes)})
         else:
             add(one, _outer(m, rows, columns, depth))
             add(one, {} if plain else {"outer.put": rows * columns})

@@ -90,14 +90,14 @@ def plane_sums(kernel: Kernel, m: Machine) -> Loops:
     loops: Loops = {f"{name}.call": 1}
     for part, number in (("", channels - together), ("_together", together)):
         rows = batch * number
-        found = {
+        counts = {
             "channel": number,
             "plane": rows,
             "block": rows * (whole + (rest > 0)),
             "four": rows * (whole * 64 + rest // 4),
             "single": rows * (rest % 4),
         }
-        add(loops, {f"{name}.{loop}{part}": n for loop, n in found.items()})
+        add(loops, {f"{name}.{loop}{part}": n for loop, n in counts.items()})
     return loops
 
 

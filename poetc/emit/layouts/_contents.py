@@ -88,18 +88,18 @@ class Contents:
 
     def data_sources(self, *, inline: bool = False) -> dict[str, bytes]:
         """Assembly with the images and the arenas; `inline`: with their bytes, which needs no path of an image."""
-        found = {}
+        sources = {}
         for model in self.models:
             lines = list(_data(model, self.sections, inline))
             if parts := self.bank_parts(model.module):
                 lines += bank_assembly(parts)
             elif self.arenas and not self.shared_arena:
                 lines += _arena([model.module], arena_section(self.sections))
-            found[model.module.data_source] = _assembly("The initial state and the constants, read-only.", lines)
+            sources[model.module.data_source] = _assembly("The initial state and the constants, read-only.", lines)
         if self.shared_arena:
             lines = list(_arena(self.modules, arena_section(self.sections)))
-            found["poetc_arena.S"] = _assembly("One arena for all models: one of them trains at a time.", lines)
-        return found
+            sources["poetc_arena.S"] = _assembly("One arena for all models: one of them trains at a time.", lines)
+        return sources
 
     def bank_parts(self, module: Module) -> list[BankPart]:
         """The parts of a library's arena that is in several memories."""
@@ -192,7 +192,7 @@ _DECLARED = re.compile(r"^#define (\w+)|^extern [^;\n]*?(\w+)(?:\[\])?;|^static 
 def check_names(models: Sequence[Emitted]) -> None:
     """UsageError where two models give something the same name."""
     declared = [
-        {next(filter(None, found)) for text in m.files.values() for found in _DECLARED.findall(text.decode())}
+        {next(filter(None, groups)) for text in m.files.values() for groups in _DECLARED.findall(text.decode())}
         for m in models
     ]
     for (first, some), (second, others) in combinations(zip(models, declared, strict=True), 2):

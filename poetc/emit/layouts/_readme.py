@@ -71,12 +71,12 @@ def _data(module: Module, target: Target, in_fleet: bool) -> Iterator[str]:
         yield "trains until there is none left, and writes all trained state to `trained.bin`. `make EPOCHS=N` uses"
         yield "them N times."
         if any(program.name == "evaluate" for program in module.programs):
-            made = (
+            condition = (
                 "Where there is a `validation.bin`"
                 if target.hosted
                 else "With `make VALIDATION=1` and a `validation.bin`"
             )
-            yield f"{made}, its records, those of the program `evaluate`, are evaluated after"
+            yield f"{condition}, its records, those of the program `evaluate`, are evaluated after"
             yield "each epoch. `trained.bin` is then the state with the least validation loss."
         if target.hosted:
             yield "Inputs that look unscaled (beyond 16, and whole or of one sign) end it with exit code 1; a program"

@@ -9,7 +9,7 @@ from importlib import metadata
 def version() -> str:
     """Three numbers, as every package format takes them."""
     try:
-        found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", metadata.version("poetc"))
+        parts = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", metadata.version("poetc"))
     except metadata.PackageNotFoundError:
-        found = None
-    return "0.0.0" if found is None else ".".join(number or "0" for number in found.groups())
+        parts = None
+    return "0.0.0" if parts is None else ".".join(number or "0" for number in parts.groups())

@@ -189,14 +189,14 @@ impl Session {
     yield "        Ok(loss)"
     yield "    }"
     if infer is not None:
-        given = [(f"input{i}", b) for i, b in enumerate(infer.inputs)]
+        arguments_of_infer = [(f"input{i}", b) for i, b in enumerate(infer.inputs)]
         outputs = [_array(b) for b in infer.outputs]
         result = outputs[0] if len(outputs) == 1 else f"({', '.join(outputs)})"
         yield ""
         yield f"    /// One prediction, valid until the next call: {', '.join(b.name for b in infer.outputs)}."
-        arguments = ", ".join(f"{n}: {_array(b)}" for n, b in given)
+        arguments = ", ".join(f"{n}: {_array(b)}" for n, b in arguments_of_infer)
         yield f"    pub fn predict(&mut self, {arguments}) -> Result<{result}, Error> {{"
-        yield f"        let inputs = [{', '.join(f'{n}.as_ptr() as *const c_void' for n, _ in given)}];"
+        yield f"        let inputs = [{', '.join(f'{n}.as_ptr() as *const c_void' for n, _ in arguments_of_infer)}];"
         yield f"        checked(unsafe {{ {prefix}_rust_predict(inputs.as_ptr()) }})?;"
         got = [f"unsafe {{ &*({prefix}_rust_output({i}) as *const {o[1:]}) }}" for i, o in enumerate(outputs)]
         yield f"        Ok({got[0] if len(got) == 1 else '(' + ', '.join(got) + ')'})"

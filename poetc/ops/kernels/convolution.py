@@ -90,8 +90,8 @@ def grad_input_kernel(c: Convolution, operand_bytes: int) -> Kernel:
         return depthwise.grad_input(plain, c)
     if c.outputs // c.group < FEW_OUTPUTS:
         return plain
-    found = _packed_grad_input(c, operand_bytes)
-    return Kernel("poetc_op_conv_grad_input_packed", found, (), 4 * found.workspace_floats) if found else plain
+    packed = _packed_grad_input(c, operand_bytes)
+    return Kernel("poetc_op_conv_grad_input_packed", packed, (), 4 * packed.workspace_floats) if packed else plain
 
 
 def _packed_grad_input(c: Convolution, operand_bytes: int) -> PackedGradInput | None:
@@ -143,8 +143,8 @@ def grad_weight_kernel(c: Convolution, operand_bytes: int) -> Kernel:
         return plain
     if plan := winograd.choose(c, "conv_grad_weight", operand_bytes):
         return _winograd(plain.symbol, plan)
-    if found := turned.choose(c, operand_bytes):
-        return Kernel("poetc_op_conv_grad_weight_turned", found, (), 4 * found.workspace_floats)
+    if chosen := turned.choose(c, operand_bytes):
+        return Kernel("poetc_op_conv_grad_weight_turned", chosen, (), 4 * chosen.workspace_floats)
     columns = c.channels // c.group * c.taps
     packing = choose(columns, c.pixels, operand_bytes, sums=c.batch, strip=True)
     if packing is None:

@@ -143,12 +143,12 @@ def product_kernels(symbol: str, product: IntegerProduct, numbers: int, columns:
 
     A depthwise convolution goes plane by plane, with so many `numbers` of packed planes and `columns` of each.
     """
-    found = [Kernel(symbol, p, (), p.workspace_bytes) for p in _candidates(product)]
+    kernels = [Kernel(symbol, p, (), p.workspace_bytes) for p in _candidates(product)]
     if has_planes(product.convolution):
         symbol = symbol.replace("conv", "depthwise")
         by_plane = [depthwise_of(product, numbers, columns, holds_sums) for holds_sums in (True, False)]
-        found = [*(Kernel(symbol, p, (), p.workspace_bytes) for p in by_plane), found[-1]]
-    return tuple(worth_offering(found))
+        kernels = [*(Kernel(symbol, p, (), p.workspace_bytes) for p in by_plane), kernels[-1]]
+    return tuple(worth_offering(kernels))
 
 
 def depthwise_of(p: IntegerProduct, numbers: int, columns: int, holds_sums: bool) -> IntegerDepthwise:

@@ -37,14 +37,14 @@ def low_workspace_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     rule = _RULES.get(type(kernel.parameters))
     if rule is None or not kernel.workspace_bytes:
         return ()
-    found: list[Kernel] = []
+    kernels: list[Kernel] = []
     least, direct = kernel.workspace_bytes, _direct(kernel)
     for parameters, floats in rule(kernel):
-        other = replace(kernel, parameters=parameters, workspace_bytes=4 * floats, alternative=1 + len(found))
+        other = replace(kernel, parameters=parameters, workspace_bytes=4 * floats, alternative=1 + len(kernels))
         if WORTH * other.workspace_bytes <= (WORTH - 1) * least and _direct(other) == direct:
-            found.append(other)
+            kernels.append(other)
             least = other.workspace_bytes
-    return tuple(found)
+    return tuple(kernels)
 
 
 def _product(kernel: Kernel) -> Iterator[Sized]:

@@ -96,19 +96,19 @@ def _product_plans(shape: Shape) -> list[tuple[int, int, int]]:
     each = 16 * (depth + OUTPUTS)
     of_tiles = shape.tiles * (16 * shape.depth * shape.outputs + TILE * (shape.depth + shape.outputs))
     of_weights, again = (n * shape.depth * shape.outputs for n in (WEIGHT, AGAIN))
-    found = []
+    plans = []
     for parts in range(1, 9):  # weights are transformed again for each part of the tiles
         tiles = round_up(-(-shape.tiles // parts), 12) if parts > 1 else shape.tiles
-        found.append((of_tiles + of_weights + (parts - 1) * again, product_floats(shape, OUTPUTS, tiles), OUTPUTS))
+        plans.append((of_tiles + of_weights + (parts - 1) * again, product_floats(shape, OUTPUTS, tiles), OUTPUTS))
     kept = -(-shape.outputs // OUTPUTS) * 16 * (OUTPUTS * depth + GAP)
     if shape.tiles > 48:
-        found.append((of_tiles + of_weights, FIXED + kept + 48 * each, OUTPUTS))
-    return found
+        plans.append((of_tiles + of_weights, FIXED + kept + 48 * each, OUTPUTS))
+    return plans
 
 
 def sum_plans(shape: Shape) -> list[tuple[int, int, int]]:
     """The same for the gradient of the weights."""
-    columns, found = sum_columns(shape), []
+    columns, plans = sum_columns(shape), []
     pieces = -(-shape.depth // columns)
     of_weights = SUM * shape.depth * shape.outputs
     for block in (16, 32, 64, 128):
@@ -118,8 +118,8 @@ def sum_plans(shape: Shape) -> list[tuple[int, int, int]]:
             in_tiles = 16 * shape.depth * shape.outputs + TILE * (again * shape.depth + pieces * shape.outputs)
             floats = FIXED + 16 * (block * columns + GAP) + 16 * tiles * (columns + block)
             if block - 16 < shape.outputs:
-                found.append((shape.tiles * in_tiles + of_weights, floats, block))
-    return found
+                plans.append((shape.tiles * in_tiles + of_weights, floats, block))
+    return plans
 
 
 def choose(c: Convolution, kind: str, operand_bytes: int) -> WinogradConvolution | None:

@@ -114,8 +114,8 @@ class Between:
             following = self._following()
             for t in model.outputs[cut]:
                 if t in following:
-                    made = [c for c in (self.again, self.load.get(t)) if c is not None]
-                    self.stays[t] = self._stay(following[t], made)
+                    sources = [c for c in (self.again, self.load.get(t)) if c is not None]
+                    self.stays[t] = self._stay(following[t], sources)
         pinned = self.is_pinned
         self.pinned = [t for t in range(model.n_tensors) if pinned(t, end) and (pinned(t, cut) or end == cut + 1)]
         candidates = sorted(self.run, key=lambda v: (-working_set_bytes(model, v), v))
@@ -219,7 +219,7 @@ class Between:
         By tensor, columns whose sum less 1 is a lower bound of its presence when `v` is executed again. A tensor that
         is made twice is left out.
         """
-        model, twice, found = self.model, self.relaxed.twice, dict[int, list[dict[int, float]]]()
+        model, twice, of_tensor = self.model, self.relaxed.twice, dict[int, list[dict[int, float]]]()
         following = self.relaxed.hold[self.g + 1]
 
         def before(t: int) -> dict[int, float]:
@@ -236,5 +236,5 @@ class Between:
                     if (self.g, p) not in twice:
                         twice[self.g, p] = self.mip.column(model.op_cost[p] / self.unit, integer=False)
                     terms = {following[t]: 1.0, self.run[v]: 1.0, twice[self.g, p]: -1.0}
-                    found.setdefault(t, []).append(terms | before(u) | before(t))
-        return found
+                    of_tensor.setdefault(t, []).append(terms | before(u) | before(t))
+        return of_tensor

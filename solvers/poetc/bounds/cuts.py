@@ -265,15 +265,15 @@ class CutModel(Columns):
 
         for v, column in run.items():
             for u in model.inputs[v]:
-                made = sources(u)
-                if made is not None:
-                    mip.row([column, *made], [1.0, *[-1.0] * len(made)], upper=0.0)
+                supply = sources(u)
+                if supply is not None:
+                    mip.row([column, *supply], [1.0, *[-1.0] * len(supply)], upper=0.0)
         required = {u for w in range(cut, n) for u in model.inputs[w] if model.producer[u] < cut}
         required |= {t for t in range(model.n_tensors) if model.ends_in_ram[t]}
         for u in sorted(required):
-            made = sources(u)
-            if made:
-                mip.row(made, [1.0] * len(made), lower=1.0)
+            supply = sources(u)
+            if supply:
+                mip.row(supply, [1.0] * len(supply), lower=1.0)
 
     def _require(self, sources: list[int]) -> None:
         if not sources:

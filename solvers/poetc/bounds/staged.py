@@ -110,13 +110,13 @@ class StagedModel(CutModel):
                     mip.row([q, chain[0]], [1.0, -1.0], lower=0.0)
                 chain.insert(0, q)
             needs[t] = chain
-            made = [c for c in (run.get(model.producer[t]), load.get(t)) if c is not None]
+            sources = [c for c in (run.get(model.producer[t]), load.get(t)) if c is not None]
             begin[t] = None
             if t in start_there and chain[0] is not None:
                 begin[t] = chain[0]
-                if made:
+                if sources:
                     p = mip.column(integer=False)
-                    mip.row([p, chain[0], *made], [1.0, -1.0, *[1.0] * len(made)], lower=0.0)
+                    mip.row([p, chain[0], *sources], [1.0, -1.0, *[1.0] * len(sources)], lower=0.0)
                     begin[t] = p
             if model.producer[t] in run:
                 y = mip.column(integer=False)

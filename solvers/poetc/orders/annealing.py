@@ -25,8 +25,8 @@ class Overflow:
         self.size = np.array(model.size, dtype=np.float64)
         self.workspace = np.array(model.workspace, dtype=np.float64)
         self.producer = np.array(model.producer, dtype=np.intp)
-        made = [t for t in range(m) if model.producer[t] >= 0]
-        self.made = np.array(made, dtype=np.intp)
+        computed = [t for t in range(m) if model.producer[t] >= 0]
+        self.made = np.array(computed, dtype=np.intp)
         self.readers = np.array([v for t in range(m) for v in model.consumers[t]], dtype=np.intp)
         self.read = np.array([t for t in range(m) for _ in model.consumers[t]], dtype=np.intp)
         self.stays = np.array(model.ends_in_ram, dtype=bool)
@@ -113,9 +113,9 @@ class Moves:
         for t, v in enumerate(self.last):
             if v >= 0 and not stays[t]:
                 self.ends[v] += size[t]
-        given = [t for t, p in enumerate(model.producer) if p < 0]
-        self.start = sum(size[t] for t in given if stays[t] or self.readers[t])
-        self.at_first = sum(size[t] for t in given) - self.start  # unread tensors are there at the first position
+        initial = [t for t, p in enumerate(model.producer) if p < 0]
+        self.start = sum(size[t] for t in initial if stays[t] or self.readers[t])
+        self.at_first = sum(size[t] for t in initial) - self.start  # unread tensors are there at the first position
         # Bytes of outputs that take their input's place, by operator and input; and of inputs that stay, by operator:
         # these end at the last position.
         self.replaces: dict[tuple[int, int], int] = {}

@@ -41,7 +41,7 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, low_traffic_
     random = Draws(options.seed)
     annealing = Work(ORDERS.anneal_share * work.left_s, work.stop_at)
     move_s = ORDERS.move_s + ORDERS.move_operator_s * model.n_ops
-    found: dict[Order, float] = {}
+    overflow_of: dict[Order, float] = {}
     for heat in ORDERS.heats:
         moves = int(min(ORDERS.moves(model.n_ops), annealing.left_s / move_s))
         if moves == 0 or annealing.over:
@@ -51,12 +51,12 @@ def best_order(problem: Problem, options: SolveOptions, work: Work, low_traffic_
         if least == 0.0:
             return order  # nothing has to leave RAM
         order = tidied(model, overflow, order)
-        found[order] = overflow.of(np.array(order, dtype=np.intp))
+        overflow_of[order] = overflow.of(np.array(order, dtype=np.intp))
     work.spent_s += annealing.spent_s
     best, best_cost = None, math.inf
     dependences = Dependences(model)
     low_traffic = low_traffic_order(model, dependences.before, dependences.after)
-    raced = [*sorted(found, key=lambda o: (found[o], o))[: ORDERS.raced], low_traffic]
+    raced = [*sorted(overflow_of, key=lambda o: (overflow_of[o], o))[: ORDERS.raced], low_traffic]
     affordable = work.left_s / (len(raced) + 1) / (model.n_ops * WORK.run_s)
     runs = max(1, int(min(affordable, ORDERS.race_runs(model.n_ops))))
     for order in raced:

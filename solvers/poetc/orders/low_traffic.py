@@ -152,18 +152,18 @@ class _Order:
                 if len(needed) > LOW_TRAFFIC.ahead:
                     return []
                 stack += [w for w in self.before[u] if not self.done[w]]
-        found = sorted(needed)
-        while len(found) <= LOW_TRAFFIC.ahead:
-            change = self._change(found)
+        group = sorted(needed)
+        while len(group) <= LOW_TRAFFIC.ahead:
+            change = self._change(group)
             if change <= 0:
-                return found
-            there = set(found)
+                return group
+            there = set(group)
             more = []
-            for u in sorted({w for x in found for w in self.after[x]} - there):
+            for u in sorted({w for x in group for w in self.after[x]} - there):
                 ready = self.phase[u] == self.phase[v] and all(self.done[w] or w in there for w in self.before[u])
                 if ready and not self.done[u]:
-                    more.append((self._change([*found, u]), u))
+                    more.append((self._change([*group, u]), u))
             if not more:
                 return []
-            found.append(min(more)[1])
+            group.append(min(more)[1])
         return []

@@ -60,10 +60,10 @@ def flatten(
     `beta`: how much it counts that a tensor is needed late. None if it takes more than `most` steps or longer than
     `stop_at`, costs `cutoff` or more, or leads nowhere.
     """
-    found, steps, unmoved, lowest = list(codes), 0, 0, (math.inf, math.inf)
+    plan, steps, unmoved, lowest = list(codes), 0, 0, (math.inf, math.inf)
     while True:
-        search = _Search(model, Profile(model, early_page_outs(model, found) if paging else found), capacity, paging)
-        ram, taken, cost = search.profile.ram, list[_Gap](), model.cost(found)
+        search = _Search(model, Profile(model, early_page_outs(model, plan) if paging else plan), capacity, paging)
+        ram, taken, cost = search.profile.ram, list[_Gap](), model.cost(plan)
         while cost < cutoff and steps < most and unmoved < FLATTEN.patience and time.monotonic() < stop_at:
             highest = int(ram.max(initial=0))
             if highest <= capacity:
@@ -83,7 +83,7 @@ def flatten(
         if not taken:
             fits = cost < cutoff and ram.max(initial=0) <= capacity
             return search.profile.remaining() if fits else None
-        found = _with(model, search.profile, taken[0], capacity) if not taken[0].plain else _paged(search, taken)
+        plan = _with(model, search.profile, taken[0], capacity) if not taken[0].plain else _paged(search, taken)
 
 
 class _Search:
@@ -115,7 +115,7 @@ class _Search:
     def best(self, peak: int, beta: float) -> _Gap | None:
         self.peak = peak
         sizes, need = self.model.size, int(self.profile.ram[self.peak]) - self.capacity
-        found, least = None, math.inf
+        cheapest, least = None, math.inf
         for after, before, tensors in self._unread():
             gap = self._gap(after, before, tensors)
             if gap is None:
@@ -123,8 +123,8 @@ class _Search:
             useful = min(need, sum(sizes[t] for t in gap.tensors))
             score = (gap.cost + 1e-3) / max(1, useful) / float(before - self.peak) ** beta
             if score < least:
-                found, least = gap, score
-        return found
+                cheapest, least = gap, score
+        return cheapest
 
     def _unread(self) -> list[tuple[int, int, list[int]]]:
         """Tensors that are there at the peak and read only later, by the operator that made them.
@@ -132,7 +132,7 @@ class _Search:
         With each come the positions of the last use before and the first after the peak.
         """
         model, profile = self.model, self.profile
-        found: dict[int, tuple[int, int, list[int]]] = {}
+        of_maker: dict[int, tuple[int, int, list[int]]] = {}
         for t in range(model.n_tensors):
             for stay in profile.stays[t]:
                 if not stay.birth < self.peak < stay.end:
@@ -144,9 +144,9 @@ class _Search:
                 if self.next_operator[after] == before:  # between are page-ins of other tensors that it reads
                     continue
                 maker = model.producer[t] if model.producer[t] >= 0 else -1 - t
-                last, first, tensors = found.get(maker, (after, before, []))
-                found[maker] = (max(last, after), min(first, before), [*tensors, t])
-        return list(found.values())
+                last, first, tensors = of_maker.get(maker, (after, before, []))
+                of_maker[maker] = (max(last, after), min(first, before), [*tensors, t])
+        return list(of_maker.values())
 
     def _gap(self, after: int, before: int, tensors: list[int]) -> _Gap | None:
         model = self.model
@@ -211,13 +211,13 @@ def _paged(search: _Search, gaps: Sequence[_Gap]) -> list[int]:
         if not model.on_store[t]:  # one write is enough, but it has to come before the first read
             page_out.setdefault(min(search.positions[n + m + t]), []).append(n + m + t)
     again = {code for written in page_out.values() for code in written}
-    found = page_out.get(-1, [])
+    paged = page_out.get(-1, [])
     for j, code in enumerate(codes):
-        found += page_in.get(j, [])
+        paged += page_in.get(j, [])
         if code not in again:
-            found.append(code)
-        found += page_out.get(j, [])
-    return found
+            paged.append(code)
+        paged += page_out.get(j, [])
+    return paged
 
 
 def _with(model: Model, profile: Profile, gap: _Gap, capacity: int) -> list[int]:

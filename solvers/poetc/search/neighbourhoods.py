@@ -140,7 +140,7 @@ def candidates_in(sequence: Executions, start: int, stop: int, depth: int, pagin
     def reached(v: int, position: int) -> bool:
         return all(starts[t] and starts[t][0] < position for t in model.outputs[v])
 
-    found: dict[int, list[int]] = {}
+    candidates: dict[int, list[int]] = {}
     for k in range(start, min(stop, len(sequence.operators))):
         again: set[int] = set()
         layer = list(model.inputs[sequence.operators[k]])
@@ -159,8 +159,8 @@ def candidates_in(sequence: Executions, start: int, stop: int, depth: int, pagin
                 deeper += [u for u in model.inputs[v] if not there(u, k)]
             layer = deeper
         if again:
-            found[k] = sorted(again)
-    return found
+            candidates[k] = sorted(again)
+    return candidates
 
 
 @dataclass
@@ -187,9 +187,9 @@ class WindowModel:
     def __post_init__(self) -> None:
         model = self.model
         plain = parse(model, self.codes)
-        found = candidates_in(plain, self.start, self.stop, self.depth, self.paging)
-        self.sequence = parse(model, self.codes, found)
-        self.begin, self.end = self.start, self.stop + sum(len(again) for again in found.values())
+        candidates = candidates_in(plain, self.start, self.stop, self.depth, self.paging)
+        self.sequence = parse(model, self.codes, candidates)
+        self.begin, self.end = self.start, self.stop + sum(len(again) for again in candidates.values())
         self.mip = Mip()
         self.unit = max(1.0, float(model.base_cost)) / COST_SCALE
         self.initial = {}
@@ -436,7 +436,7 @@ class WindowModel:
 
         `wide`: without any decision about a tensor on which they disagree anywhere, nor about its making.
         """
-        found: set[Decision] = set()
+        decisions: set[Decision] = set()
 
         def agree(column: int) -> bool:
             return column < 0 or abs(plan[column] - self.values[column]) <= NEIGHBOURHOODS.agreed
@@ -447,9 +447,9 @@ class WindowModel:
             if wide and not all(agree(column) for column in (*keep, *(self.execute[k] for k in made_at))):
                 makers.update(made_at)
                 continue
-            found.update((t, j) for j, column in enumerate(keep) if agree(column))
-        found.update((-1, k) for k, column in enumerate(self.execute) if agree(column) and k not in makers)
-        return frozenset(found)
+            decisions.update((t, j) for j, column in enumerate(keep) if agree(column))
+        decisions.update((-1, k) for k, column in enumerate(self.execute) if agree(column) and k not in makers)
+        return frozenset(decisions)
 
     def key(self) -> int:
         """A key that is the same for the same MIP."""

@@ -111,9 +111,9 @@ def _evict(race: Race, codes: list[int], paging: bool) -> bool:
             evicted = run.run()
         except Stuck:
             continue
-        found = None if evicted is None else unrolled.restored(evicted)
-        if found is not None:
-            fits |= race.offer(improve(model, found, race.capacity(paging)), "nested checkpoints")
+        restored = None if evicted is None else unrolled.restored(evicted)
+        if restored is not None:
+            fits |= race.offer(improve(model, restored, race.capacity(paging)), "nested checkpoints")
     return fits
 
 
@@ -178,13 +178,13 @@ def _cheap(model: Model) -> frozenset[int]:
             cost[t] = model.in_cost[t]
         elif model.in_ram[t] and (model.ends_in_ram[t] or max(model.consumers[t], default=-1) >= model.cut):
             cost[t] = 0.0
-    made: set[int] = set()
+    cheap: set[int] = set()
     for v in range(model.cut):
         total = model.op_cost[v] + sum(cost.get(t, math.inf) for t in model.inputs[v])
         if model.recomputable[v] and total <= limit:
             cost |= dict.fromkeys(model.outputs[v], total)
-            made.update(model.outputs[v])
-    return frozenset(made)
+            cheap.update(model.outputs[v])
+    return frozenset(cheap)
 
 
 def _assigned(model: Model, starts: list[int], handed: list[frozenset[int]], cheap: frozenset[int]) -> Segments:
@@ -250,8 +250,8 @@ def _measure(model: Model, chain: Segments, last: list[int]) -> None:
     for a in range(count - 1, -1, -1):
         if chain.gradient_bytes[a] < 0:
             chain.gradient_bytes[a] = chain.gradient_bytes[a + 1] if a + 1 < count else there
-        made = sum(sizes[t] for t in chain.saved[a])
-        run = max(made, chain.run_bytes[a]) if chain.leaf[a] else made
+        saved_bytes = sum(sizes[t] for t in chain.saved[a])
+        run = max(saved_bytes, chain.run_bytes[a]) if chain.leaf[a] else saved_bytes
         chain.leaf_bytes.append(max(chain.undo_bytes[a], chain.gradient_bytes[a] + run))
     chain.leaf_bytes.reverse()
 
@@ -284,14 +284,14 @@ def _gradients(model: Model) -> npt.NDArray[np.int64]:
 
 def _needed(model: Model, wanted: Collection[int], first: int, end: int, there: Collection[int]) -> list[int]:
     """The operators from `first` to before `end` that make `wanted` from the tensors that are `there`."""
-    found: set[int] = set()
+    needed: set[int] = set()
     stack = [t for t in wanted if t not in there]
     while stack:
         v = model.producer[stack.pop()]
-        if v not in found and first <= v < end and model.recomputable[v]:  # tensors of other operators stay
-            found.add(v)
+        if v not in needed and first <= v < end and model.recomputable[v]:  # tensors of other operators stay
+            needed.add(v)
             stack += [t for t in model.inputs[v] if t not in there]
-    return sorted(found)
+    return sorted(needed)
 
 
 class Program:

@@ -170,7 +170,7 @@ def overfull(model: Model, codes: Sequence[int], capacity: int) -> list[tuple[in
     Actions between two first executions count for the second.
     """
     ram = Profile(model, codes).ram
-    found: list[tuple[int, int]] = []
+    excesses: list[tuple[int, int]] = []
     seen = [False] * model.n_ops
     worst = 0
     for j, code in enumerate(codes):
@@ -178,9 +178,9 @@ def overfull(model: Model, codes: Sequence[int], capacity: int) -> list[tuple[in
         if code < model.n_ops and not seen[code]:
             seen[code] = True
             if worst > 0:
-                found.append((worst, code))
+                excesses.append((worst, code))
             worst = 0
-    return sorted(found, key=lambda x: (-x[0], x[1]))
+    return sorted(excesses, key=lambda x: (-x[0], x[1]))
 
 
 def sample(random: np.random.Generator, model: Model, around: Policy | None, plan: Plan | None) -> Policy:

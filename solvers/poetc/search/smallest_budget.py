@@ -86,8 +86,8 @@ def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget
     present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_step)}
     step = schedule.steps[trace.peak_step]
     if isinstance(step, Compute):
-        for _, made in step.in_place:  # it has the bytes of the tensor that it overwrites
-            present.pop(problem.tensors[made].name)
+        for _, output in step.in_place:  # it has the bytes of the tensor that it overwrites
+            present.pop(problem.tensors[output].name)
         operator = problem.operators[step.operator]
         if operator.workspace_bytes:
             present[f"workspace of {operator.name}"] = operator.workspace_bytes
