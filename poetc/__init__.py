@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from poetc.api import Model, Solution, list_devices, load, load_problem, open_solution, train
+    from poetc.api import Model, Solution, list_devices, load, load_problem, open_solution
+    from poetc.api_train import train
     from poetc.errors import PoetcError
     from poetc.training import TrainingOptions
 
@@ -32,7 +33,7 @@ __all__ = [
     "train",
 ]
 
-_MODULES = {"PoetcError": "poetc.errors", "TrainingOptions": "poetc.training"}
+_MODULES = {"PoetcError": "poetc.errors", "TrainingOptions": "poetc.training", "train": "poetc.api_train"}
 
 
 def __getattr__(name: str) -> Any:

@@ -6,9 +6,9 @@ It raises the errors of `poetc.errors`, as the command line does: UnsupportedMod
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import EncodeError  # type: ignore[import-untyped,unused-ignore]
 
 from poetc import artifact, reporting
+from poetc.api_train import of_best_updates
 from poetc.artifact import Artifact
 from poetc.commands import emit, validate
 from poetc.commands.analyze import analyze, analyze_parts
@@ -29,20 +30,16 @@ from poetc.commands.options import COMPARED_STEPS
 from poetc.commands.reading_weights import read_weights
 from poetc.commands.requests import ModelRequest, SolveRequest, load_model
 from poetc.commands.solve import solve
-from poetc.commands.train import TrainRequest
-from poetc.commands.train import train as train_on_data
 from poetc.commands.trainer import trainer
-from poetc.commands.training_directory import recorded_options
 from poetc.commands.weights import by_graph_name
 from poetc.devices import AUTO, DeviceProfile, format_bytes, format_ns, format_pj, list_profiles, load_profile
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.files import require_tmpdir, scratch_directory
 from poetc.graph import Graph, Role
-from poetc.loop import EpochRow
 from poetc.reporting.notebook import memory_bar, table
 from poetc.runtime.session import Session
-from poetc.scheduling import DEFAULT_GAP, TRAINING_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
+from poetc.scheduling import DEFAULT_GAP, MemoryPlan, Problem, Schedule, SolveOptions, verify
 from poetc.training import TrainingOptions
 
 Size = int | str  # bytes, or as on the command line: "256kB", "60%"
@@ -117,142 +114,6 @@ def open_solution(directory: str | Path) -> Solution:
     return Solution(artifact.read(Path(directory)))
 
 
-TRAINING_TIME_S = 60.0  # of the search for a schedule, unless somebody asks
-
-
-def train(
-    model: str | Path | Model,
-    *,
-    data: str | Path,
-    out: str | Path,
-    epochs: int,
-    validation: str | Path | None = None,
-    validation_split: float | None = None,
-    normalize: str | None = None,
-    any_range: bool = False,
-    augment: str = "",
-    seed: int = 0,
-    shuffle: bool = True,
-    schedule: str = "constant",
-    patience: int | None = None,
-    ema: float | None = None,
-    metrics: str | None = None,
-    save_every: int | None = None,
-    tokenizer: str | Path | None = None,
-    chat_template: str | Path | None = None,
-    mask_prompt: bool = False,
-    truncate: bool = False,
-    unpacked: bool = False,
-    sample: str | None = None,
-    log: str | Path | None = None,
-    elastic: bool = False,
-    device: str | Path = "host",
-    budget: Size | None = None,
-    deadline: str | None = None,
-    importance: str | Path | None = None,
-    importance_at_least: str | None = None,
-    max_energy: str | None = None,
-    time_limit_s: float = TRAINING_TIME_S,
-    gap: float = TRAINING_GAP,
-    resume: bool = False,
-    force: bool = False,
-    progress: Progress = silent,
-    note: Progress = silent,
-    on_epoch: Callable[[EpochRow], None] = lambda row: None,
-) -> Mapping[str, Any]:
-    """Train on data as `poetc train` does, and write the best weights to the ONNX file `out`.
-
-    Returns the answer of `--json`.
-
-    `model`: an ONNX file with all shapes fixed, a solved directory, or a `Model` with its batch and training options.
-    `data` and `validation` name sources as on the command line: "d.npz:x_train,y_train", a folder of images, ...
-    `tokenizer`, `chat_template`, `mask_prompt`, `truncate`, `unpacked` and `sample`, a prompt, are of texts.
-    `resume` goes on after an interruption, with the same options. `note` gets remarkable facts about the data.
-    """
-    loaded = model if isinstance(model, Model) else None
-    path = loaded.path if loaded else Path(str(model))
-    training = loaded.training if loaded else TrainingOptions()
-    loop: dict[str, Any] = {
-        "data": str(data),
-        "validation": None if validation is None else str(validation),
-        "validation_split": validation_split,
-        "epochs": epochs,
-        "normalize": normalize,
-        "any_range": any_range,
-        "augment": augment,
-        "seed": seed,
-        "shuffle": shuffle,
-        "schedule": schedule,
-        "patience": patience,
-        "ema": ema,
-        "metrics": metrics,
-        "save_every": save_every,
-        "sample": sample,
-        "log": None if log is None else str(log),
-        "elastic": elastic,
-    }
-    texts: dict[str, Any] = {
-        "tokenizer": None if tokenizer is None else str(tokenizer),
-        "chat_template": None if chat_template is None else str(chat_template),
-        "mask_prompt": mask_prompt,
-        "truncate": truncate,
-        "unpacked": unpacked,
-    }
-    limits: dict[str, Any] = {
-        "device": str(device),
-        "budget": None if budget is None else str(budget),
-        "deadline": deadline,
-        "batch": loaded.batch if loaded else None,
-        "time_limit": time_limit_s,
-        "gap": gap,
-    }
-    rest = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto", "solver": "poetc"}
-    chosen = _updates(importance, importance_at_least, max_energy)
-    rest |= {"processors": AUTO, **chosen, "importance": None if importance is None else str(importance)}
-    rest |= {"fixed_order": False, "group": "auto"}
-    options = {**loop, **texts, **limits, **rest, **asdict(training), "model": str(path)}
-    if resume:  # the schedule is there: the time of its search matters only to who asks for it
-        search = {"time_limit": TRAINING_TIME_S, "gap": TRAINING_GAP}
-        recorded_options(Path(out), {n: v for n, v in options.items() if v != search.get(n, ...)})
-    source: SolveRequest | Path = path
-    if not path.is_dir():
-        source = SolveRequest(
-            model=ModelRequest(source=path, batch=limits["batch"], device=str(device), training=training),
-            budget=limits["budget"],
-            deadline=deadline,
-            **chosen,
-            options=SolveOptions(time_limit_s=time_limit_s, gap=gap),
-        )
-    request = TrainRequest(
-        source=source, out=Path(out), resume=resume, force=force, options=options, texts=texts, **loop
-    )
-    document = train_on_data(request, _Watcher(on_epoch), progress, note)
-    assert document is not None  # nothing asks it to stop
-    return document
-
-
-def _updates(importance: str | Path | None, at_least: str | None, max_energy: str | None) -> dict[str, Any]:
-    """The fields of a `SolveRequest` for `--train best`."""
-    path = None if importance is None else Path(importance)
-    return {"importance": path, "importance_at_least": at_least, "max_energy": max_energy}
-
-
-@dataclass(frozen=True, slots=True)
-class _Watcher:
-    """Tells a function of the caller about each epoch."""
-
-    tell: Callable[[EpochRow], None]
-
-    def on_start(self, epochs: int, batches: int | None) -> None: ...
-
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None: ...
-
-    def on_epoch(self, row: EpochRow, best: bool) -> None:
-        self.tell(row)
-
-    def on_end(self) -> None: ...
-
-
 class Devices(dict[str, DeviceProfile]):
     """Profiles by name."""
 
@@ -314,7 +175,7 @@ class _Solvable:
             budget=str(budget) if budget is not None else None,
             deadline=deadline,
             max_written=None if max_written is None else str(max_written),
-            **_updates(importance, importance_at_least, max_energy),
+            **of_best_updates(importance, importance_at_least, max_energy),
             objective=objective,
             paging=paging,
             dma=dma,
@@ -376,7 +237,7 @@ class Model(_Solvable):
         """
         request = SolveRequest(
             model=self._model(device),
-            **_updates(importance, importance_at_least, max_energy),
+            **of_best_updates(importance, importance_at_least, max_energy),
             paging=paging,
             state=state,
             options=SolveOptions(time_limit_s=time_limit_s, gap=gap, seed=seed),
