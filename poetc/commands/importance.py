@@ -53,7 +53,8 @@ class ImportanceRequest:
     samples: int | None = None
 
     def __post_init__(self) -> None:
-        if PRECISIONS[self.model.training.precision].narrow:
+        precision = PRECISIONS[self.model.training.precision]
+        if precision.narrow or precision.rounds_factors:
             raise UsageError("--precision: importance is measured in floats; leave it out")
         if not self.out.absolute().parent.is_dir():
             raise UsageError(f"{self.out}: there is no folder {self.out.parent}")

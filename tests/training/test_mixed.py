@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc import passes, training
+from poetc import frontend, passes, training
+from poetc.commands.importance import ImportanceRequest
+from poetc.commands.requests import ModelRequest
 from poetc.devices import build_problem, load_profile
 from poetc.errors import UsageError
 from poetc.graph import Role, TrainingGraph
@@ -17,6 +19,7 @@ from poetc.program import Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import PRECISIONS, TrainingOptions
 from poetc.training.precisions._algorithm import Numbers
+from tests.cli.conftest import MODEL
 from tests.training.test_integer_networks import network
 
 ROWS = ("octo", "afp", "wageubn", "mls", "fp8")
@@ -49,6 +52,23 @@ def test_c_has_the_bits_of_numpy(seed: int, row: str, tmp_path: Path) -> None:
             assert np.isfinite(loss) and model.run(batch) == pytest.approx(loss, rel=1e-5)
         for name in model.state_names():
             np.testing.assert_array_equal(model.state(name), numpy.state(name), err_msg=f"{row}, {seed}: {name}")
+
+
+def test_saved_tensors_of_norms_may_be_encoded(tmp_path: Path) -> None:
+    given = TrainingOptions(precision="octo", saved="int8")
+    step = passes.run_standard(training.build(frontend.load(MODEL, batch=4), given))
+    offers = passes.offered(step, "int8")
+    lossy = [offer for offer in offers if offer.format == "int8"]
+    assert len(lossy) >= 5
+    made = {t: op.kind for op in step.operators for t in op.outputs}
+    assert "FewBits" not in {made[offer.tensor] for offer in offers}
+    program = compiled(passes.encoded(step, offers))
+    numpy = Interpreter(program, step.values)
+    with build_host([program], step.values, directory=tmp_path, cflags="-O1") as model:
+        batch = sample_inputs(program, 0)
+        assert model.run(batch) == pytest.approx(numpy.run(batch), rel=1e-5)
+        for name in model.state_names():
+            np.testing.assert_allclose(model.state(name), numpy.state(name), rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -161,8 +181,9 @@ def test_other_bad_input(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message):
             TrainingOptions(precision=value)
-    with pytest.raises(UsageError, match="saves factors in few bits already"):
-        TrainingOptions(precision="octo", saved="int8")
+    model = ModelRequest(source=MODEL, training=TrainingOptions(precision="octo"))
+    with pytest.raises(UsageError, match="importance is measured in floats"):
+        ImportanceRequest(model=model, data="x.npz", out=tmp_path / "importance.yaml")
     with pytest.raises(UsageError, match="--frozen does nothing for --precision octo"):
         TrainingOptions(precision="octo", frozen="int8")
     with pytest.raises(UsageError, match="--rescale does nothing"):
