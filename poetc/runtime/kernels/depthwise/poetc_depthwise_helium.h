@@ -1,8 +1,7 @@
 /* Depthwise convolution on Helium, in assembly: eight vector registers, and core registers for the weights. GCC would
  * spend the latter on addresses.
  *
- * Layout: lanes lie along the rows of a strip.
- * Order of sums: bias, then taps in sequence; a weight adds four lanes. */
+ * Layout: lanes lie along the rows of a strip. Order of sums: bias, then taps in sequence; a weight adds four lanes. */
 #ifndef POETC_DEPTHWISE_HELIUM_H
 #define POETC_DEPTHWISE_HELIUM_H
 
