@@ -13,7 +13,7 @@ from poetc.commands.importance import ImportanceRequest
 from poetc.commands.requests import ModelRequest
 from poetc.devices import build_problem, load_profile
 from poetc.errors import UsageError
-from poetc.graph import Role, TrainingGraph
+from poetc.graph import Phase, Role, TrainingGraph
 from poetc.measure import build_host
 from poetc.program import Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
@@ -84,6 +84,12 @@ def test_every_product_reads_rounded_factors(row: str) -> None:
     stored = {w for w, new in step.updates.items() if made[new].kind == "StoredFewBits"}
     weights = {name for name, tensor in step.tensors.items() if tensor.role is Role.PARAMETER and "@" not in name}
     assert stored == (weights if described.stored else set())
+
+
+def test_sums_in_chunks_have_the_scale_of_their_errors() -> None:
+    step = step_of(5, precision="fp8")
+    powers = {(op.phase, op.attributes["power"]) for op in step.operators if op.kind == "NarrowedChunks"}
+    assert powers == {(Phase.FORWARD, 0), (Phase.BACKWARD, -10)}
 
 
 @pytest.mark.parametrize("row", ROWS)
