@@ -121,6 +121,8 @@ def test_fixed_transforms_are_not_trained_unless_they_are_named(tmp_path: Path) 
         (2.0 ** -np.array([4, 8, 2]), "ALiBi, 0.0625, 0.00390625, 0.25"),
         (-(2.0 ** -np.array([4, 8])), "ALiBi, -0.0625, -0.00390625"),
         (-np.abs(np.arange(6)[:, None] - np.arange(6)) / 4, "distance"),
+        (np.arange(8) / 2.0 ** np.array([[4], [8]]), "each row is an arithmetic ramp"),
+        (np.arange(-7, 1) / 2.0 ** np.array([[2], [4], [6], [8]]), "each row is an arithmetic ramp"),
     ],
 )
 def test_numbers_that_no_training_ends_in(tmp_path: Path, value: np.ndarray, word: str) -> None:

@@ -20,6 +20,7 @@ from poetc.graph import Array, DType, Fact, Graph, Operator, Role
 KIND = "fixed tensor"
 _MASK_VALUE = -1e4  # a mask added to attention scores holds numbers that no weight holds
 _LARGEST = 1 << 24  # elements that are looked at
+_RAMP = 6  # numbers of a row
 _CLOSE = 1e-4  # of the largest number
 _ANCHOR = re.compile(r"(.*[._/])?(anchors?(_grid|_points?)?|priors?(_boxes)?|strides?(_tensor)?)", re.IGNORECASE)
 
@@ -63,6 +64,8 @@ def _reason(name: str, value: Array) -> str:
             return "cosines of rising frequency: a cosine transform"
         if _is_filter_bank(rows):
             return "overlapping bands of numbers of at least 0: a filter bank"
+    if _are_ramps(value.reshape(-1, value.shape[-1])):
+        return "each row is an arithmetic ramp: positions times one number a row, as a bias of attention scores"
     if _is_distance(value):
         return "multiples of the distance of row and column: a bias of attention scores"
     if _is_grid(value) or _ANCHOR.fullmatch(name):
@@ -102,6 +105,15 @@ def _is_slopes(flat: Array, tolerance: float) -> bool:
     slopes = np.exp2(-np.concatenate(exponents)[: flat.size])
     sign = np.sign(flat[0])
     return bool((np.abs(sign * flat - slopes) <= tolerance * slopes).all())
+
+
+def _are_ramps(rows: Array) -> bool:
+    """Rows of one step each, which differ from row to row; so long that numbers of few bits are none by chance."""
+    if len(rows) < 2 or rows.shape[1] < _RAMP:
+        return False
+    steps = np.diff(rows, axis=1)
+    close = np.ptp(steps, axis=1) <= 1e-5 * np.abs(rows).max(axis=1)
+    return bool(close.all() and steps[:, 0].all() and np.ptp(steps[:, 0]))
 
 
 def _is_distance(value: Array) -> bool:
