@@ -452,6 +452,16 @@ def _concat(m: _Model, op: Operator) -> bool:
     return True
 
 
+def _in_floats(m: _Model, op: Operator) -> bool:
+    """An operator without an integer form, between floats that are made of integers and become such again."""
+    name = m._name(op.outputs[0])
+    x, y = (m.b.fresh(f"{t}:float") for t in (op.inputs[0], name))
+    m.b.emit("Dequantize", m._pair(op.inputs[0], op), outputs=[x])
+    m.b.emit(op.kind, [x], op.attributes, outputs=[y])
+    m._emit("Quantize", [y], {}, op.outputs[0])
+    return True
+
+
 _FORMS = {
     "Concat": _concat,
     "Conv": _conv,
@@ -464,6 +474,7 @@ _FORMS = {
     "Add": _add,
     "Reshape": _view,
     "DropoutSite": _dropout,
+    "Lrn": _in_floats,
 }
 
 

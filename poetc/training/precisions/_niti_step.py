@@ -40,7 +40,7 @@ class _Step:
         self.rate = ""
         self.updates: dict[str, str] = {}
         self.gradients: dict[str, str] = {}
-        self.errors: dict[str, tuple[str, str]] = {}  # by activation: its error and the scale of that
+        self.errors: dict[str, tuple[str, str]] = {}  # by activation: its error and the scale of that, "" of floats
 
     def build(self) -> TrainingGraph:
         b, graph, options = self.b, self.graph, self.options
@@ -120,10 +120,13 @@ class _Step:
         """Errors from the last operator to the first; an update follows the gradient of its weight."""
         b, active = self.b, depends_on(forward, self.trained)
         for op in reversed(forward):
-            if op.outputs[0] not in self.errors or op.kind == "Dequantize":
+            if op.outputs[0] not in self.errors:
                 continue
             error, scale = self.errors[op.outputs[0]]
             b.source = op.source
+            if op.kind in ("Quantize", "Dequantize") or not scale:
+                self._float(op, error, scale)
+                continue
             is_i8 = [b.type(t).dtype is DType.I8 for t in op.inputs]
             needed = [t in active and is_integer for t, is_integer in zip(op.inputs, is_i8, strict=True)]
             if not any(needed):
@@ -139,6 +142,19 @@ class _Step:
                 has_scale = i + 1 < len(op.inputs) and not is_i8[i + 1]
                 own = found[i + 1] if has_scale and i + 1 < len(found) else None
                 self._add(tensor, gradient, own or scale)
+
+    def _float(self, op: Operator, error: str, scale: str) -> None:
+        """An operator in floats between integers: its error is of floats, and has no scale."""
+        b, x = self.b, op.inputs[0]
+        if op.kind == "Dequantize":
+            name = b.fresh(f"{x}.grad:q")
+            self._add(x, *b.emit("Quantize", [error], outputs=[name, b.fresh(f"{name}:scale")]))
+        elif op.kind == "Quantize":
+            self.errors[x] = b.emit1("Dequantize", [error, scale], hint=f"{op.outputs[0]}.grad:float"), ""
+        else:
+            (gradient,) = spec(op.kind).gradient(b, op, [error], [True])
+            assert gradient is not None
+            self.errors[x] = gradient, ""
 
     def _finish_scales(self) -> None:
         """Histories learn from the scales of the step, and clipped values are counted."""
