@@ -143,7 +143,7 @@ def blame(error: OSError, temporary: Path, shown: Path) -> None:
 
 
 def _is_full(place: Path) -> bool:
-    """So is a missing file."""
+    """Whether the disk of `place` has less than FULL_BYTES free. True where the disk cannot be asked."""
     try:
         return shutil.disk_usage(place).free < FULL_BYTES
     except OSError:

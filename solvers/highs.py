@@ -211,7 +211,7 @@ class Mip:
         return share * float(duals @ np.array(self.row_lower)) + float(reduced @ ends)
 
     def _lp(self, left_out: npt.NDArray[np.bool_] | None = None) -> highspy.HighsLp:
-        """The model for HiGHS, without some of the rows."""
+        """The model for HiGHS. `left_out`: one flag a row; those rows are not in it."""
         starts, index = np.array(self.starts, dtype=np.int32), np.array(self.index, dtype=np.int32)
         value, rows = np.array(self.value, dtype=np.float64), np.ones(len(self.row_lower), dtype=np.bool_)
         if left_out is not None:

@@ -68,7 +68,7 @@ class _Choice(click.Choice):  # type: ignore[type-arg]
 
 
 class DeclaredOption(click.Option):
-    """An option that was declared, with its group."""
+    """A click option made from an `Option` of poetc.declare. It knows its group for the help."""
 
     def __init__(self, names: Sequence[str], declared: Option, **more: Any) -> None:
         self.declared, self.group_name, self.is_usual = declared, declared.group, bool(declared.usual)

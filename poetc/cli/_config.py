@@ -54,7 +54,7 @@ def _read(context: click.Context, parameter: click.Parameter, path: str | None) 
 
 
 def _require_single(path: str, root: yaml.Node | None) -> None:
-    """UsageError for an option that stands there twice."""
+    """Raise UsageError for a key of the configuration file that occurs twice."""
     keys = (
         [node for node, _ in root.value if isinstance(node, yaml.ScalarNode)]
         if isinstance(root, yaml.MappingNode)

@@ -308,7 +308,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
                 ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),
                 ("smallest budget found", share(analysis["min_budget_bytes"], keep_all)),
                 ("  operands streamed", share(analysis["streamed_min_budget_bytes"], keep_all)),
-                ("beside training all", _pruned(analysis["pruned"])),
+                ("beside training all", _savings_of_part(analysis["pruned"])),
             )
         )
     ]
@@ -334,7 +334,7 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _pruned(less: Mapping[str, Any] | None) -> str:
+def _savings_of_part(less: Mapping[str, Any] | None) -> str:
     """The parts of a whole training step that the chosen parameters do without; "" where all is trained."""
     if less is None:
         return ""

@@ -9,7 +9,7 @@ from typing import Any
 
 from poetc import frontend, passes, training
 from poetc.commands.encodings import offers_of
-from poetc.commands.pruned import pruned
+from poetc.commands.partial_training import savings_of_part
 from poetc.commands.requests import (
     ModelRequest,
     SolveRequest,
@@ -102,7 +102,7 @@ def analyze_parts(
         "min_budget_bound_bytes": minimum.bound_bytes,
         "streamed_min_budget_bytes": None if streamed is None else streamed.ram_bytes,
         "streamed_min_budget_bound_bytes": None if streamed is None else streamed.bound_bytes,
-        "pruned": pruned(request, step, problem),
+        "pruned": savings_of_part(request, step, problem),
         "notes": list(step.notes),
     }
     of_least = partial(of_least_ram, planner, problem, search)

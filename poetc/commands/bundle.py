@@ -34,7 +34,7 @@ from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
 from poetc.planning import MicroBatches, Solution, inference, ram_bytes, solve_bundle
 from poetc.planning.safe_points import waits
-from poetc.planning.saved import Offer, Saved
+from poetc.planning.saved import EncodingSpace, Saved
 from poetc.planning.smallest_ram import search_share_s
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
@@ -217,7 +217,7 @@ def _encoded(
     step: TrainingGraph,
     problem: Problem,
     budget_bytes: int,
-    offers: Sequence[Offer],
+    offers: Sequence[EncodingSpace],
     progress: Progress,
 ) -> tuple[TrainingGraph, Problem, list[dict[str, Any]]]:
     """The step and its problem with the encodings that this budget asks for, and the summary of these."""
@@ -229,7 +229,7 @@ def _encoded(
 
 
 def _budgets(
-    request: SolveRequest, problem: Problem, budgets: Sequence[str], points: int | None, offers: Sequence[Offer]
+    request: SolveRequest, problem: Problem, budgets: Sequence[str], points: int | None, offers: Sequence[EncodingSpace]
 ) -> list[int]:
     """In bytes, the largest first."""
     if bool(budgets) == (points is not None):

@@ -19,7 +19,7 @@ from poetc.ops.encoding import FORMATS
 from poetc.output_directory import Kind, check_replaceable, replacing
 from poetc.planning.comparison import Comparison, OnCell, compare
 from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
-from poetc.planning.ways import SIDE_BY_SIDE, Ways
+from poetc.planning.ways import SIDE_BY_SIDE, CoreUsage
 from poetc.reporting.comparison import document, markdown, plot, table_csv
 from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes
 from poetc.training import BEST
@@ -126,7 +126,7 @@ def _problem(request: CompareRequest) -> Problem:
     ways = ways_of(asked, problem, step, profile)
     if not ways:
         return problem
-    return Ways([ways]).usual(problem) if request.processors == AUTO else ways[SIDE_BY_SIDE]
+    return CoreUsage([ways]).usual(problem) if request.processors == AUTO else ways[SIDE_BY_SIDE]
 
 
 def _step(request: ModelRequest) -> TrainingGraph:

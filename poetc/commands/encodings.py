@@ -12,7 +12,7 @@ from poetc.errors import UsageError
 from poetc.graph import TrainingGraph
 from poetc.ops.encoding import FORMATS
 from poetc.planning import Solution
-from poetc.planning.saved import Encodings, Offer, Saved, Tensor
+from poetc.planning.saved import Encodings, EncodingSpace, Saved, Tensor
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.scheduling.problem import Paging, Problem
 from poetc.training import PRECISIONS, TrainingOptions
@@ -49,7 +49,7 @@ def offers_of(
     problem: Problem,
     paging: Paging | None,
     build: Callable[[TrainingGraph], Problem] | None = None,
-) -> tuple[Offer, ...]:
+) -> tuple[EncodingSpace, ...]:
     """The offer for `problem`, which was built of `step` for the profile with `paging`; none where none is of use.
 
     `build`: makes such a problem of a step in another way.
@@ -82,7 +82,7 @@ def offers_of(
 
     operators = passes.encoded(step, encodings).operators
     tensors = tuple(Tensor(e.tensor, frozenset(op.name for op in operators if e.code in op.inputs)) for e in encodings)
-    return (Offer(exact=problem, build=built, tensors=tensors, proposals=proposals),)
+    return (EncodingSpace(exact=problem, build=built, tensors=tensors, proposals=proposals),)
 
 
 def made(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:

@@ -98,7 +98,7 @@ def fisher(request: ImportanceRequest, progress: Progress = silent, note: Progre
     """
     progress("reading the model")
     model = replace(with_batch(request.model), device="host")
-    model = replace(model, training=_own(model.training))
+    model = replace(model, training=_options_of_importance(model.training))
     graph = load_model(model)
     sums = _squares(request, model, "whole parameters", progress, note)
     of_adapters: dict[int, dict[str, Array]] = {}
@@ -160,7 +160,7 @@ def updates_of(
     return candidates
 
 
-def _own(options: TrainingOptions) -> TrainingOptions:
+def _options_of_importance(options: TrainingOptions) -> TrainingOptions:
     """The options of the loss and of the model, with the usual optimizer and all parameters trained."""
     return replace(options.of_groups("loss", "model", "memory"), learning_rate=0.0, dropout=False, micro_batches=1)
 

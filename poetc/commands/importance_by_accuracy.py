@@ -32,7 +32,10 @@ from poetc.training import Update, Updates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """`validation` or `validation_split`: the data that the model is evaluated on, as `poetc train` takes them."""
+    """How the importance by accuracy trains with each update alone, and on which data it evaluates the result.
+
+    `validation`, `validation_split`: one of the two, as `poetc train` takes them.
+    """
 
     validation: str | None = None
     validation_split: float | None = None

@@ -108,7 +108,7 @@ def all_programs(
     board: boards.Board | None = None,
     starts: Mapping[str, int] | None = None,
 ) -> list[Program]:
-    """The training step, or the plans of a bundle for it, then the programs that predict and evaluate."""
+    """The emitted programs: the training step, or that of each plan of a bundle; then `infer` and `evaluate`."""
     training = (training_program(solved, board, starts),) if bundle is None else bundle.programs
     return [*training, *inference_programs(solved, training[0])]
 

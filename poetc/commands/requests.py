@@ -32,7 +32,7 @@ from poetc.ops import spec
 from poetc.planning import ENGINE, BestUpdates, Planner, RamSearch, reductions
 from poetc.planning.pieces import in_pieces
 from poetc.planning.progress import BestSoFar
-from poetc.planning.saved import Offer
+from poetc.planning.saved import EncodingSpace
 from poetc.planning.search_log import SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.planning.streaming import OfferOf
@@ -141,7 +141,7 @@ class SolveRequest:
         progress: Progress = silent,
         micro_batches: Mapping[int, Problem] | None = None,
         updates: BestUpdates | None = None,
-        offers: Sequence[Offer] = (),
+        offers: Sequence[EncodingSpace] = (),
         ways: Sequence[Problems] = (),
         streams: Sequence[OfferOf] = (),
     ) -> Planner:
@@ -382,7 +382,7 @@ def limits(request: SolveRequest, problem: Problem, ways: Problems = NO_WAYS) ->
 
 
 def limited(
-    request: SolveRequest, problem: Problem, offers: Sequence[Offer] = (), ways: Problems = NO_WAYS
+    request: SolveRequest, problem: Problem, offers: Sequence[EncodingSpace] = (), ways: Problems = NO_WAYS
 ) -> tuple[Problem, RamSearch | None]:
     """The same, and where the budget is LEAST the search that found it.
 
@@ -459,7 +459,7 @@ def require_time(request: SolveRequest, problem: Problem, ways: Problems = NO_WA
         raise InfeasibleError(f"{limit} cannot be met: {least}; allow more than that")
 
 
-def _least(request: SolveRequest, problem: Problem, offers: Sequence[Offer], ways: Problems) -> RamSearch:
+def _least(request: SolveRequest, problem: Problem, offers: Sequence[EncodingSpace], ways: Problems) -> RamSearch:
     """The least RAM that works in time, as the budget. Raises InfeasibleError where not even keep-all does."""
     search_s = min(LONGEST_SEARCH_S, LEAST_SHARE * request.options.time_limit_s)
     planner = request.planner(search_s, offers=offers, ways=[ways] if ways else ())

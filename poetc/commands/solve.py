@@ -15,8 +15,8 @@ from poetc.commands.band import band_of
 from poetc.commands.best_updates import best
 from poetc.commands.from_profile import guesses_of, wear_of
 from poetc.commands.milps import milps
+from poetc.commands.partial_training import savings_of_part
 from poetc.commands.parts import steps_by_parts, with_frugal_parts
-from poetc.commands.pruned import pruned
 from poetc.commands.requests import (
     LEAST,
     LEAST_SHARE,
@@ -56,11 +56,11 @@ from poetc.planning import (
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.pieces import longest_piece
-from poetc.planning.saved import Offer, Saved
+from poetc.planning.saved import EncodingSpace, Saved
 from poetc.planning.search_log import END, SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
-from poetc.planning.ways import ALONE, NO_WAYS, Problems, Ways
+from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
 
@@ -160,7 +160,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     )
     summary |= {} if request.smallest else {"min_budget_bytes": None}
     plain, plain_step = answer.plain
-    summary["pruned"] = None if plain_step is None else pruned(request.model, plain_step, plain)
+    summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain)
     if request.events is not None:
         proof = solution.proof
         request.events.take(END, proof.objective, proof.bound, proof.bound)
@@ -206,7 +206,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     """The problem as it is, or with the number of micro-batches that was asked for."""
     whole, graph, profile, problem = read_problem(request)
     problem = with_short_pieces(request, problem, graph, profile)
-    offers: tuple[Offer, ...] = ()  # encoders are operators too, as long as their tensors are
+    offers: tuple[EncodingSpace, ...] = ()  # encoders are operators too, as long as their tensors are
     if request.longest_piece is None:
         offers = tuple(encodings.offers_of(graph, profile, problem, paging_of(request, profile) if profile else None))
     ways = ways_of(request, problem, graph, profile)
@@ -271,9 +271,9 @@ def _search(
 
 def _offers_of_ways(
     request: SolveRequest, ways: Mapping[int, Problem], step: TrainingGraph | None, profile: DeviceProfile | None
-) -> list[Offer]:
+) -> list[EncodingSpace]:
     """Encodings in the ways of using several processors beside the main one alone."""
-    found: list[Offer] = []
+    found: list[EncodingSpace] = []
     for way, problem in ways.items():
         if way != ALONE and step is not None and profile is not None:
 
@@ -286,10 +286,10 @@ def _offers_of_ways(
 
 def _in_way(problem: Problem, ways: Problems, solution: Solution) -> Problem:
     """`problem` in the way that the solution chose."""
-    return Ways([ways]).fix(problem, Ways.option(solution) or ALONE) if ways else problem
+    return CoreUsage([ways]).fix(problem, CoreUsage.option(solution) or ALONE) if ways else problem
 
 
-def _encoded(offers: Sequence[Offer], problem: Problem, solution: Solution) -> Problem:
+def _encoded(offers: Sequence[EncodingSpace], problem: Problem, solution: Solution) -> Problem:
     """`problem` with the encodings that the solution chose, and its other choices open."""
     return Saved(offers).fix(problem, Saved.option(solution) or ())
 
@@ -303,7 +303,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     ways = {c: found for c, step in steps.items() if (found := ways_of(request, step.problem, step.graph, profile))}
     fastest = min(problems, key=lambda count: shortest_ns(problems[count], ways.get(count, NO_WAYS)))
     require_time(request, problems[fastest], ways.get(fastest, NO_WAYS))
-    paging, offers = paging_of(request, profile), list[Offer]()
+    paging, offers = paging_of(request, profile), list[EncodingSpace]()
     for count, step in steps.items():
         if step.floor is None:  # tensors that pass through windows are not encoded
             offers += encodings.offers_of(step.graph, profile, step.problem, paging)
@@ -466,7 +466,7 @@ def summary_of(
         "source": _source(request),
         "device": problem.device,
         "micro_batches": step.options["micro_batches"] if step else 1,
-        "threads": Ways.option(solution) or 1,
+        "threads": CoreUsage.option(solution) or 1,
         "one_core_of": _unused_cores(solution, profile),
         **_worth(solution),
         "notes": [

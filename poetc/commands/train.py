@@ -166,7 +166,7 @@ class Data:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the samples are texts."""
+        """Whether the training samples are tokenised texts."""
         return isinstance(self.training, Samples) and self.training.tokens is not None
 
     def identity(self) -> dict[str, str]:
@@ -394,7 +394,7 @@ def _graph_to_train(
 def _with_facts_of_data(
     request: TrainRequest, graph: Graph, step: TrainingGraph, note: Progress
 ) -> tuple[TrainRequest, TrainingGraph]:
-    """The request with the facts that its data tell about the model, and the step as it is then."""
+    """The request and the training step with the loss, class axis and ignored class that the data decide."""
     if isinstance(request.source, Path):
         return request, step
     model = request.source.model

@@ -64,7 +64,7 @@ class Growth:
         return self._possible[axis, n]
 
     def _window_bytes(self, units: Sequence[int]) -> int:
-        """Of all streams, for a block in between."""
+        """Bytes of the windows of all streams for a block that is neither the first nor the last."""
         key = tuple(units)
         if key not in self._taken:
             self._taken[key] = self._bytes_of(key)

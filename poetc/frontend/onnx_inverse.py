@@ -63,7 +63,7 @@ def inverse_cosine(c: Importer, n: Node) -> str:
 
 @onnx_operator("Atanh")
 def inverse_tangent(c: Importer, n: Node) -> str:
-    """log((1 + x) / (1 - x)) / 2."""
+    """Atanh: log((1 + x) / (1 - x)) / 2."""
     x = c.tensor(_float(c, n))
     return c.affine(c.emit1("Log", [c.emit1("Div", [c.affine(x, 1.0, 1.0), c.affine(x, -1.0, 1.0)])]), 0.5)
 

@@ -330,7 +330,7 @@ def _tanh_argument(r: Rewriter, tensor: str) -> str | None:
 
 
 def power(r: Rewriter, tensor: str) -> tuple[str, int]:
-    """(x, n) where tensor = xⁿ."""
+    """(x, n) where `tensor` is the n-th power of x, n at most 3; (tensor, 1) for any other."""
     if (op := r.producer(tensor, "Power")) is not None and number(op.attributes, "exponent") in (2.0, 3.0):
         return op.inputs[0], int(number(op.attributes, "exponent"))
     if (op := r.producer(tensor, "Mul")) is not None:

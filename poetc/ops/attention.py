@@ -91,7 +91,7 @@ class AttentionRows(Parameters):
         return bool(self.wants)
 
     def strips(self) -> Iterator[tuple[int, int, int]]:
-        """(rows, keys of them, scores that one of the queries sees) of each part of a strip of a head."""
+        """For each part of the strips of a head: rows of queries, columns of keys, and scores that the mask leaves."""
         for strip in range(0, self.sizes.queries, self.rows):
             begin = max(0, strip + self.low) // self.align * self.align
             last = min(strip + self.rows, self.sizes.queries)

@@ -237,6 +237,6 @@ class GatherCoded(OpSpec):
         return Kernel("poetc_op_gather_coded", CodedRows(*sizes))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By rows of the table: a block fills the rows of y that it has."""
+        """One cut, along the rows of the table: each block fills the rows of y whose indices lie in it."""
         rows = Codes.of(op).rows
         return (Cut("table", rows, (*(along(t, 0) for t in op.inputs[:-1]), None, None), fills=True),)

@@ -13,7 +13,7 @@ from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.smallest_ram import RamSearch, SmallestRam
-from poetc.planning.solution import Solution, Tried, Worth
+from poetc.planning.solution import OptionResult, SetImportance, Solution
 from poetc.planning.state import STATES, StatePlacement
 from poetc.planning.switching import Switching
 from poetc.planning.updates import BestUpdates, Goal, Step
@@ -28,17 +28,17 @@ __all__ = [
     "Importance",
     "Kernels",
     "MicroBatches",
+    "OptionResult",
     "Planner",
     "Point",
     "RamSearch",
     "Reduction",
+    "SetImportance",
     "SmallestRam",
     "Solution",
     "StatePlacement",
     "Step",
     "Switching",
-    "Tried",
-    "Worth",
     "ram_bytes",
     "reductions",
     "solve_bundle",

@@ -13,17 +13,17 @@ from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.planner import Reduction
 from poetc.planning.processors import Processors
-from poetc.planning.saved import Offer, Saved
+from poetc.planning.saved import EncodingSpace, Saved
 from poetc.planning.state import StatePlacement
 from poetc.planning.streaming import OfferOf, Streaming
 from poetc.planning.updates import BestUpdates
-from poetc.planning.ways import Problems, Ways
+from poetc.planning.ways import CoreUsage, Problems
 from poetc.scheduling import Problem
 
 KINDS: Final[tuple[type[Reduction[Any]], ...]] = (
     BestUpdates,
     MicroBatches,
-    Ways,
+    CoreUsage,
     Saved,
     Streaming,
     Banks,
@@ -37,7 +37,7 @@ def reductions(
     state: str = "auto",
     micro_batches: Mapping[int, Problem] | None = None,
     updates: BestUpdates | None = None,
-    offers: Sequence[Offer] = (),
+    offers: Sequence[EncodingSpace] = (),
     ways: Sequence[Problems] = (),
     streams: Sequence[OfferOf] = (),
 ) -> tuple[Reduction[Any], ...]:
@@ -51,6 +51,6 @@ def reductions(
     chosen = () if updates is None else (updates,)
     parts = () if micro_batches is None else (MicroBatches(micro_batches),)
     saved = (Saved(offers),) if offers else ()
-    used = (Ways(ways),) if ways else ()
+    used = (CoreUsage(ways),) if ways else ()
     streaming = (Streaming(streams),) if streams else ()
     return (*chosen, *parts, *used, *saved, *streaming, Banks(), Processors(), Kernels(), StatePlacement(state))

@@ -10,7 +10,7 @@ from typing import ClassVar
 from poetc.devices.units import format_cost
 from poetc.planning.alternatives import Alternatives
 from poetc.planning.planner import Planner
-from poetc.planning.solution import Solution, Tried, cost_of_computing_once
+from poetc.planning.solution import OptionResult, Solution, cost_of_computing_once
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
 
@@ -22,7 +22,7 @@ class MicroBatches(Alternatives[int]):
 
     def __init__(self, problems: Mapping[int, Problem]) -> None:
         self.problems = dict(problems)
-        self.tried: dict[int, Tried] = {}
+        self.tried: dict[int, OptionResult] = {}
 
     def is_open(self, problem: Problem) -> bool:
         return len(self.problems) > 1
@@ -65,7 +65,7 @@ class MicroBatches(Alternatives[int]):
         return f"{choice} micro-batches"
 
     def record(self, choice: int, cost: int | None, least: int, outcome: str) -> None:
-        self.tried[choice] = Tried(choice, cost, least, outcome)
+        self.tried[choice] = OptionResult(choice, cost, least, outcome)
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         self.tried.clear()

@@ -34,7 +34,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class EncodingSpace:
     """The encodings that a problem can have.
 
     `exact`: the problem without any. `build` makes the problem with some of them. `tensors` has one entry an encoding.
@@ -64,7 +64,7 @@ class Saved(Alternatives[Encodings]):
     noun = "encodings of saved tensors"
     first_round: ClassVar[float] = 0.3
 
-    def __init__(self, offers: Sequence[Offer]) -> None:
+    def __init__(self, offers: Sequence[EncodingSpace]) -> None:
         self.offers = tuple(offers)
 
     def is_open(self, problem: Problem) -> bool:
@@ -147,11 +147,11 @@ class Saved(Alternatives[Encodings]):
             offer._frugal.append(found)
         return found
 
-    def _offer(self, problem: Problem) -> Offer | None:
+    def _offer(self, problem: Problem) -> EncodingSpace | None:
         return next((o for o in self.offers if o.exact.operators == problem.operators), None)
 
 
-def _needed(offer: Offer, choice: Encodings, solution: Solution) -> Encodings:
+def _needed(offer: EncodingSpace, choice: Encodings, solution: Solution) -> Encodings:
     """The encodings of `choice` whose tensor is not in RAM each time when the code is read."""
     problem = solution.problem
     numbers = {tensor.name: i for i, tensor in enumerate(problem.tensors)}

@@ -16,7 +16,7 @@ SCOPED: set[str] = set()  # the kinds of choice for which a bound can hold for o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class SetImportance:
     """The importance of a set of updates among all sets: `value` of it, `bound` of any within the limits.
 
     `total`: of the best update of each parameter. `tried`: sets that were solved for. Where an importance of `least`
@@ -37,7 +37,7 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class OptionResult:
     """One number of micro-batches, or one way of using the processors, as `poetc.planning.ways` numbers them.
 
     `cost`: of its schedule (None: none); `least`: no schedule of it costs less.
@@ -64,9 +64,9 @@ class Solution:
     plan: MemoryPlan
     choices: Mapping[str, Any] = field(default_factory=dict)
     placement_bound: int | None = None
-    tried: tuple[Tried, ...] = ()
-    ways: tuple[Tried, ...] = ()
-    worth: Worth | None = None
+    tried: tuple[OptionResult, ...] = ()
+    ways: tuple[OptionResult, ...] = ()
+    worth: SetImportance | None = None
 
     @property
     def proof(self) -> Proof:

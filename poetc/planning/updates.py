@@ -23,7 +23,7 @@ from poetc.planning.importance import Importance, update_text
 from poetc.planning.kernels import Kernels
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import UPDATES
-from poetc.planning.solution import NAMED, Solution, Worth, cost_of_computing_once
+from poetc.planning.solution import NAMED, SetImportance, Solution, cost_of_computing_once
 from poetc.planning.update_sets import Chosen, Found, Option, Piece, SetModel
 from poetc.scheduling import Objective, Paging, Problem, keep_all_peak_bytes, verify
 from poetc.training import Updates
@@ -490,7 +490,7 @@ class _Search:
                 solution = again
         value = self.model.value(best)
         tried = len({*self.solved, *self.failed})
-        worth = Worth(value=value, bound=max(value, bound), total=self.model.most, tried=tried)
+        worth = SetImportance(value=value, bound=max(value, bound), total=self.model.most, tried=tried)
         return replace(solution, worth=worth)
 
     # --- the least cost -----------------------------------------------------------------------------------------------

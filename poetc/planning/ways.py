@@ -20,7 +20,7 @@ from poetc.planning.processors import on_several
 from poetc.planning.repricing import carried_bound
 from poetc.planning.saved import Saved
 from poetc.planning.settings import WAYS
-from poetc.planning.solution import Solution, Tried, least_cost
+from poetc.planning.solution import OptionResult, Solution, least_cost
 from poetc.planning.streaming import Streaming
 from poetc.scheduling import PlanError, Problem, ScheduleError, verify_parts, verify_plan
 from poetc.scheduling.schedule import Status
@@ -40,7 +40,7 @@ def way_words(way: int) -> str:
     )
 
 
-class Ways(Reduction[int]):
+class CoreUsage(Reduction[int]):
     """`sets`: an entry for each problem that has the choice, which is the one of the main processor alone.
 
     Ways have other prices: no problem is a relaxation of all. A problem does not show the threads of its kernels.
@@ -50,7 +50,7 @@ class Ways(Reduction[int]):
 
     def __init__(self, sets: Sequence[Problems]) -> None:
         self.sets = tuple(sets)
-        self.tried: dict[int, Tried] = {}
+        self.tried: dict[int, OptionResult] = {}
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
         self.barred: set[int] = set()  # ways in which no schedule fits
@@ -164,12 +164,12 @@ class Ways(Reduction[int]):
                 is_streamed = _streams(asked[way], planner)
                 self.barred |= set() if is_streamed else {way}
                 outcome = "not tried with streams" if is_streamed else "does not fit"
-                self.tried[way] = Tried(way, None, least[way], outcome)
+                self.tried[way] = OptionResult(way, None, least[way], outcome)
                 continue
             bound = self._least(problem, way, None, planner)
             if best is not None and bound >= (1 - gap) * best.cost:
                 beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else "not cheaper in the same order"
-                self.tried[way] = Tried(way, None, bound, beaten)
+                self.tried[way] = OptionResult(way, None, bound, beaten)
                 continue
             planner.progress(way_words(way))
             hint = self.at_hand(problem, way, planner)
@@ -179,7 +179,7 @@ class Ways(Reduction[int]):
                 if bound >= (1 - gap) * best.cost:
                     continue
             if best is not None and planner.left_s <= 0:
-                self.tried.setdefault(way, Tried(way, None, bound, "no time was left"))
+                self.tried.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
             rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way]]
             share = 1 / (1 + len(rivals))
@@ -187,7 +187,7 @@ class Ways(Reduction[int]):
                 found = self._solved(asked[way], way, planner, share)
             except (InfeasibleError, LimitError) as error:
                 outcome = "does not fit" if isinstance(error, InfeasibleError) else "nothing found"
-                self.tried.setdefault(way, Tried(way, None, bound, outcome))
+                self.tried.setdefault(way, OptionResult(way, None, bound, outcome))
                 errors.append(error)
                 continue
             # Steps of another way come without a bound of their own: a schedule within the gap has one.
@@ -228,7 +228,7 @@ class Ways(Reduction[int]):
     def _record(self, found: Solution, least: int) -> None:
         proof, way = found.proof, self.option(found)
         assert way is not None
-        self.tried[way] = Tried(way, proof.objective, max(least, proof.bound), proof.status.value)
+        self.tried[way] = OptionResult(way, proof.objective, max(least, proof.bound), proof.status.value)
 
     def _bounded(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
         """With a bound for all ways in which something may fit: the lowest one."""

@@ -37,11 +37,11 @@ def workers_of(program: Program, steps: Sequence[Step], starts: Sequence[int], *
 
 
 def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[tuple[QueueStep, ...], ...]:
-    """By processor its steps, each with the steps of the others that it waits for.
+    """For each processor its queue of steps; each step lists the steps of other queues that it waits for.
 
-    A step waits for every earlier one in the list that touches the same bytes, unless both only read them. One that
-    writes where state was, which is away, waits for all earlier steps of the first processor. Waits that follow from
-    others are left out.
+    A step waits for every earlier one that touches the same bytes, unless both only read them. A step that writes over
+    the bytes of state that is on the store waits for all earlier steps of the first processor. Implied waits are left
+    out.
     """
     begins = {absence.begin for absence in program.absences}
     queues: list[list[QueueStep]] = [[] for _ in range(count)]
@@ -104,7 +104,10 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> Non
 
 
 class _Touched:
-    """The ranges of the arena that instructions read and write so far. `buffer`: of transfers."""
+    """The ranges of the arena that the instructions so far have read or written.
+
+    `buffer`: the range that transfers to the store go through.
+    """
 
     def __init__(self, buffer: Range) -> None:
         self.buffer = buffer

@@ -248,7 +248,7 @@ def band_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return rows
 
 
-def pruned(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def savings_of_part(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The parts that a step does without, beside one that trains all parameters; empty where all are trained."""
     less = summary.get("pruned")
     if not less:

@@ -143,7 +143,7 @@ def _arena_note(solved: Solved) -> str:
 def _changes(solved: Solved, facts: Facts) -> str:
     problem = solved.problem
     parts = []
-    if less := _words.pruned(solved.summary):
+    if less := _words.savings_of_part(solved.summary):
         parts.append(_table("Less than a step that trains all parameters", ("", ""), less, kind="facts"))
     if facts.redone:
         rows: list[Sequence[Cell]] = [

@@ -100,7 +100,7 @@ def _band(solved: Solved) -> str:
 
 
 def _pruned(solved: Solved) -> str:
-    rows = _words.pruned(solved.summary)
+    rows = _words.savings_of_part(solved.summary)
     return "Less than a step that trains all parameters\n" + _table(rows) if rows else ""
 
 
@@ -191,7 +191,10 @@ def _more(total: int, columns: int) -> list[tuple[str, ...]]:
 
 
 def _table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """Where it is too wide, a last column of sentences is wrapped, else the first one, of names, is shortened."""
+    """Rows as aligned columns; those with a number in `right` are flush right.
+
+    A table that is too wide has its last column wrapped where that holds sentences, else its first one shortened.
+    """
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     excess = 2 * len(widths) + sum(widths) - _COLUMNS
     if excess > 0 and (len(widths) - 1 in right or len(widths) > 2):

@@ -331,9 +331,10 @@ class _Joining:
         return spec("Attention").work(op).macs + spec("AttentionGrad").work(back).macs <= MOST_WORK * apart
 
     def _place(self, tensor: str, rows: Ints, turned: bool, own: Ints, *, shared: bool) -> _Place | None:
-        """The place of an operand of a product, as far back as steps reach it.
+        """The tensor and the strides by which a product reads an operand, without the movements between them.
 
-        `turned`: columns come before rows. `shared`: heads of queries read the same.
+        It is the earliest such tensor. None: no strides reach it. `turned`: columns come before rows. `shared`: all
+        heads of queries that belong to one head of keys read the same. `own`: extents of batch, group and head.
         """
         want, best = (*own, *(rows[::-1] if turned else rows)), None
         for source, steps, depth in self._steps(tensor, want, 0):

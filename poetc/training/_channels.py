@@ -37,7 +37,7 @@ class Part:
         return self._take(b, op.inputs[0], axis, name)
 
     def of_weight(self, b: Builder) -> str:
-        """Emit the copy of the columns of the weight."""
+        """Emit a Gather of the trained columns of the weight; returns its output."""
         return self._take(b, self.layer.weight, self.layer.axis, b.fresh(self.like))
 
     def put_back(self, b: Builder, moved: str) -> str:

@@ -161,7 +161,10 @@ class Optimizer:
     def _moved(
         self, kind: str, inputs: Sequence[str], attributes: Mapping[str, Attribute], count: int = 1
     ) -> tuple[str, ...]:
-        """Emit an update of the first `count` inputs, in the steps that update; returns their next versions."""
+        """Emit the operator `kind`, which replaces its first `count` inputs; returns their next versions.
+
+        With gradient accumulation it runs in the steps that update alone.
+        """
         phase, self._b.phase = self._b.phase, Phase.UPDATE
         gate = [self._left] if self._left else []
         new = emit_update(self._b, f"{GATED}{kind}" if gate else kind, [*gate, *inputs], attributes)

@@ -120,7 +120,10 @@ def _shifted(table: npt.NDArray[np.float64], by: int) -> npt.NDArray[np.float64]
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
-    """Raises UnsupportedProblemError (no chain), InfeasibleError."""
+    """The schedule of the dynamic program for a chain of blocks, replayed for several sizes of the memory.
+
+    Raises UnsupportedProblemError where the graph is no chain, InfeasibleError where no replay fits.
+    """
     baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
     slot_bytes = max(1, -(-problem.budget_bytes // ROTOR.slots))

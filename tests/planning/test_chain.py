@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from poetc.planning import BestUpdates, Candidate, Importance, Solution, Step, reductions
 from poetc.planning.chain import KINDS
-from poetc.planning.saved import Offer
+from poetc.planning.saved import EncodingSpace
 from poetc.scheduling import SolveOptions, keep_all_peak_bytes
 from poetc.training import Whole
 from tests.planning.test_kernels import case
@@ -17,7 +17,7 @@ def test_options_have_names_and_every_choice_has_a_usual_one() -> None:
     problem = case(0)[0]
     importance = Importance(candidates=tuple(Candidate(name, Whole(), 1.0) for name in "ab"))
     updates = BestUpdates(importance, lambda updates: Step(problem))
-    offer = Offer(exact=problem, build=lambda choice: problem, tensors=(), proposals=())
+    offer = EncodingSpace(exact=problem, build=lambda choice: problem, tensors=(), proposals=())
     chain = reductions(
         "auto", {1: problem, 2: problem}, updates, [offer], [{0: problem, 1: problem, 4: problem}], [lambda _: None]
     )

@@ -11,7 +11,7 @@ from poetc.commands.encodings import encodings_of, made, offers_of
 from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
 from poetc.planning import Planner, Solution, reductions
-from poetc.planning.saved import Offer, Saved
+from poetc.planning.saved import EncodingSpace, Saved
 from poetc.scheduling import Paging, Problem, SolveOptions, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import ANY
 from poetc.training import TrainingOptions
@@ -23,27 +23,27 @@ PROFILE = load_profile("stm32f746")
 
 
 @pytest.fixture(scope="module")
-def offer() -> Offer:
+def offer() -> EncodingSpace:
     step = step_of(pooled())
     problem = build_problem(step, PROFILE, budget_bytes=10**6)
     (found,) = offers_of(step, PROFILE, problem, None)
     return found
 
 
-def solved(offer: Offer, budget_bytes: int, offered: bool = True) -> tuple[Problem, Solution]:
+def solved(offer: EncodingSpace, budget_bytes: int, offered: bool = True) -> tuple[Problem, Solution]:
     problem = replace(offer.exact, budget_bytes=budget_bytes)
     planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=[offer] if offered else ()))
     return problem, planner.solve(problem)
 
 
-def test_nothing_is_encoded_where_keep_all_fits(offer: Offer) -> None:
+def test_nothing_is_encoded_where_keep_all_fits(offer: EncodingSpace) -> None:
     problem, found = solved(offer, keep_all_peak_bytes(offer.exact))
     assert found.choices["saved"] == ()
     assert found.cost == problem.compute_once_pj
     assert found.proof.scope.choice("saved") is ANY
 
 
-def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(offer: Offer) -> None:
+def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(offer: EncodingSpace) -> None:
     budget = keep_all_peak_bytes(offer.exact) * 9 // 10
     problem, found = solved(offer, budget)
     plain = solved(offer, budget, offered=False)[1]
@@ -56,12 +56,12 @@ def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(off
     assert plain.proof.scope.choice("saved") is None
 
 
-def test_other_encodings_have_another_bound(offer: Offer) -> None:
+def test_other_encodings_have_another_bound(offer: EncodingSpace) -> None:
     _, found = solved(offer, keep_all_peak_bytes(offer.exact) * 9 // 10)
     assert not found.proof.scope.choices_cover(found.scope.with_choice("saved", ()))
 
 
-def test_the_least_ram_is_that_of_some_encodings(offer: Offer) -> None:
+def test_the_least_ram_is_that_of_some_encodings(offer: EncodingSpace) -> None:
     problem = replace(offer.exact, budget_bytes=1)
     with_offer, without = (
         Planner(options=OPTIONS, reductions=reductions("ram", offers=found)) for found in ([offer], ())
@@ -76,7 +76,7 @@ def test_the_least_ram_is_that_of_some_encodings(offer: Offer) -> None:
     verify(replace(least.problem, budget_bytes=smallest), least.schedule)
 
 
-def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: Offer) -> None:
+def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: EncodingSpace) -> None:
     step = step_of(pooled(), saved="off")
     assert encodings_of(step) == ()
     assert offers_of(step, PROFILE, offer.exact, None) == ()

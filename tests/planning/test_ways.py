@@ -16,7 +16,7 @@ from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.processors import Processors
 from poetc.planning.state import StatePlacement
-from poetc.planning.ways import ALONE, SIDE_BY_SIDE, Ways
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
 from poetc.scheduling import (
     Elsewhere,
     Objective,
@@ -90,9 +90,9 @@ def test_steps_of_one_processor_serve_every_way() -> None:
     problem = several(random, training_problem(random, 4), 2_000_000)
     ways = ways_of(problem)
     tight = replace(ways[ALONE], budget_bytes=keep_all_peak_bytes(ways[ALONE]) - 16)
-    alone = planner(ways).inner.solve(Ways([ways]).fix(tight, ALONE))
+    alone = planner(ways).inner.solve(CoreUsage([ways]).fix(tight, ALONE))
     for way in (SIDE_BY_SIDE, THREADS):
-        chain = Ways([ways])
+        chain = CoreUsage([ways])
         chain.restore(tight, ALONE, alone)
         found = chain.at_hand(tight, way, planner(ways))
         assert found is not None and found.choices["threads"] == way

@@ -465,10 +465,10 @@ def test_the_parts_that_a_step_does_without_are_listed() -> None:
     from poetc.reporting import _words
 
     less = {"saved_bytes": 20_000, "keep_all_peak_bytes": -16, "energy_pj": 10**9, "macs": 5, "operators": 2}
-    rows = dict(_words.pruned({"pruned": {**less, "kernels": ["poetc_op_relu_grad"], "code_bytes": 12_300}}))
+    rows = dict(_words.savings_of_part({"pruned": {**less, "kernels": ["poetc_op_relu_grad"], "code_bytes": 12_300}}))
     assert rows["saved for backward"] == "-20.00 kB" and rows["keep-all peak"] == "+16 B"
     assert rows["kernels not needed"] == "1: relu_grad" and rows["code of kernels in flash"] == "-12.30 kB"
-    assert _words.pruned({"pruned": None}) == _words.pruned({}) == []
+    assert _words.savings_of_part({"pruned": None}) == _words.pruned({}) == []
 
 
 def bundle() -> tuple[Solved, Solved]:

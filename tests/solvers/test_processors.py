@@ -22,7 +22,7 @@ from poetc.planning.processors import Processors
 from poetc.planning.saved import Saved
 from poetc.planning.solution import cost_of_computing_once, everything
 from poetc.planning.state import StatePlacement
-from poetc.planning.ways import Ways
+from poetc.planning.ways import CoreUsage
 from poetc.scheduling import (
     Compute,
     Elsewhere,
@@ -443,7 +443,7 @@ def test_a_bound_of_one_way_holds_in_the_scope_of_the_other(monkeypatch: pytest.
 
     def bound_with(scope: Scope) -> int:
         """Of `plain`, priced at 66 ns with a bound for everything, where the other way's bound of 70 has this scope."""
-        ways = Ways([{0: alone, 1: beside, 2: threads}])
+        ways = CoreUsage([{0: alone, 1: beside, 2: threads}])
 
         def cheapest(problem: Problem, planner: Planner) -> Solution:
             ways.solved[1] = ways.restore(problem, 1, side.with_proof(replace(side.proof, scope=scope)))

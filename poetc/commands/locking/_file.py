@@ -119,7 +119,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def hash_of_entry(entry: Entry) -> str:
-    """The value that `Hashes.entry` should have now."""
+    """The hash of an entry without its name and its own hash, as `Hashes.entry` records it."""
     return hash_of(msgspec.structs.replace(entry, name="", hashes=msgspec.structs.replace(entry.hashes, entry="")))
 
 

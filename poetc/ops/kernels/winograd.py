@@ -91,7 +91,10 @@ def product_floats(shape: Shape, block: int, tiles: int) -> int:
 
 
 def _product_plans(shape: Shape) -> list[tuple[int, int, int]]:
-    """(cost, floats, block) of the ways to make a convolution."""
+    """Candidates for the workspace of a convolution: (cost, floats of workspace, outputs at once).
+
+    The first ones transform the weights again for each part of the tiles; the last one keeps them transformed.
+    """
     depth = round_up(shape.depth, WIDTH)
     each = 16 * (depth + OUTPUTS)
     of_tiles = shape.tiles * (16 * shape.depth * shape.outputs + TILE * (shape.depth + shape.outputs))

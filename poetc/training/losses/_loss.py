@@ -58,7 +58,7 @@ class Output:
 
     @property
     def softmax(self) -> Operator | None:
-        """The softmax that makes the output, whose input the loss reads."""
+        """The softmax that computes the output; the loss reads its input, the logits."""
         return self.last if self.last is not None and self.last.kind in ("Softmax", "LogSoftmax") else None
 
 

@@ -24,7 +24,10 @@ Terms = dict[int, float]
 
 
 class StagedModel(CutModel):
-    """The MILP with stages from `first` on. Its bound holds for staged schedules only."""
+    """The MILP with one stage for each operator from `first` on; the operators before it are stage 0.
+
+    Its bound holds for staged schedules only: a stage runs its operator, then recomputes others, each at most once.
+    """
 
     def __init__(self, model: Model, first: int, rules: Rules = ALL) -> None:
         super().__init__(model, range(first, model.n_ops), rules=rules)

@@ -52,7 +52,7 @@ class _Order:
         if self.readers[t] != 1 or not self.phase[p]:
             return False
         reader = next(v for v in model.consumers[t] if self.phase[v] == self.phase[p])
-        return len(self._own(reader)) > 1 and any(i == t for i, _, _ in model.pairs[reader])
+        return len(self._inputs_of_phase(reader)) > 1 and any(i == t for i, _, _ in model.pairs[reader])
 
     def run(self) -> tuple[int, ...]:
         n, cut = self.model.n_ops, self.model.cut
@@ -77,7 +77,7 @@ class _Order:
                 continue
             read = [t for t in model.outputs[v] if any(self.phase[u] == self.phase[v] for u in model.consumers[t])]
             less = sum(model.size[t] for t in read) * (to - here)
-            for t in self._own(v):
+            for t in self._inputs_of_phase(v):
                 others = (at[u] for u in model.consumers[t] if u != v and self.phase[u] == self.phase[v])
                 until = max((k - (here < k <= to) for k in others), default=here)
                 less -= model.size[t] * max(0, to - max(here, until))
@@ -105,10 +105,10 @@ class _Order:
     def _execute(self, v: int) -> None:
         self.done[v] = True
         self.order.append(v)
-        for t in self._own(v):
+        for t in self._inputs_of_phase(v):
             self.readers[t] -= 1
 
-    def _own(self, v: int) -> list[int]:
+    def _inputs_of_phase(self, v: int) -> list[int]:
         model = self.model
         return [t for t in model.inputs[v] if model.producer[t] >= 0 and self.phase[model.producer[t]] == self.phase[v]]
 
@@ -117,7 +117,7 @@ class _Order:
         model, change = self.model, 0
         read: dict[int, int] = {}
         for v in operators:
-            for t in self._own(v):
+            for t in self._inputs_of_phase(v):
                 read[t] = read.get(t, 0) + 1
             change += sum(model.size[t] for t in model.outputs[v] if self.readers[t] and not self.free[t])
         for t, count in read.items():

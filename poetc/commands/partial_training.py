@@ -15,7 +15,7 @@ from poetc.scheduling import keep_all_peak_bytes
 from poetc.scheduling.problem import Problem
 
 
-def pruned(request: ModelRequest, step: TrainingGraph, problem: Problem) -> dict[str, Any] | None:
+def savings_of_part(request: ModelRequest, step: TrainingGraph, problem: Problem) -> dict[str, Any] | None:
     """The bytes, work, operators and kernels that `step` saves; None where all is trained.
 
     `code_bytes`: of the kernels that are not needed, None for devices that no firmware is built for.
