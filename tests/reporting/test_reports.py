@@ -468,7 +468,7 @@ def test_the_parts_that_a_step_does_without_are_listed() -> None:
     rows = dict(_words.savings_of_part({"pruned": {**less, "kernels": ["poetc_op_relu_grad"], "code_bytes": 12_300}}))
     assert rows["saved for backward"] == "-20.00 kB" and rows["keep-all peak"] == "+16 B"
     assert rows["kernels not needed"] == "1: relu_grad" and rows["code of kernels in flash"] == "-12.30 kB"
-    assert _words.savings_of_part({"pruned": None}) == _words.pruned({}) == []
+    assert _words.savings_of_part({"pruned": None}) == _words.savings_of_part({}) == []
 
 
 def bundle() -> tuple[Solved, Solved]:
