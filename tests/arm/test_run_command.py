@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from poetc.errors import CheckFailed, UsageError
 from poetc.measure._stack import CallGraph, library_frames
 from poetc.runtime import STACK_BYTES, runtime_directory
 from tests.arm.conftest import Solve
+from tests.cli.conftest import run as poetc
 
 KEYS = (
     "loss",
@@ -42,24 +42,18 @@ def directory(solve: Solve, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def poetc(*words: object, path: str | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **({} if path is None else {"PATH": path})}
-    command = [sys.executable, "-m", "poetc", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-
-
 def answer(*words: object) -> dict[str, Any]:
     done = poetc(*words, "--json")
-    assert done.returncode == 0, done.stderr
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+    assert done.code == 0, done.err
+    return done.json
 
 
 def test_answer_and_streamed_losses(directory: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     data = tmp_path / "digits.npz"
     np.savez(data, image=rng.random((14, 1, 8, 8), np.float32), target=np.arange(14, dtype=np.int32) % 10)
-    done = poetc("run", directory, "--on", "qemu:mps2-an385", "--data", data, "--keep", tmp_path / "kept", "--json")
+    words = ["run", directory, "--on", "qemu:mps2-an385", "--data", data, "--keep", tmp_path / "kept", "--json"]
+    done = subprocess.run([sys.executable, "-m", "poetc", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document.keys() >= set(KEYS)
@@ -103,18 +97,21 @@ def test_fused_numerics_has_the_bits_of_the_host(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("board", ["microbit", "armhf"])
-def test_without_toolchain_one_line_says_how_to_get_it(board: str, directory: Path, tmp_path: Path) -> None:
-    done = poetc("run", directory, "--on", f"qemu:{board}", path=str(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "make setup-arm" in done.stderr and "apt-get install" in done.stderr
+def test_without_toolchain_one_line_says_how_to_get_it(
+    board: str, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = poetc("run", directory, "--on", f"qemu:{board}")
+    assert done.code == 2
+    assert done.err.count("\n") == 1
+    assert "make setup-arm" in done.err and "apt-get install" in done.err
 
 
 def test_unknown_board_and_target(directory: Path, tmp_path: Path) -> None:
     done = poetc("run", directory, "--on", "qemu:toaster")
-    assert done.returncode == 2 and "mps2-an386" in done.stderr
+    assert done.code == 2 and "mps2-an386" in done.err
     done = poetc("emit", directory, "--target", "cortex-m3", "--board", "microbit", "-o", tmp_path / "x")
-    assert done.returncode == 2 and "cortex-m0" in done.stderr
+    assert done.code == 2 and "cortex-m0" in done.err
 
 
 def test_what_a_board_has_no_room_for_is_not_built(solve: Solve, tmp_path: Path) -> None:
@@ -123,11 +120,11 @@ def test_what_a_board_has_no_room_for_is_not_built(solve: Solve, tmp_path: Path)
     said = re.fullmatch(
         r"poetc: error: microbit has 16384 bytes of RAM; the arena of (\d+) with (\d+) for stack and variables needs"
         r" (\d+), (\d+) too many: solve for --budget 16384 or less\n",
-        done.stderr.splitlines(keepends=True)[-1],
+        done.err.splitlines(keepends=True)[-1],
     )
-    assert said is not None, done.stderr
+    assert said is not None, done.err
     arena, rest, needed, excess = map(int, said.groups())
-    assert (done.returncode, needed, excess) == (2, arena + rest, needed - 16384)
+    assert (done.code, needed, excess) == (2, arena + rest, needed - 16384)
 
 
 def test_linkers_words_come_without_the_linker() -> None:
