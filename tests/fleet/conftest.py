@@ -16,6 +16,7 @@ from poetc.commands.solve import solve
 from poetc.training import TrainingOptions
 from tests.commands.trained import DIGITS, QUICK, solved_of
 from tests.support.fleet_board import BOARD, built
+from tests.support.small import small_model
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 with warnings.catch_warnings():
@@ -31,7 +32,7 @@ def digits() -> Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Firmware:
-    """The model solved for an emulated board, and the firmware of a fleet that was built from it."""
+    """A small model solved for an emulated board, and the firmware of a fleet that was built from it."""
 
     solved: Artifact
     directory: Path
@@ -41,7 +42,7 @@ class Firmware:
 @pytest.fixture(scope="session")
 def firmware(tmp_path_factory: pytest.TempPathFactory) -> Firmware:
     training = TrainingOptions(learning_rate=0.01, optimizer="momentum")
-    request = ModelRequest(source=DIGITS, batch=16, device=f"qemu-{BOARD}", training=training)
+    request = ModelRequest(source=small_model(), batch=16, device=f"qemu-{BOARD}", training=training)
     solved = solve(SolveRequest(model=request, budget="80%", state="ram", options=QUICK))
     folder = tmp_path_factory.mktemp("board")
     artifact.write(solved, folder / "board.poetc", {})

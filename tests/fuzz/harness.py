@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import struct
 import subprocess
@@ -41,10 +42,13 @@ def programs(target: str) -> tuple[list[Program], Mapping[str, Value]]:
     return [training, lower_inference(forward, problem, schedule, pack(problem, schedule), training)], case.graph.values
 
 
-def compile_target(target: str, folder: Path, compiler: Sequence[str], *, replay: bool = False) -> Path:
+def compile_target(
+    target: str, folder: Path, compiler: Sequence[str], *, replay: bool = False, objects: Path | None = None
+) -> Path:
     """The program of a target in `folder`. `compiler`: its words, such as clang with -fsanitize=fuzzer.
 
-    `replay`: the program runs the files that are its arguments, without a fuzzer.
+    `replay`: the program runs the files that are its arguments, without a fuzzer. `objects`: a folder that keeps those
+    of the runtime, which several targets have in common.
     """
     of_model, values = programs(target)
     source = emit(of_model, values, model="model", target="host", out_dir=folder / target, force=True)
@@ -52,13 +56,22 @@ def compile_target(target: str, folder: Path, compiler: Sequence[str], *, replay
     image = source / "store.img"
     data = image.read_bytes() if image.exists() else b"\0"
     (source / "store_image.h").write_text(f"static const uint8_t store_image[] = {{{', '.join(map(str, data))}}};\n")
-    files = [SOURCES / f"{target}.c", *(source / "runtime").rglob("*.c"), *source.glob("model*.[cS]")]
+    runtime = sorted((source / "runtime").rglob("*.c"))
+    files = [SOURCES / f"{target}.c", *source.glob("model*.[cS]")]
     files += [source / "port" / "poetc_loop.c"] if target == "records" else []
     files += [SOURCES / "replay.c"] if replay else []
     includes = [source, *(source / "runtime" / name for name in ("include", "kernels", "src")), source / "port"]
     includes += [Path(poetc.runtime.__file__).parent / "ports" / "device"] if target == "serial" else []
     out = folder / f"fuzz-{target}"
     flags = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", *SANITIZERS, *(f"-I{path}" for path in includes)]
+    for path in runtime:
+        if objects is None:
+            files.append(path)
+            continue
+        made = objects / f"{path.stem}-{hashlib.sha256(path.read_bytes()).hexdigest()}.o"
+        if not made.exists():
+            subprocess.run([*compiler, *flags, "-c", path, "-o", made], check=True)
+        files.append(made)
     subprocess.run([*compiler, *flags, *files, "-lm", "-lpthread", "-o", out], check=True)
     return out
 

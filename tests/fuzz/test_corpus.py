@@ -41,11 +41,16 @@ def test_a_defect_of_a_parser_is_noticed(tmp_path: Path, monkeypatch: pytest.Mon
         check("profile", b"", tmp_path)
 
 
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("objects")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", harness.NAMES)
-def test_the_runtime_takes_its_corpus(name: str, tmp_path: Path) -> None:
+def test_the_runtime_takes_its_corpus(name: str, tmp_path: Path, objects: Path) -> None:
     """Under GCC's sanitizers. The good inputs are there too: those of `store` and `state` go on from what they hold."""
-    program = harness.compile_target(name, tmp_path, ("gcc",), replay=True)
+    program = harness.compile_target(name, tmp_path, ("gcc",), replay=True, objects=objects)
     paths = sorted((CORPUS / name).glob("*"))
     for seed, data in harness.seeds(name):
         (tmp_path / seed).write_bytes(data)
