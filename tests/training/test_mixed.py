@@ -164,6 +164,7 @@ GOOD = "weights: {integer: 8}\nactivations: {integer: 8, scale: power}\nerrors: 
         (GOOD + "stored: {integer: 8, scale: power, rises_to: 16}", "stored: bits that rise are for weights,"),
         (GOOD + "first: {errors: {integer: 8, rises_to: 16}}", ":4: first.errors.rises_to: needs an integer"),
         (GOOD + "first: {errors: {integer: 8, scale: power, rises_to: 8}}", ":4: first.errors.rises_to: needs"),
+        (GOOD + "first: {errors: {floats: [3, 4], scale: power, rises_to: 8}}", ":4: first.errors.rises_to: needs"),
         (GOOD + "products: bits", ":4: products: 'bits': choose from floats, integers"),
         (GOOD + "products: integers", "weights: products of integers need integers of 8 bits with scale power"),
         (GOOD + "products: integers\nlast: {}", "last: products of integers have none"),

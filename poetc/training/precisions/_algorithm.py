@@ -290,9 +290,10 @@ class _Reader:
             raise self.error((*at, only_scaled[0]), "a fixed scale has none; choose another scale")
         if numbers.scale != "fixed" and "times" in given:
             raise self.error((*at, "times"), "only a fixed scale has it")
-        if "rises_to" in given and (numbers.scale != "power" or numbers.rises_to <= numbers.integer or len(given) > 4):
+        is_rising = numbers.scale == "power" and 0 < numbers.integer < numbers.rises_to
+        if "rises_to" in given and not (is_rising and given.keys() <= {"integer", "scale", "rises_to", "rounding"}):
             raise self.error(
-                (*at, "rises_to"), "needs an integer of fewer bits with scale power, and rounding alone beside"
+                (*at, "rises_to"), "needs an integer of fewer bits, scale power, and rounding alone beside"
             )
         self.check(numbers, at)
         return numbers

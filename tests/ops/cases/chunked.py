@@ -49,5 +49,8 @@ CASES = [
     case("MatMul", [((3, 150), 1), ((150, 5), 1), ((5,), 0), ((3, 5), 0)]),
     case("MatMul", [((70, 3), 0), ((5, 70), 1), ((3, 5), 0)], 32, -10, trans_a=True, trans_b=True),
     case("MatMul", [((2, 4, 9), 1), ((9, 5), 1), ((2, 4, 5), 0)], 1),
+    case("MatMul", [((4, 40), 1), ((40, 6), 1), ((4, 6), 0)], 5, low=-6, mantissa=0, largest=64.0),
+    case("MatMul", [((4, 40), 1), ((40, 6), 1), ((4, 6), 0)], 5, low=0, mantissa=1, largest=48.0),
+    case("MatMul", [((4, 40), 1), ((40, 6), 1), ((4, 6), 0)], 64, low=-30, mantissa=22),
     *convolutions(),
 ]

@@ -26,7 +26,8 @@ static float at(const void *x, int32_t form, ptrdiff_t i)
     return poetc_from_bits((uint32_t)((const uint16_t *)x)[i] << 16);
 }
 
-/* A word plus half of its last bit that stays, less one unless that bit is odd: halves go to the even number. */
+/* A word plus half of its last bit that stays, less one unless that bit is odd: halves go to the even number. Without
+ * a mantissa that bit would be one of the exponent, so `normal` is above all words. */
 static float on_grid(const task *t, float x)
 {
     const uint32_t word = poetc_bits(x), sign = word & 0x80000000u;
@@ -70,7 +71,7 @@ static task task_of(const poetc_call *call, const int32_t *forms, const int32_t 
     t.chunk = sums[0], t.grid.low = sums[1] + sums[3], t.grid.mantissa = sums[2];
     t.grid.largest = call->floats[0] * poetc_power_of_two(sums[3]);
     t.drop = 23 - sums[2], t.kept = 0xffffffffu << t.drop, t.half = (1u << (t.drop - 1)) - 1u;
-    t.normal = poetc_bits(poetc_power_of_two(t.grid.low)), t.most = poetc_bits(t.grid.largest);
+    t.normal = sums[2] ? poetc_bits(poetc_power_of_two(t.grid.low)) : 0xffffffffu, t.most = poetc_bits(t.grid.largest);
     t.total = t.part = 0.0f, t.terms = 0;
     return t;
 }
