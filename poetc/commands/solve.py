@@ -65,6 +65,7 @@ from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, 
 from poetc.scheduling.problem import Problem
 
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
+LATER_SHARE = 0.15  # of the time limit, at most, for what comes after the schedule
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 
 
@@ -229,8 +230,10 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     require_offsets(request, problem, graph)
     progress("solving")
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
-    left_s = max(stop_at - time.monotonic(), LEAST_SHARE * request.options.time_limit_s)
+    limit_s = request.options.time_limit_s
+    left_s = max(stop_at - time.monotonic(), LEAST_SHARE * limit_s)
     search_s = search_share_s(left_s)
+    left_s -= min(limit_s - left_s, LATER_SHARE * limit_s)  # the model itself takes about as long again
     offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
     planner = request.planner(
         left_s - (0.0 if least else search_s),

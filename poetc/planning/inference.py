@@ -156,7 +156,7 @@ def within_budget(
         own_s = (end - time.monotonic()) / left
         offer = Streaming(model, profile, alone, moves_state=False)
         found = _within_budget(graph, alone, offer, problem, schedule, plan, own_s, time.monotonic() + own_s, progress)
-        if found.schedule is not None or not found.note:
+        if found.schedule is not None or not found.note or time.monotonic() >= end:
             break
     return found
 

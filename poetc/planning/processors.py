@@ -9,6 +9,7 @@ searched to the end besides (`poetc.solvers.processors.exact`).
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -176,7 +177,9 @@ class _Side:
         """The steps of a schedule for one processor in one of the best placements; None if they fit in none."""
         made = self.planner.fixed(self.problem, in_turn)
         ranked = _ranked(made, self.planner.options, self.planner.stop_at)
-        found = self._cheapest(made, in_turn, ranked[:PLACEMENTS])
+        found = None
+        if self.planner.left_s > 0:
+            found = self._cheapest(made, in_turn, ranked[:PLACEMENTS], stop_at=self.planner.stop_at)
         if found is None:
             return None
         return found.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
@@ -256,23 +259,37 @@ class _Side:
             asked = replace(asked, deadline_ns=None)  # side by side they may be in time
         return part.knowing(None).solve(asked)
 
-    def _cheapest(self, problem: Problem, plain: Solution, placements: Sequence[Placement]) -> Solution | None:
-        """The steps of `plain` side by side, in the cheapest of these placements; `problem` has its other choices."""
+    def _cheapest(
+        self, problem: Problem, plain: Solution, placements: Sequence[Placement], stop_at: float = math.inf
+    ) -> Solution | None:
+        """The steps of `plain` side by side, in the cheapest of these placements; `problem` has its other choices.
+
+        `stop_at`: when the search ends, though it has found nothing.
+        """
         steps, best = plain.schedule.steps, None
         if any(isinstance(s, Move) for s in steps):
             steps = without_moves(plain.problem, plain.schedule).steps
         for placement in placements:
             if best is not None and self.planner.left_s <= 0:
                 break
-            found = self._packed(problem, steps, placement, plain.proof)
+            found = self._packed(problem, steps, placement, plain.proof, stop_at)
             if found is not None and (best is None or found.cost < best.cost):
                 best = replace(found, choices=plain.choices).with_choice(Processors.name, placement)
         return best
 
-    def _packed(self, problem: Problem, steps: tuple[Step, ...], choice: Placement, proof: Proof) -> Solution | None:
+    def _packed(
+        self,
+        problem: Problem,
+        steps: tuple[Step, ...],
+        choice: Placement,
+        proof: Proof,
+        stop_at: float = math.inf,
+    ) -> Solution | None:
         """The steps side by side, as far as they pack into the budget."""
         budget = problem.budget_bytes
         for attempt in range(ATTEMPTS):
+            if time.monotonic() >= stop_at:
+                return None
             tighter = replace(problem, budget_bytes=max(0, budget))
             found = side_by_side(tighter, steps, choice) if attempt < ATTEMPTS - 1 else None
             if found is None:

@@ -92,6 +92,7 @@ class WaysSettings:
     """The ways of using several processors (`ways`)."""
 
     least_share: float = 0.02  # of the time limit, for each that is solved at least
+    worth_share: float = 0.1  # of the time limit: with less another way is not begun once there is a schedule
     patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too
 
 

@@ -172,13 +172,13 @@ class CoreUsage(Reduction[int]):
                 self.tried[way] = OptionResult(way, None, bound, beaten)
                 continue
             planner.progress(way_words(way))
-            hint = self.at_hand(problem, way, planner)
+            hint = None if best is not None and planner.left_s <= 0 else self.at_hand(problem, way, planner)
             if hint is not None:
                 self._record(hint, bound)
                 best = hint if best is None or hint.cost < best.cost else best
                 if bound >= (1 - gap) * best.cost:
                     continue
-            if best is not None and planner.left_s <= 0:
+            if best is not None and planner.left_s <= WAYS.worth_share * planner.options.time_limit_s:
                 self.tried.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
             rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way]]
