@@ -65,7 +65,7 @@ from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, 
 from poetc.scheduling.problem import Problem
 
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
-LATER_SHARE = 0.15  # of the time limit, at most, for what comes after the schedule
+LATER_SHARE = 0.15  # of the time limit, at most, for the model itself and reports
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 
 
