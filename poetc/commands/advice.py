@@ -1,11 +1,16 @@
-"""Warnings of a training: norms that are folded, and a validation that never got better."""
+"""Warnings of a training: folded norms, options that outlast it, and a validation that never got better."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from poetc.devices.units import format_count
+from poetc.errors import UsageError
 from poetc.graph import Graph
+from poetc.training.rates import Schedule
+
+MOST_OLD = 0.5  # of an average: the share of the weights as they were
 
 RECIPE = (
     "training mode is gone with them, and it may end at chance: put them back (--batch-norm restore), export the model"
@@ -23,6 +28,29 @@ def of_model(graph: Graph, options: Mapping[str, Any]) -> list[str]:
         for fact in graph.facts
         if fact.kind == "folded norms"
     ]
+
+
+def of_length(schedule: Schedule, ema: float | None, accumulate: int, epochs: int, steps: int) -> list[str]:
+    """Warnings about options that come to nothing in a training of so many `epochs` and `steps`.
+
+    UsageError where no step would update a weight.
+    """
+    updates = steps // accumulate
+    if not updates:
+        raise UsageError(f"--accumulate {accumulate}: the training has {steps} steps, and none would update a weight")
+    found = []
+    if ema is not None and (left := ema**updates) > MOST_OLD:
+        found.append(
+            f"--ema {ema}: after {updates:,} updates {left:.0%} of the average are still the untrained weights, and the"
+            f" average is written; {MOST_OLD ** (1 / updates):.4g} would leave half of it"
+        )
+    if schedule.warmup >= updates:
+        found.append(f"--schedule {schedule}: the warm-up outlasts the training, which has {updates:,} updates")
+    elif schedule.kind == "step" and schedule.every >= updates - schedule.warmup:
+        found.append(f"--schedule {schedule}: the rate never falls in the {updates:,} updates of this training")
+    elif schedule.kind == "plateau" and schedule.patience + 2 >= epochs:
+        found.append(f"--schedule {schedule}: the rate never falls in a training of {format_count(epochs, 'epoch')}")
+    return found
 
 
 def of_training(document: Mapping[str, Any]) -> list[str]:

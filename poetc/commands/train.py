@@ -249,6 +249,7 @@ def _train(
     for warning in warnings:
         note(f"warning: {warning}")
     slots = slots_of(asked_step, [loss.target for loss in losses])
+    accumulate = int(asked_step.options.get("accumulate") or 1)  # type: ignore[arg-type]
     del asked, asked_step  # which hold the weights
     data = read_data(request, slots, note)
     metrics = default_metrics(losses[0], of_tokens=data.has_tokens)
@@ -261,6 +262,14 @@ def _train(
         steps = "" if batches.count is None else f"; an epoch of these data is {batches.count} steps of {batches.rows}"
         raise UsageError(f"--epochs is missing{steps}")
     identity = data.identity()
+    if batches.count is not None:
+        of_all = request.epochs * batches.count
+        more = advice.of_length(schedule, request.ema, accumulate, request.epochs, of_all)
+        if identity["--data"] == identity["--validation"]:
+            more.append("the validation samples are the training samples: their loss says nothing about others")
+        for warning in more:
+            note(f"warning: {warning}")
+        warnings += more
     sample = None if request.sample is None else Sample(request.sample, model, request.texts, progress, note)
     if not request.resume:
         measure.require_compiler()  # before hours of solving, not after them

@@ -56,7 +56,9 @@ class Methods:
         return {"optimizer": (self.optimizer,), "precision": (PRECISIONS[self.precision].name,), "loss": losses}
 
     def _require_consistency(self: Any) -> None:
-        """UsageError for options that exclude each other."""
+        """UsageError for options that exclude each other, or need another one."""
+        if self.head_seed != _BY_NAME["head_seed"].default and not self.new_head:
+            raise UsageError(f"--head-seed {self.head_seed} does nothing without --new-head")
         if self.output and self.losses()[0].output:
             raise UsageError("--model-output: --loss names the outputs itself; leave one of them out")
         if self.accumulate is not None:

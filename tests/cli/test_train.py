@@ -188,6 +188,8 @@ def test_python_trains_to_the_same_file_and_the_command_line_goes_on(
         ({"epochs": None}, "--epochs is missing"),
         ({"lr": "nan"}, "--lr"),
         ({"augment": "twist"}, "--augment twist"),
+        ({"accumulate": 103}, "--accumulate 103: the training has 102 steps, and none would update a weight"),
+        ({"head_seed": 1}, "--head-seed 1 does nothing without --new-head"),
         ({"patience": 2, "epochs": 3}, "--patience 2: cannot end a training of 3 epochs; give --epochs 4 or more"),
     ],
 )
@@ -202,6 +204,26 @@ def test_bad_options_and_data_are_one_line(
     assert not (tmp_path / "out.onnx").exists()
     again = poetc("train", small, *_options(**changed), "-o", tmp_path / "out.onnx", "--quiet")
     assert again.err == ended.err  # nothing is left that would be in the way
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"ema": 0.9999}, "--ema 0.9999: after 34 updates 100% of the average are still the untrained weights"),
+        ({"schedule": "cosine:warmup=34"}, "--schedule cosine:warmup=34: the warm-up outlasts the training"),
+        ({"schedule": "step:every=34"}, "--schedule step:every=34: the rate never falls in the 34 updates"),
+        ({"schedule": "plateau:patience=0"}, "the rate never falls in a training of 1 epoch"),
+        ({"validation": f"{DATA}:train_x,train_y"}, "the validation samples are the training samples"),
+        ({"schedule": "step:every=33", "ema": 0.97}, ""),
+    ],
+)
+def test_options_that_come_to_nothing_are_warned_of(
+    small: Path, tmp_path: Path, poetc: Run, changed: dict[str, Any], message: str
+) -> None:
+    ended = poetc("train", small, *_options(epochs=1, **changed), "-o", tmp_path / "out.onnx", "--json")
+    assert ended.code == 0, ended.err
+    said = [warning for warning in ended.json["warnings"] if "validation never improved" not in warning]
+    assert [message in warning for warning in said] == ([True] if message else [])
 
 
 def test_an_output_that_can_never_be_written_is_refused_first(small: Path, tmp_path: Path, poetc: Run) -> None:
