@@ -23,6 +23,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from poetc.frontend._calls import Call, call_of, declared, mangled
+from poetc.frontend._names import free_name
 from poetc.graph import Array, Origin
 
 _MODULE_NAME = re.compile(r"[A-Za-z_0-9]+(\.[A-Za-z_0-9]+)+")
@@ -552,11 +553,7 @@ class _Restoring:
         self.taken.add(tensor.name)
 
     def _fresh(self, name: str) -> str:
-        free, number = name, 1
-        while free in self.taken:
-            number += 1
-            free = f"{name}.{number}"
-        return free
+        return free_name(name, self.taken)
 
 
 def _slot(node: onnx.NodeProto, k: int) -> str:

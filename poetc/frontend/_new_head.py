@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from poetc.errors import UnsupportedModelError, UsageError, printable
 from poetc.frontend._exported import makers
+from poetc.frontend._names import free_name
 from poetc.frontend._reading import element_dtype
 from poetc.graph import Array
 
@@ -215,11 +216,7 @@ class _Replacing:
             self.graph.value_info.remove(info)
 
     def _free(self, name: str) -> str:
-        taken, free, number = {*self.initializers, *self.makers}, name, 1
-        while free in taken:
-            number += 1
-            free = f"{name}.{number}"
-        return free
+        return free_name(name, {*self.initializers, *self.makers})
 
 
 def _uniform(shape: Sequence[int], bound: float, key: str) -> Array:

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
+from poetc.frontend._names import free_name
 from poetc.frontend._node import Malformed, Node, Unsupported
 from poetc.frontend._reading import is_external, one_line, read_tensor
 from poetc.frontend._values import constant
@@ -221,10 +222,7 @@ class Floats:
     # --- the new graph ---
 
     def fresh(self, name: str) -> str:
-        free, number = name, 1
-        while free in self.taken:
-            number += 1
-            free = f"{name}.{number}"
+        free = free_name(name, self.taken)
         self.taken.add(free)
         return free
 

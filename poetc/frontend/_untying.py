@@ -11,6 +11,7 @@ from onnx import numpy_helper
 
 from poetc.errors import UnsupportedModelError
 from poetc.frontend._exported import first_output, makers
+from poetc.frontend._names import free_name
 from poetc.frontend._reading import element_dtype, subgraphs, tensor_dtype
 from poetc.graph import Array
 
@@ -53,7 +54,8 @@ def untie(graph: onnx.GraphProto, weights: Sequence[Untied]) -> Iterator[tuple[U
             element = _element(node.input[_WEIGHT], maker_of, tensors)
             key = turned, element
             if key not in held:
-                held[key] = _fresh(weight.name, taken)
+                held[key] = free_name(weight.name, taken)
+                taken.add(held[key])
                 with np.errstate(over="ignore"):
                     stored = weight.array.astype(element)
                 whole = np.ascontiguousarray(stored.T if turned else stored)
@@ -85,15 +87,6 @@ def _element(name: str, made: dict[str, onnx.NodeProto], tensors: dict[str, onnx
             break
     known = tensors.get(name)
     return np.dtype(np.float32) if known is None else tensor_dtype(known)
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}.{number}"
-    taken.add(free)
-    return free
 
 
 def _drop_unread(graph: onnx.GraphProto, names: set[str]) -> None:

@@ -74,10 +74,29 @@ def wanted(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
     return grads[0] if any(needed) else None
 
 
+class _ByOperand(Broadcast):
+    """A kind whose gradient for an operand has the shape of the output, and is then added up over broadcast axes."""
+
+    def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
+        """Emit the gradient of operand `i` before it is added up."""
+        raise NotImplementedError
+
+    def gradient(
+        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
+    ) -> Sequence[str | None]:
+        gy = wanted(grads, needed)
+        if gy is None:
+            return [None] * len(op.inputs)
+        return [
+            reduce_to(b, self.of_operand(b, op, gy, i), b.type(x).shape) if need else None
+            for i, (x, need) in enumerate(zip(op.inputs, needed, strict=True))
+        ]
+
+
 # --- arithmetic
 
 
-class _Arithmetic(Broadcast):
+class _Arithmetic(_ByOperand):
     """Arithmetic of floats, or of 32-bit integers (which wrap around)."""
 
     reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32), (I32, I32))
@@ -95,13 +114,8 @@ class Add(_Arithmetic):
     def function(self, op: Bound, *inputs: Array) -> Any:
         return inputs[0] + inputs[1]
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = wanted(grads, needed)
-        if gy is None:
-            return [None, None]
-        return [reduce_to(b, gy, b.type(x).shape) if n else None for x, n in zip(op.inputs, needed, strict=True)]
+    def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
+        return gy
 
 
 @register
@@ -132,15 +146,8 @@ class Mul(_Arithmetic):
     def function(self, op: Bound, *inputs: Array) -> Any:
         return inputs[0] * inputs[1]
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = wanted(grads, needed)
-        result: list[str | None] = [None, None]
-        for i, other in enumerate(reversed(op.inputs)):
-            if gy is not None and needed[i]:
-                result[i] = reduce_to(b, b.emit1("Mul", [gy, other]), b.type(op.inputs[i]).shape)
-        return result
+    def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
+        return b.emit1("Mul", [gy, op.inputs[1 - i]])
 
 
 @register
@@ -177,7 +184,7 @@ class DivOrZero(Broadcast):
 
 
 @register
-class Pow(Broadcast):
+class Pow(_ByOperand):
     kind = "Pow"
     summary = "a to the power b, both tensors"
     flops = 20
@@ -185,18 +192,11 @@ class Pow(Broadcast):
     def function(self, op: Bound, *inputs: Array) -> Any:
         return np.power(inputs[0], inputs[1])
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = wanted(grads, needed)
+    def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
         base, exponent = op.inputs
-        result: list[str | None] = [None, None]
-        if gy is not None and needed[0]:
-            result[0] = reduce_to(b, b.emit1("PowGradBase", [base, exponent, gy]), b.type(base).shape)
-        if gy is not None and needed[1]:
-            product = b.emit1("PowGradExponent", [base, op.outputs[0], gy])
-            result[1] = reduce_to(b, product, b.type(exponent).shape)
-        return result
+        if i == 0:
+            return b.emit1("PowGradBase", [base, exponent, gy])
+        return b.emit1("PowGradExponent", [base, op.outputs[0], gy])
 
 
 @register
@@ -226,17 +226,9 @@ class PowGradExponent(Broadcast):
 class _Extremum(_Arithmetic):
     """The larger or the smaller; where both are equal each gets half of the gradient."""
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = wanted(grads, needed)
-        result: list[str | None] = [None, None]
-        for i, other in enumerate(reversed(op.inputs)):
-            if gy is not None and needed[i]:
-                order = [op.inputs[i], other] if self.kind == "Maximum" else [other, op.inputs[i]]
-                passed = b.emit1("MaximumGrad", [*order, gy])
-                result[i] = reduce_to(b, passed, b.type(op.inputs[i]).shape)
-        return result
+    def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
+        winner = i if self.kind == "Maximum" else 1 - i
+        return b.emit1("MaximumGrad", [op.inputs[winner], op.inputs[1 - winner], gy])
 
 
 @register
@@ -269,24 +261,16 @@ class MaximumGrad(Broadcast):
 
 
 @register
-class PRelu(Broadcast):
+class PRelu(_ByOperand):
     kind = "PRelu"
     summary = "x if x > 0, else slope x, with a trained slope"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
         return np.where(inputs[0] > 0, inputs[0], inputs[0] * inputs[1])
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = wanted(grads, needed)
+    def of_operand(self, b: Builder, op: Operator, gy: str, i: int) -> str:
         x, slope = op.inputs
-        result: list[str | None] = [None, None]
-        if gy is not None and needed[0]:
-            result[0] = reduce_to(b, b.emit1("PReluGradInput", [x, slope, gy]), b.type(x).shape)
-        if gy is not None and needed[1]:
-            result[1] = reduce_to(b, b.emit1("PReluGradSlope", [x, gy]), b.type(slope).shape)
-        return result
+        return b.emit1("PReluGradInput", [x, slope, gy]) if i == 0 else b.emit1("PReluGradSlope", [x, gy])
 
 
 @register
