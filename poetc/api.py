@@ -464,11 +464,11 @@ class Solution:
 
     def _rows(self) -> list[tuple[str, str]]:
         s, p = self.summary, self.schedule.proof
-        words = reporting.status_words(self.status, self.gap, s.get("asked_gap"), s.get("one_core_of"))
+        status = reporting.status_words(self.status, self.gap, s.get("asked_gap"), s.get("one_core_of"))
         executions = verify(self.problem, self.schedule).executions
         moves = f"{s['page_outs']} page transfers out, {s['page_ins']} in"
         return [
-            ("status", f"{words}; gap {self.gap:.3%} of the total ({reporting.scope_sentence(p.scope)})"),
+            ("status", f"{status}; gap {self.gap:.3%} of the total ({reporting.scope_sentence(p.scope)})"),
             ("device", self.problem.device),
             ("RAM", f"{format_bytes(self.peak_bytes)} of {format_bytes(self.problem.budget_bytes)}"),
             ("keep-all", format_bytes(s["keep_all_peak_bytes"])),

@@ -131,7 +131,7 @@ class Numbers:
     annotation: str = "tuple[float, ...]"
 
     def accept(self, value: Any) -> tuple[float, ...]:
-        words, where = [], ""
+        items, where = [], ""
         if isinstance(value, str):
             text = value
             if Path(text).is_file():
@@ -140,11 +140,11 @@ class Numbers:
                     text = Path(text).read_text(encoding="utf-8")
                 except (OSError, UnicodeDecodeError):
                     raise ValueError(f"{where}not a text file that can be read") from None
-            words = text.replace(",", " ").split()
-            if not words:
+            items = text.replace(",", " ").split()
+            if not items:
                 raise ValueError(f"{where}there are no numbers")
-        numbers = tuple(map(_number, words)) if words else tuple(value)
-        for number, word in zip(numbers, words or numbers, strict=True):
+        numbers = tuple(map(_number, items)) if items else tuple(value)
+        for number, word in zip(numbers, items or numbers, strict=True):
             if number is None:
                 raise ValueError(f"{where}{shortened(word)!r} is neither a number nor a file")
             if not (isinstance(number, float | int) and 0 <= number < LARGEST_FLOAT):

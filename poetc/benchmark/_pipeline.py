@@ -161,11 +161,11 @@ def assemble(prefix: str, flags: Sequence[str], progress: Callable[[str], None] 
         raise UsageError(f"{prefix}gcc not found: make setup-arm")
     root = runtime_directory()
     folders = [root / "include", root / "src", *sorted(p for p in (root / "kernels").rglob("*") if p.is_dir())]
-    words = [f"{prefix}gcc", "-std=c99", *flags, "-ffp-contract=off", "-g1", f"-I{root / 'kernels'}"]
-    words += [f"-I{folder}" for folder in folders]
+    command = [f"{prefix}gcc", "-std=c99", *flags, "-ffp-contract=off", "-g1", f"-I{root / 'kernels'}"]
+    command += [f"-I{folder}" for folder in folders]
     for source in sorted((root / "kernels").rglob("*.c")):
         progress(source.stem)
-        done = subprocess.run([*words, "-S", "-o", "-", source], capture_output=True, text=True, check=False)
+        done = subprocess.run([*command, "-S", "-o", "-", source], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise UsageError(f"{prefix}gcc: {done.stderr.strip().splitlines()[0]}")
         yield done.stdout
@@ -263,9 +263,9 @@ def _mca(bodies: Sequence[Sequence[str]], comment: str, triple: str, cpu: str, p
     for number, body in enumerate(bodies):
         lines += [f"{comment} LLVM-MCA-BEGIN {number}", *(f"\t{line}" for line in body), f"{comment} LLVM-MCA-END"]
     more = ["-mattr=+mve.fp"] if cpu == "cortex-m55" else []
-    words = [program, f"-mtriple={triple}", f"-mcpu={cpu}", *more, f"-iterations={ITERATIONS}"]
-    words += ["-instruction-info=0", "-resource-pressure=0"]
-    done = subprocess.run(words, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
+    command = [program, f"-mtriple={triple}", f"-mcpu={cpu}", *more, f"-iterations={ITERATIONS}"]
+    command += ["-instruction-info=0", "-resource-pressure=0"]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", capture_output=True, text=True, check=False)
     cycles = [int(n) / ITERATIONS for n in re.findall(r"^Total Cycles:\s+(\d+)", done.stdout, re.MULTILINE)]
     whole = len(cycles) == len(bodies) and "error:" not in done.stderr
     return (cycles if whole else []), done.stderr

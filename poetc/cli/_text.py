@@ -267,7 +267,11 @@ _ABILITIES = {
 def solvers_text(document: Mapping[str, Any]) -> str:
     """With abilities as letters, then citations and remarks."""
     rows = [
-        (s["name"], "".join(words[0] if s[ability] else "-" for ability, words in _ABILITIES.items()), s["title"])
+        (
+            s["name"],
+            "".join(ability_name[0] if s[ability] else "-" for ability, ability_name in _ABILITIES.items()),
+            s["title"],
+        )
         for s in document["solvers"]
     ]
     remarks = [
@@ -485,8 +489,8 @@ def export_text(document: Mapping[str, Any]) -> str:
     """The written file, and the number of trained tensors in it."""
     written = ""
     if document["out"] is not None:
-        beside = document["external_data"]
-        written = f"{document['out']}{f', its weights to {beside}' if beside else ''}"
+        weight_file = document["external_data"]
+        written = f"{document['out']}{f', its weights to {weight_file}' if weight_file else ''}"
     changed = document["changed"]
     return fields(
         (

@@ -253,7 +253,7 @@ def _remarks(result: Comparison, folder: Path, *, chosen: bool) -> str:
         {f"{row.solver}: {row.reason.removeprefix(f'{row.solver}: ')}" for row in result.rows if row.reason}
     )
     notes = "".join(f"\n{paragraph(reason, 4, 2)}" for reason in reasons)
-    text = "".join(f"\n\n{paragraph(words)}" for words in (placements(result), marks(result)) if words)
+    text = "".join(f"\n\n{paragraph(sentences)}" for sentences in (placements(result), marks(result)) if sentences)
     text += f"\n\nwithout a schedule:{notes}" if notes else ""
     files = ", ".join((*NAMES, KIND.manifest))
     where = f"written to  {folder}{os.sep}  ({files}{'' if chosen else '; -o DIR chooses another place'})"

@@ -163,12 +163,12 @@ def _module_of(key: str) -> str:
 
 def _scale_beside(path: Path, module: str, rank: int) -> float | None:
     """The scale that adapter_config.json gives a module; None where there is no such file."""
-    beside = path.parent / CONFIG
-    if not beside.is_file():
+    config_path = path.parent / CONFIG
+    if not config_path.is_file():
         return None
     try:
-        config = json.loads(read_file(beside))
+        config = json.loads(read_file(config_path))
         alpha = float(config.get("alpha_pattern", {}).get(module, config["lora_alpha"]))
         return alpha / (rank**0.5 if config.get("use_rslora") else rank)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{beside}: not a configuration of peft's LoRA") from None
+        raise UsageError(f"{config_path}: not a configuration of peft's LoRA") from None

@@ -92,10 +92,10 @@ class Choice:
             integers = [p.name for p in PRECISIONS.values() if p.is_integer and not p.reads_codes]
             ways += [(f"--precision {name}", replace(training, precision=name)) for name in integers]
         remedies = []
-        for words, options in ways:
+        for remedy_name, options in ways:
             needed = self._ram_bytes(replace(asked, model=replace(asked.model, training=options)))
             if needed is not None and needed <= self.everything.budget_bytes and needed < ram_bytes:
-                remedies.append(f"{words} needs {needed:,} bytes")
+                remedies.append(f"{remedy_name} needs {needed:,} bytes")
         return ", ".join(remedies)
 
     def _ram_bytes(self, request: SolveRequest) -> int | None:

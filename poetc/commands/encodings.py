@@ -70,13 +70,13 @@ def offers_of(
     def built(choice: Encodings) -> Problem:
         if build is not None:
             return build(made(step, choice))
-        beside = [p.name for p in problem.processors[1:]]
+        other_processors = [p.name for p in problem.processors[1:]]
         return build_problem(
             made(step, choice),
             profile,
             budget_bytes=problem.budget_bytes,
             paging=paging,
-            processors=beside,
+            processors=other_processors,
             banks=problem.banks,
         )
 

@@ -93,18 +93,18 @@ def trained_bin(solved: Artifact) -> bytes:
 
 def _check_beside(solved: Artifact, out: Path) -> None:
     """UsageError where `out` lies in an emission whose state is another."""
-    beside = out.parent / emit.MANIFEST
-    if not beside.is_file():
+    manifest_path = out.parent / emit.MANIFEST
+    if not manifest_path.is_file():
         return
     try:
-        manifest = json.loads(read_file(beside))
+        manifest = json.loads(read_file(manifest_path))
         identity, is_earlier = manifest["state"]["identity"], "emission" not in manifest["session"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{beside}: damaged; emit again") from None
+        raise UsageError(f"{manifest_path}: damaged; emit again") from None
     if is_earlier:  # whose C reads another form of trained.bin
-        raise UsageError(f"{beside}: of an earlier poetc; emit again")
+        raise UsageError(f"{manifest_path}: of an earlier poetc; emit again")
     if identity != state_identity(training_program(solved)):
-        raise UsageError(f"{beside}: its program has other state than this one: names, types or shapes differ")
+        raise UsageError(f"{manifest_path}: its program has other state than this one: names, types or shapes differ")
 
 
 def _read_model(solved: Artifact, source: Path) -> dict[str, Value]:

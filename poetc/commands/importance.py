@@ -108,8 +108,8 @@ def fisher(request: ImportanceRequest, progress: Progress = silent, note: Progre
         if isinstance(update, Adapter):
             if update.rank not in of_adapters:
                 options = replace(model.training, lora=(str(update.rank),))
-                words = f"adapters of rank {update.rank}"
-                of_adapters[update.rank] = _squares(request, replace(model, training=options), words, progress, note)
+                which = f"adapters of rank {update.rank}"
+                of_adapters[update.rank] = _squares(request, replace(model, training=options), which, progress, note)
             squares = of_adapters[update.rank]
             names = training.adapter_names(graph, [name])[name]
             value = sum(float(squares[n].sum()) for n in names if n in squares)

@@ -111,11 +111,11 @@ def _emitted(solved: Artifact) -> list[list[Program]]:
 
 
 def _manifest_beside(path: Path) -> Mapping[str, Any] | None:
-    beside = path.parent / emit.MANIFEST
-    if not beside.is_file():
+    manifest_path = path.parent / emit.MANIFEST
+    if not manifest_path.is_file():
         return None
     try:
-        manifest = json.loads(read_file(beside))
+        manifest = json.loads(read_file(manifest_path))
         return manifest if isinstance(manifest["state"], dict) else None
     except (OSError, UsageError, ValueError, KeyError, TypeError):
         return None

@@ -190,12 +190,12 @@ def prices_in_threads(
 ) -> Prices | None:
     """Those of kernels in threads, if the problem is one of `ways` that has them."""
     for way in ways:
-        beside = way.get(SIDE_BY_SIDE)
-        threads = None if beside is None else threads_of(beside, step, profile)
-        if beside is None or threads is None or len(beside.operators) != len(problem.operators):
+        parallel = way.get(SIDE_BY_SIDE)
+        threads = None if parallel is None else threads_of(parallel, step, profile)
+        if parallel is None or threads is None or len(parallel.operators) != len(problem.operators):
             continue
         if threads.count in way and problem.operators == way[threads.count].operators:
-            return Prices.of(beside, threads)
+            return Prices.of(parallel, threads)
     return None
 
 
@@ -452,9 +452,9 @@ def require_time(request: SolveRequest, problem: Problem, ways: Problems = NO_WA
         if request.deadline is not None:
             limit = f"--deadline {request.deadline}"
         least = f"every operator once takes {format_ns(once)}"
-        beside = ways.get(SIDE_BY_SIDE, problem)
-        if beside.processors:
-            path_ns = solvers.critical_path_ns(beside)
+        parallel = ways.get(SIDE_BY_SIDE, problem)
+        if parallel.processors:
+            path_ns = solvers.critical_path_ns(parallel)
             least = f"a step takes {format_ns(once)} at least, its critical path {format_ns(path_ns)}"
         raise InfeasibleError(f"{limit} cannot be met: {least}; allow more than that")
 

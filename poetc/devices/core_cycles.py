@@ -135,9 +135,9 @@ def _cost(now: _Instruction, before: _Instruction | None, table: CoreTable) -> C
 def _own_cycles(now: _Instruction, before: _Instruction | None, table: CoreTable) -> int:
     name = now.name
     if re.match(r"v?ldm|v?stm|v?push|v?pop|ldrd|strd", name):
-        words = sum(2 if r.startswith("d") else 1 for r in _registers(now.operands[now.operands.find("{") :]))
-        words = 2 if name.startswith(("ldrd", "strd")) else words
-        return 1 + words + (1 + table.call_refill if re.search(r"\bpc\b", now.operands) else 0)
+        transfers = sum(2 if r.startswith("d") else 1 for r in _registers(now.operands[now.operands.find("{") :]))
+        transfers = 2 if name.startswith(("ldrd", "strd")) else transfers
+        return 1 + transfers + (1 + table.call_refill if re.search(r"\bpc\b", now.operands) else 0)
     if re.match(r"v(?:ldr|str)", name):
         return (1 if _pipelines(now, before, table) else 2) + (1 if now.operands.startswith("d") else 0)
     if re.match(r"ldr|str", name):

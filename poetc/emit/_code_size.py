@@ -142,8 +142,8 @@ def write_table(measured: Mapping[Key, Mapping[str, Section]], note: str) -> str
             for reference in of[key].references if key in of else ():
                 masks[reference] = masks.get(reference, 0) | 1 << bit
         full = sum(1 << bit for bit, key in enumerate(keys) if key in of)
-        words = [r if mask == full else f"{r}@{mask:x}" for r, mask in sorted(masks.items())]
-        lines.append("\t".join([name, some.kind, " ".join(symbols), *sizes, " ".join(words)]))
+        references = [r if mask == full else f"{r}@{mask:x}" for r, mask in sorted(masks.items())]
+        lines.append("\t".join([name, some.kind, " ".join(symbols), *sizes, " ".join(references)]))
     return "\n".join([*lines, ""])
 
 

@@ -81,8 +81,8 @@ def runtime_sources(symbols: Iterable[str], parts: Iterable[str] = ()) -> dict[s
             continue
         reached.add(path)
         for name in _INCLUDE.findall(path.read_text()):
-            beside = [path.parent] if not path.is_relative_to(root) else []
-            for folder in (*beside, *(root / folder for folder in _FOLDERS)):
+            own_folder = [path.parent] if not path.is_relative_to(root) else []
+            for folder in (*own_folder, *(root / folder for folder in _FOLDERS)):
                 included = folder / name
                 if included.exists():
                     waiting.append(included)

@@ -31,8 +31,8 @@ def without_unused(runtime: Mapping[str, Path], used: Collection[str]) -> dict[s
     # By kernel, the files that name it. Headers declare kernels, and a function in one may call another.
     naming: dict[str, set[str]] = {symbol: set() for symbols in defined.values() for symbol in symbols}
     for name, text in texts.items():
-        words = set(_WORD.findall(_DECLARATION.sub("", text) if name.endswith(".h") else text))
-        for symbol in words & naming.keys():
+        identifiers = set(_WORD.findall(_DECLARATION.sub("", text) if name.endswith(".h") else text))
+        for symbol in identifiers & naming.keys():
             naming[symbol].add(name)
     files: dict[str, bytes | Path] = dict(runtime)
     for name, text in texts.items():

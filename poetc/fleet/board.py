@@ -104,7 +104,7 @@ class Board:
         most = (self._capacity - len(head) - _UPDATE_FIELDS.size) // each
         mask = np.ascontiguousarray(terms, "<u4").reshape(-1)
         old = None if before is None else np.ascontiguousarray(before, "<f4").reshape(-1)
-        words = []
+        pieces = []
         for start in range(0, mask.size, most):
             part = slice(start, start + most)
             count = mask[part].size
@@ -112,8 +112,8 @@ class Board:
                 self._places[weight.tensor] + 4 * start, first + start, count, old is not None, quantizer.mask
             )
             payload = head + fields + (b"" if old is None else old[part].tobytes()) + mask[part].tobytes()
-            words.append(np.frombuffer(self.channel.ask(Request.UPDATE, payload, reply_bytes=4 * count), "<u4", count))
-        return np.concatenate(words).astype(np.uint32).reshape(weight.shape)
+            pieces.append(np.frombuffer(self.channel.ask(Request.UPDATE, payload, reply_bytes=4 * count), "<u4", count))
+        return np.concatenate(pieces).astype(np.uint32).reshape(weight.shape)
 
     def close(self) -> None:
         """End the firmware's program, and close the line."""

@@ -118,5 +118,5 @@ def _arrays(source: Sequence[Any] | Mapping[str, Any], option: str) -> Mapping[s
             return {str(name): np.asarray(array) for name, array in source.items()}
         return [np.asarray(array) for array in source]
     except (TypeError, ValueError):
-        words = "give a file, arrays in the order of the inputs and the target, or arrays by name"
-        raise UsageError(f"{option}: {words}") from None
+        advice = "give a file, arrays in the order of the inputs and the target, or arrays by name"
+        raise UsageError(f"{option}: {advice}") from None

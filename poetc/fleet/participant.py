@@ -110,8 +110,8 @@ class Participant:
         `first`: the number of the weight's first element in the whole update.
         """
         after = weight.from_session(self.session.state_dict(list(weight.state_names)))
-        words = quantizer.words_in_c(self.session.library, after, before, first)
-        return quantizer.masked_in_c(self.session.library, words, terms).reshape(weight.shape)
+        quantized = quantizer.words_in_c(self.session.library, after, before, first)
+        return quantizer.masked_in_c(self.session.library, quantized, terms).reshape(weight.shape)
 
     def measure_peak(self) -> int:
         """Bytes of the arena that a training step touches."""

@@ -89,8 +89,8 @@ class Quantizer:
         whole = np.floor(numbers)
         part = numbers - whole
         if self.stochastic:
-            words = philox(first + numbers.size, self.seed, self.round)[first:]
-            up = (words >> np.uint32(8)).astype(np.float32) < part * _UNIT
+            random_bits = philox(first + numbers.size, self.seed, self.round)[first:]
+            up = (random_bits >> np.uint32(8)).astype(np.float32) < part * _UNIT
         else:
             up = part >= np.float32(0.5)
         result: Array = (np.clip(whole.astype(np.int64) + up, -half, half) + half).astype(np.uint32)
@@ -100,7 +100,7 @@ class Quantizer:
         """The same by the C of an emitted library."""
         now = np.ascontiguousarray(after, np.float32).reshape(-1)
         then = None if before is None else np.ascontiguousarray(before, np.float32).reshape(-1)
-        words = np.empty(now.size, np.uint32)
+        quantized = np.empty(now.size, np.uint32)
         update = self._c
         code = library.dll.poetc_update_quantize(
             ctypes.byref(update),
@@ -108,12 +108,12 @@ class Quantizer:
             ctypes.c_void_p(None if then is None else then.ctypes.data),
             ctypes.c_uint32(first),
             ctypes.c_uint32(now.size),
-            ctypes.c_void_p(words.ctypes.data),
+            ctypes.c_void_p(quantized.ctypes.data),
         )
         if code:
             assert code != EINVAL, self
             raise CheckFailed("the update holds a number that is not finite: the training diverged")
-        return words
+        return quantized
 
     def masked_in_c(self, library: Library, words: Array, terms: Array) -> Array:
         """The words with the terms of a mask added, by the C of an emitted library."""

@@ -78,13 +78,13 @@ def answer(
     reply = cast(Message, secaggplus_mod(message, context, lambda asked, _: _masks_alone(client.model, asked, trained)))
     record = reply.content.config_records[RECORD_KEY_CONFIGS]
     weight, *masks = (bytes_to_ndarray(data) for data in cast(list[bytes], record[Key.MASKED_PARAMETERS]))
-    change, words, first = _messages.sends_change(message), [weight], 0
+    change, masked_weights, first = _messages.sends_change(message), [weight], 0
     for travelling, mask in zip(client.model.weights, masks, strict=True):
         terms = (mask & quantizer.mask).astype(np.uint32)
         before = received[travelling.tensor] if change else None
-        words.append(client.masked(quantizer, travelling, before, terms, first))
+        masked_weights.append(client.masked(quantizer, travelling, before, terms, first))
         first += terms.size
-    sent: dict[str, Any] = {**record, Key.MASKED_PARAMETERS: [ndarray_to_bytes(array) for array in words]}
+    sent: dict[str, Any] = {**record, Key.MASKED_PARAMETERS: [ndarray_to_bytes(array) for array in masked_weights]}
     reply.content.config_records[RECORD_KEY_CONFIGS] = ConfigRecord(sent)
     return reply
 

@@ -558,8 +558,8 @@ class _Restoring:
 
 def _slot(node: onnx.NodeProto, k: int) -> str:
     """The name in PyTorch of input `k` of a node, "" if it has none."""
-    words = _SLOTS.get(node.op_type, ())
-    return words[k - 1] if 1 <= k <= len(words) else ""
+    slots = _SLOTS.get(node.op_type, ())
+    return slots[k - 1] if 1 <= k <= len(slots) else ""
 
 
 def first_output(node: onnx.NodeProto) -> str:

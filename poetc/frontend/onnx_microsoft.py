@@ -173,12 +173,12 @@ def _layer_norm(c: Importer, x: str, scale: Value, bias: Value | None, epsilon: 
 def embed_layer_norm(c: Importer, n: Node) -> Sequence[str]:
     """Rows of words, of places and of segments, added and normalised; with the number of tokens that are no padding."""
     tokens, segments = c.input(n, 0), c.optional(n, 1)
-    words, places, segment_rows = c.input(n, 2), c.input(n, 3), c.optional(n, 4)
+    token_table, places, segment_rows = c.input(n, 2), c.input(n, 3), c.optional(n, 4)
     scale, bias, mask, given_places = c.input(n, 5), c.input(n, 6), c.optional(n, 7), c.optional(n, 8)
     if len(tokens.shape) != 2:
         raise Malformed(f"token numbers have shape {list(tokens.shape)}")
     batch, length = tokens.shape
-    total = c.emit1("Gather", [words, tokens], {"axis": 0})
+    total = c.emit1("Gather", [token_table, tokens], {"axis": 0})
     if given_places is not None:
         total = c.emit1("Add", [total, c.emit1("Gather", [places, given_places], {"axis": 0})])
     elif len(places.shape) != 2 or places.shape[0] < length:

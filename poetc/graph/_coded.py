@@ -47,8 +47,8 @@ class Coded:
         """The codes of the transposed matrix; None where blocks of a row would become blocks of a column."""
         if self.form not in (F16, BF16):
             return None
-        words = self.codes.view(np.uint16)
-        return Coded(self.form, self.shape[::-1], np.ascontiguousarray(words.T).view(np.uint8))
+        halves = self.codes.view(np.uint16)
+        return Coded(self.form, self.shape[::-1], np.ascontiguousarray(halves.T).view(np.uint8))
 
 
 def pack(numbers: Array, bits: int) -> Array:

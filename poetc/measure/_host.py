@@ -82,8 +82,8 @@ class StepError(CheckFailed):
 
 def require_compiler(cc: str | None = None) -> None:
     """UsageError where this machine has no make, or not the compiler that it would call."""
-    words = (cc or os.environ.get("CC") or "gcc").split()
-    for name in ("make", *words[:1]):
+    compiler = (cc or os.environ.get("CC") or "gcc").split()
+    for name in ("make", *compiler[:1]):
         if shutil.which(name) is None:
             raise UsageError(f"{name} not found: install make and gcc to build on this machine")
 
@@ -91,8 +91,8 @@ def require_compiler(cc: str | None = None) -> None:
 @functools.cache
 def fused_flags(cc: str | None = None) -> str:
     """The option for a fused multiply-add of this processor that a compiler does not use by itself; or nothing."""
-    words = [*(cc or os.environ.get("CC") or "gcc").split(), "-march=native", "-dM", "-E", "-x", "c", os.devnull]
-    macros = subprocess.run(words, capture_output=True, text=True, check=False).stdout.split()
+    command = [*(cc or os.environ.get("CC") or "gcc").split(), "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+    macros = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return " -mfma" if "__FMA__" in macros else ""
 
 

@@ -234,13 +234,13 @@ def rebuild(
     """
     source = directory / "src"
     hosted = TARGETS[board.target].hosted
-    words = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(source)]
-    words += [f"CHECKPOINT_STEPS={checkpoint}", f"GRADIENTS={'1' if gradients else ''}"]
-    words.append("ANY_RANGE=1")  # whoever runs it here has looked at the data
+    build_command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(source)]
+    build_command += [f"CHECKPOINT_STEPS={checkpoint}", f"GRADIENTS={'1' if gradients else ''}"]
+    build_command.append("ANY_RANGE=1")  # whoever runs it here has looked at the data
     if hosted:
-        words.append("LDFLAGS=-static")
-    with kept_objects(source, words, tool_environment()):
-        command(words, f"the emitted C does not build for {board.name}")
+        build_command.append("LDFLAGS=-static")
+    with kept_objects(source, build_command, tool_environment()):
+        command(build_command, f"the emitted C does not build for {board.name}")
     path, prefix = source / ("train" if hosted else "firmware.elf"), compiler_prefix(board)
     elf = read_elf(path, prefix)
     kernels = program.kernels
@@ -282,9 +282,9 @@ def execute(
     counts = run / "counts.txt"
     for stale in (counts, run / "trained.bin"):
         stale.unlink(missing_ok=True)
-    words = command or emulator_command(firmware, counts.resolve(), cut_at, cycles=True)
+    emulation = command or emulator_command(firmware, counts.resolve(), cut_at, cycles=True)
     try:
-        log = _emulate(firmware, words, on_step)
+        log = _emulate(firmware, emulation, on_step)
     except BoardStopped as error:
         code = f"code {error.code}"
         text = str(error).replace(code, code + _where(firmware, counts), 1)
@@ -378,19 +378,19 @@ def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None
     plugin.append(f"out={counts}")
     if cut_at is not None:
         plugin.append(f"cut={cut_at:x}")
-    words = [*board.qemu, "-plugin", ",".join(plugin)]
+    command = [*board.qemu, "-plugin", ",".join(plugin)]
     if TARGETS[board.target].hosted:
-        return [*words, str(firmware.path.resolve())]
-    words += ["-semihosting-config", "enable=on,target=native"]
+        return [*command, str(firmware.path.resolve())]
+    command += ["-semihosting-config", "enable=on,target=native"]
     if board.smp and firmware.has_processors:  # one thread of the emulator: counts are exact
-        words += ["-smp", str(len(firmware.program.queues)), "-accel", "tcg,thread=single"]
+        command += ["-smp", str(len(firmware.program.queues)), "-accel", "tcg,thread=single"]
     if board.memory_option:
         assert board.ram is not None
         start = board.ram.origin & ~0xFFFFFFF
-        words += ["-m", f"{(symbols['poetc_ram_end'] - start) // 1024}K"]
+        command += ["-m", f"{(symbols['poetc_ram_end'] - start) // 1024}K"]
     if board.card and firmware.has_store:
-        words += ["-drive", "if=sd,format=raw,file=store.bin"]
-    return [*words, "-kernel", str(firmware.path.resolve())]
+        command += ["-drive", "if=sd,format=raw,file=store.bin"]
+    return [*command, "-kernel", str(firmware.path.resolve())]
 
 
 @dataclass(slots=True)

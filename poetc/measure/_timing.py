@@ -82,12 +82,12 @@ def compile_observer(directory: Path, cc: str | None = None) -> Path:
     runtime = runtime_directory()
     library = directory / "libpoetc_measure.so"
     source = runtime / "ports" / "measure" / "poetc_measure.c"
-    words = [cc or os.environ.get("CC", "cc"), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    words += [f"-I{runtime / 'include'}", "-o", str(library), str(source)]
+    command = [cc or os.environ.get("CC", "cc"), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    command += [f"-I{runtime / 'include'}", "-o", str(library), str(source)]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise UsageError(f"{words[0]} not found: install a C compiler to measure on this machine") from None
+        raise UsageError(f"{command[0]} not found: install a C compiler to measure on this machine") from None
     if done.returncode:
         raise CheckFailed(f"the timer does not build: {' | '.join(telling(done.stderr.strip().splitlines()))}")
     return library
@@ -95,11 +95,11 @@ def compile_observer(directory: Path, cc: str | None = None) -> Path:
 
 def host_simd(cflags: str, cc: str | None = None) -> Literal["none", "sse", "avx2", "avx512", "neon"]:
     """The vectors that `cflags` compile for on this machine, as profiles call them. Raises UsageError."""
-    words = [cc or os.environ.get("CC", "cc"), *cflags.split(), "-dM", "-E", "-x", "c", os.devnull]
+    command = [cc or os.environ.get("CC", "cc"), *cflags.split(), "-dM", "-E", "-x", "c", os.devnull]
     try:
-        macros = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        macros = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:
-        raise UsageError(f"{words[0]} not found: install a C compiler to measure on this machine") from None
+        raise UsageError(f"{command[0]} not found: install a C compiler to measure on this machine") from None
     if "__AVX512F__" in macros:
         return "avx512"
     if "__AVX__" in macros:

@@ -92,8 +92,10 @@ def _measure(op: Bound, kind: str, inputs: Sequence[Any]) -> tuple[Any, Any]:
     # Slopes in (low, high): of the box's area, of the overlap, of the sides of the hull.
     turned = size[:, ::-1]
     area_slope = np.concatenate([-turned, turned], axis=1)
-    beside = shared[:, ::-1] * meets
-    overlap_slope = np.concatenate([-beside * _above(low, other_low), beside * _above(other_high, high)], axis=1)
+    other_extent = shared[:, ::-1] * meets
+    overlap_slope = np.concatenate(
+        [-other_extent * _above(low, other_low), other_extent * _above(other_high, high)], axis=1
+    )
     hull = np.maximum(high, other_high) - np.minimum(low, other_low)
     hull_slope = np.concatenate([-_above(other_low, low), _above(high, other_high)], axis=1)
     loss = one - ratio

@@ -140,10 +140,10 @@ class FewBits(OpSpec):
             group = _group_scale(np.abs(a).reshape(count, -1).max(axis=1, initial=np.float32(0)))
             group = group.repeat(x.size // max(count, 1)).reshape(x.shape)
             a = a / group
-        words = None
+        random_bits = None
         if op.get_str("rounding", "nearest") == "stochastic":
-            words = philox(x.size, op.get_int("seed"), int(inputs[1].reshape(()))).reshape(x.shape)
-        y = rounded(a, *grid, words)
+            random_bits = philox(x.size, op.get_int("seed"), int(inputs[1].reshape(()))).reshape(x.shape)
+        y = rounded(a, *grid, random_bits)
         is_real, unit = op.get_str("scale", "fixed") == "real", op.get_float("unit")
         y = y * group * np.float32(unit or (1 if is_real else scale))
         y = np.where(x < 0, -y, y).astype(np.float32)

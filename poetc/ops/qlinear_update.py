@@ -63,9 +63,9 @@ class QLinearSgd(OpSpec):
         kept = np.where(kept < HIGHEST, kept, np.float32(HIGHEST))
         clipped = int((kept != moved).sum())
         if rounding_of(op) == "stochastic":
-            words = philox(w.size, op.get_int("seed"), int(step.reshape(()))).reshape(w.shape)
+            random_bits = philox(w.size, op.get_int("seed"), int(step.reshape(()))).reshape(w.shape)
             low = np.floor(kept)
-            q = low + ((words >> np.uint32(8)).astype(np.float32) * np.float32(FRACTION) < kept - low)
+            q = low + ((random_bits >> np.uint32(8)).astype(np.float32) * np.float32(FRACTION) < kept - low)
         else:
             q = np.rint(kept)
         total = min(int(count.reshape(())) + clipped, 2**31 - 1)

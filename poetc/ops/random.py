@@ -117,10 +117,10 @@ class RandomUniform(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         y = op.outputs[0] if op.outputs else self.infer(op)[0]
-        words = philox(y.elements, op.get_int("seed"), int(inputs[0].reshape(())))
+        random_bits = philox(y.elements, op.get_int("seed"), int(inputs[0].reshape(())))
         # The upper 23 bits and a half: exact in a float, and never 0 or 1.
         half = np.float32(0.5)
-        return (((words >> np.uint32(9)).astype(np.float32) + half).reshape(y.shape) * np.float32(2.0**-23),)
+        return (((random_bits >> np.uint32(9)).astype(np.float32) + half).reshape(y.shape) * np.float32(2.0**-23),)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=20 * op.outputs[0].elements)

@@ -72,8 +72,8 @@ def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switche
     lowerings: list[Lowering] = []
     by_plan: dict[int, tuple[Lowering, Program]] = {}
     for index in reversed(range(len(plans))):
-        beside = lowerings[-1] if lowerings else None
-        lowering = Lowering(graphs[index], *plans[index], None, True, beside)
+        previous = lowerings[-1] if lowerings else None
+        lowering = Lowering(graphs[index], *plans[index], None, True, previous)
         by_plan[index] = lowering, lowering.program("train" if index == 0 else f"train_{index}")
         lowerings.append(lowering)
     transitions = [_lowered(graphs[s.target], plans[s.target], s, lowerings[-1]) for s in switches]

@@ -180,11 +180,11 @@ class Interpreter:
     def _most_bytes(self, call: Call) -> int:
         """Of a block of the results: all of them, where a result lies over a part of an input or is on the store."""
         places = {(o.offset_bytes, o.type.size_bytes) for o in call.outputs}
-        beside = [o for o in call.inputs if (o.offset_bytes, o.type.size_bytes) not in places]
+        other_inputs = [o for o in call.inputs if (o.offset_bytes, o.type.size_bytes) not in places]
         apart = all(
             i.space is not Space.ARENA or i.offset_bytes >= o.offset_bytes + o.type.size_bytes or o.offset_bytes >= end
             for o in call.outputs
-            for i in beside
+            for i in other_inputs
             for end in (i.offset_bytes + i.type.size_bytes,)
         )
         in_ram = all(o.space is Space.ARENA for o in call.outputs)

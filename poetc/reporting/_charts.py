@@ -208,7 +208,7 @@ def _lives(problem: Problem, facts: Facts, tensors: Sequence[int]) -> dict[int, 
         if s.tensor in spans:
             spans[s.tensor].append(f"{s.start} to {s.end - 1}")
     stored = {t: f"; on the store from step {start} to {end - 1}" for t, start, end in facts.store_spans}
-    words: dict[int, str] = {}
+    titles: dict[int, str] = {}
     for t, parts in spans.items():
         more = f" and {len(parts) - _SPANS} more times" if len(parts) > _SPANS else ""
         cost = ""
@@ -218,14 +218,14 @@ def _lives(problem: Problem, facts: Facts, tensors: Sequence[int]) -> dict[int, 
         if t in stored:
             tensor = problem.tensors[t]
             cost += f"; out and in cost {format_pj(tensor.page_out_pj + tensor.page_in_pj)}"
-        words[t] = f"in RAM in steps {', '.join(parts[:_SPANS])}{more}{stored.get(t, '')}{cost}"
-    return words
+        titles[t] = f"in RAM in steps {', '.join(parts[:_SPANS])}{more}{stored.get(t, '')}{cost}"
+    return titles
 
 
 def _timeline_row(problem: Problem, t: int, fates: set[Origin], life: str, body: str, steps: int) -> str:
     tensor = problem.tensors[t]
-    words = [w for o, w in ((Origin.RECOMPUTED, "recomputed"), (Origin.PAGED, "paged")) if o in fates] or ["kept"]
-    label = f"{shorten(tensor.name, 100)}: {format_bytes(tensor.size_bytes)}, {' and '.join(words)}"
+    states = [w for o, w in ((Origin.RECOMPUTED, "recomputed"), (Origin.PAGED, "paged")) if o in fates] or ["kept"]
+    label = f"{shorten(tensor.name, 100)}: {format_bytes(tensor.size_bytes)}, {' and '.join(states)}"
     return (
         f'<li title="{escape(f"{label}; {life}")}"><span class="name">{escape(shorten(tensor.name, 42))}</span>'
         f'<span class="size">{format_bytes(tensor.size_bytes)}</span>'

@@ -42,5 +42,5 @@ def chart(rows: Sequence[Mapping[str, Any]], objective: Objective) -> str:
     )
     axis = f'<div class="x-axis"><span style="left:0">0 s</span><span class="last">{end_s:.1f} s</span></div>'
     entries = legend((("search-best", "best schedule"), ("search-bound", "bound")))
-    words = f'<p class="small">{escape(said)}</p>'
-    return f'<h3>Search</h3><div class="plot"><div class="area search">{svg}</div>{axis}</div>{entries}{words}'
+    caption = f'<p class="small">{escape(said)}</p>'
+    return f'<h3>Search</h3><div class="plot"><div class="area search">{svg}</div>{axis}</div>{entries}{caption}'

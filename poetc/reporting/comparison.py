@@ -84,8 +84,8 @@ def markdown(comparison: Comparison) -> str:
     lines += [f"| {name} | " + " | ".join(row.get(b, "") for b in budgets) + " |" for name, row in cells.items()]
     if comparison.placements:
         lines += ["", f"{placements(comparison)}."]
-    if words := marks(comparison):
-        lines += ["", words]
+    if footnotes := marks(comparison):
+        lines += ["", footnotes]
     return "\n".join(lines) + "\n"
 
 

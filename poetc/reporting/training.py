@@ -50,8 +50,8 @@ def section(document: Mapping[str, Any]) -> str:
         f" of {format_count(document['batch'], 'sample')}, {document['step_ms']:.2f} ms "
         f"each. The weights of epoch {best} were written to {document['output']}.{early}"
     )
-    beside = f"{drawn}{_sample(document)}{_table(rows, best)}"
-    return f'<section id="training"><h2>Training</h2><p>{escape(summary)}</p>{beside}</section>'
+    panel = f"{drawn}{_sample(document)}{_table(rows, best)}"
+    return f'<section id="training"><h2>Training</h2><p>{escape(summary)}</p>{panel}</section>'
 
 
 def _sample(document: Mapping[str, Any]) -> str:

@@ -66,8 +66,8 @@ class _Solve(Solving):
         return self.finish()
 
     def start_beside(self, task: Callable[..., T]) -> Beside[T]:
-        self.beside = beside = Beside(task)  # known before it starts, so that `run` ends it in any case
-        return beside.start()
+        self.beside = worker = Beside(task)  # known before it starts, so that `run` ends it in any case
+        return worker.start()
 
     def search(self) -> None:
         n = self.model.n_ops

@@ -249,9 +249,9 @@ class _Search:
             return
         needed = self.problem.base_bytes + sum(s for t, s in enumerate(node.sizes) if s >= 0 and t not in there)
         needed += sum(self.tensors[t].size_bytes for t in operator.outputs if t not in taken) + operator.workspace_bytes
-        beside = sum(w for q, w in enumerate(node.workspace) if q != p)
+        other_workspaces = sum(w for q, w in enumerate(node.workspace) if q != p)
         budget = self.problem.budget_bytes
-        if needed + beside <= budget:
+        if needed + other_workspaces <= budget:
             yield self._after(node, k, p, pairs, there, fence=False)
             return
         free = [t for t, s in enumerate(node.sizes) if s >= 0 and t not in operator.inputs and t not in there]
@@ -265,7 +265,7 @@ class _Search:
                         continue
                     fits.append(set(chosen))
                 yield self._after(node, k, p, pairs, [*there, *chosen], fence=False)
-                if beside:
+                if other_workspaces:
                     yield self._after(node, k, p, pairs, [*there, *chosen], fence=True)
 
     def _after(

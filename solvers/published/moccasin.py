@@ -75,9 +75,9 @@ class Moccasin(StageModel):
         used = [0] * self.model.n_tensors
         for k in running:
             # A copy that k makes anew takes the place of the old one.
-            beside = [(state[i], self.weight[i]) for i in retained if i not in self.outputs[k]]
+            held_terms = [(state[i], self.weight[i]) for i in retained if i not in self.outputs[k]]
             output_share = sum(self.weight[i] for i in self.outputs[k]) + self.model.workspace[k] / self.room
-            self.at_most(*beside, (self.executed(t, k), output_share), limit=1.0)
+            self.at_most(*held_terms, (self.executed(t, k), output_share), limit=1.0)
             for i in self.outputs[k]:
                 state[i] = retained[i][0]
             for i in self.inputs[k]:

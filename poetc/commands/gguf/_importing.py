@@ -26,8 +26,8 @@ def import_gguf(path: Path, out: Path, *, force: bool = False, progress: Progres
     file = read_gguf(path)
     config = config_of(file)
     files, why = tokenizer_files(file)
-    beside = {out.with_name(name): data for name, data in files.items()}
-    for place in (out, *beside):
+    companion_files = {out.with_name(name): data for name, data in files.items()}
+    for place in (out, *companion_files):
         if place.exists() and not force:
             raise UsageError(f"{place}: exists; write to another folder, or replace it with --force")
     progress("reading the tensors")
@@ -36,12 +36,12 @@ def import_gguf(path: Path, out: Path, *, force: bool = False, progress: Progres
     data = out.with_name(out.name + ".data")
     progress("writing the model")
     is_large = sum(len(t.raw_data) for t in model.graph.initializer) > _LARGEST_BYTES
-    with new_files(out, data, *beside, force=force) as staged:
+    with new_files(out, data, *companion_files, force=force) as staged:
         if is_large:
             onnx.save(model, staged, save_as_external_data=True, location=data.name, size_threshold=1024)
         else:
             onnx.save(model, staged)
-        for place, content in beside.items():
+        for place, content in companion_files.items():
             staged.with_name(place.name).write_bytes(content)
     notes = [*decoder.notes, *((f"no tokenizer is written: {why}; give --tokenizer to poetc train",) if why else ())]
     return {

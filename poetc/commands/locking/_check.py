@@ -287,9 +287,9 @@ def _bounds(after: Result, before: Result) -> bool:
 
 def _version_words(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
     """Which of poetc, its code and the libraries have changed."""
-    words = [
+    changes = [
         f"{name} {x} → {y}" for name, y in sorted(after.items()) if name != "code" and (x := before.get(name, "?")) != y
     ]
     if before.get("code") != after.get("code") and before.get("poetc") == after.get("poetc"):
-        words.append("poetc's code")
-    return words
+        changes.append("poetc's code")
+    return changes

@@ -115,7 +115,7 @@ def _totals(a: Artifact, b: Artifact) -> dict[str, tuple[int, int]]:
 
 
 def _total_words(totals: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-    words = {
+    labels = {
         "energy_pj": ("Energy", format_pj),
         "time_ns": ("Time", format_ns),
         "peak_bytes": ("The peak", format_bytes),
@@ -123,7 +123,7 @@ def _total_words(totals: Mapping[str, tuple[int, int]]) -> Iterator[str]:
     }
     for key, (x, y) in totals.items():
         if x != y:
-            name, show = words[key]
+            name, show = labels[key]
             yield f"{name} {changed(x, y, show)}."
 
 

@@ -55,16 +55,16 @@ def diff_locks(before: Path, after: Path) -> Difference:
     for name in sorted(a.keys() | b.keys()):
         x, y = a.get(name), b.get(name)
         if x is None or y is None:
-            words = ["was added." if x is None else "was removed."]
+            changes = ["was added." if x is None else "was removed."]
         else:
-            words = list(_changes(x, y))
-        if words:
+            changes = list(_changes(x, y))
+        if changes:
             entries[name] = {
                 "before": None if x is None else msgspec.to_builtins(x.result),
                 "after": None if y is None else msgspec.to_builtins(y.result),
-                "sentences": words,
+                "sentences": changes,
             }
-            sentences += [f"{name}: {word}" for word in words]
+            sentences += [f"{name}: {word}" for word in changes]
     return Difference(tuple(sentences), {"same": not sentences, "entries": entries, "sentences": sentences})
 
 
@@ -92,6 +92,6 @@ def _changes(a: Entry, b: Entry) -> Iterator[str]:
         before, after = getattr(x, field), getattr(y, field)
         if before != after:
             yield f"{name}: {after:,} instead of {before:,}."
-    words = [status_words(entry.result.status, entry.result.gap, entry.options.gap) for entry in (a, b)]
-    if words[0] != words[1]:
-        yield f"proven: {words[0]} before; {words[1]} now."
+    statuses = [status_words(entry.result.status, entry.result.gap, entry.options.gap) for entry in (a, b)]
+    if statuses[0] != statuses[1]:
+        yield f"proven: {statuses[0]} before; {statuses[1]} now."

@@ -196,8 +196,8 @@ class Moves:
             before = self.in_ram[to - 1] - self.ends[order[to - 1]] if to else self.start
             in_ram.insert(0, before + self.makes[v])
             moved = [v, *passed]
-        beside = self.beside
-        excess = [e if (e := ram + beside[u]) > 0 else 0 for u, ram in zip(moved, in_ram, strict=True)]
+        other_bytes = self.beside
+        excess = [e if (e := ram + other_bytes[u]) > 0 else 0 for u, ram in zip(moved, in_ram, strict=True)]
         if first == 0:
             excess[0] = max(0, self._excess(0, moved[0], in_ram[0]))
         if behind == self.n:

@@ -315,9 +315,9 @@ class Program:
         running = np.zeros((count, count), dtype=np.int64)  # [a, k]: bytes while a ... k run
         for a in range(count):
             for k in range(a, count):
-                beside = bytes_of(handed[k] - handed[a])
-                self.entered[a, k] = in_slots(beside)
-                running[a, k] = max(running[a, k - 1] if k > a else 0, beside + chain.run_bytes[k])
+                handed_bytes = bytes_of(handed[k] - handed[a])
+                self.entered[a, k] = in_slots(handed_bytes)
+                running[a, k] = max(running[a, k - 1] if k > a else 0, handed_bytes + chain.run_bytes[k])
         prefix = np.concatenate(([0.0], np.cumsum(chain.advance)))
         self.cost = np.full((count, count, slots + 1), math.inf)
         self.choice = np.full((count, count, slots + 1), RECORD, dtype=np.int16)
