@@ -60,7 +60,7 @@ def test_a_locked_model_that_is_no_file_and_such_a_profile(
         options["model"] = path
         (tmp_path / "bad.lock").write_text(json.dumps(locked))
         ended = poetc("check", tmp_path / "bad.lock")
-        one_line(ended, 1, f"{path}: is a device or a pipe, not a file")
+        one_line(ended, 2, f"{path}: is a device or a pipe, not a file")
         assert ended.out == ""
     one_line(poetc("profile", "show", fifo), 2, f"{fifo}: is a device or a pipe, not a device profile")
 
