@@ -50,7 +50,7 @@ def test_every_kernel_has_the_bits_of_its_numerics() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("flags", [("-mavx2", "-mfma"), ("-march=native", "-O3")], ids=" ".join)
+@pytest.mark.parametrize("flags", [("-O1", "-mavx2", "-mfma"), ("-march=native", "-O3")], ids=" ".join)
 def test_every_kernel_has_the_same_bits_from_other_vectors(flags: tuple[str, ...]) -> None:
     assert of_cases(build_library("-DPOETC_FUSED", *flags)) == of_cases(fused_library())
 
