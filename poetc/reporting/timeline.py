@@ -32,12 +32,17 @@ Span = tuple[int, tuple[int, ...]]  # nanoseconds and bytes by category
 def memory_timeline(solved: Solved) -> str:
     """The memory timeline of a solved problem.
 
+    A step whose saved tensors are encoded is another one than that of keep-all: its first panel says so.
+
     Both panels have one scale of time and one of bytes; the budget is a dashed line.
     """
     problem = solved.problem
     plain = all_in_ram(problem)
+    kept = _spans(plain, keep_all(plain))
+    peak, whole = max(sum(memory) for _, memory in kept), solved.summary.get("keep_all_peak_bytes", 0)
+    other = f", with the choices of this schedule (without them {format_bytes(whole)})" if whole > peak else ""
     panels = [
-        ("Every tensor kept", _spans(plain, keep_all(plain))),
+        (f"Every tensor kept{other}", kept),
         ("Schedule of poetc" if solved.schedule.solver == "poetc" else solved.schedule.solver,
          _spans(problem, solved.schedule)),
     ]  # fmt: skip
@@ -57,8 +62,8 @@ def memory_timeline(solved: Solved) -> str:
         body.append(f'<text x="{x + 15}" y="{y}" class="small">{escape(category.value)}</text>')
     peaks = [max(sum(memory) for _, memory in spans) for _, spans in panels]
     description = (
-        f"RAM over time. With every tensor kept a training step needs {format_bytes(peaks[0])}; the schedule needs "
-        f"{format_bytes(peaks[1])} within a budget of {format_bytes(problem.budget_bytes)}."
+        f"RAM over time. With every tensor kept{other} a training step needs {format_bytes(peaks[0])}; the schedule "
+        f"needs {format_bytes(peaks[1])} within a budget of {format_bytes(problem.budget_bytes)}."
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '

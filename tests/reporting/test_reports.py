@@ -449,6 +449,7 @@ def test_the_timeline_shows_both_peaks_and_the_budget() -> None:
     solved = example()
     kept = keep_all_peak_bytes(solved.problem)
     assert solved.trace.peak_bytes < kept
+    solved = replace(solved, summary={**solved.summary, "keep_all_peak_bytes": kept})
     picture = memory_timeline(solved)
     root = ElementTree.fromstring(picture)
     texts = ["".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -456,6 +457,8 @@ def test_the_timeline_shows_both_peaks_and_the_budget() -> None:
     assert f"peak {format_bytes(solved.trace.peak_bytes)}, {format_ns(solved.trace.time_ns)} a step" in " ".join(texts)
     assert texts.count(f"budget {format_bytes(solved.problem.budget_bytes)}") == 2
     assert "http://www.w3.org/2000/svg" in picture and "src=" not in picture and "href=" not in picture
+    chosen = replace(solved, summary={**solved.summary, "keep_all_peak_bytes": 2 * kept})  # of a step that encodes none
+    assert f"choices of this schedule (without them {format_bytes(2 * kept)}): peak" in memory_timeline(chosen)
     # Areas stay within their panels, and the fullest reaches the top of the first.
     heights = [float(y) for d in re.findall(r' d="(M[^"]*Z)"', picture) for y in re.findall(r"V([\d.]+)", d)]
     assert min(heights) == 34 and max(heights) <= 34 + 2 * 190 + 56
