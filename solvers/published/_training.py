@@ -43,6 +43,19 @@ def split(model: Model, solver: str) -> Split:
     return Split(cut, outputs, saved, optional, last, frozenset(relevant))
 
 
+def forward_pass(model: Model, parts: Split, page: Collection[int]) -> Tape:
+    """The tape after the forward pass. Each tensor of `page` is written after its last forward use."""
+    tape = Tape(model)
+    writes: dict[int, list[int]] = {}
+    for t in sorted(page):
+        writes.setdefault(parts.last_forward_use[t], []).append(t)
+    for v in range(parts.cut):
+        tape.compute(v)
+        for t in writes.get(v, ()):
+            tape.page_out(t)
+    return tape
+
+
 def run_static(
     model: Model,
     parts: Split,
@@ -57,14 +70,7 @@ def run_static(
     recomputed on demand. `retain`: a tensor that was brought back is held until its last use. Otherwise only those are
     that the operator reads for which they were brought back, and tensors made on the way go at once.
     """
-    tape = Tape(model)
-    writes: dict[int, list[int]] = {}
-    for t in sorted(page):
-        writes.setdefault(parts.last_forward_use[t], []).append(t)
-    for v in range(parts.cut):
-        tape.compute(v)
-        for t in writes.get(v, ()):
-            tape.page_out(t)
+    tape = forward_pass(model, parts, page)
     tape.drop(t for t in parts.made if (t in parts.optional and t not in keep) or t in page)
     held = set(keep)
     for v in range(parts.cut, model.n_ops):

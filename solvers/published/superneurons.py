@@ -16,8 +16,7 @@ from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.kinds import is_contraction, is_convolution
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
-from poetc.solvers.published._tape import Tape
-from poetc.solvers.published._training import Split, split
+from poetc.solvers.published._training import Split, forward_pass, split
 
 INFO = SolverInfo(
     name="superneurons",
@@ -60,14 +59,7 @@ def _segments(model: Model, parts: Split, checkpoints: list[int]) -> tuple[dict[
 
 
 def _codes(model: Model, parts: Split, segment: dict[int, int], speedy: set[int], paged: set[int]) -> list[int]:
-    tape = Tape(model)
-    writes: dict[int, list[int]] = {}
-    for t in sorted(paged):
-        writes.setdefault(parts.last_forward_use[t], []).append(t)
-    for v in range(parts.cut):
-        tape.compute(v)
-        for t in writes.get(v, ()):
-            tape.page_out(t)
+    tape = forward_pass(model, parts, paged)
     tape.drop(paged)
     tape.drop(segment)
     for v in range(parts.cut, model.n_ops):

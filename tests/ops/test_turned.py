@@ -19,12 +19,11 @@ from tests.support.kernels import (
     KernelError,
     bind_kind,
     check_kernel,
-    library,
     run_kernel,
     scalar_library,
     wide_library,
 )
-from tests.support.threads import results, threaded_library
+from tests.support.threads import require_same_bits
 
 
 def cases() -> list[Case]:
@@ -89,11 +88,7 @@ def test_results_and_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lib = threaded_library(tmp_path, threads, monkeypatch)
-    for case in CASES:
-        alone = results(case, library())
-        assert isinstance(alone, list), str(case)
-        assert results(case, lib) == alone, str(case)
+    require_same_bits(CASES, tmp_path, threads, monkeypatch)
 
 
 def test_a_workspace_without_room_for_an_image_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,13 +23,12 @@ from tests.support.kernels import (
     bind_kind,
     check_kernel,
     evaluate,
-    library,
     run_kernel,
     scalar_library,
     uniform,
     wide_library,
 )
-from tests.support.threads import results, threaded_library
+from tests.support.threads import require_same_bits
 
 PADS = ((1, 1, 1, 1), (0, 0, 0, 0), (1, 0, 1, 2), (2, 2, 2, 2), (0, 1, 2, 1))
 SHAPES = (  # parts of vectors, panels and pieces; tiles at edges; rows longer than a strip; tiny planes
@@ -111,11 +110,7 @@ def test_results_and_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("threads", [2, 3, 5])
 def test_bits_do_not_depend_on_threads(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    lib = threaded_library(tmp_path, threads, monkeypatch)
-    for case in CASES:
-        alone = results(case, library())
-        assert isinstance(alone, list), str(case)
-        assert results(case, lib) == alone, str(case)
+    require_same_bits(CASES, tmp_path, threads, monkeypatch)
 
 
 @pytest.mark.usefixtures("always")

@@ -9,20 +9,17 @@ from __future__ import annotations
 import json
 import pickle
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import networkx
 import pytest
 
 from poetc.cli import main
-from poetc.reporting import Solved, chrome_trace, memory_viz, solved_network
-from poetc.scheduling import Compute, keep_all, keep_all_peak_bytes, pack, trace_of
-from poetc.solvers.banks import place_in_banks
-from tests.support.banks import banked
+from poetc.reporting import chrome_trace, memory_viz, solved_network
+from poetc.scheduling import Compute
+from tests.support.banks import solved_in_banks
 
 MODEL = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
@@ -135,16 +132,8 @@ def test_the_graph_is_read_back(directory: Path, tmp_path: Path, suffix: str) ->
 
 
 def test_banks_are_counters_and_segments() -> None:
-    problem = banked(Random(12), 4)
-    schedule = keep_all(replace(problem, banks=(), budget_bytes=2**40))
-    banks = tuple(replace(b, budget_bytes=2**20) for b in problem.banks)
-    problem = replace(problem, banks=banks, budget_bytes=2**21)
-    half = keep_all_peak_bytes(problem) * 3 // 5
-    placed = place_in_banks(problem, schedule, (half, half), time_limit_s=5.0)
-    assert placed is not None
-    schedule = replace(schedule, steps=placed.steps, banks=placed.banks, workspace_banks=placed.workspace_banks)
-    plan = pack(problem, schedule)
-    solved = Solved(problem=problem, schedule=schedule, trace=trace_of(problem, schedule), plan=plan)
+    solved = solved_in_banks()
+    problem, schedule = solved.problem, solved.schedule
     found = replayed(json.loads(chrome_trace(solved))["traceEvents"])
     for bank, peak in zip(problem.banks, solved.trace.bank_peaks, strict=True):
         assert max(c["in use"] for c in found["counters"][f"bank {bank.name}, bytes"]) == peak

@@ -50,12 +50,10 @@ from poetc.scheduling import (
     keep_all,
     keep_all_peak_bytes,
     pack,
-    trace_of,
     verify,
 )
 from poetc.scheduling._completion import Action
-from poetc.solvers.banks import place_in_banks
-from tests.support.banks import banked
+from tests.support.banks import solved_in_banks
 from tests.support.problems import random_actions, random_dag, training_problem
 
 NASTY = "<script>alert('&')</script>/a:b;c>\"q\"" + "é" * 170
@@ -244,17 +242,10 @@ def test_the_page_is_well_formed_and_needs_nothing_from_outside() -> None:
 
 
 def test_an_arena_in_banks_has_a_lane_for_each() -> None:
-    problem = banked(Random(12), 4)
-    schedule = keep_all(replace(problem, banks=(), budget_bytes=2**40))
-    banks = tuple(replace(b, budget_bytes=2**20) for b in problem.banks)
-    problem = replace(problem, banks=banks, budget_bytes=2**21)
-    half = keep_all_peak_bytes(problem) * 3 // 5
-    placed = place_in_banks(problem, schedule, (half, half), time_limit_s=5.0)
-    assert placed is not None
-    schedule = replace(schedule, steps=placed.steps, banks=placed.banks, workspace_banks=placed.workspace_banks)
-    trace, plan = trace_of(problem, schedule), pack(problem, schedule)
+    solved = solved_in_banks()
+    problem, schedule, trace, plan = solved.problem, solved.schedule, solved.trace, solved.plan
+    assert plan is not None
     assert min(trace.bank_peaks) > problem.base_bytes
-    solved = Solved(problem=problem, schedule=schedule, trace=trace, plan=plan)
     page, told = html(solved), text(solved)
     assert len(re.findall('class="area lane"', page)) == 2
     ids = re.findall(r'id="([^"]+)"', page)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from poetc.scheduling import BankSpec, Problem, keep_all_peak_bytes
+from poetc.reporting import Solved
+from poetc.scheduling import BankSpec, Problem, keep_all, keep_all_peak_bytes, pack, trace_of
+from poetc.solvers.banks import place_in_banks
 from tests.support.problems import random_dag
 
 State = tuple[tuple[int, ...], int]  # by tensor its bank, -1: not in RAM; the operators that were executed, as bits
@@ -125,3 +127,17 @@ def _steps(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int, 
 
 def _with(place: tuple[int, ...], changes: dict[int, int]) -> tuple[int, ...]:
     return tuple(changes.get(t, b) for t, b in enumerate(place))
+
+
+def solved_in_banks() -> Solved:
+    """A random training step whose tensors lie in two banks."""
+    problem = banked(Random(12), 4)
+    schedule = keep_all(replace(problem, banks=(), budget_bytes=2**40))
+    banks = tuple(replace(b, budget_bytes=2**20) for b in problem.banks)
+    problem = replace(problem, banks=banks, budget_bytes=2**21)
+    half = keep_all_peak_bytes(problem) * 3 // 5
+    placed = place_in_banks(problem, schedule, (half, half), time_limit_s=5.0)
+    assert placed is not None
+    schedule = replace(schedule, steps=placed.steps, banks=placed.banks, workspace_banks=placed.workspace_banks)
+    plan = pack(problem, schedule)
+    return Solved(problem=problem, schedule=schedule, trace=trace_of(problem, schedule), plan=plan)

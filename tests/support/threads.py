@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.support.kernels import Case, KernelError, Library, build_library, run_kernel
+from tests.support.kernels import Case, KernelError, Library, build_library, library, run_kernel
 
 
 def with_threads(path: Path, copy: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -39,3 +40,12 @@ def results(row: Case, lib: Library) -> list[bytes] | int:
         return [y.tobytes() for y in run_kernel(row.kind, row.attributes, inputs, lib=lib)]
     except KernelError as error:
         return error.code
+
+
+def require_same_bits(cases: Sequence[Case], folder: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every case has the bits of one thread in so many."""
+    lib = threaded_library(folder, threads, monkeypatch)
+    for case in cases:
+        alone = results(case, library())
+        assert isinstance(alone, list), str(case)
+        assert results(case, lib) == alone, str(case)

@@ -48,21 +48,12 @@ def _plan(output: Output) -> LossPlan:
 _SHARE = "0 to 1, in the shape of the output"
 
 declare(
-    Loss(
-        name="bce",
-        help="binary cross-entropy of a sigmoid",
-        target=_SHARE,
-        plan=_plan,
-        options=(CLASS_WEIGHTS,),
-        may_be_auto=True,
-    ),
-    Loss(
-        name="bce-probabilities",
-        help="binary cross-entropy of an output of probabilities",
-        target=_SHARE,
-        plan=_plan,
-        options=(CLASS_WEIGHTS,),
-        may_be_auto=True,
+    *(
+        Loss(name=name, help=help, target=_SHARE, plan=_plan, options=(CLASS_WEIGHTS,), may_be_auto=True)
+        for name, help in (
+            ("bce", "binary cross-entropy of a sigmoid"),
+            ("bce-probabilities", "binary cross-entropy of an output of probabilities"),
+        )
     ),
     Loss(
         name="binary-focal",
