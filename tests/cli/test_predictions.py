@@ -105,7 +105,8 @@ def test_a_search_that_the_time_limit_ended_says_so(tight: tuple[Path, Ended], m
     monkeypatch.setattr(inference.solvers, "solve", nothing)
     notes = [inference.within_budget(*parts, limit_s, lambda text: None).note for limit_s in (0.0, 3600.0)]
     assert all("no schedule of the model itself was found" in note for note in notes)
-    assert notes[0] == f"{notes[1]}; the time limit ended the search for one"
+    without = [re.sub(r"[\d,]+\d", "N", note) for note in notes]  # less time may pack into a few bytes more
+    assert without[0] == f"{without[1]}; the time limit ended the search for one"
 
 
 def test_both_searches_are_within_one_limit(tight: tuple[Path, Ended], monkeypatch: pytest.MonkeyPatch) -> None:
