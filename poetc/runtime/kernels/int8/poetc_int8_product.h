@@ -30,7 +30,7 @@ static void make_sums(task *t, void *workspace, uint32_t *seen, poetc_rounding *
         int32_t unit, is_packed, is_wide = 0, at_once = p->columns_at_once;
 #if HAS_VNNI
         int32_t wide = at_once;
-        vnni parts;
+        vnni parts = {0}; /* GCC does not see that it is used only if it fits */
 #endif
         t->set_phase(t, phase);
         unit = t->is_update ? p->terms_at_once : p->terms_at_once / (t->right.taps * t->planes_group);
