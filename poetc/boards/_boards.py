@@ -7,7 +7,7 @@ from pathlib import Path
 
 from poetc.boards._cores import Core
 
-KIB, MIB = 1 << 10, 1 << 20
+KIB = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)

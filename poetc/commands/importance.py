@@ -31,7 +31,6 @@ from poetc.training import PRECISIONS, Adapter, Channels, TrainingOptions, Updat
 
 EVERY = 100  # batches, from one line of progress to the next
 KEEP_ALL_S = 2.0  # to solve a step that keeps everything
-METHODS = ("fisher", "accuracy")
 UNITS = {
     "fisher": "sum of squared gradients of the loss, mean of all batches",
     "accuracy": "rise of the validation accuracy",

@@ -97,11 +97,6 @@ def inference_programs(solved: Artifact, training: Program) -> tuple[Program, ..
     return inference.programs(solved.graph, solved.inference, solved.profile, solved.problem, training, plan)
 
 
-def inference_program(solved: Artifact, training: Program) -> Program | None:
-    """`infer` of `inference_programs`."""
-    return next(iter(inference_programs(solved, training)), None)
-
-
 def all_programs(
     solved: Artifact,
     bundle: ProgramBundle | None = None,

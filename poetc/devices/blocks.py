@@ -120,10 +120,6 @@ class Blocks:
     def workspace_bytes(self) -> int:
         return self.buffer + self.buffer_bytes
 
-    @property
-    def window_bytes(self) -> int:
-        return self.buffer - (self.windows[0] if self.windows else self.buffer)
-
 
 def thirds(extent: int, units: int) -> tuple[tuple[Range, int], ...]:
     """The first block, one in between, and the last one, and how many there are of each."""

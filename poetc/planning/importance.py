@@ -24,7 +24,6 @@ from poetc.yaml_values import KeyPath
 from poetc.yaml_values import read as read_yaml
 
 FORMAT = "poetc-importance-1"
-METHODS = ("fisher", "accuracy", "other")
 _SHARE = re.compile(r"([0-9]{1,10})/([0-9]{1,10})(:norm)?")
 _LARGEST = 3.4028234e38  # of an importance, so that sums of all are finite
 _KEYS = frozenset(("format", "name", "model", "by", "unit", "seed", "candidates"))
