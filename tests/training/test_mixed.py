@@ -13,11 +13,13 @@ from poetc.commands.importance import ImportanceRequest
 from poetc.commands.requests import ModelRequest
 from poetc.devices import build_problem, load_profile
 from poetc.errors import UsageError
-from poetc.graph import Phase, Role, TrainingGraph
+from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.measure import build_host
+from poetc.ops.optimizers import OPTIMIZERS
 from poetc.program import Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import PRECISIONS, TrainingOptions
+from poetc.training._micro import renamed
 from poetc.training.precisions._algorithm import Numbers
 from tests.cli.conftest import MODEL
 from tests.training.test_integer_networks import network
@@ -27,9 +29,9 @@ STEPS = 3
 SEEDS = (3, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 14)))  # 4 diverges in floats, too
 
 
-def step_of(seed: int, **options: object) -> TrainingGraph:
+def step_of(seed: int, graph: Graph | None = None, **options: object) -> TrainingGraph:
     given = TrainingOptions(loss="mse", learning_rate=2.0**-12, **options)
-    return passes.run_standard(training.build(training.in_precision(network(seed), given), given))
+    return passes.run_standard(training.build(training.in_precision(graph or network(seed), given), given))
 
 
 def compiled(step: TrainingGraph) -> Program:
@@ -73,7 +75,8 @@ def test_saved_tensors_of_norms_may_be_encoded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_product_reads_rounded_factors(row: str) -> None:
-    step = step_of(5, precision=row)
+    names = {name: f"{name}:0" for name in network(5).values}  # as TensorFlow's exports have them
+    step = step_of(5, renamed(network(5), names), precision=row, optimizer="momentum")
     made = {t: op for op in step.operators for t in op.outputs}
     products = [op for op in step.operators if op.kind in ("Narrowed", "NarrowedChunks")]
     assert len(products) >= 5
@@ -83,7 +86,20 @@ def test_every_product_reads_rounded_factors(row: str) -> None:
     assert described is not None
     stored = {w for w, new in step.updates.items() if made[new].kind == "StoredFewBits"}
     weights = {name for name, tensor in step.tensors.items() if tensor.role is Role.PARAMETER and "@" not in name}
-    assert stored == (weights if described.stored else set())
+    assert weights == set(names.values())
+    velocities = {name for name in step.updates if name.endswith(":velocity")}
+    assert len(velocities) == len(weights)
+    assert stored == (weights if described.stored else set()) | (velocities if described.state else set())
+
+
+@pytest.mark.parametrize("optimizer", sorted(OPTIMIZERS))
+def test_sums_of_gradients_over_steps_are_not_rounded(optimizer: str) -> None:
+    step = step_of(5, precision="fp8", accumulate=2, optimizer=optimizer)
+    made = {t: op.kind for op in step.operators for t in op.outputs}
+    kinds = {name: made[new] for name, new in step.updates.items() if name.startswith("w")}
+    sums = {name for name in kinds if name.endswith(":gradient")}
+    assert sums and sums == {name for name, kind in kinds.items() if kind != "StoredFewBits"}
+    compiled(step)  # the sum is read by the update, before another version of it is made
 
 
 def test_sums_in_chunks_have_the_scale_of_their_errors() -> None:

@@ -215,8 +215,9 @@ class _Step:
     def _store(self) -> None:
         """Weights of products, and the optimizer's state for them, are rounded where they were updated."""
         wanted: dict[str, Numbers | None] = {w: self.algorithm.stored for w in self.weights if w in self.updates}
-        for state in self.updates:
-            if self.tensors[state].role is Role.OPTIMIZER_STATE and state.partition(":")[0] in self.weights:
+        for state in self.graph.updates:
+            weight, _, kind = state.rpartition(":")  # the name of a weight may have colons, too
+            if weight in self.weights and kind != "gradient":  # a sum of gradients is none of the optimizer's
                 wanted[state] = self.algorithm.state
         latest = {self.updates[name]: (name, numbers) for name, numbers in wanted.items() if numbers is not None}
         operators, self.operators = self.operators, []
