@@ -86,12 +86,14 @@ def _counts(request: SolveRequest, whole: Graph) -> list[int]:
     return training.divisors(training.batch_of(whole) or 1)
 
 
-def with_frugal_parts(request: SolveRequest) -> SolveRequest:
-    """The request with the number of micro-batches that probably needs the least RAM."""
+def with_frugal_parts(request: SolveRequest, stop_at: float) -> SolveRequest:
+    """The request with the number of micro-batches that probably needs the least RAM, of those tried by `stop_at`."""
     profile, whole = load_profile(request.model.device), load_model(request.model)
     model, needs = inference_model(request.model, whole), dict[int, int]()
     requests: dict[int, SolveRequest] = {}
     for count in _counts(request, whole):
+        if needs and time.monotonic() >= stop_at:
+            break
         options = replace(request.model.training, micro_batches=count)
         of_count = replace(request, model=replace(request.model, training=options))
         try:

@@ -11,7 +11,7 @@ from poetc.devices import DeviceProfile
 from poetc.graph import Graph, TrainingGraph
 from poetc.planning import ENGINE, Planner, RamSearch, reductions
 from poetc.planning.streaming import Streaming
-from poetc.scheduling.problem import Problem
+from poetc.scheduling.problem import Paging, Problem
 
 WORTH_STREAMING = 0.95  # of the smallest RAM without streamed operands
 
@@ -72,6 +72,11 @@ def least_streamed(
         return None
     problem = replace(made.problem, budget_bytes=search.found.ram_bytes)
     return replace(made, problem=problem, floor=search.as_budget().problem), search.as_budget()
+
+
+def may_stream(problem: Problem) -> bool:
+    """Whether operands could pass through windows: `devices.streaming` has them for such problems alone."""
+    return problem.paging is Paging.SYNC and not problem.processors and not problem.banks
 
 
 def least_bound_bytes(request: SolveRequest, step: Step, profile: DeviceProfile) -> int:

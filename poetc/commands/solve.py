@@ -36,7 +36,7 @@ from poetc.commands.requests import (
     with_short_pieces,
 )
 from poetc.commands.saving import with_ways
-from poetc.commands.small_ram import Step, least_streamed, step_for_budget
+from poetc.commands.small_ram import Step, least_streamed, may_stream, step_for_budget
 from poetc.devices import DeviceProfile, equal_cores, fit_notes, load_profile
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
@@ -77,6 +77,7 @@ class _Answer:
 
     `request`: the one that was asked, with the updates that are trained. `plain`: the problem and the training step
     before encodings and streamed operands. `keep_all_bytes`: the RAM that a budget in per cent refers to.
+    `once`: the problem whose cost of computing once is told, where operands are streamed.
     """
 
     request: SolveRequest
@@ -90,6 +91,7 @@ class _Answer:
     plain: tuple[Problem, TrainingGraph | None]
     keep_all_bytes: int
     notes: tuple[str, ...] = ()
+    once: Problem | None = None
 
 
 def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
@@ -136,7 +138,10 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     progress("reading the model")
     by_parts = request.model.training.micro_batches == "auto" and not request.is_problem
     if by_parts and request.budget == LEAST:
-        request, by_parts = with_frugal_parts(request), False
+        request, by_parts = (
+            with_frugal_parts(request, time.monotonic() + LEAST_SHARE * request.options.time_limit_s / 2),
+            False,
+        )
     way = _solve_best if request.is_best else _solve_by_parts if by_parts else _solve_whole
     with milps(request) as milp_notes:
         answer = way(request, stop_at, progress)
@@ -157,7 +162,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         notes.append("no time was left to look for the smallest budget: a smaller one may do; raise --time-limit")
     keep_all_bytes = answer.keep_all_bytes
     summary = summary_of(
-        request, answer.asked, keep_all_bytes, solution, step, profile, smallest, started, notes, saved
+        request, answer.asked, keep_all_bytes, solution, step, profile, smallest, started, notes, saved, answer.once
     )
     summary |= {} if request.smallest else {"min_budget_bytes": None}
     plain, plain_step = answer.plain
@@ -212,7 +217,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         offers = tuple(encodings.offers_of(graph, profile, problem, paging_of(request, profile) if profile else None))
     ways = ways_of(request, problem, graph, profile)
     problem, least = limited(request, problem, offers, ways)
-    problem_as_asked, graph_as_asked = problem, graph
+    problem_as_asked, graph_as_asked, ways_as_asked = problem, graph, ways
     step: Step | None = None
     if whole is not None and graph is not None and profile is not None:
         as_it_is = step = Step(graph=graph, model=inference_model(request.model, whole), problem=problem)
@@ -260,6 +265,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
         profile=profile,
         plain=(problem_as_asked, graph_as_asked),
         keep_all_bytes=keep_all_peak_bytes(problem_as_asked),
+        once=_in_way(problem_as_asked, ways_as_asked, solution),
     )
 
 
@@ -323,6 +329,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
     parts = MicroBatches.option(solution)
     assert parts is not None
     step = steps[parts]
+    whole = step.whole
     require_offsets(request, step.problem, step.graph)
     return _Answer(
         request=request,
@@ -333,8 +340,9 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         graph=step.model,
         step=encodings.made(step.graph, Saved.option(solution)),
         profile=profile,
-        plain=(step.whole.problem, step.whole.graph),
+        plain=(whole.problem, whole.graph),
         keep_all_bytes=keep_all_bytes,
+        once=_in_way(whole.problem, ways_of(request, whole.problem, whole.graph, profile), solution),
         notes=notes,
     )
 
@@ -408,16 +416,18 @@ def summary_of(
     started: float,
     notes: Sequence[str] = (),
     saved: Sequence[dict[str, Any]] = (),
+    once: Problem | None = None,
 ) -> dict[str, Any]:
     """The answer of `solve --json`.
 
     `asked`: the problem with its choices open. `keep_all_bytes`: the RAM that a budget in per cent refers to.
 
-    `started`: by `time.perf_counter`. `saved`: the encodings of saved tensors.
+    `started`: by `time.perf_counter`. `saved`: the encodings of saved tensors. `once`: the problem before operands were
+    streamed, for the cost of computing once.
     """
     problem, schedule, plan = solution.problem, solution.schedule, solution.plan
     trace, streamed = verify(problem, schedule), sum(op.is_streamed for op in problem.operators)
-    once = asked if streamed else problem
+    once = once if once is not None and streamed else problem
     proof, needed_bytes = schedule.proof, ram_bytes(problem, plan)
     return {
         "status": proof.status.value,
@@ -446,7 +456,7 @@ def summary_of(
         "recomputes": trace.recomputes,
         "recomputed_operators": sum(n > 1 for n in trace.executions),
         "streamed_operators": streamed,
-        "may_stream": request.solver == ENGINE and profile is not None and profile.default_store is not None,
+        "may_stream": request.solver == ENGINE and profile is not None and may_stream(problem),
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,
         "low_workspace_kernels": len(low_workspace_operators(asked, problem)),

@@ -107,7 +107,7 @@ class _Comparison:
             reduction.record(choice, None, least, "cannot be cheaper")
             return
         self.planner.progress(reduction.option_words(choice))
-        if self.best is not None and self.planner.left_s <= 0:
+        if (self.best is not None or self.errors) and self.planner.left_s <= 0:
             reduction.record(choice, None, least, "no time was left")
             return
         try:

@@ -30,6 +30,7 @@ from poetc.scheduling.schedule import Free, MemoryPlan, Move, PageIn, PageOut, S
 Ints = npt.NDArray[np.int64]
 
 PLACEMENTS, MOST_ROUNDS = 60_000, 40
+LATE_S = 2.0  # beyond the time limit, at most, before the last round begins
 PROMOTED = 8  # at most, from one round to the next
 FULL = 0.95
 NOWHERE = -1
@@ -41,7 +42,8 @@ def pack_with_moves(
     """`schedule` with moves, and a plan whose arena ends at or below `capacity_bytes`; None if none was found.
 
     `schedule` has no moves. Its proof keeps its bound, which holds for schedules with moves all the more. The search
-    ends after its first round, at the earliest, when `time.monotonic()` is `stop_at`. Deterministic.
+    ends after its first round, at the earliest, when `time.monotonic()` is `stop_at`, or LATE_S later if nothing was
+    found by then. Deterministic but for that.
     """
     pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
     buffer_bytes = problem.page_buffer_bytes if pages else 0
@@ -52,7 +54,10 @@ def pack_with_moves(
     placed = 0
     orders = packing.orders()
     for attempt in range(MOST_ROUNDS):
-        if best is not None and (best.cost == 0 or placed >= PLACEMENTS or time.monotonic() >= stop_at):
+        now = time.monotonic()
+        if best is not None and (best.cost == 0 or placed >= PLACEMENTS or now >= stop_at):
+            break
+        if attempt and now >= stop_at + LATE_S:
             break
         if attempt < len(orders):
             order = orders[attempt]
