@@ -109,13 +109,16 @@ def _known(path: Path) -> Board:
     code, ram = (memory and _region(memory, field, wrong) for field, memory in (("code", file.code), ("ram", file.ram)))
     banks = tuple((name, _region(memory, "banks", wrong)) for name, memory in file.banks.items())
     own = {"name": path.stem, "code": code, "ram": ram, "banks": banks, "core": _core(file.core)}
-    return Board(**{**values, **own, "qemu": _qemu(TARGETS[file.target], file.qemu)})
+    return Board(**{**values, **own, "qemu": _qemu(TARGETS[file.target], file.qemu, wrong)})
 
 
-def _qemu(target: Target, words: str) -> tuple[str, ...]:
+def _qemu(target: Target, words: str, wrong: Wrong) -> tuple[str, ...]:
     """The command: for a program all of `words`, for firmware those behind `-M`."""
     system = () if target.hosted else SYSTEM_ARM64 if "aarch64" in target.cross_compile else SYSTEM_ARM
-    return (*system, *shlex.split(words)) if words else ()
+    try:
+        return (*system, *shlex.split(words)) if words else ()
+    except ValueError as error:
+        raise wrong("qemu", f"{words!r}: {str(error).lower()}") from None
 
 
 def read_board(folder: Path) -> Board:
@@ -150,7 +153,7 @@ def read_board(folder: Path) -> Board:
         name=folder.resolve().name,
         title=file.title or folder.resolve().name,
         target=target.name,
-        qemu=_qemu(target, file.qemu),
+        qemu=_qemu(target, file.qemu, wrong),
         code=code,
         ram=ram,
         sources=file.sources,

@@ -102,6 +102,7 @@ def test_a_board_without_room_is_refused(
         ("semihosting_store.c", "../../secret.c", "board.yaml:5: sources: 'device/../../secret.c' is no file"),
         ("trap:", "banks: {ram: {origin: 0x24000000, size: 1}}\ntrap:", "banks: 'ram' is the name of the memory 'ram'"),
         ("trap:", "banks: {axi: {origin: 0x20010000, size: 1}}\ntrap:", "board.yaml:6: banks: 'axi' overlaps another"),
+        ("mps2-an386", '"\'an386"', 'board.yaml:7: qemu: "\'an386": no closing quotation'),
         ("trap:", "traps:", "unknown field `traps`"),
         ("size: 1MiB", "size: many", "board.yaml:3: code: size 'many'"),
         ("qemu: mps2-an386", "", None),
