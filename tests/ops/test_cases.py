@@ -7,10 +7,12 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
+import numpy as np
 import pytest
 
 import tests.ops.cases
 from poetc.ops import registry, spec
+from tests.support import kernels
 from tests.support.kernels import Case, bind_kind, check_gradient, check_kernel, differentiable, evaluate, library
 
 CASES: list[Case] = [
@@ -38,6 +40,13 @@ def test_types(case: Case) -> None:
 @pytest.mark.parametrize("case", KERNEL_CASES, ids=str)
 def test_kernel(case: Case) -> None:
     check_kernel(case.kind, case.attributes, case.arrays(), case.rtol, case.atol)
+
+
+def test_a_small_number_beside_a_large_one_has_its_own_tolerance(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = [np.float32([1000, 0, 0]), np.float32([0, 0, 0])]
+    monkeypatch.setattr(kernels, "run_kernel", lambda *_, **__: (np.float32([1000, 0, 1e-5]),))
+    with pytest.raises(AssertionError, match="Add output 0"):
+        check_kernel("Add", {}, inputs)
 
 
 @pytest.mark.parametrize("case", GRADIENT_CASES, ids=str)
