@@ -169,7 +169,17 @@ GOOD = "weights: {integer: 8}\nactivations: {integer: 8, scale: power}\nerrors: 
         (GOOD + "stored: {integer: 8, scale: power, range: 1.5}", ":4: stored.range: 1.5 is no number"),
         (GOOD + "stored: {integer: 8, scale: power, groups: 1}", ":4: stored.groups: is 1, neither true"),
         (GOOD + "stored: {integer: 8, scale: real}", "stored: a real scale is for weights"),
-        (GOOD + "stored: {integer: 8, scale: power, unit: 0.5}", "stored: a unit is for gradients"),
+        (GOOD + "stored: {integer: 8, scale: power, unit: 0.5}", ":4: stored.unit: a unit is for gradients of weights"),
+        (GOOD + "state: {integer: 8, scale: power, unit: 0.5}", ":4: state.unit: a unit is for gradients of weights"),
+        (GOOD.replace("power", "power, unit: 0.5"), ":2: activations.unit: a unit is for gradients of weights"),
+        (
+            GOOD + "first: {errors: {integer: 8, scale: power, unit: 2}}",
+            ":4: first.errors.unit: a unit is for gradients",
+        ),
+        (
+            GOOD + "last: {weights: {integer: 8, scale: power, unit: 2}}",
+            ":4: last.weights.unit: a unit is for gradients",
+        ),
         (GOOD + "sums: {floats: [6, 9]}", ":4: sums: floats and chunk are both needed"),
         (GOOD + "sums: {floats: [6, 9], chunk: 0}", ":4: sums.chunk: 0 is no whole number from 1"),
         (GOOD + "first: {gradients: {integer: 8}}", ":4: first.gradients: unknown; there are weights,"),

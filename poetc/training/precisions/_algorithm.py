@@ -160,8 +160,6 @@ class Algorithm:
                 raise ValueError(f"{name}: a real scale is for weights, activations and errors")
             if numbers is not None and numbers.rises_to:
                 raise ValueError(f"{name}: bits that rise are for weights, activations and errors")
-            if numbers is not None and numbers.unit and name != "gradients":
-                raise ValueError(f"{name}: a unit is for gradients")
 
     def _check_integers(self) -> None:
         for name in ("sums", "state", *ENDS):
@@ -288,6 +286,8 @@ class _Reader:
         only_scaled = [k for k in ("range", "groups", "unit") if k in given]
         if numbers.scale == "fixed" and only_scaled:
             raise self.error((*at, only_scaled[0]), "a fixed scale has none; choose another scale")
+        if "unit" in given and at != ("gradients",):
+            raise self.error((*at, "unit"), "a unit is for gradients of weights")
         if numbers.scale != "fixed" and "times" in given:
             raise self.error((*at, "times"), "only a fixed scale has it")
         is_rising = numbers.scale == "power" and 0 < numbers.integer < numbers.rises_to
