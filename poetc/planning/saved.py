@@ -46,7 +46,7 @@ class EncodingSpace:
     tensors: tuple[Tensor, ...]
     proposals: tuple[Encodings, ...]
     _made: dict[Encodings, Problem] = field(default_factory=dict, repr=False, compare=False)
-    _frugal: list[Encodings] = field(default_factory=list, repr=False, compare=False)
+    _frugal: dict[int | None, Encodings] = field(default_factory=dict, repr=False, compare=False)  # by deadline
 
     def problem(self, choice: Encodings, asked: Problem) -> Problem:
         """The problem of `choice` at the limits of `asked`."""
@@ -125,26 +125,31 @@ class Saved(Alternatives[Encodings]):
         return self.cheapest(problem, planner)
 
     def _frugal(self, problem: Problem) -> Encodings:
-        """The encodings with which the least RAM is probably needed. It is looked for once an offer.
+        """The encodings with which the least RAM is probably needed in time: none where they all take too long.
 
-        More encodings have the least keep-all, and yet may need more: decoders need room too. So where there are many,
-        a short search tells.
+        It is looked for once an offer and deadline. More encodings have the least keep-all, and yet may need more:
+        decoders need room too. So where there are many, a short search tells.
         """
         offer = self._offer(problem)
-        if offer is not None and offer._frugal:
-            return offer._frugal[0]
+        if offer is None:
+            return ()
+        deadline_ns = problem.deadline_ns
+        if deadline_ns in offer._frugal:
+            return offer._frugal[deadline_ns]
+
+        def in_time(choice: Encodings) -> bool:
+            once = KERNELS.frugal(self.fix(problem, choice))
+            return deadline_ns is None or once.compute_once_ns <= deadline_ns
 
         def need(choice: Encodings) -> tuple[int, int, int]:
             fixed = self.fix(problem, choice)
             relaxed, searched = KERNELS.relax(fixed), 0
-            if offer is not None and len(offer.proposals) > _FEW:
+            if len(offer.proposals) > _FEW:
                 found = solvers.min_budget(KERNELS.frugal(fixed), time_limit_s=_SEARCH_S)
                 searched = found.smallest_bytes or keep_all_peak_bytes(fixed)
             return solvers.lower_bound_bytes(relaxed), searched, keep_all_peak_bytes(fixed)
 
-        found = min(self.propose(problem, None), key=need)
-        if offer is not None:
-            offer._frugal.append(found)
+        found = offer._frugal[deadline_ns] = min(filter(in_time, self.propose(problem, None)), key=need, default=())
         return found
 
     def _offer(self, problem: Problem) -> EncodingSpace | None:

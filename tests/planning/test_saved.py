@@ -76,6 +76,20 @@ def test_the_least_ram_is_that_of_some_encodings(offer: EncodingSpace) -> None:
     verify(replace(least.problem, budget_bytes=smallest), least.schedule)
 
 
+def test_the_least_ram_within_a_deadline_is_without_encodings_that_take_longer(offer: EncodingSpace) -> None:
+    """Keep-all without encodings is in time, so that it is no proof when one with encodings is late."""
+    saved, once_ns = Saved([offer]), offer.exact.compute_once_ns
+    assert saved.frugal(offer.exact).compute_once_ns > 1.05 * once_ns  # looked for without a deadline before
+    planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=[offer]))
+    for share in (1.0, 1.05):
+        problem = replace(offer.exact, deadline_ns=int(share * once_ns))
+        found = planner.search_ram(problem, 2.0).found
+        assert found.ram_bytes is not None and found.ram_bytes <= keep_all_peak_bytes(problem)
+    long, short = (saved.frugal(replace(offer.exact, deadline_ns=ns)) for ns in (2 * once_ns, once_ns // 2))
+    assert long.operators == saved.frugal(offer.exact).operators
+    assert short.operators == offer.exact.operators
+
+
 def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: EncodingSpace) -> None:
     step = step_of(pooled(), saved="off")
     assert encodings_of(step) == ()
