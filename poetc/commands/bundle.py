@@ -64,11 +64,6 @@ def bundle(
         raise UsageError("--processors: the plans of a bundle run on one processor; leave it out")
     request = replace(request, processors=MAIN)
     split = request.model.training.micro_batches == "auto"
-    precision = training.PRECISIONS[request.model.training.precision]
-    if split and precision.depends_on_parts:
-        raise UsageError(
-            f"--micro-batches auto: with --precision {precision.name} all plans of a bundle have one number; give it"
-        )
     if split:
         one = replace(request.model.training, micro_batches=1)
         request = replace(request, model=replace(request.model, training=one))

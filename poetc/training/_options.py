@@ -76,6 +76,10 @@ class Methods:
             raise UsageError(
                 f"--saved {self.saved}: --precision {precision.name} saves {precision.narrow} already; leave it out"
             )
+        if precision.depends_on_parts and self.micro_batches == "auto":
+            raise UsageError(
+                f"--micro-batches auto: with --precision {precision.name} their number changes the weights; give one"
+            )
         self.roundings()
         precision.check(self)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from poetc.errors import UsageError
 from poetc.graph import Graph, TrainingGraph
 from poetc.training._restored_norms import OPTION, with_restored_norms
@@ -30,4 +32,9 @@ def build(
     `graph` is the result of `in_precision`. With `options.micro_batches` above 1, `part` is the model at that part of
     the batch. `names_sums`: sums over the first rows have names that say so.
     """
-    return PRECISIONS[options.precision].build(graph, options, part, names_sums=names_sums)
+    precision = PRECISIONS[options.precision]
+    step = precision.build(graph, options, part, names_sums=names_sums)
+    if not precision.depends_on_parts or options.micro_batches == 1:
+        return step
+    note = f"--precision {precision.name} rounds in each micro-batch, so results are not those of the whole batch"
+    return replace(step, notes=(*step.notes, note))

@@ -10,7 +10,7 @@ import pytest
 
 from poetc import frontend, passes, training
 from poetc.commands.importance import ImportanceRequest
-from poetc.commands.requests import ModelRequest
+from poetc.commands.requests import ModelRequest, training_graph
 from poetc.devices import build_problem, load_profile
 from poetc.errors import UsageError
 from poetc.graph import Graph, Phase, Role, TrainingGraph
@@ -22,6 +22,8 @@ from poetc.training import PRECISIONS, TrainingOptions
 from poetc.training._micro import renamed
 from poetc.training.precisions._algorithm import Numbers
 from tests.cli.conftest import MODEL
+from tests.support.graphs import evaluate
+from tests.support.small import small_model
 from tests.training.test_integer_networks import network
 
 ROWS = ("octo", "afp", "wageubn", "mls", "fp8")
@@ -100,6 +102,35 @@ def test_sums_of_gradients_over_steps_are_not_rounded(optimizer: str) -> None:
     sums = {name for name in kinds if name.endswith(":gradient")}
     assert sums and sums == {name for name, kind in kinds.items() if kind != "StoredFewBits"}
     compiled(step)  # the sum is read by the update, before another version of it is made
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_parts_of_a_batch_are_another_training(row: str) -> None:
+    """Scales are those of a part, and sums over the batch are rounded: no planner may choose the parts."""
+    with pytest.raises(
+        UsageError, match=f"--micro-batches auto: with --precision {row} their number changes the weights"
+    ):
+        TrainingOptions(precision=row, micro_batches="auto")
+    whole, parted = in_parts(row, 1), in_parts(row, 2)
+    assert not any("micro-batch" in note for note in whole.notes)
+    assert f"--precision {row} rounds in each micro-batch, so results are not those of the whole batch" in parted.notes
+    assert difference(whole, parted) > 1e-3
+    assert difference(in_parts("f32", 1), in_parts("f32", 2)) < 1e-5
+
+
+def in_parts(precision: str, count: int) -> TrainingGraph:
+    given = TrainingOptions(precision=precision, batch_norm="frozen", micro_batches=count)
+    return training_graph(ModelRequest(source=small_model(), batch=8, training=given))[1]
+
+
+def difference(step: TrainingGraph, other: TrainingGraph) -> float:
+    """Of the weights after one update, the largest difference in relation to the largest move."""
+    batch = {name: value.copy() for name, value in sample_inputs(compiled(step), 0).items()}
+    batch["image"][4:] *= 8  # another scale in the second part
+    after, others = (evaluate(one, batch, np.float32) for one in (step, other))
+    moves = [np.abs(after[step.updates[name]] - after[name]).max() for name in step.gradients]
+    apart = [np.abs(after[step.updates[name]] - others[other.updates[name]]).max() for name in step.gradients]
+    return float(max(apart) / max(moves))
 
 
 def test_sums_in_chunks_have_the_scale_of_their_errors() -> None:

@@ -16,7 +16,6 @@ from onnx import TensorProto, helper
 import poetc
 from poetc.batches import read_batches
 from poetc.commands.best_updates import choice_of
-from poetc.commands.bundle import bundle
 from poetc.commands.import_state import import_state
 from poetc.commands.programs import training_program
 from poetc.commands.requests import ModelRequest, SolveRequest
@@ -364,10 +363,9 @@ def test_codes_around_another_zero_are_refused(tmp_path: Path) -> None:
         model_of(tmp_path / "other.onnx")
 
 
-def test_plans_of_a_bundle_split_the_batch_alike() -> None:
-    model = ModelRequest(source=Path("model.onnx"), training=replace(QAS, micro_batches="auto"))
+def test_no_plan_chooses_the_parts_of_a_batch() -> None:
     with pytest.raises(UsageError, match="--micro-batches auto: with --precision qas"):
-        bundle(SolveRequest(model=model), ["90%", "60%"])
+        replace(QAS, micro_batches="auto")
 
 
 def test_the_python_of_the_page_makes_such_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
