@@ -15,7 +15,9 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.measure import HostModel, StepError, compile_library
 from poetc.program import Call, PageIn, PageOut, Program, sample_inputs
+from poetc.scheduling import Paging
 from poetc.scheduling.schedule import SolveOptions
+from tests.program.models import absent_and_paged_actions, training_case
 from tests.support.small import small_model
 
 WAIT_S = 0.05  # of a transfer, for the processor to go on
@@ -25,19 +27,15 @@ STEPS = 3
 Built = tuple[Program, dict[str, np.ndarray], Path]
 
 
-def made(folder: Path, state: str, budget: str) -> Built:
-    model = ModelRequest(source=small_model(), batch=8, device="rpi4")
-    options = SolveOptions(time_limit_s=6, gap=0.3)
-    solved = solve(SolveRequest(model=model, budget=budget, state=state, dma=True, options=options, smallest=False))
-    assert solved.graph is not None
-    program = training_program(solved)
-    library = compile_library([program], solved.graph.values, folder, cflags="-O1")
-    return program, dict(solved.graph.values), library
-
-
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    return made(tmp_path_factory.mktemp("overlap"), "store", "60%")
+    model = ModelRequest(source=small_model(), batch=8, device="rpi4")
+    options = SolveOptions(time_limit_s=6, gap=0.3)
+    solved = solve(SolveRequest(model=model, budget="60%", state="store", dma=True, options=options, smallest=False))
+    assert solved.graph is not None
+    program = training_program(solved)
+    library = compile_library([program], solved.graph.values, tmp_path_factory.mktemp("overlap"), cflags="-O1")
+    return program, dict(solved.graph.values), library
 
 
 def test_one_queue_has_the_transfers_and_nothing_else(built: Built) -> None:
@@ -137,8 +135,12 @@ def test_state_is_whole_wherever_a_card_fails(tmp_path: Path) -> None:
 
     Transfers of such state are the processor's own; the others go on beside it.
     """
-    program, values, library = made(tmp_path, "ram", "57%")
-    assert program.absences and len(program.queues) == 2
+    case = training_case()
+    case = replace(case, problem=replace(case.problem, paging=Paging.DMA))
+    program, values = case.program(absent_and_paged_actions(case, "fc2.weight", "a")), dict(case.graph.values)
+    queue_of = {step.instruction: n for n, queue in enumerate(program.queues) for step in queue}
+    assert [queue_of[absence.begin] for absence in program.absences] == [0, 1]
+    library = compile_library([program], values, tmp_path, cflags="-O1")
     batch, names = sample_inputs(program, 0), [b.name for b in program.state]
 
     def after(fails_at: frozenset[int], *, is_whole: bool) -> tuple[dict[str, bytes], int]:

@@ -204,6 +204,23 @@ def absent_state_actions(case: Case, name: str) -> list[Action]:
     return actions
 
 
+def absent_and_paged_actions(case: Case, state: str, tensor: str) -> list[Action]:
+    """Keep-all, but state that lives in RAM goes to the store first thing, and `tensor` when it is made.
+
+    Both come back for each reader.
+    """
+    old, paged = case.tensor(state), case.tensor(tensor)
+    on_store = {old}
+    actions: list[Action] = [PageOutStep(old)]
+    for i, op in enumerate(case.problem.operators):
+        actions += [PageInStep(t) for t in (old, paged) if t in op.inputs and t in on_store]
+        actions.append(Compute(i))
+        if paged in op.outputs:
+            actions.append(PageOutStep(paged))
+            on_store.add(paged)
+    return actions
+
+
 def absent_versions_actions(case: Case, names: Sequence[str]) -> list[Action]:
     """Keep-all, but state that lives in RAM is on the store until each reader, and from its update to the end."""
     old = [case.tensor(n) for n in names]
