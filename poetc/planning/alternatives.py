@@ -15,6 +15,8 @@ from poetc.planning.solution import Solution
 from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
 
+DOES_NOT_FIT = "does not fit"  # proven
+
 
 class Alternatives(Reduction[ChoiceT]):
     """A choice whose options have other operators, so that no problem is a relaxation of all.
@@ -74,7 +76,7 @@ class _Comparison:
             if not alone:
                 seconds = min(seconds, reduction.patience * (first_stop - time.monotonic()) / left)
             if choice in hopeless and (self.best is None or self.least[choice] < self.best.cost):
-                reduction.record(choice, None, self.least[choice], "does not fit")
+                reduction.record(choice, None, self.least[choice], DOES_NOT_FIT)
             else:
                 self._try(choice, seconds, 1.0 if alone else reduction.first_round / len(self.fixed))
         if self.best is None:
@@ -118,7 +120,7 @@ class _Comparison:
             )
         except (InfeasibleError, LimitError) as error:
             proven = isinstance(error, InfeasibleError)
-            reduction.record(choice, None, least, "does not fit" if proven else "nothing found")
+            reduction.record(choice, None, least, DOES_NOT_FIT if proven else "nothing found")
             self.errors.append(error)
             return
         self._record(choice, found)
@@ -157,6 +159,18 @@ def better_of(known: Solution, again: Solution) -> Solution:
         return known
     status = Status.OPTIMAL if bound == known.cost else known.proof.status
     return known.with_proof(replace(known.proof, bound=bound, scope=proof.scope, status=status))
+
+
+def with_lowest_bound(best: Solution, bounds: Iterable[int], gap: float) -> Solution:
+    """`best` with the lowest of these bounds, of all options in which something may fit. `gap`: the asked one."""
+    proof = best.proof
+    bound = min([proof.objective, *bounds])
+    if bound == proof.bound:
+        return best
+    status = Status.FEASIBLE if proof.objective - bound <= gap * proof.objective else Status.LIMIT
+    if bound >= proof.objective:
+        status = Status.OPTIMAL
+    return best.with_proof(replace(proof, bound=bound, status=status))
 
 
 def smallest_of(error: PoetcError) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from poetc.devices.units import format_cost
-from poetc.planning.alternatives import Alternatives
+from poetc.planning.alternatives import DOES_NOT_FIT, Alternatives, with_lowest_bound
 from poetc.planning.planner import Planner
 from poetc.planning.solution import OptionResult, Solution, cost_of_computing_once
 from poetc.scheduling import Problem, keep_all_peak_bytes
@@ -57,9 +57,12 @@ class MicroBatches(Alternatives[int]):
             return f"micro-batches: the batch is not split ({why})"
         show = functools.partial(format_cost, asked.objective)
         parts = (
-            f"{t.count}: {t.outcome}" if t.cost is None else f"{t.count}: {show(t.cost)} ({t.outcome})" for t in tried
+            f"{t.count}: {t.outcome}"
+            if t.cost is None
+            else f"{t.count}: {show(t.cost)} ({t.outcome}, bound {show(min(t.least, t.cost))})"
+            for t in tried
         )
-        return f"micro-batches tried: {'; '.join(parts)}"
+        return f"micro-batches tried: {'; '.join(parts)}; the bound of the answer is the lowest of these"
 
     def option_words(self, choice: int) -> str:
         return f"{choice} micro-batches"
@@ -70,4 +73,6 @@ class MicroBatches(Alternatives[int]):
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         self.tried.clear()
         best = self.cheapest(problem, planner)
+        possible = (t.least for t in self.tried.values() if t.outcome != DOES_NOT_FIT)
+        best = with_lowest_bound(best, possible, planner.options.gap)
         return replace(best, tried=tuple(self.tried[count] for count in sorted(self.tried)))

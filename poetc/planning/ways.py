@@ -14,7 +14,7 @@ from types import MappingProxyType
 from poetc import solvers
 from poetc.devices.units import format_cost
 from poetc.errors import InfeasibleError, LimitError
-from poetc.planning.alternatives import better_of, smallest_of
+from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several
 from poetc.planning.repricing import carried_bound
@@ -240,13 +240,7 @@ class CoreUsage(Reduction[int]):
         least = {way: self._least(problem, way, proof.scope, planner) for way in open_}
         for way in least.keys() & self.tried.keys():
             self.tried[way] = replace(self.tried[way], least=max(least[way], self.tried[way].least))
-        bound = min([proof.objective, *least.values()])
-        if bound == proof.bound:
-            return best
-        status = Status.FEASIBLE if proof.objective - bound <= planner.options.gap * proof.objective else Status.LIMIT
-        if bound >= proof.objective:
-            status = Status.OPTIMAL
-        return best.with_proof(replace(proof, bound=bound, status=status))
+        return with_lowest_bound(best, least.values(), planner.options.gap)
 
     def _least(self, problem: Problem, way: int, scope: Scope | None, planner: Planner) -> int:
         """No schedule of that way costs less: in `scope`, as far as the way has its choices; None: in any scope found.

@@ -35,6 +35,8 @@ def test_the_cheapest_wins_and_what_cannot_win_is_not_solved() -> None:
         costs = {n: best.cost for n, p in problems if (best := optimum(p)) is not None}
         split = best_split(problems)
         assert split.cost == min(costs.values()), seed
+        assert split.proof.bound <= split.cost
+        assert split.proof.bound <= min([t.least for t in split.tried if t.outcome != "does not fit"]), "of all numbers"
         assert costs[split.choices["micro_batches"] or 0] == min(costs.values())
         assert verify(dict(problems)[split.choices["micro_batches"] or 0], split.schedule).energy_pj == min(
             costs.values()
