@@ -6,11 +6,13 @@ import time
 from dataclasses import replace
 
 from poetc import solvers, training
+from poetc.commands import encodings
 from poetc.commands.requests import (
     SolveRequest,
     inference_model,
     limits,
     load_model,
+    paging_of,
     problem_of,
     training_graph,
     ways_of,
@@ -62,7 +64,9 @@ def steps_by_parts(
             at_limits = replace(at_limits, budget_bytes=first.budget_bytes, deadline_ns=first.deadline_ns)
         first = first or at_limits
         is_roomy = is_roomy or keep_all_peak_bytes(at_limits) <= at_limits.budget_bytes
-        steps[count] = step_for_budget(request, Step(graph=graph, model=model, problem=at_limits), profile)
+        offers = encodings.offers_of(graph, profile, at_limits, paging_of(request, profile))
+        step = Step(graph=graph, model=model, problem=at_limits)
+        steps[count] = step_for_budget(request, step, profile, offers)
         if is_roomy and cache is None:
             break
     assert first is not None

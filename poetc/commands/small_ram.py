@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from poetc import passes
@@ -10,6 +11,7 @@ from poetc.commands.requests import SolveRequest, problem_of, streams_of, with_s
 from poetc.devices import DeviceProfile
 from poetc.graph import Graph, TrainingGraph
 from poetc.planning import ENGINE, Planner, RamSearch, reductions
+from poetc.planning.saved import EncodingSpace
 from poetc.planning.streaming import Streaming
 from poetc.scheduling.problem import Paging, Problem
 
@@ -37,13 +39,17 @@ class Step:
         return self.made_of or self
 
 
-def step_for_budget(request: SolveRequest, step: Step, profile: DeviceProfile) -> Step:
+def step_for_budget(
+    request: SolveRequest, step: Step, profile: DeviceProfile, offers: Sequence[EncodingSpace] = ()
+) -> Step:
     """The step with kernels for so little RAM; with those of the least workspace where no others fit.
 
-    The step as it is where something may fit without streams, or nothing can be streamed.
+    The step as it is where something may fit without streams, or nothing can be streamed. `offers`: encodings of saved
+    tensors, which streamed operands do not have.
     """
     planner = _planner(request)
-    if not _can_stream(request, step, profile) or planner.lower_bound_bytes(step.problem) <= step.problem.budget_bytes:
+    encoding = replace(planner, reductions=reductions(request.state_mode, offers=offers))
+    if not _can_stream(request, step, profile) or encoding.lower_bound_bytes(step.problem) <= step.problem.budget_bytes:
         return step
     for ram_bytes in (step.problem.budget_bytes, 0):
         made = _for_ram(request, step, profile, ram_bytes)

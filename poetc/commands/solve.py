@@ -65,6 +65,7 @@ from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, 
 from poetc.scheduling.problem import Problem
 
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
+ENCODINGS_SHARE = 0.6  # of the time, for encodings of saved tensors where streamed operands come next
 LATER_SHARE = 0.15  # of the time limit, at most, for the model itself and reports
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 
@@ -208,8 +209,11 @@ def with_saved(request: SolveRequest, saved: str) -> SolveRequest:
     return replace(request, model=replace(request.model, training=replace(request.model.training, saved=saved)))
 
 
-def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
-    """The problem as it is, or with the number of micro-batches that was asked for."""
+def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress, *, encodes: bool = True) -> _Answer:
+    """The problem as it is, or with the number of micro-batches that was asked for.
+
+    `encodes`: saved tensors are encoded rather than operands streamed, where a schedule may fit so.
+    """
     whole, graph, profile, problem = read_problem(request)
     problem = with_short_pieces(request, problem, graph, profile)
     offers: tuple[EncodingSpace, ...] = ()  # encoders are operators too, as long as their tensors are
@@ -219,10 +223,13 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     problem, least = limited(request, problem, offers, ways)
     problem_as_asked, graph_as_asked, ways_as_asked = problem, graph, ways
     step: Step | None = None
+    streams_else = False  # where nothing is found with encodings
     if whole is not None and graph is not None and profile is not None:
         as_it_is = step = Step(graph=graph, model=inference_model(request.model, whole), problem=problem)
         if least is None:
-            step = step_for_budget(request, step, profile)
+            step = step_for_budget(request, step, profile, offers if encodes else ())
+            may_do = step is as_it_is and encodes and bool(offers)
+            streams_else = may_do and step_for_budget(request, step, profile) is not step
         else:
             progress("looking for the smallest budget with streamed operands")
             search_s = search_share_s(request.options.time_limit_s)
@@ -239,6 +246,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     left_s = max(stop_at - time.monotonic(), LEAST_SHARE * limit_s)
     search_s = search_share_s(left_s)
     left_s -= min(limit_s - left_s, LATER_SHARE * limit_s)  # the model itself takes about as long again
+    left_s *= ENCODINGS_SHARE if streams_else else 1.0
     offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
     planner = request.planner(
         left_s - (0.0 if least else search_s),
@@ -251,6 +259,8 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _
     try:
         solution = planner.knowing(search).solve(problem)
     except (InfeasibleError, LimitError):
+        if streams_else:
+            return _solve_whole(request, stop_at, progress, encodes=False)
         if least is None or request.solver != ENGINE:
             raise
         solution = planner.least_ram_solution(problem, least)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from poetc import passes
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
 from poetc.errors import UsageError
@@ -27,10 +28,10 @@ _SHOWN = 3
 
 
 def model_of(solved: Artifact) -> Graph:
-    """The model that was solved, with the weights that training starts from."""
+    """The model that was solved, as its file has it, with the weights that training starts from."""
     if solved.inference is None:
         raise UsageError("solved from a problem alone: there is no model in it; solve the ONNX file itself")
-    return solved.inference
+    return passes.model_as_it_was(solved.inference)
 
 
 def file_name(graph: Graph, name: str) -> str:

@@ -162,8 +162,8 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
             counts = counts or bool((part != ignored).any())
             if may_be_raw and part.size:
                 present = part[~np.isnan(part)] if slot.may_miss else part
-                least = float(present.min(initial=least))
-                most = float(present.max(initial=most))
+                if present.size:
+                    least, most = min(least, float(present.min())), max(most, float(present.max()))
                 is_whole = is_whole and bool((present == np.trunc(present)).all())
         if not counts:
             raise UsageError(f"{samples.where}: each element of {called} is {ignored}, which no loss counts")

@@ -10,7 +10,7 @@ from poetc.passes._movement import read_in_place
 from poetc.passes._narrow import narrow
 from poetc.passes._order import order_backward
 from poetc.passes._pass import Pass, run_passes
-from poetc.passes._small_ram import for_small_ram, model_for_small_ram
+from poetc.passes._small_ram import for_small_ram, model_as_it_was, model_for_small_ram
 
 STANDARD = (
     Pass("linear-loss", join_losses),
@@ -38,6 +38,7 @@ __all__ = [
     "for_small_ram",
     "fuse",
     "join_losses",
+    "model_as_it_was",
     "model_for_small_ram",
     "narrow",
     "offered",

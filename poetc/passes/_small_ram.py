@@ -38,6 +38,44 @@ def model_for_small_ram(graph: Graph, ram_bytes: int) -> Graph:
     return replace(graph, operators=_operators(graph, ram_bytes))
 
 
+def model_as_it_was(graph: Graph) -> Graph:
+    """The model before `model_for_small_ram`, as its file has it; one that was not changed is the same."""
+    operators = [_without_size(op) for op in graph.operators]
+    names = {op.name: op for op in operators}
+    tensors, joined = dict(graph.tensors), list[Operator]()
+    parts: dict[str, Operator] = {}  # by tensor: the piece that made it, with all before it
+    for op in operators:
+        base, _, number = op.name.rpartition(".")
+        whole = names.get(base) if number.isdecimal() else None
+        is_piece = whole is not None and whole.kind == op.kind and op.kind in ("Concat", "Split")
+        before = parts.get(op.inputs[0]) if op.kind in ("Concat", "Split") and op.inputs else None
+        if before is not None:
+            op = _joined(before, op)
+        if is_piece:
+            parts[op.outputs[0] if op.kind == "Concat" else op.outputs[-1]] = op
+        else:
+            joined.append(op)
+    return replace(
+        graph, operators=tuple(joined), tensors={name: t for name, t in tensors.items() if name not in parts}
+    )
+
+
+def _without_size(op: Operator) -> Operator:
+    if SMALL_RAM not in op.attributes:
+        return op
+    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != SMALL_RAM})
+
+
+def _joined(first: Operator, then: Operator) -> Operator:
+    """Two pieces of a concatenation, or of a split, as one; with the name of the second."""
+    if then.kind == "Concat":
+        return replace(then, inputs=(*first.inputs, *then.inputs[1:]))
+    sizes = (first.attributes["sizes"], then.attributes["sizes"])
+    assert isinstance(sizes[0], tuple) and isinstance(sizes[1], tuple)
+    attributes = {**then.attributes, "sizes": (*sizes[0][:-1], *sizes[1])}
+    return replace(then, inputs=first.inputs, outputs=(*first.outputs[:-1], *then.outputs), attributes=attributes)
+
+
 def _with_short_concats(graph: G) -> G:
     """The same with at most `MOST_PIECES` operands of a concatenation, or of a split."""
     operators, tensors = list[Operator](), dict(graph.tensors)

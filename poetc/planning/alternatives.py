@@ -43,6 +43,10 @@ class Alternatives(Reduction[ChoiceT]):
     def record(self, choice: ChoiceT, cost: int | None, least: int, outcome: str) -> None:
         """An option was looked at. `cost`: of its schedule (None: none); `least`: no schedule of it costs less."""
 
+    def least_bytes(self, problem: Problem, planner: Planner) -> int:
+        """No schedule of an option, whose problem this is, needs less RAM. With more it is worth solving for."""
+        return planner.inner.lower_bound_bytes(problem)
+
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         return min(inner.lower_bound_bytes(self.fix(problem, choice)) for choice in self.propose(problem, None))
 
@@ -60,7 +64,7 @@ class _Comparison:
     def __init__(self, reduction: Alternatives[Any], problem: Problem, planner: Planner) -> None:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.fixed = {choice: reduction.fix(problem, choice) for choice in reduction.propose(problem, None)}
-        self.least_bytes = {choice: planner.inner.lower_bound_bytes(p) for choice, p in self.fixed.items()}
+        self.least_bytes = {choice: reduction.least_bytes(p, planner) for choice, p in self.fixed.items()}
         self.least = {choice: planner.inner.least_cost(p) for choice, p in self.fixed.items()}
         self.best: Solution | None = None
         self.errors: list[PoetcError] = []

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 
+import poetc
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.errors import InfeasibleError
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
-from tests.support.streamed import dense
+from tests.support.streamed import dense, rectified
 
 DEVICE, BUDGET = "nrf52840", 24_000
 
@@ -61,3 +65,28 @@ def test_the_cost_of_computing_once_has_no_transfers(model: Path) -> None:
     assert tight["compute_once_pj"] == roomy["compute_once_pj"] < tight["energy_pj"]
     above = tight["energy_pj"] - tight["compute_once_pj"]
     assert tight["overhead_gap"] == pytest.approx((tight["energy_pj"] - tight["energy_bound_pj"]) / above)
+
+
+def test_weights_trained_with_streams_go_back_into_the_file(model: Path, tmp_path: Path) -> None:
+    """Its step has other kernels than the file's model asks for, and is the same model."""
+    solution = poetc.load(model, batch=4).solve(device=DEVICE, budget=BUDGET, gap=0.05, time_limit_s=8)
+    assert solution.summary["streamed_operators"]
+    random = np.random.default_rng(0)
+    batch = random.standard_normal((4, 2, 12, 12), np.float32), np.arange(4, dtype=np.int32)
+    with solution.trainer() as session:
+        session.step(*batch)
+        session.save(tmp_path / "trained.bin")
+        expected = session.predict(batch[0])
+    solution.export(tmp_path / "trained.bin", tmp_path / "trained.onnx")
+    answer = onnxruntime.InferenceSession(tmp_path / "trained.onnx").run(None, {"x": batch[0]})[0]
+    np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_saved_tensors_are_encoded_before_operands_stream(tmp_path: Path) -> None:
+    """No schedule fits without either: encodings cost a little computing, streams cost transfers."""
+    asked = request(rectified(tmp_path / "rectified.onnx"), 1, "128kB")
+    encoded = solve(asked).summary
+    assert encoded["saved"] and not encoded["streamed_operators"]
+    exact = replace(asked.model, training=replace(asked.model.training, saved="off"))
+    streamed = solve(replace(asked, model=exact)).summary
+    assert streamed["streamed_operators"] and streamed["energy_pj"] > 2 * encoded["energy_pj"]

@@ -295,7 +295,7 @@ def test_an_empty_word_is_no_folder() -> None:
         open_source("", [], print)
 
 
-@pytest.mark.parametrize("pixels", [np.uint8, np.float64])
+@pytest.mark.parametrize("pixels", [np.uint8, np.int16, np.int64, np.float64])
 def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> None:
     arrays = {**images(), "x": (np.arange(60).reshape(10, 1, 2, 3) * 4).astype(pixels)}
     samples = opened(stored(tmp_path / "d.npz", **arrays), IMAGE, CLASS)

@@ -6,7 +6,7 @@ import numpy as np
 
 from poetc.graph import Graph, Role, TensorType
 from poetc.ops import Builder
-from poetc.passes import for_small_ram, run_standard
+from poetc.passes import for_small_ram, model_as_it_was, model_for_small_ram, run_standard
 from poetc.training import TrainingOptions, build
 from tests.passes.networks import kinds, random_batches, trained
 
@@ -37,3 +37,13 @@ def test_many_pieces_come_in_several_operators() -> None:
     assert kinds(short)["Concat"] > kinds(step)["Concat"]
     batches = random_batches(step, 3, seed=2, below=5)
     assert trained(short, batches) == trained(step, batches)
+
+
+def test_the_model_of_the_file_comes_back() -> None:
+    """Operators and tensors, whatever kernels and pieces the step of little RAM had."""
+    model = network()
+    for ram_bytes in (0, 20_000):
+        short = model_for_small_ram(model, ram_bytes)
+        assert short.operators != model.operators and len(short.tensors) > len(model.tensors)
+        assert model_as_it_was(short) == model
+    assert model_as_it_was(model) == model
