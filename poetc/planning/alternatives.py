@@ -113,7 +113,9 @@ class _Comparison:
             reduction.record(choice, None, least, "cannot be cheaper")
             return
         self.planner.progress(reduction.option_words(choice))
-        if (self.best is not None or self.errors) and self.planner.left_s <= 0:
+        # Where nothing is found yet, a schedule late is better than none, but not at any price.
+        least_s = 0.0 if self.best is not None else -ALTERNATIVES.late_share * options.time_limit_s
+        if (self.best is not None or self.errors) and self.planner.left_s <= least_s:
             reduction.record(choice, None, least, "no time was left")
             return
         try:

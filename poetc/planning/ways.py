@@ -181,7 +181,7 @@ class CoreUsage(Reduction[int]):
             if best is not None and planner.left_s <= WAYS.worth_share * planner.options.time_limit_s:
                 self.tried.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
-            if errors and planner.left_s <= 0:
+            if errors and best is None and planner.left_s <= -WAYS.late_share * planner.options.time_limit_s:
                 self.tried.setdefault(way, OptionResult(way, None, bound, "no time was left"))
                 continue
             rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way]]
