@@ -67,7 +67,7 @@ format: setup-test ## rewrite the sources in the project's format
 	$(BIN)/clang-format -i $(C_SOURCES)
 
 .PHONY: test
-test: lint setup-arm setup-browser ## lint and all tests but the long ones: about 15 minutes on two cores
+test: lint setup-arm setup-browser ## lint and all tests but the long ones: about 5 minutes on two idle cores, longer the first time
 	$(PYTEST) -m "not long and not conformance" $(PYTEST_ARGS)
 
 .PHONY: test-all
