@@ -49,7 +49,7 @@ LITTLE_WORK = {
     "training",
 }
 WORK_S = 0.3
-# What a small problem's solve takes beside counted work, whatever its limit: the relaxation of stages, all schedules,
+# The parts of a small problem's solve that no limit of work shortens: the relaxation of stages, all schedules,
 # rounds of relaxations until the gap is closed, the least RAM, and offsets.
 LITTLE_STAGES: tuple[tuple[object, dict[str, float]], ...] = (
     (settings.CANDIDATES, {"staged_operators": 0, "exhaustive_operators": settings.ENGINE.tiny_operators}),

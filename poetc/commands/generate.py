@@ -70,9 +70,9 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
     else:
         most = len(ids) + request.tokens
         short, graph = _loaded(file, SHORT), _long(file, min(most, context[0] or most))
-    for most, what in (context, (_tokens_input(graph, str(request.source))[1], f"{request.source}, as it is,")):
+    for most, named in (context, (_tokens_input(graph, str(request.source))[1], f"{request.source}, as it is,")):
         if 0 < most <= len(ids):
-            raise UsageError(f"--prompt: {len(ids)} tokens, and {what} has a context of {most:,}")
+            raise UsageError(f"--prompt: {len(ids)} tokens, and {named} has a context of {most:,}")
     writer = _Writer(graph, str(request.source), short if request.cache else None)
     tokenizer.require_model(writer.words)
     if max(ids) >= writer.words:

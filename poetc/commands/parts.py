@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 from poetc import solvers, training
@@ -21,7 +22,7 @@ from poetc.commands.small_ram import Step, least_bound_bytes, step_for_budget
 from poetc.devices import DeviceProfile, format_bytes, load_profile
 from poetc.devices.reuse import parts_for_cache, working_set_bytes
 from poetc.errors import PoetcError
-from poetc.graph import Graph
+from poetc.graph import Graph, TrainingGraph
 from poetc.scheduling import keep_all_peak_bytes
 from poetc.scheduling.problem import Problem
 
@@ -41,21 +42,11 @@ def steps_by_parts(
     """
     whole = load_model(request.model)
     model = inference_model(request.model, whole)
-    counts = _counts(request, whole)
     steps: dict[int, Step] = {}
     first: Problem | None = None
     cache, is_roomy = profile.memory.cache_bytes, False
-    for count in counts:
-        if steps and time.monotonic() >= stop_at:
-            break
-        options = replace(request.model.training, micro_batches=count)
-        try:
-            _, graph = training_graph(replace(request.model, training=options))
-        except PoetcError:
-            if count == 1:
-                raise
-            break  # this model cannot be split
-        problem = problem_of(request, graph, profile)
+    for count, of_count, graph in _built(request, whole, stop_at):
+        problem = problem_of(of_count, graph, profile)
         if steps and len(problem.operators) > (MOST_CACHED if is_roomy else MOST_OPERATORS):
             break
         budget = request.budget if first is None else f"{first.budget_bytes}B"
@@ -90,22 +81,28 @@ def _counts(request: SolveRequest, whole: Graph) -> list[int]:
     return training.divisors(training.batch_of(whole) or 1)
 
 
-def with_frugal_parts(request: SolveRequest, stop_at: float) -> SolveRequest:
-    """The request with the number of micro-batches that probably needs the least RAM, of those tried by `stop_at`."""
-    profile, whole = load_profile(request.model.device), load_model(request.model)
-    model, needs = inference_model(request.model, whole), dict[int, int]()
-    requests: dict[int, SolveRequest] = {}
+def _built(request: SolveRequest, whole: Graph, stop_at: float) -> Iterator[tuple[int, SolveRequest, TrainingGraph]]:
+    """By number of parts: the request for it and its training step. Only the whole batch is made after `stop_at`."""
     for count in _counts(request, whole):
-        if needs and time.monotonic() >= stop_at:
-            break
-        options = replace(request.model.training, micro_batches=count)
-        of_count = replace(request, model=replace(request.model, training=options))
+        if count > 1 and time.monotonic() >= stop_at:
+            return
+        training_options = replace(request.model.training, micro_batches=count)
+        of_count = replace(request, model=replace(request.model, training=training_options))
         try:
             _, graph = training_graph(of_count.model)
         except PoetcError:
             if count == 1:
                 raise
-            break  # this model cannot be split
+            return  # this model cannot be split
+        yield count, of_count, graph
+
+
+def with_frugal_parts(request: SolveRequest, stop_at: float) -> SolveRequest:
+    """The request with the number of micro-batches that probably needs the least RAM, of those tried by `stop_at`."""
+    profile, whole = load_profile(request.model.device), load_model(request.model)
+    model, needs = inference_model(request.model, whole), dict[int, int]()
+    requests: dict[int, SolveRequest] = {}
+    for count, of_count, graph in _built(request, whole, stop_at):
         problem = replace(problem_of(of_count, graph, profile), budget_bytes=0)
         if needs and len(problem.operators) > MOST_OPERATORS:
             break

@@ -13,7 +13,7 @@ from poetc.graph import Graph, TrainingGraph
 from poetc.planning import ENGINE, Planner, RamSearch, reductions
 from poetc.planning.saved import EncodingSpace
 from poetc.planning.streaming import Streaming
-from poetc.scheduling.problem import Paging, Problem
+from poetc.scheduling.problem import Problem
 
 WORTH_STREAMING = 0.95  # of the smallest RAM without streamed operands
 
@@ -78,11 +78,6 @@ def least_streamed(
         return None
     problem = replace(made.problem, budget_bytes=search.found.ram_bytes)
     return replace(made, problem=problem, floor=search.as_budget().problem), search.as_budget()
-
-
-def may_stream(problem: Problem) -> bool:
-    """Whether operands could pass through windows: `devices.streaming` has them for such problems alone."""
-    return problem.paging is Paging.SYNC and not problem.processors and not problem.banks
 
 
 def least_bound_bytes(request: SolveRequest, step: Step, profile: DeviceProfile) -> int:

@@ -36,8 +36,9 @@ from poetc.commands.requests import (
     with_short_pieces,
 )
 from poetc.commands.saving import with_ways
-from poetc.commands.small_ram import Step, least_streamed, may_stream, step_for_budget
+from poetc.commands.small_ram import Step, least_streamed, step_for_budget
 from poetc.devices import DeviceProfile, equal_cores, fit_notes, load_profile
+from poetc.devices.streaming import may_stream
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph

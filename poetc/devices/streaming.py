@@ -47,6 +47,11 @@ def _form(blocks: Blocks) -> Form:
     return Form(blocks.cut.title, blocks.units[0], blocks.units[1] if len(blocks.units) > 1 else 0, blocks.name)
 
 
+def may_stream(problem: Problem) -> bool:
+    """Whether the processor itself reads and writes a store, alone, and RAM is in one piece."""
+    return problem.paging is Paging.SYNC and not problem.processors and not problem.banks
+
+
 class Streaming:
     """The streamed alternatives of the operators of a training step, or of a model, on a device."""
 
@@ -100,9 +105,7 @@ class Streaming:
 
     @property
     def is_possible(self) -> bool:
-        """A store that the processor itself reads and writes, one processor, and RAM in one piece."""
-        p = self.problem
-        return self.store is not None and p.paging is Paging.SYNC and not p.processors and not p.banks
+        return self.store is not None and may_stream(self.problem)
 
     def operands_of(self, index: int) -> tuple[str, ...]:
         """The storages of its operands, inputs first."""

@@ -42,7 +42,7 @@ def model_as_it_was(graph: Graph) -> Graph:
     """The model before `model_for_small_ram`, as its file has it; one that was not changed is the same."""
     operators = [_without_size(op) for op in graph.operators]
     names = {op.name: op for op in operators}
-    tensors, joined = dict(graph.tensors), list[Operator]()
+    joined = list[Operator]()
     parts: dict[str, Operator] = {}  # by tensor: the piece that made it, with all before it
     for op in operators:
         base, _, number = op.name.rpartition(".")
@@ -55,9 +55,8 @@ def model_as_it_was(graph: Graph) -> Graph:
             parts[op.outputs[0] if op.kind == "Concat" else op.outputs[-1]] = op
         else:
             joined.append(op)
-    return replace(
-        graph, operators=tuple(joined), tensors={name: t for name, t in tensors.items() if name not in parts}
-    )
+    tensors = {name: t for name, t in graph.tensors.items() if name not in parts}
+    return replace(graph, operators=tuple(joined), tensors=tensors)
 
 
 def _without_size(op: Operator) -> Operator:

@@ -17,7 +17,7 @@ from poetc.planning.kernels import KERNELS
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner
 from poetc.planning.solution import Solution, cost_of_computing_once
-from poetc.planning.streaming import Streaming
+from poetc.planning.streaming import without_streams
 from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_bytes, verify
 from poetc.scheduling.scope import Option
 
@@ -109,8 +109,7 @@ class Saved(Alternatives[Encodings]):
 
     def least_bytes(self, problem: Problem, planner: Planner) -> int:
         """Without streamed operands: they cost transfers, and an option that fits without them is cheaper."""
-        whole = tuple(r for r in planner.inner.reductions if not isinstance(r, Streaming))
-        return replace(planner.inner, reductions=whole).lower_bound_bytes(problem)
+        return without_streams(planner.inner).lower_bound_bytes(problem)
 
     def after(self, problem: Problem, best: Solution) -> Iterator[Encodings]:
         """The best option without the encodings that its schedule does not need."""

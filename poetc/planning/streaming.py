@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from poetc import solvers
 from poetc.devices.blocks import MOST_STREAMS
@@ -205,6 +206,11 @@ class Streaming(Reduction[Streams]):
         offer = next((found for make in self.offers if (found := make(problem)) is not None), None)
         self._made.append((problem, offer))
         return offer
+
+
+def without_streams(planner: Planner) -> Planner:
+    """The planner without the choice of streamed operands."""
+    return replace(planner, reductions=tuple(r for r in planner.reductions if not isinstance(r, Streaming)))
 
 
 def _streams(offer: Offer, made: Made) -> Streams:

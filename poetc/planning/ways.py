@@ -21,7 +21,7 @@ from poetc.planning.repricing import carried_bound
 from poetc.planning.saved import Saved
 from poetc.planning.settings import WAYS
 from poetc.planning.solution import OptionResult, Solution, least_cost
-from poetc.planning.streaming import Streaming
+from poetc.planning.streaming import Streaming, without_streams
 from poetc.scheduling import PlanError, Problem, ScheduleError, verify_parts, verify_plan
 from poetc.scheduling.schedule import Status
 from poetc.scheduling.scope import Scope
@@ -311,5 +311,4 @@ def _streams(problem: Problem, planner: Planner) -> bool:
 def _can_fit(problem: Problem, planner: Planner) -> bool:
     """Whether a schedule without streams may be within the budget and the deadline."""
     late = problem.deadline_ns is not None and solvers.shortest_ns(problem) > problem.deadline_ns
-    whole = tuple(r for r in planner.inner.reductions if not isinstance(r, Streaming))
-    return not late and replace(planner.inner, reductions=whole).lower_bound_bytes(problem) <= problem.budget_bytes
+    return not late and without_streams(planner.inner).lower_bound_bytes(problem) <= problem.budget_bytes

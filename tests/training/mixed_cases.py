@@ -1,4 +1,4 @@
-"""What the numbers of PyTorch in `mixed.json` were made of: two convolutions, a dense layer, two steps."""
+"""The network behind the numbers of PyTorch in `mixed.json`: two convolutions, a dense layer, two steps."""
 
 from __future__ import annotations
 
