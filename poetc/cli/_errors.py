@@ -52,14 +52,14 @@ def exit_code_of(error: BaseException, arguments: Sequence[str]) -> int:
 
 def _ways(details: Mapping[str, Any]) -> str:
     """The table of options that change a training which does not fit."""
-    from poetc.cli._text import size, table
+    from poetc.cli._text import enough, size, table
 
-    budget, rows = details["budget_bytes"], [("as it is", "no", size(details["min_budget_bytes"]), "")]
+    budget, rows = details["budget_bytes"], [("as it is", "no", enough(details["min_budget_bytes"]), "")]
     for way in details["ways"]:
         least = way["least_bytes"]
         if way["refused"] is None and least is not None:
             fits = "yes" if least <= budget else "no"
-            rows.append((way["options"], fits, size(least), size(way["keep_all_peak_bytes"])))
+            rows.append((way["options"], fits, enough(least), size(way["keep_all_peak_bytes"])))
     return table(("option", f"fits in {size(budget)}", "least RAM", "keep-all RAM"), rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from poetc.cli._text import duration, energy, fields, percent, size, table
+from poetc.cli._text import duration, energy, enough, fields, percent, size, table
 from poetc.devices.units import format_count
 
 Row = Mapping[str, Any]
@@ -26,7 +26,7 @@ def _rows(found: Row, budgets: Sequence[Row]) -> Iterator[tuple[str, list[str]]]
     def of(text: Any) -> list[str]:
         return [text(b) for b in budgets]
 
-    yield "RAM", of(lambda b: size(b["ram_bytes"]) + ("" if b["fits"] else " (too much)"))
+    yield "RAM", of(lambda b: enough(b["ram_bytes"]) + ("" if b["fits"] else " (too much)"))
     yield "flash of the firmware", of(lambda b: size(b["flash_bytes"]))
     yield "constants, frozen weights", of(lambda b: size(b["constant_bytes"] or None))
     yield "time of a step", of(lambda b: duration(b["time_ns"]))
@@ -67,7 +67,7 @@ def _ways(found: Row) -> str:
     keep = found["budgets"][-1]
     least_bytes = found["least_without_streams_bytes"] or keep["ram_bytes"]
     begin = ("as it is", least_bytes, keep["ram_bytes"], keep["time_ns"], keep["energy_pj"])
-    rows = [(begin[0], size(begin[1]), size(begin[2]), duration(begin[3]), energy(begin[4]))]
+    rows = [(begin[0], enough(begin[1]), enough(begin[2]), duration(begin[3]), energy(begin[4]))]
     refused = []
     for way in found["ways"]:
         if way["refused"]:
@@ -76,7 +76,7 @@ def _ways(found: Row) -> str:
         values = (way["least_bytes"], way["keep_all_peak_bytes"], way["time_ns"], way["energy_pj"])
         shown = (
             f"{show(value)} {_change(value, base)}"
-            for show, value, base in zip((size, size, duration, energy), values, begin[1:], strict=True)
+            for show, value, base in zip((enough, enough, duration, energy), values, begin[1:], strict=True)
         )
         rows.append((way["options"], *shown))
     text = table(("option", "least, no streams", "keep-all RAM", "time once", "energy once"), rows)
@@ -94,7 +94,7 @@ def boards_text(found: Row) -> str:
         of_run = (duration(b["run_ns"]) or "-", energy(b["run_pj"]) or "-") if run else ()
         of_charge = (_count(b["steps_per_battery"]) or "-",) if charge else ()
         fits = b["schedule"] if b["fits"] else f"no: {b['schedule']}"
-        ram = (size(b["ram_bytes"]), size(b["least_bytes"]), size(b["keep_all_peak_bytes"]))
+        ram = (size(b["ram_bytes"]), enough(b["least_bytes"]), enough(b["keep_all_peak_bytes"]))
         cost = (duration(b["time_ns"]) or "-", energy(b["energy_pj"]) or "-")
         rows.append((b["device"], fits, *ram, *cost, *of_run, *of_charge))
     return table(header, rows)

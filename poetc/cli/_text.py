@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from poetc.cli._wrapping import LEAST_COLUMNS, columns_of, hanging
-from poetc.devices import format_bytes, format_ns, format_pj
+from poetc.devices import format_bytes, format_enough, format_ns, format_pj
 from poetc.devices.units import format_count
 from poetc.errors import printable
 
@@ -59,6 +59,11 @@ def size(value: int | None) -> str:
     return "" if value is None else format_bytes(value)
 
 
+def enough(value: int | None) -> str:
+    """A budget that suffices."""
+    return "" if value is None else format_enough(value)
+
+
 def duration(value: int | None) -> str:
     return "" if value is None else format_ns(value)
 
@@ -76,6 +81,13 @@ def share(part: int | None, whole: int | None) -> str:
     from poetc.reporting import of_keep_all
 
     return size(part) + (f"  ({of_keep_all(part, whole)})" if part is not None and whole else "")
+
+
+def enough_share(part: int | None, whole: int | None) -> str:
+    """A budget that suffices, with its share of `whole`: rounded up both."""
+    from poetc.reporting import enough_of_keep_all
+
+    return enough(part) + (f"  ({enough_of_keep_all(part, whole)})" if part is not None and whole else "")
 
 
 def solve_text(summary: Mapping[str, Any]) -> str:
@@ -97,7 +109,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
                 for b in summary.get("banks", ())
             ),
             ("keep-all peak", size(keep_all)),
-            ("smallest budget found", size(summary["min_budget_bytes"]) + _whole(summary)),
+            ("smallest budget found", enough(summary["min_budget_bytes"]) + _whole(summary)),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
             ("proven bound", f"{energy(summary['energy_bound_pj'])}  (gap {percent(summary['gap'])} of the total)"),
             ("gap on overhead", gap_on_overhead(summary)),
@@ -310,8 +322,8 @@ def analyze_text(analysis: Mapping[str, Any]) -> str:
                 ("saved for backward", size(analysis["saved_bytes"])),
                 ("  with near-free remade", size(analysis["saved_near_free_bytes"])),
                 ("keep-all peak", f"{size(keep_all)}  on {analysis['device']}"),
-                ("smallest budget found", share(analysis["min_budget_bytes"], keep_all)),
-                ("  operands streamed", share(analysis["streamed_min_budget_bytes"], keep_all)),
+                ("smallest budget found", enough_share(analysis["min_budget_bytes"], keep_all)),
+                ("  operands streamed", enough_share(analysis["streamed_min_budget_bytes"], keep_all)),
                 ("beside training all", _savings_of_part(analysis["pruned"])),
             )
         )

@@ -11,6 +11,7 @@ from poetc.devices.profile import DeviceProfile, Quantity, Source, Store
 from poetc.devices.units import (
     format_bytes,
     format_cost,
+    format_enough,
     format_ns,
     format_pj,
     format_share,
@@ -34,6 +35,7 @@ __all__ = [
     "flash_needed_bytes",
     "format_bytes",
     "format_cost",
+    "format_enough",
     "format_ns",
     "format_pj",
     "format_share",

@@ -142,6 +142,17 @@ def format_bytes(size_bytes: int) -> str:
     return f"{size_bytes:,} B"
 
 
+def format_enough(size_bytes: int) -> str:
+    """A budget that suffices, as an option takes it: `134240` → `134.3 kB`. `parse_size` gives no less."""
+    for factor, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size_bytes >= factor and size_bytes >= 10_000:
+            digits = max(0, 4 - len(str(size_bytes // factor)))
+            tenths = -(-size_bytes * 10**digits // factor)
+            whole, rest = divmod(tenths, 10**digits)
+            return f"{whole}.{rest:0{digits}} {unit}" if digits else f"{whole} {unit}"
+    return f"{size_bytes} B"
+
+
 def format_ns(time_ns: int) -> str:
     for factor, unit in ((10**9, "s"), (10**6, "ms"), (10**3, "µs")):
         if abs(time_ns) >= factor:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from poetc.artifact import Artifact
 from poetc.reporting._solved import Solved
-from poetc.reporting._words import band_rows, guesses, of_keep_all, recomputed, recomputed_of, shorten, written
+from poetc.reporting._words import (
+    band_rows,
+    enough_of_keep_all,
+    guesses,
+    of_keep_all,
+    recomputed,
+    recomputed_of,
+    shorten,
+    written,
+)
 from poetc.reporting._words import status as status_words
 from poetc.reporting.choices import choice_notes, scope_sentence
 from poetc.reporting.chrome_trace import chrome_trace
@@ -19,6 +28,7 @@ __all__ = [
     "band_rows",
     "choice_notes",
     "chrome_trace",
+    "enough_of_keep_all",
     "guesses",
     "html",
     "memory_timeline",

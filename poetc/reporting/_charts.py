@@ -234,16 +234,16 @@ def _timeline_row(problem: Problem, t: int, fates: set[Origin], life: str, body:
     )
 
 
-def size_bars(rows: Sequence[tuple[str, str, int, str]]) -> str:
-    """(class, label, bytes, remark): horizontal bars on one scale."""
-    full = max(n for _, _, n, _ in rows) or 1
+def size_bars(rows: Sequence[tuple[str, str, int, str, str]]) -> str:
+    """(class, label, bytes, remark, bytes as text): horizontal bars on one scale."""
+    full = max(n for _, _, n, _, _ in rows) or 1
     return (
         '<ul class="bars">'
         + "".join(
             f'<li><span class="label">{escape(label)}</span><span class="track"><span class="bar {c}" '
             f'style="width:{max(n * 100 / full, 0.4):.1f}%"></span></span>'
-            f'<span class="value">{format_bytes(n)}<span class="small"> {escape(remark)}</span></span></li>'
-            for c, label, n, remark in rows
+            f'<span class="value">{text}<span class="small"> {escape(remark)}</span></span></li>'
+            for c, label, n, remark, text in rows
         )
         + "</ul>"
     )

@@ -82,6 +82,14 @@ def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
     return f"{percent(size_bytes / keep_all_bytes)} of keep-all"
 
 
+def enough_of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
+    """The same of a budget that suffices: rounded up."""
+    if not keep_all_bytes or size_bytes > keep_all_bytes:
+        return of_keep_all(size_bytes, keep_all_bytes)
+    tenths = -(-1000 * size_bytes // keep_all_bytes)
+    return f"{tenths / 10:.1f} % of keep-all"
+
+
 def longest_piece(solved: Solved) -> str:
     """The piece of the step that cannot be interrupted for the longest time."""
     piece = pieces.longest_piece(solved.problem, solved.schedule)

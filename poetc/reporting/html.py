@@ -7,7 +7,7 @@ from html import escape
 from importlib import resources
 from string import Template
 
-from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_count, format_enough, format_ns, format_pj
 from poetc.reporting import _bundle as tables
 from poetc.reporting import _charts, _search_chart, _words
 from poetc.reporting._facts import Facts, at_peak, gather
@@ -115,7 +115,10 @@ def _sizes(solved: Solved) -> str:
         ),
         ("plain", "smallest budget found", summary.get("min_budget_bytes"), "a schedule exists"),
     ]
-    return _charts.size_bars([(c, label, n, remark) for c, label, n, remark in rows if n is not None])
+    known = [(c, label, n, remark) for c, label, n, remark in rows if n is not None]
+    return _charts.size_bars(
+        [(*row, (format_enough if "smallest" in row[1] else format_bytes)(row[2])) for row in known]
+    )
 
 
 def _bundle(solved: Solved) -> str:

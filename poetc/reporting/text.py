@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from poetc.devices.units import format_bytes, format_count, format_ns, format_pj
+from poetc.devices.units import format_bytes, format_count, format_enough, format_ns, format_pj
 from poetc.reporting import _bundle as tables
 from poetc.reporting import _words
 from poetc.reporting._facts import Category, Facts, at_peak, gather
@@ -54,9 +54,11 @@ def _memory(solved: Solved) -> str:
         rows.append(("keep-all peak", keep_all))
     if summary.get("min_budget_bytes") is not None:
         rows.append(("smallest budget found", summary["min_budget_bytes"]))
-    return "RAM\n" + _table(
-        [(name, format_bytes(n), f"{n:,} B", _words.of_keep_all(n, keep_all)) for name, n in rows], right=(1, 2)
-    )
+    cells = [(name, format_bytes(n), f"{n:,} B", _words.of_keep_all(n, keep_all)) for name, n in rows]
+    if summary.get("min_budget_bytes") is not None:
+        (name, n), (_, _, exact, _) = rows[-1], cells[-1]
+        cells[-1] = name, format_enough(n), exact, _words.enough_of_keep_all(n, keep_all)
+    return "RAM\n" + _table(cells, right=(1, 2))
 
 
 def _bundle(solved: Solved) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from poetc.planning import SmallestRam, plain, smallest_ram
 from poetc.scheduling import DEFAULT_GAP, Objective, Problem, Schedule, SolveOptions, problem_to_json
 from tests.cli.conftest import Ended
 from tests.support.problems import training_problem
+from tests.support.streamed import dense
 
 Run = Callable[..., Ended]
 Solved = tuple[Path, Ended]
@@ -73,6 +75,22 @@ def test_the_smallest_budget_is_what_was_found(poetc: Run, tmp_path: Path) -> No
     labels = [line.split("  ")[0] for line in solved.splitlines()]
     assert "smallest budget found" in labels and "smallest budget" not in labels
     assert "smallest budget found" in poetc("report", tmp_path / "out").out
+
+
+def test_a_smallest_budget_as_printed_is_enough(poetc: Run, tmp_path: Path) -> None:
+    """In bytes and as a share; with streams, and in the error of one that is too small."""
+    model = dense(tmp_path / "dense.onnx")
+    options = ("--batch", "4", "--device", "nrf52840")
+    lines = poetc("analyze", model, *options).out.splitlines()
+    found = [re.split(r"  +", line.strip()) for line in lines if re.match(r"smallest budget|  operands streamed", line)]
+    assert len(found) == 2, found
+    ended = poetc("solve", model, *options, "-b", "2kB", "--time-limit", "4", "-o", tmp_path / "none")
+    as_it_is = re.search(r"^as it is +no +(.*)$", ended.err, re.MULTILINE)
+    assert as_it_is is not None, ended.err
+    budgets = [*(row[1] for row in found), *(row[2].removeprefix("(").split(" of ")[0] for row in found)]
+    for budget in [*budgets, as_it_is[1].strip()]:
+        solved = poetc("solve", model, *options, "-b", budget, "--time-limit", "4", "-o", tmp_path / "o", "--force")
+        assert solved.code == 0, (budget, solved.err)
 
 
 def test_help_names_every_exit_code(poetc: Run) -> None:

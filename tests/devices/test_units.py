@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from poetc.devices import format_bytes, format_ns, format_pj, parse_duration, parse_size
+from poetc.devices import format_bytes, format_enough, format_ns, format_pj, parse_duration, parse_size
 from poetc.devices.units import format_count
 from poetc.errors import UsageError
 
@@ -84,6 +86,15 @@ def test_formatting() -> None:
     ]  # fmt: skip
     assert [format_ns(n) for n in (5, 1_500, 46_470_000, 2_500_000_000)] == ["5 ns", "1.500 µs", "46.47 ms", "2.500 s"]
     assert [format_pj(n) for n in (5, 48_790_000_000, 1_578 * 10**9)] == ["5 pJ", "48.79 mJ", "1.578 J"]
+
+
+def test_a_budget_that_is_told_suffices() -> None:
+    """As it is printed, an option takes it, and it is no less."""
+    random = Random(1)
+    sizes = [134_240, 9_999, 10_000, 999_999, 999_950, 1_000_001, *(random.randrange(1, 10**k) for k in range(1, 15))]
+    for size in sizes:
+        assert size <= parse_size(format_enough(size)) <= size * 1.001 + 1, size
+    assert [format_enough(n) for n in (134_240, 45_632, 5_632, 10**7)] == ["134.3 kB", "45.64 kB", "5632 B", "10.00 MB"]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from poetc.commands.locking._file import Entry, Result, is_hash_of, line_of, read
 from poetc.commands.locking._lock import is_unchanged, solve_entry
-from poetc.devices import format_bytes, format_cost
+from poetc.devices import format_bytes, format_cost, format_enough
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
 from poetc.events import Progress
 from poetc.files import read_file
@@ -216,7 +216,7 @@ def findings_of(locked: Entry, now: Entry, tolerance: float = TOLERANCE) -> tupl
         findings.append(
             Finding(
                 "budget",
-                f"the budget no longer fits: {format_bytes(after.ram_bytes)} are needed, "
+                f"the budget no longer fits: {format_enough(after.ram_bytes)} are needed, "
                 f"{format_bytes(after.budget_bytes)} allowed",
             )
         )
