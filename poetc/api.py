@@ -464,7 +464,8 @@ class Solution:
 
     def _rows(self) -> list[tuple[str, str]]:
         s, p = self.summary, self.schedule.proof
-        status = reporting.status_words(self.status, self.gap, s.get("asked_gap"), s.get("one_core_of"))
+        ended = (s.get(key) for key in ("asked_gap", "one_core_of", "stopped_by"))
+        status = reporting.status_words(self.status, self.gap, *ended)
         executions = verify(self.problem, self.schedule).executions
         moves = f"{s['page_outs']} page transfers out, {s['page_ins']} in"
         return [

@@ -99,7 +99,16 @@ def solve_text(summary: Mapping[str, Any]) -> str:
     recomputed = recomputed_of(summary["recomputed_operators"], summary["recomputes"], summary["operators"])
     return fields(
         (
-            ("status", status_words(summary["status"], summary["gap"], summary["asked_gap"], summary["one_core_of"])),
+            (
+                "status",
+                status_words(
+                    summary["status"],
+                    summary["gap"],
+                    summary["asked_gap"],
+                    summary["one_core_of"],
+                    summary.get("stopped_by"),
+                ),
+            ),
             ("solved by", f"{summary['solver']}, {summary['solve_seconds']:.1f} s"),
             ("budget", share(summary["budget_bytes"], keep_all)),
             ("peak", share(summary["peak_bytes"], keep_all)),

@@ -58,8 +58,10 @@ from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.pieces import longest_piece
 from poetc.planning.saved import EncodingSpace, Saved
+from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
 from poetc.planning.search_log import END, SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
+from poetc.planning.settings import PLAIN
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
@@ -94,6 +96,7 @@ class _Answer:
     keep_all_bytes: int
     notes: tuple[str, ...] = ()
     once: Problem | None = None
+    stopped_by: str = TIME_LIMIT
 
 
 def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
@@ -167,6 +170,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         request, answer.asked, keep_all_bytes, solution, step, profile, smallest, started, notes, saved, answer.once
     )
     summary |= {} if request.smallest else {"min_budget_bytes": None}
+    summary["stopped_by"] = answer.stopped_by if summary["gap"] > request.options.gap else None
     plain, plain_step = answer.plain
     summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain)
     if request.events is not None:
@@ -277,6 +281,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress, *, e
         plain=(problem_as_asked, graph_as_asked),
         keep_all_bytes=keep_all_peak_bytes(problem_as_asked),
         once=_in_way(problem_as_asked, ways_as_asked, solution),
+        stopped_by=planner.stopped_by,
     )
 
 
@@ -355,13 +360,16 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         keep_all_bytes=keep_all_bytes,
         once=_in_way(whole.problem, ways_of(request, whole.problem, whole.graph, profile), solution),
         notes=notes,
+        stopped_by=planner.stopped_by,
     )
 
 
 def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
     """With the updates of the most importance."""
     search_s = search_share_s(request.options.time_limit_s)
-    choice, solution = best(request, request.options.time_limit_s - search_s, progress)
+    limit_s, started = request.options.time_limit_s - search_s, time.monotonic()
+    choice, solution = best(request, limit_s, progress)
+    is_late = time.monotonic() - started >= PLAIN.solve_share * limit_s
     updates = BestUpdates.option(solution)
     assert updates is not None
     chosen = choice.request_of(updates)
@@ -379,6 +387,7 @@ def _solve_best(request: SolveRequest, stop_at: float, progress: Progress) -> _A
         plain=(asked, step),
         keep_all_bytes=keep_all_peak_bytes(asked),
         notes=tuple(choice.notes),
+        stopped_by=TIME_LIMIT if is_late else WORK_LIMIT,
     )
 
 

@@ -119,7 +119,10 @@ class _PlainSolve:
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
+        started = time.monotonic()
         first = solvers.solve(self.problem, self.solver, self._for_solver(options), self._report)
+        if time.monotonic() - started >= PLAIN.late_from * options.time_limit_s:
+            self.planner.best.is_late = True
         if self.warm_start.to_beat is not None and first.proof.objective >= self.warm_start.to_beat:
             raise LimitError("nothing cheaper was found")
         return first

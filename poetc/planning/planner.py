@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from poetc import solvers
 from poetc.events import Progress, silent
 from poetc.planning import plain
-from poetc.planning.progress import BestSoFar, progress_line
+from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT, BestSoFar, progress_line
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import SCOPED, Solution, least_cost
@@ -59,6 +59,11 @@ class Planner:
     @property
     def left_s(self) -> float:
         return self.stop_at - time.monotonic()
+
+    @property
+    def stopped_by(self) -> str:
+        """The limit that ended a search whose gap is not closed: the clock's, or that of counted work."""
+        return TIME_LIMIT if self.best.is_late or self.left_s <= 0 else WORK_LIMIT
 
     @property
     def inner(self) -> Planner:

@@ -14,6 +14,8 @@ from poetc.devices import format_cost, format_share
 from poetc.planning.search_log import SearchLog
 from poetc.scheduling.problem import Problem
 
+# What ended a search before the gap that was asked for.
+TIME_LIMIT, WORK_LIMIT = "time limit", "work limit"
 ORDER, BETTER, TIGHTER = "ordering operators", "improving the schedule", "tightening the bound"
 PLACING = "choosing where state lives"
 
@@ -76,6 +78,7 @@ class BestSoFar:
     packed: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules whose arena fits
     searched: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules that nobody has packed yet
     log: SearchLog | None = None
+    is_late: bool = False  # the clock has ended a search
 
     def begin(self, problem: Problem, reductions: Sequence[Choice], least_cost: Callable[[Problem], int]) -> None:
         """Note the choices that the first problem of a budget leaves open, and the bound that holds for all of them."""

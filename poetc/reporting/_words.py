@@ -9,12 +9,14 @@ from typing import Any
 from poetc.devices.units import format_bytes, format_cost, format_count, format_ns, format_pj
 from poetc.errors import printable
 from poetc.planning import pieces
+from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
 from poetc.reporting._solved import Solved
 from poetc.reporting.choices import ALL_SCHEDULES, scope_sentence
 from poetc.scheduling.schedule import DEFAULT_GAP, TRAINING_GAP, Status
 from poetc.scheduling.scope import Repetition
 
 KERNELS = 4  # named, of those that are not needed
+_MORE = "; a longer --time-limit allows more"
 MODELLED = "Time and energy are modelled from the device profile, not measured."
 
 
@@ -35,19 +37,26 @@ def at_most(fraction: float) -> str:
     )
 
 
-def status(status: str, gap: float, asked_gap: float | None = None, one_core_of: int | None = None) -> str:
+def status(
+    status: str,
+    gap: float,
+    asked_gap: float | None = None,
+    one_core_of: int | None = None,
+    stopped_by: str | None = None,
+) -> str:
     """The status of a proof in words: how close the schedule is, and why the search ended.
 
     `asked_gap`: the gap that the search was to stop at; None where that is not known. `one_core_of`: the equal cores of
-    a device, where schedules on one of them alone were considered.
+    a device, where schedules on one of them alone were considered. `stopped_by`: the time limit or counted work.
     """
     scope = " of schedules on one core" if one_core_of else ""
     within = f"within {at_most(gap)} of optimal (proven{scope})"
     match Status(status):
         case Status.FEASIBLE:
-            return ", ".join(part for part in (within, ended(gap, asked_gap)) if part)
+            by_work = f"stopped by the {WORK_LIMIT}{_MORE}" if stopped_by == WORK_LIMIT else ""
+            return ", ".join(part for part in (within, ended(gap, asked_gap) or by_work) if part)
         case Status.LIMIT:
-            return f"{within}, stopped by the time limit"
+            return f"{within}, stopped by the {stopped_by or TIME_LIMIT}{_MORE if stopped_by == WORK_LIMIT else ''}"
         case named:
             return f"{named.value}{scope}"
 
@@ -55,7 +64,8 @@ def status(status: str, gap: float, asked_gap: float | None = None, one_core_of:
 def status_of(solved: Solved) -> str:
     """The same for a solved problem."""
     proof, summary = solved.schedule.proof, solved.summary
-    return status(proof.status, proof.gap(), summary.get("asked_gap"), summary.get("one_core_of"))
+    optional = (summary.get(key) for key in ("asked_gap", "one_core_of", "stopped_by"))
+    return status(proof.status, proof.gap(), *optional)
 
 
 def ended(gap: float, asked_gap: float | None) -> str:
@@ -189,7 +199,8 @@ def proof(solved: Solved) -> str:
         case Status.INFEASIBLE:
             return f"Proven infeasible: {scope[0].lower()}{scope[1:]} fits."
         case Status.FEASIBLE | Status.LIMIT:
-            stopped = "The search stopped at its time limit. " if p.status is Status.LIMIT else ""
+            by = solved.summary.get("stopped_by")
+            stopped = f"The search stopped at its {by or TIME_LIMIT}. " if by or p.status is Status.LIMIT else ""
             saving = f"so at most {at_most(p.gap())} of it could be saved"
             if p.status is Status.FEASIBLE and (why := ended(p.gap(), solved.summary.get("asked_gap"))):
                 stopped = f"The search {why}. "

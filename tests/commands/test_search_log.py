@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,21 @@ def test_an_event_that_says_nothing_new_is_no_row() -> None:
     for bound, here in ((5, 7), (4, 7), (6, 6)):
         log.take("cuts", 10, bound, here)
     assert [(r.seconds, r.bound, r.gap) for r in log.rows] == [(1, 5, 0.5), (2, 6, 0.4)]
+
+
+@pytest.mark.parametrize("parts", [1, "auto"])
+def test_the_answer_says_what_ended_the_search(parts: int | str) -> None:
+    """Counted work, long before the time is up; the clock; or nothing but the gap that was asked for."""
+    asked = request(smallest=False)
+    training = replace(asked.model.training, micro_batches=parts)
+    asked = replace(asked, model=replace(asked.model, training=training), budget="25%")
+
+    def ended(time_limit_s: float, work_limit_s: float, gap: float) -> tuple[str | None, float]:
+        options = SolveOptions(time_limit_s=time_limit_s, work_limit_s=work_limit_s, gap=gap)
+        summary = solve(replace(asked, options=options)).summary
+        return summary["stopped_by"], summary["gap"]
+
+    by_work = ended(120, 0.01, 0.0001)
+    assert by_work[0] == "work limit" and by_work[1] > 0.001
+    assert ended(0.5, 60, 0.0)[0] == "time limit"
+    assert ended(20, 20, 0.99)[0] is None

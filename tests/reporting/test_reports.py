@@ -373,6 +373,10 @@ def test_a_status_in_words_says_how_near_and_what_ended_the_search() -> None:
     assert status_words("feasible", 0.04, 0.07).endswith("stopped at the gap of 7.0 % that was asked for")
     assert status_words("feasible", 0.04, 0.0) == status_words("feasible", 0.04) == "within 4.0 % of optimal (proven)"
     assert status_words("limit", 0.0401, 0.001) == "within 4.1 % of optimal (proven), stopped by the time limit"
+    by_work = "within 4.1 % of optimal (proven), stopped by the work limit; a longer --time-limit allows more"
+    assert {status_words(s, 0.0401, 0.001, stopped_by="work limit") for s in ("limit", "feasible")} == {by_work}
+    limit = replace(example(), summary={"stopped_by": "work limit"})
+    assert "stopped at its work limit" in proof_words(limit) and by_work[-40:] in html(limit)
     solved = replace(example(), summary={"asked_gap": DEFAULT_GAP})
     close = replace(solved.schedule.proof, bound=math.ceil(solved.schedule.proof.objective * (1 - DEFAULT_GAP)))
     solved = replace(solved, schedule=replace(solved.schedule, proof=close))
