@@ -57,11 +57,11 @@ from poetc.planning import (
 from poetc.planning.importance import update_text
 from poetc.planning.kernels import low_workspace_operators
 from poetc.planning.pieces import longest_piece
-from poetc.planning.saved import EncodingSpace, Saved
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT
+from poetc.planning.saved import EncodingSpace, Saved
 from poetc.planning.search_log import END, SearchLog
-from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.settings import PLAIN
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
@@ -214,12 +214,26 @@ def with_saved(request: SolveRequest, saved: str) -> SolveRequest:
     return replace(request, model=replace(request.model, training=replace(request.model.training, saved=saved)))
 
 
-def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress, *, encodes: bool = True) -> _Answer:
-    """The problem as it is, or with the number of micro-batches that was asked for.
+def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
+    """The problem as it is, or with the number of micro-batches that was asked for."""
+    whole, step, profile, problem = read_problem(request)
+    model = None if whole is None else inference_model(request.model, whole)
+    return _solve_read(request, (model, step, profile, problem), stop_at, progress)
+
+
+def _solve_read(
+    request: SolveRequest,
+    read: tuple[Graph | None, TrainingGraph | None, DeviceProfile | None, Problem],
+    stop_at: float,
+    progress: Progress,
+    *,
+    encodes: bool = True,
+) -> _Answer:
+    """`read`: the model for predictions, its training step, its device, and the problem.
 
     `encodes`: saved tensors are encoded rather than operands streamed, where a schedule may fit so.
     """
-    whole, graph, profile, problem = read_problem(request)
+    model, graph, profile, problem = read
     problem = with_short_pieces(request, problem, graph, profile)
     offers: tuple[EncodingSpace, ...] = ()  # encoders are operators too, as long as their tensors are
     if request.longest_piece is None:
@@ -229,8 +243,8 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress, *, e
     problem_as_asked, graph_as_asked, ways_as_asked = problem, graph, ways
     step: Step | None = None
     streams_else = False  # where nothing is found with encodings
-    if whole is not None and graph is not None and profile is not None:
-        as_it_is = step = Step(graph=graph, model=inference_model(request.model, whole), problem=problem)
+    if model is not None and graph is not None and profile is not None:
+        as_it_is = step = Step(graph=graph, model=model, problem=problem)
         if least is None:
             step = step_for_budget(request, step, profile, offers if encodes else ())
             may_do = step is as_it_is and encodes and bool(offers)
@@ -265,7 +279,7 @@ def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress, *, e
         solution = planner.knowing(search).solve(problem)
     except (InfeasibleError, LimitError):
         if streams_else:
-            return _solve_whole(request, stop_at, progress, encodes=False)
+            return _solve_read(request, read, stop_at, progress, encodes=False)
         if least is None or request.solver != ENGINE:
             raise
         solution = planner.least_ram_solution(problem, least)

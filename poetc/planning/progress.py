@@ -14,7 +14,7 @@ from poetc.devices import format_cost, format_share
 from poetc.planning.search_log import SearchLog
 from poetc.scheduling.problem import Problem
 
-# What ended a search before the gap that was asked for.
+# The limit that ended a search before the gap that was asked for.
 TIME_LIMIT, WORK_LIMIT = "time limit", "work limit"
 ORDER, BETTER, TIGHTER = "ordering operators", "improving the schedule", "tightening the bound"
 PLACING = "choosing where state lives"

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 
 import poetc
+from poetc.commands import requests
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
-from poetc.errors import InfeasibleError
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning import Planner, Solution
+from poetc.scheduling import Problem
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 from tests.support.streamed import dense, rectified
@@ -90,3 +94,27 @@ def test_saved_tensors_are_encoded_before_operands_stream(tmp_path: Path) -> Non
     exact = replace(asked.model, training=replace(asked.model.training, saved="off"))
     streamed = solve(replace(asked, model=exact)).summary
     assert streamed["streamed_operators"] and streamed["energy_pj"] > 2 * encoded["energy_pj"]
+
+
+def test_the_model_is_read_once_where_nothing_is_found_with_encodings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Streams come then, in the same step."""
+    read, solved = list[Path](), list[bool]()
+    load, plan = requests.frontend.load, Planner.solve
+
+    def counted(source: Path, **options: Any) -> Any:
+        read.append(source)
+        return load(source, **options)
+
+    def first_fails(planner: Planner, problem: Problem) -> Solution:
+        solved.append(True)
+        if len(solved) == 1:
+            raise LimitError("nothing was found")
+        return plan(planner, problem)
+
+    monkeypatch.setattr(requests.frontend, "load", counted)
+    monkeypatch.setattr(Planner, "solve", first_fails)
+    asked = request(rectified(tmp_path / "rectified.onnx"), 1, "128kB")
+    found = solve(replace(asked, smallest=False)).summary
+    assert found["streamed_operators"] and len(solved) > 1 and len(read) == 1
