@@ -37,6 +37,7 @@ class Samples:
     `columns` are by slot, each [samples, *sample_shape]; `called` names the arrays as the source does. `rows` are the
     samples that belong to this part of the source; None: all. `classes` names the target's classes, if they have names.
     `features` and `targets` name the columns of a table that are joined into the input and into the target, in order.
+    `lines` are those of a file of text in which the samples begin, counted from 1; None: it has none.
     `tokens`: the number of each sample's tokens without padding, of a source of texts. `idle`: options of the source's
     kind that were given and do nothing for it, by name, and why.
     """
@@ -47,6 +48,7 @@ class Samples:
     classes: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    lines: Sequence[int] | None = None
     rows: Array | None = None
     tokens: Array | None = None
     idle: Mapping[str, str] = field(default_factory=dict)

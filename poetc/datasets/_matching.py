@@ -156,6 +156,7 @@ def check_values(samples: Samples, slots: Sequence[Slot], *, any_range: bool) ->
                 called,
                 is_target=slot.is_target,
                 first=first,
+                lines=samples.lines,
                 missing=slot.may_miss,
                 boxes=slot.boxes,
             )

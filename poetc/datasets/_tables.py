@@ -16,6 +16,7 @@ from poetc.errors import UsageError, printable
 from poetc.graph import Array, DType
 
 Cells = Sequence[Any] | Array
+Lines = Sequence[int] | None
 _DECIMAL_COMMA = re.compile(r"([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
 
@@ -26,16 +27,18 @@ def from_table(
     selection: Mapping[str, str],
     like: Samples | None,
     *,
-    first_row: int,
+    lines: Lines = None,
 ) -> Samples:
     """Samples of a table.
 
-    `like`: the training data of a validation, whose columns and classes are found here by their names. `first_row` is
-    the number of the first sample's row in messages. UsageError names the file, and the column or the row.
+    `like`: the training data of a validation, whose columns and classes are found here by their names. `lines` are
+    those of the file in which the samples begin, counted from 1; None: it has none, and rows are counted from 0.
+    UsageError names the file, and the column or the line.
     """
     inputs = [s for s in slots if not s.is_target]
     if all(slot.name in table for slot in slots):
-        return match(where, {n: _numbers(where, n, c, first_row) for n, c in table.items()}, slots, selection)
+        numbers = {name: _numbers(where, name, cells, lines) for name, cells in table.items()}
+        return replace(match(where, numbers, slots, selection), lines=lines)
     if len(inputs) != 1:
         raise UsageError(f"{where}: a table has one input; the model has {len(inputs)}: give an .npz file")
     if len(slots) > 2:
@@ -45,13 +48,13 @@ def from_table(
     columns: dict[str, Array] = {}
     classes: tuple[str, ...] = ()
     if target is not None:
-        columns[target.name], classes = _target(where, table, targets, target, like, first_row)
+        columns[target.name], classes = _target(where, table, targets, target, like, lines)
     features = [name for name in table if name not in targets]
     if not features:
         raise UsageError(f"{where}: has no columns besides the target")
     if like is not None and like.features:
         features = _as_in(where, features, like)
-    parts = [_numbers(where, name, table[name], first_row).reshape(len(table[name]), -1) for name in features]
+    parts = [_numbers(where, name, table[name], lines).reshape(len(table[name]), -1) for name in features]
     columns[inputs[0].name] = np.concatenate(parts, axis=1)
     wide = columns[inputs[0].name].shape[1]
     if wide != inputs[0].elements:
@@ -59,10 +62,15 @@ def from_table(
             f"{where}: {wide} columns are left for input {inputs[0].name!r}, which takes {inputs[0].elements};"
             f" the target is {', '.join(map(repr, targets)) or 'absent'}"
         )
-    _require_present(where, dict(zip(features, parts, strict=True)), inputs[0], first_row)
+    _require_present(where, dict(zip(features, parts, strict=True)), inputs[0], lines)
     columns[inputs[0].name] = columns[inputs[0].name].reshape(-1, *inputs[0].sample_shape)
     found = match(where, columns, slots, {}, classes)
-    return replace(found, features=tuple(features), targets=tuple(targets))
+    called = dict(found.called)  # as the table has them
+    if target is not None:
+        called[target.name] = "+".join(targets)
+    if len(features) == 1:
+        called[inputs[0].name] = features[0]
+    return replace(found, called=called, features=tuple(features), targets=tuple(targets), lines=lines)
 
 
 def _as_in(where: str, features: Sequence[str], like: Samples) -> list[str]:
@@ -77,7 +85,7 @@ def _as_in(where: str, features: Sequence[str], like: Samples) -> list[str]:
     return list(like.features)
 
 
-def _require_present(where: str, parts: Mapping[str, Array], slot: Slot, first_row: int) -> None:
+def _require_present(where: str, parts: Mapping[str, Array], slot: Slot, lines: Lines) -> None:
     """UsageError for a value that is missing where the model replaces none, named as the table does."""
     if slot.dtype is not DType.F32:
         return
@@ -89,7 +97,7 @@ def _require_present(where: str, parts: Mapping[str, Array], slot: Slot, first_r
         if len(rows):
             more = f" (so are {len(rows) - 1} more of the column)" if len(rows) > 1 else ""
             raise UsageError(
-                f"{where}: row {int(rows[0]) + first_row}, column {name!r} is empty or NaN{more}; the model replaces"
+                f"{where}: {row_of(int(rows[0]), lines)}, column {name!r} is empty or NaN{more}; the model replaces"
                 " no missing values there: fill it in, or leave the row out"
             )
 
@@ -112,13 +120,13 @@ def _target_columns(
 
 
 def _target(
-    where: str, table: Mapping[str, Cells], names: Sequence[str], target: Slot, like: Samples | None, first_row: int
+    where: str, table: Mapping[str, Cells], names: Sequence[str], target: Slot, like: Samples | None, lines: Lines
 ) -> tuple[Array, tuple[str, ...]]:
     """The target and, where its cells are words, the names of the classes in the order of their numbers."""
     for name in names:  # an empty cell would be a class of its own, which moves the others
         empty = next((row for row, cell in enumerate(table[name]) if isinstance(cell, str) and not cell.strip()), None)
         if empty is not None:
-            raise UsageError(f"{where}: row {empty + first_row}, column {name!r} is empty")
+            raise UsageError(f"{where}: {row_of(empty, lines)}, column {name!r} is empty")
     cells = table[names[0]]
     classes = () if like is None else like.classes
     if target.is_class and (classes or _has_words(cells)):
@@ -126,7 +134,7 @@ def _target(
         if like is not None and not classes:
             row = next(row for row, word in enumerate(words) if _has_words([word]))
             raise UsageError(
-                f"{where}: row {row + first_row}, column {names[0]!r}: {printable(words[row])!r} is a word; the targets"
+                f"{where}: {row_of(row, lines)}, column {names[0]!r}: {printable(words[row])!r} is a word; the targets"
                 f" of {like.where} are numbers"
             )
         classes = classes or tuple(sorted(set(words)))
@@ -134,12 +142,17 @@ def _target(
         unknown = next((row for row, word in enumerate(words) if word not in numbers), None)
         if unknown is not None:
             raise UsageError(
-                f"{where}: row {unknown + first_row}, column {names[0]!r}: {printable(words[unknown])!r} is none of the"
+                f"{where}: {row_of(unknown, lines)}, column {names[0]!r}: {printable(words[unknown])!r} is none of the"
                 f" classes {', '.join(map(printable, classes))}"
             )
         return np.array([numbers[word] for word in words], np.int32).reshape(-1, *target.sample_shape), classes
-    parts = [_numbers(where, name, table[name], first_row).reshape(len(cells), -1) for name in names]
+    parts = [_numbers(where, name, table[name], lines).reshape(len(cells), -1) for name in names]
     return np.concatenate(parts, axis=1).reshape(-1, *target.sample_shape), ()
+
+
+def row_of(row: int, lines: Lines) -> str:
+    """Where in the file sample `row` stands."""
+    return f"row {row}" if lines is None else f"line {lines[row]}"
 
 
 def _has_words(cells: Cells) -> bool:
@@ -150,7 +163,7 @@ def _has_words(cells: Cells) -> bool:
     return False
 
 
-def _numbers(where: str, name: str, cells: Cells, first_row: int) -> Array:
+def _numbers(where: str, name: str, cells: Cells, lines: Lines) -> Array:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
         return cells
     if not isinstance(cells, np.ndarray):
@@ -166,6 +179,16 @@ def _numbers(where: str, name: str, cells: Cells, first_row: int) -> Array:
             comma = _DECIMAL_COMMA.fullmatch(cell.strip()) if isinstance(cell, str) else None
             hint = f"; if the comma is a decimal one, write {comma[1]}.{comma[2]}" if comma else ""
             raise UsageError(
-                f"{where}: row {row + first_row}, column {name!r}: {printable(str(cell))[:40]!r} is not a number{hint}"
+                f"{where}: {row_of(row, lines)}, column {name!r}: {printable(str(cell))[:40]!r} is not a number{hint}"
             ) from None
-    raise UsageError(f"{where}: column {name!r} does not hold the same count of numbers in each row")
+    first = _shape(cells[0])
+    row = next((row for row, cell in enumerate(cells) if _shape(cell) != first), 0)
+    has = f"{_shape(cells[row])}, unlike {first} of the first one"
+    raise UsageError(f"{where}: {row_of(row, lines)}, column {name!r} is of shape {has}")
+
+
+def _shape(cell: Any) -> str:
+    try:
+        return str(list(np.shape(cell)))
+    except ValueError:
+        return "[?]"  # its own parts are of several lengths

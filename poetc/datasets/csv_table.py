@@ -29,7 +29,7 @@ def read_csv(request: Request) -> Samples:
         dialect = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
     except csv.Error:
         dialect = csv.excel
-    rows = _rows(path, text, dialect)
+    rows, lines = _rows(path, text, dialect)
     if not rows:
         raise UsageError(f"{path}: holds no samples")
     has_names = not any(_is_number(cell) for cell in rows[0])
@@ -37,35 +37,39 @@ def read_csv(request: Request) -> Samples:
     first = 1 if has_names else 0
     if len(rows) == first:
         raise UsageError(f"{path}: holds no samples")
-    for number, row in enumerate(rows[first:], first + 1):
+    for number, row in zip(lines[first:], rows[first:], strict=True):
         if len(row) != len(names):
-            raise UsageError(f"{path}: row {number} has {len(row)} cells, the first one {len(names)}")
+            raise UsageError(f"{path}: line {number} has {len(row)} cells, the first one {len(names)}")
     columns = {name: [row[i].strip() for row in rows[first:]] for i, name in enumerate(names)}
     if len(columns) != len(names):
         raise UsageError(f"{path}: two columns have the same name")
-    return from_table(str(path), columns, request.slots, request.selection, request.like, first_row=first + 1)
+    return from_table(str(path), columns, request.slots, request.selection, request.like, lines=lines[first:])
 
 
-def _rows(path: Path, text: str, dialect: Dialect) -> list[list[str]]:
-    """The rows that have cells. UsageError for a quote without its end, which takes all that follows for one cell."""
-    rows, last, following = [], 1, 1  # lines in which a row begins
+def _rows(path: Path, text: str, dialect: Dialect) -> tuple[list[list[str]], list[int]]:
+    """The rows that have cells, and the lines in which they begin.
+
+    UsageError for a quote without its end, which takes all that follows for one cell.
+    """
+    rows, lines, following = [], [], 1
     reader = csv.reader(io.StringIO(text, newline=""), dialect)
     try:
         for row in reader:
             if row:
                 rows.append(row)
-                last = following
+                lines.append(following)
             following = reader.line_num + 1
     except csv.Error as error:
         why = f"{error}: is a quote opened there, and never closed?"
         raise UsageError(f"{path}: line {following}: {why}") from None
+    last = lines[-1] if lines else 1
     try:
         for _ in csv.reader(itertools.islice(io.StringIO(text, newline=""), last - 1, None), dialect, strict=True):
             pass
     except csv.Error as error:
         if "end of data" in str(error):
             raise UsageError(f"{path}: line {last}: a quote is opened there, and never closed") from None
-    return rows
+    return rows, lines
 
 
 def _is_number(cell: str) -> bool:

@@ -4,47 +4,61 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from poetc.datasets._columns import Samples
 from poetc.datasets._kinds import Request, declare
+from poetc.datasets._objects import has_strings, objects
 from poetc.datasets._tables import from_table
 from poetc.errors import UsageError, printable
-from poetc.files import read_file
 
-LARGEST_BYTES = 1 << 32
+_KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a word", list: "a list"}
 
 
 def read_json_lines(request: Request) -> Samples:
-    """A table as CSV, or with a key for each input: `{"x": [0.5, 1.5], "target": 3}`."""
+    """A table as CSV, or with a key for each input: `{"x": [0.5, 1.5], "target": 3}`.
+
+    A key holds the same kind of value in each line: what is a class in one and a word in the next would be guessed.
+    """
     path = request.path
     columns: dict[str, list[Any]] = {}
-    count = 0
-    for number, line in enumerate(read_file(path, LARGEST_BYTES).splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise UsageError(f"{path}: line {number} is not JSON ({error})") from None
-        if not isinstance(row, dict) or not row:
-            raise UsageError(f"{path}: line {number} is not an object with keys")
+    kinds: dict[str, str] = {}
+    lines: list[int] = []
+    for number, line, row in objects(path):
         if not columns:
             columns = {name: [] for name in row}
+            kinds = {name: _KINDS.get(type(value), "") for name, value in row.items()}
         if row.keys() != columns.keys():
             name = sorted(row.keys() ^ columns.keys())[0]
             has = "has" if name in row else "lacks"
             raise UsageError(f"{path}: line {number} {has} the key {printable(name)!r}, unlike the first one")
+        holds_others = has_strings(line, row) or b"true" in line or b"false" in line
         for name, value in row.items():
-            if value is None or isinstance(value, dict):
+            kind = _KINDS.get(type(value))
+            if kind is None:
                 raise UsageError(f"{path}: line {number}: {printable(name)!r} is neither a number, a word nor a list")
+            if kind != kinds[name]:
+                first = f"{kinds[name]} in line {lines[0]}"
+                raise UsageError(f"{path}: line {number}: {printable(name)!r} is {kind}, but {first}")
+            if holds_others and isinstance(value, list) and (other := _other(value)):
+                raise UsageError(f"{path}: line {number}: {printable(name)!r} holds {other}; needed are numbers")
             columns[name].append(value)
-        count += 1
-    if not count:
+        lines.append(number)
+    if not lines:
         raise UsageError(f"{path}: holds no samples")
     table = {name: _column(values) for name, values in columns.items()}
-    return from_table(str(path), table, request.slots, request.selection, request.like, first_row=1)
+    return from_table(str(path), table, request.slots, request.selection, request.like, lines=lines)
+
+
+def _other(values: list[Any]) -> str:
+    """What is no number in a nested list; empty where there is nothing but numbers and gaps."""
+    for value in values:
+        if isinstance(value, list):
+            if other := _other(value):
+                return other
+        elif value is not None and _KINDS.get(type(value)) != "a number":
+            return _KINDS.get(type(value), "an object")
+    return ""
 
 
 def _column(values: list[Any]) -> Any:

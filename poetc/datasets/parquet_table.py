@@ -36,7 +36,7 @@ def read_parquet(request: Request) -> Samples:
             raise UsageError(f"{path}: row {row}, column {name!r} is empty")
         values = column.to_pylist() if arrow.types.is_nested(column.type) else column.to_numpy()
         table[name] = values if isinstance(values, list) or values.dtype.kind not in "fiub" else np.asarray(values)
-    return from_table(str(path), table, request.slots, request.selection, request.like, first_row=0)
+    return from_table(str(path), table, request.slots, request.selection, request.like)
 
 
 declare("parquet", "a .parquet", read_parquet, ".parquet")

@@ -9,7 +9,7 @@ completion, or a chat, is a sample of its own, filled up to that length. The tar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import numpy as np
 
 from poetc.datasets._columns import Samples
 from poetc.datasets._kinds import KINDS, Kind, Request
+from poetc.datasets._objects import LARGEST_BYTES, objects
 from poetc.datasets._slots import Slot
 from poetc.datasets._tokenizing import Encoded, Span, Tokenizer, find_tokenizer
 from poetc.errors import UsageError, printable
@@ -26,7 +27,6 @@ from poetc.files import read_file
 from poetc.graph import Array, DType
 
 IGNORED = -100  # the target of a place that does not count, as in PyTorch
-LARGEST_BYTES = 1 << 32
 _LINES = (".jsonl", ".ndjson")
 _FIRST_BYTES = 1 << 20  # in which the first line of a file is looked for
 _MASK, _POSITIONS, _SEGMENTS = (
@@ -143,7 +143,7 @@ class _Reader:
     def read(self, path: Path) -> None:
         for file in _files(path) if path.is_dir() else [path]:
             if file.suffix.lower() in _LINES:
-                for number, row in _objects(file):
+                for number, _, row in objects(file):
                     self._object(f"{file}: line {number}", row)
             else:
                 self._document(str(file), _decoded(file))
@@ -251,19 +251,6 @@ def _decoded(path: Path) -> str:
         return read_file(path, LARGEST_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: byte {error.start:,} is no text in UTF-8") from None
-
-
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(read_file(path, LARGEST_BYTES).splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = msgspec.json.decode(line)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise UsageError(f"{path}: line {number} is not JSON ({error})") from None
-        if not isinstance(row, dict):
-            raise UsageError(f"{path}: line {number} is not an object with keys")
-        yield number, row
 
 
 def _word(where: str, row: dict[str, Any], name: str) -> str:

@@ -203,13 +203,15 @@ def require_values(
     *,
     is_target: bool,
     first: int = 0,
+    lines: Sequence[int] | None = None,
     missing: Sequence[bool] = (),
     boxes: str = "",
 ) -> None:
     """The same for one array, called `name`, which begins with sample `first` of the user's array.
 
-    `missing`: whether an element of a sample may be a NaN; none may where it is empty. `boxes`: the format of the boxes
-    that the last axis holds; their sides may be 0, and not less.
+    `lines` are those of a file of text in which the samples of that array begin; None: it has none. `missing`: whether
+    an element of a sample may be a NaN; none may where it is empty. `boxes`: the format of the boxes that the last axis
+    holds; their sides may be 0, and not less.
     """
     if dtype is DType.F32:
         with np.errstate(over="ignore"):  # A value too large for 32 bits becomes an infinity.
@@ -219,25 +221,25 @@ def require_values(
         why = "not a finite number of 32 bits"
         if not finite.all() and bool((array[~finite] == -np.inf).all()):
             why += "; in a mask that is added to scores, -1e9 does the same"
-        _reject(where, name, array, ~finite, why, first)
+        _reject(where, name, array, ~finite, why, first, lines)
         if boxes:
             why = f"which gives its box a side below 0: are boxes {boxes}, as --box-format has it?"
-            _reject(where, name, array, negative_sides(array, boxes), why, first)
+            _reject(where, name, array, negative_sides(array, boxes), why, first, lines)
         return
     if array.dtype.kind == "f":
-        _reject(where, name, array, array != np.trunc(array), "no whole number", first)
+        _reject(where, name, array, array != np.trunc(array), "no whole number", first, lines)
     if not np.can_cast(array.dtype, dtype.numpy):
         ends = np.iinfo(dtype.numpy.name)
         wrong = (array < ends.min) | (array > ends.max)
-        _reject(where, name, array, wrong, f"not from {ends.min:,} to {ends.max:,}", first)
+        _reject(where, name, array, wrong, f"not from {ends.min:,} to {ends.max:,}", first, lines)
     if limit is not None and limit.parts and (own := _by_element(np.asarray(limit.parts), array)) is not None:
         wrong = ((array < own[..., 0]) | (array > own[..., 1])) & (array != limit.ignored)
         if wrong.any():
             least, most = np.broadcast_to(own, (*array.shape, 2))[np.unravel_index(int(np.argmax(wrong)), array.shape)]
-            _reject(where, name, array, wrong, f"not {Limit(int(least), int(most), limit.ignored)}", first)
+            _reject(where, name, array, wrong, f"not {Limit(int(least), int(most), limit.ignored)}", first, lines)
     elif limit is not None:
         wrong = ((array < limit.least) | (array > limit.most)) & (array != limit.ignored)
-        _reject(where, name, array, wrong, f"not {limit}{'; classes count from 0' if is_target else ''}", first)
+        _reject(where, name, array, wrong, f"not {limit}{'; classes count from 0' if is_target else ''}", first, lines)
 
 
 def _by_element(of_sample: Array, array: Array) -> Array | None:
@@ -249,13 +251,16 @@ def _by_element(of_sample: Array, array: Array) -> Array | None:
     return rows.reshape(1, *array.shape[1:], *of_sample.shape[1:])
 
 
-def _reject(where: str, name: str, array: Array, wrong: Array, why: str, first: int) -> None:
+def _reject(
+    where: str, name: str, array: Array, wrong: Array, why: str, first: int, lines: Sequence[int] | None
+) -> None:
     if not wrong.any():
         return
     place = np.unravel_index(int(np.argmax(wrong)), array.shape)
     index = ", ".join(str(n + (0 if axis else first)) for axis, n in enumerate(place))
     more = f" ({int(wrong.sum())} such values)" if wrong.sum() > 1 else ""
-    raise UsageError(f"{where}: {name}[{index}] is {array[place]}, {why}{more}")
+    line = "" if lines is None else f"line {lines[first + int(place[0])]}, "
+    raise UsageError(f"{where}: {line}{name}[{index}] is {array[place]}, {why}{more}")
 
 
 def scales_itself(program: Program, binding: Binding) -> bool:

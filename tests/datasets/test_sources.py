@@ -150,7 +150,10 @@ def test_validation_finds_the_columns_of_the_training_data_by_name(tmp_path: Pat
         ("1,2,3,0\n", r"v\.csv: has no column 'kind', the target in .*train\.csv \(it has 1, 2, 3, 4\)"),
         ("a,b,c,label\n1,2,3,0\n", r"v\.csv: has no column 'kind', the target in .*train\.csv"),
         ("a,b,c,e,kind\n1,2,3,4,0\n", r"v\.csv: column 'e' is none of .*train\.csv"),
-        ("a,b,c,kind\n1,2,3,0\n1,2,3,iris\n", r"v\.csv: row 3, column 'kind': 'iris' is a word; the targets of .* num"),
+        (
+            "a,b,c,kind\n1,2,3,0\n1,2,3,iris\n",
+            r"v\.csv: line 3, column 'kind': 'iris' is a word; the targets of .* num",
+        ),
     ],
 )
 def test_validation_with_other_columns_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -317,22 +320,45 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n[1, 2, 3]\n', "line 2 is not an object with keys"),
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": [1, 2, 3]}\n', "line 2 lacks the key 'y'"),
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": null, "y": 0}\n', "line 2: 'x' is neither a number"),
+        ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n\n{"x": [1, 2, 3], "y": 0, "y": 1}\n', "line 3 has the key 'y' twice"),
+        ("d.jsonl", r'{"x": [1, 2, 3], "y": 0, "\u0079": 1}', "line 1 has the key 'y' twice"),
+        (
+            "d.jsonl",
+            '{"x": [1, 2, 3], "y": 0}\n{"x": [1, 2, 3], "y": true}\n',
+            "line 2: 'y' is true or false, but a nu",
+        ),
+        ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": [1, 2, 3], "y": "1"}\n', "'y' is a word, but a number in line 1"),
+        (
+            "d.jsonl",
+            '{"x": [1, 2, 3], "y": 0}\n{"x": [1, "2", 3], "y": 1}\n',
+            "line 2: 'x' holds a word; needed are nu",
+        ),
+        ("d.jsonl", '{"x": [1, 2, true], "y": 0}\n', "line 1: 'x' holds true or false; needed are numbers"),
+        ("d.jsonl", '{"x": [[1], [2], [{}]], "y": "{}"}\n', "line 1: 'x' holds an object; needed are numbers"),
+        (
+            "d.jsonl",
+            '{"x": [1, 2, 3], "y": 0}\n\n{"x": [1, 2], "y": 1}\n',
+            r"line 3, column 'x' is of shape \[2\], unl",
+        ),
+        ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n\n{"x": [1, 2, 3], "y": 9}\n', r"line 3, y\[1\] is 9.0, not 0 to 2"),
+        ("d.jsonl", '\n{"x": [1, 1e39, 3], "y": 0}\n', r"line 2, x\[0, 1\] is 1e\+39, not a finite number"),
         ("d.csv", "", "holds no samples"),
+        ("d.csv", 'a,b,c,d\n1,2,3,"0\n"\n\n1,2,3,9\n', r"line 5, d\[1\] is 9.0, not 0 to 2"),
         ("d.csv", "a,b,c,d\n", "holds no samples"),
         ("d.csv", 'a,b,c,d\n1,2,3,"0\n4,5,6,1\n', "line 2: a quote is opened there, and never closed"),
         ("d.csv", '1,2,3,0\n1,2,"' + "3" * 140_000, "line 2: field larger.*: is a quote opened there"),
-        ("d.csv", "1,2,3,0\n1,2\n", "row 2 has 2 cells, the first one 4"),
-        ("d.csv", "a,b,c,d\n1,two,3,0\n", "row 2, column 'b': 'two' is not a number"),
+        ("d.csv", "1,2,3,0\n1,2\n", "line 2 has 2 cells, the first one 4"),
+        ("d.csv", "a,b,c,d\n1,two,3,0\n", "line 2, column 'b': 'two' is not a number"),
         (
             "d.csv",
             "a;b;c;d\n1;1,25;3;0\n",
             "column 'b': '1,25' is not a number; if the comma is a decimal one, write",
         ),
-        ("d.csv", "a,b,c,d\n1,2,3,0\n1,,3,0\n1,2,nan,0\n", "row 3, column 'b' is empty or NaN; the model replaces no"),
-        ("d.csv", "a,b,c,d\n1,2,nan,0\n1,2,,0\n", r"row 2, column 'c' is empty or NaN \(so are 1 more"),
-        ("d.csv", "a,b,c,d\n1,2,3,0\n1,2,3,\n", "row 3, column 'd' is empty"),
-        ("d.csv", "a,b,c,d\n1,2,3,cat\n1,2,3, \n", "row 3, column 'd' is empty"),
-        ("d.jsonl", '{"a":1,"b":2,"c":3,"d":"cat"}\n{"a":1,"b":2,"c":3,"d":""}\n', "row 2, column 'd' is empty"),
+        ("d.csv", "a,b,c,d\n1,2,3,0\n1,,3,0\n1,2,nan,0\n", "line 3, column 'b' is empty or NaN; the model replaces no"),
+        ("d.csv", "a,b,c,d\n1,2,nan,0\n1,2,,0\n", r"line 2, column 'c' is empty or NaN \(so are 1 more"),
+        ("d.csv", "a,b,c,d\n1,2,3,0\n1,2,3,\n", "line 3, column 'd' is empty"),
+        ("d.csv", "a,b,c,d\n1,2,3,cat\n1,2,3, \n", "line 3, column 'd' is empty"),
+        ("d.jsonl", '{"a":1,"b":2,"c":3,"d":"cat"}\n{"a":1,"b":2,"c":3,"d":""}\n', "line 2, column 'd' is empty"),
         ("d.csv", "1,2,3,4,0\n", "4 columns are left for input 'x', which takes 3"),
     ],
 )
@@ -340,7 +366,7 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, name: str, text: str 
     if text is not None:
         (tmp_path / name).write_text(text)
     with pytest.raises(UsageError, match=message):
-        opened(tmp_path / name, FEATURES, CLASS)
+        check_values(opened(tmp_path / name, FEATURES, CLASS), (FEATURES, CLASS), any_range=True)
 
 
 @pytest.mark.parametrize(("place", "says"), [("d.npz", "permission denied"), ("none/d.npz", "permission denied")])

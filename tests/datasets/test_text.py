@@ -139,6 +139,13 @@ FLOATS = replace(TOKENS, dtype=DType.F32, limit=None)
 OTHER = replace(TARGET, limit=Limit(0, 257, 0))
 
 
+def test_a_key_that_stands_there_twice_is_refused(folder: Path) -> None:
+    path = lines(folder / "d.jsonl", {"text": "a"})
+    path.write_text(path.read_text() + '{"messages": [{"role": "user", "content": "a", "role": "assistant"}]}\n')
+    with pytest.raises(UsageError, match=r"d.jsonl: line 2 has the key 'role' twice"):
+        read(path)
+
+
 @pytest.mark.parametrize(
     ("rows", "slots", "values", "complaint"),
     [
