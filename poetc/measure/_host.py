@@ -80,10 +80,14 @@ class StepError(CheckFailed):
         self.code = code
 
 
+def compiler_words(cc: str | None = None) -> list[str]:
+    """The compiler of this machine and its options: `cc`, else $CC, else gcc."""
+    return (cc or os.environ.get("CC") or "").split() or ["gcc"]
+
+
 def require_compiler(cc: str | None = None) -> None:
     """UsageError where this machine has no make, or not the compiler that it would call."""
-    compiler = (cc or os.environ.get("CC") or "gcc").split()
-    for name in ("make", *compiler[:1]):
+    for name in ("make", compiler_words(cc)[0]):
         if shutil.which(name) is None:
             raise UsageError(f"{name} not found: install make and gcc to build on this machine")
 
@@ -91,7 +95,7 @@ def require_compiler(cc: str | None = None) -> None:
 @functools.cache
 def fused_flags(cc: str | None = None) -> str:
     """The option for a fused multiply-add of this processor that a compiler does not use by itself; or nothing."""
-    command = [*(cc or os.environ.get("CC") or "gcc").split(), "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+    command = [*compiler_words(cc), "-march=native", "-dM", "-E", "-x", "c", os.devnull]
     macros = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return " -mfma" if "__FMA__" in macros else ""
 
@@ -104,16 +108,39 @@ def make_library(sources: Path, *variables: str) -> Path:
     command, inherited = making(sources, variables)
     with kept_objects(sources, command, inherited):
         done = subprocess.run([*command, LIBRARY], capture_output=True, text=True, env=inherited, check=False)
-    if done.returncode != 0:
+    if done.returncode != 0 or not (sources / LIBRARY).exists():
+        _require_working(next((v.removeprefix("CC=") for v in variables if v.startswith("CC=")), None))
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
     return sources / LIBRARY
 
 
+def _require_working(cc: str | None) -> None:
+    """UsageError where the compiler fails at the smallest program, so that the emitted C is not to blame."""
+    words = compiler_words(cc)
+    with tempfile.TemporaryDirectory(prefix="poetc-") as directory:
+        command = [*words, "-c", "-x", "c", "-o", str(Path(directory) / "empty.o"), "-"]
+        done = subprocess.run(
+            command,
+            input="#include <math.h>\n#include <string.h>\nint poetc_no;\n",
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        works = done.returncode == 0 and (Path(directory) / "empty.o").exists()
+    if not works:
+        why = " | ".join(telling((done.stderr or done.stdout).strip().splitlines())) or (
+            f"exit code {done.returncode}" if done.returncode else "it writes no object"
+        )
+        source = "CC=" if cc is None and os.environ.get("CC") else ""
+        raise UsageError(f"{source}{' '.join(words)} does not compile C: {why}")
+
+
 def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command that builds an emitted directory, without a goal, and its environment."""
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
-    return command, {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
+    left_out = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", *(() if os.environ.get("CC", "").strip() else ("CC",)))
+    return command, {k: v for k, v in os.environ.items() if k not in left_out}
 
 
 def compile_library(

@@ -16,7 +16,7 @@ from poetc.boards import Numerics, telling
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import scratch_directory
 from poetc.graph import Array, Value
-from poetc.measure._host import HostModel, compile_library
+from poetc.measure._host import HostModel, compile_library, compiler_words
 from poetc.program import Program, sample_inputs
 from poetc.runtime import runtime_directory
 
@@ -82,7 +82,7 @@ def compile_observer(directory: Path, cc: str | None = None) -> Path:
     runtime = runtime_directory()
     library = directory / "libpoetc_measure.so"
     source = runtime / "ports" / "measure" / "poetc_measure.c"
-    command = [cc or os.environ.get("CC", "cc"), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    command = [*compiler_words(cc), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     command += [f"-I{runtime / 'include'}", "-o", str(library), str(source)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -95,7 +95,7 @@ def compile_observer(directory: Path, cc: str | None = None) -> Path:
 
 def host_simd(cflags: str, cc: str | None = None) -> Literal["none", "sse", "avx2", "avx512", "neon"]:
     """The vectors that `cflags` compile for on this machine, as profiles call them. Raises UsageError."""
-    command = [cc or os.environ.get("CC", "cc"), *cflags.split(), "-dM", "-E", "-x", "c", os.devnull]
+    command = [*compiler_words(cc), *cflags.split(), "-dM", "-E", "-x", "c", os.devnull]
     try:
         macros = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:

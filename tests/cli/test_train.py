@@ -320,6 +320,32 @@ def test_a_machine_without_a_compiler_is_told(
     assert not list(tmp_path.glob("out.onnx*"))  # it was told before the model was solved
 
 
+@pytest.mark.parametrize(
+    ("compiler", "says"),
+    [
+        ("false", "CC=false does not compile C: exit code 1"),
+        ("true", "CC=true does not compile C: it writes no object"),
+        ("gcc --nonsense", "CC=gcc --nonsense does not compile C: .*nonsense"),
+    ],
+)
+def test_a_compiler_that_does_not_compile_is_named(
+    small: Path, tmp_path: Path, poetc: Run, monkeypatch: pytest.MonkeyPatch, compiler: str, says: str
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("POETC_CACHE", "off")
+    ended = poetc("train", small, *_options(), "-o", tmp_path / "out.onnx", "--quiet")
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
+    assert re.search(says, ended.err), ended.err
+
+
+def test_an_empty_name_of_a_compiler_is_none(
+    small: Path, tmp_path: Path, poetc: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", " ")
+    ended = poetc("train", small, *_options(epochs=1), "-o", tmp_path / "out.onnx", "--quiet")
+    assert ended.code == 0, ended.err
+
+
 # --- going on ---------------------------------------------------------------------------------------------------------
 
 
