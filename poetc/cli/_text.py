@@ -141,9 +141,10 @@ def solve_text(summary: Mapping[str, Any]) -> str:
 
 def piece(summary: Mapping[str, Any]) -> str:
     """The piece of a step that cannot be interrupted for the longest time."""
-    longest, limit = summary["longest_piece"], summary.get("longest_piece_limit_ns")
-    block = "a block of " if longest["blocks"] else ""
-    whole = f"{duration(longest['time_ns'])}: {block}{longest['kind']} {longest['name']}"
+    from poetc.planning.pieces import Piece
+
+    longest, limit = Piece(**summary["longest_piece"]), summary.get("longest_piece_limit_ns")
+    whole = f"{duration(longest.time_ns)}: {longest.in_words(longest.name)}"
     return whole + (f"  (limit {duration(limit)})" if limit is not None else "")
 
 

@@ -419,17 +419,20 @@ def limited(
 
 
 def require_offsets(request: SolveRequest, problem: Problem, step: TrainingGraph | None) -> None:
-    """UnsupportedModelError where the arena or the constants would be larger than the offsets of the runtime."""
+    """The arena and the constants must not be larger than the offsets of the runtime.
+
+    UsageError for an arena, which follows from options, and UnsupportedModelError for constants of the model.
+    """
     if step is None:
         return
     constant_bytes = sum(t.size_bytes for t in step.tensors.values() if t.role is Role.CONSTANT)
     arena_bytes = min(problem.budget_bytes, keep_all_peak_bytes(problem))
     kind, size_bytes = max(("constants", constant_bytes), ("tensors", arena_bytes), key=lambda pair: pair[1])
     if size_bytes >= OFFSET_LIMIT:
-        remedy = "give --budget 4GB or less, or a smaller --batch" if kind == "tensors" else "train a smaller model"
-        raise UnsupportedModelError(
-            f"{request.model.source}: {format_bytes(size_bytes)} of {kind}, more than 32-bit offsets reach; {remedy}"
-        )
+        why = f"{request.model.source}: {format_bytes(size_bytes)} of {kind}, more than 32-bit offsets reach"
+        if kind == "tensors":
+            raise UsageError(f"{why}; give --budget 4GB or less, or a smaller --batch")
+        raise UnsupportedModelError(f"{why}; train a smaller model")
 
 
 def _once_ns(problem: Problem, ways: Problems) -> int:

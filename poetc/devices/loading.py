@@ -11,7 +11,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -156,13 +156,22 @@ def _find(name_or_path: str | Path) -> Path:
             f"no device is called {printable(text)}, and no device profile has that name: it ends in .yaml"
         )
     known = list_profiles()
-    close = difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.4) + [k for k in known if text and text in k]
-    hint = f"did you mean {_either(dict.fromkeys(close))}?" if close else f"known: {', '.join(known)}"
-    raise UsageError(f"unknown device {text!r}; {hint} (or give the path of a profile's YAML file)")
+    close = _titled(text, known) or difflib.get_close_matches(text.lower(), known, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known)}"
+    also = "poetc profile list describes them; or give the path of a profile's YAML file"
+    raise UsageError(f"unknown device {text!r}; {hint} ({also})")
 
 
-def _either(words: Iterable[str]) -> str:
-    return " or ".join(words)
+def _titled(text: str, names: Sequence[str]) -> list[str]:
+    """The devices whose title has `text`, whatever is between its letters and digits: pico is a Raspberry Pi Pico."""
+    asked = "".join(filter(str.isalnum, text.lower()))
+    found = []
+    for name in names:
+        lines = read_text(_folder() / f"{name}.yaml").splitlines()
+        title = next((line for line in lines if line.startswith("title:")), "").removeprefix("title:")
+        if asked and asked in "".join(filter(str.isalnum, (name + title).lower())):
+            found.append(name)
+    return found
 
 
 def _load(path: Path, heirs: tuple[Path, ...]) -> tuple[dict[str, Any], dict[KeyPath, str]]:

@@ -52,6 +52,7 @@ from poetc.frontend._opset import effective_opset
 from poetc.frontend._patterns_table import PATTERNS
 from poetc.frontend._quantized_forms import require_qdq, with_floats
 from poetc.frontend._reading import (
+    MOST_ELEMENTS,
     check_size,
     element_dtype,
     external_location,
@@ -117,6 +118,10 @@ def load(
         graph = _import(model, path, sizes, random_weights, quantized)
         return replace(graph, notes=(*notes, *graph.notes))
     except PoetcError as error:
+        elements = error.details.get("elements")
+        if batch is not None and isinstance(elements, int) and (most := MOST_ELEMENTS * batch // elements):
+            text = f"{path}: --batch {batch}: {_printable(str(error))}; give at most --batch {most}"
+            raise UsageError(text) from None
         raise type(error)(f"{path}: {_printable(str(error))}") from None
     except RecursionError:
         raise UsageError(f"{path}: nested too deeply") from None

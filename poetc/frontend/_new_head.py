@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from poetc.errors import UnsupportedModelError, UsageError, printable
+from poetc.errors import UnsupportedModelError, UsageError, printable, shortened
 from poetc.frontend._exported import makers
 from poetc.frontend._names import free_name
 from poetc.frontend._reading import element_dtype
@@ -42,7 +42,10 @@ class NewHead:
         """The new head from `N` or `N:NAME`; `name` where there is no NAME. UsageError for anything else."""
         number, colon, own = text.partition(":")
         is_short = number.isdecimal() and len(number) <= len(str(_MOST))
-        if not is_short or not 1 <= int(number) <= _MOST or (colon and not own):
+        if number.isdecimal() and not (is_short and 1 <= int(number) <= _MOST):
+            shown = shortened(int(number) if is_short else number)
+            raise UsageError(f"--new-head {shown}: a head has 1 to {_MOST:,} outputs")
+        if not is_short or (colon and not own):
             raise UsageError(f"--new-head {printable(text[:80])!r}: write the number of outputs, or N:OUTPUT")
         return cls(int(number), own or name, seed)
 

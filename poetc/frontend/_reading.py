@@ -18,6 +18,7 @@ from poetc.graph import Array
 
 # No tensor of a board's model comes near this; a file that claims more is broken or hostile.
 LARGEST_TENSOR_BYTES = 2**40
+MOST_ELEMENTS = 2**31 - 1  # of a tensor
 LARGEST_MODEL_BYTES = 2**31 - 1  # The largest file that protobuf can read; larger models have external data.
 # The largest value that the importer holds if it is computed at import time.
 LARGEST_FOLDED_BYTES = 2**28
@@ -150,13 +151,19 @@ def one_line(error: BaseException) -> str:
 
 
 def check_size(what: str, shape: tuple[int, ...], itemsize_bytes: int) -> None:
-    """UsageError when `shape` is impossible, UnsupportedModelError when kernels cannot count its elements."""
+    """UsageError when `shape` is impossible, UnsupportedModelError when kernels cannot count its elements.
+
+    Where it is too large, `details` has its `elements`.
+    """
     if any(d < 0 for d in shape):
         raise UsageError(f"{what} has a negative dimension: {list(shape)}")
-    if math.prod(shape) * itemsize_bytes > LARGEST_TENSOR_BYTES:
-        raise UsageError(f"{what} is impossibly large: {list(shape)}")
-    if math.prod(shape) >= 2**31:
-        raise UnsupportedModelError(f"{what} has {math.prod(shape):,} elements; kernels count to 2^31 - 1")
+    elements = math.prod(shape)
+    details = {"elements": elements}
+    if elements * itemsize_bytes > LARGEST_TENSOR_BYTES:
+        raise UsageError(f"{what} is impossibly large: {list(shape)}", details=details)
+    if elements > MOST_ELEMENTS:
+        message = f"{what} has {elements:,} elements; kernels count to 2^31 - 1"
+        raise UnsupportedModelError(message, details=details)
 
 
 def tensor_dtype(tensor: onnx.TensorProto) -> np.dtype[np.generic]:

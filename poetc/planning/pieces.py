@@ -23,6 +23,11 @@ class Piece:
     time_ns: int
     blocks: bool = False  # a block of an operator
 
+    def in_words(self, name: str) -> str:
+        """What it is, with `name` for its name. Many names begin with the kind."""
+        kind = "" if self.name.startswith(self.kind) else f"{self.kind} "
+        return f"{'a block of ' if self.blocks else ''}{kind}{name}"
+
 
 def longest_piece(problem: Problem, schedule: Schedule | None = None) -> Piece:
     """Of a schedule; without one, of operators that run once each."""

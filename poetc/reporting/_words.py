@@ -103,8 +103,7 @@ def enough_of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
 def longest_piece(solved: Solved) -> str:
     """The piece of the step that cannot be interrupted for the longest time."""
     piece = pieces.longest_piece(solved.problem, solved.schedule)
-    block = "a block of " if piece.blocks else ""
-    return f"{format_ns(piece.time_ns)}: {block}{piece.kind} {shorten(piece.name)}"
+    return f"{format_ns(piece.time_ns)}: {piece.in_words(shorten(piece.name))}"
 
 
 def recomputed(executions: Sequence[int]) -> str:

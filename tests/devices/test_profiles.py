@@ -196,6 +196,9 @@ def test_the_yaml_of_a_profile_loads_as_the_same_profile(tmp_path: Path, name: s
 def test_unknown_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"unknown device 'stm32f764'; did you mean stm32f746"):
         load_profile("stm32f764")
+    for text, names in {"pico": "rp2040 or rp2350", "Teensy 4": "teensy41", "raspberrypi4": "rpi4"}.items():
+        with pytest.raises(UsageError, match=rf"unknown device '{text}'; did you mean {names}\?"):
+            load_profile(text)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "t.txt").write_text("hello\n")
     with pytest.raises(UsageError, match=r"^t\.txt: is a file, but no profile, whose name ends in \.yaml"):

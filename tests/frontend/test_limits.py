@@ -223,6 +223,15 @@ def test_tensors_that_no_kernel_can_count(tmp_path: Path) -> None:
         load(save(make([node], {"x": (1, 2, 5, 5)}, ["y"], {"w": normal(2, 2, 3, 3)}), tmp_path))
 
 
+@pytest.mark.parametrize("batch", [2**28, 2**45])
+def test_a_batch_that_no_kernel_can_count_is_named(tmp_path: Path, batch: int) -> None:
+    """It is the option that is wrong, not the model: 2^31 - 1 elements are 268,435,455 samples of eight."""
+    path = save(make([make_node("Relu", ["x"], ["y"])], {"x": ("n", 8)}, ["y"], {}), tmp_path)
+    with pytest.raises(UsageError, match=rf"--batch {batch}: input 'x' .*; give at most --batch 268435455$"):
+        load(path, batch=batch)
+    assert load(path, batch=268435455).tensors["x"].shape == (268435455, 8)
+
+
 def test_kernel_parameters_beyond_32_bits() -> None:
     b = Builder()
     x = b.add_tensor("x", TensorType((1, 2, 5, 5)), Role.INPUT)
@@ -244,5 +253,5 @@ def test_an_arena_beyond_its_offsets_is_refused_before_it_is_solved(tmp_path: Pa
     nodes = [make_node("MatMul", ["x", "w"], ["h"]), make_node("Sigmoid", ["h"], ["s"]), make_node("Sin", ["s"], ["y"])]
     path = save(make(nodes, {"x": (2**18, 64)}, ["y"], {"w": normal(64, 2**11)}), tmp_path)
     request = SolveRequest(model=ModelRequest(source=path, training=TrainingOptions(loss="mse")), budget=budget)
-    with pytest.raises(UnsupportedModelError, match=r"GB of tensors.*give --budget 4GB or less, or a smaller --batch"):
+    with pytest.raises(UsageError, match=r"GB of tensors.*give --budget 4GB or less, or a smaller --batch"):
         solving.solve(request)

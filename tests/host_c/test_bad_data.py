@@ -84,6 +84,20 @@ def test_inputs_of_a_wide_range_that_are_centred_are_not_refused(built: Built) -
     assert "unscaled" not in said and (code == 0 or "the loss is" in said)
 
 
+def test_weights_that_are_not_kept_are_told(built: Built) -> None:
+    """Without an output that the call names, they are gone with the process."""
+    (built.directory / "data.bin").write_bytes(records(X, Y))
+    for more in ([], ["-o", "kept.bin"]) if built.target == "host" else ([],):
+        for name in ("store.bin", "trained.bin"):
+            (built.directory / name).unlink(missing_ok=True)
+        done = subprocess.run(
+            ["./train", *more, "data.bin"], cwd=built.directory, capture_output=True, text=True, check=True
+        )
+        kept = any((built.directory / name).exists() for name in ("kept.bin", "trained.bin"))
+        assert kept == ("note: the trained weights are not kept; -o" not in done.stderr)
+        assert kept == (more != [] or built.target != "host")
+
+
 def test_any_range_is_trained_on_if_asked_for(built: Built, tmp_path: Path) -> None:
     """And a first loss far above that of guessing is pointed out."""
     data = records(RAW["bytes"].astype(np.float32), np.zeros_like(Y))

@@ -11,7 +11,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.errors import InfeasibleError, UsageError
 from poetc.measure import validate
-from poetc.planning.pieces import in_pieces, longest_piece
+from poetc.planning.pieces import Piece, in_pieces, longest_piece
 from poetc.scheduling import keep_all
 from poetc.scheduling.schedule import SolveOptions
 from tests.arm.conftest import load_networks
@@ -53,6 +53,11 @@ def test_a_limit_that_cannot_be_kept_names_the_node(request_: SolveRequest) -> N
 def test_what_makes_no_sense_is_refused(request_: SolveRequest, options: dict[str, object], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         solve(replace(request_, **options))  # type: ignore[arg-type]
+
+
+def test_a_name_that_begins_with_the_kind_says_it_once() -> None:
+    assert Piece("Add(x.grad)", "Add", 1).in_words("Add(x.grad)") == "Add(x.grad)"
+    assert Piece("fc1", "MatMul", 1, blocks=True).in_words("fc1") == "a block of MatMul fc1"
 
 
 def test_transfers_are_pieces_too() -> None:

@@ -56,10 +56,11 @@ def _data(module: Module, target: Target, in_fleet: bool) -> Iterator[str]:
         )
     elif "host" in target.ports:
         yield ""
-        yield "`./train [-e EPOCHS] [-v VALIDATION] DATA [STEPS [STATE_OUT]]` uses the file DATA once, EPOCHS times or"
-        yield "for STEPS steps. After each epoch the records of VALIDATION, those of the program `evaluate`, are"
-        yield "evaluated. STATE_OUT then gets the state with the least validation loss. Inputs that look unscaled"
-        yield "(beyond 16, and whole or of one sign) end it with exit code 1; `./train -r DATA` trains on them."
+        yield "`./train [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA [STEPS]` uses the file DATA once, EPOCHS times"
+        yield "or for STEPS steps. The trained weights go to STATE_OUT; without it and `-c` they are not kept. After"
+        yield "each epoch the records of VALIDATION, those of the program `evaluate`, are evaluated. STATE_OUT then"
+        yield "gets the state with the least validation loss. Inputs that look unscaled (beyond 16, and whole or of"
+        yield "one sign) end it with exit code 1; `./train -r DATA` trains on them."
         yield "In Python:"
     elif in_fleet:
         yield ""
