@@ -18,7 +18,7 @@ _KINDS = {bool: "true or false", int: "a number", float: "a number", str: "a wor
 def read_json_lines(request: Request) -> Samples:
     """A table as CSV, or with a key for each input: `{"x": [0.5, 1.5], "target": 3}`.
 
-    A key holds the same kind of value in each line: what is a class in one and a word in the next would be guessed.
+    A key holds the same kind of value in each line: the class of a mixture would be guessed.
     """
     path = request.path
     columns: dict[str, list[Any]] = {}
@@ -51,7 +51,7 @@ def read_json_lines(request: Request) -> Samples:
 
 
 def _other(values: list[Any]) -> str:
-    """What is no number in a nested list; empty where there is nothing but numbers and gaps."""
+    """The first kind of value in a nested list that is no number; empty where there is none but numbers and gaps."""
     for value in values:
         if isinstance(value, list):
             if other := _other(value):

@@ -24,7 +24,7 @@ class Piece:
     blocks: bool = False  # a block of an operator
 
     def in_words(self, name: str) -> str:
-        """What it is, with `name` for its name. Many names begin with the kind."""
+        """The piece as a phrase, with `name` for its name. Many names begin with the kind."""
         kind = "" if self.name.startswith(self.kind) else f"{self.kind} "
         return f"{'a block of ' if self.blocks else ''}{kind}{name}"
 
