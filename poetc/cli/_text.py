@@ -200,6 +200,7 @@ def validate_text(result: Mapping[str, Any]) -> str:
             ("loss, relative error", error("loss_rel_error")),
             ("gradients, largest error", error("max_grad_rel_error")),
             ("by last bits of inputs", _ill_conditioned(result)),
+            ("by last bits of probabilities near 1", error("probability_rel_error")),
             ("processors", str(result["processors"]) if result.get("processors", 1) > 1 else ""),
             ("same bits as keep-all", "" if identical is None else _same_bits(identical, result.get("steps"))),
             ("peak, predicted", f"{peak}  (up to the highest byte of the arena)" if peak else ""),

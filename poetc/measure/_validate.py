@@ -18,6 +18,7 @@ from poetc.files import scratch_directory
 from poetc.graph import Array, DType, Role, Value
 from poetc.measure._host import PATTERNS, HostModel, compile_library
 from poetc.measure._spilled import Spilled, digest, largest, largest_difference, quotient_of_difference
+from poetc.ops import spec
 from poetc.ops.sgd_of import is_sgd_of
 from poetc.program import (
     Call,
@@ -33,7 +34,8 @@ LOSS_TOLERANCE = 1e-6
 GRADIENT_TOLERANCE = 2e-5
 # A share of the largest gradient: below it, a tensor's error is measured absolutely. So one unit in the last place of
 # the largest passes. A gradient whose terms cancel (a key bias of attention) is rounding noise of that size.
-GRADIENT_FLOOR = float(np.finfo(np.float32).eps) / GRADIENT_TOLERANCE
+EPSILON = float(np.finfo(np.float32).eps)
+GRADIENT_FLOOR = EPSILON / GRADIENT_TOLERANCE
 
 # Roundings within a step cost more than those of its inputs: so many times as much is no fault.
 CONDITION = 8
@@ -93,6 +95,8 @@ class Validation:
     # Where an error is above its tolerance: the same errors of the interpreter by last bits of the inputs.
     last_bits_grad_rel_error: float = 0.0
     last_bits_loss_rel_error: float = 0.0
+    # There too: a last bit of a probability near 1, as a share of a loss that is its distance from 1.
+    probability_rel_error: float = 0.0
 
     def problems(self, loss: float = LOSS_TOLERANCE, gradient: float = GRADIENT_TOLERANCE) -> tuple[str, ...]:
         """The faults, one line each; empty if all is well. A NaN is never well.
@@ -101,11 +105,12 @@ class Validation:
         much as lossy encodings cost them. So it is with tensors in 16 bits. Two numbers on both sides of a tie become
         numbers a whole unit in the last place apart, twice the error of a rounding. A step may be
         ill-conditioned, as one with batch normalisation over few values is: last bits of its inputs change its
-        gradients as much.
+        gradients as much. Where a model is sure of the target, 1 - p is left of two numbers near 1.
         """
         unit, rounding = 2 * self.narrow_rounding, CONDITION * self.last_bits_grad_rel_error
-        gradient = max(gradient, *(e.rel_error for e in self.saved_errors), unit, rounding)
-        loss = max(loss, unit, CONDITION * self.last_bits_loss_rel_error)
+        sure = CONDITION * self.probability_rel_error
+        gradient = max(gradient, *(e.rel_error for e in self.saved_errors), unit, rounding, sure)
+        loss = max(loss, unit, CONDITION * self.last_bits_loss_rel_error, sure)
         checks = (
             (self.loss_rel_error <= loss, f"loss differs from the {self.against} by {self.loss_rel_error:.3g}"),
             (
@@ -132,7 +137,13 @@ class Validation:
         return tuple(text for holds, text in checks if not holds)
 
     def to_json(self) -> dict[str, Any]:
-        optional = ("banks", "narrow_rounding", "last_bits_grad_rel_error", "last_bits_loss_rel_error")
+        optional = (
+            "banks",
+            "narrow_rounding",
+            "last_bits_grad_rel_error",
+            "last_bits_loss_rel_error",
+            "probability_rel_error",
+        )
         left_out = [name for name in optional if not getattr(self, name)]
         return {k: v for k, v in asdict(self).items() if k not in left_out}
 
@@ -213,14 +224,18 @@ def validate(
         expected_loss = float(np.asarray(reference["loss"]))
     if from_reference is not None:
         tensors = from_reference
+    floor = EPSILON if _is_of_probabilities(program) else 0.0
+    loss_error = _relative(loss, expected_loss, floor)
+    worst = max(_worst(tensors, "gradient"), _worst(tensors, "statistic"))
+    is_right = worst <= GRADIENT_TOLERANCE and loss_error <= LOSS_TOLERANCE
     return Validation(
         against="interpreter" if reference is None else "reference",
         steps=steps,
         loss=loss,
-        loss_rel_error=_relative(loss, expected_loss),
+        loss_rel_error=loss_error,
         max_grad_rel_error=_worst(tensors, "gradient"),
         max_statistic_rel_error=_worst(tensors, "statistic"),
-        interpreter_loss_rel_error=_relative(loss, interpreted_loss),
+        interpreter_loss_rel_error=_relative(loss, interpreted_loss, floor),
         interpreter_max_grad_rel_error=_worst(by_interpreter, "gradient"),
         bit_identical_to_keep_all=not difference,
         first_difference=difference,
@@ -234,6 +249,7 @@ def validate(
         narrow_rounding=_narrow_rounding(program),
         last_bits_grad_rel_error=last_bits[0],
         last_bits_loss_rel_error=last_bits[1],
+        probability_rel_error=0.0 if is_right else floor / max(abs(expected_loss), EPSILON),
     )
 
 
@@ -264,6 +280,12 @@ def _by_last_bits(
         gradient = max(gradient, _worst(_gradient_errors(interpreter.probes, expected), "gradient"))
         loss = max(loss, _relative(nudged_loss, expected_loss))
     return gradient, loss
+
+
+def _is_of_probabilities(program: Program) -> bool:
+    """Whether the loss of the step is one of them, and none whose gradient is a sum of the other probabilities."""
+    calls = [call for call in program.instructions if isinstance(call, Call) and spec(call.kind).of_probabilities]
+    return bool(calls) and not any(call.attributes.get("gamma") for call in calls)
 
 
 def _narrow_rounding(program: Program) -> float:
@@ -438,8 +460,8 @@ def _moved_weights(
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
-def _relative(value: float, expected: float) -> float:
-    return abs(value - expected) / max(abs(expected), float(np.finfo(np.float32).tiny))
+def _relative(value: float, expected: float, floor: float = 0.0) -> float:
+    return abs(value - expected) / max(abs(expected), floor, float(np.finfo(np.float32).tiny))
 
 
 def _error(name: str, quantity: str, found: Array, expected: Array, floor: float) -> TensorError:

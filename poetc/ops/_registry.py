@@ -42,6 +42,7 @@ class OpSpec:
     cost_like: ClassVar[str] = ""  # a kind whose measured cost a profile without this kind's own is to take
     must_alias: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) that share bytes: state updated in place
     evaluates_blocks: ClassVar[bool] = False  # also blocks of cuts along axes, not flat ones alone
+    of_probabilities: ClassVar[bool] = False  # a loss that tells a probability near 1 from 1: a difference that rounds
     source: ClassVar[Path | None] = None  # the C file of its kernels, of a kind in another package than poetc
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

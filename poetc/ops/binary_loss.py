@@ -73,6 +73,7 @@ def _parts(op: Bound, x: Any, t: Any) -> tuple[Any, Any, Any, Any]:
 @register
 class BceWithLogits(Pointwise):
     kind = "BceWithLogits"
+    of_probabilities = True
     summary = (
         "Mean of -(w · t · log p + (1 - t) · log(1 - p)), p = sigmoid(x), target t in [0, 1]; "
         "pos_weight, axis, gamma, alpha"

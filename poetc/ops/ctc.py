@@ -125,6 +125,7 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 @register
 class Ctc(Loss):
     kind = "Ctc"
+    of_probabilities = True
     summary = (
         "CTC loss of logits [samples, steps, classes] and labels i32 [samples, most]. Labels end at the first blank "
         "or -1; blank, time_first ([steps, samples, classes]), axis (2)"

@@ -63,6 +63,7 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 @register
 class Dice(Loss):
     kind = "Dice"
+    of_probabilities = True
     summary = (
         "1 minus the overlap of softmax(logits [N, C, ...]) with the target, i32, by their sizes: "
         "the mean over samples and classes; axis, smooth"

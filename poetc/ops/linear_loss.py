@@ -187,6 +187,7 @@ def _product(op: Bound) -> MatMul | MatMulCoded:
 @register
 class LinearCrossEntropy(OpSpec):
     kind = "LinearCrossEntropy"
+    of_probabilities = True
     summary = (
         "(x, w, [bias], target, [gradient of the loss]): CrossEntropy of alpha · x op(w) + bias, and its gradient in x."
         " Logits exist for a few rows, or classes, at a time, w may be codes (MatMulCoded); trans_b, alpha, has_bias,"

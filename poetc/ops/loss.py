@@ -167,6 +167,7 @@ class CrossEntropy(_Loss):
     """
 
     kind = "CrossEntropy"
+    of_probabilities = True
     summary = (
         "Mean of (1 - p)^gamma · -log p, p = softmax(logits)[target], target i32 without the class axis; axis, "
         "ignore_index, label_smoothing, class_weights, gamma"
@@ -232,6 +233,7 @@ class CrossEntropyGrad(_LossGrad):
 @register
 class SoftCrossEntropy(_Loss):
     kind = "SoftCrossEntropy"
+    of_probabilities = True
     summary = (
         "Mean of -Σ target · log softmax(logits), target a distribution shaped like the logits; axis, label_smoothing"
     )

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 import poetc
 from poetc import measure, passes
 from poetc.devices import build_problem, load_profile
+from poetc.errors import CheckFailed
 from poetc.graph import DType, Graph, Role, TensorType, TrainingGraph
-from poetc.measure._validate import _by_last_bits
+from poetc.measure._validate import _by_last_bits, _is_of_probabilities
 from poetc.ops import Builder
 from poetc.program import Interpreter, Program, lower
 from poetc.scheduling import keep_all, pack
@@ -78,9 +79,9 @@ def layers(count: int, width: int) -> tuple[Program, TrainingGraph, int]:
     return *keep_all_of(b, x), size
 
 
-def keep_all_of(b: Builder, result: str) -> tuple[Program, TrainingGraph]:
+def keep_all_of(b: Builder, result: str, loss: str = "mse") -> tuple[Program, TrainingGraph]:
     graph = Graph("layers", b.tensors, tuple(b.operators), ("x",), (result,), b.values)
-    step = passes.run_standard(build(graph, TrainingOptions(loss="mse")))
+    step = passes.run_standard(build(graph, TrainingOptions(loss=loss)))
     problem = build_problem(step, load_profile("host"), budget_bytes=1 << 30)
     schedule = keep_all(problem)
     return lower(step, problem, schedule, pack(problem, schedule)), step
@@ -164,3 +165,59 @@ def test_a_validation_makes_no_copy_of_a_large_tensor() -> None:
         tracemalloc.stop()
     assert result.problems() == ()
     assert peak < program.arena_bytes + 0.9 * table.nbytes
+
+
+def sure(path: Path, classes: int, lead: float) -> Path:
+    """A classifier whose last class is ahead of the others by about `lead`."""
+    random = np.random.default_rng(3)
+    weight = numpy_helper.from_array((0.1 * random.normal(size=(8, classes))).astype(np.float32), "w")
+    bias = (0.1 * random.normal(size=classes) + lead * np.eye(classes)[-1]).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"])],
+        "sure",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, classes])],
+        [weight, numpy_helper.from_array(bias, "b")],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def float64_reference(path: Path, target: int) -> dict[str, np.ndarray]:
+    """Loss and gradients of a step of `sure`, by the formulas in float64."""
+    w, b = (numpy_helper.to_array(t).astype(np.float64) for t in onnx.load(path).graph.initializer)
+    x = np.random.default_rng(0).normal(size=(1, len(w)))
+    scores = x @ w + b
+    others = np.exp(scores[0] - scores[0, target])
+    others[target] = 0
+    p = others / (1 + others.sum())
+    slope = p.copy()
+    slope[target] = -p.sum()
+    return {
+        "in.x": x.astype(np.float32), "target": np.array([target], np.int32), "loss": np.log1p(others.sum()),
+        "grad.w": x.T * slope, "grad.b": slope,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("lead", [13.0, 14.3, 15.1, 16.2])
+def test_a_model_that_is_sure_of_its_target_has_the_last_bit_of_a_probability(tmp_path: Path, lead: float) -> None:
+    """Its gradients of 5e-7 are left of numbers near 1: a unit of those is no fault, and any other is one."""
+    path = sure(tmp_path / "sure.onnx", 4, lead)
+    expected = float64_reference(path, target=3)
+    model = poetc.load(path)
+    np.savez(tmp_path / "reference.npz", **expected)
+    solved = model.solve(device="stm32f746", time_limit_s=1)
+    document = solved.validate(tmp_path / "reference.npz", steps=1)
+    assert document["probability_rel_error"] == pytest.approx(2.0**-23 / max(expected["loss"], 2.0**-23))
+    np.savez(tmp_path / "wrong.npz", **{**expected, "grad.w": expected["grad.w"] / 100})
+    with pytest.raises(CheckFailed, match="gradients differ from the reference"):
+        solved.validate(tmp_path / "wrong.npz", steps=1)
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "bce", "dice", "ctc", "mse", "huber", "focal"])
+def test_the_last_bit_of_a_probability_is_no_excuse_of_other_losses(loss: str) -> None:
+    b = Builder()
+    x = b.add_tensor("x", TensorType((2, 3, 4) if loss == "ctc" else (2, 4)), Role.INPUT)
+    w = b.add_tensor("w", TensorType((4, 4)), Role.PARAMETER, np.eye(4, dtype=np.float32))
+    program, _ = keep_all_of(b, b.emit1("MatMul", [x, w]), loss)
+    assert _is_of_probabilities(program) == (loss not in ("mse", "huber", "focal"))
