@@ -187,6 +187,23 @@ def write_bytes(path: Path, data: bytes) -> None:
         raise
 
 
+def require_writable(*paths: Path | None) -> None:
+    """The OSError of `write_bytes`, for a file that cannot be written: before a long work, not behind it."""
+    for path in paths:
+        if path is None or path.is_char_device() or path.is_fifo():
+            continue
+        end = path.resolve()
+        try:
+            if end.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            handle, name = tempfile.mkstemp(prefix=f".{end.name}.", dir=end.parent)
+            os.close(handle)
+            os.unlink(name)
+        except OSError as error:
+            error.filename, error.filename2 = str(end), None
+            raise
+
+
 @contextmanager
 def new_files(path: Path, *beside: Path, force: bool = False) -> Iterator[Path]:
     """A place to write `path` to, which gets its name when the block ends well; otherwise nothing is changed.

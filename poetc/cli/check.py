@@ -72,10 +72,11 @@ def check(
     schedules is no failure. Nor is a worse schedule for an unchanged entry whose solver the time limit stopped.
     """
     from poetc.commands import locking
-    from poetc.files import write_text
+    from poetc.files import require_writable, write_text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     fraction = locking.parse_tolerance(tolerance)
+    require_writable(junit)
     with console.progress(str(path)) as progress:
         report = locking.check(
             path,

@@ -120,6 +120,7 @@ def importance(
     from poetc.commands import importance as command
     from poetc.commands.importance_by_accuracy import Trials, by_accuracy
     from poetc.commands.requests import ModelRequest
+    from poetc.files import require_writable, write_text
     from poetc.planning.importance import write_importance
     from poetc.reporting import importance as page
 
@@ -142,6 +143,7 @@ def importance(
         any_range=any_range,
         samples=samples,
     )
+    require_writable(out, html)
     with console.progress("reading the model") as progress:
         if by == "fisher":
             measured = command.fisher(request, progress, console.note)
@@ -150,8 +152,6 @@ def importance(
             measured = by_accuracy(request, trials, progress, console.note)
         write_importance(out, measured)
         if html is not None:
-            from poetc.files import write_text
-
             write_text(html, page.html(measured))
     rows = [
         {"parameter": c.parameter, "update": page.update_text(c.update), "importance": c.importance}

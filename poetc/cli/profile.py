@@ -221,6 +221,7 @@ def bench(
     It calls `poetc_bench_power_mark`, which you can let drive a pin, around every other one, for a power meter.
     """
     from poetc import benchmark
+    from poetc.files import require_writable
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     if emit is not None:
@@ -235,6 +236,7 @@ def bench(
         return
     if out is None or device is not None or board is not None:
         raise click.UsageError("-o FILE.csv is needed" if out is None else "--device and --board go with --emit")
+    require_writable(out)
     with console.progress(f"measuring on {target}") as progress:
         rows = benchmark.bench(
             target, models, batch=batch, dim=dim, shape=shape, repeats=repeats, cflags=cflags, progress=progress
@@ -290,8 +292,10 @@ def fit(
     that the fit did not see.
     """
     from poetc import benchmark
+    from poetc.files import require_writable
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
+    require_writable(out)
     if cycles:
         if files or store_only:
             raise click.UsageError("--cycles needs no measurements: it takes neither FILE.csv nor --store-only")

@@ -81,9 +81,11 @@ def sweep(
     """
     from poetc.cli import _text
     from poetc.commands import sweep as sweeping
+    from poetc.files import require_writable, write_text
 
     console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     template = _solving.solve_request(models[0], {**options, "device": devices[0]})
+    require_writable(html)
     points = sweeping.make_points(template, models, devices, budgets or (None,))
     with console.progress(f"0 of {len(points)}") as progress:
 
@@ -94,8 +96,6 @@ def sweep(
     from poetc.reporting import sweep as page
 
     if html is not None:
-        from poetc.files import write_text
-
         write_text(html, page.html(results))
     rows = [
         (

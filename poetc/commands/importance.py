@@ -55,8 +55,6 @@ class ImportanceRequest:
         precision = PRECISIONS[self.model.training.precision]
         if precision.narrow or precision.rounds_factors:
             raise UsageError("--precision: importance is measured in floats; leave it out")
-        if not self.out.absolute().parent.is_dir():
-            raise UsageError(f"{self.out}: there is no folder {self.out.parent}")
         for share in self.shares:
             if not isinstance(parse_update(share), Channels):
                 raise UsageError(f"--shares {share}: write shares of channels such as 1/8, or 1/8:norm")

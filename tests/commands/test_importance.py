@@ -108,7 +108,7 @@ def test_by_accuracy_each_update_is_trained_alone_and_none_twice(
 
 def test_a_measurement_that_cannot_be_is_refused_at_once(tmp_path: Path) -> None:
     ended = run("importance", DIGITS, "--data", "x.npz", "-o", tmp_path / "absent" / "i.yaml")
-    assert ended.code == 2 and ": there is no folder " in ended.err
+    assert ended.code == 2 and ": no such file or directory" in ended.err
     ended = run("importance", DIGITS, "--data", "x.npz", "--by", "accuracy", "-o", tmp_path / "i.yaml")
     assert ended.code == 2 and "--by accuracy: give --validation or --validation-split" in ended.err
 

@@ -1,8 +1,10 @@
-"""The way out of a training is tried before its first step."""
+"""The way out of a training, and of other long work, is tried before the first step."""
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import safetensors.numpy
 from onnx.helper import make_node as node
 
 from poetc.commands import rehearsal
-from tests.cli.conftest import run
+from tests.cli.conftest import MODEL, run
 from tests.frontend.support import make, normal, save
 
 CLASSES, WIDTH = 12, 6
@@ -97,3 +99,29 @@ def test_a_disk_without_room_for_the_end_is_said_before_the_first_step(
     assert "epoch" not in ended.out and not out.exists() and not out.with_name("better.onnx.train").exists()
     monkeypatch.setattr(rehearsal.shutil, "disk_usage", lambda _: usage._replace(free=(4 << 20) + 5000))
     assert run("train", model, "--data", data, "--epochs", "1", "--batch", "4", "-o", out).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "work"),
+    [
+        (["importance", MODEL, "--data", "digits.npz", "-o", "no/out.yaml"], "poetc.commands.importance.fisher"),
+        (["importance", MODEL, "--data", "digits.npz", "--html", "no/out.html"], "poetc.commands.importance.fisher"),
+        (["lock", MODEL, "--device", "stm32f746", "-o", "no/poetc.lock"], "poetc.commands.locking._lock.solve_entry"),
+        (["sweep", MODEL, "-d", "stm32f746", "--html", "no/out.html"], "poetc.commands.sweep.sweep"),
+        (["check", "--junit", "no/out.xml"], "poetc.commands.locking.check"),
+        (["profile", "bench", "-o", "no/out.csv"], "poetc.benchmark.bench"),
+        (["profile", "fit", "--cycles", "--like", "rpi4", "-o", "no/out.yaml"], "poetc.benchmark.fit_cycles"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_result_that_cannot_be_written_is_no_work_for_nothing(
+    arguments: Sequence[str], work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that is absent, or read-only, is said before the first step of what takes minutes."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(work, lambda *_, **__: pytest.fail("the work has begun"))
+    ended = run(*arguments)
+    assert ended.code == 2 and re.match(
+        r"poetc: error: \S*/no/(out|poetc)\.\w+: no such file or directory", ended.err
+    ), ended
+    assert ended.err.count("\n") == 1 and not list(tmp_path.iterdir())

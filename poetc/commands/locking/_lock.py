@@ -32,7 +32,7 @@ from poetc.commands.solve import solve
 from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import PoetcError, UsageError
 from poetc.events import Progress
-from poetc.files import open_file
+from poetc.files import open_file, require_writable
 from poetc.frontend import external_files
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.training import TRAINING, TrainingOptions
@@ -46,6 +46,7 @@ def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress =
     """Solve `request` and record it in the lock file `path`, which is made if there is none."""
     present = read(path) if path.exists() else LockFile(version=VERSION)
     options = options_of(request, path.parent)
+    require_writable(path)
     entry, _ = solve_entry(name or entry_name(options), options, path.parent, progress)
     write(path, present.with_entry(entry))
     return entry
