@@ -3,8 +3,9 @@
     python -m bench.batch_norm CASE DATA.npz --model FILE.onnx [--seeds N] [--rates R,R,...] [--epochs N]
 
 CASE and DATA are those of bench/fine_tuning.py; `random` is the network that `bench/peer_batch_norm.py random` makes.
-Each form is trained with each rate, by momentum 0.9 and a cosine. PyTorch's half runs the same file with norms in
-build/peers/opinfo, which `bench/setup_peers opinfo` makes. docs/results/batch-norm.md has the tables.
+Each form is trained with each rate, by momentum 0.9 and a cosine: the file as it is, with norms put back, and its last
+layer alone. Where FILE.norms.onnx and FILE.pt are beside it, the network with its own norms is trained too. PyTorch's
+half runs in build/peers/opinfo, which `bench/setup_peers opinfo` makes. docs/results/batch-norm.md has the tables.
 """
 
 from __future__ import annotations
@@ -45,19 +46,21 @@ def main() -> None:
     asked = parser.parse_args()
     case = CASES_HERE[asked.case]
     epochs = asked.epochs or case.epochs
+    own = asked.model.with_suffix(".norms.onnx")  # the same network with its norms, where its maker left them
     x, y, training = samples(asked.data, asked.samples or case.samples)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         data = save(folder, "all", inputs(asked.case, x), y, training // case.batch * case.batch)
         for rate in map(float, asked.rates.split(",")):
-            for label in ("train", "restore", "frozen layers"):
+            for label in ("train", "restore", "frozen layers", *(["own norms"] if own.exists() else [])):
                 found = []
                 for seed in range(asked.seeds):
-                    how = {"train": "last:1"} if label == "frozen layers" else {"batch_norm": label}
+                    how = {"frozen layers": {"train": "last:1"}, "restore": {"batch_norm": "restore"}}.get(label, {})
                     options = TrainingOptions(optimizer="momentum", learning_rate=rate, **how)  # type: ignore[arg-type]
-                    found.append(_trained(asked.model, options, data, epochs, seed, case.batch, folder / "out.onnx"))
+                    model = own if label == "own norms" else asked.model
+                    found.append(_trained(model, options, data, epochs, seed, case.batch, folder / "out.onnx"))
                 _say(asked.case, rate, f"poetc, {label}", found)
-            for label in ("folded", "restored"):
+            for label in ("folded", "restored", *(["own"] if own.exists() else [])):
                 command = [PEER, "bench/peer_batch_norm.py", "train", asked.model, *data, label]
                 numbers = [rate, epochs, case.batch, asked.seeds]
                 made = subprocess.run(

@@ -1,11 +1,12 @@
 """PyTorch's half of bench/batch_norm.py: an ONNX file with folded norms as a module, with norms put back or without.
 
     python bench/peer_batch_norm.py random OUT.onnx
-    python bench/peer_batch_norm.py train MODEL.onnx TRAIN.npz TEST.npz folded|restored RATE EPOCHS BATCH SEEDS
+    python bench/peer_batch_norm.py train MODEL.onnx TRAIN.npz TEST.npz folded|restored|own RATE EPOCHS BATCH SEEDS
 
-`random` writes a fresh convolutional network by PyTorch's default exporter, which folds its norms. `train` prints
-accuracy before and after, %, and the loss of validation, a line a seed. Norms stand behind every convolution; their
-statistics are those of the first 256 samples. Needs torch and onnx.
+`random` writes a fresh convolutional network by PyTorch's default exporter, which folds its norms. Beside it lie
+OUT.norms.onnx, the same network with its norms, and its weights in OUT.pt. `train` prints accuracy before and after,
+%, and the loss of validation, a line a seed. `restored` has norms behind every convolution, with the statistics of the
+first 256 samples. `own` is the network of OUT.pt, with the norms that it was made with. Needs torch and onnx.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import peer_mobilenet
 import torch
 from onnx import helper, numpy_helper
 from torch import nn
@@ -139,11 +141,15 @@ def accuracy(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> tuple[float
     return 100 * float((scores.argmax(1) == y).float().mean()), float(functional.cross_entropy(scores, y))
 
 
-def train(model: Path, files: list[str], restored: bool, rate: float, epochs: int, batch: int, seed: int) -> None:
+def train(model: Path, files: list[str], form: str, rate: float, epochs: int, batch: int, seed: int) -> None:
     torch.manual_seed(seed)
     (x, y), (test_x, test_y) = ((torch.tensor(d["x"]), torch.tensor(d["y"]).long()) for d in map(np.load, files))
-    module = Module(model, restored=restored)
-    if restored:
+    if form == "own":
+        module = peer_mobilenet.network() if model.stem == "mobilenet" else nn.Sequential(random_network())
+        module.load_state_dict(torch.load(model.with_suffix(".pt"), weights_only=True))
+    else:
+        module = Module(model, restored=form == "restored")
+    if isinstance(module, Module) and form == "restored":
         module.measure(x[torch.randperm(len(x))[:MEASURED]])
     before, _ = accuracy(module, test_x, test_y)
     optimizer = torch.optim.SGD(module.parameters(), rate, momentum=0.9)
@@ -162,14 +168,17 @@ def train(model: Path, files: list[str], restored: bool, rate: float, epochs: in
 def main() -> None:
     torch.set_num_threads(1)
     if sys.argv[1] == "random":
-        shapes = {"x": {0: torch.export.Dim("batch")}}
-        options = {"dynamo": True, "external_data": False, "input_names": ["x"], "dynamic_shapes": shapes}
-        network = nn.Sequential(random_network()).eval()
-        torch.onnx.export(network, (torch.zeros(2, 3, 32, 32),), sys.argv[2], **{**options, "dynamic_shapes": None})
+        out, network, shown = Path(sys.argv[2]), nn.Sequential(random_network()).eval(), torch.zeros(2, 3, 32, 32)
+        torch.onnx.export(network, (shown,), out, dynamo=True, external_data=False, input_names=["x"])
+        with_norms = out.with_suffix(".norms.onnx")
+        torch.onnx.export(
+            network, (shown,), with_norms, dynamo=True, external_data=False, input_names=["x"], optimize=False
+        )
+        torch.save(network.state_dict(), out.with_suffix(".pt"))
         return
     model, *files, form, rate, epochs, batch, seeds = sys.argv[2:]
     for seed in range(int(seeds)):
-        train(Path(model), files, form == "restored", float(rate), int(epochs), int(batch), seed)
+        train(Path(model), files, form, float(rate), int(epochs), int(batch), seed)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python bench/peer_mobilenet.py DIGITS8X8.npz MNIST.npz OUT [--epochs N] [--size PIXELS]
 
 The network learns the UCI digits (arrays x of N x 8 x 8 up to 16, and y) as coloured pictures of varying place and
-size. Batch norms are folded into the convolutions. `tune.npz` holds MNIST (N x 28 x 28 up to 255) as pictures of the
-same size: train_x, train_y (1000) and test_x, test_y (500), in 0..255, channels first. Needs torch and onnx.
+size. Batch norms are folded into the convolutions; mobilenet.norms.onnx and mobilenet.pt keep them. `tune.npz` holds
+MNIST (N x 28 x 28 up to 255) as pictures of the same size: train_x, train_y (1000) and test_x, test_y (500), in 0..255,
+channels first. Needs torch and onnx.
 """
 
 from __future__ import annotations
@@ -117,16 +118,12 @@ def main() -> None:
         shown = torch.from_numpy(arrays["test_x"]).float() / 255
         right = sum(int((model(part).argmax(1) == q).sum()) for part, q in _parts(shown, arrays["test_y"]))
     print(f"{right / len(shown):.1%} of the pictures of MNIST before tuning")
-    torch.onnx.export(
-        model,
-        (shown[:1],),
-        given.out / "mobilenet.onnx",
-        dynamo=False,
-        opset_version=17,
-        input_names=["x"],
-        output_names=["logits"],
-        dynamic_axes={"x": {0: "n"}, "logits": {0: "n"}},
-    )
+    options = {"dynamo": False, "opset_version": 17, "input_names": ["x"], "output_names": ["logits"]}
+    options["dynamic_axes"] = {"x": {0: "n"}, "logits": {0: "n"}}
+    torch.onnx.export(model, (shown[:1],), given.out / "mobilenet.onnx", **options)
+    options |= {"training": torch.onnx.TrainingMode.PRESERVE, "do_constant_folding": False}
+    torch.onnx.export(model, (shown[:1],), given.out / "mobilenet.norms.onnx", **options)
+    torch.save(model.state_dict(), given.out / "mobilenet.pt")
 
 
 def _parts(x: torch.Tensor, y: np.ndarray) -> list[tuple[torch.Tensor, torch.Tensor]]:
