@@ -65,21 +65,27 @@ def _beside(found: Row) -> Iterator[tuple[str, str]]:
 
 def _ways(found: Row) -> str:
     keep = found["budgets"][-1]
-    least_bytes = found["least_without_streams_bytes"] or keep["ram_bytes"]
-    begin = ("as it is", least_bytes, keep["ram_bytes"], keep["time_ns"], keep["energy_pj"])
-    rows = [(begin[0], enough(begin[1]), enough(begin[2]), duration(begin[3]), energy(begin[4]))]
-    refused = []
-    for way in found["ways"]:
-        if way["refused"]:
-            refused.append((way["options"], way["refused"]))
-            continue
-        values = (way["least_bytes"], way["keep_all_peak_bytes"], way["time_ns"], way["energy_pj"])
-        shown = (
-            f"{show(value)} {_change(value, base)}"
-            for show, value, base in zip((enough, enough, duration, energy), values, begin[1:], strict=True)
-        )
+    ways = [way for way in found["ways"] if not way["refused"]]
+    as_it_is = {
+        "least_bytes": found["budgets"][0]["ram_bytes"],
+        "least_whole_bytes": found["least_without_streams_bytes"],
+        **{key: keep[key] for key in ("time_ns", "energy_pj")},
+        "keep_all_peak_bytes": keep["ram_bytes"],
+    }
+    streams = any(way["least_bytes"] != way["least_whole_bytes"] for way in (as_it_is, *ways))
+    columns = [
+        ("least_bytes", "least RAM", enough),
+        *([("least_whole_bytes", "without streams", enough)] if streams else []),
+        ("keep_all_peak_bytes", "keep-all RAM", enough),
+        ("time_ns", "time once", duration),
+        ("energy_pj", "energy once", energy),
+    ]
+    rows = [("as it is", *(show(as_it_is[key]) for key, _, show in columns))]
+    for way in ways:
+        shown = (f"{show(way[key])} {_change(way[key], as_it_is[key])}" for key, _, show in columns)
         rows.append((way["options"], *shown))
-    text = table(("option", "least, no streams", "keep-all RAM", "time once", "energy once"), rows)
+    text = table(("option", *(title for _, title, _ in columns)), rows)
+    refused = [(way["options"], way["refused"]) for way in found["ways"] if way["refused"]]
     return text if not refused else f"{text}\n\n{fields((f'not {options}', why) for options, why in refused)}"
 
 

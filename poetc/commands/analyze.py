@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from poetc import frontend, passes, training
+from poetc import frontend, training
 from poetc.commands.encodings import offers_of
 from poetc.commands.partial_training import savings_of_part
 from poetc.commands.requests import (
@@ -18,29 +18,38 @@ from poetc.commands.requests import (
     training_graph,
     with_any_weights,
 )
+from poetc.commands.small_ram import Step, least_streamed
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
+from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, Phase, Role, TrainingGraph
 from poetc.ops import bind, spec
-from poetc.planning import Planner, RamSearch, Solution, reductions
+from poetc.planning import RamSearch, Solution
 from poetc.planning.pieces import longest_piece
-from poetc.planning.smallest_ram import LONGEST_SEARCH_S, SmallestRam
-from poetc.planning.streaming import Streaming
+from poetc.planning.saved import EncodingSpace
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import Problem, keep_all_peak_bytes
-from poetc.scheduling.schedule import SolveOptions
+
+LEAST_WORK_S = 2.0  # counted, for a schedule that is shown beside the least RAM
+LEAST_S = 10.0  # on the clock, for the same
+LEAST_GAP = 0.02  # ends it
 
 
 @dataclass(frozen=True, slots=True)
 class Analyzed:
-    """The model that was analysed, and the schedules of least RAM: without streamed operands, and with them."""
+    """The model that was analysed, and its least RAM.
+
+    `least_whole_bytes`: without streamed operands. `least`: the step of the least RAM, and a schedule of it. It is
+    solved for when it is asked for.
+    """
 
     graph: Graph
     step: TrainingGraph
     profile: DeviceProfile
     problem: Problem
-    least: Callable[[], Solution | None]  # made when they are asked for
-    streamed: Callable[[], Solution | None]
+    least_whole_bytes: int | None
+    least: Callable[[], tuple[Step, Solution] | None]
 
 
 def analyze(
@@ -63,13 +72,13 @@ def analyze_parts(
     peak = keep_all_peak_bytes(problem)
     progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
     offers = offers_of(step, profile, problem, None)
-    planner = SolveRequest(model=request).planner(search_s, offers=offers)
-    search = planner.search_ram(problem, search_s)
-    minimum = search.found
-    streamed: SmallestRam | None = None
-    of_streamed: Callable[[], Solution | None] = _nothing
+    asked = SolveRequest(model=request)
+    search = asked.planner(search_s, offers=offers).search_ram(problem, search_s)
+    minimum, whole = search.found, Step(graph=step, model=graph, problem=problem)
+    streamed: tuple[Step, RamSearch] | None = None
     if streams:
-        streamed, of_streamed = _streamed(step, profile, problem, minimum, search_s, progress)
+        progress("looking for the smallest budget with streamed operands")
+        streamed = least_streamed(asked, whole, profile, minimum.ram_bytes, search_s)
     near_free = saved_near_free(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
@@ -100,48 +109,35 @@ def analyze_parts(
         "keep_all_peak_bytes": peak,
         "min_budget_bytes": minimum.ram_bytes,
         "min_budget_bound_bytes": minimum.bound_bytes,
-        "streamed_min_budget_bytes": None if streamed is None else streamed.ram_bytes,
-        "streamed_min_budget_bound_bytes": None if streamed is None else streamed.bound_bytes,
+        "streamed_min_budget_bytes": None if streamed is None else streamed[1].found.ram_bytes,
+        "streamed_min_budget_bound_bytes": None if streamed is None else streamed[1].found.bound_bytes,
         "pruned": savings_of_part(request, step, problem),
         "notes": list(step.notes),
     }
-    of_least = partial(of_least_ram, planner, problem, search)
-    return answer, Analyzed(graph, step, profile, problem, of_least, of_streamed)
+    of_least = partial(at_least_ram, asked, profile, whole, search, offers)
+    if streamed is not None:
+        of_least = partial(at_least_ram, asked, profile, *streamed)
+    return answer, Analyzed(graph, step, profile, problem, minimum.ram_bytes, of_least)
 
 
-def _nothing() -> None:
-    """No solution."""
+def at_least_ram(
+    request: SolveRequest, profile: DeviceProfile, step: Step, search: RamSearch, offers: Sequence[EncodingSpace] = ()
+) -> tuple[Step, Solution] | None:
+    """The step solved for the budget that the search found, in little counted work; None where it found none.
 
-
-def of_least_ram(planner: Planner, problem: Problem, search: RamSearch) -> Solution | None:
-    """The solution that the search found, for the budget that it needs; None where it found none."""
+    The schedule of the search needs the least RAM, and often several times the energy.
+    """
     if search.found.schedule is None or search.found.ram_bytes is None:
         return None
-    asked = replace(problem, budget_bytes=search.found.ram_bytes)
-    return planner.least_ram_solution(asked, search.as_budget())
-
-
-def _streamed(
-    step: TrainingGraph,
-    profile: DeviceProfile,
-    problem: Problem,
-    minimum: SmallestRam,
-    search_s: float,
-    progress: Progress,
-) -> tuple[SmallestRam | None, Callable[[], Solution | None]]:
-    """The same with as many operands streamed as can be; None where the store cannot do it, or it saves nothing."""
-    step = passes.for_small_ram(step, 0)
-    problem = build_problem(step, profile, budget_bytes=0)
-    streaming = Streaming(streams_of(step, profile=profile))
-    if not streaming.is_open(problem):
-        return None, _nothing
-    planner = Planner(options=SolveOptions(time_limit_s=search_s), reductions=reductions())
-    fixed = streaming.floor(problem)
-    if minimum.ram_bytes is not None and planner.lower_bound_bytes(fixed) >= minimum.ram_bytes:
-        return None, _nothing
-    progress("looking for the smallest budget with streamed operands")
-    search = planner.search_ram(fixed, search_s)
-    return search.found, partial(of_least_ram, planner, fixed, search)
+    problem, search = replace(step.problem, budget_bytes=search.found.ram_bytes), search.as_budget()
+    request = replace(request, options=replace(request.options, work_limit_s=LEAST_WORK_S, gap=LEAST_GAP))
+    planner = request.planner(LEAST_S, offers=offers, streams=streams_of(step.graph, profile=profile))
+    known = planner.least_ram_solution(problem, search)
+    try:
+        solution = planner.knowing(search).solve(problem)
+    except (InfeasibleError, LimitError):
+        solution = known
+    return replace(step, problem=problem), min(solution, known, key=lambda found: found.cost)
 
 
 def parameter_table(request: ModelRequest) -> list[Mapping[str, Any]]:

@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from poetc import passes
 from poetc.artifact import Artifact
-from poetc.commands.analyze import Analyzed, of_least_ram
+from poetc.commands.analyze import Analyzed, at_least_ram
 from poetc.commands.band import ENDS, SECTIONS, priced_as
 from poetc.commands.encodings import made, offers_of
 from poetc.commands.facts import decided
@@ -30,14 +29,15 @@ from poetc.commands.requests import (
     with_any_weights,
 )
 from poetc.commands.saving import MOST_OPERATORS, WAY_SEARCH_S, constant_bytes, search_time_s, ways_to_save
+from poetc.commands.small_ram import Step, least_streamed, step_for_budget
 from poetc.datasets import BatchFunction, open_source, slots_of
 from poetc.devices import DeviceProfile, build_problem, list_profiles, load_profile
 from poetc.devices.modelled import End, at_end
 from poetc.devices.units import parse_battery
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
-from poetc.graph import TrainingGraph
-from poetc.planning import Planner, Solution, ram_bytes
+from poetc.graph import Graph, TrainingGraph
+from poetc.planning import Solution, ram_bytes
 from poetc.planning.inference import alone_problem
 from poetc.planning.saved import Saved
 from poetc.planning.streaming import Streaming
@@ -45,7 +45,6 @@ from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack
 
 SEARCH_S = 2.0  # for the smallest RAM, and again with streamed operands
 SLOWER = 1.05  # of the time without recomputing or paging: the good budget is the smallest within this
-WORTH_STREAMING = 0.95  # of the smallest RAM without streamed operands
 GOOD_SEARCH_S = 1.0  # for the good budget
 BATCHES_S = 2.0  # of processor time for the largest batch, after which the answer is a range
 
@@ -89,23 +88,20 @@ def estimate(
 
     `steps`: of an epoch, as `steps_of` says. Raises UsageError for a battery that cannot be read.
     """
-    battery_pj = request.battery_pj
+    battery_pj, whole = request.battery_pj, Step(graph=known.step, model=known.graph, problem=known.problem)
     progress("estimating three budgets")
-    plain = known.least()
+    least = known.least()
     ends = {end: _AtEnd(known, end) for end in ENDS}
     budgets = [
-        _budget(name, solution, request, known, ends, steps, battery_pj)
-        for name, solution in (
-            ("least", _least(plain, known)),
+        _budget(name, *found, request, known, ends, steps, battery_pj)
+        for name, found in (
+            ("least", least),
             ("good", _good(request.model, known)),
-            ("keep-all", keep_all_solution(known.problem)),
+            ("keep-all", (whole, keep_all_solution(known.problem))),
         )
-        if solution is not None
+        if found is not None
     ]
-    known_bytes, whole = (
-        None if plain is None else ram_bytes(plain.problem, plain.plan),
-        SolveRequest(model=request.model),
-    )
+    enough = {"least_whole_bytes": known.least_whole_bytes, "least_bytes": budgets[0]["ram_bytes"]}
     inference = keep_all_peak_bytes(alone_problem(known.graph, known.profile, known.problem))
     return {
         "device": request.model.device,
@@ -118,8 +114,16 @@ def estimate(
         "inference_peak_bytes": inference,
         "training_to_inference": budgets[-1]["ram_bytes"] / inference,
         "largest_batch": _largest_batch(request.model, known, progress),
-        "least_without_streams_bytes": known_bytes,
-        "ways": list(ways_to_save(whole, known.profile, known.problem, progress, known_bytes=known_bytes)),
+        "least_without_streams_bytes": known.least_whole_bytes,
+        "ways": list(
+            ways_to_save(
+                SolveRequest(model=request.model),
+                known.profile,
+                known.problem,
+                progress,
+                known={key: size for key, size in enough.items() if size is not None},
+            )
+        ),
     }
 
 
@@ -129,24 +133,14 @@ def keep_all_solution(problem: Problem) -> Solution:
     return Solution(problem=problem, schedule=schedule, plan=pack(problem, schedule))
 
 
-def _least(plain: Solution | None, known: Analyzed) -> Solution | None:
-    """The solution of the smallest RAM that was found; with streamed operands where they are worth their transfers."""
-    streamed = known.streamed()
-    if plain is None or streamed is None:
-        return plain or streamed
-    needs = [ram_bytes(s.problem, s.plan) for s in (plain, streamed)]
-    return streamed if needs[1] < WORTH_STREAMING * needs[0] else plain
-
-
-def _good(request: ModelRequest, known: Analyzed) -> Solution | None:
+def _good(request: ModelRequest, known: Analyzed) -> tuple[Step, Solution] | None:
     """The smallest RAM that is found for a step at most 5 % longer than without recomputing or paging."""
     limited = replace(known.problem, deadline_ns=math.floor(SLOWER * known.problem.compute_once_ns))
     search_s = search_time_s(known.problem, GOOD_SEARCH_S)
-    planner = SolveRequest(model=request).planner(
-        search_s, offers=offers_of(known.step, known.profile, known.problem, None)
-    )
-    search = planner.search_ram(limited, search_s)
-    return of_least_ram(planner, limited, search)
+    asked, offers = SolveRequest(model=request), offers_of(known.step, known.profile, known.problem, None)
+    search = asked.planner(search_s, offers=offers).search_ram(limited, search_s)
+    step = Step(graph=known.step, model=known.graph, problem=limited)
+    return at_least_ram(asked, known.profile, step, search, offers)
 
 
 # --- one budget -------------------------------------------------------------------------------------------------------
@@ -154,6 +148,7 @@ def _good(request: ModelRequest, known: Analyzed) -> Solution | None:
 
 def _budget(
     name: str,
+    step: Step,
     solution: Solution,
     request: EstimateRequest,
     known: Analyzed,
@@ -165,14 +160,14 @@ def _budget(
     solution = replace(solution, problem=replace(solution.problem, budget_bytes=needed))
     problem, schedule = solution.problem, solution.schedule
     trace = verify(problem, schedule)
-    low, high = (ends[end].trace(solution) for end in ENDS)
+    low, high = (ends[end].trace(step, solution) for end in ENDS)
     wear = wear_of(problem, schedule, known.profile, trace.time_ns)
     sized = Artifact(
         summary={},
         problem=problem,
         schedule=schedule,
         plan=solution.plan,
-        graph=solution_step(known.step, solution),
+        graph=made(step.graph, Saved.option(solution)),
         profile=known.profile,
     )
     total = None if steps is None else steps * (request.epochs or 1)
@@ -205,12 +200,6 @@ def _budget(
     }
 
 
-def solution_step(step: TrainingGraph, solution: Solution) -> TrainingGraph:
-    """The step with the encodings of saved tensors that the solution chose; that of `analyze` where operands stream."""
-    step = made(step, Saved.option(solution))
-    return passes.for_small_ram(step, 0) if _streams(solution) else step
-
-
 def _streams(solution: Solution) -> bool:
     return any(op.is_streamed for op in solution.problem.operators)
 
@@ -228,16 +217,16 @@ class _AtEnd:
     def _problem(self, step: TrainingGraph) -> Problem:
         return build_problem(step, self.profile, budget_bytes=0)
 
-    def trace(self, solution: Solution) -> Trace:
+    def trace(self, step: Step, solution: Solution) -> Trace:
         """Time and energy of the schedule there."""
-        step = solution_step(self.known.step, solution)
-        there = self._problem(step) if Saved.option(solution) or _streams(solution) else self.exact
+        graph = made(step.graph, Saved.option(solution))
+        there = self.exact if graph is self.known.step else self._problem(graph)
         if _streams(solution):
-            of_profile = Streaming(streams_of(step, profile=self.known.profile))
-            whole = build_problem(step, self.known.profile, budget_bytes=0)
+            of_profile = Streaming(streams_of(graph, profile=self.known.profile))
+            whole = build_problem(graph, self.known.profile, budget_bytes=0)
             choice = of_profile.chosen(whole, solution.problem)
             if choice:
-                there = Streaming(streams_of(step, profile=self.profile)).fix(there, choice)
+                there = Streaming(streams_of(graph, profile=self.profile)).fix(there, choice)
         return verify_parts([(priced_as(solution.problem, there), solution.schedule.steps)])
 
 
@@ -312,14 +301,14 @@ def boards_to_buy() -> list[str]:
 def every_board(request: EstimateRequest, progress: Progress = silent) -> dict[str, Any]:
     """A row for each board: whether the training fits, and its cost there; those of the least energy first."""
     battery_pj = request.battery_pj
-    step = training_graph(with_any_weights(request.model))[1]
+    graph, step = training_graph(with_any_weights(request.model))
     steps = steps_of(request, step)
     total = None if steps is None else steps * (request.epochs or 1)
     known: dict[Any, int] = {}
     rows = []
     for name in boards_to_buy():
         progress(f"estimating {name}")
-        rows.append(_board(request.model, load_profile(name), step, known))
+        rows.append(_board(replace(request.model, device=name), load_profile(name), graph, step, known))
     for row in rows:
         time_ns, energy_pj = row["time_ns"], row["energy_pj"]
         row["run_ns"] = None if total is None or time_ns is None else total * time_ns
@@ -336,10 +325,12 @@ def every_board(request: EstimateRequest, progress: Progress = silent) -> dict[s
     }
 
 
-def _board(request: ModelRequest, profile: DeviceProfile, step: TrainingGraph, known: dict[Any, int]) -> dict[str, Any]:
-    problem = build_problem(step, profile, budget_bytes=profile.ram_bytes)
-    keep, ram = keep_all_peak_bytes(problem), profile.ram_bytes
-    least = _least_above_base(request, problem, known) + problem.base_bytes
+def _board(
+    model: ModelRequest, profile: DeviceProfile, graph: Graph, step: TrainingGraph, known: dict[Any, int]
+) -> dict[str, Any]:
+    problem, request = build_problem(step, profile, budget_bytes=profile.ram_bytes), SolveRequest(model=model)
+    keep, ram, whole = keep_all_peak_bytes(problem), profile.ram_bytes, Step(graph=step, model=graph, problem=problem)
+    least = _least_above_base(request, profile, whole, known) + problem.base_bytes
     state = sum(step.tensors[name].size_bytes for name in step.updates)
     row: dict[str, Any] = {
         "device": profile.name,
@@ -359,24 +350,28 @@ def _board(request: ModelRequest, profile: DeviceProfile, step: TrainingGraph, k
     if keep <= ram:
         costs = {"time_ns": problem.compute_once_ns, "energy_pj": problem.compute_once_pj}
         return {**row, "fits": True, "schedule": "all tensors kept", **costs}
-    planner: Planner = SolveRequest(model=request).planner(WAY_SEARCH_S * 3, streams=streams_of(step, profile=profile))
+    made_step = step_for_budget(request, whole, profile)
+    planner = request.planner(WAY_SEARCH_S * 3, streams=streams_of(made_step.graph, profile=profile))
     with suppress(InfeasibleError, LimitError):
-        solution = planner.solve(problem)
+        solution = planner.solve(made_step.problem)
         trace = verify(solution.problem, solution.schedule)
         costs = {"time_ns": trace.time_ns, "energy_pj": trace.energy_pj}
-        return {**row, "fits": True, "schedule": "scheduled", **costs}
+        return {**row, "fits": True, "schedule": "operands streamed" if _streams(solution) else "scheduled", **costs}
     return {**row, "schedule": "RAM is too small"}
 
 
-def _least_above_base(request: ModelRequest, problem: Problem, known: dict[Any, int]) -> int:
+def _least_above_base(request: SolveRequest, profile: DeviceProfile, step: Step, known: dict[Any, int]) -> int:
     """The smallest RAM above the runtime's own; boards whose kernels and tensors are as large share one search."""
+    problem = step.problem
     key = (
         tuple(t.size_bytes for t in problem.tensors),
         tuple((op.workspace_bytes, tuple(v.workspace_bytes for v in op.low_workspace)) for op in problem.operators),
         problem.paging,
+        problem.page_buffer_bytes,
     )
     if key not in known:
-        answer = SolveRequest(model=request).planner(WAY_SEARCH_S).search_ram(problem, WAY_SEARCH_S).found
+        answer = request.planner(WAY_SEARCH_S).search_ram(problem, WAY_SEARCH_S).found
         needed = keep_all_peak_bytes(problem) if answer.ram_bytes is None else answer.ram_bytes
-        known[key] = needed - problem.base_bytes
+        streamed = least_streamed(request, step, profile, needed, WAY_SEARCH_S)
+        known[key] = (needed if streamed is None else streamed[0].problem.budget_bytes) - problem.base_bytes
     return known[key]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from poetc import training
@@ -23,6 +24,7 @@ from poetc.commands.requests import (
     with_any_weights,
     with_short_pieces,
 )
+from poetc.commands.small_ram import Step, least_streamed
 from poetc.devices import DeviceProfile, build_problem, load_profile, names_banks
 from poetc.errors import InfeasibleError, PoetcError
 from poetc.events import Progress, silent
@@ -40,9 +42,10 @@ MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searche
 RANK = 8
 WAYS_OF_ERROR_S = 6.0  # the same, behind an infeasible budget
 SEARCH_OF_ERROR_S = 0.1  # for each of them
+NOTHING: Mapping[str, int] = MappingProxyType({})
 _MICRO_BATCHES = "--micro-batches"
 _SAVED = "--saved"
-_WAY = ("name", "options", "least_bytes", "keep_all_peak_bytes", "refused")
+_WAY = ("name", "options", "least_bytes", "least_whole_bytes", "keep_all_peak_bytes", "refused")
 
 
 def search_time_s(problem: Problem, usual_s: float) -> float:
@@ -63,11 +66,12 @@ def ways_to_save(
     *,
     limit_s: float = WAYS_S,
     search_s: float = WAY_SEARCH_S,
-    known_bytes: int | None = None,
+    known: Mapping[str, int] = NOTHING,
 ) -> Iterator[dict[str, Any]]:
     """A row for each option that changes the training; `refused`: why the model does not take it.
 
-    `problem`: the step as it is. `known_bytes` are known to do for it, and so they do with more encodings offered.
+    `problem`: the step as it is. `known`: `least_bytes` that do for it, and so they do with more encodings offered, and
+    `least_whole_bytes` without streamed operands.
 
     Every search takes `search_s`; after `limit_s` the other options are left out. The option that makes the step
     longest is tried last, so that it takes no time from the others.
@@ -88,8 +92,8 @@ def ways_to_save(
             progress(f"estimating {options}")
             try:
                 row = {"refused": None, **_way(replace(request, model=change()), load, profile, search_s)}
-                if options.startswith(_SAVED) and row["least_bytes"] and known_bytes:
-                    row["least_bytes"] = min(row["least_bytes"], known_bytes)
+                if options.startswith(_SAVED):
+                    row |= {key: min(row[key], size) for key, size in known.items() if row[key]}
             except PoetcError as error:
                 row = {"refused": str(error).split("; ")[0]}
         rows[options] |= row
@@ -143,19 +147,22 @@ def _options_of(options: Any) -> Iterator[Any]:
 def _way(
     request: SolveRequest, load: Callable[[ModelRequest], Graph], profile: DeviceProfile, search_s: float
 ) -> dict[str, Any]:
-    _, step = training_graph(request.model, load)
+    graph, step = training_graph(request.model, load)
     paging = paging_of(request, profile) if request.paging else Paging.NONE
+    request = replace(request, solver=ENGINE, events=None)
     problem = _within_limits(request, build_problem(step, profile, budget_bytes=0, paging=paging), step, profile)
     offers = offers_of(step, profile, problem, paging) if request.longest_piece is None else ()
     search_s = search_time_s(problem, search_s)
-    search = replace(request, solver=ENGINE, events=None).planner(search_s, offers=offers).search_ram(problem, search_s)
+    whole_bytes = request.planner(search_s, offers=offers).search_ram(problem, search_s).found.ram_bytes
+    streamed = least_streamed(request, Step(graph=step, model=graph, problem=problem), profile, whole_bytes, search_s)
     trained = sum(
         step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER
     )
     return {
         "trained_parameters": trained,
         "keep_all_peak_bytes": keep_all_peak_bytes(problem),
-        "least_bytes": search.found.ram_bytes,
+        "least_bytes": whole_bytes if streamed is None else streamed[0].problem.budget_bytes,
+        "least_whole_bytes": whole_bytes,
         "constant_bytes": constant_bytes(step),
         "time_ns": problem.compute_once_ns,
         "energy_pj": problem.compute_once_pj,
@@ -180,7 +187,8 @@ def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress)
     profile = load_profile(request.model.device)
     problem = problem_of(request, step, profile)
     limit_s = min(WAYS_OF_ERROR_S, request.options.time_limit_s)
-    known_bytes = None if are_parts_open else error.details["min_budget_bytes"]
+    least_bytes = error.details["min_budget_bytes"]
+    known = {"least_bytes": least_bytes} if isinstance(least_bytes, int) and not are_parts_open else NOTHING
     ways = list(
         ways_to_save(
             request,
@@ -189,14 +197,14 @@ def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress)
             progress,
             limit_s=limit_s,
             search_s=SEARCH_OF_ERROR_S,
-            known_bytes=known_bytes,  # type: ignore[arg-type]
+            known=known,
         )
     )
     ways = [way for way in ways if not (are_parts_open and way["options"].startswith(_MICRO_BATCHES))]
     budget = error.details["budget_bytes"]
-    known = [way for way in ways if way["refused"] is None and way["least_bytes"] is not None]
-    fitting = [way for way in known if way["least_bytes"] <= budget]
-    advice = "no single option that was tried fits, without streamed operands"
+    tried = [way for way in ways if way["refused"] is None and way["least_bytes"] is not None]
+    fitting = [way for way in tried if way["least_bytes"] <= budget]
+    advice = "no single option that was tried fits"
     if fitting:
         advice = "it fits with " + ", or ".join(f"{w['options']} ({w['least_bytes']} bytes)" for w in fitting[:3])
     details = {**error.details, "ways": [{k: w.get(k) for k in _WAY} for w in ways]}

@@ -149,7 +149,7 @@ class Planner:
         solution = Solution(problem=search.problem, schedule=schedule, plan=found.plan)
         asked = [problem]
         for reduction in self.reductions[:-1]:
-            asked.append(reduction.frugal(asked[-1]))
+            asked.append(reduction.frugal_as(asked[-1], search.problem))
         for reduction, at in zip(reversed(self.reductions), reversed(asked), strict=True):
             solution = reduction.realise(at, solution)
         return solution
@@ -208,6 +208,11 @@ class Reduction(ABC, Generic[ChoiceT]):
     def frugal(self, problem: Problem) -> Problem:
         """A problem with the choice made as the least RAM probably needs it."""
         return self.usual(problem)
+
+    def frugal_as(self, problem: Problem, found: Problem) -> Problem:
+        """The same with the choice that `found` has, whose least RAM was looked for."""
+        del found
+        return self.frugal(problem)
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[ChoiceT]:
         """Options that are worth solving for, best first. `found`: the cheapest solution so far."""

@@ -93,6 +93,9 @@ class Streaming(Reduction[Streams]):
         """The problem that streams all it can in the smallest blocks."""
         return self.fix(problem, self._least(problem))
 
+    def frugal_as(self, problem: Problem, found: Problem) -> Problem:
+        return self.fix(problem, self.chosen(problem, found) or ())
+
     def lower_bound_bytes(self, problem: Problem, inner: Planner) -> int:
         """With streams only where nothing fits the budget without."""
         bound = inner.lower_bound_bytes(problem)

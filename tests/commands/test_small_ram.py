@@ -16,7 +16,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Planner, Solution
-from poetc.scheduling import Problem
+from poetc.scheduling import Problem, verify
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import TrainingOptions
 from tests.support.streamed import dense, rectified
@@ -118,3 +118,27 @@ def test_the_model_is_read_once_where_nothing_is_found_with_encodings(
     asked = request(rectified(tmp_path / "rectified.onnx"), 1, "128kB")
     found = solve(replace(asked, smallest=False)).summary
     assert found["streamed_operators"] and len(solved) > 1 and len(read) == 1
+
+
+def test_least_ram_is_answered_where_nothing_cheaper_is_found(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule of the search is one with its streamed operands."""
+
+    def fails(planner: Planner, problem: Problem) -> Solution:
+        raise LimitError("nothing was found")
+
+    monkeypatch.setattr(Planner, "solve", fails)
+    found = solve(request(model, 1, "least"))
+    assert found.summary["streamed_operators"] and verify(found.problem, found.schedule).peak_bytes <= BUDGET
+
+
+def test_options_fit_a_budget_where_their_operands_stream(model: Path) -> None:
+    """The least RAM of the step as it is is more; each option that the message names is solved for the budget."""
+    least = solve(request(model, 1, "least")).summary["budget_bytes"]
+    budget = f"{least - 500}B"
+    with pytest.raises(InfeasibleError, match="it fits with --") as failed:
+        solve(request(model, 1, budget))
+    ways = failed.value.details["ways"]
+    assert isinstance(ways, list)
+    parts = next(way for way in ways if way["options"] == "--micro-batches 4")
+    assert parts["least_bytes"] <= least - 500 < parts["least_whole_bytes"], "without streams it would not fit"
+    assert solve(request(model, 4, budget)).summary["streamed_operators"]
