@@ -5,8 +5,6 @@ from poetc.benchmark._firmware import emit_bench
 from poetc.benchmark._measure import Measurement, bench, measure, read_csv, write_csv
 from poetc.benchmark._networks import networks
 from poetc.benchmark._profile_fit import (
-    ClassFit,
-    Fit,
     cross_validate,
     fit,
     fit_document,
@@ -16,29 +14,3 @@ from poetc.benchmark._profile_fit import (
     write_profile,
 )
 from poetc.benchmark._timing import Timing, compare_times, time_solved, timing_text
-
-__all__ = [
-    "ClassFit",
-    "Fit",
-    "Measurement",
-    "Timing",
-    "bench",
-    "compare_times",
-    "cross_validate",
-    "cycles_document",
-    "cycles_text",
-    "emit_bench",
-    "fit",
-    "fit_cycles",
-    "fit_document",
-    "fit_text",
-    "least",
-    "measure",
-    "networks",
-    "nnls",
-    "read_csv",
-    "time_solved",
-    "timing_text",
-    "write_csv",
-    "write_profile",
-]

@@ -14,30 +14,3 @@ from poetc.boards._targets import (
 )
 from poetc.boards._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, telling, tool_environment
 from poetc.boards._toolchain import require as require_toolchain
-
-__all__ = [
-    "BOARDS",
-    "KIB",
-    "TARGETS",
-    "Board",
-    "Core",
-    "Elf",
-    "Numerics",
-    "Region",
-    "Target",
-    "board_like",
-    "build_counter",
-    "built_for",
-    "check_device",
-    "command",
-    "compiler_prefix",
-    "find_board",
-    "numerics_of_target",
-    "own_files",
-    "own_linker_script",
-    "read_elf",
-    "require_toolchain",
-    "resolve",
-    "telling",
-    "tool_environment",
-]

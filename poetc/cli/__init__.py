@@ -19,8 +19,6 @@ import click
 from poetc.cli._commands import Commands
 from poetc.cli._errors import exit_code_of
 
-__all__ = ["cli", "main"]
-
 # Thresholds of the garbage collector. Searches make and drop millions of objects without cycles. The default looks for
 # cycles among all others so often that it took 40 % of the time.
 COLLECTIONS = 50_000, 20, 100

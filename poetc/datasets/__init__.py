@@ -4,35 +4,10 @@ from poetc.datasets._batching import Batches, Evaluation
 from poetc.datasets._columns import Samples, require_no_idle
 from poetc.datasets._kinds import Settings
 from poetc.datasets._matching import check_values, looks_raw, samples_of
-from poetc.datasets._normalizing import Normalization, Scale
+from poetc.datasets._normalizing import Normalization
 from poetc.datasets._opening import fits, ignored_by, open_source
 from poetc.datasets._slots import Slot, batch_size, slots_of
 from poetc.datasets._splitting import split
 from poetc.datasets._tokenizing import Span, Tokenizer, find_tokenizer
 from poetc.datasets.augmentations import Augmentations
 from poetc.datasets.function import BatchFunction
-
-__all__ = [
-    "Augmentations",
-    "BatchFunction",
-    "Batches",
-    "Evaluation",
-    "Normalization",
-    "Samples",
-    "Scale",
-    "Settings",
-    "Slot",
-    "Span",
-    "Tokenizer",
-    "batch_size",
-    "check_values",
-    "find_tokenizer",
-    "fits",
-    "ignored_by",
-    "looks_raw",
-    "open_source",
-    "require_no_idle",
-    "samples_of",
-    "slots_of",
-    "split",
-]

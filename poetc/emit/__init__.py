@@ -10,50 +10,14 @@ from poetc.emit._emit import (
     Part,
     emit,
     emit_models,
-    images,
     initial_state,
     shaped,
     share_layout,
 )
 from poetc.emit._firmware import Memory, Sections, bank_size, bank_starts, checkpoint_steps, used_blocks
 from poetc.emit._library_banks import bank_sections
-from poetc.emit._module import Module, source
+from poetc.emit._module import Module
 from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Layout
 from poetc.emit.layouts.makefile import GOALS, PRODUCTS
 
 MANIFEST = _EMITTED.manifest
-
-
-__all__ = [
-    "GOALS",
-    "LAYOUTS",
-    "MANIFEST",
-    "OPT_LEVELS",
-    "PRODUCTS",
-    "_EMITTED",
-    "Build",
-    "FirmwareSize",
-    "Form",
-    "Layout",
-    "Memory",
-    "Module",
-    "Numerics",
-    "Part",
-    "Sections",
-    "bank_sections",
-    "bank_size",
-    "bank_starts",
-    "checkpoint_steps",
-    "emit",
-    "emit_models",
-    "firmware_size",
-    "images",
-    "initial_state",
-    "is_measured",
-    "kernel_bytes",
-    "shaped",
-    "share_layout",
-    "source",
-    "switch_bytes",
-    "used_blocks",
-]

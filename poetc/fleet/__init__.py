@@ -8,21 +8,4 @@ from poetc.fleet.data import Data, Source, read_data
 from poetc.fleet.frames import BoardError
 from poetc.fleet.participant import Evaluated, Participant, Trained
 from poetc.fleet.update import Quantizer
-from poetc.fleet.weights import MAX_UPDATE_NORM, FleetModel, UnsoundUpdate, Weight, require_sound
-
-__all__ = [
-    "MAX_UPDATE_NORM",
-    "Board",
-    "BoardError",
-    "Data",
-    "Evaluated",
-    "FleetModel",
-    "Participant",
-    "Quantizer",
-    "Source",
-    "Trained",
-    "UnsoundUpdate",
-    "Weight",
-    "read_data",
-    "require_sound",
-]
+from poetc.fleet.weights import MAX_UPDATE_NORM, FleetModel, UnsoundUpdate, require_sound

@@ -21,27 +21,3 @@ from poetc.graph._ir import (
     materialize_into,
 )
 from poetc.graph._json import graph_from_json, graph_to_json
-
-__all__ = [
-    "Array",
-    "Attribute",
-    "Coded",
-    "DType",
-    "Fact",
-    "Fill",
-    "Graph",
-    "Operator",
-    "Origin",
-    "Phase",
-    "Role",
-    "Tensor",
-    "TensorType",
-    "TrainingGraph",
-    "Value",
-    "differing",
-    "graph_from_json",
-    "graph_to_json",
-    "matching",
-    "materialize",
-    "materialize_into",
-]

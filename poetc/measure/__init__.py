@@ -1,6 +1,6 @@
 """Programs that run: on this machine and on emulated boards, their checks and times."""
 
-from poetc.measure._bundle_host import REQUESTS, BundleValidation, validate_bundle
+from poetc.measure._bundle_host import REQUESTS, validate_bundle
 from poetc.measure._bundle_reference import History
 from poetc.measure._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
 from poetc.measure._quick_build import QuickBuild
@@ -19,39 +19,5 @@ from poetc.measure._run import (
     state_digest,
     write_records,
 )
-from poetc.measure._timing import StepTimes, host_simd, time_program
-from poetc.measure._validate import TensorError, Validation, unstored_gradients, validate
-
-__all__ = [
-    "REQUESTS",
-    "BoardFault",
-    "BoardStopped",
-    "BundleValidation",
-    "Firmware",
-    "History",
-    "HostModel",
-    "PowerCut",
-    "QuickBuild",
-    "Run",
-    "StepError",
-    "StepTimes",
-    "TensorError",
-    "Validation",
-    "build_firmware",
-    "build_host",
-    "check_pages",
-    "compile_library",
-    "emulator_command",
-    "execute",
-    "fresh_store",
-    "host_simd",
-    "make_library",
-    "rebuild",
-    "require_compiler",
-    "state_digest",
-    "time_program",
-    "unstored_gradients",
-    "validate",
-    "validate_bundle",
-    "write_records",
-]
+from poetc.measure._timing import host_simd, time_program
+from poetc.measure._validate import Validation, unstored_gradients, validate

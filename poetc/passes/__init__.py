@@ -25,26 +25,3 @@ STANDARD = (
 def run_standard(graph: TrainingGraph) -> TrainingGraph:
     """The passes that every training graph goes through before it is costed."""
     return run_passes(graph, STANDARD)
-
-
-__all__ = [
-    "STANDARD",
-    "Encoding",
-    "GraphError",
-    "Pass",
-    "check_graph",
-    "code_weights",
-    "encoded",
-    "for_small_ram",
-    "fuse",
-    "join_losses",
-    "model_as_it_was",
-    "model_for_small_ram",
-    "narrow",
-    "offered",
-    "order_backward",
-    "read_in_place",
-    "run_passes",
-    "run_standard",
-    "without_encodings",
-]

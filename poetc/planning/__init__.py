@@ -11,36 +11,9 @@ from poetc.planning.importance import Candidate, Importance
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.plain import ENGINE
-from poetc.planning.planner import Planner, Reduction
+from poetc.planning.planner import Planner
 from poetc.planning.smallest_ram import RamSearch, SmallestRam
-from poetc.planning.solution import OptionResult, SetImportance, Solution
-from poetc.planning.state import STATES, StatePlacement
+from poetc.planning.solution import Solution
+from poetc.planning.state import StatePlacement
 from poetc.planning.switching import Switching
 from poetc.planning.updates import BestUpdates, Goal, Step
-
-__all__ = [
-    "ENGINE",
-    "STATES",
-    "BestUpdates",
-    "Bundle",
-    "Candidate",
-    "Goal",
-    "Importance",
-    "Kernels",
-    "MicroBatches",
-    "OptionResult",
-    "Planner",
-    "Point",
-    "RamSearch",
-    "Reduction",
-    "SetImportance",
-    "SmallestRam",
-    "Solution",
-    "StatePlacement",
-    "Step",
-    "Switching",
-    "ram_bytes",
-    "reductions",
-    "solve_bundle",
-    "solve_curve",
-]

@@ -23,29 +23,6 @@ from poetc.reporting.network import network_text, solved_network
 from poetc.reporting.text import text
 from poetc.reporting.timeline import memory_timeline
 
-__all__ = [
-    "Solved",
-    "band_rows",
-    "choice_notes",
-    "chrome_trace",
-    "enough_of_keep_all",
-    "guesses",
-    "html",
-    "memory_timeline",
-    "memory_viz",
-    "network_text",
-    "of_keep_all",
-    "recomputed",
-    "recomputed_of",
-    "reports",
-    "scope_sentence",
-    "shorten",
-    "solved_network",
-    "status_words",
-    "text",
-    "written",
-]
-
 
 def reports(artifact: Artifact) -> dict[str, str]:
     """File name → content of the reports that go into a solved directory."""

@@ -19,8 +19,8 @@ from poetc.scheduling._json import (
 from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
 from poetc.scheduling._packing import Lifetime, lifetimes_of, pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
-from poetc.scheduling._queues import FROM_STORE, TO_STORE, Span, workspace_ends
-from poetc.scheduling._relocation import pack_with_moves, with_steps, without_moves
+from poetc.scheduling._queues import FROM_STORE, TO_STORE
+from poetc.scheduling._relocation import pack_with_moves, without_moves
 from poetc.scheduling._state import (
     all_in_ram,
     movable_state,
@@ -99,7 +99,6 @@ __all__ = [
     "ScheduleError",
     "Scope",
     "SolveOptions",
-    "Span",
     "Status",
     "Stay",
     "Step",
@@ -141,7 +140,5 @@ __all__ = [
     "verify",
     "verify_parts",
     "verify_plan",
-    "with_steps",
     "without_moves",
-    "workspace_ends",
 ]

@@ -6,7 +6,7 @@ from poetc.training._build import takes_batch_statistics
 from poetc.training._channels import chosen_channels
 from poetc.training._declarations import TRAINING
 from poetc.training._evaluation import evaluation
-from poetc.training._layers import adapter_names, is_adapter, layers_of, module_of
+from poetc.training._layers import adapter_names, is_adapter, layers_of
 from poetc.training._loss import pick_output, plan_losses
 from poetc.training._micro import at_batch, batch_of, divisors, micro_batch_of
 from poetc.training._precision import build, in_precision
@@ -17,53 +17,5 @@ from poetc.training._state import CLIPPED
 from poetc.training._updates import Adapter, Channels, Update, Updates, Whole
 from poetc.training.losses import LOSSES
 from poetc.training.options import TrainingOptions
-from poetc.training.precisions import PRECISIONS, Precision
+from poetc.training.precisions import PRECISIONS
 from poetc.training.precisions._niti_model import STORED, codes_of, exponents_of, numbers_of
-
-__all__ = [
-    "BEST",
-    "CLIPPED",
-    "LOSSES",
-    "PRECISIONS",
-    "RESCALES",
-    "STORED",
-    "TRAINING",
-    "Adapter",
-    "Channels",
-    "Lora",
-    "Precision",
-    "TrainingOptions",
-    "Update",
-    "Updates",
-    "Whole",
-    "adapter_names",
-    "at_batch",
-    "batch_of",
-    "build",
-    "chosen_channels",
-    "codes_of",
-    "continued",
-    "divisors",
-    "evaluation",
-    "exponents_of",
-    "folded",
-    "in_precision",
-    "is_adapter",
-    "is_partial_sum",
-    "layers_of",
-    "measured",
-    "merged",
-    "micro_batch_of",
-    "module_of",
-    "numbers_of",
-    "pick_output",
-    "plan_losses",
-    "restored_norms",
-    "select_parameters",
-    "select_updates",
-    "share_of",
-    "takes_batch_statistics",
-    "untied_by_merging",
-    "with_adapters",
-    "with_own_names",
-]

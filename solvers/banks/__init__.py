@@ -7,5 +7,3 @@ solvers for one RAM.
 from poetc.solvers.banks.bounds import relaxed
 from poetc.solvers.banks.crossing import placement_bound
 from poetc.solvers.banks.placing import Placed, place_in_banks, unplaceable
-
-__all__ = ["Placed", "place_in_banks", "placement_bound", "relaxed", "unplaceable"]

@@ -1,5 +1,3 @@
 """poetc's own solver, an engine with a folder for each job."""
 
 from poetc.solvers.poetc.engine import INFO, solve
-
-__all__ = ["INFO", "solve"]

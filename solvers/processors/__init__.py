@@ -18,27 +18,3 @@ from poetc.solvers.processors.placing import (
     runs_on,
 )
 from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side
-
-__all__ = [
-    "Exact",
-    "Placement",
-    "Relaxed",
-    "above_idle",
-    "beside",
-    "can_search",
-    "context_switches",
-    "critical_path_ns",
-    "estimate",
-    "heft",
-    "improved",
-    "is_roomy",
-    "one_after_another",
-    "one_at_a_time",
-    "placed",
-    "relaxed",
-    "runs_on",
-    "scheduled",
-    "search",
-    "shortest_ns",
-    "side_by_side",
-]

@@ -2,6 +2,3 @@
 
 from poetc.commands.gguf._decoder import MODULES, order_of_rows
 from poetc.commands.gguf._importing import import_gguf
-from poetc.commands.gguf._reading import read_gguf
-
-__all__ = ["MODULES", "import_gguf", "order_of_rows", "read_gguf"]

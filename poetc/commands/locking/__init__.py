@@ -1,32 +1,8 @@
 """Schedules under version control: a lock file that CI recomputes, and the difference of two schedules in words."""
 
-from poetc.commands.locking._check import Comparison, Finding, Report, check, findings_of, parse_tolerance
+from poetc.commands.locking._check import Comparison, Report, check, findings_of, parse_tolerance
 from poetc.commands.locking._check_reports import entry_text, github, junit, text
 from poetc.commands.locking._diff import Difference
 from poetc.commands.locking._diff_files import diff
-from poetc.commands.locking._file import Entry, LockFile, Options, Result, read, write
-from poetc.commands.locking._lock import lock, request_of, solve_entry
-
-__all__ = [
-    "Comparison",
-    "Difference",
-    "Entry",
-    "Finding",
-    "LockFile",
-    "Options",
-    "Report",
-    "Result",
-    "check",
-    "diff",
-    "entry_text",
-    "findings_of",
-    "github",
-    "junit",
-    "lock",
-    "parse_tolerance",
-    "read",
-    "request_of",
-    "solve_entry",
-    "text",
-    "write",
-]
+from poetc.commands.locking._file import Entry, LockFile, Options, read, write
+from poetc.commands.locking._lock import lock, request_of

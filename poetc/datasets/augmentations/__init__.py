@@ -3,10 +3,8 @@
 import importlib
 import pkgutil
 
-from poetc.datasets.augmentations._augmentation import AUGMENTATIONS, Augmentations
+from poetc.datasets.augmentations._augmentation import Augmentations
 
 for _module in pkgutil.iter_modules(__path__):
     if not _module.name.startswith("_"):
         importlib.import_module(f"{__name__}.{_module.name}")
-
-__all__ = ["AUGMENTATIONS", "Augmentations"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 
-from poetc.devices.loops import (  # noqa: F401
+from poetc.devices.loops import (
     _attention,
     _coded,
     _coded_product,
@@ -51,18 +51,3 @@ def _counted(kernel: Kernel, machine: Machine) -> Loops | None:
     """Kept, since networks repeat their layers, and choices among training steps their operators."""
     count = COUNTS.get(kernel.symbol)
     return None if count is None else {name: n for name, n in sorted(count(kernel, machine).items()) if n}
-
-
-__all__ = [
-    "CLASSES",
-    "GROUPS",
-    "OTHER",
-    "Loops",
-    "Machine",
-    "class_of_group",
-    "class_of_source",
-    "group_of",
-    "loops_of",
-    "machine_of",
-    "share_inside",
-]

@@ -8,24 +8,11 @@ from __future__ import annotations
 from importlib import import_module
 from pkgutil import iter_modules
 
-from poetc.boards import Numerics
 from poetc.declare import Registry
-from poetc.emit.layouts._contents import OPT_LEVELS, Contents, Emitted, check_names, library_sources
+from poetc.emit.layouts._contents import OPT_LEVELS, Contents, Emitted, check_names
 from poetc.emit.layouts._layout import Files, Layout
 
 LAYOUTS: Registry[Layout] = Registry("--layout")
 for _module in sorted(module.name for module in iter_modules(__path__)):
     if not _module.startswith("_"):
         LAYOUTS.add(_module.replace("_", "-"), import_module(f"{__name__}.{_module}").LAYOUT)
-
-__all__ = [
-    "LAYOUTS",
-    "OPT_LEVELS",
-    "Contents",
-    "Emitted",
-    "Files",
-    "Layout",
-    "Numerics",
-    "check_names",
-    "library_sources",
-]

@@ -28,6 +28,3 @@ def notes(facts: tuple[Fact, ...]) -> list[str]:
         folded_norms.KIND: "batch norms may be folded: {0.evidence}",
     }
     return [told[f.kind].format(f) for f in facts if f.kind in told]
-
-
-__all__ = ["FIXED", "find", "notes", "probabilities"]

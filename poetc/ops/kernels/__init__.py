@@ -2,5 +2,3 @@
 
 from poetc.ops.kernels.kernel import Kernel, Parameters
 from poetc.ops.kernels.low_workspace import low_workspace_kernels
-
-__all__ = ["Kernel", "Parameters", "low_workspace_kernels"]

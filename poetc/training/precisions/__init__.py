@@ -9,5 +9,3 @@ from poetc.training.precisions._precision import FILE, PRECISIONS, Precision, tr
 for _module in pkgutil.iter_modules(__path__):
     if not _module.name.startswith("_"):
         importlib.import_module(f"{__name__}.{_module.name}")
-
-__all__ = ["FILE", "PRECISIONS", "Precision", "read_algorithm", "recorded_algorithm", "translated"]

@@ -13,10 +13,8 @@ compiler fuses the two.
 import importlib
 import pkgutil
 
-from poetc.training.rates._schedule import KINDS, Kind, Plateau, Schedule, c_fields, kinds, parse
+from poetc.training.rates._schedule import Plateau, Schedule, c_fields, kinds, parse
 
 for _module in pkgutil.iter_modules(__path__):
     if not _module.name.startswith("_"):
         importlib.import_module(f"{__name__}.{_module.name}")
-
-__all__ = ["KINDS", "Kind", "Plateau", "Schedule", "c_fields", "kinds", "parse"]
