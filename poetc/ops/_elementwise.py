@@ -85,12 +85,8 @@ class Differentiable(Unary):
     def derivative(self, saved: Array, *values: float) -> Any:
         raise NotImplementedError
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        return [b.emit1(f"{self.kind}Grad", [self.saves(op), grads[0]], op.attributes)]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1(f"{self.kind}Grad", [self.saves(op), gy], op.attributes)
 
 
 class Gradient(Elementwise):
@@ -121,7 +117,6 @@ def register_with_gradient(cls: D) -> D:
     kind = f"{cls.kind}Grad"
     saved = "output" if cls.saves_output else "input"
     attributes = {
-        "kind": kind,
         "summary": f"Gradient of {cls.kind} from its {saved}.",
         "forward": cls(),
         "flops": cls.gradient_flops,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import OpSpec
+from poetc.ops._registry import Gradients, OpSpec
 
 
 class Loss(OpSpec):
@@ -21,9 +21,7 @@ class Loss(OpSpec):
         """Raise ValueError where prediction and target do not fit."""
         raise NotImplementedError
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         """grads[0] None stands for 1: the loss is the root."""
         if not needed[0]:
             return [None, None]

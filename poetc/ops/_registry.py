@@ -18,6 +18,8 @@ from poetc.ops._cuts import Cut
 from poetc.ops._others import load_others
 from poetc.ops.kernels import Kernel, low_workspace_kernels
 
+Gradients = Sequence[str | None]  # names of tensors; None: no gradient
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -33,9 +35,9 @@ class Work:
 
 
 class OpSpec:
-    """One operator kind. Subclass, fill in, `@register`."""
+    """One operator kind. Subclass, fill in, `@register`. The class has the name of the kind."""
 
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # by default the name of the class, which `register` writes here
     summary: ClassVar[str] = ""  # one line for docs/reference/operators.md
     is_view: ClassVar[bool] = False  # the output is the same bytes as input 0 under another shape: no kernel, no cost
     recomputable: ClassVar[bool] = True  # False: runs exactly once in a step (updates)
@@ -57,15 +59,18 @@ class OpSpec:
         """The same of a block of `cut` (`block_of`), whose first unit is `begin`, from its parts of the inputs."""
         return self.evaluate(block, inputs)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         """Emit backward operators through `b`; return the gradient tensor of each input (None: no gradient).
 
         `grads[i]` is the gradient of output i, None where nothing flows; `needed[i]`: whether input i's is wanted (emit
-        nothing for the others). Default: not differentiable.
+        nothing for the others). Default: the first input has `input_gradient`, others none.
         """
-        return [None] * len(op.inputs)
+        gy, others = grads[0], [None] * (len(op.inputs) - 1)
+        return [None if gy is None or not needed[0] else self.input_gradient(b, op, gy), *others]
+
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        """Emit the gradient of the first input; `gy` is that of the first output. Default: not differentiable."""
+        return None
 
     def apart(self, b: Builder, op: Operator) -> bool:
         """Emit the operators that this one is made of, with its outputs, for a step without fusion.
@@ -99,6 +104,7 @@ S = TypeVar("S", bound=type[OpSpec])
 
 
 def register(cls: S) -> S:
+    cls.kind = vars(cls).get("kind", cls.__name__)
     if cls.kind in _REGISTRY:
         raise RuntimeError(f"operator kind {cls.kind!r} is registered twice")
     instance = cls()

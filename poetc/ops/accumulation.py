@@ -32,7 +32,6 @@ def _check(left: TensorType) -> None:
 
 @register
 class StepsLeft(OpSpec):
-    kind = "StepsLeft"
     summary = "left - 1 in place, every - 1 after 0: the steps before the next update; every"
     recomputable = False
     must_alias = ((0, 0),)
@@ -51,7 +50,6 @@ class StepsLeft(OpSpec):
 
 @register
 class Accumulate(OpSpec):
-    kind = "Accumulate"
     summary = "total + g in place, g in the first of `every` steps, from (total, g, left); every"
     recomputable = False
     must_alias = ((0, 0),)

@@ -28,7 +28,6 @@ CUBIC = 0.044715
 
 @register_with_gradient
 class Relu(Differentiable):
-    kind = "Relu"
     summary = "max(x, 0)"
 
     def function(self, x: Array, *values: float) -> Any:
@@ -40,7 +39,6 @@ class Relu(Differentiable):
 
 @register_with_gradient
 class LeakyRelu(Differentiable):
-    kind = "LeakyRelu"
     summary = "x if x > 0, else `alpha` x"
     parameters = (("alpha", 0.01),)
 
@@ -84,7 +82,6 @@ class _Exponential(Differentiable):
 
 @register_with_gradient
 class Elu(_Exponential):
-    kind = "Elu"
     summary = "x if x > 0, else `alpha` (exp(x) - 1); alpha > 0"
     parameters = (("alpha", 1.0),)
 
@@ -94,7 +91,6 @@ class Elu(_Exponential):
 
 @register_with_gradient
 class Selu(_Exponential):
-    kind = "Selu"
     summary = "`gamma` (x if x > 0, else `alpha` (exp(x) - 1)); both > 0"
     parameters = (
         ("alpha", SELU_ALPHA),
@@ -107,7 +103,6 @@ class Selu(_Exponential):
 
 @register_with_gradient
 class Celu(_Exponential):
-    kind = "Celu"
     summary = "x if x > 0, else `alpha` (exp(x / alpha) - 1); alpha > 0"
     parameters = (("alpha", 1.0),)
 
@@ -117,7 +112,6 @@ class Celu(_Exponential):
 
 @register_with_gradient
 class Clip(Differentiable):
-    kind = "Clip"
     summary = "x limited to [`min`, `max`]; the gradient passes where min < y < max"
     parameters = (
         ("min", -math.inf),
@@ -133,7 +127,6 @@ class Clip(Differentiable):
 
 @register_with_gradient
 class HardSigmoid(Differentiable):
-    kind = "HardSigmoid"
     summary = "`alpha` x + `beta` limited to [0, 1]"
     parameters = (
         ("alpha", 0.2),
@@ -150,7 +143,6 @@ class HardSigmoid(Differentiable):
 
 @register_with_gradient
 class Sigmoid(Differentiable):
-    kind = "Sigmoid"
     summary = "1 / (1 + exp(-x))"
     flops = 12
     gradient_flops = 3
@@ -164,7 +156,6 @@ class Sigmoid(Differentiable):
 
 @register_with_gradient
 class Tanh(Differentiable):
-    kind = "Tanh"
     summary = "(exp(x) - exp(-x)) / (exp(x) + exp(-x))"
     flops = 12
     gradient_flops = 4
@@ -178,7 +169,6 @@ class Tanh(Differentiable):
 
 @register_with_gradient
 class Softplus(Differentiable):
-    kind = "Softplus"
     summary = "log(1 + exp(x))"
     flops = 20
     gradient_flops = 11
@@ -192,7 +182,6 @@ class Softplus(Differentiable):
 
 @register_with_gradient
 class Softsign(Differentiable):
-    kind = "Softsign"
     summary = "x / (1 + |x|)"
     flops = 3
     gradient_flops = 4
@@ -206,7 +195,6 @@ class Softsign(Differentiable):
 
 @register_with_gradient
 class Silu(Differentiable):
-    kind = "Silu"
     summary = "x sigmoid(x)"
     saves_output = False
     flops = 13
@@ -222,7 +210,6 @@ class Silu(Differentiable):
 
 @register_with_gradient
 class HardSwish(Differentiable):
-    kind = "HardSwish"
     summary = "x max(0, min(1, x / 6 + 1 / 2))"
     saves_output = False
     flops = 4
@@ -237,7 +224,6 @@ class HardSwish(Differentiable):
 
 @register_with_gradient
 class Mish(Differentiable):
-    kind = "Mish"
     summary = "x tanh(softplus(x))"
     saves_output = False
     flops = 33
@@ -253,7 +239,6 @@ class Mish(Differentiable):
 
 @register_with_gradient
 class Gelu(Differentiable):
-    kind = "Gelu"
     summary = "x Φ(x) (Hendrycks and Gimpel 2016); `approximate`: none (erf) or tanh (their eq. 2)"
     saves_output = False
     flops = 18

@@ -53,7 +53,6 @@ def error_of(before: float, after: float) -> float:
 
 @register
 class AdaptBits(OpSpec):
-    kind = "AdaptBits"
     summary = "The state of a tensor's bits for this step, in place from (state, x): bits from those there to `most`"
     recomputable = False
     must_alias = ((0, 0),)

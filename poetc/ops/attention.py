@@ -19,7 +19,7 @@ import numpy as np
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import seen
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.matmul import PackedProduct
@@ -347,7 +347,6 @@ def _require_reach(name: str, type: TensorType, steps: Sequence[int], shape: Seq
 
 @register
 class Attention(_Attention):
-    kind = "Attention"
     summary = (
         "(q, k, v, [mask]): softmax(cap(alpha · q kᵀ) + mask) v. Steps `q`, `k`, `v`, `y`, `mask` lead through `sizes`:"
         " batch, heads of keys, heads of queries for each, queries, keys, size, width. `band`: j - i of keys seen"
@@ -360,9 +359,7 @@ class Attention(_Attention):
         seen(result, (0, *op.get_ints("y"), 1), y.shape)[...] = y
         return (result,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         """A mask has no gradient: where one is wanted, the operators stay apart."""
         result: list[str | None] = [None] * len(op.inputs)
         if grads[0] is None or not any(needed[:3]):
@@ -376,7 +373,6 @@ class Attention(_Attention):
 
 @register
 class AttentionGrad(_Attention):
-    kind = "AttentionGrad"
     summary = "Gradients of Attention in q, k and v, those of `wants`, from (q, k, v, gy, [mask])"
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements, Planes
 
@@ -61,7 +61,6 @@ class OfChannels(OpSpec):
 
 @register
 class BatchNormStats(OfChannels):
-    kind = "BatchNormStats"
     summary = "Mean and biased variance of x[N,C,...] per channel → mean[C], var[C]"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -83,7 +82,6 @@ class BatchNormStats(OfChannels):
 
 @register
 class BatchNormApply(OfChannels):
-    kind = "BatchNormApply"
     summary = "scale · (x - mean) / sqrt(var + epsilon) + bias; epsilon, training (mean, var are the batch's), momentum"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -95,9 +93,7 @@ class BatchNormApply(OfChannels):
         factor = scale * _rstd(var, op.get_float("epsilon"))
         return ((x - _wide(mean, x)) * _wide(factor, x) + _wide(bias, x),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = grads[0]
         if gy is None:
             return [None] * 5
@@ -127,7 +123,6 @@ class BatchNormApply(OfChannels):
 
 @register
 class BatchNormGradParams(OfChannels):
-    kind = "BatchNormGradParams"
     summary = "Gradients of the batch norm's scale and bias from (x, mean, var, gy); epsilon"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -148,7 +143,6 @@ class BatchNormGradParams(OfChannels):
 
 @register
 class BatchNormGradInput(OfChannels):
-    kind = "BatchNormGradInput"
     summary = (
         "Gradient of the batch norm in x (batch statistics) from (x, mean, var, scale, gscale, gbias, gy); epsilon"
     )
@@ -177,7 +171,6 @@ class BatchNormGradInput(OfChannels):
 
 @register
 class BatchNormGradInputFrozen(OfChannels):
-    kind = "BatchNormGradInputFrozen"
     summary = (
         "Gradient of the batch norm in x, statistics constant: gy · scale / sqrt(var + epsilon), from (var, scale, gy)"
     )
@@ -201,7 +194,6 @@ class BatchNormGradInputFrozen(OfChannels):
 class BatchNormUpdate(OpSpec):
     """ONNX's convention: running = running · momentum + batch · (1 - momentum), with the biased variance."""
 
-    kind = "BatchNormUpdate"
     summary = "Running statistics in place from (running_mean, running_var, mean, var); momentum"
     recomputable = False
     must_alias = ((0, 0), (1, 1))

@@ -59,7 +59,6 @@ def _only(op: Bound, inputs: Sequence[int]) -> Bound:
 
 @register
 class BatchNormActivate(_Fused):
-    kind = "BatchNormActivate"
     summary = "f(BatchNormApply(x, mean, var, scale, bias) [+ other]); epsilon, activation f (a kind, or none)"
     cost_like = "BatchNormApply"
 
@@ -91,7 +90,6 @@ class BatchNormActivate(_Fused):
 
 @register
 class BatchNormActivateGradParams(_Fused):
-    kind = "BatchNormActivateGradParams"
     summary = "Gradients of the scale and bias of BatchNormActivate from (x, mean, var, scale, bias, gz)"
     cost_like = "BatchNormGradParams"
 
@@ -112,7 +110,6 @@ class BatchNormActivateGradParams(_Fused):
 
 @register
 class BatchNormActivateGradInput(_Fused):
-    kind = "BatchNormActivateGradInput"
     summary = (
         "Gradient of BatchNormActivate in x (batch statistics) from (x, mean, var, scale, bias, gscale, gbias, gz)"
     )

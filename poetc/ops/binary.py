@@ -13,7 +13,7 @@ from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, flat, on_axis
 from poetc.ops._elementwise import snake
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, walk
 from poetc.ops.kernels import Kernel
 
@@ -69,7 +69,7 @@ class Broadcast(OpSpec):
         return tuple((i, 0) for i, x in enumerate(op.inputs) if x == op.outputs[0])
 
 
-def wanted(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
+def wanted(grads: Gradients, needed: Sequence[bool]) -> str | None:
     """The gradient that arrives, if there is one and something asks for it."""
     return grads[0] if any(needed) else None
 
@@ -81,9 +81,7 @@ class _ByOperand(Broadcast):
         """Emit the gradient of operand `i` before it is added up."""
         raise NotImplementedError
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = wanted(grads, needed)
         if gy is None:
             return [None] * len(op.inputs)
@@ -108,7 +106,6 @@ class _Arithmetic(_ByOperand):
 
 @register
 class Add(_Arithmetic):
-    kind = "Add"
     summary = "a + b"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -120,15 +117,12 @@ class Add(_Arithmetic):
 
 @register
 class Sub(_Arithmetic):
-    kind = "Sub"
     summary = "a - b"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
         return inputs[0] - inputs[1]
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = wanted(grads, needed)
         result: list[str | None] = [None, None]
         if gy is not None and needed[0]:
@@ -140,7 +134,6 @@ class Sub(_Arithmetic):
 
 @register
 class Mul(_Arithmetic):
-    kind = "Mul"
     summary = "a b"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -152,15 +145,12 @@ class Mul(_Arithmetic):
 
 @register
 class Div(Broadcast):
-    kind = "Div"
     summary = "a / b"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
         return inputs[0] / inputs[1]
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = wanted(grads, needed)
         result: list[str | None] = [None, None]
         if gy is None:
@@ -176,7 +166,6 @@ class Div(Broadcast):
 
 @register
 class DivOrZero(Broadcast):
-    kind = "DivOrZero"
     summary = "a / b, and 0 where b is 0; for gradients"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -185,7 +174,6 @@ class DivOrZero(Broadcast):
 
 @register
 class Pow(_ByOperand):
-    kind = "Pow"
     summary = "a to the power b, both tensors"
     flops = 20
 
@@ -201,7 +189,6 @@ class Pow(_ByOperand):
 
 @register
 class PowGradBase(Broadcast):
-    kind = "PowGradBase"
     summary = "(a, b, gy): gy b a^(b - 1), 0 where b is 0"
     reads = ((F32, F32, F32),)
     flops = 23
@@ -213,7 +200,6 @@ class PowGradBase(Broadcast):
 
 @register
 class PowGradExponent(Broadcast):
-    kind = "PowGradExponent"
     summary = "(a, y, gy): gy y log(a), 0 where a is 0"
     reads = ((F32, F32, F32),)
     flops = 12
@@ -233,7 +219,6 @@ class _Extremum(_Arithmetic):
 
 @register
 class Maximum(_Extremum):
-    kind = "Maximum"
     summary = "the larger of a and b"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -242,7 +227,6 @@ class Maximum(_Extremum):
 
 @register
 class Minimum(_Extremum):
-    kind = "Minimum"
     summary = "the smaller of a and b"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -251,7 +235,6 @@ class Minimum(_Extremum):
 
 @register
 class MaximumGrad(Broadcast):
-    kind = "MaximumGrad"
     summary = "(a, b, gy): gy where a > b, gy / 2 where a = b, else 0"
     reads = ((F32, F32, F32),)
 
@@ -262,7 +245,6 @@ class MaximumGrad(Broadcast):
 
 @register
 class PRelu(_ByOperand):
-    kind = "PRelu"
     summary = "x if x > 0, else slope x, with a trained slope"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -275,7 +257,6 @@ class PRelu(_ByOperand):
 
 @register
 class PReluGradInput(Broadcast):
-    kind = "PReluGradInput"
     summary = "(x, slope, gy): gy where x > 0, else slope gy"
     reads = ((F32, F32, F32),)
 
@@ -286,7 +267,6 @@ class PReluGradInput(Broadcast):
 
 @register
 class PReluGradSlope(Broadcast):
-    kind = "PReluGradSlope"
     summary = "(x, gy): 0 where x > 0, else x gy"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -298,7 +278,6 @@ class PReluGradSlope(Broadcast):
 
 @register
 class Where(Broadcast):
-    kind = "Where"
     summary = "x where the u8 condition is not 0, else y"
     reads = ((U8, F32, F32), (U8, I32, I32), (U8, U8, U8))
 
@@ -308,9 +287,7 @@ class Where(Broadcast):
     def symbol(self, op: Bound) -> str:
         return f"poetc_op_where_{op.inputs[1].dtype}"
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = wanted(grads, needed)
         result: list[str | None] = [None, None, None]
         for i, kind in ((1, "Mask"), (2, "MaskNot")):
@@ -321,7 +298,6 @@ class Where(Broadcast):
 
 @register
 class Mask(Broadcast):
-    kind = "Mask"
     summary = "(condition, g): g where the u8 condition is not 0, else 0"
     reads = ((U8, F32),)
 
@@ -331,7 +307,6 @@ class Mask(Broadcast):
 
 @register
 class MaskNot(Broadcast):
-    kind = "MaskNot"
     summary = "(condition, g): g where the u8 condition is 0, else 0"
     reads = ((U8, F32),)
 
@@ -341,7 +316,6 @@ class MaskNot(Broadcast):
 
 @register
 class Mod(Broadcast):
-    kind = "Mod"
     summary = "the remainder of a / b (i32), with the sign of b, or with `fmod` that of a; 0 where b is 0"
     reads = ((I32, I32),)
     writes = I32
@@ -363,7 +337,6 @@ class _Comparison(Broadcast):
 
 @register
 class Equal(_Comparison):
-    kind = "Equal"
     summary = "1 where a = b, else 0 (u8)"
     reads = ((F32, F32), (I32, I32), (U8, U8))
 
@@ -373,7 +346,6 @@ class Equal(_Comparison):
 
 @register
 class Less(_Comparison):
-    kind = "Less"
     summary = "1 where a < b, else 0 (u8)"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -382,7 +354,6 @@ class Less(_Comparison):
 
 @register
 class LessOrEqual(_Comparison):
-    kind = "LessOrEqual"
     summary = "1 where a <= b, else 0 (u8)"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -391,7 +362,6 @@ class LessOrEqual(_Comparison):
 
 @register
 class Greater(_Comparison):
-    kind = "Greater"
     summary = "1 where a > b, else 0 (u8)"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -400,7 +370,6 @@ class Greater(_Comparison):
 
 @register
 class GreaterOrEqual(_Comparison):
-    kind = "GreaterOrEqual"
     summary = "1 where a >= b, else 0 (u8)"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -413,7 +382,6 @@ class _Logical(Broadcast):
 
 @register
 class And(_Logical):
-    kind = "And"
     summary = "1 where neither a nor b is 0, else 0 (u8)"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -422,7 +390,6 @@ class And(_Logical):
 
 @register
 class Or(_Logical):
-    kind = "Or"
     summary = "0 where both a and b are 0, else 1 (u8)"
 
     def function(self, op: Bound, *inputs: Array) -> Any:
@@ -431,7 +398,6 @@ class Or(_Logical):
 
 @register
 class Xor(_Logical):
-    kind = "Xor"
     summary = "1 where exactly one of a and b is 0, else 0 (u8)"
 
     def function(self, op: Bound, *inputs: Array) -> Any:

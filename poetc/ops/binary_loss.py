@@ -72,7 +72,6 @@ def _parts(op: Bound, x: Any, t: Any) -> tuple[Any, Any, Any, Any]:
 
 @register
 class BceWithLogits(Pointwise):
-    kind = "BceWithLogits"
     of_probabilities = True
     summary = (
         "Mean of -(w · t · log p + (1 - t) · log(1 - p)), p = sigmoid(x), target t in [0, 1]; "
@@ -100,7 +99,6 @@ class BceWithLogits(Pointwise):
 
 @register
 class BceWithLogitsGrad(PointwiseGrad):
-    kind = "BceWithLogitsGrad"
     summary = "Gradient of BceWithLogits in the logits from (logits, target, [gradient of the loss]); its attributes"
     symbol = "poetc_op_bce_with_logits_grad"
     flops = 14

@@ -165,35 +165,29 @@ class _OverlapGrad(OpSpec):
 
 @register
 class Iou(_Overlap):
-    kind = "Iou"
     summary = "Mean of 1 - intersection / union of boxes [..., 4] and those of the target; format"
 
 
 @register
 class IouGrad(_OverlapGrad):
-    kind = "IouGrad"
     summary = "Gradient of Iou in the boxes from (boxes, target, [gradient of the loss]); format"
 
 
 @register
 class Giou(_Overlap):
-    kind = "Giou"
     summary = "Mean of 1 - intersection / union + share of the hull that is in neither box; format"
 
 
 @register
 class GiouGrad(_OverlapGrad):
-    kind = "GiouGrad"
     summary = "Gradient of Giou in the boxes from (boxes, target, [gradient of the loss]); format"
 
 
 @register
 class Ciou(_Overlap):
-    kind = "Ciou"
     summary = "Mean of 1 - intersection / union + squared distance of the centres / diagonal² + loss of shape; format"
 
 
 @register
 class CiouGrad(_OverlapGrad):
-    kind = "CiouGrad"
     summary = "Gradient of Ciou in the boxes from (boxes, target, [gradient of the loss]), its alpha fixed; format"

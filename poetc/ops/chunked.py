@@ -42,7 +42,6 @@ class Chunked(Parameters):
 
 @register
 class NarrowedChunks(Narrowed):
-    kind = "NarrowedChunks"
     summary = (
         "Narrowed, bf16 or f32 operands and f32 results. Sums of `chunk` terms, then of chunks, on the grid `low`, "
         "`mantissa`, `largest` times 2^`power` after every addition"

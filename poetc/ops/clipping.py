@@ -50,13 +50,11 @@ class _Scale(OpSpec):
 
 @register
 class ClipScale(_Scale):
-    kind = "ClipScale"
     summary = "min(1, max_norm / (norm + 1e-6)), norm² the sum of the squares of the inputs; max_norm"
 
 
 @register
 class ClipScaleNext(_Scale):
-    kind = "ClipScaleNext"
     summary = "ClipScale of the inputs after the first, in place of the first: the scale of the next step; max_norm"
     recomputable = False
     must_alias = ((0, 0),)

@@ -153,7 +153,6 @@ def packings(op: Bound, rows: int) -> Iterator[Packing]:
 
 @register
 class MatMulCoded(OpSpec):
-    kind = "MatMulCoded"
     summary = (
         "alpha · x op(w) + bias from (x, codes, [scales], [zeros], [bias]). Tiles of w are decoded; trans_b, alpha,"
         " form (int4, int8, f16, bf16), rows, depth, block, has_zeros"
@@ -210,7 +209,6 @@ class MatMulCoded(OpSpec):
 
 @register
 class GatherCoded(OpSpec):
-    kind = "GatherCoded"
     summary = "(codes, [scales], [zeros], indices): decoded rows of a table; form, rows, depth, block, has_zeros"
     cost_like = "Gather"
 

@@ -34,7 +34,7 @@ from poetc.ops._convolutions import (
     weight_shape,
 )
 from poetc.ops._cuts import Cut, Span, along, crossed
-from poetc.ops._registry import OpSpec, Work, register, spec
+from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution import conv_kernel, grad_input_kernel, grad_weight_kernel, makes_norm, with_norm
@@ -46,7 +46,6 @@ def _bias_gradient(b: Builder, gy: str, bias: str) -> str:
 
 @register
 class Conv(OpSpec):
-    kind = "Conv"
     summary = "Convolution x[N,C,H,W], w[O,C/group,kh,kw], optional b[O]; strides, pads, dilations, group"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -58,9 +57,7 @@ class Conv(OpSpec):
         y = convolve(Windows.of(op, w.shape[2:]), x, w, group_of(op))
         return (y + inputs[2].reshape(1, -1, 1, 1) if len(inputs) > 2 else y,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy, x, w = grads[0], op.inputs[0], op.inputs[1]
         result: list[str | None] = [None] * len(op.inputs)
         if gy is None:
@@ -104,7 +101,6 @@ class Conv(OpSpec):
 
 @register
 class ConvGradInput(OpSpec):
-    kind = "ConvGradInput"
     summary = "Gradient of Conv in x from (gy, w); the convolution's attributes and input_size (h, w)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -154,7 +150,6 @@ class ConvGradWeight(OpSpec):
     pass makes such.
     """
 
-    kind = "ConvGradWeight"
     summary = (
         "Gradient of Conv in w from (x, gy); the convolution's attributes and kernel (h, w). From (x, gy, mean, var, "
         "scale, bias): of Conv(f(BatchNormApply(x, mean, var, scale, bias))); epsilon, activation f (a kind, or none)"
@@ -228,7 +223,6 @@ class ConvGradWeight(OpSpec):
 
 @register
 class ConvTranspose(OpSpec):
-    kind = "ConvTranspose"
     summary = "Transposed convolution x[N,C,H,W], w[C,O/group,kh,kw], optional b[O]; as Conv, and output_padding"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -256,9 +250,7 @@ class ConvTranspose(OpSpec):
         y = convolve_back(Windows.of(op, w.shape[2:]), x, w, group_of(op), self._size(op))
         return (y + inputs[2].reshape(1, -1, 1, 1) if len(inputs) > 2 else y,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy, x, w = grads[0], op.inputs[0], op.inputs[1]
         result: list[str | None] = [None] * len(op.inputs)
         if gy is None:

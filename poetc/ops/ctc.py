@@ -124,7 +124,6 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 
 @register
 class Ctc(Loss):
-    kind = "Ctc"
     of_probabilities = True
     summary = (
         "CTC loss of logits [samples, steps, classes] and labels i32 [samples, most]. Labels end at the first blank "
@@ -147,7 +146,6 @@ class Ctc(Loss):
 
 @register
 class CtcGrad(OpSpec):
-    kind = "CtcGrad"
     summary = "Gradient of Ctc in the logits from (logits, labels, [gradient of the loss]); its attributes"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

@@ -62,7 +62,6 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 
 @register
 class Dice(Loss):
-    kind = "Dice"
     of_probabilities = True
     summary = (
         "1 minus the overlap of softmax(logits [N, C, ...]) with the target, i32, by their sizes: "
@@ -90,7 +89,6 @@ class Dice(Loss):
 
 @register
 class DiceGrad(OpSpec):
-    kind = "DiceGrad"
     summary = "Gradient of Dice in the logits from (logits, target, [gradient of the loss]); its attributes"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

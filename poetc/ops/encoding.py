@@ -45,7 +45,6 @@ class _OfRectifier(OpSpec):
 
 @register
 class SlopeBits(_OfRectifier):
-    kind = "SlopeBits"
     summary = "One bit an element of y, a rectifier's output: 1 where its slope is 1; `activation` and its attributes"
     cost_like = "Relu"
 
@@ -78,7 +77,6 @@ class SlopeBits(_OfRectifier):
 
 @register
 class SlopeGrad(_OfRectifier):
-    kind = "SlopeGrad"
     summary = "Gradient of a rectifier from (SlopeBits of its output, gy); `activation` and its attributes"
     cost_like = "ReluGrad"
 
@@ -115,7 +113,6 @@ class SlopeGrad(_OfRectifier):
 
 @register
 class PackNibbles(OpSpec):
-    kind = "PackNibbles"
     summary = "Bytes below 16 → two in a byte, the first one in the lower half"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -134,7 +131,6 @@ class PackNibbles(OpSpec):
 
 @register
 class UnpackNibbles(OpSpec):
-    kind = "UnpackNibbles"
     summary = "The bytes that PackNibbles packed, in `shape`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -228,7 +224,6 @@ def format_of(op: Bound) -> Format:
 
 @register
 class Encode(OpSpec):
-    kind = "Encode"
     summary = f"Floats → bytes of `format`: f16, bf16, or int8 with a scale for each {BLOCK} elements"
     cost_like = "Relu"
 
@@ -251,7 +246,6 @@ class Encode(OpSpec):
 
 @register
 class Decode(OpSpec):
-    kind = "Decode"
     summary = "The floats that Encode put into `format`, in `shape`"
     cost_like = "Relu"
 

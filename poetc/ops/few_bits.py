@@ -94,7 +94,6 @@ def groups_of(shape: tuple[int, ...]) -> int:
 
 @register
 class FewBits(OpSpec):
-    kind = "FewBits"
     summary = (
         "x on the grid `low`, `mantissa`, `largest`, times its `scale` (fixed: 2^`power`; nearest-power, power, real: "
         "by the largest magnitude times `range`, which becomes `top`). `groups`: planes have a scale of their own. "
@@ -177,7 +176,6 @@ class FewBits(OpSpec):
 
 @register
 class StoredFewBits(FewBits):
-    kind = "StoredFewBits"
     summary = "FewBits of state, in place"
     cost_like = "FewBits"
     recomputable = False

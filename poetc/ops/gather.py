@@ -17,7 +17,7 @@ from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, along
-from poetc.ops._registry import OpSpec, Work, register, spec
+from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.rows import Ints, Slices, Walk
@@ -43,13 +43,9 @@ class _Gather(OpSpec):
         x, indices = op.inputs
         return (TensorType(self.places(op, x, indices), x.dtype),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None, None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         attributes = {**op.attributes, "shape": b.type(op.inputs[0]).shape}
-        return [b.emit1(f"{self.kind}Grad", [op.inputs[1], grads[0]], attributes), None]
+        return b.emit1(f"{self.kind}Grad", [op.inputs[1], gy], attributes)
 
     def work(self, op: Bound) -> Work:
         y = op.outputs[0]
@@ -68,9 +64,7 @@ class _GatherGrad(OpSpec):
             raise ValueError(f"{self.kind}: gy has shape {gy.shape}, not {self.forward.places(op, x, indices)}")
         return (x,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         """Linear in gy: where it was added, the arriving gradient is read."""
         if grads[0] is None or not needed[1]:
             return [None, None]
@@ -92,7 +86,6 @@ def gather_layout(op: Bound, x: TensorType, indices: TensorType) -> Slices:
 
 @register
 class Gather(_Gather):
-    kind = "Gather"
     summary = "(x, indices): the slices of x along `axis` that the indices name"
 
     def places(self, op: Bound, x: TensorType, indices: TensorType) -> Ints:
@@ -119,7 +112,6 @@ class Gather(_Gather):
 
 @register
 class GatherGrad(_GatherGrad):
-    kind = "GatherGrad"
     summary = "(indices, gy): zeros of `shape`, plus gy's slices where Gather read them"
     evaluates_blocks = True
     forward = Gather()
@@ -154,7 +146,6 @@ class GatherGrad(_GatherGrad):
 
 @register
 class PutSlices(OpSpec):
-    kind = "PutSlices"
     summary = "(x, indices, slices): x in place, its slices along `axis` that the indices name replaced"
     recomputable = False
     must_alias = ((0, 0),)
@@ -212,7 +203,6 @@ def elements_index(op: Bound, x: Ints, indices: Array) -> tuple[Array, ...]:
 
 @register
 class GatherElements(_Gather):
-    kind = "GatherElements"
     summary = "(x, indices): x at each position of indices, with the index in place of the position along `axis`"
 
     def places(self, op: Bound, x: TensorType, indices: TensorType) -> Ints:
@@ -232,7 +222,6 @@ class GatherElements(_Gather):
 
 @register
 class GatherElementsGrad(_GatherGrad):
-    kind = "GatherElementsGrad"
     summary = "(indices, gy): zeros of `shape`, plus gy where GatherElements read"
     forward = GatherElements()
 
@@ -281,7 +270,6 @@ def nd_rows(op: Bound, x: Ints, indices: Array) -> Array:
 
 @register
 class GatherND(_Gather):
-    kind = "GatherND"
     summary = "(x, indices): the slices of x at the tuples in the last axis of indices, after `batch_dims` common axes"
 
     def places(self, op: Bound, x: TensorType, indices: TensorType) -> Ints:
@@ -309,7 +297,6 @@ class GatherND(_Gather):
 
 @register
 class GatherNDGrad(_GatherGrad):
-    kind = "GatherNDGrad"
     summary = "(indices, gy): zeros of `shape`, plus gy's slices where GatherND read them"
     forward = GatherND()
 

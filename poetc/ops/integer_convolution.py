@@ -42,7 +42,7 @@ from poetc.ops._integers import (
     rounding_of,
     update_of,
 )
-from poetc.ops._registry import Work, register
+from poetc.ops._registry import Gradients, Work, register
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.convolution_shape import Convolution
@@ -98,7 +98,6 @@ def aligned_bias(bias: Any, shift: int) -> Any:
 
 @register
 class IntegerConv(_Product):
-    kind = "IntegerConv"
     summary = "Conv in 8 bits from (x, its scale, w, its exponent), optional (b, its exponent) → y, its scale; rounding"
     purpose = "activation"
     symbol = "poetc_op_int8_conv"
@@ -127,9 +126,7 @@ class IntegerConv(_Product):
             sums += aligned_bias(inputs[4], exponent(inputs[5]) - e).reshape(1, -1, 1, 1)
         return rescaled(sums, e, rounding_of(op), history_of(op, inputs))
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         """The gradient of a scale is the scale of the gradient. Updates have none: their size is the learning rate."""
         (gy, scale), x, w = grads, op.inputs[0], op.inputs[2]
         result: list[str | None] = [None] * len(op.inputs)
@@ -158,7 +155,6 @@ class IntegerConv(_Product):
 
 @register
 class IntegerConvGradInput(_Product):
-    kind = "IntegerConvGradInput"
     summary = "The error of IntegerConv's x from (gy, its scale, w, its exponent) → gx, its scale; input_size, rounding"
     purpose = "error"
     symbol = "poetc_op_int8_conv_grad_input"
@@ -208,7 +204,6 @@ def _back_terms(w: TensorType, group: int) -> int:
 
 @register
 class IntegerConvGradWeight(_Product):
-    kind = "IntegerConvGradWeight"
     summary = "The update of IntegerConv's w from (x, gy, learning rate) → g, its scale; kernel, rounding"
     purpose = "update"
     symbol = "poetc_op_int8_conv_grad_weight"
@@ -259,7 +254,6 @@ def check_rate(rate: TensorType) -> None:
 
 @register
 class IntegerBiasGrad(Rescaling):
-    kind = "IntegerBiasGrad"
     summary = "The update of IntegerConv's b from (gy, learning rate) → g, its scale; rounding"
     purpose = "update"
 

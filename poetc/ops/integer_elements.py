@@ -30,7 +30,7 @@ from poetc.ops._integers import (
     rounding_of,
     scale_of,
 )
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
 from poetc.ops.random import philox
@@ -83,7 +83,6 @@ LARGEST_BITS = 60  # of an input; below 2^-60 all is zero
 
 @register
 class Quantize(OpSpec):
-    kind = "Quantize"
     summary = "Floats x → i8 q with x ≈ q · 2^e, scale (e first); one exponent for the whole tensor"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -104,7 +103,6 @@ class Quantize(OpSpec):
 
 @register
 class Dequantize(OpSpec):
-    kind = "Dequantize"
     summary = "q · 2^e as floats, from (q, its scale)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -141,7 +139,6 @@ def _largest_value(op: Bound, scale: Any) -> int:
 
 @register
 class IntegerRelu(OpSpec):
-    kind = "IntegerRelu"
     summary = "ReLU of i8 from (x, its scale): max(x, 0), at most `limit` (a real number; 0: none)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -152,13 +149,9 @@ class IntegerRelu(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (np.clip(inputs[0], 0, _largest_value(op, inputs[1])).astype(np.int8),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None, None]
-        inputs = [grads[0], op.outputs[0], op.inputs[1]]
-        return [b.emit1("IntegerReluGrad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        inputs = [gy, op.outputs[0], op.inputs[1]]
+        return b.emit1("IntegerReluGrad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad")
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_relu", _Limited(op.inputs[0].elements, *_limit(op)))
@@ -169,7 +162,6 @@ class IntegerRelu(OpSpec):
 
 @register
 class IntegerReluGrad(OpSpec):
-    kind = "IntegerReluGrad"
     summary = "Error gy where 0 < y < limit, else 0, from (gy, y, scale of y); limit"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -198,7 +190,6 @@ class IntegerReluGrad(OpSpec):
 class IntegerAdd(Rescaling):
     """The sum is exact unless the exponents are more than 22 apart; then the smaller tensor loses its last bits."""
 
-    kind = "IntegerAdd"
     summary = "Sum of two tensors of i8 from (a, its scale, b, its scale), exponents aligned → y, its scale; rounding"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -215,9 +206,7 @@ class IntegerAdd(Rescaling):
         low = max(min(exponent(sa), exponent(sb)), max(exponent(sa), exponent(sb)) - MOST_APART)
         return rescaled(_shifted(a, exponent(sa) - low) + _shifted(b, exponent(sb) - low), low, rounding_of(op))
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         return [grads[0] if needed[0] else None, grads[1], grads[0] if needed[2] else None, grads[1]]
 
     def work(self, op: Bound) -> Work:
@@ -235,7 +224,6 @@ class IntegerAdd(Rescaling):
 class IntegerAlign(Rescaling):
     """Several tensors come under one exponent, the highest of them, before `Concat` joins them."""
 
-    kind = "IntegerAlign"
     summary = "x in units of the highest of several exponents, from (x, its scale, scale, ...) → y, its scale; rounding"
     purpose = "activation"
 
@@ -252,9 +240,7 @@ class IntegerAlign(Rescaling):
         y, _ = rounded(x, shift, rounding_of(op))
         return y, scale_of(exponent(scales[0]) + shift, 0, VALUE_BITS + shift, shift)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         return [grads[0] if needed[0] else None, grads[1], *[None] * (len(op.inputs) - 2)]
 
     def work(self, op: Bound) -> Work:
@@ -302,12 +288,9 @@ class _Dropped8(OpSpec):
 
 @register
 class IntegerDropout(_Dropped8):
-    kind = "IntegerDropout"
     summary = "Half of x, i8, from (x, its scale, step) → y, its scale; the same mask for the same `seed` and step"
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         if grads[0] is None or grads[1] is None or not needed[0]:
             return [None] * 3
         inputs = [grads[0], grads[1], op.inputs[2]]
@@ -317,13 +300,11 @@ class IntegerDropout(_Dropped8):
 
 @register
 class IntegerDropoutGrad(_Dropped8):
-    kind = "IntegerDropoutGrad"
     summary = "The error of IntegerDropout's x from (gy, its scale, step) → gx, its scale"
 
 
 @register
 class IntegerUpdate(OpSpec):
-    kind = "IntegerUpdate"
     summary = "w - g in place, clipped to ±127; the second state counts the clipped weights: (w, count, g)"
     recomputable = False
     must_alias = ((0, 0), (1, 1))
@@ -361,7 +342,6 @@ class IntegerStoredUpdate(OpSpec):
     Where `stored` does not round to w, somebody has replaced w: `stored` begins at w again.
     """
 
-    kind = "IntegerStoredUpdate"
     summary = "stored - rate · g in place, in units of 2^-16; w is its upper 8 bits: (w, stored, count, g, rate)"
     recomputable = False
     must_alias = ((0, 0), (1, 1), (2, 2))
@@ -416,7 +396,6 @@ class IntegerRescale(OpSpec):
     sums in the same step. After a window of `WINDOW` steps the bits fall to the most that a step of it needed.
     """
 
-    kind = "IntegerRescale"
     summary = "The history of a rescaling for the next step, in place from (history, scale)"
     recomputable = False
     must_alias = ((0, 0),)
@@ -446,7 +425,6 @@ class IntegerRescale(OpSpec):
 
 @register
 class ClippedCount(OpSpec):
-    kind = "ClippedCount"
     summary = "The count of clipped values, one i32, in place from (count, scales...): those of the scales are added"
     recomputable = False
     must_alias = ((0, 0),)

@@ -46,7 +46,6 @@ def probabilities(q: Any, logit_exponent: int) -> Any:
 
 @register
 class IntegerCrossEntropyError(OpSpec):
-    kind = "IntegerCrossEntropyError"
     summary = "Error of the logits q under cross-entropy from (q, its scale, target i32) → err, its scale; axis"
     purpose = "error"
 

@@ -27,7 +27,7 @@ from poetc.ops._pools import (
     output_shape,
     windows_of,
 )
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel, rows
 
 FRACTION_BITS = 20
@@ -61,7 +61,6 @@ def _check_taps(op: Bound) -> None:
 
 @register
 class IntegerMaxPool(OpSpec):
-    kind = "IntegerMaxPool"
     summary = "MaxPool of i8 → y, where (tap of the maximum); the scale stays"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -72,9 +71,7 @@ class IntegerMaxPool(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return maximum(op, inputs[0], -128)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         """The scale of gy stands where the gradient of `where` would: `training.niti` puts it there."""
         if grads[0] is None or grads[1] is None or not needed[0]:
             return [None]
@@ -90,7 +87,6 @@ class IntegerMaxPool(OpSpec):
 
 @register
 class IntegerMaxPoolGrad(Rescaling):
-    kind = "IntegerMaxPoolGrad"
     summary = "The error of IntegerMaxPool's x from (where, gy, its scale) → gx, its scale; input_size, rounding"
     purpose = "error"
 
@@ -124,7 +120,6 @@ def _shares(op: Bound, size: tuple[int, ...], output: tuple[int, ...]) -> Any:
 
 @register
 class IntegerAveragePool(Rescaling):
-    kind = "IntegerAveragePool"
     summary = "AveragePool of i8 from (x, its scale) → y, its scale; rounding"
     purpose = "activation"
 
@@ -141,9 +136,7 @@ class IntegerAveragePool(Rescaling):
         sums = total * _shares(op, x.shape[2:], (oh, ow))
         return rescaled(sums, exponent(scale) - FRACTION_BITS, rounding_of(op))
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         if grads[0] is None or grads[1] is None or not needed[0]:
             return [None, None]
         inputs = [grads[0], grads[1]]
@@ -176,7 +169,6 @@ def _check_shares(op: Bound) -> None:
 
 @register
 class IntegerAveragePoolGrad(Rescaling):
-    kind = "IntegerAveragePoolGrad"
     summary = "The error of IntegerAveragePool's x from (gy, its scale) → gx, its scale; input_size, rounding"
     purpose = "error"
 

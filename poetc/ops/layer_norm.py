@@ -16,7 +16,7 @@ from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import BiasedRows, Groups, Rows
 
@@ -74,7 +74,6 @@ class _OfRows(OpSpec):
 
 @register
 class LayerNorm(_OfRows):
-    kind = "LayerNorm"
     summary = "Layer norm of x over the axes from axis on, scale, optional bias → y, mean, rstd; axis, epsilon"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -88,9 +87,7 @@ class LayerNorm(_OfRows):
         statistic = _statistic(op).shape
         return y + inputs[2] if len(inputs) > 2 else y, mean.reshape(statistic), rstd.reshape(statistic)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy, result = grads[0], [None] * len(op.inputs)
         if gy is None:
             return result
@@ -124,7 +121,6 @@ def _gradients(
 
 @register
 class LayerNormGradInput(_OfRows):
-    kind = "LayerNormGradInput"
     summary = "Gradient of LayerNorm in x from (x, mean, rstd, scale, gy); axis"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -150,7 +146,6 @@ class LayerNormGradInput(_OfRows):
 
 @register
 class LayerNormGradParams(OpSpec):
-    kind = "LayerNormGradParams"
     summary = "Gradients of LayerNorm in scale and bias from (x, mean, rstd, gy); axis"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -172,7 +167,6 @@ class LayerNormGradParams(OpSpec):
 
 @register
 class RmsNorm(_OfRows):
-    kind = "RmsNorm"
     summary = "scale · x / sqrt(mean(x²) + epsilon) over the axes from axis on → y, rstd; axis, epsilon"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -185,9 +179,7 @@ class RmsNorm(_OfRows):
         rstd = 1 / np.sqrt(np.square(rows).mean(axis=1, keepdims=True) + x.dtype.type(op.get_float("epsilon")))
         return (rows * rstd).reshape(x.shape) * scale, rstd.reshape(_statistic(op).shape)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy, (x, scale), rstd = grads[0], op.inputs, op.outputs[1]
         if gy is None:
             return [None, None]
@@ -208,7 +200,6 @@ class RmsNorm(_OfRows):
 
 @register
 class RmsNormGradInput(_OfRows):
-    kind = "RmsNormGradInput"
     summary = "Gradient of RmsNorm in x from (x, rstd, scale, gy); axis"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -233,7 +224,6 @@ class RmsNormGradInput(_OfRows):
 
 @register
 class RmsNormGradScale(OpSpec):
-    kind = "RmsNormGradScale"
     summary = "Gradient of RmsNorm in scale from (x, rstd, gy); axis"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -276,7 +266,6 @@ def _check_channels(op: Bound, vectors: Sequence[TensorType]) -> None:
 
 @register
 class GroupNorm(OpSpec):
-    kind = "GroupNorm"
     summary = (
         "Group norm of x[N,C,...], scale[C], bias[C] → y, mean[N,groups], rstd; groups (= C: instance norm), epsilon"
     )
@@ -294,9 +283,7 @@ class GroupNorm(OpSpec):
         y = xhat.reshape(x.shape) * _per_channel(scale, x) + _per_channel(bias, x)
         return y, mean.reshape(n, groups), rstd.reshape(n, groups)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         if grads[0] is None:
             return [None, None, None]
         return _gradients(b, op, grads[0], needed, "GroupNorm", {"groups": op.attributes["groups"]})
@@ -313,7 +300,6 @@ class GroupNorm(OpSpec):
 
 @register
 class GroupNormGradInput(OpSpec):
-    kind = "GroupNormGradInput"
     summary = "Gradient of GroupNorm in x from (x, mean, rstd, scale, gy); groups"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -339,7 +325,6 @@ class GroupNormGradInput(OpSpec):
 
 @register
 class GroupNormGradParams(OpSpec):
-    kind = "GroupNormGradParams"
     summary = "Gradients of GroupNorm in scale and bias from (x, mean, rstd, gy); groups"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

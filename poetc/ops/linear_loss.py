@@ -186,7 +186,6 @@ def _product(op: Bound) -> MatMul | MatMulCoded:
 
 @register
 class LinearCrossEntropy(OpSpec):
-    kind = "LinearCrossEntropy"
     of_probabilities = True
     summary = (
         "(x, w, [bias], target, [gradient of the loss]): CrossEntropy of alpha · x op(w) + bias, and its gradient in x."

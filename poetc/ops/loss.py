@@ -166,7 +166,6 @@ class CrossEntropy(_Loss):
     `gamma` above 0 makes it the focal loss; there is no label smoothing then.
     """
 
-    kind = "CrossEntropy"
     of_probabilities = True
     summary = (
         "Mean of (1 - p)^gamma · -log p, p = softmax(logits)[target], target i32 without the class axis; axis, "
@@ -204,7 +203,6 @@ class CrossEntropy(_Loss):
 
 @register
 class CrossEntropyGrad(_LossGrad):
-    kind = "CrossEntropyGrad"
     summary = "Gradient of CrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -232,7 +230,6 @@ class CrossEntropyGrad(_LossGrad):
 
 @register
 class SoftCrossEntropy(_Loss):
-    kind = "SoftCrossEntropy"
     of_probabilities = True
     summary = (
         "Mean of -Σ target · log softmax(logits), target a distribution shaped like the logits; axis, label_smoothing"
@@ -259,7 +256,6 @@ class SoftCrossEntropy(_Loss):
 
 @register
 class SoftCrossEntropyGrad(_LossGrad):
-    kind = "SoftCrossEntropyGrad"
     summary = "Gradient of SoftCrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -318,7 +314,6 @@ class PointwiseGrad(_LossGrad):
 
 @register
 class MeanSquaredError(Pointwise):
-    kind = "MeanSquaredError"
     summary = "Mean of (prediction - target)²"
     symbol = "poetc_op_mean_squared_error"
 
@@ -328,7 +323,6 @@ class MeanSquaredError(Pointwise):
 
 @register
 class MeanSquaredErrorGrad(PointwiseGrad):
-    kind = "MeanSquaredErrorGrad"
     summary = "Gradient of MeanSquaredError from (prediction, target, [gradient of the loss])"
     symbol = "poetc_op_mean_squared_error_grad"
 
@@ -338,7 +332,6 @@ class MeanSquaredErrorGrad(PointwiseGrad):
 
 @register
 class MeanAbsoluteError(Pointwise):
-    kind = "MeanAbsoluteError"
     summary = "Mean of |prediction - target| (L1)"
     symbol = "poetc_op_mean_absolute_error"
 
@@ -348,7 +341,6 @@ class MeanAbsoluteError(Pointwise):
 
 @register
 class MeanAbsoluteErrorGrad(PointwiseGrad):
-    kind = "MeanAbsoluteErrorGrad"
     summary = "Gradient of MeanAbsoluteError from (prediction, target, [gradient of the loss]); 0 where they are equal"
     symbol = "poetc_op_mean_absolute_error_grad"
 
@@ -358,7 +350,6 @@ class MeanAbsoluteErrorGrad(PointwiseGrad):
 
 @register
 class Huber(Pointwise):
-    kind = "Huber"
     summary = "Mean of d²/2 where |d| ≤ delta, else delta · (|d| - delta/2), d = prediction - target; delta"
     symbol = "poetc_op_huber"
     flops = 5
@@ -372,7 +363,6 @@ class Huber(Pointwise):
 
 @register
 class HuberGrad(PointwiseGrad):
-    kind = "HuberGrad"
     summary = "Gradient of Huber from (prediction, target, [gradient of the loss]); delta"
     symbol = "poetc_op_huber_grad"
 

@@ -57,7 +57,6 @@ def _kernel(op: Bound, symbol: str, columns: int) -> Kernel:
 
 @register
 class Lrn(OpSpec):
-    kind = "Lrn"
     summary = "Local response norm of x[N,C,...] across channels; size, alpha, beta, bias"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -69,12 +68,8 @@ class Lrn(OpSpec):
         x = inputs[0]
         return (x * _scale(op, x) ** x.dtype.type(-op.get_float("beta")),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        return [b.emit1("LrnGrad", [op.inputs[0], grads[0]], op.attributes, hint=f"{op.inputs[0]}.grad")]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("LrnGrad", [op.inputs[0], gy], op.attributes, hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
         return Work(macs=op.inputs[0].elements * op.get_int("size"), flops=22 * op.inputs[0].elements)
@@ -85,7 +80,6 @@ class Lrn(OpSpec):
 
 @register
 class LrnGrad(OpSpec):
-    kind = "LrnGrad"
     summary = "Gradient of Lrn from (x, gy); its attributes"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

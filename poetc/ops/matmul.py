@@ -13,7 +13,7 @@ from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, along, crossed
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import collapse, seen
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.matmul import Strides, product_kernel, views_kernel
@@ -50,7 +50,6 @@ def _batch_loops(a: tuple[int, ...], b: tuple[int, ...]) -> list[tuple[int, int,
 
 @register
 class MatMul(OpSpec):
-    kind = "MatMul"
     summary = "Matrix product alpha · op(a) op(b) + bias[N]; trans_a, trans_b, alpha; batch axes broadcast as in numpy"
     evaluates_blocks = True
 
@@ -73,9 +72,7 @@ class MatMul(OpSpec):
             y = y * y.dtype.type(alpha)
         return (y + inputs[2] if len(inputs) > 2 else y,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = grads[0]
         result: list[str | None] = [None] * len(op.inputs)
         if gy is None:
@@ -141,7 +138,6 @@ class MatMul(OpSpec):
 class MatMulOfViews(OpSpec):
     """The movement pass's form of a product whose operands, or result, would be moved by operators of their own."""
 
-    kind = "MatMulOfViews"
     summary = (
         "MatMul of matrices within larger tensors, `sizes` (batch..., M, N, K). `a`, `b`, `y`: first element, steps "
         "along the batch, then rows and columns. y has `shape`; alpha; `terms` of a block of a sum"

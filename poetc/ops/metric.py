@@ -117,7 +117,6 @@ def _kernel(op: Bound, symbol: str, *, is_triplet: bool, squares: int) -> Kernel
 class Triplet(_Metric):
     """All triples of a batch (Hermans et al. 2017, "batch all"), each as PyTorch's TripletMarginLoss."""
 
-    kind = "Triplet"
     summary = (
         "Mean of max(0, d(a, p) - d(a, n) + margin), a and p of one class, n of another, from (x, classes); margin"
     )
@@ -125,7 +124,6 @@ class Triplet(_Metric):
 
 @register
 class TripletGrad(_MetricGrad):
-    kind = "TripletGrad"
     summary = "Gradient of Triplet in x from (x, classes, [gradient of the loss]); margin"
 
 
@@ -133,11 +131,9 @@ class TripletGrad(_MetricGrad):
 class Contrastive(_Metric):
     """Hadsell et al. 2006, eq. 4."""
 
-    kind = "Contrastive"
     summary = "Mean over all pairs of d²/2 in one class, max(0, margin - d)²/2 in two, from (x, classes); margin"
 
 
 @register
 class ContrastiveGrad(_MetricGrad):
-    kind = "ContrastiveGrad"
     summary = "Gradient of Contrastive in x from (x, classes, [gradient of the loss]); margin"

@@ -16,7 +16,7 @@ from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis, Elements, Ints, Pieces, Scatter, StridedCopy
@@ -46,14 +46,8 @@ def untouched(op: Bound, axes: Sequence[int]) -> tuple[Cut, ...]:
     return () if axis is None else on_axis(op, "slices", [axis] * (len(op.inputs) + 1))
 
 
-def only(grads: Sequence[str | None], needed: Sequence[bool]) -> str | None:
-    """The gradient of the one output, if the one input's is wanted."""
-    return grads[0] if needed[0] else None
-
-
 @register
 class Transpose(Movement):
-    kind = "Transpose"
     summary = "dimensions in the order `perm`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -65,13 +59,10 @@ class Transpose(Movement):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.ascontiguousarray(inputs[0].transpose(op.get_ints("perm"))).reshape(self.infer(op)[0].shape),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy, perm = only(grads, needed), op.attributes["perm"]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        perm = op.attributes["perm"]
         assert isinstance(perm, tuple)
-        inverse = tuple(perm.index(i) for i in range(len(perm)))
-        return [gy and b.emit1("Transpose", [gy], {"perm": inverse})]
+        return b.emit1("Transpose", [gy], {"perm": tuple(perm.index(i) for i in range(len(perm)))})
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Along the first axis of the result of any length."""
@@ -85,7 +76,6 @@ class Transpose(Movement):
 
 @register
 class Slice(Movement):
-    kind = "Slice"
     summary = "`sizes` elements from `starts` on in `steps` (not 0, may be negative), full rank"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -96,12 +86,8 @@ class Slice(Movement):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.ascontiguousarray(inputs[0][slice_index(op)]).reshape(op.get_ints("sizes")),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = only(grads, needed)
-        shape = b.type(op.inputs[0]).shape
-        return [gy and b.emit1("SliceGrad", [gy], {**op.attributes, "shape": shape})]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("SliceGrad", [gy], {**op.attributes, "shape": b.type(op.inputs[0]).shape})
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Along an axis that is taken whole."""
@@ -146,7 +132,6 @@ def slice_strides(op: Bound, shape: Ints) -> tuple[int, Ints]:
 
 @register
 class SliceGrad(Movement):
-    kind = "SliceGrad"
     summary = "(gy): zeros of `shape`, with gy where Slice read"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -180,7 +165,6 @@ def scatter(op: Bound, start: int, strides: Ints, value: float = 0.0) -> Kernel:
 
 @register
 class Concat(Movement):
-    kind = "Concat"
     summary = "inputs one behind the other along `axis`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -198,9 +182,7 @@ class Concat(Movement):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.concatenate(inputs, op.get_int("axis")),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = grads[0]
         if gy is None:
             return [None] * len(op.inputs)
@@ -234,7 +216,6 @@ def blocks(op: Bound, pieces: Sequence[TensorType], whole: TensorType) -> Pieces
 
 @register
 class Split(Movement):
-    kind = "Split"
     summary = "pieces of `sizes` along `axis`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -248,9 +229,7 @@ class Split(Movement):
         ends = np.cumsum(op.get_ints("sizes"))[:-1]
         return tuple(np.ascontiguousarray(y) for y in np.split(inputs[0], ends, op.get_int("axis")))
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         if not needed[0] or all(g is None for g in grads):
             return [None]
         axis, shape = op.attributes["axis"], b.type(op.inputs[0]).shape
@@ -276,7 +255,6 @@ class Split(Movement):
 
 @register
 class Expand(Movement):
-    kind = "Expand"
     summary = "x broadcast to `shape`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -288,11 +266,8 @@ class Expand(Movement):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.broadcast_to(inputs[0], op.get_ints("shape")).copy(),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = only(grads, needed)
-        return [gy and reduce_to(b, gy, b.type(op.inputs[0]).shape)]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return reduce_to(b, gy, b.type(op.inputs[0]).shape)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Along the first axis of any length."""
@@ -310,7 +285,6 @@ class Expand(Movement):
 
 @register
 class Tile(Movement):
-    kind = "Tile"
     summary = "x `repeats` times along each dimension"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -322,12 +296,8 @@ class Tile(Movement):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (np.tile(inputs[0], op.get_ints("repeats")),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy, shape, repeats = only(grads, needed), b.type(op.inputs[0]).shape, op.attributes["repeats"]
-        if gy is None:
-            return [None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        shape, repeats = b.type(op.inputs[0]).shape, op.attributes["repeats"]
         assert isinstance(repeats, tuple)
         # (r0, n0, r1, n1, ...): the repetitions as dimensions of their own, to be summed over
         apart = tuple(int(v) for pair in zip(repeats, shape, strict=True) for v in pair)
@@ -336,7 +306,7 @@ class Tile(Movement):
             gy = b.emit1("Reshape", [gy], {"shape": apart})
             gy = b.emit1("ReduceSum", [gy], {"axes": axes, "keepdims": 0})
             gy = b.emit1("Reshape", [gy], {"shape": shape})
-        return [gy]
+        return gy
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape
@@ -347,7 +317,6 @@ class Tile(Movement):
 
 @register
 class Cast(OpSpec):
-    kind = "Cast"
     summary = "elements as `to`: f32, i32 (towards zero, saturating, NaN is 0) or u8 (1 where not 0)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -366,11 +335,9 @@ class Cast(OpSpec):
             return (x,)
         return (x.astype(to.numpy),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         floats = b.type(op.inputs[0]).dtype is b.type(op.outputs[0]).dtype is DType.F32
-        return [only(grads, needed) if floats else None]
+        return gy if floats else None
 
     def kernel(self, op: Bound) -> Kernel:
         source, target = op.inputs[0].dtype, op.outputs[0].dtype
@@ -388,7 +355,6 @@ class _CumSum(Axis):
 
 @register
 class CumSum(OpSpec):
-    kind = "CumSum"
     summary = "running sum along `axis`; `exclusive`: without the element itself; `reverse`: from the end"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -410,11 +376,8 @@ class CumSum(OpSpec):
             y = y[::-1]
         return (np.ascontiguousarray(np.moveaxis(y, 0, axis)),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy = only(grads, needed)
-        return [gy and b.emit1("CumSum", [gy], {**op.attributes, "reverse": int(not op.attributes.get("reverse"))})]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("CumSum", [gy], {**op.attributes, "reverse": int(not op.attributes.get("reverse"))})
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape

@@ -58,7 +58,6 @@ def _scale(scale: int, dtype: DType) -> int:
 
 @register
 class Narrow(OpSpec):
-    kind = "Narrow"
     summary = "Floats → x · 2^scale in 16 bits; dtype (f16 or bf16), scale. An infinity in f16 is an error"
     cost_like = "Relu"
 
@@ -82,7 +81,6 @@ class Narrow(OpSpec):
 
 @register
 class Widen(OpSpec):
-    kind = "Widen"
     summary = "The floats that Narrow stored; its attributes"
     cost_like = "Relu"
 
@@ -148,7 +146,6 @@ def _floats(op: Bound, inputs: Sequence[Any]) -> list[Any]:
 class Narrowed(OpSpec):
     """Products add up blocks of 32 terms in sequence, and the blocks in sequence: `poetc.ops._narrow_sums`."""
 
-    kind = "Narrowed"
     summary = (
         "The operator `of` with its attributes on operands in 16 bits. `forms`, for each input and output: 0 as it is, "
         "1 in dtype (f16 or bf16), 2 an f32 input that is rounded to dtype. `scales`: exponents, as of Narrow"
@@ -205,7 +202,6 @@ def _converted(op: Bound) -> int:
 
 @register
 class NarrowedSgd(SgdOf):
-    kind = "NarrowedSgd"
     summary = "Sgd of (w, inputs, lr) on the gradient of w that Narrowed makes of the inputs, in f32; its attributes"
     cost_like: ClassVar[str] = "Narrowed"
 

@@ -83,7 +83,6 @@ def mapped_kernel(symbol: str, op: Bound, shape: Ints) -> Kernel:
 
 @register
 class Pad(OpSpec):
-    kind = "Pad"
     summary = "x with `pads` (befores, then afters); `mode`: constant (`value`), edge, reflect or wrap"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -101,16 +100,12 @@ class Pad(OpSpec):
         value = x.dtype.type(op.get_float("value"))
         return (np.pad(x, list(zip(before, after, strict=True)), constant_values=value) if x.ndim else x,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        gy, shape, pads = grads[0], b.type(op.inputs[0]).shape, op.attributes["pads"]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        shape, pads = b.type(op.inputs[0]).shape, op.attributes["pads"]
         assert isinstance(pads, tuple)
-        if gy is None or not needed[0]:
-            return [None]
         if op.attributes.get("mode", "constant") != "constant":
-            return [b.emit1("PadGrad", [gy], {"pads": pads, "mode": op.attributes["mode"], "shape": shape})]
-        return [b.emit1("Slice", [gy], {"starts": pads[: len(shape)], "sizes": shape})]
+            return b.emit1("PadGrad", [gy], {"pads": pads, "mode": op.attributes["mode"], "shape": shape})
+        return b.emit1("Slice", [gy], {"starts": pads[: len(shape)], "sizes": shape})
 
     def work(self, op: Bound) -> Work:
         return Work()
@@ -127,7 +122,6 @@ class Pad(OpSpec):
 
 @register
 class PadGrad(OpSpec):
-    kind = "PadGrad"
     summary = "(gy): sum, in an x of `shape`, of the elements that Pad (edge, reflect, wrap) repeated"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

@@ -37,7 +37,6 @@ class _OfPlanes(OpSpec):
 
 @register
 class MaxPool(_OfPlanes):
-    kind = "MaxPool"
     summary = "Maximum over windows → y, where (tap of the maximum); kernel, strides, pads, dilations, ceil_mode"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -46,13 +45,9 @@ class MaxPool(_OfPlanes):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return maximum(op, inputs[0], -np.inf)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        inputs = [op.outputs[1], grads[0]]
-        return [b.emit1("MaxPoolGrad", inputs, grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        inputs = [op.outputs[1], gy]
+        return b.emit1("MaxPoolGrad", inputs, grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
         return Work(flops=op.outputs[0].elements * windows_of(op).taps)
@@ -63,7 +58,6 @@ class MaxPool(_OfPlanes):
 
 @register
 class MaxPoolGrad(_OfPlanes):
-    kind = "MaxPoolGrad"
     summary = "Gradient of MaxPool from (where, gy); its attributes and input_size (h, w)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -85,7 +79,6 @@ class MaxPoolGrad(_OfPlanes):
 
 @register
 class AveragePool(_OfPlanes):
-    kind = "AveragePool"
     summary = "Mean over windows; kernel, strides, pads, dilations, ceil_mode, count_include_pad"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -97,12 +90,8 @@ class AveragePool(_OfPlanes):
         total = windows_of(op).view(x, (oh, ow)).sum(axis=(2, 3))
         return (total / divisors_of(op, x.shape[2:], (oh, ow), x.dtype),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        return [b.emit1("AveragePoolGrad", [grads[0]], grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("AveragePoolGrad", [gy], grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
         return Work(flops=op.outputs[0].elements * (windows_of(op).taps + 1))
@@ -113,7 +102,6 @@ class AveragePool(_OfPlanes):
 
 @register
 class AveragePoolGrad(_OfPlanes):
-    kind = "AveragePoolGrad"
     summary = "Gradient of AveragePool from gy; its attributes and input_size (h, w)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

@@ -26,11 +26,9 @@ from poetc.ops._affine import (
 )
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
-
-Grads = Sequence[str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,6 @@ def masked(b: Builder, op: Operator, gy: str) -> str:
 
 @register
 class QuantizeLinear(OpSpec):
-    kind = "QuantizeLinear"
     summary = "Floats → codes of i8: round(x / scale) + zero, clipped to [low, high]; halves go to even"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -85,8 +82,8 @@ class QuantizeLinear(OpSpec):
             raise ValueError("an input is not a finite number")
         return (requantized(x / np.float32(codes.scale), codes.zero, *bounds_of(op)),)
 
-    def gradient(self, b: Builder, op: Operator, grads: Grads, needed: Sequence[bool]) -> Grads:
-        return [masked(b, op, grads[0]) if grads[0] is not None and needed[0] else None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return masked(b, op, gy)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=4 * op.inputs[0].elements)
@@ -99,7 +96,6 @@ class QuantizeLinear(OpSpec):
 
 @register
 class DequantizeLinear(OpSpec):
-    kind = "DequantizeLinear"
     summary = "Codes of i8 → floats: (q - zero) · scale"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -110,8 +106,8 @@ class DequantizeLinear(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (real(inputs[0], codes_of(op)),)
 
-    def gradient(self, b: Builder, op: Operator, grads: Grads, needed: Sequence[bool]) -> Grads:
-        return [grads[0] if needed[0] else None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return gy
 
     def work(self, op: Bound) -> Work:
         return Work(flops=2 * op.inputs[0].elements)
@@ -124,7 +120,6 @@ class DequantizeLinear(OpSpec):
 
 @register
 class DequantizeChannels(OpSpec):
-    kind = "DequantizeChannels"
     summary = "Weights of i8 → floats, from (w[O, ...], scale[O])"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -147,7 +142,6 @@ class DequantizeChannels(OpSpec):
 
 @register
 class QLinearSlope(OpSpec):
-    kind = "QLinearSlope"
     summary = "gy where low < y < high, else 0, from (gy, codes y)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -171,7 +165,6 @@ class QLinearSlope(OpSpec):
 
 @register
 class QLinearRescale(OpSpec):
-    kind = "QLinearRescale"
     summary = "Codes in another scale: round(x_scale · (x - x_zero) / scale) + zero, clipped to [low, high]"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -186,8 +179,8 @@ class QLinearRescale(OpSpec):
         v = real(inputs[0], codes_of(op, "x_")) / np.float32(codes.scale)
         return (requantized(v, codes.zero, *bounds_of(op)),)
 
-    def gradient(self, b: Builder, op: Operator, grads: Grads, needed: Sequence[bool]) -> Grads:
-        return [masked(b, op, grads[0]) if grads[0] is not None and needed[0] else None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return masked(b, op, gy)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=6 * op.inputs[0].elements)
@@ -203,7 +196,6 @@ class QLinearRescale(OpSpec):
 
 @register
 class QLinearAdd(OpSpec):
-    kind = "QLinearAdd"
     summary = "Codes of the sum of two tensors of one shape; a_scale, a_zero, b_scale, b_zero, scale, zero, low, high"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -222,7 +214,7 @@ class QLinearAdd(OpSpec):
         total = real(inputs[0], codes_of(op, "a_")) + real(inputs[1], codes_of(op, "b_"))
         return (requantized(total / np.float32(codes.scale), codes.zero, *bounds_of(op)),)
 
-    def gradient(self, b: Builder, op: Operator, grads: Grads, needed: Sequence[bool]) -> Grads:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gy = masked(b, op, grads[0]) if grads[0] is not None else None
         return [gy if need else None for need in needed]
 

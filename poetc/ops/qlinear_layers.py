@@ -34,7 +34,7 @@ from poetc.ops._convolutions import (
 )
 from poetc.ops._pools import average_parameters, divisors_of, grad_attributes, windows_of
 from poetc.ops._pools import output_shape as pooled_shape
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._windows import Windows
 from poetc.ops.integer_pool import IntegerMaxPool
 from poetc.ops.kernels import Kernel, rows
@@ -86,7 +86,6 @@ class _RequantizedPlanes(_Requantized):
 
 @register
 class QLinearConv(OpSpec):
-    kind = "QLinearConv"
     summary = "Conv on codes from (x, w, scale[O], optional b of i32) → y; x_scale, x_zero, scale, zero, low, high"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -116,9 +115,7 @@ class QLinearConv(OpSpec):
         v = sums.astype(np.float32) * factor.reshape(1, -1, 1, 1)
         return (requantized(v, codes.zero, *bounds_of(op)),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         result: list[str | None] = [None] * len(op.inputs)
         if grads[0] is None:
             return result
@@ -183,7 +180,6 @@ class LayerParameters(Parameters):
 
 @register
 class QLinearConvGradInput(OpSpec):
-    kind = "QLinearConvGradInput"
     summary = "ConvGradInput from (gy, codes w, scale[O]); its attributes"
     cost_like = "ConvGradInput"
 
@@ -218,16 +214,13 @@ def whole_shape(op: Bound, kernel: Sequence[int], image: TensorType, output: Ten
 
 @register
 class QLinearMaxPool(IntegerMaxPool):
-    kind = "QLinearMaxPool"
     summary = "MaxPool of codes → y, where (tap of the maximum); scale and zero stay"
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        inputs = [op.outputs[1], grads[0]]
-        return [b.emit1("MaxPoolGrad", inputs, grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")]
+    gradient = OpSpec.gradient  # in floats, unlike that of NITI's integers
+
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        inputs = [op.outputs[1], gy]
+        return b.emit1("MaxPoolGrad", inputs, grad_attributes(b, op), hint=f"{op.inputs[0]}.grad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +233,6 @@ class _CodedAverage(rows.AveragePool):
 
 @register
 class QLinearAveragePool(OpSpec):
-    kind = "QLinearAveragePool"
     summary = "AveragePool of codes; kernel, strides, pads, dilations, x_scale, x_zero, scale, zero, low, high"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -260,14 +252,10 @@ class QLinearAveragePool(OpSpec):
         mean = mean / divisors_of(op, x.shape[2:], (oh, ow), np.float32)
         return (requantized(mean / np.float32(codes.scale), codes.zero, *bounds_of(op)),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         known = ("kernel", "strides", "pads", "dilations", "ceil_mode", "count_include_pad", "input_size")
         attributes = {n: v for n, v in grad_attributes(b, op).items() if n in known}
-        return [b.emit1("AveragePoolGrad", [masked(b, op, grads[0])], attributes, hint=f"{op.inputs[0]}.grad")]
+        return b.emit1("AveragePoolGrad", [masked(b, op, gy)], attributes, hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
         return Work(flops=op.outputs[0].elements * (windows_of(op).taps + 6))

@@ -35,7 +35,6 @@ class _Moved(Channels):
 
 @register
 class QLinearSgd(OpSpec):
-    kind = "QLinearSgd"
     summary = (
         "Codes of w - lr · g, and the count of clipped ones, from (w, count, g, scale[O], lr, step); rounding, seed"
     )
@@ -83,7 +82,6 @@ class QLinearSgd(OpSpec):
 
 @register
 class QLinearBiasSgd(OpSpec):
-    kind = "QLinearBiasSgd"
     summary = "Codes of i32 of b - lr · g, rounded to nearest, from (b, g, scale[O], lr); x_scale"
     recomputable = False
     must_alias = ((0, 0),)
@@ -120,7 +118,6 @@ COLUMNS, PART = 4, 64  # of a product at once: runtime/kernels, int8_linear_sgd.
 class QLinearConvSgd(OpSpec):
     """Its gradient is never stored, and the codes of x are read as they are."""
 
-    kind = "QLinearConvSgd"
     summary = "QLinearSgd on ConvGradWeight(x, gy) from (w, count, codes x, gy, scale[O], lr, step); their attributes"
     recomputable = False
     must_alias = ((0, 0), (1, 1))

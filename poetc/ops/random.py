@@ -13,7 +13,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import OpSpec, Work, register, spec
+from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
 
@@ -81,20 +81,14 @@ class _Dropout(Elements):
 
 @register
 class Dropout(_Masked):
-    kind = "Dropout"
     summary = "(x, step): x / (1 - `ratio`), or 0 with probability `ratio`; the same mask for the same `seed` and step"
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None, None]
-        return [b.emit1("DropoutGrad", [grads[0], op.inputs[1]], op.attributes), None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("DropoutGrad", [gy, op.inputs[1]], op.attributes)
 
 
 @register
 class DropoutGrad(_Masked):
-    kind = "DropoutGrad"
     summary = "(gy, step): gy / (1 - `ratio`) where Dropout kept the element, else 0"
 
 
@@ -105,7 +99,6 @@ class _Uniform(Elements):
 
 @register
 class RandomUniform(OpSpec):
-    kind = "RandomUniform"
     summary = (
         "(step): numbers between 0 and 1, neither included, in `shape`; the same ones for the same `seed` and step"
     )
@@ -133,7 +126,6 @@ class RandomUniform(OpSpec):
 class RandomSite(OpSpec):
     """Outside of training each number is the mean. Building the training step puts random numbers in its place."""
 
-    kind = "RandomSite"
     summary = "(x): `mean` in the shape of x; in training random numbers, normal of `deviation` or uniform of `width`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -149,9 +141,7 @@ class RandomSite(OpSpec):
     def _mean(op: Bound) -> Bound:
         return replace(op, attributes={"alpha": 0.0, "beta": op.get_float("mean")})
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         return [None]
 
     def work(self, op: Bound) -> Work:

@@ -16,7 +16,7 @@ from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._elementwise import sigmoid
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel, rows
 
 
@@ -69,7 +69,6 @@ def _sum(inputs: Sequence[Any], which: range, like: Any) -> Any:
 
 @register
 class LstmCell(_Recurrent):
-    kind = "LstmCell"
     summary = "Gates (input, output, forget, candidate) row [+ product], [cell] → h, cell, gates activated: i, o, f, g"
     parts = 4
 
@@ -84,9 +83,7 @@ class LstmCell(_Recurrent):
         cell = f * inputs[2] + i * g if len(inputs) > 1 else i * g
         return o * np.tanh(cell), cell, np.concatenate([i, o, f, g], axis=1)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gh, gcell, _ = grads
         before = len(op.inputs) > 1
         inputs = [op.outputs[2], op.outputs[1], *op.inputs[2:], *(g for g in (gh, gcell) if g is not None)]
@@ -121,7 +118,6 @@ class LstmCell(_Recurrent):
 
 @register
 class LstmCellGrad(_Gradient):
-    kind = "LstmCellGrad"
     summary = (
         "Gradient of LstmCell from (gates, cell, [the cell before], its `gradients` gh, [gcell])"
         " → of the row, [of the cell before]; before"
@@ -169,7 +165,6 @@ class LstmCellGrad(_Gradient):
 
 @register
 class GruCell(_Recurrent):
-    kind = "GruCell"
     summary = (
         "Gates (update, reset, candidate) row, product with h, h → the next h, gates activated: z, r, n, product's n"
     )
@@ -185,9 +180,7 @@ class GruCell(_Recurrent):
         n = np.tanh(n + r * rest)
         return n + z * (h - n), np.concatenate([z, r, n, rest], axis=1)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
         gh = grads[0]
         if gh is None:
             return [None, None, None]
@@ -217,7 +210,6 @@ class GruCell(_Recurrent):
 
 @register
 class GruCellGrad(_Gradient):
-    kind = "GruCellGrad"
     summary = "Gradient of GruCell from (gates, h, its `gradients` of the next h) → of the row, the product, h"
     parts = 4
 

@@ -86,12 +86,8 @@ class Reduction(OpSpec):
             y = self.function(x.astype(np.float64), axes_of(op, x.ndim))
         return (np.asarray(y, x.dtype).reshape(self.infer(op)[0].shape),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        return [self.backward(b, op, as_kept(b, grads[0], op))]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return self.backward(b, op, as_kept(b, gy, op))
 
     def work(self, op: Bound) -> Work:
         return Work(flops=self.flops * op.inputs[0].elements)
@@ -113,7 +109,6 @@ class Reduction(OpSpec):
 
 @register
 class ReduceSum(Reduction):
-    kind = "ReduceSum"
     summary = "sum over `axes`"
 
     def function(self, x: Array, axes: Ints) -> Any:
@@ -135,7 +130,6 @@ class ReduceSum(Reduction):
 
 @register
 class ReduceMean(Reduction):
-    kind = "ReduceMean"
     summary = "mean over `axes`"
 
     def function(self, x: Array, axes: Ints) -> Any:
@@ -149,7 +143,6 @@ class ReduceMean(Reduction):
 
 @register
 class ReduceL1(Reduction):
-    kind = "ReduceL1"
     summary = "sum of absolute values over `axes`"
     flops = 2
 
@@ -162,7 +155,6 @@ class ReduceL1(Reduction):
 
 @register
 class ReduceL2(Reduction):
-    kind = "ReduceL2"
     summary = "square root of the sum of squares over `axes`; gradient 0 where that is 0"
     flops = 2
 
@@ -176,7 +168,6 @@ class ReduceL2(Reduction):
 
 @register
 class ReduceLogSumExp(Reduction):
-    kind = "ReduceLogSumExp"
     summary = "log of the sum of exponentials over `axes`"
     flops = 12
 
@@ -200,7 +191,6 @@ class _Extremum(Reduction):
 
 @register
 class ReduceMax(_Extremum):
-    kind = "ReduceMax"
     summary = "largest over `axes`"
 
     def function(self, x: Array, axes: Ints) -> Any:
@@ -209,7 +199,6 @@ class ReduceMax(_Extremum):
 
 @register
 class ReduceMin(_Extremum):
-    kind = "ReduceMin"
     summary = "smallest over `axes`"
 
     def function(self, x: Array, axes: Ints) -> Any:
@@ -218,7 +207,6 @@ class ReduceMin(_Extremum):
 
 @register
 class ReduceProd(Reduction):
-    kind = "ReduceProd"
     summary = "product over `axes`"
 
     def function(self, x: Array, axes: Ints) -> Any:
@@ -257,7 +245,6 @@ class _ReductionGrad(OpSpec):
 
 @register
 class ReduceMaxGrad(_ReductionGrad):
-    kind = "ReduceMaxGrad"
     summary = "(x, y, gy): gy, shared evenly by the elements over `axes` that equal y; for ReduceMin too"
     count = 3
 
@@ -269,7 +256,6 @@ class ReduceMaxGrad(_ReductionGrad):
 
 @register
 class ReduceProdGrad(_ReductionGrad):
-    kind = "ReduceProdGrad"
     summary = "(x, gy): gy times the product of the other elements over `axes`, zeros allowed"
     count = 2
     flops = 4
@@ -306,7 +292,6 @@ class _ArgExtremum(OpSpec):
 
 @register
 class ArgMax(_ArgExtremum):
-    kind = "ArgMax"
     summary = "where along `axis` the largest is (i32)"
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -316,7 +301,6 @@ class ArgMax(_ArgExtremum):
 
 @register
 class ArgMin(_ArgExtremum):
-    kind = "ArgMin"
     summary = "where along `axis` the smallest is (i32)"
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
@@ -335,7 +319,6 @@ class _TopK(Parameters):
 
 @register
 class TopK(OpSpec):
-    kind = "TopK"
     summary = "where along `axis` the `k` largest are (with `largest` false the smallest), in order (i32)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

@@ -136,7 +136,6 @@ def ints(*arrays: Array) -> Ints:
 
 @register
 class Resize(OpSpec):
-    kind = "Resize"
     summary = "image (N, C, H, W) to `sizes` (H, W); `mode`: nearest, linear; `scales` (h, w); `coordinates`; `nearest`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
@@ -153,12 +152,8 @@ class Resize(OpSpec):
         down = rows.weight.astype(x.dtype)[:, None]
         return (wide[:, :, rows.low] + (wide[:, :, rows.high] - wide[:, :, rows.low]) * down,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        return [b.emit1("ResizeGrad", [grads[0]], {**op.attributes, "shape": b.type(op.inputs[0]).shape})]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("ResizeGrad", [gy], {**op.attributes, "shape": b.type(op.inputs[0]).shape})
 
     def work(self, op: Bound) -> Work:
         linear = op.get_str("mode", "nearest") == "linear"
@@ -170,7 +165,6 @@ class Resize(OpSpec):
 
 @register
 class ResizeGrad(OpSpec):
-    kind = "ResizeGrad"
     summary = "(gy): each output pixel's gradient added where Resize read it from an x of `shape`"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

@@ -38,7 +38,6 @@ class RotaryRows(Parameters):
 
 @register
 class Rotary(OpSpec):
-    kind = "Rotary"
     summary = (
         "(x, cos, sin): pairs of features of x turned by the angle of their place along `axis`; `back`: the other way"
     )
@@ -74,14 +73,10 @@ class Rotary(OpSpec):
         y[..., parts[1]] = b * cos + a * sin
         return (y,)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         """The tables are constants: a graph in which they are trained is refused by the importer."""
-        if grads[0] is None or not needed[0]:
-            return [None, None, None]
         attributes = {**op.attributes, "back": not op.attributes.get("back", False)}
-        return [b.emit1("Rotary", [grads[0], *op.inputs[1:]], attributes, hint=f"{op.inputs[0]}.grad"), None, None]
+        return b.emit1("Rotary", [gy, *op.inputs[1:]], attributes, hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
         return Work(flops=3 * op.inputs[0].elements)

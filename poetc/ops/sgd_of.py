@@ -110,7 +110,6 @@ def register_with_sum(cls: S) -> S:
     register(cls)
     summed = cls.cost_like
     attributes = {
-        "kind": f"{summed}Sum",
         "summary": f"total + {summed}(...), in place of the total: (total, the inputs of {summed}, -1); its attributes",
         "adds": True,
         "__module__": cls.__module__,
@@ -121,7 +120,6 @@ def register_with_sum(cls: S) -> S:
 
 @register_with_sum
 class GatherGradSgd(SgdOf):
-    kind = "GatherGradSgd"
     summary = "Sgd of (w, indices, gy, lr) on GatherGrad(indices, gy): only the slices that were read; axis 0, shape"
     cost_like: ClassVar[str] = "GatherGrad"
 
@@ -142,7 +140,6 @@ class GatherGradSgd(SgdOf):
 
 @register_with_sum
 class MatMulSgd(SgdOf):
-    kind = "MatMulSgd"
     summary = "Sgd of (w, a, b, lr) on MatMul(a, b), both matrices, the first one transposed; trans_a"
     evaluates_blocks = True
     cost_like: ClassVar[str] = "MatMul"
@@ -171,7 +168,6 @@ class MatMulSgd(SgdOf):
 
 @register_with_sum
 class ConvGradWeightSgd(SgdOf):
-    kind = "ConvGradWeightSgd"
     summary = "Sgd of (w, x, gy, lr) on ConvGradWeight(x, gy); its attributes"
     cost_like: ClassVar[str] = "ConvGradWeight"
 

@@ -52,7 +52,6 @@ class _OfRows(OpSpec):
 
 @register
 class Softmax(_OfRows):
-    kind = "Softmax"
     summary = "exp(x) / Σ exp(x) along axis; zeros where all are -inf (attention that may look at nothing)"
     _symbol = "poetc_op_softmax"
 
@@ -65,12 +64,8 @@ class Softmax(_OfRows):
         total = e.sum(axis=_axis(op), keepdims=True)
         return (e / np.where(total == 0, total.dtype.type(1), total),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        return [b.emit1(f"{op.kind}Grad", [op.outputs[0], grads[0]], op.attributes, hint=f"{op.inputs[0]}.grad")]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1(f"{op.kind}Grad", [op.outputs[0], gy], op.attributes, hint=f"{op.inputs[0]}.grad")
 
     def work(self, op: Bound) -> Work:
         return Work(flops=14 * op.inputs[0].elements)
@@ -84,7 +79,6 @@ class Softmax(_OfRows):
 
 @register
 class LogSoftmax(Softmax):
-    kind = "LogSoftmax"
     summary = "x - log Σ exp(x) along axis"
     _symbol = "poetc_op_log_softmax"
 
@@ -95,7 +89,6 @@ class LogSoftmax(Softmax):
 
 @register
 class SoftmaxGrad(_OfRows):
-    kind = "SoftmaxGrad"
     summary = "y · (gy - Σ gy · y) along axis, from (y, gy)"
     _symbol = "poetc_op_softmax_grad"
 
@@ -118,7 +111,6 @@ class SoftmaxGrad(_OfRows):
 
 @register
 class LogSoftmaxGrad(SoftmaxGrad):
-    kind = "LogSoftmaxGrad"
     summary = "gy - exp(y) · Σ gy along axis, from (y, gy)"
     _symbol = "poetc_op_log_softmax_grad"
 

@@ -21,7 +21,6 @@ from poetc.ops.kernels.rows import Elements
 
 @register_with_gradient
 class Exp(Differentiable):
-    kind = "Exp"
     summary = "exp(x)"
     flops = 10
 
@@ -34,7 +33,6 @@ class Exp(Differentiable):
 
 @register_with_gradient
 class Sqrt(Differentiable):
-    kind = "Sqrt"
     summary = "square root of x; its slope at 0 counts as 0"
     flops = 10
     gradient_flops = 3
@@ -49,7 +47,6 @@ class Sqrt(Differentiable):
 
 @register_with_gradient
 class Reciprocal(Differentiable):
-    kind = "Reciprocal"
     summary = "1 / x"
     gradient_flops = 3
 
@@ -65,7 +62,6 @@ class Reciprocal(Differentiable):
 
 @register_with_gradient
 class Log(Differentiable):
-    kind = "Log"
     summary = "natural logarithm of x"
     saves_output = False
     flops = 10
@@ -79,7 +75,6 @@ class Log(Differentiable):
 
 @register_with_gradient
 class Abs(Differentiable):
-    kind = "Abs"
     summary = "|x|"
     saves_output = False
 
@@ -92,7 +87,6 @@ class Abs(Differentiable):
 
 @register_with_gradient
 class Erf(Differentiable):
-    kind = "Erf"
     summary = "the error function"
     saves_output = False
     flops = 15
@@ -107,7 +101,6 @@ class Erf(Differentiable):
 
 @register_with_gradient
 class Sin(Differentiable):
-    kind = "Sin"
     summary = "sine of x"
     saves_output = False
     flops = 10
@@ -122,7 +115,6 @@ class Sin(Differentiable):
 
 @register_with_gradient
 class Cos(Differentiable):
-    kind = "Cos"
     summary = "cosine of x"
     saves_output = False
     flops = 10
@@ -137,7 +129,6 @@ class Cos(Differentiable):
 
 @register_with_gradient
 class Atan(Differentiable):
-    kind = "Atan"
     summary = "arc tangent of x"
     saves_output = False
     flops = 15
@@ -170,7 +161,6 @@ def power(x: Array, exponent: float) -> Any:
 
 @register_with_gradient
 class Power(Differentiable):
-    kind = "Power"
     summary = "x to the power `exponent`, a constant"
     saves_output = False
     parameters = (("exponent", 1.0),)
@@ -190,7 +180,6 @@ class Power(Differentiable):
 
 @register
 class Affine(Unary):
-    kind = "Affine"
     summary = "`alpha` x + `beta`, constants"
     parameters = (
         ("alpha", 1.0),
@@ -201,32 +190,24 @@ class Affine(Unary):
     def function(self, x: Array, *values: float) -> Any:
         return x * x.dtype.type(values[0]) + x.dtype.type(values[1])
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         alpha = op.attributes.get("alpha", 1.0)
-        return [grads[0] if alpha == 1 else b.emit1("Affine", [grads[0]], {"alpha": alpha, "beta": 0.0})]
+        return gy if alpha == 1 else b.emit1("Affine", [gy], {"alpha": alpha, "beta": 0.0})
 
 
 @register
 class Neg(Unary):
-    kind = "Neg"
     summary = "-x"
 
     def function(self, x: Array, *values: float) -> Any:
         return -x
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        return [None if grads[0] is None or not needed[0] else b.emit1("Neg", [grads[0]])]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("Neg", [gy])
 
 
 @register
 class Sign(Unary):
-    kind = "Sign"
     summary = "-1, 0 or 1; no gradient"
 
     def function(self, x: Array, *values: float) -> Any:
@@ -235,7 +216,6 @@ class Sign(Unary):
 
 @register
 class Floor(Unary):
-    kind = "Floor"
     summary = "largest integer not above x; no gradient"
 
     def function(self, x: Array, *values: float) -> Any:
@@ -244,7 +224,6 @@ class Floor(Unary):
 
 @register
 class Ceil(Unary):
-    kind = "Ceil"
     summary = "smallest integer not below x; no gradient"
 
     def function(self, x: Array, *values: float) -> Any:
@@ -253,7 +232,6 @@ class Ceil(Unary):
 
 @register
 class Round(Unary):
-    kind = "Round"
     summary = "nearest integer, halves to even; no gradient"
 
     def function(self, x: Array, *values: float) -> Any:
@@ -262,7 +240,6 @@ class Round(Unary):
 
 @register
 class Not(OpSpec):
-    kind = "Not"
     summary = "1 where x is 0, else 0 (u8)"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:

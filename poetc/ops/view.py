@@ -12,7 +12,6 @@ from poetc.ops._registry import OpSpec, Work, register
 
 @register
 class Reshape(OpSpec):
-    kind = "Reshape"
     summary = "The same elements under `shape`."
     is_view = True
 
@@ -26,12 +25,8 @@ class Reshape(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (inputs[0].reshape(op.get_ints("shape")),)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        if grads[0] is None or not needed[0]:
-            return [None]
-        return [b.emit1("Reshape", [grads[0]], {"shape": b.type(op.inputs[0]).shape})]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return b.emit1("Reshape", [gy], {"shape": b.type(op.inputs[0]).shape})
 
     def work(self, op: Bound) -> Work:
         return Work(bytes_moved=0)
@@ -41,7 +36,6 @@ class Reshape(OpSpec):
 class DropoutSite(OpSpec):
     """Inference does nothing here. Building the training step puts `Dropout` or a view in its place."""
 
-    kind = "DropoutSite"
     summary = "x itself; where training puts Dropout with `ratio` if asked to."
     is_view = True
 
@@ -54,10 +48,8 @@ class DropoutSite(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (inputs[0],)
 
-    def gradient(
-        self, b: Builder, op: Operator, grads: Sequence[str | None], needed: Sequence[bool]
-    ) -> Sequence[str | None]:
-        return [grads[0] if needed[0] else None]
+    def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
+        return gy
 
     def work(self, op: Bound) -> Work:
         return Work(bytes_moved=0)

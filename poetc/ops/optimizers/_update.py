@@ -59,7 +59,6 @@ def check_step(step: TensorType) -> None:
 
 @register
 class StepCount(OfUpdatingSteps):
-    kind = "StepCount"
     summary = "step + 1 in place, i32: the number of the step now running"
     must_alias = ((0, 0),)
 

@@ -105,7 +105,6 @@ class _Factored(Update):
 
 @register
 class Adafactor(_Factored):
-    kind = "Adafactor"
     summary = "Adafactor of matrices from (w, row, column, g, lr, step); beta2_decay, update_limit, weight_decay"
     must_alias = ((0, 0), (1, 1), (2, 2))
     states = 3
@@ -113,7 +112,6 @@ class Adafactor(_Factored):
 
 @register
 class AdafactorVector(_Factored):
-    kind = "AdafactorVector"
     summary = "Adafactor of a vector, in place from (w, v, g, lr, step); beta2_decay, update_limit, weight_decay"
     must_alias = ((0, 0), (1, 1))
     states = 2

@@ -25,7 +25,6 @@ from poetc.ops.optimizers._update import Update, decayed
 class Adagrad(Update):
     """Duchi et al. 2011: h accumulates squared gradients."""
 
-    kind = "Adagrad"
     summary = "h += g², w -= lr · g / (sqrt(h) + epsilon) in place from (w, h, g, lr); epsilon, weight_decay"
     must_alias = ((0, 0), (1, 1))
     states = 2

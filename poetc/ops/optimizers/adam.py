@@ -33,7 +33,6 @@ class _Decoupled(Elements):
 class Adam(Update):
     """Kingma and Ba 2015, epsilon outside the corrected root: w -= lr · m̂ / (sqrt(v̂) + epsilon)."""
 
-    kind = "Adam"
     summary = "Adam in place from (w, m, v, g, lr, step); beta1, beta2, epsilon, weight_decay, decoupled (AdamW)"
     must_alias = ((0, 0), (1, 1), (2, 2))
     states = 3

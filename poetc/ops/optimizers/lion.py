@@ -26,7 +26,6 @@ from poetc.ops.optimizers._update import Update
 class Lion(Update):
     """Chen et al. 2023, algorithm 2: the weight moves by the sign of a blend of the mean gradient and the gradient."""
 
-    kind = "Lion"
     summary = "w -= lr · (sign(beta1 · m + (1 - beta1) · g) + weight_decay · w), m follows g by beta2; (w, m, g, lr)"
     must_alias = ((0, 0), (1, 1))
     states = 2

@@ -27,7 +27,6 @@ class _Nesterov(Elements):
 
 @register
 class Momentum(Update):
-    kind = "Momentum"
     summary = "v = momentum · v + g, w -= lr · v in place from (w, v, g, lr); momentum, nesterov, weight_decay"
     must_alias = ((0, 0), (1, 1))
     states = 2

@@ -42,7 +42,6 @@ class Nadam(Update):
     `product` is that of the momentums up to this step, which NadamSchedule makes.
     """
 
-    kind = "Nadam"
     summary = "NAdam in place from (w, m, v, g, lr, step, product); beta1, beta2, epsilon, momentum_decay, weight_decay"
     must_alias = ((0, 0), (1, 1), (2, 2))
     states = 3
@@ -77,7 +76,6 @@ class Nadam(Update):
 
 @register
 class NadamSchedule(OfUpdatingSteps):
-    kind = "NadamSchedule"
     summary = "The product of NAdam's momentums, in place from (product, step): of this step too; beta1, momentum_decay"
     must_alias = ((0, 0),)
 

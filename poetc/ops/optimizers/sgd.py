@@ -21,7 +21,6 @@ from poetc.ops.optimizers._update import Update, decayed
 
 @register
 class Sgd(Update):
-    kind = "Sgd"
     summary = "w - lr · g in place from (w, g, lr); weight_decay"
     must_alias = ((0, 0),)
 
@@ -35,7 +34,6 @@ class Sgd(Update):
 
 @register
 class SgdSlices(OpSpec):
-    kind = "SgdSlices"
     summary = "Sgd of the slices of w along `axis` that the indices name, from (w, indices, g, lr); weight_decay"
     recomputable = False
     must_alias = ((0, 0),)
