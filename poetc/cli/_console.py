@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,9 +37,9 @@ class Console:
     """Progress and notes on stderr; on stdout either text or, with --json, exactly one object."""
 
     def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
-        self._as_json = as_json
-        self._quiet = quiet
-        self._verbose = verbose and not quiet
+        self.as_json = as_json
+        self.quiet = quiet
+        self.verbose = verbose and not quiet
         self._live: RichProgress | None = None
 
     @contextmanager
@@ -49,10 +49,10 @@ class Console:
         With -v it is one line a message instead. `limit_s`: the time limit, if there is one; the line says how much is
         left of it.
         """
-        if self._verbose:
+        if self.verbose:
             _say(message)
             yield _say
-        elif self._quiet:
+        elif self.quiet:
             yield _ignore
         elif sys.stderr.isatty():
             with _live_line(message, limit_s) as (self._live, progress):
@@ -66,12 +66,16 @@ class Console:
 
     def note(self, text: str) -> None:
         """Something that the user should know; not an error."""
-        if not self._quiet:
+        if not self.quiet:
             note = hanging(f"poetc: note: {printable(text)}", columns_of(sys.stderr), NOTE_INDENT, 0)
             if self._live is None:
                 click.echo(note, err=True)
             else:  # above the live line, which may be on the screen
                 self._live.console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+    def notes(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.note(text)
 
     def copies(self, names: Sequence[str], out: Path) -> None:
         """Print the new names of the user's files in `out`."""
@@ -80,13 +84,13 @@ class Console:
 
     def first(self, text: str) -> None:
         """The part of the answer that is known before the rest, outside `progress`; --json has it in the document."""
-        if not self._as_json:
+        if not self.as_json:
             _show(text)
             sys.stdout.flush()
 
     def answer(self, document: Mapping[str, Any], text: str) -> None:
         """The result: `document` with --json, else `text`."""
-        if self._as_json:
+        if self.as_json:
             click.echo(json.dumps(finite(document), indent=2, allow_nan=False))
         else:
             _show(text.rstrip("\n"))

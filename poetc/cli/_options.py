@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import click
 
 from poetc.cli._choices import Number, Seconds, Whole, complete_device, declared
+from poetc.cli._console import Console
 from poetc.commands import options as shared
 from poetc.training import TRAINING, TrainingOptions
 
@@ -63,12 +65,22 @@ force_option = click.option(
     "them and stops.",
 )
 
-output_options = stacked(
+_OUTPUT = stacked(
     click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON object on stdout."),
     click.option("-q", "--quiet", is_flag=True, help="Print only errors on stderr."),
     click.option("-v", "--verbose", is_flag=True, help="Print every stage on stderr, one line each."),
     click.option("--debug", is_flag=True, expose_value=False, help="Print a traceback if something fails."),
 )
+
+
+def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Options of the output. The command takes the `console` that follows them."""
+
+    @functools.wraps(function)
+    def with_console(*arguments: Any, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> Any:
+        return function(*arguments, console=Console(as_json=as_json, quiet=quiet, verbose=verbose), **options)
+
+    return _OUTPUT(with_console)
 
 
 def training_from(options: dict[str, Any]) -> TrainingOptions:

@@ -32,8 +32,8 @@ OF_TEXTS = (*_FIRST, ("val. perpl.", 12), ("tokens/s", 10), *_LAST)
 class TrainingDisplay:
     """The `Watcher` of the command line: on stderr, a bar on a terminal; elsewhere one line an epoch."""
 
-    def __init__(self, console: Console, *, as_json: bool, quiet: bool) -> None:
-        self._console, self._quiet = console, quiet
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._stages: AbstractContextManager[Progress] | None = None
         self._say: Progress | None = None
         self._bar: RichProgress | None = None
@@ -60,7 +60,7 @@ class TrainingDisplay:
 
     def on_start(self, epochs: int, batches: int | None) -> None:
         self.epochs, self.count = epochs, batches
-        if not self._quiet and sys.stderr.isatty():
+        if not self._console.quiet and sys.stderr.isatty():
             self._end_stages()
             self._bar = RichProgress(
                 TextColumn("{task.description}"),
@@ -85,7 +85,7 @@ class TrainingDisplay:
         self._bar.update(self._task, completed=batch, description=shown)
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
-        if self._quiet:
+        if self._console.quiet:
             return
         lines = [_cells(row, self.epochs, best)]
         if not self._has_header:

@@ -68,9 +68,7 @@ def analyze(
     data: str | None,
     epochs: int | None,
     battery: str | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **options: Any,
 ) -> None:
     """Show the costs of training MODEL, an ONNX file, before it is trained: RAM, flash, time, energy and wear.
@@ -91,7 +89,6 @@ def analyze(
     from poetc.commands import estimate as estimating
     from poetc.commands.requests import ModelRequest
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options))
     if largest_batch:
         from poetc.commands import largest_batch as search
@@ -110,8 +107,7 @@ def analyze(
             raise UsageError("--device all shows boards alone: leave --parameters and --facts out, or name one device")
         with console.progress("reading the model") as progress:
             estimates = estimating.every_board(replace(asked_for, model=replace(request, device="host")), progress)
-        for note in estimates["notes"]:
-            console.note(note)
+        console.notes(estimates["notes"])
         console.answer(estimates, _estimate_text.boards_text(estimates))
         return
     with console.progress("reading the model") as progress:
@@ -122,8 +118,7 @@ def analyze(
             analysis["parameter_table"] = command.parameter_table(request)
         if facts:
             analysis["facts"] = command.fact_table(request)
-    for note in analysis["notes"]:
-        console.note(note)
+    console.notes(analysis["notes"])
     console.first(f"{_text.analyze_text(analysis)}\n")
     with console.progress("estimating") as progress:
         analysis["estimate"] = estimating.estimate(asked_for, known, steps, progress)

@@ -54,9 +54,7 @@ def bundle(
     budgets: str | None,
     points: int | None,
     switch_flash: str | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **options: Any,
 ) -> None:
     """Solve MODEL for several RAM budgets, and for going over from one plan to another in mid-step.
@@ -73,13 +71,11 @@ def bundle(
     from poetc.commands import bundle as command
     from poetc.commands import requests
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     options["out"] = options["out"] or requests.named_after(model, ".bundle")
     request = _solving.solve_request(model, options)
     sizes = [text.strip() for text in budgets.split(",") if text.strip()] if budgets is not None else []
     with console.progress("reading the model") as progress:
         result = command.bundle(request, sizes, points=points, switch_flash=switch_flash, progress=progress)
-    for note in result.summary["notes"]:
-        console.note(note)
+    console.notes(result.summary["notes"])
     console.copies(result.summary["copies"], options["out"])
     console.answer(result.summary, _text.bundle_text(result.summary))

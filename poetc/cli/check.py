@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -52,15 +53,10 @@ Examples:
 def check(
     path: Path,
     tolerance: str,
-    patience: float,
-    names: tuple[str, ...],
-    solve: bool,
-    jobs: int,
     junit: Path | None,
     github: bool | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
+    **options: Any,
 ) -> None:
     """Compare every entry of a lock file with the schedule of today.
 
@@ -74,24 +70,15 @@ def check(
     from poetc.commands import locking
     from poetc.files import require_writable, write_text
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     fraction = locking.parse_tolerance(tolerance)
     require_writable(junit)
     with console.progress(str(path)) as progress:
-        report = locking.check(
-            path,
-            tolerance=fraction,
-            patience=patience,
-            names=names,
-            solve=solve,
-            jobs=jobs,
-            progress=progress,
-        )
+        report = locking.check(path, tolerance=fraction, progress=progress, **options)
     if junit is not None:
         write_text(junit, locking.junit(report))
     if github if github is not None else os.environ.get("GITHUB_ACTIONS") == "true":
-        click.echo(locking.github(report), err=as_json)
+        click.echo(locking.github(report), err=console.as_json)
     # A failure's one object is the error's, which holds the document. Of an entry that is wrong, the error says all.
-    if report.passed or not (as_json or report.is_one_error):
+    if report.passed or not (console.as_json or report.is_one_error):
         console.answer(report.to_json(), locking.text(report))
     report.require()

@@ -126,27 +126,12 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
 def compare(
     model: Path,
     device: str,
-    budgets: tuple[str, ...],
     switches: tuple[str, ...],
-    names: tuple[str, ...],
-    deadline: str | None,
     objective: str | None,
-    paging: bool,
-    dma: bool,
-    processors: str,
-    group: str,
-    state: str,
     importance: str | None,
-    importance_at_least: str | None,
-    max_energy: str | None,
-    batch: int | None,
-    time_limit: float,
-    gap: float,
     out: Path | None,
     force: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **options: Any,
 ) -> None:
     """Solve the same problem with every published method and with poetc.
@@ -162,21 +147,16 @@ def compare(
     from poetc.reporting.comparison import document, table
     from poetc.scheduling.schedule import SolveOptions
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = command.CompareRequest(
-        model=ModelRequest(source=model, batch=batch, device=device, training=_options.training_from(options)),
-        budgets=budgets,
-        names=names,
-        deadline=deadline,
+        model=ModelRequest(
+            source=model, batch=options.pop("batch"), device=device, training=_options.training_from(options)
+        ),
         objective=objective,
-        paging=paging,
-        dma=dma,
-        processors=processors,
-        state=state,
         importance=None if importance is None else Path(importance),
-        importance_at_least=importance_at_least,
-        max_energy=max_energy,
-        options=SolveOptions(time_limit_s=time_limit, gap=gap, group=group),
+        options=SolveOptions(
+            time_limit_s=options.pop("time_limit"), gap=options.pop("gap"), group=options.pop("group")
+        ),
+        **options,
     )
     if switches:
         if out is not None:
@@ -188,7 +168,7 @@ def compare(
         return
     folder = out or named_after(model, ".compare")
     command.check_folder(folder, force=force)
-    with _bar(console, quiet=quiet, verbose=verbose) as on_cell:
+    with _bar(console) as on_cell:
         result = command.run(request, on_cell, console.note)
     copies = command.write(result, folder, force=force)
     console.copies(copies, folder)
@@ -228,9 +208,9 @@ def _switches(rows: Sequence[SwitchRow], objective: str) -> str:
 
 
 @contextmanager
-def _bar(console: Console, *, quiet: bool, verbose: bool) -> Iterator[OnCell]:
+def _bar(console: Console) -> Iterator[OnCell]:
     """A progress bar over solvers x budgets on a terminal; with -v a line each."""
-    if verbose or quiet or not sys.stderr.isatty():
+    if console.verbose or console.quiet or not sys.stderr.isatty():
         with console.progress("reading the model") as progress:
             yield lambda done, of, text: progress(f"{done + 1} of {of}: {text}")
         return

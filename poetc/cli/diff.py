@@ -17,7 +17,7 @@ from poetc.cli._help import command
 @click.argument("before", metavar="A", type=_options.DIRECTORY)
 @click.argument("after", metavar="B", type=_options.DIRECTORY)
 @_options.output_options
-def diff(before: Path, after: Path, as_json: bool, quiet: bool, verbose: bool) -> None:
+def diff(before: Path, after: Path, console: Console) -> None:
     """List the changes from A to B: two directories of `poetc solve`, or two lock files.
 
     Of directories it compares the problem (budget, device, operators, sizes), the totals, recomputations, transfers and
@@ -26,4 +26,4 @@ def diff(before: Path, after: Path, as_json: bool, quiet: bool, verbose: bool) -
     from poetc.commands import locking
 
     result = locking.diff(before, after)
-    Console(as_json=as_json, quiet=quiet, verbose=verbose).answer(result.document, result.text)
+    console.answer(result.document, result.text)

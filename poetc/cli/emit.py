@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from poetc.boards import Numerics
 from poetc.cli import _options
 from poetc.cli._console import Console
 from poetc.cli._help import command
@@ -110,21 +110,9 @@ def emit(
     directories: tuple[Path, ...],
     target: str | None,
     out: Path,
-    board: str | None,
-    layout: str,
-    names: tuple[str, ...],
-    share_arena: bool,
     opt_level: str | None,
-    sections: tuple[str, ...],
-    numerics: Numerics | None,
-    checkpoint: int | None,
-    package: bool,
-    fleet: bool,
-    schedule: str | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
+    **options: Any,
 ) -> None:
     """Write the C that trains the solved directory DIR to SRC.
 
@@ -146,27 +134,8 @@ def emit(
     from poetc.cli import _text
     from poetc.commands import emit as command
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("emitting C") as progress:
-        document = command.emit(
-            directories,
-            target,
-            out,
-            progress,
-            board=board,
-            numerics=numerics,
-            checkpoint=checkpoint,
-            package=package,
-            schedule=schedule,
-            force=force,
-            layout=layout,
-            names=names,
-            share_arena=share_arena,
-            opt_level=opt_level or "",
-            sections=sections,
-            fleet=fleet,
-        )
-    for note in document["notes"]:
-        console.note(note)
+        document = command.emit(directories, target, out, progress, opt_level=opt_level or "", **options)
+    console.notes(document["notes"])
     console.copies(document["copies"], out)
     console.answer(document, _text.emit_text(document))

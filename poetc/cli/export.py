@@ -76,9 +76,7 @@ Examples:
 def export(
     directory: Path,
     state: Path | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **files: Any,
 ) -> None:
     """Write the model that was solved, with trained weights, as an ONNX file.
@@ -92,9 +90,7 @@ def export(
     from poetc.cli import _text
     from poetc.commands import export as command
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("exporting") as progress:
         document = command.export(directory, command.ExportRequest(**files), state=state, progress=progress)
-    for note in document["notes"]:
-        console.note(note)
+    console.notes(document["notes"])
     console.answer(document, _text.export_text(document))

@@ -33,7 +33,7 @@ Examples:
 @click.option("--tokenizer", metavar="FILE", help="A tokenizer.json. Default: the one beside the model.")
 @_options.declared(TEMPLATE)
 @_options.output_options
-def generate(source: Path, as_json: bool, quiet: bool, verbose: bool, **values: Any) -> None:
+def generate(source: Path, console: Console, **values: Any) -> None:
     """Write the text that a language model puts behind a prompt, to see the effect of a training.
 
     MODEL is an ONNX file, or a directory that `poetc solve` wrote. The model runs in the reference numerics: exact,
@@ -41,9 +41,7 @@ def generate(source: Path, as_json: bool, quiet: bool, verbose: bool, **values: 
     """
     from poetc.commands import generate as command
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the tokenizer") as progress:
         document = command.generate(command.GenerateRequest(source=source, **values), progress)
-    for note in document["notes"]:
-        console.note(note)
+    console.notes(document["notes"])
     console.answer(document, document["text"])

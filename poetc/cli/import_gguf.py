@@ -21,7 +21,7 @@ Example:
 @click.option("-o", "--output", "out", type=_options.FILE, required=True, metavar="OUT.onnx", help="The ONNX file.")
 @_options.force_option
 @_options.output_options
-def import_gguf(source: Path, out: Path, force: bool, as_json: bool, quiet: bool, verbose: bool) -> None:
+def import_gguf(source: Path, out: Path, force: bool, console: Console) -> None:
     """Make an ONNX file of a language model of llama.cpp, with its tokenizer beside it.
 
     Families: llama, qwen2, qwen3, gemma, gemma3. Weights of Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K stay in 4
@@ -30,9 +30,7 @@ def import_gguf(source: Path, out: Path, force: bool, as_json: bool, quiet: bool
     from poetc.cli import _text
     from poetc.commands import gguf
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the file") as progress:
         document = gguf.import_gguf(source, out, force=force, progress=progress)
-    for note in document["notes"]:
-        console.note(note)
+    console.notes(document["notes"])
     console.answer(document, _text.gguf_text(document))

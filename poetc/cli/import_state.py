@@ -38,9 +38,7 @@ Examples:
 )
 @_options.force_option
 @_options.output_options
-def import_state(
-    directory: Path, source: Path, out: Path, force: bool, as_json: bool, quiet: bool, verbose: bool
-) -> None:
+def import_state(directory: Path, source: Path, out: Path, force: bool, console: Console) -> None:
     """Start from other weights: those of a new ONNX file of the same graph, or of a checkpoint.
 
     DIR is a directory that `poetc solve` made: schedule, proof and memory plan do not depend on the weights. The
@@ -50,7 +48,6 @@ def import_state(
     from poetc.cli import _text
     from poetc.commands import import_state as command
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the weights") as progress:
         document = command.import_state(directory, source, out, force=force, progress=progress)
     console.copies(document["copies"], out)

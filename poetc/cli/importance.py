@@ -101,9 +101,7 @@ def importance(
     out: Path,
     html: Path | None,
     batch: int | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **options: Any,
 ) -> None:
     """Measure how much the training of each parameter is worth on your data, and write the numbers to a file.
@@ -124,7 +122,6 @@ def importance(
     from poetc.planning.importance import write_importance
     from poetc.reporting import importance as page
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     refuse_without_effect(context, by=by)
     if model.is_dir() and (typed := given_options(context, TRAINING)):
         artifact.require_solved(model)

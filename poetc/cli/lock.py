@@ -40,7 +40,7 @@ Examples:
 )
 @config_option
 @_options.output_options
-def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+def lock(model: Path, path: Path, name: str, console: Console, **options: Any) -> None:
     """Solve, and record the result in a lock file.
 
     An entry holds hashes of model, profile and options, and the schedule's energy, bound, gap and bytes. `poetc check`
@@ -51,7 +51,6 @@ def lock(model: Path, path: Path, name: str, as_json: bool, quiet: bool, verbose
     from poetc.commands import locking
     from poetc.commands.locking import entry_text
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = _solving.solve_request(model, options)
     with console.progress("reading the model", request.options.time_limit_s) as progress:
         entry = locking.lock(request, path, name, progress)

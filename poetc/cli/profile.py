@@ -26,39 +26,37 @@ def profile(context: click.Context) -> None:
 
 @profile.command("list", cls=Command)
 @_options.output_options
-def list_(as_json: bool, quiet: bool, verbose: bool) -> None:
+def list_(console: Console) -> None:
     """List the devices that poetc knows."""
     from poetc.cli import _text
     from poetc.devices import list_profiles, load_profile
 
     profiles = [load_profile(name) for name in list_profiles()]
     document = {"profiles": [{"name": p.name, "title": p.title, "ram_bytes": p.ram_bytes} for p in profiles]}
-    Console(as_json=as_json, quiet=quiet, verbose=verbose).answer(document, _text.profiles_text(document))
+    console.answer(document, _text.profiles_text(document))
 
 
 @profile.command(cls=Command, epilog="Example:\n\n  poetc profile show stm32f746 > my-board.yaml")
 @click.argument("name", metavar="NAME|FILE", shell_complete=_options.complete_device)
 @_options.output_options
-def show(name: str, as_json: bool, quiet: bool, verbose: bool) -> None:
+def show(name: str, console: Console) -> None:
     """Show a whole device as YAML, with everything that it inherits and the source of every number."""
     from poetc.devices import load_profile, profile_to_dict, profile_to_yaml
 
     device = load_profile(name)
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     console.answer(profile_to_dict(device), profile_to_yaml(device, columns=64))
 
 
 @profile.command(cls=Command, epilog="Example:\n\n  poetc profile check boards/*.yaml")
 @click.argument("names", metavar="NAME|FILE...", nargs=-1, required=True, shell_complete=_options.complete_device)
 @_options.output_options
-def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> None:
+def check(names: tuple[str, ...], console: Console) -> None:
     """Check device profiles: the schema, the sources, and whether the numbers are possible. Exit code 1 if not."""
     from poetc.devices import check_profiles
 
     result = check_profiles(names)
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     # With --json the one object is then the error's, which holds the document. Without, no good profile leaves no text.
-    if not result.errors or (result.text and not as_json):
+    if not result.errors or (result.text and not console.as_json):
         console.answer(result.document, result.text)
     result.require()
 
@@ -99,7 +97,7 @@ def check(names: tuple[str, ...], as_json: bool, quiet: bool, verbose: bool) -> 
 )
 @click.option("--force", is_flag=True, help="Replace FILE.yaml where it exists. One that is not valid changes nothing.")
 @_options.output_options
-def new(out: Path, force: bool, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+def new(out: Path, force: bool, console: Console, **options: Any) -> None:
     """Write a profile of your own board, from the closest one and the differences.
 
     On a terminal it asks for everything that you do not give.
@@ -117,7 +115,6 @@ def new(out: Path, force: bool, as_json: bool, quiet: bool, verbose: bool, **opt
         options[f"{name}_bytes"] = None if text is None else parse_size(text, option=f"--{name}")
     options["clock_hz"] = None if clock_mhz is None else round(clock_mhz * 1e6)
     profile = create_profile(NewProfile(**{k: v for k, v in options.items() if v is not None}), out, force=force)
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     console.answer(profile_to_dict(profile), f"written to  {out}\nuse it with  --device {out}")
 
 
@@ -201,19 +198,13 @@ def _complete_target(context: click.Context, parameter: click.Parameter, incompl
 def bench(
     target: str,
     models: tuple[Path, ...],
-    batch: int | None,
-    dim: tuple[str, ...],
-    shape: tuple[str, ...],
-    repeats: int,
-    cflags: str,
     out: Path | None,
     emit: Path | None,
     device: str | None,
     board: str | None,
     force: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
+    **options: Any,
 ) -> None:
     """Measure every kernel over a sweep of shapes, and the store over a sweep of sizes.
 
@@ -223,7 +214,6 @@ def bench(
     from poetc import benchmark
     from poetc.files import require_writable
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     if emit is not None:
         if device is None or out is not None:
             raise click.UsageError("--emit needs --device and takes no -o: the CSV file is the log of its firmware")
@@ -238,9 +228,7 @@ def bench(
         raise click.UsageError("-o FILE.csv is needed" if out is None else "--device and --board go with --emit")
     require_writable(out)
     with console.progress(f"measuring on {target}") as progress:
-        rows = benchmark.bench(
-            target, models, batch=batch, dim=dim, shape=shape, repeats=repeats, cflags=cflags, progress=progress
-        )
+        rows = benchmark.bench(target, models, progress=progress, **options)
     benchmark.write_csv(rows, out)
     classes = sorted({row.cost_class for row in rows})
     document = {"out": str(out), "target": target, "measurements": len(rows), "classes": classes}
@@ -280,9 +268,7 @@ def fit(
     cycles: bool,
     store_only: bool,
     out: Path,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
 ) -> None:
     """Fit a profile to measurements: the time of a pass of each kernel's loops, by non-negative least squares.
 
@@ -294,7 +280,6 @@ def fit(
     from poetc import benchmark
     from poetc.files import require_writable
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     require_writable(out)
     if cycles:
         if files or store_only:
@@ -304,8 +289,7 @@ def fit(
         notes: list[str] = []
         with console.progress(f"modelling the core of {inherits}") as progress:
             _, classes, source = benchmark.fit_cycles(inherits, out, title=title, progress=progress, note=notes.append)
-        for note in notes:
-            console.note(note)
+        console.notes(notes)
         document = {"out": str(out), "model": source, **benchmark.cycles_document(classes)}
         console.answer(document, f"{benchmark.cycles_text(classes)}\n\nmodelled by  {source}\nwritten to   {out}")
         return

@@ -56,14 +56,11 @@ def report(
     graph: Path | None,
     curve: bool,
     time_limit: float,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
 ) -> None:
     """Show a schedule: memory over time, the tensors that were kept, recomputed and paged, and totals."""
     from poetc.commands import report as command
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
         curve_s = time_limit if curve else None
         pictures = {"trace": trace, "memory_viz": memory_viz, "graph": graph}

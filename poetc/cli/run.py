@@ -63,7 +63,7 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
 )
 @_options.force_option
 @_options.output_options
-def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: Any) -> None:
+def run(directory: Path, console: Console, **options: Any) -> None:
     """Build the firmware of DIR, train on the emulated board, and measure.
 
     Memory, instructions, cycles and pages are counted from outside the program. Exit code 1 when the measured peak is
@@ -73,12 +73,11 @@ def run(directory: Path, as_json: bool, quiet: bool, verbose: bool, **options: A
     from poetc.cli import _text
     from poetc.commands import run as running
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     request = running.RunRequest(directory=directory, **options)
 
     def on_step(step: int, loss: float) -> None:
-        if not quiet:
-            click.echo(f"step {step} loss {loss:.6f}", err=as_json)
+        if not console.quiet:
+            click.echo(f"step {step} loss {loss:.6f}", err=console.as_json)
 
     with console.progress("reading the schedule") as progress:
         document = running.run(request, progress, on_step, console.note)

@@ -50,9 +50,7 @@ Examples:
 @_options.output_options
 def solve(
     model: Path,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **options: Any,
 ) -> None:
     """Find the training schedule of least energy that fits the RAM budget, and write it to a directory.
@@ -67,12 +65,10 @@ def solve(
     from poetc.commands import requests
     from poetc.commands import solve as command
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     options["out"] = options["out"] or requests.out_directory(model)
     request = _solving.solve_request(model, options)
     with console.progress("reading the model", request.options.time_limit_s) as progress:
         result = command.solve(request, progress)
-    for note in result.summary["notes"]:
-        console.note(note)
+    console.notes(result.summary["notes"])
     console.copies(result.summary["copies"], options["out"])
     console.answer(result.summary, _text.solve_text(result.summary))

@@ -11,10 +11,10 @@ from poetc.cli._help import command
 
 @command()
 @_options.output_options
-def solvers(as_json: bool, quiet: bool, verbose: bool) -> None:
+def solvers(console: Console) -> None:
     """List the solvers with their abilities."""
     from poetc.cli import _text
     from poetc.solvers import available
 
     document = {"solvers": [dataclasses.asdict(info) for _, info in sorted(available().items())]}
-    Console(as_json=as_json, quiet=quiet, verbose=verbose).answer(document, _text.solvers_text(document))
+    console.answer(document, _text.solvers_text(document))

@@ -69,9 +69,7 @@ def sweep(
     scheduler: str | None,
     out: Path,
     html: Path | None,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **options: Any,
 ) -> None:
     """Solve every MODEL for every device and budget.
@@ -83,7 +81,6 @@ def sweep(
     from poetc.commands import sweep as sweeping
     from poetc.files import require_writable, write_text
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     template = _solving.solve_request(models[0], {**options, "device": devices[0]})
     require_writable(html)
     points = sweeping.make_points(template, models, devices, budgets or (None,))

@@ -51,9 +51,7 @@ def train(
     out: Path,
     resume: bool,
     force: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
     **options: Any,
 ) -> None:
     """Train MODEL on data: solve, build for this machine, train, evaluate, and write the best weights to OUT.onnx.
@@ -69,7 +67,6 @@ def train(
     from poetc.commands.train import train as train_on_data
     from poetc.commands.training_directory import recorded_options
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     typed = {n: v for n, v in options.items() if context.get_parameter_source(n) in TYPED}
     if model is not None:
         typed["model"] = str(model)
@@ -79,7 +76,7 @@ def train(
     if model is None:
         raise UsageError("give a MODEL to train, or --resume to go on with one")
     request = _request(model, out, options, typed, resume=resume, force=force)
-    display = TrainingDisplay(console, as_json=as_json, quiet=quiet)
+    display = TrainingDisplay(console)
     with Interruption() as interruption, display:
         document = train_on_data(request, display, display.progress, console.note, interruption.asked)
     if document is None:

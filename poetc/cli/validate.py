@@ -41,9 +41,7 @@ def validate(
     steps: int,
     switch: int | str | None,
     timing: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
+    console: Console,
 ) -> None:
     """Compile the C of DIR for this machine, run training steps, and compare.
 
@@ -55,7 +53,6 @@ def validate(
     from poetc.cli import _text
     from poetc.commands import validate as command
 
-    console = Console(as_json=as_json, quiet=quiet, verbose=verbose)
     with console.progress("reading the schedule") as progress:
         result = command.validate(directory, reference, progress, steps=steps)
         taken = None
@@ -65,7 +62,7 @@ def validate(
         if timing:
             progress("timing")
             times = benchmark.time_solved(artifact.read(directory))
-    if not (as_json and result.problems):  # then the one object is the error's, which holds the document
+    if not (console.as_json and result.problems):  # then the one object is the error's, which holds the document
         text = _text.validate_text(result.document)
         if taken is not None:
             text += f"\n\n{_text.switches_text(taken.document)}"
