@@ -104,7 +104,7 @@ class Build:
     `bench`: files by name that firmware for measurements needs; its program is then bench.c instead of train.c.
     `package`: a Python package around the library instead of a program, for a target with an operating system.
     `threads`: large kernels of a program for an operating system run in so many, unless `make` says otherwise.
-    `only_used`: without the kernels that no program calls, which takes the compiler less time.
+    `only_used`: without the parts and kernels that no program calls, which takes the compiler less time.
     `fleet`: the program of the firmware is the one that a gateway drives over a serial line.
     """
 
@@ -341,7 +341,10 @@ def _runtime(modules: Sequence[Module], target: Target, *, only_used: bool) -> M
     files = {f"runtime/{name}": path for name, path in runtime_sources(symbols, sorted(parts)).items()}
     if target.build == "library" and any(module.queues for module in modules):
         files |= {f"runtime/processors/{name}": PROCESSORS / name for name in ("poetc_processors.h", "rp2.c")}
-    return without_unused(files, symbols) if only_used else files
+    if not only_used:
+        return files
+    files.pop("runtime/src/poetc_task.c")  # of programs whose examples come one by one
+    return without_unused(files, symbols)
 
 
 def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:

@@ -112,6 +112,8 @@ def test_a_build_has_no_kernel_that_nothing_calls(files: tuple[Path, Path], tmp_
     dll = ctypes.CDLL(str(compile_library(all_programs(solved), values_of(solved), tmp_path)))
     assert hasattr(dll, "poetc_op_relu")
     assert not hasattr(dll, "poetc_op_gelu")
+    assert hasattr(dll, "poetc_session_step")
+    assert not hasattr(dll, "poetc_task_add")  # of boards whose examples come one by one
 
 
 def test_what_another_kernel_calls_stays() -> None:

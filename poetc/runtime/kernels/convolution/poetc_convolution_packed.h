@@ -12,7 +12,6 @@
 
 /* Lanes beside the image are masked: a tap of 16 pixels, of several rows where they are short, is one load. */
 #if POETC_LANES == 16
-#include <immintrin.h>
 #define POETC_MASKED 1
 #define MASKED_TAPS 64 /* of a window */
 #define MASKED_MOST 64 /* masks of rows */

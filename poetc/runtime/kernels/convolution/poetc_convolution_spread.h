@@ -8,6 +8,10 @@
 
 #include "convolution/poetc_convolution_packed.h"
 
+#if defined(POETC_MASKED)
+#include <immintrin.h>
+#endif
+
 /* to += from */
 static inline void add_to(float *to, const float *from, int32_t count)
 {

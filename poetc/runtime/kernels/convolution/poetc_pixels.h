@@ -8,6 +8,7 @@
 #include "convolution/poetc_convolution_packed.h"
 
 #if defined(POETC_MASKED)
+#include <immintrin.h>
 
 /* Bit i becomes bit 2 i. */
 static inline __mmask16 spread_bits(uint32_t mask)

@@ -10,6 +10,10 @@
 #include "convolution/poetc_convolution_packed.h"
 #include "operators/poetc_norm.h"
 
+#if defined(POETC_MASKED)
+#include <immintrin.h>
+#endif
+
 /* The operators on pixels on their way in: the batch norm of each channel, the activation. By functions, so that only
  * kernels that do so bring their code along. */
 typedef struct prologue {
