@@ -102,7 +102,7 @@ docs-serve: docs ## then show it on http://localhost:8000, with search
 
 .PHONY: pictures
 pictures: setup ## solve the demonstration and draw its memory timeline anew, for README.md
-	$(BIN)/poetc solve demo/digits.onnx --batch 16 --device stm32f746 --budget 40% --time-limit 20 --quiet -o build/pictures.poetc
+	$(BIN)/poetc solve demo/digits.onnx --batch 16 --device stm32f746 --budget 40% --time-limit 60 --quiet -o build/pictures.poetc
 	$(BIN)/poetc report build/pictures.poetc --timeline docs/assets/timeline.svg --quiet
 
 .PHONY: bench-kernels

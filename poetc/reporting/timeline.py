@@ -8,6 +8,7 @@ from html import escape
 from poetc.devices import format_bytes, format_ns
 from poetc.reporting._facts import Category, categorize, memory_by_category
 from poetc.reporting._solved import Solved
+from poetc.reporting._words import overhead
 from poetc.scheduling import all_in_ram, keep_all
 from poetc.scheduling.problem import Problem
 from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule
@@ -63,7 +64,8 @@ def memory_timeline(solved: Solved) -> str:
     peaks = [max(sum(memory) for _, memory in spans) for _, spans in panels]
     description = (
         f"RAM over time. With every tensor kept{other} a training step needs {format_bytes(peaks[0])}; the schedule "
-        f"needs {format_bytes(peaks[1])} within a budget of {format_bytes(problem.budget_bytes)}."
+        f"needs {format_bytes(peaks[1])} within a budget of {format_bytes(problem.budget_bytes)}"
+        f"{f', and takes {cost}' if (cost := overhead(solved)) else ''}."
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '

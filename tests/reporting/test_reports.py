@@ -451,6 +451,9 @@ def test_the_timeline_shows_both_peaks_and_the_budget() -> None:
     assert f"Every tensor kept: peak {format_bytes(kept)}" in " ".join(texts)
     assert f"peak {format_bytes(solved.trace.peak_bytes)}, {format_ns(solved.trace.time_ns)} a step" in " ".join(texts)
     assert texts.count(f"budget {format_bytes(solved.problem.budget_bytes)}") == 2
+    described = root.findtext("{http://www.w3.org/2000/svg}desc") or ""
+    more = solved.trace.energy_pj / solved.compute_once_pj - 1
+    assert f"{percent(more)} more energy" in described
     assert "http://www.w3.org/2000/svg" in picture and "src=" not in picture and "href=" not in picture
     chosen = replace(solved, summary={**solved.summary, "keep_all_peak_bytes": 2 * kept})  # of a step that encodes none
     assert f"choices of this schedule (without them {format_bytes(2 * kept)}): peak" in memory_timeline(chosen)
