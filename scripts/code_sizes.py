@@ -13,26 +13,31 @@ compiler's archives. Needed after a change that moves a prediction by more than 
 from __future__ import annotations
 
 import argparse
+import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from poetc.boards import BOARDS, TARGETS, Numerics, resolve
 from poetc.emit._code_size import (
     CHECKPOINTS,
+    CODE,
     DATA_FILE,
+    INITIALISED,
     LOOP,
     QUEUES,
     TRAIN,
+    VARIABLES,
+    Key,
     Section,
     columns,
-    read_object,
     read_table,
-    write_table,
 )
 from poetc.emit.layouts._contents import WARNINGS
 from poetc.runtime import runtime_directory
+from poetc.runtime.layout import align
 
 # The headers that train.c needs to compile: the size of its code hardly depends on the numbers.
 MODEL_H = """
@@ -67,6 +72,87 @@ extern const uint8_t model_state[], model_constants[];
 #define POETC_MODEL_LOOP (&model_loop)
 #define POETC_MODEL_QUEUES (&model_queues)
 """
+
+
+_LEFT_OUT = (".ARM.ex", ".eh_frame", ".bss.poetc_arena")  # discarded, or counted apart
+
+_WEAK = 2  # binding of a symbol
+
+
+def read_object(data: bytes, label: str) -> tuple[dict[str, Section], set[str]]:
+    """Sections of an ELF object (little-endian, 32 or 64 bits) that take memory, and its undefined symbols."""
+    wide = data[4] == 2
+    head = struct.unpack_from("<16xHHIQQQIHHHHHH" if wide else "<16xHHIIIIIHHHHHH", data)
+    offset, entry, count, names_at = head[5], head[10], head[11], head[12]
+    form = "<IIQQQQIIQQ" if wide else "<IIIIIIIIII"
+    headers = [struct.unpack_from(form, data, offset + i * entry) for i in range(count)]
+
+    def text(table: int, at: int) -> str:
+        start = headers[table][4] + at
+        return data[start : data.index(b"\0", start)].decode()
+
+    names = [text(names_at, h[0]) for h in headers]
+    symbols: list[tuple[str, int, int, int]] = []  # name, section, type, binding
+    for h in headers:
+        if h[1] == 2:
+            for at in range(h[4], h[4] + h[5], h[9]):
+                if wide:
+                    name, info, _, section, _, _ = struct.unpack_from("<IBBHQQ", data, at)
+                else:
+                    name, _, _, info, _, section = struct.unpack_from("<IIIBBH", data, at)
+                symbols.append((text(h[6], name), section, info & 15, info >> 4))
+    references: dict[int, set[str]] = {}
+    for h in headers:
+        if h[1] in (4, 9):
+            for at in range(h[4], h[4] + h[5], h[9]):
+                info = struct.unpack_from("<QQ" if wide else "<II", data, at)[1]
+                name, section, _, binding = symbols[info >> 32 if wide else info >> 8]
+                if section == 0 and binding == _WEAK:  # the linker brings nothing in for it
+                    continue
+                local = 0 < section < 0xFF00 and (binding == 0 or not name)
+                references.setdefault(h[7], set()).add(f"{label}:{names[section]}" if local else name)
+    by_name: dict[str, Section] = {}
+    for i, h in enumerate(headers):
+        kind = INITIALISED if h[2] & 1 else CODE
+        if not h[2] & 2 or h[1] not in (1, 8) or h[5] == 0 or names[i].startswith(_LEFT_OUT):
+            continue
+        if h[1] == 8:
+            kind = VARIABLES
+        name = f"{label}:{names[i]}"
+        own = tuple(sorted(s for s, section, _, binding in symbols if section == i and binding != 0))
+        previous = by_name.get(name)
+        size = align(h[5], max(4, h[8]) if h[8] <= 16 else 4) if kind != CODE else align(h[5], 4)
+        by_name[name] = Section(
+            name,
+            kind,
+            size + (previous.size_bytes if previous else 0),
+            own + (previous.symbols if previous else ()),
+            frozenset(references.get(i, set()) | (previous.references if previous else set())),
+        )
+    return by_name, {s for s, section, _, binding in symbols if section == 0 and s and binding != _WEAK}
+
+
+def write_table(measured: Mapping[Key, Mapping[str, Section]], note: str) -> str:
+    """One line a section: name, kind, symbols, bytes on each target, references (and the targets that have them)."""
+    keys = list(measured)
+    lines = [
+        "# Bytes of code and variables of the runtime on each target; made by scripts/code_sizes.py, do not edit.",
+        f"# {note}",
+        "\t".join(["section", "kind", "symbols", *(f"{t}/{n}" for t, n in keys), "references"]),
+    ]
+    for name in sorted({name for sections in measured.values() for name in sections}):
+        of = {key: sections[name] for key, sections in measured.items() if name in sections}
+        some = next(iter(of.values()))
+        sizes = [str(of[key].size_bytes) if key in of else "" for key in keys]
+        symbols = sorted({s for section in of.values() for s in section.symbols})
+        masks: dict[str, int] = {}
+        for bit, key in enumerate(keys):
+            for reference in of[key].references if key in of else ():
+                masks[reference] = masks.get(reference, 0) | 1 << bit
+        full = sum(1 << bit for bit, key in enumerate(keys) if key in of)
+        references = [r if mask == full else f"{r}@{mask:x}" for r, mask in sorted(masks.items())]
+        lines.append("\t".join([name, some.kind, " ".join(symbols), *sizes, " ".join(references)]))
+    return "\n".join([*lines, ""])
 
 
 def run(*words: str | Path) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.poet_instances import load_poet_instance
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import Paging, SolveOptions, verify
 from poetc.solvers import solve
-from poetc.solvers.published._poet_instances import load_poet_instance
 from tests.solvers.cases import poet_like
 from tests.support.oracle import optimum
 
