@@ -9,6 +9,7 @@ import numpy as np
 
 from poetc.datasets import looks_raw
 from poetc.errors import UsageError
+from poetc.events import silent
 from poetc.files import read_arrays
 from poetc.graph import Array, DType
 from poetc.program import Binding, Program, all_inputs, require_usable, sample_inputs, scales_itself
@@ -17,15 +18,11 @@ DEFAULT_STEPS = 10
 STORED_TARGET = "target"  # the name under which a data file holds the target
 
 
-def _silent(message: str) -> None:
-    del message
-
-
 def read_batches(
     program: Program,
     data: Path | None,
     steps: int | None,
-    note: Callable[[str], None] = _silent,
+    note: Callable[[str], None] = silent,
     *,
     any_range: bool = False,
 ) -> list[dict[str, Array]]:

@@ -24,7 +24,7 @@ from poetc.devices.profile import Quantity, Source
 from poetc.devices.reuse import Fetched, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares
 from poetc.errors import UsageError
-from poetc.events import Progress
+from poetc.events import Progress, silent
 from poetc.files import scratch_directory, write_text
 from poetc.graph import Graph, TrainingGraph
 from poetc.measure import build_firmware, execute, host_simd, time_program
@@ -45,10 +45,6 @@ OPTIMIZERS = ("sgd", "sgd", "adam", "sgd", "momentum")
 NOT_FUSED, HOST_PAGED = 3, 11  # every so manieth network of the host
 UNBOUNDED_BYTES = 1 << 62
 _WHOLE = re.compile("[0-9]{1,18}")  # a number in a log
-
-
-def _silent(message: str) -> None:
-    del message
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ def bench(
     shape: Sequence[str] = (),
     repeats: int = 9,
     cflags: str = BENCH_CFLAGS,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> list[Measurement]:
     """Measure `target`: "host", or an emulated board, where a nanosecond is an instruction. Raises UsageError.
 
@@ -164,7 +160,7 @@ def host_profile(cflags: str) -> DeviceProfile:
 
 
 def measure(
-    graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = BENCH_CFLAGS, progress: Progress = _silent
+    graphs: Iterable[Graph], *, repeats: int = 9, cflags: str = BENCH_CFLAGS, progress: Progress = silent
 ) -> list[Measurement]:
     """Train each of `graphs` on this machine and time its operators.
 

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from poetc.cli._wrapping import columns_of, fitted, hanging
 from poetc.errors import printable
-from poetc.events import Progress
+from poetc.events import Progress, silent
 from poetc.files import finite
 
 SHOW_AFTER_S = 1.0  # a line on a terminal
@@ -53,7 +53,7 @@ class Console:
             _say(message)
             yield _say
         elif self.quiet:
-            yield _ignore
+            yield silent
         elif sys.stderr.isatty():
             with _live_line(message, limit_s) as (self._live, progress):
                 try:
@@ -171,7 +171,3 @@ def clock(elapsed_s: float, limit_s: float | None) -> str:
 
 def _say(message: str) -> None:
     click.echo(f"poetc: {printable(message)}", err=True)
-
-
-def _ignore(message: str) -> None:
-    del message

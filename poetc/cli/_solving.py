@@ -39,7 +39,7 @@ def solve_request(model: Path, options: dict[str, Any]) -> SolveRequest:
         options=SolveOptions(
             time_limit_s=options.pop("time_limit"),
             gap=options.pop("gap"),
-            fixed_order=options.pop("fixed_order"),
+            fixed_order=options.pop("fixed_order", False),
             group=options.pop("group"),
         ),
         **options,

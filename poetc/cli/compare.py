@@ -6,18 +6,18 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from poetc.cli import _options
+from poetc.cli import _options, _solving
 from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
+from poetc.commands.options import LIMITS, SEARCH
 from poetc.errors import UsageError
-from poetc.scheduling import DEFAULT_GAP, Objective
 
 if TYPE_CHECKING:
     from poetc.planning.comparison import Comparison, OnCell
@@ -29,6 +29,20 @@ Examples:
   poetc compare problem.json --budgets 64KiB,32KiB --solvers poetc,dtr,checkmate
   poetc compare model.onnx --batch 16 --device rpi4 --switch 90%:60%@50%
 """
+
+
+_HELP = {
+    "processors": "Processors that work beside the main one, as in `poetc solve`. Solvers that place operators use "
+    "those with names; the others have the main one alone. With auto every solver has operators in turn, in the way "
+    "that costs least: in threads on all equal cores, or on one.",
+    "state": "Place of weights and optimizer state between steps, the same for every solver. auto: RAM where that can "
+    "fit the budget, else the store. `poetc solve` places them one by one, and may need less.",
+    "time_limit": "Time of one solver at one budget.",
+    "gap": "Gap to stop at, as in `poetc solve`.",
+}
+_SHARED = {option.name: replace(option, help=_HELP.get(option.name, option.help)) for option in (*LIMITS, *SEARCH)}
+_TASK = tuple(_SHARED[name] for name in ("deadline", "objective", "paging", "dma", "processors", "group", "state"))
+_SEARCH = (replace(_SHARED["time_limit"], default=20.0), _SHARED["gap"])
 
 
 def _names(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
@@ -64,71 +78,20 @@ def _names(context: click.Context, parameter: click.Parameter, value: str) -> tu
     callback=_names,
     help="Solvers to compare. Default: all of `poetc solvers`.",
 )
-@click.option(
-    "--deadline",
-    metavar="TIME",
-    help="The longest time of one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
-)
-@click.option(
-    "--objective",
-    type=click.Choice([objective.value for objective in Objective]),
-    help="The quantity to minimise. Default: energy, or the objective of a problem.json.",
-)
-@click.option(
-    "--paging/--no-paging", default=True, show_default=True, help="Whether tensors may go to the device's store."
-)
-@click.option(
-    "--dma",
-    is_flag=True,
-    help="Transfers overlap compute, for a store whose profile says `mode: dma`. On Linux a thread moves pages.",
-)
-@click.option(
-    "--processors",
-    metavar="NAMES",
-    default="auto",
-    show_default=True,
-    help="Processors that work beside the main one, as in `poetc solve`. Solvers that place operators use those with "
-    "names; the others have the main one alone. With auto every solver has operators in turn, in the way that costs "
-    "least: in threads on all equal cores, or on one.",
-)
-@_options.group_option
-@click.option(
-    "--state",
-    type=click.Choice(["auto", "ram", "store"]),
-    default="auto",
-    show_default=True,
-    help="Place of weights and optimizer state between steps, the same for every solver. auto: RAM where that can "
-    "fit the budget, else the store. `poetc solve` places them one by one, and may need less.",
-)
+@_options.declared(*_TASK)
 @_options.importance_options
 @_options.batch_option
 @_options.training_options
-@click.option(
-    "--time-limit",
-    type=_options.Seconds(),
-    default=20.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Time of one solver at one budget.",
-)
-@click.option(
-    "--gap",
-    type=_options.Number(0, 1),
-    default=DEFAULT_GAP,
-    show_default=True,
-    metavar="FRACTION",
-    help="Gap to stop at, as in `poetc solve`.",
-)
+@_options.declared(*_SEARCH)
 @_options.output_directory_option("Directory of tables and plot. Default: MODEL.compare/ in this directory.")
 @_options.force_option
 @config_option
 @_options.output_options
 def compare(
     model: Path,
-    device: str,
+    budgets: tuple[str, ...],
     switches: tuple[str, ...],
-    objective: str | None,
-    importance: str | None,
+    names: tuple[str, ...],
     out: Path | None,
     force: bool,
     console: Console,
@@ -143,33 +106,22 @@ def compare(
     With --switch the table shows rules for a budget that changes in mid-step, and nothing is written.
     """
     from poetc.commands import compare as command
-    from poetc.commands.requests import ModelRequest, named_after
+    from poetc.commands.requests import named_after
     from poetc.reporting.comparison import document, table
-    from poetc.scheduling.schedule import SolveOptions
 
-    request = command.CompareRequest(
-        model=ModelRequest(
-            source=model, batch=options.pop("batch"), device=device, training=_options.training_from(options)
-        ),
-        objective=objective,
-        importance=None if importance is None else Path(importance),
-        options=SolveOptions(
-            time_limit_s=options.pop("time_limit"), gap=options.pop("gap"), group=options.pop("group")
-        ),
-        **options,
-    )
+    task = _solving.solve_request(model, options)
     if switches:
         if out is not None:
             raise UsageError("--switch writes no directory; leave -o away, and take --json")
         with console.progress("reading the model") as progress:
-            rows = command.run_switches(request, switches, progress)
-        unit = objective or "energy"
+            rows = command.run_switches(task, switches, progress)
+        unit = task.objective or "energy"
         console.answer({"objective": unit, "switches": [asdict(row) for row in rows]}, _switches(rows, unit))
         return
     folder = out or named_after(model, ".compare")
     command.check_folder(folder, force=force)
     with _bar(console) as on_cell:
-        result = command.run(request, on_cell, console.note)
+        result = command.run(command.CompareRequest(task=task, budgets=budgets, names=names), on_cell, console.note)
     copies = command.write(result, folder, force=force)
     console.copies(copies, folder)
     answer = {**document(result), "out": str(folder), "copies": copies}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,27 +20,21 @@ from poetc.planning.comparison import Comparison, OnCell, compare
 from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
 from poetc.planning.ways import SIDE_BY_SIDE, CoreUsage
 from poetc.reporting.comparison import document, markdown, plot, table_csv
-from poetc.scheduling import Objective, Paging, Problem, SolveOptions, keep_all_peak_bytes
+from poetc.scheduling import Objective, Paging, Problem, keep_all_peak_bytes
 from poetc.training import BEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """The task of a comparison. `budgets` and `deadline` as typed by the user; no `names`: every solver."""
+    """A comparison. `budgets` as typed by the user, in place of that of `task`; no `names`: every solver.
 
-    model: ModelRequest
+    All solvers have state in the same place, see `StatePlacement.alike`. Those that place no operators have the
+    processors in turn.
+    """
+
+    task: SolveRequest
     budgets: tuple[str, ...]
     names: tuple[str, ...] = ()
-    deadline: str | None = None
-    objective: str | None = None  # the name of an `Objective`; None: the problem's own, energy for a model
-    paging: bool = True
-    dma: bool = False  # transfers overlap compute, where the store can
-    processors: str = AUTO  # beside the main one; solvers that place no operators have them in turn
-    state: str = "auto"  # where state lives: the same for all solvers; see `StatePlacement.alike`
-    importance: Path | None = None  # these three for --train best, as `SolveRequest` has them
-    importance_at_least: str | None = None
-    max_energy: str | None = None
-    options: SolveOptions = dataclasses.field(default_factory=lambda: SolveOptions(time_limit_s=20.0))
 
 
 def run(request: CompareRequest, on_cell: OnCell | None = None, note: Progress = silent) -> Comparison:
@@ -49,18 +42,18 @@ def run(request: CompareRequest, on_cell: OnCell | None = None, note: Progress =
 
     With `--train best` all solvers have the same step: the set of updates that is best for the smallest budget.
     """
-    request, notes = _settled(request)
+    task, budgets, notes = settled(request.task, request.budgets)
     for text in notes:
         note(text)
-    problem, state = _asked(request)
+    problem, state = _asked(task)
     peak = keep_all_peak_bytes(problem)
-    if not request.budgets:
+    if not budgets:
         raise UsageError("--budgets is empty: give at least one, such as 60%")
-    budgets = [parse_size(text, of=peak, option="--budgets") for text in request.budgets]
-    return compare(problem, budgets, request.names, request.options, on_cell, state)
+    sizes = [parse_size(text, of=peak, option="--budgets") for text in budgets]
+    return compare(problem, sizes, request.names, task.options, on_cell, state)
 
 
-def run_switches(request: CompareRequest, changes: Sequence[str], progress: Progress) -> list[SwitchRow]:
+def run_switches(request: SolveRequest, changes: Sequence[str], progress: Progress) -> list[SwitchRow]:
     """The rules for a budget that changes in mid-step, a row each. `changes`: as in 512kB:384kB@50%."""
     if request.model.training.train == BEST:
         raise UsageError(f"--switch and --train {BEST} exclude each other; name the updates that poetc solve chooses")
@@ -80,26 +73,7 @@ def _change(text: str, peak_bytes: int) -> Change:
     return Change(before_bytes=before, after_bytes=after, share=float(parts[3]) / 100)
 
 
-def _settled(request: CompareRequest) -> tuple[CompareRequest, tuple[str, ...]]:
-    """The request with the updates by name and limits as numbers; itself without `--train best`."""
-    whole = SolveRequest(
-        model=request.model,
-        deadline=request.deadline,
-        objective=request.objective,
-        paging=request.paging,
-        dma=request.dma,
-        processors=request.processors,
-        state=request.state,
-        importance=request.importance,
-        importance_at_least=request.importance_at_least,
-        max_energy=request.max_energy,
-        options=request.options,
-    )
-    asked, budgets, notes = settled(whole, request.budgets)
-    return replace(request, model=asked.model, budgets=budgets, deadline=asked.deadline), notes
-
-
-def _asked(request: CompareRequest) -> tuple[Problem, str]:
+def _asked(request: SolveRequest) -> tuple[Problem, str]:
     """The problem with the limits of the request, and the place of state."""
     problem = _problem(request)
     if not request.paging:
@@ -107,23 +81,17 @@ def _asked(request: CompareRequest) -> tuple[Problem, str]:
     deadline = problem.deadline_ns
     if request.deadline is not None:
         deadline = parse_duration(request.deadline, of=problem.compute_once_ns, option="--deadline")
-    problem = replace(problem, deadline_ns=deadline, objective=Objective(request.objective or problem.objective))
-    return problem, "ram" if request.state == "auto" and request.model.source.suffix == ".json" else request.state
+    return replace(
+        problem, deadline_ns=deadline, objective=Objective(request.objective or problem.objective)
+    ), request.state_mode
 
 
-def _problem(request: CompareRequest) -> Problem:
-    asked = SolveRequest(
-        model=request.model,
-        objective=request.objective,
-        processors=request.processors,
-        paging=request.paging,
-        dma=request.dma,
-    )
-    if asked.is_problem:
-        return read_problem(asked)[3]
+def _problem(request: SolveRequest) -> Problem:
+    if request.is_problem:
+        return read_problem(request)[3]
     step, profile = _step(request.model), load_profile(request.model.device)
-    problem = problem_of(asked, step, profile)
-    ways = ways_of(asked, problem, step, profile)
+    problem = problem_of(request, step, profile)
+    ways = ways_of(request, problem, step, profile)
     if not ways:
         return problem
     return CoreUsage([ways]).usual(problem) if request.processors == AUTO else ways[SIDE_BY_SIDE]

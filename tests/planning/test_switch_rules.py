@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from poetc.commands.compare import CompareRequest, run_switches
-from poetc.commands.requests import ModelRequest
+from poetc.commands.compare import run_switches
+from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import UsageError
 from poetc.events import silent
 from poetc.planning.switch_rules import Change, SwitchRow, compare_rules
@@ -85,6 +85,6 @@ def test_sage_evicts_when_the_budget_shrinks() -> None:
 @pytest.mark.parametrize("text", ["9kB", "9kB:8kB", "9kB:8kB@50", "9kB:8kB@0%", "9kB:9kB@50%", "x:y@5%"])
 def test_a_change_that_is_none(text: str, tmp_path: Path) -> None:
     (path := tmp_path / "p.json").write_bytes(problem_to_json(training_problem(Random(1), 2)))
-    request = CompareRequest(model=ModelRequest(source=path), budgets=())
+    request = SolveRequest(model=ModelRequest(source=path))
     with pytest.raises(UsageError, match="--switch"):
         run_switches(request, [text], silent)

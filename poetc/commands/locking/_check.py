@@ -21,17 +21,13 @@ from poetc.commands.locking._file import Entry, Result, is_hash_of, line_of, rea
 from poetc.commands.locking._lock import is_unchanged, solve_entry
 from poetc.devices import format_bytes, format_cost, format_enough
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, UnsupportedModelError, UsageError
-from poetc.events import Progress
+from poetc.events import Progress, silent
 from poetc.files import read_file
 from poetc.processes import KilledError, in_processes
 from poetc.scheduling import Objective
 
 TOLERANCE = 0.001  # of the objective, and of the gap
 PATIENCE = 4.0  # times an entry's time limit, before it fails
-
-
-def _silent(message: str) -> None:
-    del message
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +131,7 @@ def check(
     names: Sequence[str] = (),
     solve: bool = False,
     jobs: int = 1,
-    progress: Progress = _silent,
+    progress: Progress = silent,
 ) -> Report:
     """Compare every entry (or those called `names`) with today's result.
 
@@ -182,7 +178,7 @@ class _Task:
     line: int
 
 
-def _compared(task: _Task, progress: Progress = _silent) -> Comparison:
+def _compared(task: _Task, progress: Progress = silent) -> Comparison:
     """With more time where that may cure it."""
     entry = task.entry
     progress(entry.name)

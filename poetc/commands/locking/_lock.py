@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -31,18 +32,19 @@ from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.devices import load_profile, profile_to_dict
 from poetc.errors import PoetcError, UsageError
-from poetc.events import Progress
+from poetc.events import Progress, silent
 from poetc.files import open_file, require_writable
 from poetc.frontend import external_files
 from poetc.scheduling import SolveOptions, problem_to_json
 from poetc.training import TRAINING, TrainingOptions
 
+# The options of an entry that a request, or its search, has by the same name and with the same value.
+_OF_SEARCH, _OF_TASK = ({f.name for f in dataclasses.fields(kind)} for kind in (SolveOptions, SolveRequest))
+_SEARCH = [name for name in Options.__struct_fields__ if name in _OF_SEARCH]
+_TASK = [name for name in Options.__struct_fields__ if name in _OF_TASK - {"model", "importance"}]
 
-def _silent(message: str) -> None:
-    del message
 
-
-def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress = _silent) -> Entry:
+def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress = silent) -> Entry:
     """Solve `request` and record it in the lock file `path`, which is made if there is none."""
     present = read(path) if path.exists() else LockFile(version=VERSION)
     options = options_of(request, path.parent)
@@ -53,7 +55,7 @@ def lock(request: SolveRequest, path: Path, name: str = "", progress: Progress =
 
 
 def solve_entry(
-    name: str, options: Options, folder: Path, progress: Progress = _silent, *, patience: float = 1.0
+    name: str, options: Options, folder: Path, progress: Progress = silent, *, patience: float = 1.0
 ) -> tuple[Entry, Artifact]:
     """Solve the task of `options` in `patience` times their time, paths being relative to `folder`."""
     request = request_of(options, folder)
@@ -89,23 +91,9 @@ def options_of(request: SolveRequest, folder: Path) -> Options:
         model=_relative(model.source, folder),
         device=device,
         batch=model.batch,
-        budget=request.budget,
-        deadline=request.deadline,
-        max_written=request.max_written,
-        objective=request.objective,
-        paging=request.paging,
-        dma=request.dma,
-        processors=request.processors,
-        state=request.state,
         importance=None if request.importance is None else _relative(request.importance, folder),
-        importance_at_least=request.importance_at_least,
-        max_energy=request.max_energy,
-        solver=request.solver,
-        time_limit_s=request.options.time_limit_s,
-        gap=request.options.gap,
-        seed=request.options.seed,
-        fixed_order=request.options.fixed_order,
-        group=request.options.group,
+        **{name: getattr(request, name) for name in _TASK},
+        **{name: getattr(request.options, name) for name in _SEARCH},
         training=chosen,
     )
 
@@ -123,25 +111,9 @@ def request_of(options: Options, folder: Path) -> SolveRequest:
     source = Path(os.path.normpath(folder / options.model))
     return SolveRequest(
         model=ModelRequest(source=source, batch=options.batch, device=device, training=training),
-        budget=options.budget,
-        deadline=options.deadline,
-        max_written=options.max_written,
-        objective=options.objective,
-        paging=options.paging,
-        dma=options.dma,
-        processors=options.processors,
-        state=options.state,
         importance=None if options.importance is None else Path(os.path.normpath(folder / options.importance)),
-        importance_at_least=options.importance_at_least,
-        max_energy=options.max_energy,
-        solver=options.solver,
-        options=SolveOptions(
-            time_limit_s=options.time_limit_s,
-            gap=options.gap,
-            seed=options.seed,
-            fixed_order=options.fixed_order,
-            group=options.group,
-        ),
+        options=SolveOptions(**{name: getattr(options, name) for name in _SEARCH}),
+        **{name: getattr(options, name) for name in _TASK},
     )
 
 
