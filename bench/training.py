@@ -60,7 +60,7 @@ class Losses:
 
     def on_start(self, epochs: int, batches: int | None) -> None: ...
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
         self.found.append(loss)
 
     def on_epoch(self, row: EpochRow, best: bool) -> None: ...

@@ -128,7 +128,9 @@ class _Watcher:
 
     def on_start(self, epochs: int, batches: int | None) -> None: ...
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None: ...
+    def on_step(
+        self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float
+    ) -> None: ...
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
         self.tell(row)

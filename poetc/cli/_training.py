@@ -21,6 +21,7 @@ from poetc.events import Progress
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from poetc.cli._watch import LiveView
     from poetc.loop import EpochRow
 
 _FIRST, _LAST = (("epoch", 7), ("loss", 10), ("val. loss", 10)), (("rate", 10), ("time", 9))
@@ -30,10 +31,15 @@ OF_TEXTS = (*_FIRST, ("val. perpl.", 12), ("tokens/s", 10), *_LAST)
 
 
 class TrainingDisplay:
-    """The `Watcher` of the command line: on stderr, a bar on a terminal; elsewhere one line an epoch."""
+    """The `Watcher` of the command line, on stderr.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    A bar on a terminal, elsewhere a line an epoch; with `--watch` a table, or a line every few seconds as well.
+    """
+
+    def __init__(self, console: Console, *, watch: bool) -> None:
+        """`watch`: the table of `--watch` in place of the bar."""
+        self._console, self._watch = console, watch
+        self._view: LiveView | None = None
         self._stages: AbstractContextManager[Progress] | None = None
         self._say: Progress | None = None
         self._bar: RichProgress | None = None
@@ -60,7 +66,12 @@ class TrainingDisplay:
 
     def on_start(self, epochs: int, batches: int | None) -> None:
         self.epochs, self.count = epochs, batches
-        if not self._console.quiet and sys.stderr.isatty():
+        if self._watch:
+            from poetc.cli._watch import LiveView
+
+            self._end_stages()
+            self._view = LiveView(epochs, batches)
+        elif not self._console.quiet and sys.stderr.isatty():
             self._end_stages()
             self._bar = RichProgress(
                 TextColumn("{task.description}"),
@@ -74,7 +85,9 @@ class TrainingDisplay:
             )
             self._bar.start()
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
+        if self._view is not None:
+            self._view.on_step(epoch, batch, loss, mean, accuracy, rate)
         if self._bar is None:
             return
         if self._task is None:
@@ -91,6 +104,11 @@ class TrainingDisplay:
         if not self._has_header:
             lines.insert(0, "".join(f"{name:<{width}}" for name, width in _columns(row)).rstrip())
             self._has_header = True
+        if self._view is not None:
+            self._view.on_epoch(row, best)
+            for line in lines:
+                self._view.print(line)
+            return
         if self._bar is not None:
             if self._task is not None:
                 self._bar.refresh()  # an epoch may be shorter than the time between two drawings
@@ -106,6 +124,9 @@ class TrainingDisplay:
         self._end_bar()
 
     def _end_bar(self) -> None:
+        if self._view is not None:
+            self._view.stop()
+            self._view = None
         if self._bar is not None:
             self._bar.stop()
             self._bar = None

@@ -40,6 +40,12 @@ Examples:
     " results are the same as without the interruption.",
 )
 @click.option("--force", is_flag=True, help="Replace an output that exists, and an earlier training of it.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Show loss, validation, rate, speed, time left and RAM while training runs: a table on a terminal, elsewhere a"
+    " line every few seconds.",
+)
 @_solving.train_options
 @config_option
 @_options.output_options
@@ -51,6 +57,7 @@ def train(
     out: Path,
     resume: bool,
     force: bool,
+    watch: bool,
     console: Console,
     **options: Any,
 ) -> None:
@@ -67,6 +74,8 @@ def train(
     from poetc.commands.train import train as train_on_data
     from poetc.commands.training_directory import recorded_options
 
+    if watch and console.quiet:
+        raise UsageError("--watch does nothing with --quiet; leave one of them out")
     typed = {n: v for n, v in options.items() if context.get_parameter_source(n) in TYPED}
     if model is not None:
         typed["model"] = str(model)
@@ -76,7 +85,7 @@ def train(
     if model is None:
         raise UsageError("give a MODEL to train, or --resume to go on with one")
     request = _request(model, out, options, typed, resume=resume, force=force)
-    display = TrainingDisplay(console)
+    display = TrainingDisplay(console, watch=watch)
     with Interruption() as interruption, display:
         document = train_on_data(request, display, display.progress, console.note, interruption.asked)
     if document is None:

@@ -62,7 +62,7 @@ class _Silent:
     def on_start(self, epochs: int, batches: int | None) -> None:
         pass
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
         pass
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:

@@ -66,16 +66,16 @@ class Log:
         self._count = batches
         self._watcher.on_start(epochs, batches)
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
         if not self._begun:
             self._begin(epoch, batch)
         self._step += 1
-        row = {"event": "step", "step": self._step, "epoch": epoch, "batch": batch, "loss": loss}
+        row = {"event": "step", "step": self._step, "epoch": epoch, "batch": batch, "loss": loss, "rate": rate}
         self._write(row if accuracy is None else {**row, "accuracy": accuracy})
-        self._scalars({"loss/step": loss})
+        self._scalars({"loss/step": loss, "rate/step": rate})
         if time.monotonic() - self._flushed >= FLUSH_EVERY_S:
             self._flush()
-        self._watcher.on_step(epoch, batch, loss, mean, accuracy)
+        self._watcher.on_step(epoch, batch, loss, mean, accuracy, rate)
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
         if not self._begun:

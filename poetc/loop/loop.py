@@ -89,8 +89,12 @@ class Watcher(Protocol):
         """Before the first step: how many epochs there are, and batches in each, if that is known."""
         ...
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
-        """After each step: the epoch, how many of its batches are done, the loss, and its mean in the epoch so far."""
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
+        """After each step.
+
+        The epoch, how many of its batches are done, the loss, its mean and the accuracy in the epoch so far, and the
+        learning rate.
+        """
         ...
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
@@ -278,7 +282,8 @@ class Loop:
             self._add_to_average()
             here.step_seconds += time.perf_counter() - started
             here.seconds += time.perf_counter() - started
-            self._watcher.on_step(here.epoch, here.batch, loss, here.loss_sum / here.batch, here.accuracy)
+            mean = here.loss_sum / here.batch
+            self._watcher.on_step(here.epoch, here.batch, loss, mean, here.accuracy, wanted)
             if self._is_due(saved):
                 self.save()
                 saved = time.monotonic()

@@ -21,7 +21,7 @@ class Heard:
 
     def on_start(self, epochs: int, batches: int | None) -> None: ...
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
         self.steps.append((epoch, batch))
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
@@ -90,7 +90,7 @@ def test_a_log_is_written_while_it_runs_and_goes_on(tmp_path: Path) -> None:
     log = Log(tmp_path / "a" / "b", heard, notes.append, resume=False, force=False)
     log.on_start(2, 3)
     for batch in (1, 2, 3):
-        log.on_step(1, batch, 10.0 + batch, 10.0, 0.5)
+        log.on_step(1, batch, 10.0 + batch, 10.0, 0.5, 0.25)
     log.on_epoch(row(1), True)
     folder = tmp_path / "a" / "b"
     assert [line["event"] for line in lines(folder)] == ["step"] * 3 + ["epoch"]  # it has not ended
@@ -99,22 +99,24 @@ def test_a_log_is_written_while_it_runs_and_goes_on(tmp_path: Path) -> None:
             break
         time.sleep(0.1)
     assert scalars(folder)["loss/step"] == [(1, 11.0), (2, 12.0), (3, 13.0)]
-    log.on_step(2, 1, 20.0, 20.0, None)
-    log.on_step(2, 2, 21.0, 20.0, None)
+    log.on_step(2, 1, 20.0, 20.0, None, 0.25)
+    log.on_step(2, 2, 21.0, 20.0, None, 0.25)
     log.close()
     with (folder / "log.jsonl").open("a") as file:
         file.write('{"event": "st')  # cut short
     log = Log(folder, heard, notes.append, resume=True, force=False)
     log.on_start(2, 3)
     for batch in (2, 3):
-        log.on_step(2, batch, 30.0 + batch, 30.0, None)
+        log.on_step(2, batch, 30.0 + batch, 30.0, None, 0.25)
     log.on_epoch(row(2), True)
     log.on_end()
     steps = [(line["step"], line["loss"]) for line in lines(folder) if line["event"] == "step"]
     assert steps == [(1, 11.0), (2, 12.0), (3, 13.0), (4, 20.0), (5, 32.0), (6, 33.0)]
     epochs = [line for line in lines(folder) if line["event"] == "epoch"]
     assert [(e["epoch"], e["step"], e["best"]) for e in epochs] == [(1, 3, True), (2, 6, True)]
+    assert [line["rate"] for line in lines(folder) if line["event"] == "step"] == [0.25] * 6
     found = scalars(folder)
+    assert found["rate/step"][-1] == (6, 0.25)
     assert found["loss/step"][-2:] == [(5, 32.0), (6, 33.0)]
     assert found["validation/loss"] == [(3, 0.5), (6, 0.5)]
     assert (heard.steps[-1], heard.epochs, heard.ends, notes) == ((2, 3), 2, 1, [])
@@ -126,7 +128,7 @@ def test_another_log_is_not_replaced_unasked(tmp_path: Path) -> None:
         Log(tmp_path, Heard(), print, resume=False, force=False)
     log = Log(tmp_path, Heard(), print, resume=False, force=True)
     assert len(lines(tmp_path)) == 1  # until the first step
-    log.on_step(1, 1, 2.0, 2.0, None)
+    log.on_step(1, 1, 2.0, 2.0, None, 0.25)
     with pytest.raises(UsageError, match="another training writes to it"):
         Log(tmp_path, Heard(), print, resume=False, force=True)
     log.close()

@@ -70,7 +70,7 @@ class Quiet:
 
     def on_start(self, epochs: int, batches: int | None) -> None: ...
 
-    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None) -> None:
+    def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
         self.steps += 1
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
