@@ -43,6 +43,9 @@ class OpSpec:
     recomputable: ClassVar[bool] = True  # False: runs exactly once in a step (updates)
     cost_like: ClassVar[str] = ""  # a kind whose measured cost a profile without this kind's own is to take
     must_alias: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) that share bytes: state updated in place
+    aliases: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) of equal size that may share bytes
+    macs: ClassVar[int] = 0  # multiply-accumulates an element of the first input
+    flops: ClassVar[int] = 0  # other arithmetic an element of the first input
     evaluates_blocks: ClassVar[bool] = False  # also blocks of cuts along axes, not flat ones alone
     of_probabilities: ClassVar[bool] = False  # a loss that tells a probability near 1 from 1: a difference that rounds
     source: ClassVar[Path | None] = None  # the C file of its kernels, of a kind in another package than poetc
@@ -80,6 +83,10 @@ class OpSpec:
         return False
 
     def work(self, op: Bound) -> Work:
+        """By default `macs` and `flops`; where there are none, one operation an element of the outputs."""
+        if self.macs or self.flops:
+            elements = op.inputs[0].elements
+            return Work(macs=self.macs * elements, flops=self.flops * elements)
         return Work(flops=sum(t.elements for t in op.outputs))
 
     def kernel(self, op: Bound) -> Kernel:
@@ -95,8 +102,8 @@ class OpSpec:
         return ()
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        """(input, output) pairs of equal size where the kernel tolerates output == input in memory."""
-        return ()
+        """(input, output) pairs of equal size where the kernel tolerates output == input in memory: `aliases`."""
+        return self.aliases
 
 
 _REGISTRY: dict[str, OpSpec] = {}

@@ -53,6 +53,7 @@ class Accumulate(OpSpec):
     summary = "total + g in place, g in the first of `every` steps, from (total, g, left); every"
     recomputable = False
     must_alias = ((0, 0),)
+    flops = 1
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         total, g, left = op.inputs
@@ -64,9 +65,6 @@ class Accumulate(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         total, g, left = inputs
         return (g.copy() if int(left.reshape(())) == op.get_int("every") - 1 else total + g,)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=op.inputs[0].elements)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Each element by itself."""

@@ -62,6 +62,7 @@ class OfChannels(OpSpec):
 @register
 class BatchNormStats(OfChannels):
     summary = "Mean and biased variance of x[N,C,...] per channel → mean[C], var[C]"
+    flops = 4
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x = op.inputs[0]
@@ -73,9 +74,6 @@ class BatchNormStats(OfChannels):
         mean = x.mean(axis=_axes(x))
         return mean, np.square(x - _wide(mean, x)).mean(axis=_axes(x))
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=4 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_batch_norm_stats", planes_of(op.inputs[0]))
 
@@ -83,6 +81,7 @@ class BatchNormStats(OfChannels):
 @register
 class BatchNormApply(OfChannels):
     summary = "scale · (x - mean) / sqrt(var + epsilon) + bias; epsilon, training (mean, var are the batch's), momentum"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_channels(op.inputs[0], op.inputs[1:])
@@ -117,13 +116,12 @@ class BatchNormApply(OfChannels):
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_batch_norm_apply", planes_of(op.inputs[0]), (op.get_float("epsilon"),))
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
-
 
 @register
 class BatchNormGradParams(OfChannels):
     summary = "Gradients of the batch norm's scale and bias from (x, mean, var, gy); epsilon"
+    macs = 1
+    flops = 2
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_channels(op.inputs[0], op.inputs[1:3])
@@ -134,9 +132,6 @@ class BatchNormGradParams(OfChannels):
         gscale = (gy * (x - _wide(mean, x))).sum(axis=_axes(x)) * _rstd(var, op.get_float("epsilon"))
         return gscale, gy.sum(axis=_axes(x))
 
-    def work(self, op: Bound) -> Work:
-        return Work(macs=op.inputs[0].elements, flops=2 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_batch_norm_grad_params", planes_of(op.inputs[0]), (op.get_float("epsilon"),))
 
@@ -146,6 +141,7 @@ class BatchNormGradInput(OfChannels):
     summary = (
         "Gradient of the batch norm in x (batch statistics) from (x, mean, var, scale, gscale, gbias, gy); epsilon"
     )
+    aliases = ((6, 0), (0, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_channels(op.inputs[0], op.inputs[1:6])
@@ -165,15 +161,13 @@ class BatchNormGradInput(OfChannels):
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_batch_norm_grad_input", planes_of(op.inputs[0]), (op.get_float("epsilon"),))
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return (6, 0), (0, 0)
-
 
 @register
 class BatchNormGradInputFrozen(OfChannels):
     summary = (
         "Gradient of the batch norm in x, statistics constant: gy · scale / sqrt(var + epsilon), from (var, scale, gy)"
     )
+    aliases = ((2, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_channels(op.inputs[2], op.inputs[:2])
@@ -186,9 +180,6 @@ class BatchNormGradInputFrozen(OfChannels):
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_batch_norm_grad_input_frozen", planes_of(op.inputs[2]), (op.get_float("epsilon"),))
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((2, 0),)
-
 
 @register
 class BatchNormUpdate(OpSpec):
@@ -197,6 +188,7 @@ class BatchNormUpdate(OpSpec):
     summary = "Running statistics in place from (running_mean, running_var, mean, var); momentum"
     recomputable = False
     must_alias = ((0, 0), (1, 1))
+    flops = 6
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if any(t.shape != op.inputs[0].shape for t in op.inputs):
@@ -207,9 +199,6 @@ class BatchNormUpdate(OpSpec):
         momentum = op.get_float("momentum")
         old, new = inputs[0].dtype.type(momentum), inputs[0].dtype.type(1 - momentum)
         return inputs[0] * old + inputs[2] * new, inputs[1] * old + inputs[3] * new
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=6 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         momentum = op.get_float("momentum")

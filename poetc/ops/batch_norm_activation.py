@@ -114,6 +114,7 @@ class BatchNormActivateGradInput(_Fused):
         "Gradient of BatchNormActivate in x (batch statistics) from (x, mean, var, scale, bias, gscale, gbias, gz)"
     )
     cost_like = "BatchNormGradInput"
+    aliases = ((7, 0), (0, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         self.activation(op)
@@ -129,9 +130,6 @@ class BatchNormActivateGradInput(_Fused):
 
     def kernel(self, op: Bound) -> Kernel:
         return self.call(op, "_grad_input", planes_of(op.inputs[0]))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return (7, 0), (0, 0)
 
 
 def _with_slopes(work: Work, op: Bound) -> Work:

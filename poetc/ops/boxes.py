@@ -16,7 +16,7 @@ import numpy as np
 from poetc.graph import Array, DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._loss import Loss
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, register
 from poetc.ops._samples import Use
 from poetc.ops.kernels import Kernel, Parameters
 
@@ -128,20 +128,22 @@ def _measure(op: Bound, kind: str, inputs: Sequence[Any]) -> tuple[Any, Any]:
 
 
 class _Overlap(Loss):
+    flops = 12
+
     def check(self, op: Bound) -> None:
         _check(op)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (_measure(op, self.kind, inputs)[0].mean(),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=12 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, self.kind, "poetc_op_boxes")
 
 
 class _OverlapGrad(OpSpec):
+    flops = 30
+    aliases = ((0, 0),)
+
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check(op)
         if len(op.inputs) > 2 and op.inputs[2].elements != 1:
@@ -153,14 +155,8 @@ class _OverlapGrad(OpSpec):
         upstream = inputs[2].reshape(()) if len(inputs) > 2 else slope.dtype.type(1)
         return ((slope * (upstream / slope.dtype.type(len(slope)))).reshape(inputs[0].shape),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=30 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, self.kind.removesuffix("Grad"), "poetc_op_boxes_grad")
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 @register

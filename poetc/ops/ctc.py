@@ -147,6 +147,7 @@ class Ctc(Loss):
 @register
 class CtcGrad(OpSpec):
     summary = "Gradient of Ctc in the logits from (logits, labels, [gradient of the loss]); its attributes"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _sizes(op)
@@ -166,6 +167,3 @@ class CtcGrad(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, "poetc_op_ctc_grad", _sizes(op)[1] + 1)
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)

@@ -15,7 +15,7 @@ import numpy as np
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._loss import Loss
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel, Parameters
 
 
@@ -67,6 +67,7 @@ class Dice(Loss):
         "1 minus the overlap of softmax(logits [N, C, ...]) with the target, i32, by their sizes: "
         "the mean over samples and classes; axis, smooth"
     )
+    flops = 16
 
     def check(self, op: Bound) -> None:
         _sizes(op)
@@ -80,9 +81,6 @@ class Dice(Loss):
         _, _, overlap, size = _overlap(op, *inputs)
         return ((1 - overlap / size).mean(),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=16 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, "poetc_op_dice", 2)
 
@@ -90,6 +88,8 @@ class Dice(Loss):
 @register
 class DiceGrad(OpSpec):
     summary = "Gradient of Dice in the logits from (logits, target, [gradient of the loss]); its attributes"
+    flops = 36
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _sizes(op)
@@ -104,11 +104,5 @@ class DiceGrad(OpSpec):
         upstream = inputs[2].reshape(()) if len(inputs) > 2 else p.dtype.type(1)
         return ((slope * upstream).reshape(inputs[0].shape),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=36 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, "poetc_op_dice_grad", 3)
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)

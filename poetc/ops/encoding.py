@@ -47,6 +47,7 @@ class _OfRectifier(OpSpec):
 class SlopeBits(_OfRectifier):
     summary = "One bit an element of y, a rectifier's output: 1 where its slope is 1; `activation` and its attributes"
     cost_like = "Relu"
+    flops = 1
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         self.rectifier(op)
@@ -65,9 +66,6 @@ class SlopeBits(_OfRectifier):
                 is_one = y > 0
         return (np.packbits(is_one.ravel(), bitorder="little"),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         rectifier, count = self.rectifier(op), Elements(op.inputs[0].elements)
         if rectifier.kind == "Clip":
@@ -79,6 +77,7 @@ class SlopeBits(_OfRectifier):
 class SlopeGrad(_OfRectifier):
     summary = "Gradient of a rectifier from (SlopeBits of its output, gy); `activation` and its attributes"
     cost_like = "ReluGrad"
+    aliases = ((1, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         self.rectifier(op)
@@ -101,9 +100,6 @@ class SlopeGrad(_OfRectifier):
         return (
             Kernel("poetc_op_slope_grad", count) if low is None else Kernel("poetc_op_slope_grad_leaky", count, (low,))
         )
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((1, 0),)
 
     def _low(self, op: Bound) -> float | None:
         """The other slope, of 0 too: the product of that has a sign. None for a 0 without one."""

@@ -256,6 +256,7 @@ def check_rate(rate: TensorType) -> None:
 class IntegerBiasGrad(Rescaling):
     summary = "The update of IntegerConv's b from (gy, learning rate) → g, its scale; rounding"
     purpose = "update"
+    flops = 1
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         gy, rate = op.inputs
@@ -268,9 +269,6 @@ class IntegerBiasGrad(Rescaling):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         gy, rate = inputs
         return update_of(gy.astype(np.int64).sum(axis=(0, 2, 3)), rate, rounding_of(op))
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         n, channels, h, w = op.inputs[0].shape

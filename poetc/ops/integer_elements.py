@@ -84,6 +84,7 @@ LARGEST_BITS = 60  # of an input; below 2^-60 all is zero
 @register
 class Quantize(OpSpec):
     summary = "Floats x → i8 q with x ≈ q · 2^e, scale (e first); one exponent for the whole tensor"
+    flops = 4
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (x,) = op.inputs
@@ -94,9 +95,6 @@ class Quantize(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return quantized(inputs[0])
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=4 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_quantize", Elements(op.inputs[0].elements))
 
@@ -104,6 +102,7 @@ class Quantize(OpSpec):
 @register
 class Dequantize(OpSpec):
     summary = "q · 2^e as floats, from (q, its scale)"
+    flops = 2
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         check_pair("q", *op.inputs)
@@ -111,9 +110,6 @@ class Dequantize(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (np.ldexp(inputs[0].astype(np.float32), exponent(inputs[1])).astype(np.float32),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=2 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_dequantize", Elements(op.inputs[0].elements))
@@ -140,6 +136,7 @@ def _largest_value(op: Bound, scale: Any) -> int:
 @register
 class IntegerRelu(OpSpec):
     summary = "ReLU of i8 from (x, its scale): max(x, 0), at most `limit` (a real number; 0: none)"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         check_pair("x", *op.inputs)
@@ -156,13 +153,11 @@ class IntegerRelu(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_relu", _Limited(op.inputs[0].elements, *_limit(op)))
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
-
 
 @register
 class IntegerReluGrad(OpSpec):
     summary = "Error gy where 0 < y < limit, else 0, from (gy, y, scale of y); limit"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         gy, y, scale = op.inputs
@@ -182,15 +177,13 @@ class IntegerReluGrad(OpSpec):
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_relu_grad", _Limited(op.inputs[0].elements, *_limit(op)))
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
-
 
 @register
 class IntegerAdd(Rescaling):
     """The sum is exact unless the exponents are more than 22 apart; then the smaller tensor loses its last bits."""
 
     summary = "Sum of two tensors of i8 from (a, its scale, b, its scale), exponents aligned → y, its scale; rounding"
+    aliases = ((0, 0), (2, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         a, sa, b, sb = op.inputs
@@ -216,9 +209,6 @@ class IntegerAdd(Rescaling):
         parameters = _Rounded(op.inputs[0].elements, rounding_of(op) == "stochastic")
         return Kernel("poetc_op_int8_add", parameters)
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0), (2, 0))
-
 
 @register
 class IntegerAlign(Rescaling):
@@ -226,6 +216,7 @@ class IntegerAlign(Rescaling):
 
     summary = "x in units of the highest of several exponents, from (x, its scale, scale, ...) → y, its scale; rounding"
     purpose = "activation"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, *scales = op.inputs
@@ -250,9 +241,6 @@ class IntegerAlign(Rescaling):
         parameters = _Aligned(op.inputs[0].elements, rounding_of(op) == "stochastic", len(op.inputs) - 1)
         return Kernel("poetc_op_int8_align", parameters)
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
-
 
 def _shifted(q: Any, shift: int) -> Any:
     """q · 2^shift, towards zero where the shift is below 0."""
@@ -263,6 +251,8 @@ def _shifted(q: Any, shift: int) -> Any:
 
 class _Dropped8(OpSpec):
     """Half of the elements stay, and count twice: the exponent grows by 1. The mask is that of Dropout."""
+
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, scale, step = op.inputs
@@ -281,9 +271,6 @@ class _Dropped8(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_dropout", _Dropped(op.inputs[0].elements, op.get_int("seed")))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 @register
@@ -308,6 +295,7 @@ class IntegerUpdate(OpSpec):
     summary = "w - g in place, clipped to ±127; the second state counts the clipped weights: (w, count, g)"
     recomputable = False
     must_alias = ((0, 0), (1, 1))
+    flops = 3
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         w, count, g = op.inputs
@@ -323,9 +311,6 @@ class IntegerUpdate(OpSpec):
         kept = np.clip(moved, -LARGEST, LARGEST)
         total = np.minimum(count.astype(np.int64) + int((kept != moved).sum()), 2**31 - 1)
         return kept.astype(np.int8), total.astype(np.int32)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=3 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_update", Elements(op.inputs[0].elements))
@@ -345,6 +330,7 @@ class IntegerStoredUpdate(OpSpec):
     summary = "stored - rate · g in place, in units of 2^-16; w is its upper 8 bits: (w, stored, count, g, rate)"
     recomputable = False
     must_alias = ((0, 0), (1, 1), (2, 2))
+    flops = 10
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         w, stored, count, g, rate = op.inputs
@@ -372,9 +358,6 @@ class IntegerStoredUpdate(OpSpec):
         kept = np.clip(moved, -LARGEST << MORE_BITS, LARGEST << MORE_BITS)
         total = np.minimum(count.astype(np.int64) + int((kept != moved).sum()), 2**31 - 1)
         return upper_bits(kept).astype(np.int8), kept.astype(np.int32), total.astype(np.int32)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=10 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_stored_update", Elements(op.inputs[0].elements))

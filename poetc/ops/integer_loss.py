@@ -15,7 +15,7 @@ import numpy as np
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._integers import SCALE, check_pair, exponent, rounded, scale_of
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis
 
@@ -48,6 +48,8 @@ def probabilities(q: Any, logit_exponent: int) -> Any:
 class IntegerCrossEntropyError(OpSpec):
     summary = "Error of the logits q under cross-entropy from (q, its scale, target i32) → err, its scale; axis"
     purpose = "error"
+    flops = 20
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         q, scale, target = op.inputs
@@ -71,14 +73,8 @@ class IntegerCrossEntropyError(OpSpec):
         error, clipped = rounded(p - hit * p.sum(axis=1, keepdims=True), ERROR_SHIFT, "stochastic")
         return error.reshape(q.shape), scale_of(ERROR_EXPONENT, clipped, 11, ERROR_SHIFT)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=20 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_int8_cross_entropy_error", Axis(*_layout(op)))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 def _layout(op: Bound) -> tuple[int, int, int]:

@@ -16,7 +16,7 @@ from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
-from poetc.ops._registry import Gradients, OpSpec, Work, register
+from poetc.ops._registry import Gradients, OpSpec, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import BiasedRows, Groups, Rows
 
@@ -75,6 +75,8 @@ class _OfRows(OpSpec):
 @register
 class LayerNorm(_OfRows):
     summary = "Layer norm of x over the axes from axis on, scale, optional bias → y, mean, rstd; axis, epsilon"
+    flops = 7
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_scale(op, op.inputs[1:])
@@ -93,14 +95,8 @@ class LayerNorm(_OfRows):
             return result
         return _gradients(b, op, gy, needed, "LayerNorm", {"axis": op.attributes["axis"]})
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=7 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_layer_norm", BiasedRows(*_rows(op), len(op.inputs) > 2), (op.get_float("epsilon"),))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 def _gradients(
@@ -122,6 +118,8 @@ def _gradients(
 @register
 class LayerNormGradInput(_OfRows):
     summary = "Gradient of LayerNorm in x from (x, mean, rstd, scale, gy); axis"
+    flops = 10
+    aliases = ((4, 0), (0, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_scale(op, op.inputs[3:4])
@@ -134,19 +132,15 @@ class LayerNormGradInput(_OfRows):
         xhat = (x.reshape(shape) - mean) * rstd
         return (_grad_rows(xhat, (gy * scale).reshape(shape), rstd).reshape(x.shape),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=10 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_layer_norm_grad_input", Rows(*_rows(op)))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return (4, 0), (0, 0)
 
 
 @register
 class LayerNormGradParams(OpSpec):
     summary = "Gradients of LayerNorm in scale and bias from (x, mean, rstd, gy); axis"
+    macs = 1
+    flops = 3
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         return _scale_type(op), _scale_type(op)
@@ -158,9 +152,6 @@ class LayerNormGradParams(OpSpec):
         scale = _scale_type(op).shape
         return (gy * xhat).sum(axis=0).reshape(scale), gy.sum(axis=0).reshape(scale)
 
-    def work(self, op: Bound) -> Work:
-        return Work(macs=op.inputs[0].elements, flops=3 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_layer_norm_grad_params", Rows(*_rows(op)))
 
@@ -168,6 +159,8 @@ class LayerNormGradParams(OpSpec):
 @register
 class RmsNorm(_OfRows):
     summary = "scale · x / sqrt(mean(x²) + epsilon) over the axes from axis on → y, rstd; axis, epsilon"
+    flops = 4
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_scale(op, op.inputs[1:])
@@ -188,19 +181,15 @@ class RmsNorm(_OfRows):
         gx = b.emit1("RmsNormGradInput", [x, rstd, scale, gy], attributes, hint=f"{x}.grad") if needed[0] else None
         return [gx, gscale]
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=4 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_rms_norm", Rows(*_rows(op)), (op.get_float("epsilon"),))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 @register
 class RmsNormGradInput(_OfRows):
     summary = "Gradient of RmsNorm in x from (x, rstd, scale, gy); axis"
+    flops = 8
+    aliases = ((3, 0), (0, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_scale(op, op.inputs[2:3])
@@ -212,19 +201,15 @@ class RmsNormGradInput(_OfRows):
         xhat, g = x.reshape(_rows(op)) * rstd, (gy * scale).reshape(_rows(op))
         return ((rstd * (g - xhat * (g * xhat).mean(axis=1, keepdims=True))).reshape(x.shape),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=8 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_rms_norm_grad_input", Rows(*_rows(op)))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return (3, 0), (0, 0)
 
 
 @register
 class RmsNormGradScale(OpSpec):
     summary = "Gradient of RmsNorm in scale from (x, rstd, gy); axis"
+    macs = 1
+    flops = 1
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         return (_scale_type(op),)
@@ -233,9 +218,6 @@ class RmsNormGradScale(OpSpec):
         x, rstd, gy = inputs
         xhat = x.reshape(_rows(op)) * rstd.reshape(-1, 1)
         return ((gy.reshape(_rows(op)) * xhat).sum(axis=0).reshape(_scale_type(op).shape),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(macs=op.inputs[0].elements, flops=op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_rms_norm_grad_scale", Rows(*_rows(op)))
@@ -269,6 +251,8 @@ class GroupNorm(OpSpec):
     summary = (
         "Group norm of x[N,C,...], scale[C], bias[C] → y, mean[N,groups], rstd; groups (= C: instance norm), epsilon"
     )
+    flops = 7
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         n, groups, _, _ = _groups(op)
@@ -288,19 +272,15 @@ class GroupNorm(OpSpec):
             return [None, None, None]
         return _gradients(b, op, grads[0], needed, "GroupNorm", {"groups": op.attributes["groups"]})
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=7 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_group_norm", Groups(*_groups(op)), (op.get_float("epsilon"),))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 @register
 class GroupNormGradInput(OpSpec):
     summary = "Gradient of GroupNorm in x from (x, mean, rstd, scale, gy); groups"
+    flops = 10
+    aliases = ((4, 0), (0, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _check_channels(op, op.inputs[3:4])
@@ -313,19 +293,15 @@ class GroupNormGradInput(OpSpec):
         xhat = (x.reshape(shape) - mean) * rstd
         return (_grad_rows(xhat, (gy * _per_channel(scale, x)).reshape(shape), rstd).reshape(x.shape),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=10 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_group_norm_grad_input", Groups(*_groups(op)))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return (4, 0), (0, 0)
 
 
 @register
 class GroupNormGradParams(OpSpec):
     summary = "Gradients of GroupNorm in scale and bias from (x, mean, rstd, gy); groups"
+    macs = 1
+    flops = 3
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _, groups, channels, _ = _groups(op)
@@ -339,9 +315,6 @@ class GroupNormGradParams(OpSpec):
         shape = (n, groups * channels, pixels)
         gy, xhat = gy.reshape(shape), xhat.reshape(shape)
         return (gy * xhat).sum(axis=(0, 2)), gy.sum(axis=(0, 2))
-
-    def work(self, op: Bound) -> Work:
-        return Work(macs=op.inputs[0].elements, flops=3 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_group_norm_grad_params", Groups(*_groups(op)))

@@ -16,7 +16,7 @@ import numpy as np
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._loss import Loss
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis, Elements
 
@@ -30,13 +30,12 @@ class _Loss(Loss):
 
 
 class _LossGrad(OpSpec):
+    aliases = ((0, 0),)
+
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if len(op.inputs) > 2 and op.inputs[2].elements != 1:
             raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
         return (op.inputs[0],)
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 def _upstream(inputs: Sequence[Any]) -> Any:
@@ -171,6 +170,7 @@ class CrossEntropy(_Loss):
         "Mean of (1 - p)^gamma · -log p, p = softmax(logits)[target], target i32 without the class axis; axis, "
         "ignore_index, label_smoothing, class_weights, gamma"
     )
+    flops = 13
 
     def check(self, op: Bound) -> None:
         logits, target = op.inputs
@@ -194,9 +194,6 @@ class CrossEntropy(_Loss):
         log_p *= weights
         return (-log_p.sum() / count,)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=13 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return _index_kernel(op, "poetc_op_cross_entropy", False)
 
@@ -204,6 +201,7 @@ class CrossEntropy(_Loss):
 @register
 class CrossEntropyGrad(_LossGrad):
     summary = "Gradient of CrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
+    flops = 15
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits = inputs[0]
@@ -221,9 +219,6 @@ class CrossEntropyGrad(_LossGrad):
         g *= _upstream(inputs) / count
         return (g.reshape(logits.shape),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=15 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return _index_kernel(op, "poetc_op_cross_entropy_grad", len(op.inputs) > 2)
 
@@ -234,6 +229,7 @@ class SoftCrossEntropy(_Loss):
     summary = (
         "Mean of -Σ target · log softmax(logits), target a distribution shaped like the logits; axis, label_smoothing"
     )
+    flops = 15
 
     def check(self, op: Bound) -> None:
         super().check(op)
@@ -243,9 +239,6 @@ class SoftCrossEntropy(_Loss):
         logits, target = inputs
         weights, count = _soft_weights(op, target, logits.dtype)
         return (-(weights * _log_softmax(logits.reshape(_layout(op)))).sum() / count,)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=15 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         smoothing = op.get_float("label_smoothing")
@@ -257,6 +250,7 @@ class SoftCrossEntropy(_Loss):
 @register
 class SoftCrossEntropyGrad(_LossGrad):
     summary = "Gradient of SoftCrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
+    flops = 17
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits = inputs[0]
@@ -264,9 +258,6 @@ class SoftCrossEntropyGrad(_LossGrad):
         p = np.exp(_log_softmax(logits.reshape(_layout(op))))
         g = (p * weights.sum(axis=1, keepdims=True) - weights) * (_upstream(inputs) / count)
         return (g.reshape(logits.shape),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=17 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         smoothing = op.get_float("label_smoothing")
@@ -286,9 +277,6 @@ class Pointwise(_Loss):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (self.value(op, *inputs).mean(),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=self.flops * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel(self.symbol, Elements(op.inputs[0].elements), (op.get_float("delta", 1.0),))
 
@@ -303,9 +291,6 @@ class PointwiseGrad(_LossGrad):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x = inputs[0]
         return (self.slope(op, x, inputs[1]) * (_upstream(inputs) / x.dtype.type(x.size)),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=self.flops * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         parameters = _PointwiseLossGrad(op.inputs[0].elements, len(op.inputs) > 2)

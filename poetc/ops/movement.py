@@ -356,6 +356,7 @@ class _CumSum(Axis):
 @register
 class CumSum(OpSpec):
     summary = "running sum along `axis`; `exclusive`: without the element itself; `reverse`: from the end"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (x,) = op.inputs
@@ -385,6 +386,3 @@ class CumSum(OpSpec):
         outer, inner = (int(np.prod(s, dtype=np.int64)) for s in (shape[:axis], shape[axis + 1 :]))
         flags = bool(op.get_int("exclusive")), bool(op.get_int("reverse"))
         return Kernel("poetc_op_cum_sum", _CumSum(outer, shape[axis], inner, *flags))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)

@@ -60,6 +60,7 @@ def _scale(scale: int, dtype: DType) -> int:
 class Narrow(OpSpec):
     summary = "Floats → x · 2^scale in 16 bits; dtype (f16 or bf16), scale. An infinity in f16 is an error"
     cost_like = "Relu"
+    flops = 2
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (x,), dtype = op.inputs, _dtype(op)
@@ -71,9 +72,6 @@ class Narrow(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (stored(inputs[0], _dtype(op), op.get_int("scale")),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=2 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         form = kernels.form_of(_dtype(op), False)
         return Kernel("poetc_op_narrow", kernels.Conversion(op.inputs[0].elements, form, op.get_int("scale")))
@@ -83,6 +81,7 @@ class Narrow(OpSpec):
 class Widen(OpSpec):
     summary = "The floats that Narrow stored; its attributes"
     cost_like = "Relu"
+    flops = 1
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (x,) = op.inputs
@@ -93,9 +92,6 @@ class Widen(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (loaded(inputs[0], op.inputs[0].dtype, op.get_int("scale")),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         form = kernels.form_of(op.inputs[0].dtype, False)

@@ -123,6 +123,7 @@ class Pad(OpSpec):
 @register
 class PadGrad(OpSpec):
     summary = "(gy): sum, in an x of `shape`, of the elements that Pad (edge, reflect, wrap) repeated"
+    flops = 1
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (gy,), shape = op.inputs, op.get_ints("shape")
@@ -136,9 +137,6 @@ class PadGrad(OpSpec):
         gx = np.zeros(op.get_ints("shape"), inputs[0].dtype)
         np.add.at(gx, np.ix_(*sources(op, gx.shape)), inputs[0])
         return (gx,)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return mapped_kernel("poetc_op_pad_grad", op, op.get_ints("shape"))

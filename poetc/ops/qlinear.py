@@ -67,6 +67,7 @@ def masked(b: Builder, op: Operator, gy: str) -> str:
 @register
 class QuantizeLinear(OpSpec):
     summary = "Floats → codes of i8: round(x / scale) + zero, clipped to [low, high]; halves go to even"
+    flops = 4
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (x,) = op.inputs
@@ -85,9 +86,6 @@ class QuantizeLinear(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return masked(b, op, gy)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=4 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         codes = codes_of(op)
         parameters = _Coded(op.inputs[0].elements, codes.zero, *bounds_of(op))
@@ -97,6 +95,7 @@ class QuantizeLinear(OpSpec):
 @register
 class DequantizeLinear(OpSpec):
     summary = "Codes of i8 → floats: (q - zero) · scale"
+    flops = 2
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         check_codes("q", op.inputs[0])
@@ -109,9 +108,6 @@ class DequantizeLinear(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return gy
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=2 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         codes = codes_of(op)
         parameters = _Coded(op.inputs[0].elements, codes.zero, LOWEST, HIGHEST)
@@ -121,6 +117,7 @@ class DequantizeLinear(OpSpec):
 @register
 class DequantizeChannels(OpSpec):
     summary = "Weights of i8 → floats, from (w[O, ...], scale[O])"
+    flops = 1
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         w, scales = op.inputs
@@ -132,9 +129,6 @@ class DequantizeChannels(OpSpec):
         w, scales = inputs
         return (w.astype(np.float32) * by_channel(scales, w),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         w = op.inputs[0]
         return Kernel("poetc_op_qlinear_dequantize_channels", Channels(w.elements, w.elements // w.shape[0]))
@@ -143,6 +137,7 @@ class DequantizeChannels(OpSpec):
 @register
 class QLinearSlope(OpSpec):
     summary = "gy where low < y < high, else 0, from (gy, codes y)"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         gy, y = op.inputs
@@ -159,13 +154,12 @@ class QLinearSlope(OpSpec):
         parameters = _Coded(op.inputs[0].elements, 0, op.get_int("low"), op.get_int("high"))
         return Kernel("poetc_op_qlinear_slope", parameters)
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
-
 
 @register
 class QLinearRescale(OpSpec):
     summary = "Codes in another scale: round(x_scale · (x - x_zero) / scale) + zero, clipped to [low, high]"
+    flops = 6
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         check_codes("x", op.inputs[0])
@@ -182,21 +176,16 @@ class QLinearRescale(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return masked(b, op, gy)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=6 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         x, codes = codes_of(op, "x_"), codes_of(op)
         parameters = _Rescaled(op.inputs[0].elements, codes.zero, *bounds_of(op), x.zero)
         return Kernel("poetc_op_qlinear_rescale", parameters, (codes.scale, x.scale))
 
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
-
 
 @register
 class QLinearAdd(OpSpec):
     summary = "Codes of the sum of two tensors of one shape; a_scale, a_zero, b_scale, b_zero, scale, zero, low, high"
+    aliases = ((0, 0), (1, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         a, b = op.inputs
@@ -225,6 +214,3 @@ class QLinearAdd(OpSpec):
         a, b, codes = codes_of(op, "a_"), codes_of(op, "b_"), codes_of(op)
         parameters = _Summed(op.inputs[0].elements, codes.zero, *bounds_of(op), a.zero, b.zero)
         return Kernel("poetc_op_qlinear_add", parameters, (codes.scale, a.scale, b.scale))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0), (1, 0))

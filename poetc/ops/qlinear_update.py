@@ -85,6 +85,7 @@ class QLinearBiasSgd(OpSpec):
     summary = "Codes of i32 of b - lr · g, rounded to nearest, from (b, g, scale[O], lr); x_scale"
     recomputable = False
     must_alias = ((0, 0),)
+    flops = 6
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         b, g, scales, rate = op.inputs
@@ -103,9 +104,6 @@ class QLinearBiasSgd(OpSpec):
         v = np.where(v < most, v, most)
         moved = b.astype(np.int64) - np.trunc(v + np.where(v < 0, np.float32(-0.5), np.float32(0.5))).astype(np.int64)
         return (np.clip(moved, -MOST_BIAS, MOST_BIAS).astype(np.int32),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=6 * op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_qlinear_bias_sgd", Channels(op.inputs[0].elements, 1), (op.get_float("x_scale"),))

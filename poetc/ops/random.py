@@ -47,6 +47,8 @@ def threshold(ratio: float) -> int:
 class _Masked(OpSpec):
     """(values, step) -> values / (1 - ratio) where the mask keeps them, else 0."""
 
+    aliases = ((0, 0),)
+
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         fits = len(op.inputs) == 2 and op.inputs[0].dtype is DType.F32 and op.inputs[1].dtype is DType.I32
         if not fits or op.inputs[1].elements != 1:
@@ -68,9 +70,6 @@ class _Masked(OpSpec):
         ratio = op.get_float("ratio")
         signed = (signed_word(op.get_int("seed")), signed_word(threshold(ratio)))
         return Kernel("poetc_op_dropout", _Dropout(op.outputs[0].elements, *signed), (1 / (1 - ratio),))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 @dataclass(frozen=True, slots=True)

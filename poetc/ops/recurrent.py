@@ -169,6 +169,7 @@ class GruCell(_Recurrent):
         "Gates (update, reset, candidate) row, product with h, h → the next h, gates activated: z, r, n, product's n"
     )
     parts = 3
+    aliases = ((2, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         self.check(op, 3, 3, 1)
@@ -203,9 +204,6 @@ class GruCell(_Recurrent):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_gru_cell", rows.Cell(*self.sizes(op)))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((2, 0),)
 
 
 @register

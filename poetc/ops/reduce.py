@@ -89,9 +89,6 @@ class Reduction(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return self.backward(b, op, as_kept(b, gy, op))
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=self.flops * op.inputs[0].elements)
-
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Along the first axis of any length that stays, where sums go along one axis."""
         shape = op.inputs[0].shape
@@ -222,6 +219,7 @@ class _ReductionGrad(OpSpec):
 
     count: ClassVar[int]
     flops: ClassVar[int] = 3
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         x, *small = op.inputs
@@ -232,15 +230,9 @@ class _ReductionGrad(OpSpec):
             raise ValueError(f"{self.kind}: {shape} expected beside {x.shape}, not {[t.shape for t in small]}")
         return (x,)
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=self.flops * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape
         return Kernel(f"poetc_op_{snake(self.kind)}", reduction_walks(shape, axes_of(op, len(shape))))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 @register
@@ -273,6 +265,8 @@ class ReduceProdGrad(_ReductionGrad):
 class _ArgExtremum(OpSpec):
     """Attributes: `axis`, `keepdims` (default: true). The first of equals."""
 
+    flops = 1
+
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         (x,) = op.inputs
         if x.dtype is not DType.F32 or x.elements == 0:
@@ -280,9 +274,6 @@ class _ArgExtremum(OpSpec):
         (axis,) = normalize_axes(self.kind, [op.get_int("axis")], len(x.shape))
         one = (1,) if op.attributes.get("keepdims", True) else ()
         return (TensorType(x.shape[:axis] + one + x.shape[axis + 1 :], DType.I32),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=op.inputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape

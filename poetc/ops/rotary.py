@@ -13,7 +13,7 @@ from typing import Any
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel, Parameters
 
 
@@ -42,6 +42,8 @@ class Rotary(OpSpec):
         "(x, cos, sin): pairs of features of x turned by the angle of their place along `axis`; `back`: the other way"
     )
     cost_like = "Mul"
+    flops = 3
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if len(op.inputs) != 3:
@@ -78,9 +80,6 @@ class Rotary(OpSpec):
         attributes = {**op.attributes, "back": not op.attributes.get("back", False)}
         return b.emit1("Rotary", [gy, *op.inputs[1:]], attributes, hint=f"{op.inputs[0]}.grad")
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=3 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         x, cos, _ = op.inputs
         batch, _, _, size = x.shape
@@ -91,6 +90,3 @@ class Rotary(OpSpec):
         return Kernel(
             "poetc_op_rotary", RotaryRows(batch, before, x.shape[axis], after, size, cos.shape[-1], tables, *flags)
         )
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)

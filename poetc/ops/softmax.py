@@ -12,7 +12,7 @@ from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import Cut, on_axis
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis
 
@@ -54,6 +54,8 @@ class _OfRows(OpSpec):
 class Softmax(_OfRows):
     summary = "exp(x) / Σ exp(x) along axis; zeros where all are -inf (attention that may look at nothing)"
     _symbol = "poetc_op_softmax"
+    flops = 14
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _axis(op)
@@ -67,14 +69,8 @@ class Softmax(_OfRows):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return b.emit1(f"{op.kind}Grad", [op.outputs[0], gy], op.attributes, hint=f"{op.inputs[0]}.grad")
 
-    def work(self, op: Bound) -> Work:
-        return Work(flops=14 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel(self._symbol, _parameters(op))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)
 
 
 @register
@@ -91,6 +87,9 @@ class LogSoftmax(Softmax):
 class SoftmaxGrad(_OfRows):
     summary = "y · (gy - Σ gy · y) along axis, from (y, gy)"
     _symbol = "poetc_op_softmax_grad"
+    macs = 1
+    flops = 2
+    aliases = ((1, 0), (0, 0))
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         return (_check_same(op),)
@@ -99,24 +98,16 @@ class SoftmaxGrad(_OfRows):
         y, gy = inputs
         return (y * (gy - (gy * y).sum(axis=_axis(op), keepdims=True)),)
 
-    def work(self, op: Bound) -> Work:
-        return Work(macs=op.inputs[0].elements, flops=2 * op.inputs[0].elements)
-
     def kernel(self, op: Bound) -> Kernel:
         return Kernel(self._symbol, _parameters(op))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return (1, 0), (0, 0)
 
 
 @register
 class LogSoftmaxGrad(SoftmaxGrad):
     summary = "gy - exp(y) · Σ gy along axis, from (y, gy)"
     _symbol = "poetc_op_log_softmax_grad"
+    flops = 13
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         y, gy = inputs
         return (gy - np.exp(y) * gy.sum(axis=_axis(op), keepdims=True),)
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=13 * op.inputs[0].elements)

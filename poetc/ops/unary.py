@@ -241,6 +241,7 @@ class Round(Unary):
 @register
 class Not(OpSpec):
     summary = "1 where x is 0, else 0 (u8)"
+    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if len(op.inputs) != 1 or op.inputs[0].dtype is not DType.U8:
@@ -252,6 +253,3 @@ class Not(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_not", Elements(op.outputs[0].elements))
-
-    def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
-        return ((0, 0),)

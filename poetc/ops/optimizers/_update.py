@@ -12,7 +12,7 @@ from typing import Any
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, flat
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel
 
 
@@ -38,9 +38,6 @@ class Update(OfUpdatingSteps):
         if any(t.elements != 1 for t in op.inputs[self.states + 1 :]):
             raise ValueError(f"{self.kind}: the learning rate and the step have one element")
         return op.inputs[: self.states]
-
-    def work(self, op: Bound) -> Work:
-        return Work(flops=self.flops * op.inputs[0].elements)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Each element by itself."""
