@@ -41,7 +41,7 @@ class _Body:
 
     def __init__(self, c: Importer, n: Node, graph: onnx.GraphProto, translate: Translate) -> None:
         self.c, self.owner, self.graph, self.translate = c, n, graph, translate
-        self.label = n.proto.name or next((o for o in n.outputs if o), n.op)
+        self.label = n.name or n.op
         self.inputs = [i.name for i in graph.input]
         self.shared: dict[str, str] = {}  # names in the body → values that all steps have
         for tensor in graph.initializer:
@@ -105,7 +105,7 @@ class _Body:
                     names[o] = self._fresh(f"{o}{suffix}")
             copy = Node(_renamed(node, names))
             copy.keep_outputs({names[o] for o in node.output if o in self.read})
-            self.c.node, self.c.builder.source = copy, copy.proto.name or next((o for o in copy.outputs if o), "")
+            self.c.node, self.c.builder.source = copy, copy.name
             try:
                 self.translate(copy)
             except Unsupported as reason:

@@ -379,7 +379,7 @@ class _Translator:
                 self._check_exists(n)
                 continue
             self.c.node = n
-            self.c.builder.source = n.proto.name or n.outputs[0] if n.outputs else n.proto.name
+            self.c.builder.source = n.name
             try:
                 self._one(n)
             except Unsupported as reason:

@@ -42,9 +42,13 @@ class Node:
     @property
     def label(self) -> str:
         """Its name in messages: operator and node name, or its output where it has no name."""
-        name = self.proto.name or next((o for o in self.outputs if o), "?")
         key = self.key.replace("\n", "\\n")  # a message of several lines names several nodes
-        return f"{key} {name!r}"
+        return f"{key} {self.name or '?'!r}"
+
+    @property
+    def name(self) -> str:
+        """Its own, or that of its first output that is read; "" where it has neither."""
+        return self.proto.name or next((o for o in self.outputs if o), "")
 
     def keep_outputs(self, read: Set[str]) -> None:
         """Leave out the outputs that nobody reads.

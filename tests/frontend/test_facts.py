@@ -186,18 +186,25 @@ def test_copied_layers_of_the_older_exporter_are_told_apart_by_their_numbers() -
     assert len(matrices) == 6
 
 
-def test_a_recurrent_layer_is_one_layer(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "output"), [("lstm", "h"), ("", "h"), ("", "last")])
+def test_a_recurrent_layer_is_one_layer(name: str, output: str, tmp_path: Path) -> None:
+    """A node without a name is named by the first output that is read."""
     nodes = [
-        make_node("LSTM", ["x", "w", "r"], ["h"], name="lstm", hidden_size=3),
-        make_node("Squeeze", ["h", "one"], ["s"]),
+        make_node("LSTM", ["x", "w", "r"], ["h", "last"], name=name, hidden_size=3),
+        make_node("Squeeze", [output, "one"], ["s"]),
         make_node("MatMul", ["s", "v"], ["y"], name="head"),
     ]
-    weights = {"w": normal(1, 12, 2), "r": normal(1, 12, 3), "v": normal(3, 2), "one": np.array([1])}
+    weights = {
+        "w": normal(1, 12, 2),
+        "r": normal(1, 12, 3),
+        "v": normal(3, 2),
+        "one": np.array([1 if output == "h" else 0]),
+    }
     graph = load(save(make(nodes, {"x": (4, 2, 2)}, ["y"], weights), tmp_path))
     assert select_parameters(graph, "last:1") == {"v"}
     assert select_parameters(graph, "last:2") == {"v", "w", "r"}
     step = build(graph, TrainingOptions(loss="mse", train="last:2"))
-    assert "--train last:2: the layers 'head', 'lstm'" in step.notes
+    assert f"--train last:2: the layers 'head', '{name or output}'" in step.notes
 
 
 def test_folded_norms_are_a_fact(tmp_path: Path) -> None:
