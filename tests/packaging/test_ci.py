@@ -73,3 +73,4 @@ def test_the_container_copies_all_that_the_wheel_is_made_of() -> None:
     copied = {word for line in re.findall(r"^COPY (?!--)(.*)$", text, re.MULTILINE) for word in line.split()[:-1]}
     assert copied == {"pyproject.toml", "README.md", "LICENSE", "poetc", "profiles", "solvers"}
     assert all((ROOT / name).exists() for name in copied)
+    assert "\nUSER " not in text  # another user may not write into the folder that is mounted
