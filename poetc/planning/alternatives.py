@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -21,11 +22,13 @@ DOES_NOT_FIT = "does not fit"  # proven
 class Alternatives(Reduction[ChoiceT]):
     """A choice whose options have other operators, so that no problem is a relaxation of all.
 
-    `first_round`: the share of the time limit for all options together; the rest is for the best of them. `patience`:
-    times its share, on the clock, that an option gets.
+    `first_round`: the share of the time limit for all options together. `second_round`: the same for one that is not
+    the cheapest, and may become so. The rest is for the best one. `patience`: times its share, on the clock, that an
+    option gets.
     """
 
     first_round: ClassVar[float]
+    second_round: ClassVar[float] = 0.0
     patience: ClassVar[float] = ALTERNATIVES.patience
 
     @abstractmethod
@@ -53,9 +56,10 @@ class Alternatives(Reduction[ChoiceT]):
     def cheapest(self, problem: Problem, planner: Planner) -> Solution:
         """The cheapest verified schedule of all options, within one time limit.
 
-        Each option that could be cheapest gets an equal share of the first round, and the best one the rest of the
-        time. One that saves no more than the asked gap even when nothing is recomputed is not solved at all. Nor is
-        one after the time is up. Raises the error of the most frugal of them if none has a schedule.
+        Each option that could be cheapest gets an equal share of the first round. In a second round the most promising
+        one gets more, and the cheapest one then gets the rest of the time. One that saves no more than the asked gap
+        even when nothing is recomputed is not solved at all. Nor is one after the time is up. Raises the error of the
+        most frugal of them if none has a schedule.
         """
         return _Comparison(self, problem, planner).solve()
 
@@ -67,6 +71,7 @@ class _Comparison:
         self.least_bytes = {choice: reduction.least_bytes(p, planner) for choice, p in self.fixed.items()}
         self.least = {choice: planner.inner.least_cost(p) for choice, p in self.fixed.items()}
         self.best: Solution | None = None
+        self.found: dict[Any, Solution] = {}
         self.errors: list[PoetcError] = []
         self.solved = 0
 
@@ -91,9 +96,19 @@ class _Comparison:
                 self.least[choice] = self.planner.inner.least_cost(self.fixed[choice])
                 share = reduction.first_round / len(self.fixed)
                 self._try(choice, min(1.0, ALTERNATIVES.patience * share) * self.planner.left_s, share)
-        if len(self.fixed) > 1 and self.best.proof.status is Status.LIMIT and self.planner.left_s > 0:
-            self.best = self._again(self.best)
+        if alone:
+            return self.best
+        share, rival = reduction.second_round, self._rival()
+        if share and rival != reduction.option(self.best):
+            seconds = min(ALTERNATIVES.rival_patience * share * options.time_limit_s, self.planner.left_s / 2)
+            self._again(rival, seconds, share * options.work_limit_s)
+        if not self.best.is_close(options.gap):
+            self._again(reduction.option(self.best), self.planner.left_s, options.work_limit_s)
         return self.best
+
+    def _rival(self) -> Any:
+        """The option with the lowest middle between its bound and its cost so far, a guess at its cost in the end."""
+        return min(self.found, key=lambda c: self.found[c].cost + self.found[c].proof.bound)
 
     def _hopeless(self) -> set[Any]:
         """Options for which nothing fits.
@@ -129,8 +144,12 @@ class _Comparison:
             reduction.record(choice, None, least, DOES_NOT_FIT if proven else "nothing found")
             self.errors.append(error)
             return
+        self._take(choice, found)
+
+    def _take(self, choice: Any, found: Solution) -> None:
         self._record(choice, found)
-        if self.best is None or found.cost < self.best.cost:
+        self.found[choice] = found
+        if self.best is None or found.cost < self.best.cost or choice == self.reduction.option(self.best):
             self.best = found
 
     def _solved(self, choice: Any, **limits: Any) -> Solution:
@@ -142,17 +161,14 @@ class _Comparison:
         proof = found.proof
         self.reduction.record(choice, proof.objective, proof.bound, proof.status.value)
 
-    def _again(self, best: Solution) -> Solution:
-        """The best option with more time: the better schedule and the better bound of both."""
-        choice = self.reduction.option(best)
+    def _again(self, choice: Any, seconds: float, work_limit_s: float) -> None:
+        """An option with more time: the better schedule and the better bound of both."""
+        if seconds <= 0:
+            return
         self.planner.progress(f"{self.reduction.option_words(choice)} again")
-        try:
-            again = self._solved(choice, time_limit_s=self.planner.left_s)
-        except (InfeasibleError, LimitError):
-            return best
-        best = better_of(best, again)
-        self._record(choice, best)
-        return best
+        with suppress(InfeasibleError, LimitError):
+            again = self._solved(choice, time_limit_s=seconds, work_limit_s=work_limit_s)
+            self._take(choice, better_of(self.found[choice], again))
 
 
 def better_of(known: Solution, again: Solution) -> Solution:

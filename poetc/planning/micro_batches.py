@@ -18,7 +18,8 @@ class MicroBatches(Alternatives[int]):
     """`problems`: by number of parts, the problem of the whole batch made of so many."""
 
     name = "micro_batches"
-    first_round: ClassVar[float] = 0.5
+    first_round: ClassVar[float] = 0.2
+    second_round: ClassVar[float] = 0.25
 
     def __init__(self, problems: Mapping[int, Problem]) -> None:
         self.problems = dict(problems)

@@ -63,7 +63,8 @@ class Planner:
     @property
     def stopped_by(self) -> str:
         """The limit that ended a search whose gap is not closed: the clock's, or that of counted work."""
-        return TIME_LIMIT if self.best.is_late or self.left_s <= 0 else WORK_LIMIT
+        is_late = self.best.is_late and self.left_s < PLAIN.late_left * self.options.time_limit_s
+        return TIME_LIMIT if is_late or self.left_s <= 0 else WORK_LIMIT
 
     @property
     def inner(self) -> Planner:

@@ -20,6 +20,7 @@ class PlainSettings:
     late_s: float = 1.0  # and no more than that many seconds too late
     attempts: int = 6  # to pack, each for a schedule that needs less
     late_from: float = 0.95  # of a solver's time limit: a solve that lasts so long was ended by the clock
+    late_left: float = 0.5  # of the time limit of all: with more left, it is not the clock that ended the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class StreamingSettings:
     # Of the room in RAM: an operator whose operands take more streams some of them. Each share is one proposal.
     shares: tuple[float, ...] = (1.0, 0.75, 0.5, 0.25)
     floor_share: float = 0.1  # of the time limit: the least that a proposal gets
+    first_share: float = 0.4  # of the work, for all proposals in turn; the cheapest of them gets the rest
     # Of the budget: where an operator's operands take more, streams are tried although a schedule without them fits.
     crowded_share: float = 0.5
     promising_share: float = 0.8  # of the time limit, then, for schedules with streams
@@ -85,6 +87,7 @@ class AlternativesSettings:
 
     least_share: float = 0.02  # of the time limit, for each of them at least
     late_share: float = 1.0  # of the time limit, beyond it: where nothing is found yet, others are tried until then
+    rival_patience: float = 1.5  # the same for the second round, which must leave time for the last one
     # Times its share of the time, on the clock: counted work is to end it, so that results repeat.
     patience: int = 4
 

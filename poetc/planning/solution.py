@@ -77,6 +77,10 @@ class Solution:
         """The cost of the schedule, in the unit of the objective."""
         return self.schedule.proof.objective
 
+    def is_close(self, gap: float) -> bool:
+        """Whether no more than `gap` could be saved."""
+        return self.proof.gap() <= gap
+
     @property
     def scope(self) -> Scope:
         """The scope that holds this solution's schedule and no other choices."""

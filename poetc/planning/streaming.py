@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from poetc import solvers
@@ -19,6 +20,7 @@ from poetc.devices.streaming import Form, streamed_problem
 from poetc.devices.streaming import Streaming as Offer
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.planning.alternatives import better_of
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import STREAMING
@@ -158,13 +160,16 @@ class Streaming(Reduction[Streams]):
         error: PoetcError | None = None
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
         planner = planner.part(limit_s)
+        work_s, share = planner.options.work_limit_s, 1.0
+        if len(fitting) > 1:
+            share = STREAMING.first_share / len(fitting)
         for left, choice in zip(range(len(fitting), 0, -1), fitting, strict=True):
             if best is not None and cost_of_computing_once(fixed[choice]) >= best.cost:
                 break
             seconds = max(planner.left_s / left, STREAMING.floor_share * limit_s)
             if best is not None and planner.left_s <= 0:
                 break
-            part = inner.part(seconds, work_limit_s=planner.options.work_limit_s * seconds / limit_s)
+            part = inner.part(seconds, work_limit_s=share * work_s)
             try:
                 found = self.restore(problem, choice, part.solve(fixed[choice]))
             except (InfeasibleError, LimitError) as failed:
@@ -172,6 +177,12 @@ class Streaming(Reduction[Streams]):
                 continue
             if best is None or found.cost < best.cost:
                 best = found
+        if best is not None and share < 1 and not best.is_close(planner.options.gap) and planner.left_s > 0:
+            chosen = self.option(best)
+            assert chosen is not None
+            part = inner.part(planner.left_s, work_limit_s=(1 - STREAMING.first_share) * work_s)
+            with suppress(InfeasibleError, LimitError):
+                best = better_of(best, self.restore(problem, chosen, part.solve(fixed[chosen])))
         return best, error
 
     def _with_floors(self, problem: Problem, planner: Planner, other: PoetcError | None) -> PoetcError:

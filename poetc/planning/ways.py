@@ -216,7 +216,7 @@ class CoreUsage(Reduction[int]):
         """The best way with the rest of the time, if it had a share: the better schedule and the better bound."""
         way = self.option(best)
         assert way is not None
-        if len(self.solved) < 2 or best.proof.status is not Status.LIMIT or planner.left_s <= 0:
+        if len(self.solved) < 2 or best.is_close(planner.options.gap) or planner.left_s <= 0:
             return best
         planner.progress(f"{way_words(way)} again")
         try:

@@ -8,8 +8,18 @@ from random import Random
 import pytest
 
 from poetc.errors import InfeasibleError
-from poetc.planning import Kernels, MicroBatches, Planner, Solution, StatePlacement
-from poetc.scheduling import Problem, SolveOptions, keep_all_peak_bytes, verify
+from poetc.planning import Kernels, MicroBatches, Planner, Solution, StatePlacement, plain
+from poetc.scheduling import (
+    MemoryPlan,
+    Problem,
+    Schedule,
+    SolveOptions,
+    Status,
+    keep_all,
+    keep_all_peak_bytes,
+    pack,
+    verify,
+)
 from tests.support.oracle import minimum_budget, optimum
 from tests.support.problems import training_problem, with_budget
 
@@ -53,8 +63,6 @@ def test_the_cheapest_wins_and_what_cannot_win_is_not_solved() -> None:
 
 
 def test_keep_all_of_a_split_spares_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    from poetc.planning import plain
-
     problem = training_problem(Random(1), 1)
     fits = replace(problem, budget_bytes=keep_all_peak_bytes(problem))
     tight = with_budget(dearer(training_problem(Random(2), 1), 2), 0.0)
@@ -75,3 +83,25 @@ def test_if_nothing_fits_the_most_frugal_one_says_what_would() -> None:
         best_split(problems)
     found = raised.value.details["min_budget_bytes"]
     assert isinstance(found, int) and found >= smallest
+
+
+def test_time_goes_to_the_promising_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cheapest after a little work need not be the best, and a search that its work ended goes on with more."""
+    whole = with_budget(training_problem(Random(1), 1), 0.5)
+    problems = [(n, replace(whole, name=str(n))) for n in (1, 2, 4)]
+    once = whole.compute_once_pj
+    spent: dict[str, list[float]] = {"1": [], "2": [], "4": []}
+
+    def solved(problem: Problem, planner: Planner) -> tuple[Schedule, MemoryPlan]:
+        work_s, schedule = planner.options.work_limit_s, keep_all(problem)
+        spent[problem.name].append(work_s)
+        cost, bound = {"1": (10, 9), "2": (12 if work_s < 10 else 6, 2), "4": (40, 2)}[problem.name]
+        proof = replace(schedule.proof, status=Status.FEASIBLE, objective=cost * once, bound=bound * once)
+        return replace(schedule, proof=proof), pack(problem, schedule)
+
+    monkeypatch.setattr(plain, "solve_and_pack", solved)
+    split = best_split(problems)
+    assert (split.choices["micro_batches"], split.cost) == (2, 6 * once)
+    shares = {name: [s / OPTIONS.work_limit_s for s in own] for name, own in spent.items()}
+    assert shares["1"] == shares["4"] == [pytest.approx(0.2 / 3)]
+    assert shares["2"] == [pytest.approx(0.2 / 3), pytest.approx(0.25), 1.0]

@@ -19,15 +19,19 @@ from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
 from poetc.devices.streaming import Streaming as Offer
 from poetc.errors import InfeasibleError, LimitError
+from poetc.planning import plain
 from poetc.planning import streaming as planning_streaming
 from poetc.planning.chain import reductions
 from poetc.planning.planner import Planner
 from poetc.planning.streaming import Streaming, within
 from poetc.scheduling import (
     Compute,
+    MemoryPlan,
     OperatorSpec,
     Problem,
+    Schedule,
     ScheduleError,
+    Status,
     problem_from_json,
     problem_to_json,
     stored_state,
@@ -355,8 +359,8 @@ def test_a_choice_is_found_again_in_its_problem(model: Path) -> None:
     for choice in choices:
         fixed = streaming.fix(problem, choice)
         assert streaming.chosen(problem, fixed) == choice
-        for op, plain in zip(fixed.operators, problem.operators, strict=True):
-            assert op.time_ns >= plain.time_ns and op.energy_pj >= plain.energy_pj, "the bound of computing once holds"
+        for op, whole in zip(fixed.operators, problem.operators, strict=True):
+            assert op.time_ns >= whole.time_ns and op.energy_pj >= whole.energy_pj, "the bound of computing once holds"
     with pytest.raises(ScheduleError, match="has no alternative 999"):
         streaming.fix(problem, (choices[0][0], 999, *choices[0][2:]))
 
@@ -542,3 +546,24 @@ def test_a_deadline_is_compared_with_the_cheapest_streams(model: Path) -> None:
     needed = re.search(r"once takes ([\d.]+) ms", str(refused.value))
     assert needed is not None, refused.value
     assert float(needed[1]) * 1e6 <= taken_ns
+
+
+def test_the_cheapest_streams_get_the_rest_of_the_work(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the work that the limit allows is done, where the gap stays open."""
+    problem, planner, _ = planned(model)
+    planner = planner.part(30.0, work_limit_s=1.0, gap=0.0)
+    spent: list[tuple[Problem, float]] = []
+    solve = plain.solve_and_pack
+
+    def counted(asked: Problem, means: Planner) -> tuple[Schedule, MemoryPlan]:
+        spent.append((asked, means.options.work_limit_s))
+        schedule, plan = solve(asked, means)
+        proof = replace(schedule.proof, status=Status.FEASIBLE, bound=schedule.proof.bound // 2)
+        return replace(schedule, proof=proof), plan
+
+    monkeypatch.setattr(plain, "solve_and_pack", counted)
+    solution = planner.solve(problem)
+    assert sum(op.is_streamed for op in solution.problem.operators)
+    asked, most = max(spent, key=lambda pair: pair[1])
+    assert most == pytest.approx(0.6) and asked.operators == solution.problem.operators
+    assert spent[0][1] <= 0.2, "the first of several"
