@@ -124,6 +124,14 @@ def layers(networks: ModuleType) -> Any:
     return networks.Network("layers", 8).dense(33).relu().dense(1100).relu().dense(13).relu().dense(networks.CLASSES)
 
 
+def mixed(networks: ModuleType) -> Any:
+    """Convolutions whose rows go one to four at a time, pools, depthwise windows, dense layers."""
+    net = networks.Network("mixed", 12).conv(6, 3).relu().pool().conv(9, 3, stride=2).relu()
+    for kernel, stride in ((3, 1), (5, 1), (3, 2)):
+        net.conv(9, kernel, stride=stride, group=9)
+    return net.conv(11, kernel=1).relu().dense(37).relu().dense(networks.CLASSES)
+
+
 def picture(networks: ModuleType) -> Any:
     """An image of 76 KB, larger than the RAM of a small board, in planes of 2.3 KB."""
     net = networks.Network("picture", 24, channels=33).conv(8).relu().pool().conv(6, stride=2).relu()
@@ -150,6 +158,7 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     directory = tmp_path_factory.mktemp("networks")
     networks, done = load_networks(), {}
     networks.NETWORKS["windows"] = lambda: windows(networks)
+    networks.NETWORKS["mixed"] = lambda: mixed(networks)
     networks.NETWORKS["strips"] = lambda: strips(networks)
     networks.NETWORKS["deep"] = lambda: deep(networks)
     networks.NETWORKS["picture"] = lambda: picture(networks)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from poetc import measure
-from poetc.boards import Numerics
+from poetc.boards import BOARDS, TARGETS, Numerics
+from poetc.boards._toolchain import compiler_prefix
 from poetc.devices import build_problem
 from poetc.emit import Memory
-from poetc.measure import Run, build_firmware, execute
+from poetc.measure import Firmware, Run, build_firmware, execute
+from poetc.measure._run import read_elf
 from poetc.planning.kernels import fastest, low_workspace_operators, with_least_workspace
 from poetc.program import Program, lower, sample_inputs
 from poetc.scheduling import Problem, keep_all, pack
@@ -115,3 +120,62 @@ def test_assembly_has_these_bits_in_whole_networks(
         return solved.on_board(board, folder, 1, numerics=numerics, gradients=True)
 
     with_and_without(build, tmp_path, monkeypatch)
+
+
+CLANG = """#!/bin/sh
+# Kernels by clang, all else by GCC.
+case "$*" in *runtime/kernels/*.c) ;; *) exec arm-none-eabi-gcc "$@" ;; esac
+for word; do
+    shift
+    case "$word" in -fcallgraph-info* | -fno-tree* | -Werror) ;; *) set -- "$@" "$word" ;; esac
+done
+headers=$(arm-none-eabi-gcc -E -Wp,-v -xc /dev/null 2>&1 | sed -n 's/^ / -idirafter /p')
+exec clang --target=thumbv7em-none-eabihf -fno-math-errno $headers "$@"
+"""
+
+
+def built_with(firmware: Firmware, flags: str, compiler: str | None = None) -> Firmware:
+    """The same sources, with other options or another compiler."""
+    source, board = firmware.directory / "src", firmware.board
+    shutil.rmtree(source / "build")
+    words = ["make", "-s", "-C", str(source), "GRADIENTS=1", "ANY_RANGE=1", f"CFLAGS={flags}"]
+    words += [f"CC={compiler}"] if compiler else []
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
+    elf = read_elf(source / "firmware.elf", compiler_prefix(board))
+    assert elf.flash_bytes != firmware.elf.flash_bytes  # it is another program
+    return replace(firmware, elf=elf)
+
+
+@pytest.mark.parametrize(
+    ("board", "numerics"),
+    [("mps2-an386", "separate"), ("mps2-an386", "fused"), ("mps2-an500", "separate"), ("mps3-an547", "fast")],
+)
+def test_assembly_has_the_same_bits_by_other_options_and_compilers(
+    board: str, numerics: Numerics, solve: Solve, tmp_path: Path
+) -> None:
+    """Rows of one to four, in place and packed, biases, pools, depthwise windows, dense layers, and what moves them."""
+    solved = solve("mixed", 2, "qemu-mps2-an386", "100%")
+    batches = solved.batches(2)
+    firmware = measure.build_firmware(
+        solved.program,
+        solved.values,
+        board,
+        tmp_path,
+        memory=Memory(512 << 10, 8192),
+        numerics=numerics,
+        gradients=True,
+    )
+    expected = bits(execute(firmware, batches))
+    if numerics != "fast":  # vectors of the M55 flush subnormal numbers
+        assert expected == solved.on_host(2, numerics=numerics)
+    flags = TARGETS[BOARDS[board].target].flags
+    for change in ("-O1", "-Os", "-O2 -fno-inline", "-O3"):
+        changed = flags.replace("-O2", change)
+        assert changed != flags
+        assert bits(execute(built_with(firmware, changed), batches)) == expected, change
+    if numerics != "fast" and shutil.which("clang"):
+        compiler = tmp_path / "cc"
+        compiler.write_text(CLANG)
+        compiler.chmod(0o755)
+        assert bits(execute(built_with(firmware, flags, str(compiler)), batches)) == expected, "clang"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -116,3 +117,18 @@ def test_assembly_that_reads_a_struct_does_not_compile_with_other_places(
     (kernels / header).write_text(text.replace(old, new, 1))
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode != 0 and "_places" in done.stderr
+
+
+def test_a_register_that_is_named_holds_a_value_for_the_assembly_that_follows_alone() -> None:
+    """A register keeps no value from one C statement to the next: a call in between may overwrite it."""
+    found = 0
+    for path in sorted((RUNTIME / "kernels").rglob("*.[ch]")):
+        lines = path.read_text().replace("\\\n", " ").split("\n")
+        bodies = [line for line in lines if line.startswith("#define")]
+        bodies.append("\n".join(line for line in lines if not line.startswith("#")))
+        for body in (re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL) for text in bodies):
+            for match in re.finditer(r"\bregister\b[^;]*;", body):
+                found += 1
+                follows = body[match.end() :].lstrip()
+                assert follows.startswith(("register ", "__asm__")), f"{path.name}: {match[0]}"
+    assert found

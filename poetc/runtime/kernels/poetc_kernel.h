@@ -24,8 +24,9 @@
  * `vadd` are: the bits are those of every other target with separate numerics. On a Cortex-M4 or M33 it takes three
  * cycles. `vmul` and `vadd` take one each, where the next instruction does not need the result (Arm DDI 0439B, table
  * 7-1), so four products go together. Cores that are POETC_CHAINED have `vmla` in a pipeline. Fused numerics have
- * `vfma`. `vldm` and `vstm` move four floats in one instruction; they want registers that follow each other, hence the
- * names. Without optimisation (-O0) GCC runs out of registers for assembly: then all is C. -DPOETC_PLAIN_C asks for
+ * `vfma`. `vldm` and `vstm` move four floats in one instruction, in registers that follow each other. A named register
+ * holds a value for that instruction alone, never from one C statement to the next. Without optimisation (-O0) GCC runs
+ * out of registers for assembly: then all is C. -DPOETC_PLAIN_C asks for
  * that on any Cortex-M. A test compares the bits of both. */
 #if defined(__GNUC__) && defined(__OPTIMIZE__) && !defined(POETC_PLAIN_C) && defined(__ARM_ARCH_PROFILE) &&            \
     __ARM_ARCH_PROFILE == 'M' && defined(__ARM_FP) && (__ARM_FP & 4)
@@ -62,18 +63,40 @@
     POETC_FOUR_SUMS("vadd.f32", POETC_VMLA, s, t, u, v, a, b, c, d, e, f, g, h)
 #define POETC_MULTIPLY_SUBTRACT_4(s, t, u, v, a, b, c, d, e, f, g, h) \
     POETC_FOUR_SUMS("vsub.f32", POETC_VMLS, s, t, u, v, a, b, c, d, e, f, g, h)
-#define POETC_QUAD_A(v) \
-    register float v##0 __asm__("s16"), v##1 __asm__("s17"), v##2 __asm__("s18"), v##3 __asm__("s19")
-#define POETC_QUAD_B(v) \
-    register float v##0 __asm__("s20"), v##1 __asm__("s21"), v##2 __asm__("s22"), v##3 __asm__("s23")
-#define POETC_LOAD_QUAD(v, p)                                                                                          \
-    __asm__("vldmia %4!, {%0, %1, %2, %3}"                                                                             \
-            : "=t"(v##0), "=t"(v##1), "=t"(v##2), "=t"(v##3), "+r"(p)                                                  \
-            : "m"(*(const float(*)[4])(p)))
-#define POETC_STORE_QUAD(p, v)                                                                                         \
-    __asm__("vstmia %0!, {%2, %3, %4, %5}"                                                                             \
-            : "+r"(p), "=m"(*(float(*)[4])(p))                                                                         \
-            : "t"(v##0), "t"(v##1), "t"(v##2), "t"(v##3))
+#define POETC_QUAD(v) float v##0, v##1, v##2, v##3
+#define POETC_LOAD_QUAD(v, p, first, second, third, fourth)                                                            \
+    do {                                                                                                               \
+        register float poetc_0 __asm__(first), poetc_1 __asm__(second), poetc_2 __asm__(third), poetc_3 __asm__(fourth); \
+        __asm__("vldmia %4!, {%0, %1, %2, %3}"                                                                         \
+                : "=t"(poetc_0), "=t"(poetc_1), "=t"(poetc_2), "=t"(poetc_3), "+r"(p)                                  \
+                : "m"(*(const float(*)[4])(p)));                                                                       \
+        v##0 = poetc_0, v##1 = poetc_1, v##2 = poetc_2, v##3 = poetc_3;                                                \
+    } while (0)
+#define POETC_STORE_QUAD(p, v, first, second, third, fourth)                                                           \
+    do {                                                                                                               \
+        register float poetc_0 __asm__(first) = v##0, poetc_1 __asm__(second) = v##1, poetc_2 __asm__(third) = v##2,   \
+                               poetc_3 __asm__(fourth) = v##3;                                                         \
+        __asm__("vstmia %0!, {%2, %3, %4, %5}"                                                                         \
+                : "+r"(p), "=m"(*(float(*)[4])(p))                                                                     \
+                : "t"(poetc_0), "t"(poetc_1), "t"(poetc_2), "t"(poetc_3));                                             \
+    } while (0)
+#define POETC_LOAD_QUAD_A(v, p) POETC_LOAD_QUAD(v, p, "s16", "s17", "s18", "s19")
+#define POETC_LOAD_QUAD_B(v, p) POETC_LOAD_QUAD(v, p, "s20", "s21", "s22", "s23")
+#define POETC_STORE_QUAD_A(p, v) POETC_STORE_QUAD(p, v, "s16", "s17", "s18", "s19")
+#define POETC_STORE_QUAD_B(p, v) POETC_STORE_QUAD(p, v, "s20", "s21", "s22", "s23")
+/* Whole blocks, whose registers are theirs alone; pointers move on. Four floats go to `to`: from p, or from q, r, s
+ * and t. */
+#define POETC_COPY_QUAD(to, p)                                                                                         \
+    __asm__("vldmia %1!, {s16-s19}\n\tvstmia %0!, {s16-s19}"                                                           \
+            : "+&r"(to), "+&r"(p), "=m"(*(float(*)[4])(to))                                                            \
+            : "m"(*(const float(*)[4])(p))                                                                             \
+            : "s16", "s17", "s18", "s19")
+#define POETC_GATHER_QUAD(to, q, r, s, t)                                                                              \
+    __asm__ volatile("vldmia %1!, {s16}\n\tvldmia %2!, {s17}\n\tvldmia %3!, {s18}\n\tvldmia %4!, {s19}\n\t"             \
+                     "vstmia %0!, {s16-s19}"                                                                           \
+                     : "+&r"(to), "+&r"(q), "+&r"(r), "+&r"(s), "+&r"(t)                                               \
+                     :                                                                                                 \
+                     : "s16", "s17", "s18", "s19", "memory")
 #else
 #define POETC_FPU_M 0
 #define POETC_MULTIPLY_ADD(sum, a, b) ((sum) = POETC_FMA(a, b, sum))
@@ -83,10 +106,15 @@
 #define POETC_MULTIPLY_SUBTRACT_4(s, t, u, v, a, b, c, d, e, f, g, h)                                                  \
     (POETC_MULTIPLY_SUBTRACT(s, a, b), POETC_MULTIPLY_SUBTRACT(t, c, d), POETC_MULTIPLY_SUBTRACT(u, e, f),             \
      POETC_MULTIPLY_SUBTRACT(v, g, h))
-#define POETC_QUAD_A(v) float v##0, v##1, v##2, v##3
-#define POETC_QUAD_B(v) float v##0, v##1, v##2, v##3
-#define POETC_LOAD_QUAD(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2], v##3 = (p)[3], (p) += 4)
-#define POETC_STORE_QUAD(p, v) ((p)[0] = v##0, (p)[1] = v##1, (p)[2] = v##2, (p)[3] = v##3, (p) += 4)
+#define POETC_QUAD(v) float v##0, v##1, v##2, v##3
+#define POETC_LOAD_QUAD_A(v, p) (v##0 = (p)[0], v##1 = (p)[1], v##2 = (p)[2], v##3 = (p)[3], (p) += 4)
+#define POETC_STORE_QUAD_A(p, v) ((p)[0] = v##0, (p)[1] = v##1, (p)[2] = v##2, (p)[3] = v##3, (p) += 4)
+#define POETC_LOAD_QUAD_B(v, p) POETC_LOAD_QUAD_A(v, p)
+#define POETC_STORE_QUAD_B(p, v) POETC_STORE_QUAD_A(p, v)
+#define POETC_COPY_QUAD(to, p)                                                                                         \
+    ((to)[0] = (p)[0], (to)[1] = (p)[1], (to)[2] = (p)[2], (to)[3] = (p)[3], (to) += 4, (p) += 4)
+#define POETC_GATHER_QUAD(to, q, r, s, t)                                                                              \
+    ((to)[0] = *(q)++, (to)[1] = *(r)++, (to)[2] = *(s)++, (to)[3] = *(t)++, (to) += 4)
 #endif
 
 /* x[0] + x[stride] + ... + x[(count - 1) * stride] in the reference order: blocks in sequence, and their sums carried

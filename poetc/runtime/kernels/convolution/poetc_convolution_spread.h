@@ -15,17 +15,15 @@
 /* to += from */
 static inline void add_to(float *to, const float *from, int32_t count)
 {
-#if POETC_LANES == 1
-    for (; count >= 4; count -= 4) {
-        const float *old = to;
-        POETC_QUAD_A(p);
-        POETC_QUAD_B(q);
-        POETC_LOAD_QUAD(p, from);
-        POETC_LOAD_QUAD(q, old);
-        q0 += p0, q1 += p1, q2 += p2, q3 += p3;
-        POETC_STORE_QUAD(to, q);
-    }
-#else
+#if POETC_FPU_M && POETC_LANES == 1
+    for (; count >= 4; count -= 4)
+        __asm__ volatile("vldmia %[from]!, {s16-s19}\n\tvldmia %[to], {s20-s23}\n\tvadd.f32 s20, s20, s16\n\t"
+                         "vadd.f32 s21, s21, s17\n\tvadd.f32 s22, s22, s18\n\tvadd.f32 s23, s23, s19\n\t"
+                         "vstmia %[to]!, {s20-s23}"
+                         : [from] "+&r"(from), [to] "+&r"(to)
+                         :
+                         : "memory", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23");
+#elif POETC_LANES > 1
     for (; count >= 4; count -= 4, to += 4, from += 4)
         poetc_f4_store(to, poetc_f4_add(poetc_f4_load(to), poetc_f4_load(from)));
 #endif

@@ -50,11 +50,8 @@ POETC_APART void pack_four(const four_taps *t, const float *from, int32_t step, 
     const float *p2 = t->now[2] ? from + t->offset[2] : &zero, *p3 = t->now[3] ? from + t->offset[3] : &zero;
     if (step == 1 && t->now[0] && t->now[1] && t->now[2] && t->now[3]) {
         POETC_UNROLL_4
-        for (; count > 0; count--) {
-            POETC_QUAD_B(q);
-            q0 = *p0++, q1 = *p1++, q2 = *p2++, q3 = *p3++;
-            POETC_STORE_QUAD(to, q);
-        }
+        for (; count > 0; count--)
+            POETC_GATHER_QUAD(to, p0, p1, p2, p3);
     } else {
         const ptrdiff_t s0 = t->now[0] ? step : 0, s1 = t->now[1] ? step : 0;
         const ptrdiff_t s2 = t->now[2] ? step : 0, s3 = t->now[3] ? step : 0;
@@ -182,9 +179,9 @@ static inline float *put_pixels(const float *from, const ptrdiff_t *offset, int3
 {
     const float *p0 = from + offset[0], *p1 = from + offset[1], *p2 = from + offset[2], *p3 = from + offset[3];
     for (; count > 0; count--, p0 += step, p1 += step, p2 += step, p3 += step) {
-        POETC_QUAD_B(q);
+        POETC_QUAD(q);
         q0 = *p0, q1 = *p1, q2 = *p2, q3 = *p3;
-        POETC_STORE_QUAD(to, q);
+        POETC_STORE_QUAD_B(to, q);
     }
     return to;
 }

@@ -246,8 +246,8 @@ static inline void put_pixels(const float *pixels, float *y, int32_t step, int32
 #define SUMS(s, value) float s##0 = (value), s##1 = s##0, s##2 = s##0, s##3 = s##0
 #define TAP(v, x)                                                                                                      \
     const float *x##_at = (x);                                                                                         \
-    POETC_QUAD_B(v);                                                                                                   \
-    POETC_LOAD_QUAD(v, x##_at)
+    POETC_QUAD(v);                                                                                                   \
+    POETC_LOAD_QUAD_B(v, x##_at)
 #define ADD(s, v, w)                                                                                                   \
     do {                                                                                                               \
         POETC_MULTIPLY_ADD_4(s##0, s##1, s##2, s##3, v##0, w, v##1, w, v##2, w, v##3, w);                                                                             \

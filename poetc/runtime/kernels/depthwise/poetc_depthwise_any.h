@@ -106,12 +106,12 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
         for (kw = 0; kw < kernel_w; kw++)
             x[kw] = from + tap_column(s, (first_w + kw) * c->dilation_w);
         for (i = width; i > 0; i -= 4) {
-            POETC_QUAD_A(g);
-            POETC_QUAD_B(v);
-            POETC_LOAD_QUAD(g, gy);
+            POETC_QUAD(g);
+            POETC_QUAD(v);
+            POETC_LOAD_QUAD_A(g, gy);
             POETC_UNROLL_3
             for (kw = 0; kw < kernel_w; kw++) {
-                POETC_LOAD_QUAD(v, x[kw]);
+                POETC_LOAD_QUAD_B(v, x[kw]);
                 POETC_MULTIPLY_ADD_4(sums[kw][0], sums[kw][1], sums[kw][2], sums[kw][3], g0, v0, g1, v1, g2, v2, g3,
                                      v3);
             }

@@ -65,7 +65,7 @@ POETC_INLINE void outer_block(const product *t, const int rows, const int column
         const int32_t first = k, end = t->depth - k > BLOCK ? k + BLOCK : t->depth;
 #if POETC_LANES == 1
         float sum[MOST];
-        POETC_QUAD_B(v);
+        POETC_QUAD(v);
         POETC_UNROLL
         for (i = 0; i < rows; i++) {
             POETC_UNROLL
@@ -75,7 +75,7 @@ POETC_INLINE void outer_block(const product *t, const int rows, const int column
         for (; k < end; k++, p += t->p_k, q += t->q_step - columns) {
             POETC_UNROLL
             for (j = 0; j < columns; j += 4) {
-                POETC_LOAD_QUAD(v, q);
+                POETC_LOAD_QUAD_B(v, q);
                 POETC_UNROLL
                 for (i = 0; i < rows; i++) {
                     const float factor = p[i * t->p_row];
@@ -314,11 +314,11 @@ static void rank_one(const product *t)
 #if POETC_LANES == 1
         POETC_UNROLL_4
         for (j = columns / 4; j > 0; j--) {
-            POETC_QUAD_A(a);
-            POETC_QUAD_B(b);
-            POETC_LOAD_QUAD(a, q);
+            POETC_QUAD(a);
+            POETC_QUAD(b);
+            POETC_LOAD_QUAD_A(a, q);
             b0 = a0 * factor, b1 = a1 * factor, b2 = a2 * factor, b3 = a3 * factor;
-            POETC_STORE_QUAD(y, b);
+            POETC_STORE_QUAD_B(y, b);
         }
         j = columns % 4;
 #else
@@ -378,6 +378,7 @@ static inline float sum_lanes(const float *lanes)
 #endif
 }
 
+#if !POETC_FPU_M || defined(POETC_HELIUM)
 POETC_INLINE void inner_block(const product *t, const int rows, const int columns, int32_t row, int32_t column)
 {
     float total[INNER_ROWS][INNER_COLUMNS];
@@ -411,12 +412,12 @@ POETC_INLINE void inner_block(const product *t, const int rows, const int column
         }
         for (; k < end; k += LANES) {
 #if POETC_LANES == 1
-            POETC_QUAD_A(a);
-            POETC_QUAD_B(b);
+            POETC_QUAD(a);
+            POETC_QUAD(b);
             POETC_UNROLL
             for (v = 0; v < LANES; v += 4) {
-                POETC_LOAD_QUAD(a, p[0]);
-                POETC_LOAD_QUAD(b, q[0]);
+                POETC_LOAD_QUAD_A(a, p[0]);
+                POETC_LOAD_QUAD_B(b, q[0]);
                 POETC_MULTIPLY_ADD_4(sum[0][0][v], sum[0][0][v + 1], sum[0][0][v + 2], sum[0][0][v + 3], a0, b0, a1, b1,
                                      a2, b2, a3, b3);
             }
@@ -462,6 +463,7 @@ POETC_INLINE void inner_block(const product *t, const int rows, const int column
         }
     }
 }
+#endif
 
 #if defined(POETC_HELIUM)
 /* A row of four columns at least, four at a time; the last four may overlap those before. Terms beyond the last whole

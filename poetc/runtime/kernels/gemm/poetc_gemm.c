@@ -49,9 +49,7 @@ POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, 
 #if LANES == 1
             const float *source = from + i;
             float *target = to + i;
-            POETC_QUAD_B(q);
-            POETC_LOAD_QUAD(q, source);
-            POETC_STORE_QUAD(target, q);
+            POETC_COPY_QUAD(target, source);
 #else
             poetc_f4_store(to + i, poetc_f4_load(from + i));
 #endif
@@ -87,6 +85,12 @@ POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t 
         /* clang-format on */
     } else if (g->a_k == 1) {
         poetc_pack_apart(to, from, g->a_row, rows, g->depth);
+#endif
+#if LANES == 1
+    } else if (rows < 4) {
+        for (i = 0; i < rows; i++)
+            for (k = 0; k < g->depth; k++)
+                *to++ = from[i * g->a_row + k * g->a_k];
 #endif
     } else {
         for (k = 0; k < g->depth; k++, from += g->a_k)
@@ -153,7 +157,13 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         if (t.packed) {
             pack_rows(space->rows, g, row, rows);
             t.a = space->rows;
+#if LANES == 1
+            t.a_row = rows < 4 ? g->depth : 1;
+#endif
         }
+#if LANES == 1
+        t.a_k = t.packed && rows == 4 ? 4 : 1;
+#endif
         for (column = 0; column < g->columns; column += t.panels * COLUMNS) {
             const int32_t left = g->columns - column, width = poetc_min(COLUMNS, left), at = g->column + column;
             const int32_t image = at < g->segment ? 0 : at / g->segment, within = at - image * g->segment;
@@ -168,7 +178,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
                     t.panels = room / COLUMNS;
                 t.y = y + image * g->segment_step + within, t.y_row = g->y_row;
                 run_block(rows, &t);
-            } else if (FOUR_IN_ASSEMBLY && width == 1 && rows == 4) {
+            } else if (IN_ASSEMBLY && width == 1 && rows == 4) {
                 t.y = y + image * g->segment_step + within, t.y_row = g->y_row;
                 single_column(&t);
             } else {

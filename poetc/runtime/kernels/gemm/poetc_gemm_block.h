@@ -2,7 +2,7 @@
  * among them.
  *
  * Layout: SIMD lanes lie along the columns. b is a panel [depth][POETC_GEMM_COLUMNS]; a is read in place or packed as
- * [depth][rows].
+ * [depth][rows]. Fewer than four rows of scalars are packed as [rows][depth], so that one body reads them in both ways.
  * Order of sums: the terms of a block in sequence, then blocks of terms in sequence; a bias is the first term. Every
  * shape of block keeps this order, so the choice of blocks changes no bit.
  *
@@ -20,11 +20,11 @@
 #define COLUMNS POETC_GEMM_COLUMNS
 #define HALF (LANES > 1 ? POETC_GEMM_VECTORS / 2 * LANES : 0) /* a narrow block, where there is one */
 
-/* Four rows in assembly: all 32 registers of the FPU of Cortex-M. */
+/* Blocks in assembly: all 32 registers of the FPU of Cortex-M. */
 #if LANES == 1 && POETC_FPU_M
-#define FOUR_IN_ASSEMBLY 1
+#define IN_ASSEMBLY 1
 #else
-#define FOUR_IN_ASSEMBLY 0
+#define IN_ASSEMBLY 0
 #endif
 
 /* Few registers for addresses: rows of a are packed even where they could be read in place. */
@@ -96,7 +96,10 @@ POETC_INLINE int32_t bring_results(const float *y, ptrdiff_t y_row, int32_t row,
 typedef struct {
     const float *a;
     ptrdiff_t a_row;
-    int packed; /* a is a block [depth][rows] */
+    int packed; /* a is a block [depth][rows]; of fewer than four scalars [rows][depth] */
+#if POETC_LANES == 1
+    ptrdiff_t a_k;
+#endif
     const float *b;
     float *y;
     ptrdiff_t y_row;
@@ -117,6 +120,7 @@ typedef struct {
     const float *row_bias, *column_bias;
 } block_task;
 
+#if !IN_ASSEMBLY
 /* The start values of the sums of a row. */
 POETC_INLINE void start(poetc_vector *sum, const int vectors, const float *row_bias, const float *column_bias)
 {
@@ -139,20 +143,6 @@ POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, i
                          const float *scale)
 {
     int j;
-#if POETC_FPU_M && LANES == 1
-    if (rate || accumulate) { /* four together */
-        const float *old = y;
-        POETC_QUAD_A(p);
-        POETC_LOAD_QUAD(p, old);
-        if (rate) {
-            POETC_MULTIPLY_SUBTRACT_4(p0, p1, p2, p3, sum[0], *rate, sum[1], *rate, sum[2], *rate, sum[3], *rate);
-        } else {
-            p0 += sum[0], p1 += sum[1], p2 += sum[2], p3 += sum[3];
-        }
-        POETC_STORE_QUAD(y, p);
-        return;
-    }
-#endif
     if (rate) {
         POETC_UNROLL
         for (j = 0; j < vectors; j++) {
@@ -175,6 +165,13 @@ POETC_INLINE void finish(const poetc_vector *sum, const int vectors, float *y, i
             poetc_vector_store(y + j * LANES, sum[j]);
     }
 }
+#endif
+
+#if IN_ASSEMBLY
+#include "gemm/poetc_gemm_fpu.h"
+#else
+#define single_column(t) ((void)0)
+#endif
 
 #if defined(POETC_HELIUM)
 
@@ -226,16 +223,11 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
             /* clang-format on */
         } else {
             POETC_UNROLL_PAIR
-            for (k = depth; k > 0; k--, b += COLUMNS) {
+            for (k = depth; k > 0; k--, b += COLUMNS, a += rows) {
                 const poetc_vector v = poetc_vector_load(b);
-                register float f0 __asm__("r4"), f1 __asm__("r5");
-                if (rows == 2)
-                    __asm__("ldmia %2!, {%0, %1}" : "=r"(f0), "=r"(f1), "+r"(a) : "m"(*(const float (*)[2])a));
-                else
-                    f0 = *a++;
-                POETC_ADD_SCALED(sum[0], v, f0);
-                if (rows > 1)
-                    POETC_ADD_SCALED(sum[1], v, f1);
+                POETC_UNROLL
+                for (i = 0; i < rows; i++)
+                    POETC_ADD_SCALED(sum[i], v, a[i]);
             }
         }
 #undef STEPS
@@ -322,70 +314,54 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
     }
 }
 
-#else
+#elif !IN_ASSEMBLY
 
-/* `rows` x 4 results in registers. */
-POETC_INLINE void block(const int rows, const int vectors, const block_task *t, const ptrdiff_t a_row,
-                        const ptrdiff_t a_k)
+/* `rows` x 4 results in registers, whether rows of a lie in place or side by side. */
+POETC_INLINE void block(const int rows, const int vectors, const block_task *t)
 {
     float sum[POETC_GEMM_ROWS][4];
     const float *const first = t->a, *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
     const int32_t depth = t->depth;
-    const ptrdiff_t y_row = t->y_row;
+    const ptrdiff_t y_row = t->y_row, a_k = t->a_k;
     const int accumulate = t->accumulate;
-#ifdef POETC_AT_ONCE
-    const float *const rate = t->rate;
-#else
-    const float *const rate = NULL;
-#endif
     float *y = t->y;
     int32_t column, k;
     int i;
-    POETC_QUAD_A(p);
-    POETC_QUAD_B(q);
     for (column = t->panels; column > 0; column--, y += COLUMNS) {
-        const float *a = first;
+        const float *row[4];
+        POETC_UNROLL
+        for (i = 0; i < rows; i++)
+            row[i] = first + i * t->a_row;
         POETC_UNROLL
         for (i = 0; i < rows; i++)
             start(sum[i], vectors, row_bias ? row_bias + i : NULL, column_bias);
         if (column_bias)
             column_bias += COLUMNS;
-#define ADD_ROW(i, factor)                                                                                             \
-    POETC_MULTIPLY_ADD_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3], q0, factor, q1, factor, q2, factor, q3, factor)
-        if (rows == 4 && a_k == 4) { /* packed */
-            for (k = depth; k > 0; k--) {
-                POETC_LOAD_QUAD(p, a);
-                POETC_LOAD_QUAD(q, b);
-                ADD_ROW(0, p0);
-                ADD_ROW(1, p1);
-                ADD_ROW(2, p2);
-                ADD_ROW(3, p3);
-            }
-        } else {
-            const float *row[4];
+        for (k = depth; k > 0; k--, b += COLUMNS) {
             POETC_UNROLL
-            for (i = 0; i < rows; i++)
-                row[i] = a + i * a_row;
-            POETC_UNROLL_4
-            for (k = depth; k > 0; k--) {
-                POETC_LOAD_QUAD(q, b);
-                POETC_UNROLL
-                for (i = 0; i < rows; i++) {
-                    const float factor = *row[i];
-                    ADD_ROW(i, factor);
-                    row[i] += a_k;
-                }
+            for (i = 0; i < rows; i++) {
+                const float factor = *row[i];
+                POETC_MULTIPLY_ADD_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3], b[0], factor, b[1], factor, b[2],
+                                     factor, b[3], factor);
+                row[i] += a_k;
             }
         }
-#undef ADD_ROW
         POETC_UNROLL
         for (i = 0; i < rows; i++)
-            finish(sum[i], vectors, y + i * y_row, accumulate, rate, NULL);
+            finish(sum[i], vectors, y + i * y_row, accumulate, NULL, NULL);
     }
 }
 
 #endif
 
+#if !IN_ASSEMBLY
+#if LANES == 1
+#define DEFINE_BLOCK(ROWS)                                                                                             \
+    static void block_##ROWS(const block_task *t)                                                                      \
+    {                                                                                                                  \
+        block(ROWS, POETC_GEMM_VECTORS, t);                                                                            \
+    }
+#else
 #define DEFINE_BLOCK(ROWS)                                                                                             \
     static void block_##ROWS(const block_task *t)                                                                      \
     {                                                                                                                  \
@@ -400,6 +376,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t, 
         else                                                                                                           \
             block(ROWS, POETC_GEMM_VECTORS, t, t->a_row, 1);                                                           \
     }
+#endif
 
 #if POETC_GEMM_ROWS >= 12
 DEFINE_BLOCK(12)
@@ -414,34 +391,8 @@ DEFINE_BLOCK(3)
 DEFINE_BLOCK(2)
 DEFINE_BLOCK(1)
 
-#if FOUR_IN_ASSEMBLY
-#include "gemm/poetc_gemm_fpu.h"
-#else
-#define single_column(t) ((void)0)
-#endif
-
-/* The largest block that fits. */
-static int32_t block_rows(int32_t left)
-{
-#if POETC_GEMM_ROWS >= 12
-    if (LANES == 16 && left == 16) /* two of eight: four rows wait for their loads */
-        return 8;
-    return left >= 12 ? 12 : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-#elif POETC_GEMM_ROWS >= 6
-    return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-#else
-    return left >= 4 && left != 6 ? 4 : left >= 3 ? 3 : left;
-#endif
-}
-
 static void run_block(int32_t rows, const block_task *t)
 {
-#if FOUR_IN_ASSEMBLY
-    if (rows == 4 && !t->column_bias) {
-        block_of_four(t);
-        return;
-    }
-#endif
     switch (rows) {
 #if POETC_GEMM_ROWS >= 12
     case 12: block_12(t); break;
@@ -456,6 +407,21 @@ static void run_block(int32_t rows, const block_task *t)
     case 2: block_2(t); break;
     default: block_1(t); break;
     }
+}
+#endif
+
+/* The largest block that fits. */
+static int32_t block_rows(int32_t left)
+{
+#if POETC_GEMM_ROWS >= 12
+    if (LANES == 16 && left == 16) /* two of eight: four rows wait for their loads */
+        return 8;
+    return left >= 12 ? 12 : left >= 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+#elif POETC_GEMM_ROWS >= 6
+    return left >= 6 ? 6 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+#else
+    return left >= 4 && left != 6 ? 4 : left >= 3 ? 3 : left;
+#endif
 }
 
 #endif

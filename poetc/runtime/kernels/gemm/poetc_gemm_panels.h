@@ -36,13 +36,10 @@ POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, i
 {
     int32_t k = 0;
 #if LANES == 1
-    const float *next[4] = {from, from + step, from + 2 * step, from + 3 * step};
+    const float *second = from + step, *third = second + step, *fourth = third + step;
     POETC_UNROLL_4
-    for (; k < depth; k++) {
-        POETC_QUAD_B(q);
-        q0 = *next[0]++, q1 = *next[1]++, q2 = *next[2]++, q3 = *next[3]++;
-        POETC_STORE_QUAD(to, q);
-    }
+    for (; k < depth; k++)
+        POETC_GATHER_QUAD(to, from, second, third, fourth);
 #elif defined(POETC_HELIUM)
     const uint32_t row = (uint32_t)step * 4u;
     const uint32x4_t offsets = {0, row, 2u * row, 3u * row};

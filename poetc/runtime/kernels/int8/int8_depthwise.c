@@ -140,7 +140,7 @@ static inline void add_three_taps(const operand *x, int32_t stride, const operan
                          "vstrw.32 %q[sum], [%[sums]], #16\n\t"
                          "letp lr, 0b\n"
                          "1:"
-                         : [sum] "=&w"(sum), [v] "=&w"(v), [x] "+r"(x), [sums] "+r"(sums)
+                         : [sum] "=&w"(sum), [v] "=&w"(v), [x] "+l"(x), [sums] "+r"(sums)
                          : [w0] "r"(w0), [w1] "r"(w1), [w2] "r"(w2), [count] "r"(count)
                          : "lr", "memory");
     else

@@ -71,7 +71,7 @@ static inline void poetc_gather_bytes(const int8_t *from, uint16x8_t places, siz
                      "vstrb.16 %q[v], [%[to]], #8\n\t"
                      "letp lr, 0b\n"
                      "1:"
-                     : [v] "=&w"(v), [from] "+r"(from), [to] "+r"(to)
+                     : [v] "=&w"(v), [from] "+r"(from), [to] "+l"(to)
                      : [places] "w"(places), [eight] "r"(8 * step), [count] "r"(count)
                      : "lr", "memory");
 }
@@ -107,7 +107,7 @@ static inline uint32_t poetc_see_helium(const int32_t *sums, int32_t count, uint
                      "vnegt.s32 %q[m], %q[m]\n\t" STORE "letp lr, 0b\n"                                               \
                      "1:"                                                                                              \
                      : [v] "=&w"(v), [m] "=&w"(m), [l] "=&w"(l), [clipped] "+w"(clipped), [sums] "+r"(sums),           \
-                       [to] "+r"(to)                                                                                   \
+                       [to] "+l"(to)                                                                                   \
                      : [places] "w"(places), [mosts] "w"(mosts), [lows] "w"(lows), [first] "r"(first), [up] "r"(up),   \
                        [odd] "r"(odd), [down] "r"(down), [one] "r"(1), [four] "r"(4 * step), [count] "r"(count)        \
                      : "lr", "memory")

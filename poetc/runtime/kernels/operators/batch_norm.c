@@ -124,13 +124,13 @@ int poetc_op_batch_norm_apply(const poetc_call *call)
                 const float *from = x;
                 float *to = y;
                 for (; i + 4 <= pixels; i += 4) {
-                    POETC_QUAD_A(v);
-                    POETC_LOAD_QUAD(v, from);
+                    POETC_QUAD(v);
+                    POETC_LOAD_QUAD_A(v, from);
                     v0 = POETC_FMA(v0 - centre, factor, shift);
                     v1 = POETC_FMA(v1 - centre, factor, shift);
                     v2 = POETC_FMA(v2 - centre, factor, shift);
                     v3 = POETC_FMA(v3 - centre, factor, shift);
-                    POETC_STORE_QUAD(to, v);
+                    POETC_STORE_QUAD_A(to, v);
                 }
             }
 #elif POETC_LANES == 4 /* the compiler makes wider ones, and of the rest too */
@@ -194,15 +194,15 @@ int poetc_op_batch_norm_grad_input(const poetc_call *call)
                 const float *from = x, *of = gy;
                 float *to = gx;
                 for (; i + 4 <= pixels; i += 4) {
-                    POETC_QUAD_A(g);
-                    POETC_QUAD_B(v);
-                    POETC_LOAD_QUAD(g, of);
-                    POETC_LOAD_QUAD(v, from);
+                    POETC_QUAD(g);
+                    POETC_QUAD(v);
+                    POETC_LOAD_QUAD_A(g, of);
+                    POETC_LOAD_QUAD_B(v, from);
                     g0 = g0 - shift, g1 = g1 - shift, g2 = g2 - shift, g3 = g3 - shift;
                     v0 = v0 - centre, v1 = v1 - centre, v2 = v2 - centre, v3 = v3 - centre;
                     POETC_MULTIPLY_SUBTRACT_4(g0, g1, g2, g3, v0, slope, v1, slope, v2, slope, v3, slope);
                     g0 = factor * g0, g1 = factor * g1, g2 = factor * g2, g3 = factor * g3;
-                    POETC_STORE_QUAD(to, g);
+                    POETC_STORE_QUAD_A(to, g);
                 }
             }
 #elif POETC_LANES == 4 /* the compiler makes wider ones, and of the rest too */

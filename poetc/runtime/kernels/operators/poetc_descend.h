@@ -19,12 +19,12 @@ static inline void poetc_descend(float *w, const float *g, float lr, int32_t cou
 #else
     for (; count >= 4; count -= 4) {
         const float *from = w;
-        POETC_QUAD_A(a);
-        POETC_QUAD_B(b);
-        POETC_LOAD_QUAD(a, from);
-        POETC_LOAD_QUAD(b, g);
+        POETC_QUAD(a);
+        POETC_QUAD(b);
+        POETC_LOAD_QUAD_A(a, from);
+        POETC_LOAD_QUAD_B(b, g);
         POETC_MULTIPLY_SUBTRACT_4(a0, a1, a2, a3, b0, lr, b1, lr, b2, lr, b3, lr);
-        POETC_STORE_QUAD(w, a);
+        POETC_STORE_QUAD_A(w, a);
     }
 #endif
     for (; count > 0; count--, w++, g++)

@@ -124,14 +124,14 @@
         POETC_FOURS_FOR_##vectors({                                                                                    \
             const float *from = input + i;                                                                             \
             for (; fours > 0; fours--) {                                                                               \
-                POETC_QUAD_A(v);                                                                                       \
+                POETC_QUAD(v);                                                                                       \
                 float x;                                                                                               \
-                POETC_LOAD_QUAD(v, from);                                                                              \
+                POETC_LOAD_QUAD_A(v, from);                                                                              \
                 x = v0, v0 = (expression);                                                                             \
                 x = v1, v1 = (expression);                                                                             \
                 x = v2, v2 = (expression);                                                                             \
                 x = v3, v3 = (expression);                                                                             \
-                POETC_STORE_QUAD(to, v);                                                                               \
+                POETC_STORE_QUAD_A(to, v);                                                                               \
             }                                                                                                          \
         })                                                                                                             \
         POETC_SINGLES({                                                                                                \
@@ -157,16 +157,16 @@
         POETC_FOURS_FOR_##vectors({                                                                                    \
             const float *from = gradient + i, *of = saved + i;                                                         \
             for (; fours > 0; fours--) {                                                                               \
-                POETC_QUAD_A(v);                                                                                       \
-                POETC_QUAD_B(u);                                                                                       \
+                POETC_QUAD(v);                                                                                       \
+                POETC_QUAD(u);                                                                                       \
                 float s, g;                                                                                            \
-                POETC_LOAD_QUAD(v, from);                                                                              \
-                POETC_LOAD_QUAD(u, of);                                                                                \
+                POETC_LOAD_QUAD_A(v, from);                                                                              \
+                POETC_LOAD_QUAD_B(u, of);                                                                                \
                 s = u0, g = v0, v0 = (expression);                                                                     \
                 s = u1, g = v1, v1 = (expression);                                                                     \
                 s = u2, g = v2, v2 = (expression);                                                                     \
                 s = u3, g = v3, v3 = (expression);                                                                     \
-                POETC_STORE_QUAD(to, v);                                                                               \
+                POETC_STORE_QUAD_A(to, v);                                                                               \
             }                                                                                                          \
         })                                                                                                             \
         POETC_SINGLES({                                                                                                \

@@ -73,7 +73,7 @@ static void max_of_quads(const float *upper, const float *lower, int32_t quads, 
                      "vcmp.f32 gt, q2, q0\n\tvpsel q0, q2, q0\n\tvpst\n\tvaddt.i32 q4, q5, %[two]\n\t"
                      "vstrw.32 q0, [%[y]], #16\n\tvstrb.32 q4, [%[where]], #4\n\t"
                      "le lr, 1b"
-                     : [upper] "+&r"(upper), [lower] "+&r"(lower), [y] "+&r"(y), [where] "+&r"(where)
+                     : [upper] "+&r"(upper), [lower] "+&r"(lower), [y] "+&r"(y), [where] "+&l"(where)
                      : [quads] "r"(quads), [two] "r"(2), [ones] "w"(ones), [zeros] "w"(zeros)
                      : "lr", "q0", "q1", "q2", "q3", "q4", "q5", "memory");
     /* clang-format on */

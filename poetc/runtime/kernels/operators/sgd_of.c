@@ -73,16 +73,16 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
     for (; j + 4 <= n; j += 4) {
         const float *from = b + j, *old = w;
         float s0 = 0.0f, s1 = 0.0f, s2 = 0.0f, s3 = 0.0f;
-        POETC_QUAD_A(p);
-        POETC_QUAD_B(q);
+        POETC_QUAD(p);
+        POETC_QUAD(q);
         for (k = 0; k < depth; k++, from += n - 4) {
             const float factor = a[k * m];
-            POETC_LOAD_QUAD(q, from);
+            POETC_LOAD_QUAD_B(q, from);
             POETC_MULTIPLY_ADD_4(s0, s1, s2, s3, q0, factor, q1, factor, q2, factor, q3, factor);
         }
-        POETC_LOAD_QUAD(p, old);
+        POETC_LOAD_QUAD_A(p, old);
         POETC_MULTIPLY_SUBTRACT_4(p0, p1, p2, p3, s0, lr, s1, lr, s2, lr, s3, lr);
-        POETC_STORE_QUAD(w, p);
+        POETC_STORE_QUAD_A(w, p);
     }
 #else
     for (; j + POETC_LANES <= n; j += POETC_LANES, w += POETC_LANES) {
@@ -111,18 +111,17 @@ static void descend_pairs_by_one(float *w, const float *factors, const float *b,
     const int32_t twelves = n / 12, fours = n % 12 / 4, ones = n % 4;
     float *second;
     int32_t left;
-    register float rate __asm__("s28") = lr;
 #if defined(POETC_FUSED)
 #define MOVE(f, b, c, w, x)                                                                                            \
-    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvfms.f32 s" #w ", s24, s28\n\tvfms.f32 s" #x ", s25, s28\n\t"
+    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvfms.f32 s" #w ", s24, %[lr]\n\tvfms.f32 s" #x ", s25, %[lr]\n\t"
 #else
 #define MOVE(f, b, c, w, x)                                                                                            \
-    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvmul.f32 s24, s24, s28\n\tvmul.f32 s25, s25, s28\n\t" \
+    "vmul.f32 s24, s" #b ", " f "\n\tvmul.f32 s25, s" #c ", " f "\n\tvmul.f32 s24, s24, %[lr]\n\tvmul.f32 s25, s25, %[lr]\n\t" \
     "vsub.f32 s" #w ", s" #w ", s24\n\tvsub.f32 s" #x ", s" #x ", s25\n\t"
 #endif
 #define FOUR(f) MOVE(f, 0, 1, 12, 13) MOVE(f, 2, 3, 14, 15)
 #define TWELVE(f) FOUR(f) MOVE(f, 4, 5, 16, 17) MOVE(f, 6, 7, 18, 19) MOVE(f, 8, 9, 20, 21) MOVE(f, 10, 11, 22, 23)
-#define ONE(f) "vmul.f32 s24, s0, " f "\n\t" POETC_VMLS " s12, s24, s28\n\t"
+#define ONE(f) "vmul.f32 s24, s0, " f "\n\t" POETC_VMLS " s12, s24, %[lr]\n\t"
 #define ROW(w, f, last, move) "vldmia %[" w "], {s12" last "}\n\t" move(f) "vstmia %[" w "]!, {s12" last "}\n\t"
 #define COLUMNS(count, b_last, last, move, loop, end)                                                                  \
     "movs %[left], %[" count "]\n\tbeq " end "f\n"                                                                     \
@@ -137,7 +136,7 @@ static void descend_pairs_by_one(float *w, const float *factors, const float *b,
                          COLUMNS("fours", "-s3", "-s15", FOUR, "3", "4")
                          COLUMNS("ones", "", "", ONE, "5", "6")
                          : [w] "+r"(w), [x] "+r"(second), [b] "+r"(from), [left] "=&r"(left)
-                         : [f] "r"(factors), [twelves] "r"(twelves), [fours] "r"(fours), [ones] "r"(ones), "t"(rate)
+                         : [f] "r"(factors), [twelves] "r"(twelves), [fours] "r"(fours), [ones] "r"(ones), [lr] "t"(lr)
                          : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
                            "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27");
         /* clang-format on */
@@ -160,13 +159,13 @@ static void descend_row_by_one(float *w, float factor, const float *b, int32_t n
     POETC_UNROLL_4
     for (j = n / 4; j > 0; j--) {
         const float *old = w;
-        POETC_QUAD_A(p);
-        POETC_QUAD_B(q);
-        POETC_LOAD_QUAD(q, b);
-        POETC_LOAD_QUAD(p, old);
+        POETC_QUAD(p);
+        POETC_QUAD(q);
+        POETC_LOAD_QUAD_B(q, b);
+        POETC_LOAD_QUAD_A(p, old);
         q0 *= factor, q1 *= factor, q2 *= factor, q3 *= factor;
         POETC_MULTIPLY_SUBTRACT_4(p0, p1, p2, p3, q0, lr, q1, lr, q2, lr, q3, lr);
-        POETC_STORE_QUAD(w, p);
+        POETC_STORE_QUAD_A(w, p);
     }
     n %= 4;
 #else

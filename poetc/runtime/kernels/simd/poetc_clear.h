@@ -14,10 +14,20 @@ static void poetc_clear(float *to, ptrdiff_t count)
     for (; count >= POETC_LANES; count -= POETC_LANES, to += POETC_LANES)
         poetc_vector_store(to, (poetc_vector){0});
 #else
-    POETC_QUAD_B(zero);
-    zero0 = zero1 = zero2 = zero3 = 0.0f;
-    for (; count >= 4; count -= 4)
-        POETC_STORE_QUAD(to, zero);
+    ptrdiff_t fours = count / 4;
+    if (fours > 0) {
+#if POETC_FPU_M
+        static const float none[4];
+        __asm__ volatile("vldmia %[none], {s16-s19}\n1:\tvstmia %[to]!, {s16-s19}\n\tsubs %[n], #1\n\tbne 1b"
+                         : [to] "+&r"(to), [n] "+&r"(fours)
+                         : [none] "r"(none)
+                         : "cc", "memory", "s16", "s17", "s18", "s19");
+#else
+        for (; fours > 0; fours--, to += 4)
+            to[0] = to[1] = to[2] = to[3] = 0.0f;
+#endif
+        count %= 4;
+    }
 #endif
     for (; count > 0; count--)
         *to++ = 0.0f;

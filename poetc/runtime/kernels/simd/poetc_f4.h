@@ -76,8 +76,8 @@ static inline poetc_f4 poetc_f4_set(float a, float b, float c, float d)
 static inline poetc_f4 poetc_f4_load(const float *p)
 {
 #if POETC_FPU_M
-    POETC_QUAD_A(v);
-    POETC_LOAD_QUAD(v, p);
+    POETC_QUAD(v);
+    POETC_LOAD_QUAD_A(v, p);
     return poetc_f4_set(v0, v1, v2, v3);
 #else
     return poetc_f4_set(p[0], p[1], p[2], p[3]);
@@ -140,12 +140,7 @@ static inline void poetc_f4_transpose(poetc_f4 *a, poetc_f4 *b, poetc_f4 *c, poe
 #if POETC_LANES > 1
 #define POETC_COPY_FOUR(to, from) (poetc_f4_store(to, poetc_f4_load(from)), (to) += 4, (from) += 4)
 #else
-#define POETC_COPY_FOUR(to, from)                                                                                      \
-    do {                                                                                                               \
-        POETC_QUAD_B(four);                                                                                            \
-        POETC_LOAD_QUAD(four, from);                                                                                   \
-        POETC_STORE_QUAD(to, four);                                                                                    \
-    } while (0)
+#define POETC_COPY_FOUR(to, from) POETC_COPY_QUAD(to, from)
 #endif
 
 #define POETC_F4_ZERO poetc_f4_set(0.0f, 0.0f, 0.0f, 0.0f)
