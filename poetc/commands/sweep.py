@@ -23,9 +23,8 @@ from typing import Any
 
 import msgspec
 
-from poetc.commands.locking import Options, request_of
+from poetc.commands.locking import Options, model_hash, options_of, request_of
 from poetc.commands.locking._file import canonical
-from poetc.commands.locking._lock import model_hash, options_of
 from poetc.commands.requests import SolveRequest
 from poetc.commands.solve import solve, solve_budgets
 from poetc.devices import load_profile, profile_to_dict

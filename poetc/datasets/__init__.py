@@ -8,6 +8,7 @@ from poetc.datasets._normalizing import Normalization
 from poetc.datasets._opening import fits, ignored_by, open_source
 from poetc.datasets._slots import Slot, batch_size, slots_of
 from poetc.datasets._splitting import split
+from poetc.datasets._stored import StoredArray
 from poetc.datasets._tokenizing import Span, Tokenizer, find_tokenizer
 from poetc.datasets.augmentations import Augmentations
 from poetc.datasets.function import BatchFunction

@@ -1,6 +1,6 @@
 """The intermediate representation. See `_ir.py`: it fits on one screen."""
 
-from poetc.graph._coded import Coded
+from poetc.graph._coded import BITS, Coded, encode, pack
 from poetc.graph._difference import differing, matching
 from poetc.graph._ir import (
     Array,

@@ -1,8 +1,9 @@
 """Programs that run: on this machine and on emulated boards, their checks and times."""
 
-from poetc.measure._bundle_host import REQUESTS, validate_bundle
+from poetc.measure._bundle_host import REQUESTS, BundleModel, validate_bundle
 from poetc.measure._bundle_reference import History
 from poetc.measure._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
+from poetc.measure._object_cache import kept_objects
 from poetc.measure._quick_build import QuickBuild
 from poetc.measure._run import (
     BoardFault,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from poetc.emit import emit
-from poetc.program import PageOut, all_inputs, packed_pages, sample_inputs
-from poetc.program._interpret import fit_input
+from poetc.program import PageOut, all_inputs, fit_input, packed_pages, sample_inputs
 from tests.program.models import Case, paged_actions, state_paged_actions, training_case
 
 HARNESSES = [Path(__file__).with_name(name) for name in ("power_loss.c", "checkpoints.c")]

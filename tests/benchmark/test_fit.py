@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 from poetc.benchmark import (
     Measurement,
+    board_networks,
     cross_validate,
     fit,
     fit_text,
     least,
+    networks,
     nnls,
     read_csv,
     write_csv,
     write_profile,
 )
-from poetc.benchmark._networks import board_networks, networks
 from poetc.devices import build_problem, load_profile
 from poetc.devices.cost import CostModel
 from poetc.devices.features import Features

@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import pytest
 
-from poetc.cli import cli, main
-from poetc.cli._errors import BROKEN_PIPE, INTERNAL, INTERRUPTED, describe, exit_code_of, one_line
+from poetc.cli import cli, exit_code_of, main
+from poetc.cli._errors import BROKEN_PIPE, INTERNAL, INTERRUPTED, describe, one_line
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, PoetcError, UnsupportedModelError, UsageError
 
 

@@ -12,7 +12,7 @@ from poetc.commands.band import PLACES, _At, _at_least, _better_at_home, _row, p
 from poetc.devices import build_problem, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.planning.planner import Planner
-from poetc.reporting._words import band_rows, guesses
+from poetc.reporting import band_rows, guesses
 from poetc.scheduling import (
     Compute,
     Free,

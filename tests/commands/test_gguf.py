@@ -11,8 +11,7 @@ import onnxruntime
 import pytest
 from tokenizers import Tokenizer
 
-from poetc.commands.gguf import import_gguf
-from poetc.commands.gguf._blocks import BLOCKS
+from poetc.commands.gguf import BLOCKS, import_gguf
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
 from poetc.frontend import load
 from poetc.training import adapter_names, select_updates

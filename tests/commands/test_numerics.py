@@ -12,7 +12,7 @@ from poetc.boards import TARGETS, resolve
 from poetc.commands.emit import _numerics
 from poetc.commands.programs import numerics_of
 from poetc.devices import load_profile, profile_to_dict
-from poetc.emit.layouts._contents import Contents
+from poetc.emit.layouts import Contents
 from poetc.emit.layouts._flat import build_header
 from poetc.errors import UsageError
 

@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from poetc.artifact import require_solved
-from poetc.datasets import BatchFunction, check_values, open_source, slots_of
-from poetc.datasets._stored import StoredArray
+from poetc.datasets import BatchFunction, StoredArray, check_values, open_source, slots_of
 from poetc.datasets.arrays import _npy
 from poetc.errors import UsageError
 from poetc.graph import Graph, Role, TensorType

@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from poetc.benchmark import board_networks
 from poetc.benchmark._integers import coded_steps, integer_steps
 from poetc.benchmark._measure import step_of
-from poetc.benchmark._networks import board_networks
 from poetc.devices import build_problem, list_profiles, load_profile, zeros
 from poetc.devices.banks import parse_banks
-from poetc.devices.loops import GROUPS, Machine, group_of, loops_of, machine_of
-from poetc.devices.loops._machine import COUNTS
+from poetc.devices.loops import COUNTS, GROUPS, Machine, group_of, loops_of, machine_of
 from poetc.devices.profile import Quantity
 from poetc.devices.reuse import distances, fetched_bytes
 from poetc.devices.zeros import zero_factors, zero_shares

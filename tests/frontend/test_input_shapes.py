@@ -11,8 +11,7 @@ from onnx.helper import make_node
 
 from poetc import training
 from poetc.commands.export import imported_with
-from poetc.commands.locking import request_of
-from poetc.commands.locking._lock import options_of
+from poetc.commands.locking import options_of, request_of
 from poetc.commands.requests import ModelRequest, SolveRequest, inference_model, load_model, training_graph
 from poetc.commands.solve import solve
 from poetc.errors import UsageError

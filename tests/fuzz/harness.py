@@ -16,10 +16,17 @@ from poetc.emit import emit
 from poetc.fleet.frames import Request, frame
 from poetc.fleet.update import Quantizer
 from poetc.graph import Value
-from poetc.program import Program, all_inputs, lower_inference, sample_inputs
-from poetc.program._image import initial_pages, state_image, store_image
-from poetc.program._interpret import fit_input
-from poetc.program._state_file import pack_state
+from poetc.program import (
+    Program,
+    all_inputs,
+    fit_input,
+    initial_pages,
+    lower_inference,
+    pack_state,
+    sample_inputs,
+    state_image,
+    store_image,
+)
 from poetc.scheduling import keep_all, pack
 from tests.program.models import make_problem, mlp, state_paged_actions, training_case
 

@@ -17,14 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.emit import emit
+from poetc.emit import emit, kernel_files, runtime_sources
 from poetc.emit._cprint import comment, floating, identifier, identifiers, integer, string
 from poetc.emit._emit import KIND
-from poetc.emit._sources import kernel_files, runtime_sources
 from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
-from poetc.program import Interpreter, Program, sample_inputs
-from poetc.program._state_file import read_state
+from poetc.program import Interpreter, Program, read_state, sample_inputs
 from poetc.runtime import STACK_BYTES
 from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
 from tests.support.kernels import CALLS, build_library

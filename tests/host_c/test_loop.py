@@ -12,8 +12,7 @@ import pytest
 from poetc.emit import emit
 from poetc.errors import UsageError
 from poetc.measure import HostModel, compile_library
-from poetc.program import Program, lower_inference, sample_inputs
-from poetc.program._state_file import read_state
+from poetc.program import Program, lower_inference, read_state, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import TrainingOptions, build, evaluation
 from poetc.training.rates import Schedule, parse

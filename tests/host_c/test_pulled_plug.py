@@ -15,8 +15,7 @@ import pytest
 from poetc.devices import load_profile
 from poetc.devices.streaming import Streaming, streamed_problem
 from poetc.emit import emit
-from poetc.program import Program, all_inputs, sample_inputs, streams_of
-from poetc.program._interpret import fit_input
+from poetc.program import Program, all_inputs, fit_input, sample_inputs, streams_of
 from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
 

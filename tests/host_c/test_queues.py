@@ -10,9 +10,7 @@ from random import Random
 import pytest
 
 from poetc.emit import emit
-from poetc.program import Program, lower
-from poetc.program._check import ProgramError
-from poetc.program._queues import check_queues
+from poetc.program import Program, ProgramError, check_queues, lower
 from poetc.scheduling import Elsewhere, ProcessorSpec, Proof, Schedule, Scope, Status, complete, keep_all_actions, pack
 from poetc.solvers.processors import side_by_side
 from tests.program.models import Case, training_case

@@ -20,8 +20,16 @@ from poetc.errors import CheckFailed, UsageError
 from poetc.measure import HostModel, StepError, compile_library, validate
 from poetc.measure._spilled import Spilled
 from poetc.measure._validate import first_difference, recorded
-from poetc.program import Interpreter, Move, Program, lower_inference, sample_inputs, without_loss
-from poetc.program._image import page_blocks, store_image
+from poetc.program import (
+    Interpreter,
+    Move,
+    Program,
+    lower_inference,
+    page_blocks,
+    sample_inputs,
+    store_image,
+    without_loss,
+)
 from poetc.runtime import runtime_state_bytes
 from poetc.scheduling import keep_all, pack
 from poetc.training import evaluation

@@ -10,8 +10,7 @@ import pytest
 
 from poetc.emit import emit
 from poetc.measure import HostModel, compile_library
-from poetc.program import all_inputs, lower_inference, sample_inputs
-from poetc.program._interpret import find_binding
+from poetc.program import all_inputs, find_binding, lower_inference, sample_inputs
 from poetc.scheduling import keep_all, pack
 from tests.program.models import make_problem, mlp, paged_actions, state_paged_actions, training_case
 

@@ -15,21 +15,25 @@ from poetc.errors import UsageError
 from poetc.graph import TensorType
 from poetc.measure import HostModel, compile_library
 from poetc.program import (
+    TRAILER_BYTES,
     Interpreter,
     Operand,
     Program,
     Space,
     all_inputs,
     checkpoint_block,
+    fit_input,
     listed_layout,
     lower,
     read_listed_state,
+    read_state,
+    regions,
     sample_inputs,
+    state_identity,
     state_on_store,
     store_layout,
+    tensors,
 )
-from poetc.program._interpret import fit_input
-from poetc.program._state_file import TRAILER_BYTES, read_state, regions, state_identity, tensors
 from poetc.runtime.session import Session, SessionError
 from poetc.scheduling import pack
 from tests.program.models import paged_actions, state_paged_actions, training_case

@@ -14,9 +14,7 @@ import onnx
 import pytest
 
 from poetc import artifact
-from poetc.commands.locking import Entry, read
-from poetc.commands.locking._diff import diff_artifacts
-from poetc.commands.locking._lock import is_unchanged, model_hash
+from poetc.commands.locking import Entry, diff_artifacts, is_unchanged, model_hash, read
 from poetc.scheduling import problem_to_json
 from tests.cli.conftest import Ended, run
 from tests.support.problems import training_problem

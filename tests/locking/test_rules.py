@@ -22,11 +22,11 @@ from poetc.commands.locking import (
     findings_of,
     github,
     junit,
+    parse_tolerance,
     read,
     text,
     write,
 )
-from poetc.commands.locking._check import parse_tolerance
 from poetc.commands.locking._file import Hashes, Result, dumps, hash_of, line_of
 from poetc.errors import CheckFailed, InfeasibleError, UsageError
 

@@ -12,11 +12,8 @@ import poetc
 from poetc import measure
 from poetc.commands.validate import validate_switches
 from poetc.graph import Array, TrainingGraph, graph_from_json, graph_to_json
-from poetc.measure._bundle_host import BundleModel
-from poetc.measure._host import StepError, compile_library
-from poetc.program import Move, PageIn, PageOut, lower_bundle
-from poetc.program._bundle import ProgramSwitch
-from poetc.program._interpret import sample_inputs
+from poetc.measure import BundleModel, StepError, compile_library
+from poetc.program import Move, PageIn, PageOut, ProgramSwitch, lower_bundle, sample_inputs
 from tests.cli.conftest import MODEL
 from tests.planning.test_bundle import solved
 

@@ -12,8 +12,7 @@ from onnx.helper import make_node
 
 from poetc.errors import UsageError
 from poetc.frontend import load
-from poetc.graph import Coded, DType, Graph, Role, TrainingGraph, materialize
-from poetc.graph._coded import encode
+from poetc.graph import Coded, DType, Graph, Role, TrainingGraph, encode, materialize
 from poetc.passes import _linear_loss, run_standard
 from poetc.passes._coded_weights import _Coding
 from poetc.training import TrainingOptions, build

@@ -13,9 +13,7 @@ from poetc.graph import TrainingGraph
 from poetc.planning import Switching, solve_bundle
 from poetc.planning.safe_points import waits, within_flash
 from poetc.planning.switching import step_cost
-from poetc.program import Program, lower_bundle
-from poetc.program._bundle import ProgramBundle
-from poetc.program._interpret import Interpreter, sample_inputs
+from poetc.program import Interpreter, Program, ProgramBundle, lower_bundle, sample_inputs
 from poetc.scheduling import (
     Compute,
     ScheduleError,

@@ -13,8 +13,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest, limits, problem_
 from poetc.devices import load_profile
 from poetc.graph import TrainingGraph
 from poetc.planning import Bundle, Solution, Switching
-from poetc.program import Program, lower, lower_bundle, sample_inputs
-from poetc.program._interpret import Interpreter
+from poetc.program import Interpreter, Program, lower, lower_bundle, sample_inputs
 from poetc.scheduling import Compute, Free, ScheduleError, all_in_ram, joined, keep_all, pack, verify_parts
 from poetc.training import TrainingOptions, continued, is_partial_sum, share_of, with_own_names
 from tests.cli.conftest import MODEL

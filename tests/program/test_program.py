@@ -24,9 +24,9 @@ from poetc.program import (
     check_program,
     lower,
     lower_inference,
+    paged_bytes,
     sample_inputs,
 )
-from poetc.program._state_file import paged_bytes
 from poetc.scheduling import Allocation, Paging, ScheduleError, keep_all, pack, verify, verify_plan
 from tests.program.models import (
     Case,

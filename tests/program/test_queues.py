@@ -7,10 +7,19 @@ from dataclasses import replace
 import pytest
 
 from poetc.graph import TensorType
-from poetc.program import Call, PageIn, PageOut, Program
-from poetc.program._check import ProgramError
-from poetc.program._ir import Absence, Operand, Space
-from poetc.program._queues import check_queues, queues_of, workers_of
+from poetc.program import (
+    Absence,
+    Call,
+    Operand,
+    PageIn,
+    PageOut,
+    Program,
+    ProgramError,
+    Space,
+    check_queues,
+    queues_of,
+    workers_of,
+)
 
 
 def operand(tensor: str, offset_bytes: int) -> Operand:

@@ -20,17 +20,19 @@ from poetc.reporting import (
     of_keep_all,
     recomputed,
     scope_sentence,
+    shorten,
     status_words,
     text,
     written,
 )
 from poetc.reporting._facts import Category, Origin, gather
-from poetc.reporting._words import compute_once, percent, shorten
+from poetc.reporting._words import compute_once, percent
 from poetc.reporting._words import proof as proof_words
 from poetc.reporting.training import section
 from poetc.scheduling import (
     ANY,
     DEFAULT_GAP,
+    Action,
     Compute,
     MemoryPlan,
     Objective,
@@ -52,7 +54,6 @@ from poetc.scheduling import (
     pack,
     verify,
 )
-from poetc.scheduling._completion import Action
 from tests.support.banks import solved_in_banks
 from tests.support.problems import random_actions, random_dag, training_problem
 

@@ -19,8 +19,7 @@ import pytest
 
 from poetc.graph import Array, Value
 from poetc.measure import HostModel, compile_library
-from poetc.program import Program, lower_inference, sample_inputs
-from poetc.program._state_file import read_state
+from poetc.program import Program, lower_inference, read_state, sample_inputs
 from poetc.runtime import runtime_directory
 from poetc.runtime.library import PART_BYTES, touched_bytes
 from poetc.runtime.session import Session, SessionError

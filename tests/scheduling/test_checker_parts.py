@@ -20,8 +20,8 @@ from poetc.scheduling import (
     Step,
     TensorSpec,
     verify,
+    verify_parts,
 )
-from poetc.scheduling._checker import verify_parts
 
 NEAR = BankSpec(name="near", budget_bytes=64)
 FAR = BankSpec(

@@ -26,9 +26,9 @@ from poetc.scheduling import (
     Step,
     TensorSpec,
     pack,
+    pack_around,
 )
 from poetc.scheduling import _packing as packing
-from poetc.scheduling._packing import pack_around
 
 X, W, A, B, C = range(5)  # an input, a weight that stays, and three tensors that are made
 STEPS: tuple[Step, ...] = (Compute(0), Compute(1), Free(X), Free(A), Compute(2), Free(B), Free(C))

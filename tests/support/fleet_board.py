@@ -11,12 +11,11 @@ from pathlib import Path
 
 from poetc import boards
 from poetc.artifact import Artifact
-from poetc.boards._toolchain import command, tool_environment
+from poetc.boards import command, tool_environment
 from poetc.commands.emit import emit
 from poetc.commands.programs import training_program
 from poetc.graph import Array
-from poetc.measure._object_cache import kept_objects
-from poetc.measure._run import write_records
+from poetc.measure import kept_objects, write_records
 
 
 def built(directory: Path, out: Path, board: str) -> Path:

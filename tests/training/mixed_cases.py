@@ -10,7 +10,7 @@ import numpy as np
 from poetc.graph import Array, Graph, Role, TensorType
 from poetc.ops import Builder
 from poetc.training import PRECISIONS
-from poetc.training.precisions._algorithm import Algorithm, Numbers
+from poetc.training.precisions import Algorithm, Numbers
 
 NUMBERS = Path(__file__).with_name("mixed.json")
 STEPS = 2

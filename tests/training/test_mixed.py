@@ -20,7 +20,7 @@ from poetc.program import Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
 from poetc.training import PRECISIONS, TrainingOptions
 from poetc.training._micro import renamed
-from poetc.training.precisions._algorithm import Numbers
+from poetc.training.precisions import Numbers
 from tests.cli.conftest import MODEL
 from tests.support.graphs import evaluate
 from tests.support.small import small_model

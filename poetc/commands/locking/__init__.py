@@ -2,7 +2,7 @@
 
 from poetc.commands.locking._check import Comparison, Report, check, findings_of, parse_tolerance
 from poetc.commands.locking._check_reports import entry_text, github, junit, text
-from poetc.commands.locking._diff import Difference
+from poetc.commands.locking._diff import Difference, diff_artifacts
 from poetc.commands.locking._diff_files import diff
 from poetc.commands.locking._file import Entry, LockFile, Options, read, write
-from poetc.commands.locking._lock import lock, request_of
+from poetc.commands.locking._lock import is_unchanged, lock, model_hash, options_of, request_of

@@ -3,7 +3,7 @@
 import importlib
 import pkgutil
 
-from poetc.training.precisions._algorithm import read_algorithm, recorded_algorithm
+from poetc.training.precisions._algorithm import Algorithm, Numbers, read_algorithm, recorded_algorithm
 from poetc.training.precisions._precision import FILE, PRECISIONS, Precision, translated
 
 for _module in pkgutil.iter_modules(__path__):

@@ -1,7 +1,6 @@
 import numpy as np
 
-from poetc.graph import Attribute
-from poetc.graph._coded import BITS, encode, pack
+from poetc.graph import BITS, Attribute, encode, pack
 from tests.support.kernels import Case, integers
 
 
