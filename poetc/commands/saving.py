@@ -26,7 +26,7 @@ from poetc.commands.requests import (
 )
 from poetc.commands.small_ram import Step, least_streamed
 from poetc.devices import DeviceProfile, build_problem, load_profile, names_banks
-from poetc.errors import InfeasibleError, PoetcError
+from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.ops.optimizers import OPTIMIZERS
@@ -177,7 +177,9 @@ def _within_limits(request: SolveRequest, problem: Problem, step: TrainingGraph,
     return replace(limited(request, problem)[0], budget_bytes=0)
 
 
-def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress) -> InfeasibleError:
+def with_ways(
+    request: SolveRequest, error: InfeasibleError | LimitError, progress: Progress
+) -> InfeasibleError | LimitError:
     """`error` with the options that would need less RAM: in its details all of them, in its message those that fit."""
     are_parts_open = request.model.training.micro_batches == "auto"
     if are_parts_open:  # all numbers of parts were tried: the others are options of the whole batch
@@ -208,4 +210,4 @@ def with_ways(request: SolveRequest, error: InfeasibleError, progress: Progress)
     if fitting:
         advice = "it fits with " + ", or ".join(f"{w['options']} ({w['least_bytes']} bytes)" for w in fitting[:3])
     details = {**error.details, "ways": [{k: w.get(k) for k in _WAY} for w in ways]}
-    return InfeasibleError(f"{error}; {advice}", details=details)
+    return type(error)(f"{error}; {advice}", details=details)

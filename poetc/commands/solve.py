@@ -112,10 +112,17 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
             raise UsageError(f"--log {request.log}: {(error.strerror or str(error)).lower()}") from error
     try:
         return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
-    except InfeasibleError as error:
+    except (InfeasibleError, LimitError) as error:
+        least_bytes, budget_bytes = (error.details.get(key) for key in ("min_budget_bytes", "budget_bytes"))
         if request.is_problem or request.is_best or "min_budget_bytes" not in error.details:
             raise
+        if isinstance(error, LimitError) and not _is_less(budget_bytes, least_bytes):
+            raise
         raise with_ways(request, error, progress) from None
+
+
+def _is_less(budget_bytes: object, least_bytes: object) -> bool:
+    return isinstance(budget_bytes, int) and isinstance(least_bytes, int) and budget_bytes < least_bytes
 
 
 def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Artifact], progress: Progress) -> Artifact:

@@ -17,6 +17,7 @@ from poetc.scheduling import Problem, keep_all_peak_bytes
 from poetc.scheduling.schedule import Status
 
 DOES_NOT_FIT = "does not fit"  # proven
+NOTHING_FOUND = "nothing found"
 
 
 class Alternatives(Reduction[ChoiceT]):
@@ -85,7 +86,8 @@ class _Comparison:
             if not alone:
                 seconds = min(seconds, reduction.patience * (first_stop - time.monotonic()) / left)
             if choice in hopeless and (self.best is None or self.least[choice] < self.best.cost):
-                reduction.record(choice, None, self.least[choice], DOES_NOT_FIT)
+                proven = self.planner.inner.proves_too_small(self.fixed[choice])
+                reduction.record(choice, None, self.least[choice], DOES_NOT_FIT if proven else NOTHING_FOUND)
             else:
                 self._try(choice, seconds, 1.0 if alone else reduction.first_round / len(self.fixed))
         if self.best is None:
@@ -141,7 +143,7 @@ class _Comparison:
             )
         except (InfeasibleError, LimitError) as error:
             proven = isinstance(error, InfeasibleError)
-            reduction.record(choice, None, least, DOES_NOT_FIT if proven else "nothing found")
+            reduction.record(choice, None, least, DOES_NOT_FIT if proven else NOTHING_FOUND)
             self.errors.append(error)
             return
         self._take(choice, found)

@@ -112,6 +112,10 @@ class Planner:
             return self.reductions[0].lower_bound_bytes(problem, self.inner)
         return solvers.lower_bound_bytes(problem)
 
+    def proves_too_small(self, problem: Problem) -> bool:
+        """Whether nothing fits the budget, whatever is chosen, where `lower_bound_bytes` is above it."""
+        return all(reduction.proves_too_small(problem) for reduction in self.reductions)
+
     def least_cost(self, problem: Problem) -> int:
         """No schedule costs less, whatever is chosen: every operator once."""
         return min((reduction.least_cost(problem) for reduction in self.reductions), default=least_cost(problem))
@@ -254,6 +258,11 @@ class Reduction(ABC, Generic[ChoiceT]):
         """No schedule needs less RAM, whatever is chosen. `inner`: the planner for the fixed problem."""
         relaxed = self.relax(problem)
         return inner.lower_bound_bytes(problem if relaxed is None else relaxed)
+
+    def proves_too_small(self, problem: Problem) -> bool:
+        """Whether `lower_bound_bytes`, where it is above the budget, is one for every option."""
+        del problem
+        return True
 
     @classmethod
     def scope_words(cls, option: Option) -> str:

@@ -66,6 +66,8 @@ class StreamingSettings:
     # Of the budget: where an operator's operands take more, streams are tried although a schedule without them fits.
     crowded_share: float = 0.5
     promising_share: float = 0.8  # of the time limit, then, for schedules with streams
+    proofs: int = 3  # operators, of those with the largest floors, that may prove a budget too small
+    most_operands: int = 8  # of such an operator, since every set of them is looked at
 
 
 @dataclass(frozen=True, slots=True)

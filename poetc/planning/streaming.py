@@ -9,6 +9,7 @@ problem for the other reductions.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -104,6 +105,19 @@ class Streaming(Reduction[Streams]):
         if bound <= problem.budget_bytes or not self.is_open(problem):
             return bound
         return min(bound, inner.lower_bound_bytes(self.floor(problem)))
+
+    def proves_too_small(self, problem: Problem) -> bool:
+        """Whether an operator needs more than the budget, whichever of its operands stream.
+
+        The floor alone proves nothing: windows may take more than they save, and others may take less.
+        """
+        offer = self._offer(problem)
+        if offer is None or not offer.is_possible:
+            return True
+        room = problem.budget_bytes - problem.base_bytes
+        needs = [_needs(problem, op, frozenset(op.reads_store)) for op in self.floor(problem).operators]
+        largest = sorted(range(len(needs)), key=lambda k: -needs[k])[: STREAMING.proofs]
+        return any(needs[k] > room and _least_of_any(offer, k, room) > room for k in largest)
 
     def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
         choice = self.chosen(problem, solution.problem)
@@ -202,8 +216,9 @@ class Streaming(Reduction[Streams]):
             if is_frugal
             else f"{other} (with {count} streamed no schedule needs less than {bound} bytes)"
         )
-        kind = InfeasibleError if isinstance(other, InfeasibleError) and bound > problem.budget_bytes else LimitError
-        return kind(text, details=other.details)
+        if isinstance(other, InfeasibleError) and bound > problem.budget_bytes and self.proves_too_small(problem):
+            return InfeasibleError(text, details=other.details)
+        return LimitError(text.replace("no schedule fits in", "no schedule was found for", 1), details=other.details)
 
     def _least(self, problem: Problem) -> Streams:
         offer = self._offer(problem)
@@ -258,6 +273,26 @@ def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
     taken = {p.output for p in op.in_place if p.required}
     tensors = {*op.inputs, *(t for t in op.outputs if t not in taken)} - tokens - set(op.writes_store)
     return least + sum(problem.tensors[t].size_bytes for t in tensors)
+
+
+def _least_of_any(offer: Offer, k: int, enough_bytes: int) -> float:
+    """The RAM of an operator's operands and workspace in any alternative, bytes; the first that is no more than enough.
+
+    0 where there are too many sets of operands to look at each.
+    """
+    problem = offer.problem
+    op = problem.operators[k]
+    operands = sorted({*op.inputs, *op.outputs})
+    if len(operands) > STREAMING.most_operands:
+        return 0
+    least = _needs(problem, op, frozenset())
+    for count in range(1, len(operands) + 1):
+        for streamed in map(frozenset, itertools.combinations(operands, count)):
+            found = (_needs(problem, f, streamed) for f in offer.alternatives(k, streamed))
+            least = min([least, *found])
+            if least <= enough_bytes:
+                return least
+    return least
 
 
 def within(offer: Offer, limit_bytes: int) -> Made:

@@ -19,7 +19,7 @@ from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
 from poetc.devices.streaming import Streaming as Offer
 from poetc.errors import InfeasibleError, LimitError
-from poetc.planning import plain
+from poetc.planning import MicroBatches, plain
 from poetc.planning import streaming as planning_streaming
 from poetc.planning.chain import reductions
 from poetc.planning.planner import Planner
@@ -567,3 +567,43 @@ def test_the_cheapest_streams_get_the_rest_of_the_work(model: Path, monkeypatch:
     asked, most = max(spent, key=lambda pair: pair[1])
     assert most == pytest.approx(0.6) and asked.operators == solution.problem.operators
     assert spent[0][1] <= 0.2, "the first of several"
+
+
+def test_a_budget_is_called_too_small_for_an_operator_that_no_streams_help(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every set of its operands is looked at. Without that proof the floor says what was found, and no more."""
+    problem, planner, streaming = planned(model)
+    floor = streaming.floor(problem)
+    least = planner.lower_bound_bytes(floor)
+    assert not streaming.proves_too_small(replace(problem, budget_bytes=least))
+    tight = replace(problem, budget_bytes=least - problem.page_buffer_bytes - 16)  # nothing need be paged as a whole
+    assert streaming.proves_too_small(tight)
+    for choice in streaming.propose(problem, None):
+        streamed = streaming.fix(problem, choice)
+        assert planner.lower_bound_bytes(streamed) > tight.budget_bytes, "nor does any proposal fit"
+    with pytest.raises(InfeasibleError, match=f"no schedule fits in {tight.budget_bytes} bytes"):
+        planner.solve(tight)
+    monkeypatch.setattr(planning_streaming, "STREAMING", replace(planning_streaming.STREAMING, proofs=0))
+    with pytest.raises(LimitError, match=f"no schedule was found for {tight.budget_bytes} bytes"):
+        planner.solve(tight)
+
+
+def test_a_number_of_parts_without_that_proof_may_still_be_cheaper(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bound is one of the answer's."""
+    problem, planner, streaming = planned(model)
+    least = planner.lower_bound_bytes(streaming.floor(problem))
+    roomy = replace(problem, budget_bytes=10 * least, name="roomy")
+
+    def tried() -> dict[int, tuple[str, int]]:
+        numbers = MicroBatches({1: replace(problem, budget_bytes=least - 1000), 2: roomy})
+        chain = (numbers, *planner.reductions)
+        solution = replace(planner, reductions=chain).part(5.0, gap=0.5).solve(roomy)
+        assert solution.proof.bound <= min(t.least for t in solution.tried if t.outcome != "does not fit")
+        return {t.count: (t.outcome, t.least) for t in solution.tried}
+
+    assert tried()[1][0] == "does not fit"
+    monkeypatch.setattr(planning_streaming, "STREAMING", replace(planning_streaming.STREAMING, proofs=0))
+    assert tried()[1][0] == "nothing found"
