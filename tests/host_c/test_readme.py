@@ -30,7 +30,7 @@ def test_records_are_described_to_the_byte(tmp_path: Path) -> None:
         assert f"- `{name}`: {shape} of {type.dtype.name.lower()}, {type.size_bytes} bytes" in text
     assert "`data.bin`" in text
     assert "`trained.bin`" in text
-    assert "./train [-e EPOCHS] [-v VALIDATION] DATA" in readme("host", tmp_path / "host")
+    assert "./train [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA" in readme("host", tmp_path / "host")
 
 
 def test_trained_state_is_read_as_the_readme_says(tmp_path: Path) -> None:
