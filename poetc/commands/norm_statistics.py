@@ -10,6 +10,7 @@ import numpy as np
 from poetc import training
 from poetc.artifact import Artifact
 from poetc.commands.import_state import with_values
+from poetc.commands.programs import graph_of
 from poetc.commands.weights import model_of
 from poetc.datasets import Batches
 from poetc.graph import Array, Graph
@@ -21,7 +22,8 @@ def with_statistics(solved: Artifact, batches: Batches) -> Artifact:
     """The solution of a model with restored norms, which begin with the statistics of the first batches."""
     graph = model_of(solved)
     rows = min(batches.rows, training.batch_of(graph) or batches.rows)
-    values = training.measured(graph, islice(_inputs(graph, batches), -(-SAMPLES // rows)))
+    first = islice(_inputs(graph, batches), -(-SAMPLES // rows))
+    values = training.measured(graph, first, graph_of(solved).updates.keys())
     return with_values(solved, values, batches.source.where)
 
 

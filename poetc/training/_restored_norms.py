@@ -2,14 +2,14 @@
 
 Behind a layer with weight W and bias b stands a batch norm with mean m, variance v, scale s and shift t. With
 s = sqrt(v + ε) and t = m the model computes the same as before, for any m and v. Training begins with the mean and the
-variance of the layer's output on its data. `folded` makes one layer of the two again:
-W · s / sqrt(v + ε) and (b - m) · s / sqrt(v + ε) + t.
+variance of the layer's output on its data; `first_values` gives small scales to the next weight. `folded` makes one
+layer of the two again: W · s / sqrt(v + ε) and (b - m) · s / sqrt(v + ε) + t.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from poetc.errors import UsageError
 from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, Tensor, TensorType, materialize
 from poetc.ops import Builder, bind, spec, view_roots
 from poetc.training._layers import module_of
+from poetc.training._norm_scales import first_values
 from poetc.training._selection import BEST, select_parameters
 
 if TYPE_CHECKING:
@@ -97,10 +98,11 @@ def folded(graph: Graph, norms: Iterable[RestoredNorm], values: Mapping[str, Arr
     return replace(graph, values=result)
 
 
-def measured(graph: Graph, batches: Iterable[Mapping[str, Array]]) -> dict[str, Array]:
+def measured(graph: Graph, batches: Iterable[Mapping[str, Array]], trained: Collection[str] = ()) -> dict[str, Array]:
     """The first numbers of the norms in `graph` that were put back: statistics of their inputs in these batches.
 
-    Norms that were trained keep their numbers. Computed with the reference numerics, and added up in float64.
+    Norms that were trained keep their numbers. Computed with the reference numerics, and added up in float64. Weights
+    among `trained` may take over the scale of a norm (`first_values`).
     """
     norms = {op.inputs[0]: op for op in graph.operators if op.kind == "BatchNormApply" and _is_untouched(graph, op)}
     sums: dict[str, list[Any]] = {name: [0.0, 0.0, 0] for name in norms}
@@ -109,14 +111,11 @@ def measured(graph: Graph, batches: Iterable[Mapping[str, Array]]) -> dict[str, 
             x = np.moveaxis(array.astype(np.float64), 1, 0).reshape(array.shape[1], -1)
             for k, part in enumerate((x.sum(axis=1), np.square(x).sum(axis=1), x.shape[1])):
                 sums[name][k] += part
-    statistics: dict[str, Array] = {}
-    for name, (total, squares, count) in sums.items():
-        mean = total / count
-        variance = np.maximum(squares / count - np.square(mean), 0).astype(np.float32)
-        scale = np.sqrt(variance.astype(np.float64) + EPSILON)
-        first = (np.asarray(a, np.float32) for a in (mean, variance, scale, mean))
-        statistics |= dict(zip(norms[name].inputs[1:], first, strict=True))
-    return statistics
+    statistics = {
+        name: (total / count, np.maximum(squares / count - np.square(total / count), 0))
+        for name, (total, squares, count) in sums.items()
+    }
+    return first_values(graph, statistics, trained, EPSILON, lambda name: _array(graph, graph.values, name))
 
 
 def _is_untouched(graph: Graph, norm: Operator) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from onnx.helper import make_node as node
 from poetc import training
 from poetc.errors import UsageError
 from poetc.frontend import load
-from poetc.graph import Array, Graph, materialize
+from poetc.graph import Array, Graph, Role, materialize
 from poetc.ops import bind, spec
 from poetc.training import TrainingOptions
 from tests.cli.conftest import run
@@ -110,6 +111,47 @@ def test_the_model_is_the_same_before_on_its_batch_and_folded(kind: str, tmp_pat
     assert training.measured(training.in_precision(original, RESTORE), [{"x": x}]).keys() == values.keys()
     trained = replace(graph, values={**graph.values, **values})
     assert training.measured(trained, [{"x": x}]) == {}  # norms that were trained keep their numbers
+
+
+def shrinking() -> onnx.ModelProto:
+    """As an untrained network: each layer's outputs spread less than those before it."""
+    nodes, values, inputs, x = [], {}, 2, "x"
+    for k, (outputs, group) in enumerate([(4, 1), (4, 1), (4, 4), (6, 1), (6, 2)]):
+        values[f"{k}.weight"] = (0.02 if k else 0.3) * normal(outputs, inputs // group, 3, 3, seed=k)
+        values[f"{k}.bias"] = 0.01 * normal(outputs, seed=9)
+        nodes.append(node("Conv", [x, f"{k}.weight", f"{k}.bias"], [f"c{k}"], pads=[1, 1, 1, 1], group=group))
+        nodes.append(node("Relu", [f"c{k}"], [f"r{k}"]))
+        inputs, x = outputs, f"r{k}"
+    nodes += [node("MaxPool", [x], ["m"], kernel_shape=[2, 2]), node("GlobalAveragePool", ["m"], ["p"])]
+    nodes += [node("Flatten", ["p"], ["f"]), node("Gemm", ["f", "e.weight", "e.bias"], ["y"], transB=1)]
+    values |= {"e.weight": normal(3, 6), "e.bias": normal(3)}
+    return make(nodes, {"x": (ROWS, 2, 8, 8)}, ["y"], values)
+
+
+@pytest.mark.parametrize(("untrained", "scales"), [("", {1, 2, 4}), ("2.weight", {2, 4}), ("e.bias", {1, 2})])
+def test_a_weight_takes_over_a_scale_that_would_take_long_to_grow(
+    untrained: str, scales: set[int], tmp_path: Path
+) -> None:
+    """Where the scale is small, and the next weight is trained and not of groups; the function is the same."""
+    original = load(save(shrinking(), tmp_path))
+    x = normal(*original.tensors["x"].shape, seed=3)
+    plain = outputs(original, double(original, x=x))
+    graph = training.in_precision(original, RESTORE)
+    trained = {n for n, t in graph.tensors.items() if t.role is Role.PARAMETER} - {untrained}
+    values = training.measured(graph, [{"x": x}], trained)
+    assert untrained not in values
+    held = outputs(graph, double(graph, x=x) | double(graph, **values))
+    np.testing.assert_allclose(held["y"], plain["y"], rtol=1e-5, atol=1e-6)
+    norms = training.restored_norms(original, RESTORE)
+    for k, norm in enumerate(norms):
+        is_small = math.sqrt(plain[norm.operator.outputs[0]].var((0, 2, 3)).mean()) < 0.1
+        assert is_small == (k > 0), k
+        assert (values[norm.scale] == 1).all() == (k in scales), k
+        before = held[next(op.inputs[0] for op in graph.operators if norm.scale in op.inputs)]
+        np.testing.assert_allclose(values[norm.variance], before.var((0, 2, 3)), rtol=1e-4)
+        np.testing.assert_allclose(values[norm.mean], before.mean((0, 2, 3)), rtol=1e-4, atol=1e-6)
+    folded = training.folded(original, norms, {**double(graph), **values})
+    np.testing.assert_allclose(outputs(folded, double(folded, x=x))["y"], plain["y"], rtol=1e-5, atol=1e-6)
 
 
 def test_the_file_keeps_its_graph(tmp_path: Path) -> None:
