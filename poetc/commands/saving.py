@@ -41,6 +41,7 @@ LARGE_TIMES = 4.0  # as much for steps of more than MOST_OPERATORS
 MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searched for, and few ways are tried
 RANK = 8
 WAYS_OF_ERROR_S = 6.0  # the same, behind an infeasible budget
+LATE_SHARE = 0.1  # of the time limit, for the same where no time is left
 SEARCH_OF_ERROR_S = 0.1  # for each of them
 NOTHING: Mapping[str, int] = MappingProxyType({})
 _MICRO_BATCHES = "--micro-batches"
@@ -178,9 +179,12 @@ def _within_limits(request: SolveRequest, problem: Problem, step: TrainingGraph,
 
 
 def with_ways(
-    request: SolveRequest, error: InfeasibleError | LimitError, progress: Progress
+    request: SolveRequest, error: InfeasibleError | LimitError, progress: Progress, left_s: float
 ) -> InfeasibleError | LimitError:
-    """`error` with the options that would need less RAM: in its details all of them, in its message those that fit."""
+    """`error` with the options that would need less RAM: in its details all of them, in its message those that fit.
+
+    `left_s`: of the time limit. Where little is left, the options get a tenth of the limit beyond it.
+    """
     are_parts_open = request.model.training.micro_batches == "auto"
     if are_parts_open:  # all numbers of parts were tried: the others are options of the whole batch
         model = replace(request.model, training=replace(request.model.training, micro_batches=1))
@@ -188,7 +192,7 @@ def with_ways(
     step = training_graph(request.model)[1]
     profile = load_profile(request.model.device)
     problem = problem_of(request, step, profile)
-    limit_s = min(WAYS_OF_ERROR_S, request.options.time_limit_s)
+    limit_s = min(WAYS_OF_ERROR_S, max(left_s, LATE_SHARE * request.options.time_limit_s))
     least_bytes = error.details["min_budget_bytes"]
     known = {"least_bytes": least_bytes} if isinstance(least_bytes, int) and not are_parts_open else NOTHING
     ways = list(

@@ -110,6 +110,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
                 return solve(replace(request, log=None, events=SearchLog(file)), progress)
         except OSError as error:
             raise UsageError(f"--log {request.log}: {(error.strerror or str(error)).lower()}") from error
+    stop_at = time.monotonic() + request.options.time_limit_s
     try:
         return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
     except (InfeasibleError, LimitError) as error:
@@ -118,7 +119,7 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
             raise
         if isinstance(error, LimitError) and not _is_less(budget_bytes, least_bytes):
             raise
-        raise with_ways(request, error, progress) from None
+        raise with_ways(request, error, progress, stop_at - time.monotonic()) from None
 
 
 def _is_less(budget_bytes: object, least_bytes: object) -> bool:

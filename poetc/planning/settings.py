@@ -88,7 +88,7 @@ class AlternativesSettings:
     """Options that are solved one after the other (`alternatives`)."""
 
     least_share: float = 0.02  # of the time limit, for each of them at least
-    late_share: float = 1.0  # of the time limit, beyond it: where nothing is found yet, others are tried until then
+    late_share: float = 0.25  # of the time limit, beyond it: where nothing is found yet, others are tried until then
     rival_patience: float = 1.5  # the same for the second round, which must leave time for the last one
     # Times its share of the time, on the clock: counted work is to end it, so that results repeat.
     patience: int = 4
@@ -99,7 +99,7 @@ class WaysSettings:
     """The ways of using several processors (`ways`)."""
 
     least_share: float = 0.02  # of the time limit, for each that is solved at least
-    late_share: float = 1.0  # of the time limit, beyond it: where nothing is found yet, others are tried until then
+    late_share: float = 0.25  # of the time limit, beyond it: where nothing is found yet, others are tried until then
     worth_share: float = 0.1  # of the time limit: with less another way is not begun once there is a schedule
     patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too
 

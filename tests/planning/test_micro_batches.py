@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from random import Random
 
 import pytest
 
-from poetc.errors import InfeasibleError
+from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Kernels, MicroBatches, Planner, Solution, StatePlacement, plain
 from poetc.scheduling import (
     MemoryPlan,
@@ -105,3 +106,22 @@ def test_time_goes_to_the_promising_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     shares = {name: [s / OPTIONS.work_limit_s for s in own] for name, own in spent.items()}
     assert shares["1"] == shares["4"] == [pytest.approx(0.2 / 3)]
     assert shares["2"] == [pytest.approx(0.2 / 3), pytest.approx(0.25), 1.0]
+
+
+def test_a_deadline_that_nothing_meets_takes_little_more_than_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each number of parts is tried at first; beyond the limit others are, for a quarter of it."""
+    clock = [0.0]
+    tried: list[tuple[str, float]] = []
+
+    def late(problem: Problem, planner: Planner) -> tuple[Schedule, MemoryPlan]:
+        tried.append((problem.name, clock[0]))
+        clock[0] += planner.options.time_limit_s + 10.0  # a search that ends late, as the one for an error does
+        raise LimitError("nothing was found in time")
+
+    monkeypatch.setattr(plain, "solve_and_pack", late)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    whole = with_budget(training_problem(Random(1), 1), 0.9)
+    problems = [(n, replace(whole, name=str(n))) for n in range(1, 13)]
+    with pytest.raises(LimitError, match="nothing was found in time"):
+        best_split(problems)
+    assert 2 < len(tried) < len(problems) and tried[-1][1] <= 1.25 * OPTIONS.time_limit_s
