@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -132,6 +133,14 @@ def mixed(networks: ModuleType) -> Any:
     return net.conv(11, kernel=1).relu().dense(37).relu().dense(networks.CLASSES)
 
 
+def depthwise(networks: ModuleType, side: int) -> Any:
+    """Depthwise filters of all sizes that have loops of their own, over planes of this side, half of it, a quarter."""
+    net = networks.Network(f"depthwise-{side}", side).conv(5, kernel=1)
+    for kernel, stride in ((3, 1), (5, 1), (7, 1), (3, 2), (3, 1), (5, 2), (3, 1)):
+        net.conv(5, kernel, stride=stride, group=5)
+    return net.dense(networks.CLASSES)
+
+
 def picture(networks: ModuleType) -> Any:
     """An image of 76 KB, larger than the RAM of a small board, in planes of 2.3 KB."""
     net = networks.Network("picture", 24, channels=33).conv(8).relu().pool().conv(6, stride=2).relu()
@@ -158,6 +167,8 @@ def solve(tmp_path_factory: pytest.TempPathFactory) -> Solve:
     directory = tmp_path_factory.mktemp("networks")
     networks, done = load_networks(), {}
     networks.NETWORKS["windows"] = lambda: windows(networks)
+    for side in range(2, 10):
+        networks.NETWORKS[f"depthwise-{side}"] = functools.partial(depthwise, networks, side)
     networks.NETWORKS["mixed"] = lambda: mixed(networks)
     networks.NETWORKS["strips"] = lambda: strips(networks)
     networks.NETWORKS["deep"] = lambda: deep(networks)

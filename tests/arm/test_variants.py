@@ -122,6 +122,19 @@ def test_assembly_has_these_bits_in_whole_networks(
     with_and_without(build, tmp_path, monkeypatch)
 
 
+@pytest.mark.parametrize("side", [pytest.param(n, marks=() if n in (3, 6) else pytest.mark.long) for n in range(2, 10)])
+def test_depthwise_windows_in_assembly_have_the_bits_of_c(
+    side: int, solve: Solve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planes that fit the registers, squares and rows: filters of 3 x 3 to 7 x 7, side by side and two apart."""
+    solved = solve(f"depthwise-{side}", 2, "qemu-mps2-an386", "100%")
+
+    def build(folder: Path) -> Run:
+        return solved.on_board("mps2-an386", folder, 1, gradients=True)
+
+    with_and_without(build, tmp_path, monkeypatch)
+
+
 CLANG = """#!/bin/sh
 # Kernels by clang, all else by GCC.
 case "$*" in *runtime/kernels/*.c) ;; *) exec arm-none-eabi-gcc "$@" ;; esac

@@ -35,13 +35,14 @@ typedef struct {
 /* One tap of `n` pixels whose sums are s19 to s26: x in s0 to s18. Products are in sp and sq before they are added. */
 #ifdef POETC_CHAINED
 #define MLA_1(p, sum, x, w) POETC_VMLA " s" #sum ", s" #x ", s" #w "\n\t"
-#define MLA_2(p, q, sum, x, more, y, w) MLA_1(p, sum, x, w) MLA_1(q, more, y, w)
+#define PAIR(p, q, a, x, u, b, y, v) MLA(a, x, u) MLA(b, y, v)
 #else
 #define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
 #define ADD_TO(sum, x) "vadd.f32 s" #sum ", s" #sum ", s" #x "\n\t"
 #define MLA_1(p, sum, x, w) MUL(p, x, w) ADD_TO(sum, p)
-#define MLA_2(p, q, sum, x, more, y, w) MUL(p, x, w) MUL(q, y, w) ADD_TO(sum, p) ADD_TO(more, q)
+#define PAIR(p, q, a, x, u, b, y, v) MUL(p, x, u) MUL(q, y, v) ADD_TO(a, p) ADD_TO(b, q)
 #endif
+#define MLA_2(p, q, sum, x, more, y, w) PAIR(p, q, sum, x, w, more, y, w)
 #define PIXELS_1(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 19, a, w)
 #define PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 19, a, 20, b, w)
 #define PIXELS_3(p, q, w, a, b, c, d, e, f, g, h) PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 21, c, w)

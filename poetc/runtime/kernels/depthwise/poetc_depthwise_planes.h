@@ -23,12 +23,14 @@ static int is_small_plane(const convolution *c)
 }
 
 /* A row of pixels whose sums are y, of a row of x under the weights u, v, w of one line; zeros beside it. */
-#define LINE_2(y0, y1, x0, x1, u, v, w) MLA(y1, x0, u) MLA(y0, x0, v) MLA(y1, x1, v) MLA(y0, x1, w)
-#define LINE_3(y0, y1, y2, x0, x1, x2, u, v, w)                                                                        \
-    MLA(y1, x0, u) MLA(y2, x1, u) MLA(y0, x0, v) MLA(y1, x1, v) MLA(y2, x2, v) MLA(y0, x1, w) MLA(y1, x2, w)
-#define LINE_4(x0, x1, x2, x3, u, v, w)                                                                                \
-    MLA(26, x0, u) MLA(27, x1, u) MLA(28, x2, u) MLA(25, x0, v) MLA(26, x1, v) MLA(27, x2, v) MLA(28, x3, v)             \
-        MLA(25, x1, w) MLA(26, x2, w) MLA(27, x3, w)
+#define LINE_2(y0, y1, x0, x1, u, v, w) \
+    PAIR(29, 30, y1, x0, u, y0, x0, v) PAIR(29, 30, y1, x1, v, y0, x1, w)
+#define LINE_3(y0, y1, y2, x0, x1, x2, u, v, w) \
+    PAIR(29, 30, y1, x0, u, y2, x1, u) PAIR(29, 30, y0, x0, v, y1, x1, v) PAIR(29, 30, y2, x2, v, y0, x1, w) \
+        MLA(y1, x2, w)
+#define LINE_4(x0, x1, x2, x3, u, v, w) \
+    PAIR(29, 30, 26, x0, u, 27, x1, u) PAIR(29, 30, 28, x2, u, 25, x0, v) PAIR(29, 30, 26, x1, v, 27, x2, v) \
+        PAIR(29, 30, 28, x3, v, 25, x1, w) PAIR(29, 30, 26, x2, w, 27, x3, w)
 /* Lines of weights: s16 to s24. */
 #define LINES_4(of_0, of_1, of_2) "vldmia %[none], {s25-s28}\n\t" of_0 of_1 of_2 "vstmia %[y]!, {s25-s28}\n\t"
 #define ROW_4(which, u, v, w) ROW_4_##which(u, v, w)
@@ -123,8 +125,11 @@ POETC_APART void slide_planes(int32_t side, const float *x, const float *w, floa
 
 /* Three taps of a row of gy and one of x: s18 and s19, s20 to s22, s23 and s24. Lanes are as in a strip whose rows are
  * four long. */
-#define TAPS_3(OP, g0, g1, g2, x0, x1, x2)                                                                             \
-    OP(18, g1, x0) OP(19, g2, x1) OP(20, g0, x0) OP(21, g1, x1) OP(22, g2, x2) OP(23, g0, x1) OP(24, g1, x2)
+#define FIRST_TAPS_3(g0, g1, g2, x0, x1, x2)                                                                           \
+    MUL(18, g1, x0) MUL(19, g2, x1) MUL(20, g0, x0) MUL(21, g1, x1) MUL(22, g2, x2) MUL(23, g0, x1) MUL(24, g1, x2)
+#define TAPS_3(g0, g1, g2, x0, x1, x2)                                                                                 \
+    PAIR(29, 30, 18, g1, x0, 19, g2, x1) PAIR(29, 30, 20, g0, x0, 21, g1, x1) PAIR(29, 30, 22, g2, x2, 23, g0, x1)     \
+        MLA(24, g1, x2)
 #define END_TAPS_3                                                                                                     \
     SUM(18, 18, 19) SUM(20, 20, 21) SUM(19, 20, 22) SUM(20, 23, 24)                                                    \
     "vldmia %[gw], {s25-s27}\n\t" SUM(18, 25, 18) SUM(19, 26, 19) SUM(20, 27, 20) "vstmia %[gw]!, {s18-s20}\n\t"
@@ -163,9 +168,9 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
                "vstmia %[gw]!, {s8-s16}\n\t");
     else if (side == 3)
         PLANES("vldmia %[x]!, {s0-s8}\n\tvldmia %[gy]!, {s9-s17}\n\t"
-               TAPS_3(MUL, 12, 13, 14, 0, 1, 2) TAPS_3(MLA, 15, 16, 17, 3, 4, 5) END_TAPS_3
-               TAPS_3(MUL, 9, 10, 11, 0, 1, 2) TAPS_3(MLA, 12, 13, 14, 3, 4, 5) TAPS_3(MLA, 15, 16, 17, 6, 7, 8) END_TAPS_3
-               TAPS_3(MUL, 9, 10, 11, 3, 4, 5) TAPS_3(MLA, 12, 13, 14, 6, 7, 8) END_TAPS_3);
+               FIRST_TAPS_3(12, 13, 14, 0, 1, 2) TAPS_3(15, 16, 17, 3, 4, 5) END_TAPS_3
+               FIRST_TAPS_3(9, 10, 11, 0, 1, 2) TAPS_3(12, 13, 14, 3, 4, 5) TAPS_3(15, 16, 17, 6, 7, 8) END_TAPS_3
+               FIRST_TAPS_3(9, 10, 11, 3, 4, 5) TAPS_3(12, 13, 14, 6, 7, 8) END_TAPS_3);
     else
         PLANES("vldmia %[gy]!, {s0-s15}\n\t"
                START_TAPS_4 GY_1 GY_2 GY_3 END_TAPS_4 "subs %[x], #48\n\t"
@@ -179,16 +184,19 @@ POETC_APART void add_taps_of_planes(int32_t side, const float *x, const float *g
 #define LOAD_ROW(x, before, after) "ite ne\n\tvldmiane %[" x "]!, {s1-s" after "}\n\tvldmiaeq %[" x "]!, {s0-s" before "}\n\t"
 
 /* Four results as a whole: pixels in s0 to s15, weights in s16 to s24, sums in s25 to s28. */
-#define FOUR_BEFORE                                                                                                    \
-    MLA(25, 0, 20) MLA(26, 1, 19) MLA(27, 4, 17) MLA(28, 5, 16) MLA(25, 1, 21) MLA(26, 2, 20) MLA(27, 5, 18) MLA(28, 6, 17)\
-    MLA(25, 4, 23) MLA(26, 3, 21) MLA(27, 8, 20) MLA(28, 7, 18) MLA(25, 5, 24) MLA(26, 5, 22) MLA(27, 9, 21) MLA(28, 9, 19)\
-    MLA(26, 6, 23) MLA(27, 12, 23) MLA(28, 10, 20) MLA(26, 7, 24) MLA(27, 13, 24) MLA(28, 11, 21) MLA(28, 13, 22)      \
-    MLA(28, 14, 23) MLA(28, 15, 24)
-#define FOUR_AFTER                                                                                                     \
-    MLA(25, 0, 16) MLA(26, 2, 16) MLA(27, 8, 16) MLA(28, 10, 16) MLA(25, 1, 17) MLA(26, 3, 17) MLA(27, 9, 17)          \
-    MLA(28, 11, 17) MLA(25, 2, 18) MLA(26, 6, 19) MLA(27, 10, 18) MLA(28, 14, 19) MLA(25, 4, 19) MLA(26, 7, 20)        \
-    MLA(27, 12, 19) MLA(28, 15, 20) MLA(25, 5, 20) MLA(26, 10, 22) MLA(27, 13, 20) MLA(25, 6, 21) MLA(26, 11, 23)      \
-    MLA(27, 14, 21) MLA(25, 8, 22) MLA(25, 9, 23) MLA(25, 10, 24)
+#define FOUR_BEFORE \
+    PAIR(29, 30, 25, 0, 20, 26, 1, 19) PAIR(29, 30, 27, 4, 17, 28, 5, 16) PAIR(29, 30, 25, 1, 21, 26, 2, 20) \
+        PAIR(29, 30, 27, 5, 18, 28, 6, 17) PAIR(29, 30, 25, 4, 23, 26, 3, 21) PAIR(29, 30, 27, 8, 20, 28, 7, 18) \
+        PAIR(29, 30, 25, 5, 24, 26, 5, 22) PAIR(29, 30, 27, 9, 21, 28, 9, 19) \
+        PAIR(29, 30, 26, 6, 23, 27, 12, 23) PAIR(29, 30, 28, 10, 20, 26, 7, 24) \
+        PAIR(29, 30, 27, 13, 24, 28, 11, 21) PAIR(29, 30, 28, 13, 22, 28, 14, 23) MLA(28, 15, 24)
+#define FOUR_AFTER \
+    PAIR(29, 30, 25, 0, 16, 26, 2, 16) PAIR(29, 30, 27, 8, 16, 28, 10, 16) PAIR(29, 30, 25, 1, 17, 26, 3, 17) \
+        PAIR(29, 30, 27, 9, 17, 28, 11, 17) PAIR(29, 30, 25, 2, 18, 26, 6, 19) \
+        PAIR(29, 30, 27, 10, 18, 28, 14, 19) PAIR(29, 30, 25, 4, 19, 26, 7, 20) \
+        PAIR(29, 30, 27, 12, 19, 28, 15, 20) PAIR(29, 30, 25, 5, 20, 26, 10, 22) \
+        PAIR(29, 30, 27, 13, 20, 25, 6, 21) PAIR(29, 30, 26, 11, 23, 27, 14, 21) \
+        PAIR(29, 30, 25, 8, 22, 25, 9, 23) MLA(25, 10, 24)
 
 /* `side` x `side` results of `planes` planes of twice that size. The row that two rows of results read stays. */
 POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w, float *y, int32_t planes,
@@ -231,23 +239,26 @@ POETC_APART void slide_planes_apart(int32_t side, const float *x, const float *w
 
 /* The products of a row of gy for a row of gx and a column before or after it, s19 to s27. They are of one line of the
  * filter: its last tap first. */
-#define SPREAD_3(u, v, w)                                                                                              \
-    MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u)
-#define SPREAD_4(u, v, w)                                                                                              \
-    MLA(21, 0, w) MLA(23, 1, w) MLA(25, 2, w) MLA(27, 3, w) MLA(20, 0, v) MLA(22, 1, v) MLA(24, 2, v) MLA(26, 3, v)      \
-        MLA(19, 0, u) MLA(21, 1, u) MLA(23, 2, u) MLA(25, 3, u)
+#define SPREAD_3(u, v, w) \
+    PAIR(29, 30, 21, 0, w, 23, 1, w) PAIR(29, 30, 25, 2, w, 20, 0, v) PAIR(29, 30, 22, 1, v, 24, 2, v) \
+        PAIR(29, 30, 19, 0, u, 21, 1, u) MLA(23, 2, u)
+#define SPREAD_4(u, v, w) \
+    PAIR(29, 30, 21, 0, w, 23, 1, w) PAIR(29, 30, 25, 2, w, 27, 3, w) PAIR(29, 30, 20, 0, v, 22, 1, v) \
+        PAIR(29, 30, 24, 2, v, 26, 3, v) PAIR(29, 30, 19, 0, u, 21, 1, u) PAIR(29, 30, 23, 2, u, 25, 3, u)
 
 /* Planes of sixteen pixels as a whole: gy in s0 to s3, weights in s4 to s12, sums in s13 to s28. */
-#define SIXTEEN_BEFORE                                                                                                 \
-    MLA(13, 0, 8) MLA(14, 0, 9) MLA(15, 1, 8) MLA(16, 1, 9) MLA(17, 0, 11) MLA(18, 0, 12) MLA(19, 1, 11) MLA(20, 1, 12)\
-    MLA(21, 2, 8) MLA(22, 2, 9) MLA(23, 3, 8) MLA(24, 3, 9) MLA(25, 2, 11) MLA(26, 2, 12) MLA(27, 3, 11) MLA(28, 3, 12)\
-    MLA(14, 1, 7) MLA(17, 2, 5) MLA(18, 1, 10) MLA(19, 3, 5) MLA(20, 3, 6) MLA(22, 3, 7) MLA(26, 3, 10) MLA(18, 2, 6)  \
-    MLA(18, 3, 4)
-#define SIXTEEN_AFTER                                                                                                  \
-    MLA(13, 0, 4) MLA(14, 0, 5) MLA(15, 0, 6) MLA(16, 1, 5) MLA(17, 0, 7) MLA(18, 0, 8) MLA(19, 0, 9) MLA(20, 1, 8)    \
-    MLA(21, 0, 10) MLA(22, 0, 11) MLA(23, 0, 12) MLA(24, 1, 11) MLA(25, 2, 7) MLA(26, 2, 8) MLA(27, 2, 9) MLA(28, 3, 8)\
-    MLA(15, 1, 4) MLA(19, 1, 7) MLA(21, 2, 4) MLA(22, 2, 5) MLA(23, 1, 10) MLA(24, 3, 5) MLA(27, 3, 7) MLA(23, 2, 6)   \
-    MLA(23, 3, 4)
+#define SIXTEEN_BEFORE \
+    PAIR(29, 30, 13, 0, 8, 14, 0, 9) PAIR(29, 30, 15, 1, 8, 16, 1, 9) PAIR(29, 30, 17, 0, 11, 18, 0, 12) \
+        PAIR(29, 30, 19, 1, 11, 20, 1, 12) PAIR(29, 30, 21, 2, 8, 22, 2, 9) PAIR(29, 30, 23, 3, 8, 24, 3, 9) \
+        PAIR(29, 30, 25, 2, 11, 26, 2, 12) PAIR(29, 30, 27, 3, 11, 28, 3, 12) PAIR(29, 30, 14, 1, 7, 17, 2, 5) \
+        PAIR(29, 30, 18, 1, 10, 19, 3, 5) PAIR(29, 30, 20, 3, 6, 22, 3, 7) PAIR(29, 30, 26, 3, 10, 18, 2, 6) \
+        MLA(18, 3, 4)
+#define SIXTEEN_AFTER \
+    PAIR(29, 30, 13, 0, 4, 14, 0, 5) PAIR(29, 30, 15, 0, 6, 16, 1, 5) PAIR(29, 30, 17, 0, 7, 18, 0, 8) \
+        PAIR(29, 30, 19, 0, 9, 20, 1, 8) PAIR(29, 30, 21, 0, 10, 22, 0, 11) PAIR(29, 30, 23, 0, 12, 24, 1, 11) \
+        PAIR(29, 30, 25, 2, 7, 26, 2, 8) PAIR(29, 30, 27, 2, 9, 28, 3, 8) PAIR(29, 30, 15, 1, 4, 19, 1, 7) \
+        PAIR(29, 30, 21, 2, 4, 22, 2, 5) PAIR(29, 30, 23, 1, 10, 24, 3, 5) PAIR(29, 30, 27, 3, 7, 23, 2, 6) \
+        MLA(23, 3, 4)
 
 /* The gradient of the input. Rows of gx that take two lines of the filter begin with the last of them, under the row of
  * gy before. Where zeros are before the plane, the second row overwrites the first. */
@@ -290,11 +301,12 @@ POETC_APART void spread_planes(int32_t side, const float *gy, const float *w, fl
 
 /* The taps of a line from one row of gy. They are in s9 to s12, or nine of gy in s9 to s17 and x in s0 to s8. Lanes are
  * the columns. */
-#define APART_TAPS_3(a, b, c)                                                                                          \
-    MLA(18, a, 0) MLA(19, b, 2) MLA(20, c, 4) MLA(21, a, 1) MLA(22, b, 3) MLA(23, c, 5) MLA(24, a, 2) MLA(25, b, 4) MLA(26, c, 6)
-#define APART_TAPS_4                                                                                                   \
-    MLA(13, 9, 0) MLA(14, 10, 2) MLA(15, 11, 4) MLA(16, 12, 6) MLA(17, 9, 1) MLA(18, 10, 3) MLA(19, 11, 5) MLA(20, 12, 7) \
-        MLA(21, 9, 2) MLA(22, 10, 4) MLA(23, 11, 6) MLA(24, 12, 8)
+#define APART_TAPS_3(a, b, c) \
+    PAIR(29, 30, 18, a, 0, 19, b, 2) PAIR(29, 30, 20, c, 4, 21, a, 1) PAIR(29, 30, 22, b, 3, 23, c, 5) \
+        PAIR(29, 30, 24, a, 2, 25, b, 4) MLA(26, c, 6)
+#define APART_TAPS_4 \
+    PAIR(29, 30, 13, 9, 0, 14, 10, 2) PAIR(29, 30, 15, 11, 4, 16, 12, 6) PAIR(29, 30, 17, 9, 1, 18, 10, 3) \
+        PAIR(29, 30, 19, 11, 5, 20, 12, 7) PAIR(29, 30, 21, 9, 2, 22, 10, 4) PAIR(29, 30, 23, 11, 6, 24, 12, 8)
 /* Planes of four columns in s0 to s15, gy in s16 to s19. It takes a tap of all pixels, of those of one column, of those
  * of one row. */
 #define TAP_OF_FOUR(to, a, b, c, d) MUL(to, 16, a) MLA(to, 18, c) MUL(31, 17, b) MLA(31, 19, d) SUM(to, to, 31)

@@ -27,21 +27,23 @@ static const float no_sums[20];
     LANES_OF(16, 17, 18, 19, 4)                                                                                        \
     "vldmia %[gw], {s24-s28}\n\tvadd.f32 s0, s24, s0\n\tvadd.f32 s1, s25, s1\n\tvadd.f32 s2, s26, s2\n\t"                \
     "vadd.f32 s3, s27, s3\n\tvadd.f32 s4, s28, s4\n\tvstmia %[gw]!, {s0-s4}"
-/* One tap, whose lanes are s`a` to s`d`, of four floats. */
-#define PRODUCTS(a, b, c, d, e, f, g, h, i, j, k, l) MLA(a, e, i) MLA(b, f, j) MLA(c, g, k) MLA(d, h, l)
+/* One tap, whose lanes are s`a` to s`d`, of four floats. Products are in sp and sq before they are added, where there
+ * are registers for them. */
+#define PRODUCTS(p, q, a, b, c, d, e, f, g, h, i, j, k, l) PAIR(p, q, a, e, i, b, f, j) PAIR(p, q, c, g, k, d, h, l)
+#define AT_ONCE(a, b, c, d, e, f, g, h, i, j, k, l) MLA(a, e, i) MLA(b, f, j) MLA(c, g, k) MLA(d, h, l)
 /* Three taps of s12 to s17 and s22 to s25, and of s16 to s21 and s26 to s29. */
 #define FOUR_TIMES_THREE                                                                                               \
-    PRODUCTS(0, 1, 2, 3, 12, 13, 14, 15, 22, 23, 24, 25) PRODUCTS(4, 5, 6, 7, 13, 14, 15, 16, 22, 23, 24, 25)          \
-    PRODUCTS(8, 9, 10, 11, 14, 15, 16, 17, 22, 23, 24, 25)
+    PRODUCTS(30, 31, 0, 1, 2, 3, 12, 13, 14, 15, 22, 23, 24, 25) PRODUCTS(30, 31, 4, 5, 6, 7, 13, 14, 15, 16, 22, 23, 24, 25)          \
+    PRODUCTS(30, 31, 8, 9, 10, 11, 14, 15, 16, 17, 22, 23, 24, 25)
 #define FOUR_MORE                                                                                                      \
-    PRODUCTS(0, 1, 2, 3, 16, 17, 18, 19, 26, 27, 28, 29) PRODUCTS(4, 5, 6, 7, 17, 18, 19, 20, 26, 27, 28, 29)          \
-    PRODUCTS(8, 9, 10, 11, 18, 19, 20, 21, 26, 27, 28, 29)
+    PRODUCTS(30, 31, 0, 1, 2, 3, 16, 17, 18, 19, 26, 27, 28, 29) PRODUCTS(30, 31, 4, 5, 6, 7, 17, 18, 19, 20, 26, 27, 28, 29)          \
+    PRODUCTS(30, 31, 8, 9, 10, 11, 18, 19, 20, 21, 26, 27, 28, 29)
 
 #define THREE_OF_ROW                                                                                                   \
     __asm__ volatile("vldmia %[none], {s0-s11}\n\t"                                                                    \
                      "lsrs %[left], #3\n\tbcc 2f\n\t"                                                                  \
                      "vldmia %[x], {s12-s17}\n\tvldmia %[gy]!, {s22-s25}\n\tadd %[x], #16\n\t" FOUR_TIMES_THREE        \
-                     "2:\tcbz %[left], 3f\n"                                                                           \
+                     "2:\tcmp %[left], #0\n\tbeq 3f\n"                                                                \
                      "1:\tvldmia %[x], {s12-s21}\n\tvldmia %[gy]!, {s22-s29}\n\tadd %[x], #32\n\t"                     \
                      FOUR_TIMES_THREE FOUR_MORE "subs %[left], #1\n\tbne 1b\n"                                         \
                      "3:\t" END_THREE                                                                                  \
@@ -51,10 +53,10 @@ static const float no_sums[20];
 #define FOUR_OF_ROW                                                                                                    \
     __asm__ volatile("vldmia %[none], {s0-s15}\n"                                                                      \
                      "1:\tvldmia %[gy]!, {s16-s19}\n\tvldmia %[x], {s20-s26}\n\tadd %[x], #16\n\t"                     \
-                     PRODUCTS(0, 1, 2, 3, 20, 21, 22, 23, 16, 17, 18, 19)                                              \
-                     PRODUCTS(4, 5, 6, 7, 21, 22, 23, 24, 16, 17, 18, 19)                                              \
-                     PRODUCTS(8, 9, 10, 11, 22, 23, 24, 25, 16, 17, 18, 19)                                            \
-                     PRODUCTS(12, 13, 14, 15, 23, 24, 25, 26, 16, 17, 18, 19)                                          \
+                     PRODUCTS(27, 28, 0, 1, 2, 3, 20, 21, 22, 23, 16, 17, 18, 19)                                              \
+                     PRODUCTS(27, 28, 4, 5, 6, 7, 21, 22, 23, 24, 16, 17, 18, 19)                                              \
+                     PRODUCTS(27, 28, 8, 9, 10, 11, 22, 23, 24, 25, 16, 17, 18, 19)                                            \
+                     PRODUCTS(27, 28, 12, 13, 14, 15, 23, 24, 25, 26, 16, 17, 18, 19)                                          \
                      "subs %[left], #4\n\tbne 1b\n\t" END_FOUR                                                         \
                      : [x] "+r"(x), [gy] "+r"(gy), [left] "+r"(left), [gw] "+r"(gw)                                    \
                      : [none] "r"(no_sums)                                                                             \
@@ -88,11 +90,11 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
             /* clang-format off */
             __asm__ volatile("vldmia %[none], {s0-s19}\n"
                              "1:\tvldmia %[gy]!, {s20-s23}\n\tvldmia %[x], {s24-s31}\n\tadd %[x], #16\n\t"
-                             PRODUCTS(0, 1, 2, 3, 24, 25, 26, 27, 20, 21, 22, 23)
-                             PRODUCTS(4, 5, 6, 7, 25, 26, 27, 28, 20, 21, 22, 23)
-                             PRODUCTS(8, 9, 10, 11, 26, 27, 28, 29, 20, 21, 22, 23)
-                             PRODUCTS(12, 13, 14, 15, 27, 28, 29, 30, 20, 21, 22, 23)
-                             PRODUCTS(16, 17, 18, 19, 28, 29, 30, 31, 20, 21, 22, 23)
+                             AT_ONCE(0, 1, 2, 3, 24, 25, 26, 27, 20, 21, 22, 23)
+                             AT_ONCE(4, 5, 6, 7, 25, 26, 27, 28, 20, 21, 22, 23)
+                             PRODUCTS(24, 25, 8, 9, 10, 11, 26, 27, 28, 29, 20, 21, 22, 23)
+                             PRODUCTS(24, 25, 12, 13, 14, 15, 27, 28, 29, 30, 20, 21, 22, 23)
+                             PRODUCTS(24, 25, 16, 17, 18, 19, 28, 29, 30, 31, 20, 21, 22, 23)
                              "subs %[left], #4\n\tbne 1b\n\t" END_FIVE
                              : [x] "+r"(x), [gy] "+r"(gy), [left] "+r"(left), [gw] "+r"(gw)
                              : [none] "r"(no_sums)
@@ -104,21 +106,21 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
 /* Three taps of planes of five, six or seven rows and columns, whose gy is read where it is. Rows of the strip are a
  * zero longer, so that lanes move on from row to row. Registers: x in s12 to s20, gy in s21 to s27. */
 #define IS_SQUARE(side) ((side) >= 5 && (side) <= 7)
+#define THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l)                                                                 \
+    PRODUCTS(28, 29, a, b, c, d, 12, 13, 14, 15, 21, 22, 23, 24)                                                       \
+    PRODUCTS(28, 29, e, f, g, h, 13, 14, 15, 16, 21, 22, 23, 24) PRODUCTS(28, 29, i, j, k, l, 14, 15, 16, 17, 21, 22, 23, 24)
 #define ROW_OF_5(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x], {s12-s18}\n\tvldmia %[gy]!, {s21-s25}\n\tadd %[x], #24\n\t"                                            \
-    PRODUCTS(a, b, c, d, 12, 13, 14, 15, 21, 22, 23, 24) MLA(a, 16, 25)                                                \
-    PRODUCTS(e, f, g, h, 13, 14, 15, 16, 21, 22, 23, 24) MLA(e, 17, 25)                                                \
-    PRODUCTS(i, j, k, l, 14, 15, 16, 17, 21, 22, 23, 24) MLA(i, 18, 25)
+    THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l) PAIR(28, 29, a, 16, 25, e, 17, 25) MLA(i, 18, 25)
 #define ROW_OF_6(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x], {s12-s19}\n\tvldmia %[gy]!, {s21-s26}\n\tadd %[x], #28\n\t"                                            \
-    PRODUCTS(a, b, c, d, 12, 13, 14, 15, 21, 22, 23, 24) MLA(a, 16, 25) MLA(b, 17, 26)                                 \
-    PRODUCTS(e, f, g, h, 13, 14, 15, 16, 21, 22, 23, 24) MLA(e, 17, 25) MLA(f, 18, 26)                                 \
-    PRODUCTS(i, j, k, l, 14, 15, 16, 17, 21, 22, 23, 24) MLA(i, 18, 25) MLA(j, 19, 26)
+    THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l) PAIR(28, 29, a, 16, 25, b, 17, 26)                                  \
+        PAIR(28, 29, e, 17, 25, f, 18, 26) PAIR(28, 29, i, 18, 25, j, 19, 26)
 #define ROW_OF_7(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x], {s12-s20}\n\tvldmia %[gy]!, {s21-s27}\n\tadd %[x], #32\n\t"                                            \
-    PRODUCTS(a, b, c, d, 12, 13, 14, 15, 21, 22, 23, 24) MLA(a, 16, 25) MLA(b, 17, 26) MLA(c, 18, 27)                  \
-    PRODUCTS(e, f, g, h, 13, 14, 15, 16, 21, 22, 23, 24) MLA(e, 17, 25) MLA(f, 18, 26) MLA(g, 19, 27)                  \
-    PRODUCTS(i, j, k, l, 14, 15, 16, 17, 21, 22, 23, 24) MLA(i, 18, 25) MLA(j, 19, 26) MLA(k, 20, 27)
+    THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l) PAIR(28, 29, a, 16, 25, b, 17, 26)                                  \
+        PAIR(28, 29, c, 18, 27, e, 17, 25) PAIR(28, 29, f, 18, 26, g, 19, 27) PAIR(28, 29, i, 18, 25, j, 19, 26)       \
+            MLA(k, 20, 27)
 #define FROM_0(row) row(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
 #define FROM_1(row) row(1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8)
 #define FROM_2(row) row(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9)
@@ -159,17 +161,17 @@ POETC_APART void add_taps_of_square(const float *line, ptrdiff_t down, int32_t l
 #define THREE_APART                                                                                                    \
     ROWS_OF_QUADS("s0-s11",                                                                                            \
                   "vldmia %[x]!, {s12-s19}\n\tvldr s24, [%[x]]\n\t"                                                    \
-                  PRODUCTS(0, 1, 2, 3, 12, 14, 16, 18, 20, 21, 22, 23)                                                 \
-                  PRODUCTS(4, 5, 6, 7, 13, 15, 17, 19, 20, 21, 22, 23)                                                 \
-                  PRODUCTS(8, 9, 10, 11, 14, 16, 18, 24, 20, 21, 22, 23),                                              \
+                  PRODUCTS(25, 26, 0, 1, 2, 3, 12, 14, 16, 18, 20, 21, 22, 23)                                                 \
+                  PRODUCTS(25, 26, 4, 5, 6, 7, 13, 15, 17, 19, 20, 21, 22, 23)                                                 \
+                  PRODUCTS(25, 26, 8, 9, 10, 11, 14, 16, 18, 24, 20, 21, 22, 23),                                              \
                   END_THREE)
 #define FOUR_APART                                                                                                     \
     ROWS_OF_QUADS("s0-s15",                                                                                            \
                   "vldmia %[x]!, {s24-s31}\n\tvldmia %[x], {s16-s17}\n\t"                                              \
-                  PRODUCTS(0, 1, 2, 3, 24, 26, 28, 30, 20, 21, 22, 23)                                                 \
-                  PRODUCTS(4, 5, 6, 7, 25, 27, 29, 31, 20, 21, 22, 23)                                                 \
-                  PRODUCTS(8, 9, 10, 11, 26, 28, 30, 16, 20, 21, 22, 23)                                               \
-                  PRODUCTS(12, 13, 14, 15, 27, 29, 31, 17, 20, 21, 22, 23),                                            \
+                  PRODUCTS(18, 19, 0, 1, 2, 3, 24, 26, 28, 30, 20, 21, 22, 23)                                                 \
+                  PRODUCTS(18, 19, 4, 5, 6, 7, 25, 27, 29, 31, 20, 21, 22, 23)                                                 \
+                  PRODUCTS(18, 19, 8, 9, 10, 11, 26, 28, 30, 16, 20, 21, 22, 23)                                               \
+                  PRODUCTS(18, 19, 12, 13, 14, 15, 27, 29, 31, 17, 20, 21, 22, 23),                                            \
                   END_FOUR)
 /* The same of seven taps under a stride of two. It has `rows` rows of `width` floats of gy, a multiple of four, and of
  * x, `step` floats apart. */
@@ -203,10 +205,10 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
             /* clang-format off */
             __asm__ volatile("vldmia %[none], {s0-s11}\n"
                              "1:\tvldmia %[x], {s12-s22}\n\tvldmia %[gy]!, {s25-s29}\n\tadd %[x], %[x], %[step]\n\t"
-                             PRODUCTS(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
-                             PRODUCTS(4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
-                             PRODUCTS(8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
-                             MLA(0, 20, 29) MLA(4, 21, 29) MLA(8, 22, 29)
+                             PRODUCTS(30, 31, 0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
+                             PRODUCTS(30, 31, 4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
+                             PRODUCTS(30, 31, 8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
+                             PAIR(30, 31, 0, 20, 29, 4, 21, 29) MLA(8, 22, 29)
                              "subs %[left], #1\n\tbne 1b\n\t" END_THREE
                              : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
                              : [none] "r"(no_sums), [step] "r"(4 * step)
@@ -218,9 +220,9 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
             /* clang-format off */
             __asm__ volatile("vldmia %[none], {s0-s11}\n"
                              "1:\tvldmia %[x], {s12-s24}\n\tvldmia %[gy]!, {s25-s30}\n\tadd %[x], %[x], %[step]\n\t"
-                             PRODUCTS(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
-                             PRODUCTS(4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
-                             PRODUCTS(8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
+                             AT_ONCE(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
+                             AT_ONCE(4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
+                             AT_ONCE(8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
                              MLA(0, 20, 29) MLA(1, 22, 30) MLA(4, 21, 29) MLA(5, 23, 30) MLA(8, 22, 29) MLA(9, 24, 30)
                              "subs %[left], #1\n\tbne 1b\n\t" END_THREE
                              : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
@@ -235,8 +237,8 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
              /* clang-format off */
             ROWS_OF_QUADS("s0-s19",
                           "vldmia %[x]!, {s24-s31}\n\t"
-                          PRODUCTS(0, 1, 2, 3, 24, 26, 28, 30, 20, 21, 22, 23)
-                          PRODUCTS(4, 5, 6, 7, 25, 27, 29, 31, 20, 21, 22, 23)
+                          AT_ONCE(0, 1, 2, 3, 24, 26, 28, 30, 20, 21, 22, 23)
+                          AT_ONCE(4, 5, 6, 7, 25, 27, 29, 31, 20, 21, 22, 23)
                           MLA(8, 26, 20) MLA(9, 28, 21) MLA(10, 30, 22) MLA(12, 27, 20) MLA(13, 29, 21) MLA(14, 31, 22)
                           MLA(16, 28, 20) MLA(17, 30, 21) "vldmia %[x], {s24-s26}\n\t"
                           MLA(11, 24, 23) MLA(15, 25, 23) MLA(18, 24, 22) MLA(19, 26, 23),
