@@ -1,12 +1,25 @@
-"""Solvers and operators of other distributions: modules that their entry points name."""
+"""Modules that declare something when they are imported: poetc's own, and those that entry points of others name."""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import pkgutil
+import string
 from importlib.metadata import EntryPoint
 from types import ModuleType
 
 from poetc.errors import UsageError
+
+
+def own_modules(package: str, prefix: str = "") -> dict[str, ModuleType]:
+    """The modules of a package of poetc whose names begin so, imported in their order.
+
+    Those with an underscore are left out, unless `prefix` has one.
+    """
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    names = [m.name for m in found if not m.ispkg and m.name.startswith(prefix or tuple(string.ascii_lowercase))]
+    return {name: importlib.import_module(f"{package}.{name}") for name in names}
 
 
 def entry_points(group: str) -> list[EntryPoint]:

@@ -10,32 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
+from poetc.entry_points import own_modules
 from poetc.errors import PoetcError, UnsupportedModelError, UsageError
-
-# The translations register themselves.
-from poetc.frontend import (  # noqa: F401
-    _folding,
-    facts,
-    onnx_attention,
-    onnx_classical,
-    onnx_einsum,
-    onnx_grid,
-    onnx_group_query,
-    onnx_inverse,
-    onnx_loss,
-    onnx_math,
-    onnx_microsoft,
-    onnx_microsoft_attention,
-    onnx_movement,
-    onnx_nn,
-    onnx_norm,
-    onnx_quantized,
-    onnx_random,
-    onnx_recurrent,
-    onnx_resize,
-    onnx_scatter,
-    onnx_spectrum,
-)
+from poetc.frontend import _folding, facts
 from poetc.frontend._blocked import with_plain_channels
 from poetc.frontend._bound_inputs import bind_inputs
 from poetc.frontend._caches import without_caches
@@ -71,6 +48,8 @@ from poetc.frontend._values import constant, constant_of_shape, dequantized, eye
 from poetc.frontend.roles import GATES, assign_roles, doubtful_masks
 from poetc.graph import Array, Coded, DType, Fill, Graph, Operator, Role, Tensor, TensorType
 from poetc.ops import load_others
+
+own_modules("poetc.frontend", "onnx_")  # the translations register themselves
 
 _WITHOUT_NUMBERS = frozenset({"Constant", "ConstantOfShape", "Shape", "Size", "EyeLike"})  # shapes are all they read
 # Facts about the file, unless made of a tensor with a parameter's name, or of different numbers.

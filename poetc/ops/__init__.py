@@ -1,8 +1,6 @@
 """Operator kinds, one file a family. `_registry.py` lists the parts that a kind must provide."""
 
-import importlib
-import pkgutil
-
+from poetc.entry_points import own_modules
 from poetc.ops._blocks import kernel_of_block
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
@@ -14,9 +12,7 @@ from poetc.ops._samples import Use, labels_of, sample
 from poetc.ops._views import view_roots
 from poetc.ops.kernels import Kernel, Parameters
 
-for _module in pkgutil.iter_modules(__path__):
-    if not _module.ispkg and not _module.name.startswith("_"):
-        importlib.import_module(f"{__name__}.{_module.name}")
+own_modules(__name__)
 
 __all__ = [
     "WHOLE",

@@ -9,28 +9,13 @@ from __future__ import annotations
 
 import functools
 
-from poetc.devices.loops import (
-    _attention,
-    _coded,
-    _coded_product,
-    _convolution,
-    _convolution_packed,
-    _convolution_packed_grad_input,
-    _convolution_packed_grad_weight,
-    _depthwise,
-    _fused,
-    _gemm,
-    _integers,
-    _linear_loss,
-    _matmul,
-    _rows,
-    _turned,
-    _winograd,
-)
 from poetc.devices.loops._classes import CLASSES, OTHER, class_of_group, class_of_source
 from poetc.devices.loops._machine import BESIDES, COUNTS, SHARED, Loops, Machine, machine_of
 from poetc.devices.loops._window import share_inside
+from poetc.entry_points import own_modules
 from poetc.ops import Kernel
+
+own_modules(__name__, "_")
 
 GROUPS = SHARED | set(BESIDES.values())
 

@@ -5,14 +5,11 @@ A module without an underscore is a layout of that name, with `-` for `_`. Its `
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
 from poetc.declare import Registry
 from poetc.emit.layouts._contents import OPT_LEVELS, Contents, Emitted, check_names
 from poetc.emit.layouts._layout import Files, Layout
+from poetc.entry_points import own_modules
 
 LAYOUTS: Registry[Layout] = Registry("--layout")
-for _module in sorted(module.name for module in iter_modules(__path__)):
-    if not _module.startswith("_"):
-        LAYOUTS.add(_module.replace("_", "-"), import_module(f"{__name__}.{_module}").LAYOUT)
+for _name, _module in own_modules(__name__).items():
+    LAYOUTS.add(_name.replace("_", "-"), _module.LAYOUT)

@@ -10,11 +10,7 @@ no library's cosine or power can differ. In C a product that something is added 
 compiler fuses the two.
 """
 
-import importlib
-import pkgutil
-
+from poetc.entry_points import own_modules
 from poetc.training.rates._schedule import Plateau, Schedule, c_fields, kinds, parse
 
-for _module in pkgutil.iter_modules(__path__):
-    if not _module.name.startswith("_"):
-        importlib.import_module(f"{__name__}.{_module.name}")
+own_modules(__name__)
