@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from poetc.datasets import looks_raw
+from poetc.datasets import looks_raw, parse_selection
 from poetc.errors import UsageError
 from poetc.events import silent
-from poetc.files import read_arrays
+from poetc.files import exists, read_arrays
 from poetc.graph import Array, DType
 from poetc.program import Binding, Program, all_inputs, require_usable, sample_inputs, scales_itself
 
@@ -28,18 +29,20 @@ def read_batches(
 ) -> list[dict[str, Array]]:
     """One batch a step: of the data, round and round, or random.
 
-    A data file is an `.npz` with an array for each input of the model, by name, and `target`. The first axis runs over
-    samples, or over whole batches. Raises UsageError for anything else, and for values that no kernel can use. Unless
-    `any_range`, it refuses inputs that look as if nobody had scaled them. `note` gets the range of each input, and how
-    many samples are left out.
+    A data file is an `.npz` with an array for each input of the model, by name, and `target`; or behind a colon are
+    the names of its arrays, inputs first. The first axis runs over samples, or over whole batches. Raises
+    UsageError for anything else, and for values that no kernel can use. Unless `any_range`, it refuses inputs that
+    look as if nobody had scaled them. `note` gets the range of each input, and how many samples are left out.
     """
     if data is None:
         return [dict(sample_inputs(program, step)) for step in range(steps or DEFAULT_STEPS)]
+    data, selected = _selected(data, program)
     arrays = _load(data)
     chosen, called = {}, {}
     for binding in all_inputs(program):
         is_target = program.target is not None and binding.name == program.target.name
         key = STORED_TARGET if is_target and binding.name not in arrays else binding.name
+        key = selected.get(binding.name, key)
         if key not in arrays:
             raise UsageError(f"{data}: has no array {key!r} (it has {', '.join(sorted(arrays)) or 'none'})")
         if arrays[key].dtype.kind not in "fiub":
@@ -60,6 +63,21 @@ def read_batches(
             raise UsageError(f"{span} looks unscaled: scale it as the model was trained, or give --any-range")
         note(span)
     return [{name: column[step % count] for name, column in columns.items()} for step in range(steps or count)]
+
+
+def _selected(data: Path, program: Program) -> tuple[Path, dict[str, str]]:
+    """The file, and by input the arrays of it that are named behind a colon, as `poetc train` has them."""
+    place, colon, words = str(data).rpartition(":")
+    if not colon or not place or exists(data):
+        return data, {}
+    slots = [_Slot(b.name, program.target is not None and b.name == program.target.name) for b in all_inputs(program)]
+    return Path(place), parse_selection(words, slots, str(data))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    name: str
+    is_target: bool
 
 
 def _load(data: Path) -> dict[str, Array]:

@@ -42,8 +42,9 @@ def _complete_board(context: click.Context, parameter: click.Parameter, incomple
 @click.option(
     "--data",
     type=_options.FILE,
-    metavar="D.npz",
-    help="An array of samples for each input of the model, and `target`. Default: random data.",
+    metavar="D.npz[:X,Y]",
+    help="An array of samples for each input of the model, and `target`; or the arrays named behind the colon. Default:"
+    " random data.",
 )
 @_options.any_range_option
 @_options.numerics_option

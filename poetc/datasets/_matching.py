@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -19,7 +20,17 @@ TARGET_NAMES = ("target", "y", "Y", "targets", "label", "labels")
 Note = Callable[[str], None]
 
 
-def parse_selection(text: str, slots: Sequence[Slot], source: str) -> dict[str, str]:
+class Named(Protocol):
+    """The part of a slot that a selection looks at."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_target(self) -> bool: ...
+
+
+def parse_selection(text: str, slots: Sequence[Named], source: str) -> dict[str, str]:
     """`INPUT=ARRAY,target=ARRAY`, or arrays alone in the order of the model's inputs and the target: slot to array."""
     if not text:
         return {}

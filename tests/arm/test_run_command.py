@@ -160,6 +160,16 @@ def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
     notes: list[str] = []
     assert len(running.read_batches(program, path, 5, notes.append)) == 5
     assert notes == [f"{path}: image from 0 to 0"]
+    other = {"x": good["image"] + np.float32(0.5), "y": np.arange(8), "target": good["target"]}
+    np.savez(path, **other)
+    (first, _) = running.read_batches(program, Path(f"{path}:x,y"), 2)
+    assert first["target"].tolist() == [0, 1, 2, 3] and first["image"].max() == 0.5
+    (named, _) = running.read_batches(program, Path(f"{path}:image=x"), 2)
+    assert named["target"].tolist() == [0, 0, 0, 0]
+    with pytest.raises(UsageError, match="has no array 'z'"):
+        running.read_batches(program, Path(f"{path}:x,z"), None)
+    with pytest.raises(UsageError, match="3 arrays are named; the model takes 2"):
+        running.read_batches(program, Path(f"{path}:x,y,target"), None)
     for pixels in (255.0, 254.5):
         np.savez(path, image=np.linspace(0, pixels, 576).reshape(9, 1, 8, 8), target=np.zeros(9, np.int64))
         with pytest.raises(UsageError, match=rf"image from 0 to {pixels:g} looks unscaled: .*--any-range"):

@@ -10,7 +10,8 @@ import textwrap
 from pathlib import Path
 
 from poetc.emit import emit
-from tests.program.models import paged_actions, state_paged_actions, training_case
+from poetc.program import all_inputs
+from tests.program.models import computes, paged_actions, state_paged_actions, training_case
 
 
 def readme(target: str, directory: Path, *, on_store: bool = False, **options: object) -> str:
@@ -31,6 +32,31 @@ def test_records_are_described_to_the_byte(tmp_path: Path) -> None:
     assert "`data.bin`" in text
     assert "`trained.bin`" in text
     assert "./train [-e EPOCHS] [-v VALIDATION] [-o STATE_OUT] DATA" in readme("host", tmp_path / "host")
+
+
+def test_a_session_trains_as_the_readme_of_a_library_says(tmp_path: Path) -> None:
+    """Its lines stand as they are in a program, which provides the arrays, and the losses are those of poetc_run."""
+    case = training_case(block_bytes=512)
+    program = case.program(computes(case))
+    emit([program], case.graph.values, model="mlp", target="c99", out_dir=tmp_path)
+    session, plain = re.findall(r"```c\n(.*?)```", (tmp_path / "README.md").read_text(), re.DOTALL)
+    arrays = "".join(
+        f"static {'int32_t' if b is program.target else 'float'} {name}[{b.operand.type.elements}];\n"
+        for name, b in zip(("input_1", "target"), all_inputs(program), strict=True)
+    )
+    begin = plain[plain.index("poetc_config") : plain.index("err = poetc_init")].replace("poetc_runtime runtime;", "")
+    (tmp_path / "main.c").write_text(
+        f'#include "model.h"\n#include "poetc_session.h"\n#include <stdio.h>\n{arrays}'
+        + "".join(line + "\n" for line in plain.splitlines() if line.startswith("static uint8_t arena"))
+        + f"int main(void)\n{{\nint err;\nfloat loss;\n{begin}\n{session}\n"
+        '    printf("%d %f\\n", err, (double)loss);\n    return err;\n}\n'
+    )
+    subprocess.run(["make", "-s", "-C", tmp_path, "CFLAGS=-O1"], check=True)
+    folders = ("-I.", "-Iruntime/include")
+    words = ["gcc", "-Wall", *folders, "main.c", *tmp_path.glob("lib*.a"), "-o", "main"]
+    subprocess.run(words, cwd=tmp_path, check=True)
+    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
+    assert re.fullmatch(r"0 \d+\.\d+\n", done.stdout), done.stdout
 
 
 def test_trained_state_is_read_as_the_readme_says(tmp_path: Path) -> None:

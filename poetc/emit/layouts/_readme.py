@@ -191,6 +191,18 @@ def _programs(module: Module, arena: bool) -> Iterator[str]:
         purpose = "for predictions" if program.target is None else "followed by the loss, to evaluate it"
         yield f"`{prefix}_{program.name}` is the model itself, on the same weights, {purpose}: {outputs}."
     yield ""
+    inputs = ", ".join(f"{'target' if b is main.target else f'input_{n}'}" for n, b in enumerate(all_inputs(main), 1))
+    yield "A session (`poetc_session.h`) takes one call a step:"
+    yield ""
+    yield "```c"
+    yield "static poetc_session session; /* config: as below, without flash */"
+    yield f"err = poetc_session_init(&session, &{module.description}, &config);"
+    yield f"const void *inputs[] = {{{inputs}}}; /* arrays of yours, in the order above */"
+    yield "err = poetc_session_step(&session, inputs, &loss);"
+    yield "```"
+    yield ""
+    yield "Or, step by step:"
+    yield ""
     yield "```c"
     if not arena:
         yield f"static uint8_t arena[{prefix.upper()}_ARENA_BYTES] __attribute__((aligned(16)));"
