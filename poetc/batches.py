@@ -29,7 +29,7 @@ def read_batches(
 ) -> list[dict[str, Array]]:
     """One batch a step: of the data, round and round, or random.
 
-    A data file is an `.npz` with an array for each input of the model, by name, and `target`; or behind a colon are
+    A data file is an `.npz` with an array for each input of the model, by name, and `target`. Or behind a colon are
     the names of its arrays, inputs first. The first axis runs over samples, or over whole batches. Raises
     UsageError for anything else, and for values that no kernel can use. Unless `any_range`, it refuses inputs that
     look as if nobody had scaled them. `note` gets the range of each input, and how many samples are left out.
