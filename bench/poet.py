@@ -32,10 +32,10 @@ GAP = 1e-4  # where HiGHS calls a MILP optimal by default
 
 def solve(path: str, budget: float | int, name: str, time_limit_s: float) -> dict[str, object]:
     """One solver on one problem: seconds, energy in joules, bound, status."""
-    from bench.poet_instances import load_poet_instance
     from poetc.errors import PoetcError
     from poetc.scheduling import SolveOptions, verify
     from poetc.solvers import solve as run
+    from tests.support.poet_instances import load_poet_instance
 
     problem = load_poet_instance(path, budget=budget)
     options = SolveOptions(time_limit_s=time_limit_s, gap=GAP, fixed_order=True)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.poet_instances import load_poet_instance
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import Paging, SolveOptions, verify
 from poetc.solvers import solve
 from tests.solvers.cases import poet_like
 from tests.support.oracle import optimum
+from tests.support.poet_instances import load_poet_instance
 
 OPTIONS = SolveOptions(time_limit_s=120, fixed_order=True)  # as POET
 
