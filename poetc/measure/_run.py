@@ -347,6 +347,7 @@ def _arena_address(firmware: Firmware) -> int:
 
 
 _FENCES = ("execute", "poetc_queues_run", "poetc_queues_serve")  # the callers of poetc_execute in poetc_queues.c
+_TRANSLATED_MIB = 64  # of the emulator's own code: without it QEMU asks for 1 GiB, which a limit may refuse
 
 
 def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None, *, cycles: bool = False) -> list[str]:
@@ -382,8 +383,12 @@ def emulator_command(firmware: Firmware, counts: Path, cut_at: int | None = None
     if TARGETS[board.target].hosted:
         return [*command, str(firmware.path.resolve())]
     command += ["-semihosting-config", "enable=on,target=native"]
+    accelerator = f"tcg,tb-size={_TRANSLATED_MIB}"
     if board.smp and firmware.has_processors:  # one thread of the emulator: counts are exact
-        command += ["-smp", str(len(firmware.program.queues)), "-accel", "tcg,thread=single"]
+        command += ["-smp", str(len(firmware.program.queues))]
+        accelerator += ",thread=single"
+    if "-accel" not in board.qemu:
+        command += ["-accel", accelerator]
     if board.memory_option:
         assert board.ram is not None
         start = board.ram.origin & ~0xFFFFFFF

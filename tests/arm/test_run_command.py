@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,20 @@ def test_answer_and_streamed_losses(directory: Path, tmp_path: Path) -> None:
     assert (again["losses"], again["state_sha256"]) == (document["losses"], document["state_sha256"])
     twice = answer("run", directory, "--on", "qemu:mps2-an385", "--data", data)
     assert twice["instructions"] == document["instructions"]
+
+
+def test_the_emulator_works_within_512_mb(directory: Path) -> None:
+    """By itself QEMU asks for 1 GiB for the code that it translates to."""
+    words = [sys.executable, "-m", "poetc", "run", str(directory), "--on", "qemu:mps2-an385", "--steps", "1", "--quiet"]
+    limit = 512_000 << 10
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_checksum_of_gradients_counts_as_ram(directory: Path) -> None:
