@@ -1,0 +1,200 @@
+"""Networks whose activations, images, embeddings or heads are larger than the budget: streamed, with equal bits."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import poetc
+from poetc.training import TrainingOptions
+
+DEVICE = "nrf52840"
+
+
+@pytest.fixture(scope="module")
+def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of 384 kB whose rows 48 tokens read, and products with weights of 98 kB."""
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array((0.1 * random.standard_normal(shape)).astype(np.float32), name)
+
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["e"]),
+        helper.make_node("MatMul", ["e", "w1"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("MatMul", ["r", "w2"], ["p"]),
+        helper.make_node("Add", ["e", "p"], ["s"]),
+        helper.make_node("ReduceMean", ["s"], ["m"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["m", "w3"], ["y"]),
+    ]
+    weights = [weight("table", 2000, 48), weight("w1", 48, 512), weight("w2", 512, 48), weight("w3", 48, 5)]
+    graph = helper.make_graph(
+        nodes,
+        "text",
+        [helper.make_tensor_value_info("tokens", TensorProto.INT64, [1, 48])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        weights,
+    )
+    path = tmp_path_factory.mktemp("model") / "text.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
+    """Convolutions go through bands with halos, pools and rectifiers through planes: the bits of keep-all."""
+    random = np.random.default_rng(0)
+    shapes = {"w1": (8, 2, 3, 3), "b1": (8,), "w2": (6, 8, 3, 3), "w3": (6, 5)}
+    weights = [
+        numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p1", "w2"], ["c2"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("Relu", ["c2"], ["r2"]),
+        helper.make_node("GlobalAveragePool", ["r2"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "banded",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 24, 24])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        weights,
+    )
+    path = tmp_path / "banded.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    solution = poetc.load(path).solve(device=DEVICE, budget=18_000, gap=0.05, time_limit_s=10)
+    streamed = {op.kind: op.cut for op in solution.problem.operators if op.cut}
+    assert {"Conv", "Relu", "ConvGradWeight", "MaxPoolGrad"} <= streamed.keys() and "rows" in streamed["Conv"], streamed
+    sizes = {t.name: t.store_bytes or 0 for t in solution.problem.tensors if not t.size_bytes}
+    assert max(sizes.values()) > 18_000, "an activation that is never in RAM"
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
+@pytest.fixture(scope="module")
+def picture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image of 37 kB, whose planes take 2.3 kB each."""
+    random = np.random.default_rng(0)
+    shapes = {"w1": (8, 16, 3, 3), "b1": (8,), "w2": (6, 8, 3, 3), "w3": (6, 5)}
+    weights = [
+        numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p1", "w2"], ["c2"], pads=[1, 1, 1, 1], strides=[2, 2]),
+        helper.make_node("GlobalAveragePool", ["c2"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, 16, 24, 24]), ("y", [1, 5]))
+    ]
+    graph = helper.make_graph(nodes, "picture", ends[:1], ends[1:], weights)
+    path = tmp_path_factory.mktemp("model") / "picture.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def test_an_image_larger_than_the_budget_is_trained_on(picture_model: Path, tmp_path: Path) -> None:
+    """The caller's image goes to the store, and steps read it in bands: the bits of keep-all.
+
+    The model's tables ask for the functions of both, which a linker would else leave in a static library.
+    """
+    solution = poetc.load(picture_model).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
+    image = next(t for t in solution.problem.tensors if t.name == "x")
+    assert (image.initial, image.size_bytes) == ("store", 36_864)
+    assert any("36,864 bytes of inputs go to the store before each step" in n for n in solution.summary["notes"])
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+    solution.emit(tmp_path / "c", target="host")
+    folders = [f"-I{folder}" for folder in (tmp_path / "c", tmp_path / "c" / "runtime" / "include")]
+    subprocess.run(["gcc", "-c", *folders, tmp_path / "c" / "model.c", "-o", tmp_path / "model.o"], check=True)
+    asked = subprocess.run(["nm", "-u", tmp_path / "model.o"], capture_output=True, text=True, check=True).stdout
+    assert {"U poetc_stream", "U poetc_session_fill"} <= {line.strip() for line in asked.splitlines()}
+
+
+@pytest.mark.long
+def test_a_session_and_a_program_take_images_to_the_store(picture_model: Path, tmp_path: Path) -> None:
+    """Both check the numbers on the way, and find the losses of a step that has the image in RAM."""
+    solution = poetc.load(picture_model).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
+    random = np.random.default_rng(1)
+    records = [(random.standard_normal((1, 16, 24, 24), np.float32), np.array([k], np.int32)) for k in (3, 1)]
+    with solution.trainer() as session, poetc.load(picture_model).solve(device="host").trainer() as whole:
+        with pytest.raises(ValueError, match=r"x\[0, 9, 2, 3\] is nan, not a finite number"):
+            bad = records[0][0].copy()
+            bad[0, 9, 2, 3] = np.nan
+            session.step(bad, records[0][1])
+        losses = [session.step(*r) for r in records]
+        assert losses == pytest.approx([whole.step(*r) for r in records], rel=1e-6)
+        assert session.evaluate(*records[0]) == pytest.approx(whole.evaluate(*records[0]), rel=1e-6)
+        np.testing.assert_allclose(session.predict(records[0][0]), whole.predict(records[0][0]), rtol=1e-5)
+    solution.emit(tmp_path / "c", target="host")
+    (tmp_path / "data.bin").write_bytes(b"".join(x.tobytes() + y.tobytes() for x, y in records))
+    subprocess.run(["make", "-s", "-C", str(tmp_path / "c"), "train"], check=True)
+    done = subprocess.run(
+        ["./train", str(tmp_path / "data.bin"), "2"], cwd=tmp_path / "c", capture_output=True, text=True, check=True
+    )
+    printed = [float(line.split()[3]) for line in done.stdout.splitlines() if line.startswith("step")]
+    assert printed == pytest.approx(losses, rel=1e-8)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_an_embedding_larger_than_the_budget_is_trained(text_model: Path, optimizer: str) -> None:
+    """Rows are read, and updated, while the table passes through a window; so are products of many rows."""
+    loaded = poetc.load(text_model, training=TrainingOptions(optimizer=optimizer))
+    solution = loaded.solve(device=DEVICE, budget=260_000, gap=0.05, time_limit_s=15)
+    streamed = {op.kind for op in solution.problem.operators if op.cut}
+    assert streamed >= ({"Gather", "GatherGradSgd"} if optimizer == "sgd" else {"Gather", "GatherGrad", "Adam"})
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
+@pytest.mark.parametrize(("frozen", "words", "budget"), [("as-is", 3000, 108_000), ("int4", 12_000, 75_000)])
+def test_a_head_larger_than_the_budget_is_read_in_blocks_of_words(
+    tmp_path: Path, frozen: str, words: int, budget: int
+) -> None:
+    """A tied table: neither it nor all logits of a few rows are in RAM, and the bits are those of keep-all."""
+    random = np.random.default_rng(0)
+    shapes = {"table": (words, 16), "w1": (16, 16)}
+    weights = [
+        numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["e"]),
+        helper.make_node("MatMul", ["e", "w1"], ["h"]),
+        helper.make_node("Transpose", ["table"], ["head"], perm=[1, 0]),
+        helper.make_node("MatMul", ["h", "head"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "words",
+        [helper.make_tensor_value_info("tokens", TensorProto.INT64, [1, 30])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 30, words])],
+        weights,
+    )
+    path = tmp_path / "words.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    loaded = poetc.load(path, training=TrainingOptions(train="w1", frozen=frozen))
+    solution = loaded.solve(device="rpi4", budget=budget, gap=0.05, time_limit_s=6)
+    cut = {op.kind: op.cut for op in solution.problem.operators if op.cut}
+    assert cut["LinearCrossEntropy"] == "pass/classes"
+    assert cut["Gather" if frozen == "as-is" else "GatherCoded"] == "table"
+    assert sum(t.size_bytes for t in solution.problem.tensors if t.initial == "store") > budget
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
