@@ -22,7 +22,7 @@ from poetc.devices import (
     parse_size,
     with_bank_budgets,
 )
-from poetc.devices.streaming import Streaming
+from poetc.devices.streaming import StreamedAlternatives
 from poetc.devices.threads import Prices, in_threads, threads_of
 from poetc.errors import InfeasibleError, UnsupportedModelError, UsageError
 from poetc.events import Progress, silent
@@ -35,7 +35,7 @@ from poetc.planning.progress import BestSoFar
 from poetc.planning.saved import EncodingSpace
 from poetc.planning.search_log import SearchLog
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S
-from poetc.planning.streaming import OfferOf
+from poetc.planning.streaming import AlternativesOf
 from poetc.planning.ways import ALONE, NO_WAYS, SIDE_BY_SIDE, Problems
 from poetc.program import OFFSET_LIMIT
 from poetc.scheduling import Objective, keep_all_peak_bytes, problem_from_json, validate_problem
@@ -143,7 +143,7 @@ class SolveRequest:
         updates: BestUpdates | None = None,
         offers: Sequence[EncodingSpace] = (),
         ways: Sequence[Problems] = (),
-        streams: Sequence[OfferOf] = (),
+        streams: Sequence[AlternativesOf] = (),
     ) -> Planner:
         """The planner for this request.
 
@@ -165,20 +165,20 @@ def streams_of(
     profile: DeviceProfile | None,
     longest_ns: int | None = None,
     ways: Sequence[Problems] = (),
-) -> tuple[OfferOf, ...]:
+) -> tuple[AlternativesOf, ...]:
     """Make the streamed alternatives of the problems of these steps, when a planner asks for them.
 
     `longest_ns`: none has a block that takes longer. `ways`: of using the processors, whose problems may be asked for.
     """
 
-    def of(step: TrainingGraph, profile: DeviceProfile) -> OfferOf:
-        def offer(problem: Problem) -> Streaming | None:
+    def of(step: TrainingGraph, profile: DeviceProfile) -> AlternativesOf:
+        def offer(problem: Problem) -> StreamedAlternatives | None:
             names = [op.name for op in step.operators if not spec(op.kind).is_view]
             is_its = names == [op.name for op in problem.operators]
             if not is_its:
                 return None
             prices = prices_in_threads(problem, step, profile, ways)
-            return Streaming(step, profile, problem, longest_ns=longest_ns, prices=prices)
+            return StreamedAlternatives(step, profile, problem, longest_ns=longest_ns, prices=prices)
 
         return offer
 
@@ -323,7 +323,7 @@ def with_short_pieces(
     longest_ns = request.longest_ns
     if longest_ns is None:
         return problem
-    offer = None if step is None or profile is None else Streaming(step, profile, problem)
+    offer = None if step is None or profile is None else StreamedAlternatives(step, profile, problem)
     return in_pieces(problem, longest_ns, offer)
 
 

@@ -52,7 +52,7 @@ def may_stream(problem: Problem) -> bool:
     return problem.paging is Paging.SYNC and not problem.processors and not problem.banks
 
 
-class Streaming:
+class StreamedAlternatives:
     """The streamed alternatives of the operators of a training step, or of a model, on a device."""
 
     def __init__(

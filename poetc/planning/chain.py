@@ -15,7 +15,7 @@ from poetc.planning.planner import Reduction
 from poetc.planning.processors import Processors
 from poetc.planning.saved import EncodingSpace, Saved
 from poetc.planning.state import StatePlacement
-from poetc.planning.streaming import OfferOf, Streaming
+from poetc.planning.streaming import AlternativesOf, Streaming
 from poetc.planning.updates import BestUpdates
 from poetc.planning.ways import CoreUsage, Problems
 from poetc.scheduling import Problem
@@ -39,7 +39,7 @@ def reductions(
     updates: BestUpdates | None = None,
     offers: Sequence[EncodingSpace] = (),
     ways: Sequence[Problems] = (),
-    streams: Sequence[OfferOf] = (),
+    streams: Sequence[AlternativesOf] = (),
 ) -> tuple[Reduction[Any], ...]:
     """Outermost first.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from poetc import solvers
 from poetc.devices import DeviceProfile, build_problem
-from poetc.devices.streaming import Streaming, streamed_problem
+from poetc.devices.streaming import StreamedAlternatives, streamed_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
@@ -154,7 +154,7 @@ def within_budget(
     for left, model in zip(range(len(models), 0, -1), models, strict=True):
         alone = alone_problem(model, profile, problem)
         own_s = (end - time.monotonic()) / left
-        offer = Streaming(model, profile, alone, moves_state=False)
+        offer = StreamedAlternatives(model, profile, alone, moves_state=False)
         found = _within_budget(graph, alone, offer, problem, schedule, plan, own_s, time.monotonic() + own_s, progress)
         if found.schedule is not None or not found.note or time.monotonic() >= end:
             break
@@ -164,7 +164,7 @@ def within_budget(
 def _within_budget(
     graph: TrainingGraph,
     alone: Problem,
-    offer: Streaming,
+    offer: StreamedAlternatives,
     problem: Problem,
     schedule: Schedule,
     plan: MemoryPlan,
@@ -211,7 +211,7 @@ def _within_budget(
     return replace(found, note=note)
 
 
-def _choices(limited: Problem, offer: Streaming, room_bytes: int) -> Iterator[Problem]:
+def _choices(limited: Problem, offer: StreamedAlternatives, room_bytes: int) -> Iterator[Problem]:
     """The fastest kernels, those with the least workspace, then operators that stream more and more."""
     seen = {fastest(limited): None, with_least_workspace(limited): None}
     yield from seen

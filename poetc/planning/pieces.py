@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poetc.devices.streaming import Streaming
+from poetc.devices.streaming import StreamedAlternatives
 from poetc.devices.units import format_ns
 from poetc.errors import InfeasibleError, UsageError
 from poetc.scheduling import Compute, Move, OperatorSpec, PageIn, PageOut, Problem, Schedule, TensorSpec
@@ -56,7 +56,9 @@ def _of_operator(op: OperatorSpec, processor: int) -> Piece:
     return Piece(op.name, op.kind, time_ns, blocks=bool(op.piece_ns))
 
 
-def in_pieces(problem: Problem, longest_ns: int, offer: Streaming | None, option: str = "--longest-piece") -> Problem:
+def in_pieces(
+    problem: Problem, longest_ns: int, offer: StreamedAlternatives | None, option: str = "--longest-piece"
+) -> Problem:
     """`problem` without a piece that takes longer.
 
     Operators that do run in blocks, all operands in RAM; `offer` makes them. Kernels and transfers that do are left
@@ -96,7 +98,7 @@ def _in_time(tensor: TensorSpec, longest_ns: int, option: str) -> TensorSpec:
 
 
 def _too_long(
-    op: OperatorSpec, cut: OperatorSpec | None, longest_ns: int, offer: Streaming | None, option: str
+    op: OperatorSpec, cut: OperatorSpec | None, longest_ns: int, offer: StreamedAlternatives | None, option: str
 ) -> tuple[int, str]:
     """The least piece of an operator, ns, and the message."""
     node = "" if offer is None else offer.operators[op.name].source

@@ -17,8 +17,7 @@ from dataclasses import replace
 
 from poetc import solvers
 from poetc.devices.blocks import MOST_STREAMS
-from poetc.devices.streaming import Form, streamed_problem
-from poetc.devices.streaming import Streaming as Offer
+from poetc.devices.streaming import Form, StreamedAlternatives, streamed_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning.alternatives import better_of
@@ -35,7 +34,7 @@ Streams = tuple[int, ...]
 Made = dict[int, OperatorSpec]
 # By operators that are alike and the places of their operands: the streamed operands, and the alternative's number.
 Decided = dict[tuple[object, ...], tuple[tuple[int, ...], int] | None]
-OfferOf = Callable[[Problem], Offer | None]
+AlternativesOf = Callable[[Problem], StreamedAlternatives | None]
 
 
 class Streaming(Reduction[Streams]):
@@ -49,9 +48,9 @@ class Streaming(Reduction[Streams]):
     scoped = True
     noun = "streamed operands"
 
-    def __init__(self, offers: Sequence[OfferOf] = ()) -> None:
+    def __init__(self, offers: Sequence[AlternativesOf] = ()) -> None:
         self.offers = tuple(offers)
-        self._made: list[tuple[Problem, Offer | None]] = []
+        self._made: list[tuple[Problem, StreamedAlternatives | None]] = []
         self._floors: dict[int, Streams] = {}  # by the identity of the offer, which `_made` keeps
 
     def is_open(self, problem: Problem) -> bool:
@@ -228,7 +227,7 @@ class Streaming(Reduction[Streams]):
             self._floors[id(offer)] = _streams(offer, within(offer, 0))
         return self._floors[id(offer)]
 
-    def _offer(self, problem: Problem) -> Offer | None:
+    def _offer(self, problem: Problem) -> StreamedAlternatives | None:
         for known, offer in self._made:
             if known.operators == problem.operators and known.tensors == problem.tensors:
                 return offer
@@ -242,7 +241,7 @@ def without_streams(planner: Planner) -> Planner:
     return replace(planner, reductions=tuple(r for r in planner.reductions if not isinstance(r, Streaming)))
 
 
-def _streams(offer: Offer, made: Made) -> Streams:
+def _streams(offer: StreamedAlternatives, made: Made) -> Streams:
     """As a choice. ScheduleError for an operator that is not offered."""
     found: list[int] = []
     for k, op in sorted(made.items()):
@@ -255,7 +254,7 @@ def _streams(offer: Offer, made: Made) -> Streams:
     return tuple(found)
 
 
-def _decoded(offer: Offer, choice: Streams) -> Made:
+def _decoded(offer: StreamedAlternatives, choice: Streams) -> Made:
     """The operators of a choice. ScheduleError for one that is not offered."""
     made, at = {}, 0
     while at < len(choice):
@@ -275,7 +274,7 @@ def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
     return least + sum(problem.tensors[t].size_bytes for t in tensors)
 
 
-def _least_of_any(offer: Offer, k: int, enough_bytes: int) -> float:
+def _least_of_any(offer: StreamedAlternatives, k: int, enough_bytes: int) -> float:
     """The RAM of an operator's operands and workspace in any alternative, bytes; the first that is no more than enough.
 
     0 where there are too many sets of operands to look at each.
@@ -295,7 +294,7 @@ def _least_of_any(offer: Offer, k: int, enough_bytes: int) -> float:
     return least
 
 
-def within(offer: Offer, limit_bytes: int) -> Made:
+def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
     """The operators that stream so that each keeps within the limit, or comes as near to it as it can.
 
     A tensor that an operator makes and others read is on the store for all of them, or for none. So is state whose
@@ -337,7 +336,7 @@ def _stuck(problem: Problem, made: Made) -> frozenset[int]:
     return frozenset(found.union(*(pair for pair in pairs if pair & found)))
 
 
-def _within(offer: Offer, limit_bytes: int, barred: frozenset[int], decided: Decided) -> Made:
+def _within(offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int], decided: Decided) -> Made:
     """The same without prices, `barred` in RAM. `decided`: of this limit, by operators that are alike.
 
     An operator is looked at again when one of its operands has gone to the store, or come back.
@@ -387,12 +386,12 @@ def _within(offer: Offer, limit_bytes: int, barred: frozenset[int], decided: Dec
         again = sorted({k for t in changed for k in (offer.maker[t], *offer.readers[t])})
 
 
-def _priced(offer: Offer, k: int, op: OperatorSpec) -> OperatorSpec:
+def _priced(offer: StreamedAlternatives, k: int, op: OperatorSpec) -> OperatorSpec:
     streamed = frozenset({*op.reads_store, *op.writes_store})
     return offer.priced(k, streamed, offer.forms(k, streamed).index(Form.of(op)))
 
 
-def _can_be_token(offer: Offer, t: int) -> bool:
+def _can_be_token(offer: StreamedAlternatives, t: int) -> bool:
     """Whether it may be on the store alone: an operator makes it, others read it, and it ends with the step."""
     problem = offer.problem
     tensor = problem.tensors[t]
@@ -401,12 +400,12 @@ def _can_be_token(offer: Offer, t: int) -> bool:
     return offer.can_leave(t) and tensor.size_bytes > problem.alignment_bytes
 
 
-def _versions_of_sum(offer: Offer, t: int) -> frozenset[int]:
+def _versions_of_sum(offer: StreamedAlternatives, t: int) -> frozenset[int]:
     """The tensor; all versions of a sum, which are on the store together or in RAM."""
     return offer.sums.get(t, frozenset({t}))
 
 
-def _versions(offer: Offer, k: int, tokens: frozenset[int]) -> frozenset[int]:
+def _versions(offer: StreamedAlternatives, k: int, tokens: frozenset[int]) -> frozenset[int]:
     """The state that an operator replaces, both versions, but for scalars and versions that others read in RAM."""
     problem = offer.problem
     pairs = [p for p in problem.operators[k].in_place if p.required and p.input not in offer.sums]
@@ -416,7 +415,7 @@ def _versions(offer: Offer, k: int, tokens: frozenset[int]) -> frozenset[int]:
 
 
 def _once(
-    offer: Offer,
+    offer: StreamedAlternatives,
     k: int,
     own: frozenset[int],
     tokens: frozenset[int],
@@ -444,7 +443,12 @@ def _once(
 
 
 def _best(
-    offer: Offer, k: int, own: frozenset[int], tokens: frozenset[int], limit_bytes: int, barred: frozenset[int]
+    offer: StreamedAlternatives,
+    k: int,
+    own: frozenset[int],
+    tokens: frozenset[int],
+    limit_bytes: int,
+    barred: frozenset[int],
 ) -> OperatorSpec | None:
     """The operator with `own` streamed, and as much of its state as the limit asks for; None if it cannot be."""
     problem, op = offer.problem, offer.problem.operators[k]

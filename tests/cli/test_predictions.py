@@ -18,7 +18,7 @@ import pytest
 from poetc import artifact
 from poetc.commands import programs
 from poetc.commands.solve import LEAST_S, _smallest
-from poetc.devices.streaming import Streaming
+from poetc.devices.streaming import StreamedAlternatives
 from poetc.errors import LimitError
 from poetc.events import silent
 from poetc.measure import HostModel, compile_library
@@ -83,7 +83,7 @@ def test_a_directory_of_before_has_a_plan_for_the_model_alone(tight: tuple[Path,
     assert solved.graph is not None and solved.inference is not None and solved.profile is not None
     alone = inference.alone_problem(solved.inference, solved.profile, solved.problem)
     solution = solved.problem, solved.schedule, solved.plan
-    offer = Streaming(solved.inference, solved.profile, alone, moves_state=False)
+    offer = StreamedAlternatives(solved.inference, solved.profile, alone, moves_state=False)
     found = inference._within_budget(
         solved.graph, alone, offer, *solution, 60, time.monotonic() + 60, lambda text: None
     )

@@ -13,7 +13,7 @@ from poetc import passes
 from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph, ways_of
 from poetc.devices import build_problem, load_profile
 from poetc.devices.blocks import Blocks, Stream
-from poetc.devices.streaming import Streaming
+from poetc.devices.streaming import StreamedAlternatives
 from poetc.planning.streaming import within
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE
 from poetc.training import TrainingOptions
@@ -21,10 +21,10 @@ from poetc.training import TrainingOptions
 DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
 
-def offered() -> Streaming:
+def offered() -> StreamedAlternatives:
     step = passes.for_small_ram(training_graph(ModelRequest(source=DIGITS, batch=3, device="nrf52840"))[1], 0)
     profile = load_profile("nrf52840")
-    return Streaming(step, profile, build_problem(step, profile, budget_bytes=0))
+    return StreamedAlternatives(step, profile, build_problem(step, profile, budget_bytes=0))
 
 
 def written(stream: Stream, blocks: Blocks, size: int) -> int:
@@ -125,7 +125,7 @@ def test_blocks_of_one_size_come_with_faster_kernels_where_windows_may_be_larger
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
     profile = load_profile("rpi4")
     step = training_graph(ModelRequest(source=path, device="rpi4", training=TrainingOptions(train="w")))[1]
-    offer = Streaming(step, profile, build_problem(step, profile, budget_bytes=0))
+    offer = StreamedAlternatives(step, profile, build_problem(step, profile, budget_bytes=0))
     k = next(k for k, op in enumerate(offer.problem.operators) if op.kind == "LinearCrossEntropy")
     head = frozenset({max(offer.problem.operators[k].inputs, key=lambda t: offer.problem.tensors[t].size_bytes)})
     alike = [n for n, form in enumerate(offer.forms(k, head)) if form.inner_block == 1024]

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from poetc.devices import load_profile
-from poetc.devices.streaming import Streaming, streamed_problem
+from poetc.devices.streaming import StreamedAlternatives, streamed_problem
 from poetc.emit import emit
 from poetc.program import Program, all_inputs, fit_input, sample_inputs, streams_of
 from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
@@ -66,7 +66,7 @@ def in_place(directory: Path, files: dict[str, bytes]) -> None:
 def streamed_case() -> Case:
     """Updates of large weights that read and write weight, velocity and gradient block by block."""
     case = training_case(mlp(256), block_bytes=512)
-    offer = Streaming(case.graph, load_profile("nrf52840"), case.problem)
+    offer = StreamedAlternatives(case.graph, load_profile("nrf52840"), case.problem)
     operators = list(enumerate(case.problem.operators))
     made = {}
     for k, op in operators:

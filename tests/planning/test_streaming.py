@@ -16,7 +16,7 @@ import poetc
 from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph
 from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
-from poetc.devices.streaming import Streaming as Offer
+from poetc.devices.streaming import StreamedAlternatives
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import MicroBatches, plain
 from poetc.planning import streaming as planning_streaming
@@ -280,7 +280,7 @@ def test_equal_layers_are_decided_once(tmp_path: Path, monkeypatch: pytest.Monke
     asked: list[int] = []
     best = planning_streaming._best
 
-    def counted(offer: Offer, k: int, *others: object) -> OperatorSpec | None:
+    def counted(offer: StreamedAlternatives, k: int, *others: object) -> OperatorSpec | None:
         asked.append(k)
         return best(offer, k, *others)  # type: ignore[arg-type]
 
@@ -294,7 +294,7 @@ def test_equal_layers_are_decided_once(tmp_path: Path, monkeypatch: pytest.Monke
         for limit in (0, 12_000):
             made = within(offer, limit)
             counts.append(len(asked))
-            monkeypatch.setattr(Offer, "alike", lambda self, k: (k,))
+            monkeypatch.setattr(StreamedAlternatives, "alike", lambda self, k: (k,))
             assert within(offer, limit) == made and len(asked) > 2 * counts[-1], "each for itself"
             monkeypatch.undo()
             monkeypatch.setattr(planning_streaming, "_best", counted)
