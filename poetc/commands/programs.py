@@ -13,8 +13,8 @@ from poetc.errors import UsageError
 from poetc.graph import TrainingGraph, Value
 from poetc.planning import Bundle, Solution, Switching, inference
 from poetc.planning.safe_points import within_flash
-from poetc.program import Program, ProgramBundle, lower, lower_bundle, packed_state
-from poetc.scheduling import Switch, all_in_ram, keep_all, pack
+from poetc.program import Program, ProgramBundle, bank_high_water, lower, lower_bundle, packed_state
+from poetc.scheduling import Switch, Trace, all_in_ram, keep_all, pack
 
 SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_image_bytes", "firmware_ram_bytes")
 
@@ -30,6 +30,18 @@ def training_program(
     if solved.problem.banks and board is not None and starts is None:
         starts = emit.bank_starts(board, solved.problem, solved.plan, memory_of(solved))
     return lower(graph_of(solved), solved.problem, solved.schedule, solved.plan, starts=starts)
+
+
+def peak_bytes(step: TrainingGraph | None, solution: Solution, trace: Trace) -> int:
+    """The RAM up to the highest byte of the arena that a step uses, as `validate` measures it.
+
+    Of a problem without a model: the most that is alive at once.
+    """
+    if step is None:
+        return trace.peak_bytes
+    program = lower(step, solution.problem, solution.schedule, solution.plan)
+    used = sum(bank_high_water(program)) if program.banks else program.high_water_bytes
+    return solution.problem.base_bytes + used
 
 
 def keep_all_program(solved: Artifact) -> Program:

@@ -441,8 +441,11 @@ def solve_budgets(
         asked = _encoded(offers, _in_way(asked, ways, point.solution), point.solution)
         saved = encodings.summary_of(step, point.solution)
         notes = reporting.choice_notes(asked, point.solution, saved)
+        encoded = None if step is None else encodings.made(step, Saved.option(point.solution))
         answers.append(
-            summary_of(request, asked, keep_all_bytes, point.solution, step, profile, smallest, started, notes, saved)
+            summary_of(
+                request, asked, keep_all_bytes, point.solution, encoded, profile, smallest, started, notes, saved
+            )
         )
     return answers
 
@@ -489,7 +492,8 @@ def summary_of(
         "longest_piece_limit_ns": request.longest_ns,
         "deadline_ns": problem.deadline_ns,
         "budget_bytes": problem.budget_bytes,
-        "peak_bytes": trace.peak_bytes,
+        "peak_bytes": programs.peak_bytes(step, solution, trace),
+        "live_bytes": trace.peak_bytes,
         "arena_bytes": plan.arena_bytes,
         "ram_bytes": needed_bytes,
         **_banks(problem, trace, plan),

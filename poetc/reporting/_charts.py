@@ -80,7 +80,7 @@ def memory_chart(solved: Solved, facts: Facts) -> str:
     side = "left" if at < 0.5 else "right"  # the budget's label keeps out of the way of the peak's
     label = f"budget {format_bytes(budget)}" + (", above the chart" if beyond else "")
     marks = _y_mark(f"budget-label {side}", min(budget / full, 1), label) + _peak_mark(
-        at, trace.peak_bytes / full, side, f"peak {format_bytes(trace.peak_bytes)}"
+        at, trace.peak_bytes / full, side, f"alive {format_bytes(trace.peak_bytes)}"
     )
     shown = [(CLASSES[c], c.value) for c in Category if c in used]
     return _plot(svg, marks, full, steps, facts) + legend(shown if beyond else [*shown, ("line", "budget")])

@@ -172,10 +172,15 @@ def life(summary: Mapping[str, Any]) -> str:
     return f"worn out after {format_count(steps, 'step')} ({span} without a pause)"
 
 
+def peak_bytes(solved: Solved) -> int:
+    """The RAM that a step uses, as `solve` and `validate` tell it. Without a model it is the most alive at once."""
+    return int(solved.summary.get("peak_bytes", solved.trace.peak_bytes))
+
+
 def verdict(solved: Solved) -> str:
     """One sentence: whether it fits, and at which cost."""
-    problem, trace = solved.problem, solved.trace
-    used, cost = format_bytes(trace.peak_bytes), overhead(solved)
+    problem = solved.problem
+    used, cost = format_bytes(peak_bytes(solved)), overhead(solved)
     excess = problem.base_bytes + solved.plan.arena_bytes - problem.budget_bytes
     if excess > 0:
         return f"The schedule fits the budget, but packed it needs {format_bytes(excess)} more than the budget."

@@ -72,14 +72,14 @@ def _cards(solved: Solved) -> str:
     deadline = f"deadline {format_ns(problem.deadline_ns)}" if problem.deadline_ns is not None else "no deadline"
     keep_all = solved.summary.get("keep_all_peak_bytes")
     cards = [
-        ("Peak RAM", format_bytes(trace.peak_bytes), f"of {format_bytes(problem.budget_bytes)} budget"),
+        ("Peak RAM", format_bytes(_words.peak_bytes(solved)), f"of {format_bytes(problem.budget_bytes)} budget"),
         ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, solved.compute_once_pj)),
         ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, solved.compute_once_ns)}, {deadline}"),
         ("Longest piece", *_words.longest_piece(solved).split(": ", 1)),
         ("Proven gap", _words.percent(proof.gap()), f"the most {problem.objective} that {others} could save"),
     ]
     if keep_all:
-        share = _words.percent(trace.peak_bytes / keep_all)
+        share = _words.percent(_words.peak_bytes(solved) / keep_all)
         cards[0] = (cards[0][0], cards[0][1], f"{cards[0][2]}, {share} of keep-all")
     return "".join(
         f'<div class="card"><dt>{escape(k)}</dt><dd>{escape(v)}</dd><dd class="small">{escape(s)}</dd></div>'
@@ -105,8 +105,8 @@ def _sizes(solved: Solved) -> str:
         (
             "strong",
             "peak of this schedule",
-            solved.trace.peak_bytes,
-            _words.of_keep_all(solved.trace.peak_bytes, keep_all),
+            _words.peak_bytes(solved),
+            _words.of_keep_all(_words.peak_bytes(solved), keep_all),
         ),
         ("strong", "packed, with runtime and stack", packed, _words.of_keep_all(packed, keep_all)),
         *(
@@ -230,7 +230,8 @@ def _totals(solved: Solved) -> str:
         ),
         ("moved within RAM", f"{format_count(trace.moves, 'time')}; {_words.moved(solved)}"),
         ("written to the store", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)),
-        ("peak RAM", f"{trace.peak_bytes:,} bytes at step {trace.peak_step:,}"),
+        ("peak RAM", f"{_words.peak_bytes(solved):,} bytes"),
+        ("alive at once", f"at most {trace.peak_bytes:,} bytes, at step {trace.peak_step:,}"),
         *(
             (f"peak in {b.name}", f"{n:,} bytes of {b.budget_bytes:,}")
             for b, n in zip(problem.banks, trace.bank_peaks, strict=True)
@@ -250,7 +251,8 @@ def _peak_at(solved: Solved) -> str:
     step = steps[min(trace.peak_step, len(steps) - 1)] if steps else None
     runs = _words.shorten(solved.problem.operators[step.operator].name, 90) if isinstance(step, Compute) else ""
     while_ = f" while {runs} runs" if runs else ""
-    return f"The peak of {format_bytes(trace.peak_bytes)} is at step {trace.peak_step:,} of {len(steps):,}{while_}."
+    most = format_bytes(trace.peak_bytes)
+    return f"At most {most} are alive at once, at step {trace.peak_step:,} of {len(steps):,}{while_}."
 
 
 def _peak(solved: Solved, facts: Facts) -> str:

@@ -47,7 +47,7 @@ def _title(solved: Solved) -> str:
 def _memory(solved: Solved) -> str:
     problem, trace, plan, summary = solved.problem, solved.trace, solved.plan, solved.summary
     keep_all = summary.get("keep_all_peak_bytes")
-    rows = [("budget", problem.budget_bytes), ("peak", trace.peak_bytes)]
+    rows = [("budget", problem.budget_bytes), ("peak", _words.peak_bytes(solved))]
     rows.append(("packed: arena and base", problem.base_bytes + plan.arena_bytes))
     rows += [(f"peak of bank {b.name}", n) for b, n in zip(problem.banks, trace.bank_peaks, strict=True)]
     if keep_all is not None:

@@ -13,8 +13,9 @@ import pytest
 import poetc
 from poetc.commands import requests
 from poetc.commands.requests import ModelRequest, SolveRequest
-from poetc.commands.solve import solve
-from poetc.errors import InfeasibleError, LimitError
+from poetc.commands.solve import solve, solve_budgets
+from poetc.commands.validate import validate
+from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning import Planner, Solution
 from poetc.scheduling import Problem, verify
 from poetc.scheduling.schedule import SolveOptions
@@ -142,3 +143,18 @@ def test_options_fit_a_budget_where_their_operands_stream(model: Path) -> None:
     parts = next(way for way in ways if way["options"] == "--micro-batches 4")
     assert parts["least_bytes"] <= least - 500 < parts["least_whole_bytes"], "without streams it would not fit"
     assert solve(request(model, 4, budget)).summary["streamed_operators"]
+
+
+@pytest.mark.parametrize("budget", ["24kB", "60kB", "200kB", "1MB"])
+def test_the_peak_is_that_of_the_validation(model: Path, budget: str, tmp_path: Path) -> None:
+    """With streams, with pages, and with neither: one figure, to the byte, in the reports too."""
+    asked = request(model, 1, budget)
+    solved = solve(replace(asked, options=SolveOptions(time_limit_s=3, gap=0.5), out=tmp_path / "out"))
+    found = validate(tmp_path / "out", steps=1).document
+    peak = solved.summary["peak_bytes"]
+    assert found["peak_predicted_bytes"] == found["peak_measured_bytes"] == peak <= solved.problem.budget_bytes
+    assert f"{peak:,} B" in (tmp_path / "out" / "report.txt").read_text()
+    assert f"{peak:,} bytes" in (tmp_path / "out" / "report.html").read_text()
+    if budget == "200kB":
+        (row,) = solve_budgets(replace(asked, options=SolveOptions(time_limit_s=3, gap=0.5)), [budget])
+        assert not isinstance(row, PoetcError) and row["peak_bytes"] == peak

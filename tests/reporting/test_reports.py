@@ -511,7 +511,8 @@ def test_the_peak_and_the_life_of_a_tensor_are_named() -> None:
     step = solved.schedule.steps[solved.trace.peak_step]
     assert isinstance(step, Compute)
     name = solved.problem.operators[step.operator].name
-    assert f"is at step {solved.trace.peak_step} of {len(solved.schedule.steps)} while {name} runs" in source
+    at = f"at step {solved.trace.peak_step} of {len(solved.schedule.steps)}"
+    assert f"alive at once, {at} while {name} runs" in source
     told = [a["title"] for t, a in Page(source).tags if t == "li" and "title" in a]
     assert told and all("in RAM in steps " in words for words in told)
     assert any("on the store from step" in words and "out and in cost" in words for words in told)

@@ -109,7 +109,7 @@ def _totals(a: Artifact, b: Artifact) -> dict[str, tuple[int, int]]:
     return {
         "energy_pj": (x.energy_pj, y.energy_pj),
         "time_ns": (x.time_ns, y.time_ns),
-        "peak_bytes": (x.peak_bytes, y.peak_bytes),
+        "peak_bytes": (int(a.summary["peak_bytes"]), int(b.summary["peak_bytes"])),
         "arena_bytes": (a.plan.arena_bytes, b.plan.arena_bytes),
     }
 
