@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -41,3 +42,28 @@ def test_the_clock_of_the_day_decides_nothing_but_which_leftovers_are_old() -> N
     assert [name for name, text in texts.items() if any(word in text for word in words)] == [
         "poetc/output_directory.py"
     ]
+
+
+def test_a_package_offers_nothing_that_nobody_takes() -> None:
+    """Its `__init__` imports what it offers; packages with `__all__` are for other projects, too."""
+    folders = ("poetc", "solvers", "tests", "bench", "scripts")
+    paths = [p for folder in folders for p in (ROOT / folder).rglob("*.py")]
+    texts = {p: p.read_text(encoding="utf-8") for p in paths}
+    taken: set[tuple[str, str]] = set()
+    for path, text in texts.items():
+        imports = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom) and n.module]
+        taken |= {(str(n.module), alias.name) for n in imports for alias in n.names}
+        modules = {a.asname or a.name: f"{n.module}.{a.name}" for n in imports for a in n.names}
+        taken |= {(modules[m[1]], m[2]) for m in re.finditer(r"\b(\w+)\.(\w+)\b", text) if m[1] in modules}
+        if path.name == "__init__.py":  # its own functions
+            own = path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+            taken |= {(own, name) for name in modules if len(re.findall(rf"\b{name}\b", text)) > 1}
+    offered = {
+        (path.parent.relative_to(ROOT).as_posix().replace("/", "."), alias.asname or alias.name)
+        for path, text in texts.items()
+        if path.name == "__init__.py" and path.is_relative_to(ROOT / "poetc") and "__all__" not in text
+        for node in ast.parse(text).body
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("poetc.")
+        for alias in node.names
+    }
+    assert len(offered) > 200 and not sorted(offered - taken)

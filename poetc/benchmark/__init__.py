@@ -2,7 +2,7 @@
 
 from poetc.benchmark._cycle_profile import cycles_document, cycles_text, fit_cycles
 from poetc.benchmark._firmware import emit_bench
-from poetc.benchmark._measure import Measurement, bench, measure, read_csv, write_csv
+from poetc.benchmark._measure import Measurement, bench, read_csv, write_csv
 from poetc.benchmark._networks import board_networks, networks
 from poetc.benchmark._profile_fit import (
     cross_validate,

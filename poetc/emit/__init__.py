@@ -18,7 +18,7 @@ from poetc.emit._firmware import Memory, Sections, bank_size, bank_starts, check
 from poetc.emit._library_banks import bank_sections
 from poetc.emit._module import Module
 from poetc.emit._sources import kernel_files, runtime_sources
-from poetc.emit.layouts import LAYOUTS, OPT_LEVELS, Layout
+from poetc.emit.layouts import LAYOUTS, OPT_LEVELS
 from poetc.emit.layouts.makefile import GOALS, PRODUCTS
 
 MANIFEST = _EMITTED.manifest
