@@ -168,6 +168,11 @@ class CoreUsage(Reduction[int]):
                 continue
             bound = self._least(problem, way, None, planner)
             if best is not None and bound >= (1 - gap) * best.cost:
+                same = self.at_hand(problem, way, planner) if bound <= best.cost and planner.left_s > 0 else None
+                if same is not None and self._is_better(same, best):
+                    self._record(same, bound)
+                    best = same
+                    continue
                 beaten = "cannot be cheaper" if least[way] >= (1 - gap) * best.cost else "not cheaper in the same order"
                 self.tried[way] = OptionResult(way, None, bound, beaten)
                 continue
@@ -175,7 +180,7 @@ class CoreUsage(Reduction[int]):
             hint = None if best is not None and planner.left_s <= 0 else self.at_hand(problem, way, planner)
             if hint is not None:
                 self._record(hint, bound)
-                best = hint if best is None or hint.cost < best.cost else best
+                best = hint if best is None or self._is_better(hint, best) else best
                 if bound >= (1 - gap) * best.cost:
                     continue
             if best is not None and planner.left_s <= WAYS.worth_share * planner.options.time_limit_s:
@@ -198,7 +203,7 @@ class CoreUsage(Reduction[int]):
             own = found if hint is None or is_close else better_of(hint, found)
             self.solved[way] = own
             self._record(own, bound)
-            if best is None or own.cost < best.cost or self.option(best) == way:
+            if best is None or self._is_better(own, best) or self.option(best) == way:
                 best = own
         if best is None:
             raise min(errors, key=smallest_of)
@@ -227,6 +232,15 @@ class CoreUsage(Reduction[int]):
         self.solved[way] = best
         self._record(best, 0)
         return best
+
+    def _is_better(self, found: Solution, best: Solution) -> bool:
+        """Whether it is cheaper; of equal costs the faster one is better, then the one with operators in turn."""
+        if abs(found.cost - best.cost) > WAYS.equal * best.cost:
+            return found.cost < best.cost
+        times = [verify_parts([(s.problem, s.schedule.steps)]).time_ns for s in (found, best)]
+        if times[0] == times[1]:
+            return self.option(best) == SIDE_BY_SIDE != self.option(found)
+        return times[0] < times[1]
 
     def _record(self, found: Solution, least: int) -> None:
         proof, way = found.proof, self.option(found)

@@ -158,3 +158,30 @@ def test_an_option_gets_no_time_that_is_not_left() -> None:
     late = Planner(options=options, reductions=(MicroBatches(problems),), started=time.monotonic() - 1.0)
     found = late.solve(problem)
     assert sorted(t.outcome for t in found.tried) == ["no time was left", "optimal"]
+
+
+@pytest.mark.parametrize("paging", [False, True])
+def test_of_equal_energies_the_faster_way_is_taken(paging: bool) -> None:
+    """Threads that halve the time at the same energy, and then a second core that only idles for nothing."""
+    random = Random(5)
+    ways = ways_of(several(random, training_problem(random, 4), 0))
+    plain = ways[ALONE]
+    plain = plain if paging else replace(plain, paging=type(plain.paging).NONE)
+    halved = tuple(replace(o, time_ns=o.time_ns // 2) for o in plain.operators)
+    ways = {ALONE: plain, THREADS: replace(plain, operators=halved)}
+    found = planner(ways).solve(plain)
+    assert CoreUsage.option(found) == THREADS and found.cost == plain.compute_once_pj
+    assert verify(found.problem, found.schedule).time_ns < plain.compute_once_ns
+    dearer = tuple(replace(o, energy_pj=o.energy_pj + 10) for o in halved)
+    found = planner({ALONE: plain, THREADS: replace(plain, operators=dearer)}).solve(plain)
+    assert CoreUsage.option(found) == ALONE
+
+
+def test_a_second_core_that_does_nothing_is_not_taken() -> None:
+    """Side by side an operator at a time is the schedule of one processor, at the same energy."""
+    random = Random(5)
+    both = several(random, training_problem(random, 4), 0)
+    alone = replace(both, operators=tuple(replace(o, elsewhere=()) for o in both.operators))
+    ways = {ALONE: ways_of(both)[ALONE], SIDE_BY_SIDE: alone}
+    found = planner(ways).solve(ways[ALONE])
+    assert CoreUsage.option(found) == ALONE and not found.problem.processors
