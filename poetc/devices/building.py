@@ -83,7 +83,8 @@ def build_problem(
             way = "name the others, or leave the option out" if len(others) > 1 else "leave the option out"
             raise UsageError(f"--processors: {other.spec.name!r} {known}; {way}")
     page_store = None if paging is Paging.NONE else chosen
-    tensors = tuple(_tensor(name, storages, costs, page_store) for name in storages.names)
+    overlaps = paging is Paging.DMA
+    tensors = tuple(_tensor(name, storages, costs, page_store, waits=not overlaps) for name in storages.names)
     return Problem(
         name=graph.name,
         operators=operators,
@@ -95,6 +96,7 @@ def build_problem(
         base_bytes=profile.base_bytes + team_bytes(profile, len(others) + has_thread),
         dma_full_duplex=page_store is not None and page_store.full_duplex,
         page_buffer_bytes=0 if page_store is None else int(page_store.block_bytes.value),
+        idle_uw=costs.waiting_uw(page_store) if overlaps and page_store is not None and not others else 0,
         store_capacity_bytes=None if page_store is None else int(page_store.capacity_bytes.value),
         alignment_bytes=ALIGNMENT_BYTES,
         device=profile.name,
@@ -271,7 +273,7 @@ def _variant(kernel: Kernel, cost: Cost, elsewhere: tuple[Elsewhere, ...]) -> Va
     )
 
 
-def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None) -> TensorSpec:
+def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | None, *, waits: bool) -> TensorSpec:
     place: Place = "store" if name in storages.stored else "ram"
     initial: Place = "" if name in storages.made else place
     final: Place = place if name in storages.final else ""
@@ -287,7 +289,7 @@ def _tensor(name: str, storages: _Storages, costs: CostModel, store: Store | Non
             move_ns=moved.time_ns,
             move_pj=moved.energy_pj,
         )
-    written, read = (costs.page(store, size_bytes, write=w) for w in (True, False))
+    written, read = (costs.page(store, size_bytes, write=w, waits=waits) for w in (True, False))
     return TensorSpec(
         name=name,
         size_bytes=size_bytes,

@@ -81,15 +81,21 @@ class CostModel:
         time_ns = round(self._overhead_ns + moved * self._ns_per_byte)
         return Cost(time_ns, round(time_ns * self._active_pj_per_ns + moved * self._pj_per_byte))
 
-    def page(self, store: Store, size_bytes: int, *, write: bool) -> Cost:
+    def page(self, store: Store, size_bytes: int, *, write: bool, waits: bool = True) -> Cost:
         """The cost of moving a tensor of `size_bytes` and its trailer, in whole blocks.
 
-        The processor waits for it.
+        `waits`: the processor waits for it, and draws power meanwhile.
         """
         moved = page_bytes(size_bytes, int(store.block_bytes.value))
-        return self.stream(store, moved, size_bytes, 1, write=write)
+        return self.stream(store, moved, size_bytes, 1, write=write, waits=waits)
 
-    def stream(self, store: Store, moved_bytes: int, data_bytes: int, transfers: int, *, write: bool) -> Cost:
+    def waiting_uw(self, store: Store) -> int:
+        """The power of the processor while it waits for a transfer."""
+        return round(1000 * self._waiting_pj_per_ns(store))
+
+    def stream(
+        self, store: Store, moved_bytes: int, data_bytes: int, transfers: int, *, write: bool, waits: bool = True
+    ) -> Cost:
         """The cost of so many transfers of `moved_bytes` together, whole blocks, with `data_bytes` to be checked."""
         latency, rate, watts = (
             (store.write_latency_ns, store.write_bytes_per_s, store.write_w)
@@ -98,9 +104,12 @@ class CostModel:
         )
         waited_ns = round(transfers * latency.value + moved_bytes * 1e9 / rate.value)
         checked_ns = round(data_bytes * _value(store.checksum_cycles_per_byte) * self._ns_per_cycle)
-        waiting = self._active_pj_per_ns if store.cpu_during_transfer == "active" else self._idle_pj_per_ns
+        waiting = self._waiting_pj_per_ns(store) if waits else 0.0
         energy = waited_ns * (watts.value * 1000 + waiting) + checked_ns * self._active_pj_per_ns
         return Cost(waited_ns + checked_ns, round(energy))
+
+    def _waiting_pj_per_ns(self, store: Store) -> float:
+        return self._active_pj_per_ns if store.cpu_during_transfer == "active" else self._idle_pj_per_ns
 
 
 def _of_class(numbers: Mapping[str, T], kind: str) -> T | None:

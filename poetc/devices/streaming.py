@@ -48,8 +48,8 @@ def _form(blocks: Blocks) -> Form:
 
 
 def may_stream(problem: Problem) -> bool:
-    """Whether the processor itself reads and writes a store, alone, and RAM is in one piece."""
-    return problem.paging is Paging.SYNC and not problem.processors and not problem.banks
+    """Whether the processor reads and writes a store, alone, and RAM is in one piece."""
+    return problem.paging is not Paging.NONE and not problem.processors and not problem.banks
 
 
 class StreamedAlternatives:

@@ -89,7 +89,7 @@ def in_threads(problem: Problem, plain: Problem, threads: Threads) -> Problem:
 
     def tensor(spec: TensorSpec) -> TensorSpec:
         spec = replace(spec, move_pj=prices.transfer_pj(spec.move_ns, spec.move_pj))
-        if problem.paging is Paging.NONE:
+        if problem.paging is not Paging.SYNC:
             return spec
         out = prices.transfer_pj(spec.page_out_ns, spec.page_out_pj)
         return replace(spec, page_out_pj=out, page_in_pj=prices.transfer_pj(spec.page_in_ns, spec.page_in_pj))
@@ -109,6 +109,7 @@ def in_threads(problem: Problem, plain: Problem, threads: Threads) -> Problem:
         tensors=tuple(tensor(t) for t in problem.tensors),
         processors=(),
         base_bytes=plain.base_bytes,
+        idle_uw=plain.idle_uw and plain.idle_uw + prices.waiting_uw,
     )
 
 

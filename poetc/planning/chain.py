@@ -11,6 +11,7 @@ from typing import Any, Final
 from poetc.planning.banks import Banks
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
+from poetc.planning.overlap import Overlap
 from poetc.planning.planner import Reduction
 from poetc.planning.processors import Processors
 from poetc.planning.saved import EncodingSpace, Saved
@@ -28,6 +29,7 @@ KINDS: Final[tuple[type[Reduction[Any]], ...]] = (
     Streaming,
     Banks,
     Processors,
+    Overlap,
     Kernels,
     StatePlacement,
 )
@@ -53,4 +55,15 @@ def reductions(
     saved = (Saved(offers),) if offers else ()
     used = (CoreUsage(ways),) if ways else ()
     streaming = (Streaming(streams),) if streams else ()
-    return (*chosen, *parts, *used, *saved, *streaming, Banks(), Processors(), Kernels(), StatePlacement(state))
+    return (
+        *chosen,
+        *parts,
+        *used,
+        *saved,
+        *streaming,
+        Banks(),
+        Processors(),
+        Overlap(),
+        Kernels(),
+        StatePlacement(state),
+    )

@@ -18,6 +18,9 @@ def carried_bound(known: Problem, bound: int, other: Problem) -> int | None:
 
         cost in other >= s * bound + sum over operators of (price in other - s * price in known).
 
+    Where transfers overlap compute, waiting has a price too: its power. The same steps wait no less in `other` if no
+    operator takes longer there, since a path loses no more time than all operators together.
+
     A schedule that moves tensors within RAM is one without these moves, which cost nothing less. An operator with
     several kernels counts with the one for which the difference is least.
     """
@@ -34,6 +37,7 @@ def carried_bound(known: Problem, bound: int, other: Problem) -> int | None:
         )
     ]
     shares = [there * GRAIN // here for here, there in (*(p for kernels in prices for p in kernels), *pages) if here]
+    shares += [other.idle_uw * GRAIN // known.idle_uw] if known.idle_uw else []
     share = min(shares, default=GRAIN)
     beyond = sum(min(there * GRAIN - share * here for here, there in kernels) for kernels in prices)
     return (share * bound + beyond) // GRAIN
@@ -43,8 +47,8 @@ def _is_looser(known: Problem, other: Problem) -> bool:
     """Whether every schedule of `other`, without moves within RAM, is one of `known`."""
     if known.processors or other.processors or known.banks or other.banks:
         return False
-    if known.paging is Paging.DMA:
-        return False  # transfers take no time of their own there
+    if known.paging is Paging.DMA and known.deadline_ns is not None:
+        return False
     same = (known.paging, known.objective) == (other.paging, other.objective)
     same = same and (known.write_limit_bytes, known.page_buffer_bytes, known.store_capacity_bytes) == (
         other.write_limit_bytes,
@@ -59,11 +63,16 @@ def _is_looser(known: Problem, other: Problem) -> bool:
     tensors = list(zip(known.tensors, other.tensors, strict=True))
     if any(_shape(a) != _shape(b) for a, b in pairs) or any(_at_prices_of(a, b) != b for a, b in tensors):
         return False
+    kernels = [both for a, b in pairs for both in zip(_kernels(a), _kernels(b), strict=True)]
+    if known.idle_uw:
+        slower = any(b.time_ns > a.time_ns for a, b in kernels)
+        idle_is_dearer = any(b.move_pj * 1000 < other.idle_uw * (b.move_ns or 0) for _, b in tensors)
+        if slower or idle_is_dearer:  # than moving within RAM, which would then save energy
+            return False
     if known.deadline_ns is None:
         return True
     if other.deadline_ns is None or other.deadline_ns > known.deadline_ns:
         return False
-    kernels = [both for a, b in pairs for both in zip(_kernels(a), _kernels(b), strict=True)]
     return all(a.time_ns <= b.time_ns for a, b in kernels) and all(
         a.page_out_ns <= b.page_out_ns and a.page_in_ns <= b.page_in_ns for a, b in tensors
     )

@@ -159,6 +159,15 @@ class ArenaSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class OverlapSettings:
+    """Shares of the time for transfers that overlap compute (`overlap`)."""
+
+    first_part: float = 0.6  # of the time that is left, and of the work, for the first solve
+    pack_share: float = 0.03  # of the time limit, for packing with page-ins issued ahead
+    parts: tuple[float, ...] = (0.6, 0.3)  # the same for each solve with another share
+
+
+@dataclass(frozen=True, slots=True)
 class BundleSettings:
     """Plans for several budgets and the switches between them (`bundle`, `safe_points`, `switching`)."""
 
@@ -180,4 +189,5 @@ CURVE = CurveSettings()
 INFERENCE = InferenceSettings()
 SMALLEST_RAM = SmallestRamSettings()
 ARENA = ArenaSettings()
+OVERLAP = OverlapSettings()
 BUNDLE = BundleSettings()

@@ -15,6 +15,7 @@ from poetc import solvers
 from poetc.devices.units import format_cost
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
+from poetc.planning.overlap import expected_cost
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.processors import on_several
 from poetc.planning.repricing import carried_bound
@@ -68,9 +69,8 @@ class CoreUsage(Reduction[int]):
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[int]:
         """Operators in turn first, since their steps serve every way: the cheaper one before the other."""
-        asked = {way: self.fix(problem, way) for way in self._set(problem)}
-        least = {way: least_cost(p) for way, p in asked.items()}
-        yield from sorted(asked, key=lambda way: (way == SIDE_BY_SIDE, least[way], way))
+        expected = {way: expected_cost(self.fix(problem, way)) for way in self._set(problem)}
+        yield from sorted(expected, key=lambda way: (way == SIDE_BY_SIDE, expected[way], way))
 
     def fix(self, problem: Problem, choice: int) -> Problem:
         """In the limits of `problem`."""
@@ -83,6 +83,7 @@ class CoreUsage(Reduction[int]):
             tensors=made.tensors,
             processors=made.processors,
             base_bytes=made.base_bytes,
+            idle_uw=made.idle_uw,
         )
 
     def restore(self, problem: Problem, choice: int, solution: Solution) -> Solution:

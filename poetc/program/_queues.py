@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.program._check import ProgramError
-from poetc.program._ir import Call, Instruction, Move, Operand, PageIn, PageOut, Program, QueueStep, Space
+from poetc.program._ir import Call, Instruction, Move, Operand, PageIn, PageOut, Program, QueueStep, Space, streams_of
 from poetc.scheduling import Compute, Step
 
 Ints = npt.NDArray[np.int64]
-Range = tuple[int, int]  # begin, end
+STORE = (-1, 0)  # stands for the store with its page buffer, which one instruction at a time uses
 
 
 def workers_of(program: Program, steps: Sequence[Step], starts: Sequence[int], *, overlaps: bool) -> list[int]:
@@ -47,7 +47,7 @@ def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[
     queues: list[list[QueueStep]] = [[] for _ in range(count)]
     ends: list[list[Ints]] = [[] for _ in range(count)]  # by processor and step, all that is over then
     over = [np.zeros(count, np.int64) for _ in range(count)]  # by processor, after its last step
-    touched = _Touched(_buffer_of(program))
+    touched = _Touched()
     for index, (instruction, own) in enumerate(zip(program.instructions, processors, strict=True)):
         needed = np.zeros(count, np.int64)
         for queue, place in touched.conflicts(instruction):
@@ -75,7 +75,7 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> Non
     if sorted(where) != list(range(len(program.instructions))) or len(where) != sum(map(len, queues)):
         raise ProgramError("the queues of the processors do not have every instruction once")
     over: dict[int, Ints] = {}
-    touched = _Touched(_buffer_of(program))
+    touched = _Touched()
     begins = {absence.begin for absence in program.absences}
     if any(where[absence.end - 1][0] for absence in program.absences):
         raise ProgramError("state comes back to its place in a queue that is not the first one")
@@ -104,13 +104,9 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> Non
 
 
 class _Touched:
-    """The ranges of the arena that the instructions so far have read or written.
+    """The ranges of the arena that the instructions so far have read or written."""
 
-    `buffer`: the range that transfers to the store go through.
-    """
-
-    def __init__(self, buffer: Range) -> None:
-        self.buffer = buffer
+    def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, int]] = []  # begin, end, whether written, queue, place
         self._known = np.zeros((0, 5), np.int64)
 
@@ -119,7 +115,7 @@ class _Touched:
         if len(self.rows) > len(self._known):
             self._known = np.array(self.rows, np.int64).reshape(-1, 5)
         known, latest = self._known, dict[int, int]()
-        for begin, end, written in _ranges(instruction, self.buffer):
+        for begin, end, written in _ranges(instruction):
             shared = (known[:, 0] < end) & (begin < known[:, 1])
             if not written:
                 shared &= known[:, 2] == 1
@@ -128,17 +124,11 @@ class _Touched:
         return list(latest.items())
 
     def add(self, instruction: Instruction, queue: int, place: int) -> None:
-        self.rows += [(begin, end, written, queue, place) for begin, end, written in _ranges(instruction, self.buffer)]
+        self.rows += [(begin, end, written, queue, place) for begin, end, written in _ranges(instruction)]
 
 
-def _buffer_of(program: Program) -> Range:
-    """The page buffer's bytes."""
-    first = program.page_buffer_offset
-    return (0, 0) if first is None else (first, first + program.block_bytes)
-
-
-def _ranges(instruction: Instruction, buffer: Range) -> list[tuple[int, int, int]]:
-    """Bytes of the arena that an instruction touches: begin, end, and whether it writes them."""
+def _ranges(instruction: Instruction) -> list[tuple[int, int, int]]:
+    """Bytes that an instruction touches in the arena, and STORE: begin, end, and whether it writes them."""
     read: Sequence[Operand] = ()
     wrote: Sequence[Operand] = ()
     match instruction:
@@ -150,8 +140,8 @@ def _ranges(instruction: Instruction, buffer: Range) -> list[tuple[int, int, int
             wrote = (operand,)
         case Move(operand=operand, source=source):
             read, wrote = (source,), (operand,)
-    of_buffer = [(*buffer, 1)] if isinstance(instruction, PageIn | PageOut) else []
-    return of_buffer + [
+    uses_store = isinstance(instruction, PageIn | PageOut) or streams_of(instruction)
+    return ([(*STORE, 1)] if uses_store else []) + [
         (o.offset_bytes, o.offset_bytes + o.type.size_bytes, int(written))
         for operands, written in ((read, False), (wrote, True))
         for o in operands

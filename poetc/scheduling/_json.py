@@ -42,7 +42,9 @@ OLD_VARIANTS_KEY = "leaner"  # of version 0.1, for `low_workspace`
 
 def problem_to_json(problem: Problem) -> bytes:
     operators = [_operator_to_json(op) for op in problem.operators]
-    return _write(PROBLEM_FORMAT, _given(_fields_of(problem) | {"operators": operators}, "processors", "banks"))
+    return _write(
+        PROBLEM_FORMAT, _given(_fields_of(problem) | {"operators": operators}, "processors", "banks", "idle_uw")
+    )
 
 
 def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:

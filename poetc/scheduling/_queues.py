@@ -4,7 +4,7 @@ The rules, of which one processor is the simple case:
 
 - A processor executes its steps in the order of the schedule. Transfers that take the processor's time (Paging.SYNC)
   and moves belong to the first one. It also issues transfers that overlap compute (Paging.DMA), for which the bus has a
-  queue of its own, or one a direction.
+  queue of its own, or one a direction. An operator that streams operands has the bus to itself.
 - A step begins when its operands are there. It changes or moves a tensor when nobody works on that any more.
 - No step behind a Free or a Move begins before that: the tensor's last reader and writer are done, and its transfers.
 - When a step begins, every other processor is done with its steps further up, except for the last of them.
@@ -80,9 +80,9 @@ class Queues:
 
     @property
     def idle_pj(self) -> int:
-        """The energy of the processors while they wait; none where the problem names no processors."""
-        end, processors = self.end_ns, self.problem.processors
-        return sum(p.idle_uw * (end - busy) for p, busy in zip(processors, self.busy_ns, strict=False)) // 1000
+        """The energy of the processors while they wait; of a single one, where transfers overlap its work."""
+        idle_uw = [p.idle_uw for p in self.problem.processors] or [self.problem.idle_uw]
+        return sum(uw * (self.end_ns - busy) for uw, busy in zip(idle_uw, self.busy_ns, strict=True)) // 1000
 
     @property
     def in_flight_bytes(self) -> int:
@@ -98,11 +98,14 @@ class Queues:
         waits = [self._written.get(t, self._start) for t in operator.inputs]
         waits += [self._used.get(t, self._start) for t, _ in step.in_place]
         waits += [m for q, m in enumerate(self._before_last) if q != own]
+        has_bus = operator.is_streamed and self.problem.paging is Paging.DMA
+        waits += [Moment(max(self._bus), self._start.over)] if has_bus else []
         begin = self._begin(own, waits, position)
         duration_ns += self._hand_over(step)
         self._end_flight(own, position)
         self._before_last[own] = self._done[own]
         end = self._advance(own, begin, duration_ns)
+        self._bus = [end.ns, end.ns] if has_bus else self._bus
         self.spans.append(Span(position, own, begin.ns, end.ns))
         others = set(range(len(self._done))) - {own}
         if operator.workspace_bytes:

@@ -38,7 +38,9 @@ class Clock:
                 operator = self._problem.operators[index]
                 waits = [self._in_ns.get(t, 0) for t in operator.inputs]
                 waits += [self.out_ns.get(t, 0) for t, _ in in_place]
+                waits += self._bus_ns if operator.is_streamed else []
                 self.now_ns = max(self.now_ns, *waits, 0) + operator.time_ns
+                self._bus_ns = [self.now_ns] * 2 if operator.is_streamed else self._bus_ns
             case Free(t):
                 self.now_ns = max(self.now_ns, self._in_ns.get(t, 0), self.out_ns.get(t, 0))
             case PageOut(t):

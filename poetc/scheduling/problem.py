@@ -178,8 +178,8 @@ class Problem:
     pages at all. Resident tensors include inputs and outputs of the running operator. Store in use = footprints of all
     that is or ever was there in the step. Written = the footprint of every page-out, a second one of the same tensor
     too. Energy of a schedule = sum of operator, page and move energies. Time likewise (Paging.SYNC), or with transfers
-    overlapping compute (Paging.DMA). Every operator is executed at least once; every tensor with `final` is there at
-    the end.
+    overlapping compute (Paging.DMA). The energy then has `idle_uw` besides, for as long as the processor waits. Every
+    operator is executed at least once; every tensor with `final` is there at the end.
 
     `processors`: none, or at least two that run side by side. docs/explanation/processors.md says how long a schedule
     takes then, and which RAM it needs. Its energy has the idle power of each processor besides.
@@ -199,6 +199,7 @@ class Problem:
     base_bytes: int = 0  # RAM outside the tensors: runtime state, stack
     page_buffer_bytes: int = 0
     dma_full_duplex: bool = False  # Paging.DMA: page-ins and page-outs at once, instead of one transfer at a time
+    idle_uw: int = 0  # Paging.DMA: the power while the processor waits, of a problem without `processors`
     store_capacity_bytes: int | None = None
     write_limit_bytes: int | None = None  # that a schedule writes to the store at most, which wears out
     alignment_bytes: int = 16

@@ -1,0 +1,181 @@
+"""Transfers that overlap compute, where waiting costs energy: problems whose prices add up stand for the problem.
+
+Each gives the transfers another share of the time (`poetc.solvers.overlap`). A step with more work than transfers is
+solved with a share of 0 first. Where the schedule found waits, the share goes up; where the transfers then pause, it
+goes halfway back. The cheapest schedule counts, with its energy, and the highest bound that holds beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning.arena import packed, ram_bytes
+from poetc.planning.kernels import Kernels
+from poetc.planning.order import in_order, with_own_order
+from poetc.planning.plain import ENGINE
+from poetc.planning.planner import Planner, Reduction
+from poetc.planning.settings import OVERLAP
+from poetc.planning.solution import Solution, bound_holds, least_cost
+from poetc.scheduling import (
+    OperatorSpec,
+    Problem,
+    ScheduleError,
+    Variant,
+    complete,
+    keep_all_peak_bytes,
+    settled,
+    verify_parts,
+    without_moves,
+)
+from poetc.scheduling.schedule import Status, first_executions
+from poetc.scheduling.scope import ANY
+from poetc.solvers.overlap import WHOLE, at_share, with_waiting
+
+
+def expected_cost(problem: Problem) -> int:
+    """The cost of every operator once, and of waiting for as much as probably passes the bus: no bound.
+
+    That is twice the bytes which do not fit the budget, as of weights for the forward and the backward pass.
+    """
+    least = least_cost(problem)
+    if not problem.idle_uw:
+        return least
+    return least + problem.idle_uw * max(0, _expected_transfer_ns(problem) - problem.compute_once_ns) // 1000
+
+
+class Overlap(Reduction[int]):
+    """The share of the time that the transfers take, in parts of WHOLE. No bound is about one share alone."""
+
+    name = "overlap"
+
+    def __init__(self) -> None:
+        self._orders: dict[tuple[str, ...], tuple[int, ...]] = {}  # by operators: of the first solution
+
+    def is_open(self, problem: Problem) -> bool:
+        return problem.idle_uw > 0
+
+    def fix(self, problem: Problem, choice: int) -> Problem:
+        made = at_share(problem, choice)
+        if made is None:
+            raise ScheduleError(None, "waiting costs more than working")
+        return made
+
+    def relax(self, problem: Problem) -> Problem:
+        return self.fix(problem, 0)
+
+    def usual(self, problem: Problem) -> Problem:
+        return self.fix(problem, 0)
+
+    def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
+        """With the energy of waiting."""
+        if not self.is_open(problem):
+            return solution
+        asked = _at_prices_of(problem, solution.problem)
+        return replace(solution, problem=asked, schedule=with_waiting(asked, solution.schedule))
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        if not self.is_open(problem):
+            return planner.inner.solve(problem)
+        if planner.solver != ENGINE:
+            return self.realise(problem, planner.inner.solve(self.usual(problem)))
+        low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
+        share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
+        best = found = self._solved(problem, share, planner, OVERLAP.first_part)
+        tried = {share}
+        for part in OVERLAP.parts:
+            if best.proof.gap() <= planner.options.gap or planner.left_s <= 0:
+                break
+            if _waits(found):
+                low, share = share, high
+            else:
+                high, share = share, low
+            share = (low + high) // 2 if share in tried else share  # the other end first
+            if share in tried or at_share(problem, share) is None:
+                break
+            tried.add(share)
+            try:
+                found = self._solved(problem, share, planner, part)
+            except (InfeasibleError, LimitError):
+                break
+            best = _better(best, found)
+        return best
+
+    def _solved(self, problem: Problem, share: int, planner: Planner, part: float) -> Solution:
+        """With a part of the time that is left, and of the work."""
+        inner = replace(planner.inner, relaxed=planner.relaxed | {self.name})
+        inner = inner.part(part * planner.left_s, work_limit_s=part * planner.options.work_limit_s)
+        asked, names = self.fix(problem, share), tuple(op.name for op in problem.operators)
+        order = self._orders.get(names)
+        if order is None:
+            found = inner.solve(asked)
+        else:
+            found = inner.part(inner.left_s, fixed_order=True).solve(in_order(asked, order))
+            found = _as_in(asked, order, found, planner.inner)
+        self._orders.setdefault(names, first_executions(found.schedule.steps))
+        found = self.realise(problem, found)
+        ahead = _issued_ahead(found, time.monotonic() + OVERLAP.pack_share * planner.options.time_limit_s)
+        return found if ahead is None or ahead.cost >= found.cost else ahead
+
+
+def _as_in(asked: Problem, order: tuple[int, ...], found: Solution, planner: Planner) -> Solution:
+    """`found`, of `asked` in an order, as a solution of `asked`."""
+    found = planner.recall(asked, with_own_order(order, found))
+    kernels = found.proof.scope.choice(Kernels.name)
+    if kernels is None or kernels is ANY:
+        return found
+    own = dict(zip(order, kernels, strict=True))
+    return found.with_scope(found.proof.scope.with_choice(Kernels.name, (own[k] for k in range(len(own)))))
+
+
+def _issued_ahead(known: Solution, stop_at: float) -> Solution | None:
+    """The same actions with page-ins issued ahead; None where that does not pack."""
+    problem = known.problem
+    actions = settled(problem, without_moves(problem, known.schedule).steps)
+    ahead = with_waiting(problem, replace(known.schedule, steps=complete(problem, actions)))
+    schedule, plan = packed(problem, ahead, stop_at, stop_at)
+    if ram_bytes(problem, plan) > problem.budget_bytes:
+        return None
+    return replace(known, schedule=with_waiting(problem, schedule), plan=plan)
+
+
+def _better(known: Solution, found: Solution) -> Solution:
+    """The cheaper one, with the higher bound of both where it holds."""
+    best, other = (found, known) if found.cost < known.cost else (known, found)
+    if other.proof.bound <= best.proof.bound or not bound_holds(other, best):
+        return best
+    bound = min(other.proof.bound, best.cost)
+    status = Status.OPTIMAL if bound == best.cost else best.proof.status
+    return best.with_proof(replace(best.proof, bound=bound, scope=other.proof.scope, status=status))
+
+
+def _expected_transfer_ns(problem: Problem) -> int:
+    excess_bytes = max(0, keep_all_peak_bytes(problem) - problem.budget_bytes)
+    pages = [t for t in problem.tensors if t.pageable]
+    return 2 * excess_bytes * sum(t.page_in_ns for t in pages) // max(1, sum(t.size_bytes for t in pages))
+
+
+def _waits(solution: Solution) -> bool:
+    """Whether the transfers of a step take more time than its work."""
+    trace = verify_parts([(solution.problem, solution.schedule.steps)])
+    return sum(s.end_ns - s.begin_ns for s in trace.spans if s.lane < 0) > trace.busy_ns[0]
+
+
+def _at_prices_of(problem: Problem, solved: Problem) -> Problem:
+    """`solved`, made from a problem of `at_share`, at the prices of `problem`."""
+
+    def operator(asked: OperatorSpec, made: OperatorSpec) -> OperatorSpec:
+        kernel: OperatorSpec | Variant = asked
+        for variant in asked.low_workspace:
+            if (variant.kernel, variant.workspace_bytes) == (made.kernel, made.workspace_bytes):
+                kernel = variant
+        variants = asked.low_workspace if made.low_workspace else ()
+        return replace(made, energy_pj=kernel.energy_pj, low_workspace=variants)
+
+    operators = tuple(operator(a, m) for a, m in zip(problem.operators, solved.operators, strict=True))
+    tensors = tuple(
+        replace(m, page_out_pj=a.page_out_pj, page_in_pj=a.page_in_pj, move_pj=a.move_pj)
+        for a, m in zip(problem.tensors, solved.tensors, strict=True)
+    )
+    return replace(solved, operators=operators, tensors=tensors, idle_uw=problem.idle_uw, paging=problem.paging)

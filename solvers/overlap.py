@@ -1,0 +1,76 @@
+"""Transfers that overlap compute: the energy of waiting as prices of operators and transfers.
+
+A step takes at least the time of its operators, and at least that of its transfers. So it takes at least any weighted
+mean of both. With weights 1 - s and s, the energy E of a schedule with energy A without waiting is, at idle power P,
+
+    E = A + P * (time - time of operators) >= A + s * P * (time of transfers - time of operators).
+
+The right side is a sum of prices: an operator's energy less s * P times its time, and a transfer's energy and s * P
+times its time. The bound of that problem holds for the energy. A schedule that hides its transfers has E = A, where s
+is 0; one whose transfers never pause has equality where s is 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from poetc.scheduling import OperatorSpec, Paging, Problem, Schedule, Status, TensorSpec, Variant, verify_parts
+
+WHOLE = 1000  # shares are whole parts of it, so that bounds are computed in integers
+
+
+def at_share(problem: Problem, share: int) -> Problem | None:
+    """The problem in which prices add up, with the store's share s = `share` / WHOLE of the time.
+
+    Without a deadline it has transfers in turn, which no cost depends on then.
+    None where a price would be negative, or a kernel with less workspace would be cheaper. Never for a share of 0.
+    """
+    paging = Paging.SYNC if problem.deadline_ns is None else problem.paging  # times do not matter
+    if not share:
+        return replace(problem, idle_uw=0, paging=paging)
+    idle_uw = problem.idle_uw * share
+    per_way = 2 if problem.dma_full_duplex else 1  # both directions at once take half of their sum at least
+
+    def busy(part: OperatorSpec | Variant) -> int:
+        return part.energy_pj - -(-idle_uw * part.time_ns // (1000 * WHOLE))
+
+    def page(energy_pj: int, time_ns: int) -> int:
+        return energy_pj + idle_uw * time_ns // (1000 * WHOLE * per_way)
+
+    def operator(op: OperatorSpec) -> OperatorSpec:
+        variants = tuple(replace(v, energy_pj=busy(v)) for v in op.low_workspace)
+        return replace(op, energy_pj=busy(op), low_workspace=variants)
+
+    def tensor(t: TensorSpec) -> TensorSpec:
+        moved_pj = t.move_pj - -(-idle_uw * (t.move_ns or 0) // (1000 * WHOLE))
+        out_pj, in_pj = page(t.page_out_pj, t.page_out_ns), page(t.page_in_pj, t.page_in_ns)
+        return replace(t, page_out_pj=out_pj, page_in_pj=in_pj, move_pj=moved_pj)
+
+    operators = tuple(operator(op) for op in problem.operators)
+    tensors = tuple(tensor(t) for t in problem.tensors)
+    if any(not _is_ordered((op.energy_pj, *(v.energy_pj for v in op.low_workspace))) for op in operators):
+        return None
+    if any(t.move_pj < 0 for t in tensors):
+        return None
+    return replace(problem, operators=operators, tensors=tensors, idle_uw=0, paging=paging)
+
+
+def with_waiting(problem: Problem, schedule: Schedule) -> Schedule:
+    """`schedule`, of a problem of `at_share`, as one of `problem`: with its energy. Its bound stays."""
+    proof, trace = schedule.proof, verify_parts([(problem, schedule.steps)])
+    cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
+    status = proof.status
+    if status is Status.OPTIMAL and cost > proof.bound:
+        status = Status.FEASIBLE
+    return replace(schedule, proof=replace(proof, objective=cost, bound=min(cost, proof.bound), status=status))
+
+
+def _is_ordered(prices: Iterable[int]) -> bool:
+    """Whether none is negative or below the one before."""
+    before = 0
+    for price in prices:
+        if price < before:
+            return False
+        before = price
+    return True
