@@ -5,9 +5,9 @@ mean of both. With weights 1 - s and s, the energy E of a schedule with energy A
 
     E = A + P * (time - time of operators) >= A + s * P * (time of transfers - time of operators).
 
-The right side is a sum of prices: an operator's energy less s * P times its time, and a transfer's energy and s * P
-times its time. The bound of that problem holds for the energy. A schedule that hides its transfers has E = A, where s
-is 0; one whose transfers never pause has equality where s is 1.
+The right side is a sum of prices. That of an operator is its energy less s * P times its time. That of a transfer is
+its energy and s * P times its time. The bound of that problem holds for the energy. A schedule that hides its transfers
+has E = A, where s is 0. One whose transfers never pause has equality where s is 1.
 """
 
 from __future__ import annotations

@@ -63,10 +63,11 @@ class Overlap(Reduction[int]):
         return made
 
     def relax(self, problem: Problem) -> Problem:
-        return self.fix(problem, 0)
+        """Where waiting costs nothing."""
+        return self.fix(problem, 0) if self.is_open(problem) else problem
 
-    def usual(self, problem: Problem) -> Problem:
-        return self.fix(problem, 0)
+    def frugal(self, problem: Problem) -> Problem:
+        return self.relax(problem)
 
     def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
         """With the energy of waiting."""
@@ -79,7 +80,7 @@ class Overlap(Reduction[int]):
         if not self.is_open(problem):
             return planner.inner.solve(problem)
         if planner.solver != ENGINE:
-            return self.realise(problem, planner.inner.solve(self.usual(problem)))
+            return self.realise(problem, planner.inner.solve(self.relax(problem)))
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
         share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
         best = found = self._solved(problem, share, planner, OVERLAP.first_part)

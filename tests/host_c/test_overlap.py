@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.commands.programs import training_program
+from poetc.commands.programs import keep_all_program, numerics_of, training_program
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
-from poetc.measure import HostModel, StepError, compile_library
-from poetc.program import Call, PageIn, PageOut, Program, sample_inputs
+from poetc.measure import HostModel, StepError, compile_library, validate
+from poetc.program import Call, PageIn, PageOut, Program, sample_inputs, streams_of
 from poetc.scheduling import Paging
 from poetc.scheduling.schedule import SolveOptions
 from tests.program.models import absent_and_paged_actions, training_case
@@ -128,6 +128,40 @@ def test_the_bits_and_the_peak_of_transfers_in_turn(built: Built) -> None:
             assert beside.run(batch) == in_turn.run(batch)
             assert beside.gradients_crc() == in_turn.gradients_crc()
         assert beside.measure_high_water(sample_inputs(program, 0)) == program.high_water_bytes
+
+
+def ordered(program: Program) -> set[tuple[int, int]]:
+    """Pairs of instructions of which the first is over when the second begins."""
+    before: dict[int, set[int]] = {}
+    for n in range(len(program.instructions)):
+        for queue in program.queues:
+            for place, step in enumerate(queue):
+                if step.instruction == n:
+                    ends = [queue[place - 1]] if place else []
+                    ends += [other[count - 1] for other, count in zip(program.queues, step.waits, strict=True) if count]
+                    before[n] = {e for end in ends for e in (end.instruction, *before[end.instruction])}
+    return {(earlier, n) for n, found in before.items() for earlier in found}
+
+
+def test_streamed_operands_beside_transfers() -> None:
+    """A streamed operator reads the card by itself, between the transfers of the other queue: the bits of keep-all."""
+    model = ModelRequest(source=small_model(), batch=8, device="rpi4")
+    options = SolveOptions(time_limit_s=6, gap=0.3)
+    request = SolveRequest(model=model, budget="64kB", state="store", dma=True, options=options, smallest=False)
+    solved = solve(request)
+    program = training_program(solved)
+    of_processor, of_store = ([program.instructions[s.instruction] for s in queue] for queue in program.queues)
+    assert of_store and any(isinstance(i, Call) and streams_of(i) for i in of_processor)
+    apart = ordered(program)
+    for n, instruction in enumerate(program.instructions):
+        if isinstance(instruction, Call) and streams_of(instruction):
+            transfers = {k for k, other in enumerate(program.instructions) if other in of_store}
+            assert all((k, n) in apart or (n, k) in apart for k in transfers), "both would use the card"
+    assert solved.graph is not None
+    kept = keep_all_program(solved)
+    result = validate(program, kept, solved.graph.values, steps=STEPS, numerics=numerics_of(solved))
+    assert not result.problems()
+    assert result.peak_measured_bytes == result.peak_predicted_bytes
 
 
 def test_state_is_whole_wherever_a_card_fails(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from poetc.errors import InfeasibleError, LimitError
+from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import (
     Completer,
     Compute,
@@ -29,7 +29,9 @@ from poetc.scheduling import (
     Trace,
     keep_all_peak_bytes,
     settled,
+    validate_problem,
     verify,
+    verify_parts,
 )
 from poetc.scheduling._transfers import overlapped_ns, ram_of_steps_bytes
 from poetc.solvers import solve
@@ -89,6 +91,31 @@ def test_timelines(steps: tuple[Step, ...], time_ns: int) -> None:
     trace = checked(line(), steps)
     assert trace.time_ns == time_ns == overlapped_ns(line(), steps)
     assert trace.stall_ns == time_ns - 300
+
+
+def test_waiting_costs_its_power() -> None:
+    """The processor waits at a Free for a page-out of 60 ns, at 50 µW: 3 pJ beside the operators' 3."""
+    steps = (Compute(0), PageOut(0), Free(0), PageIn(0), Compute(1), Compute(2), Free(0), Free(1))
+    trace = verify_parts([(replace(line(), idle_uw=50), steps)])
+    assert (trace.stall_ns, trace.idle_pj, trace.energy_pj) == (60, 3, 6)
+    assert verify_parts([(line(), steps)]).energy_pj == 3
+
+
+def test_the_power_of_waiting_is_for_one_processor_with_overlap() -> None:
+    for wrong in (replace(line(), paging=Paging.SYNC, idle_uw=1), replace(line(), idle_uw=-1)):
+        with pytest.raises(UsageError, match="idle_uw"):
+            validate_problem(wrong)
+
+
+def test_an_operator_that_streams_has_the_bus_to_itself() -> None:
+    """It begins when the page-out of a is through, and the page-out of b when it ends."""
+    problem = line()
+    streamed = replace(problem.operators[1], writes_store=(1,), cut="x", block=1)
+    last = replace(problem.operators[2], inputs=(0,))
+    problem = replace(problem, operators=(problem.operators[0], streamed, last))
+    steps = (Compute(0), PageOut(0), Compute(1), PageOut(0), Compute(2))
+    assert overlapped_ns(problem, steps) == 100 + 60 + 100 + 100
+    assert verify_parts([(problem, steps)]).time_ns == 100 + 60 + 100 + 100
 
 
 def test_one_bus_or_one_each_way() -> None:

@@ -1,0 +1,100 @@
+"""Transfers that overlap compute where waiting costs energy: the planner's answer, its bound and its ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve as solve_model
+from poetc.errors import InfeasibleError, LimitError
+from poetc.planning import Planner, Solution, reductions
+from poetc.planning.overlap import expected_cost
+from poetc.scheduling import Paging, Problem, verify, verify_parts, verify_plan
+from poetc.scheduling.schedule import SolveOptions
+from poetc.solvers import solve
+from poetc.solvers.overlap import WHOLE, at_share
+from tests.support.oracle import optimum
+from tests.support.problems import random_dag, training_problem, with_budget
+from tests.support.small import small_model
+
+OPTIONS = SolveOptions(time_limit_s=10, work_limit_s=0.5, gap=0.0)
+
+
+def with_waiting(problem: Problem, slow: int) -> Problem:
+    """Its transfers overlap compute and take `slow` times as long; waiting draws half of an operator's power."""
+    power_uw = min(1000 * op.energy_pj // max(1, op.time_ns) for op in problem.operators)
+    tensors = (
+        replace(t, page_out_ns=slow * t.page_out_ns, page_in_ns=slow * t.page_in_ns, move_ns=None, move_pj=0)
+        for t in problem.tensors
+    )
+    return replace(problem, tensors=tuple(tensors), paging=Paging.DMA, idle_uw=power_uw // 2)
+
+
+def solved(problem: Problem, options: SolveOptions = OPTIONS) -> Solution | None:
+    try:
+        return Planner(options=options, reductions=reductions()).solve(problem)
+    except (InfeasibleError, LimitError):
+        return None
+
+
+def test_the_answer_has_the_energy_of_waiting_and_a_bound_below_it() -> None:
+    found = waits = 0
+    for seed in range(12):
+        random = Random(seed)
+        problem = with_waiting(training_problem(random, 3, paging=True), random.choice((1, 4, 16)))
+        solution = solved(with_budget(problem, 0.5))
+        if solution is None:
+            continue
+        assert solution.problem.paging is Paging.DMA and solution.problem.idle_uw == problem.idle_uw
+        trace = verify(solution.problem, solution.schedule)
+        verify_plan(solution.problem, solution.schedule, solution.plan)
+        assert solution.cost == trace.energy_pj >= solution.proof.bound
+        waits += trace.stall_ns > 0
+        found += 1
+    assert found > 8 and waits > 2
+
+
+def test_no_bound_is_above_the_cheapest_schedule_of_any_share() -> None:
+    """Exhaustive search at each share gives schedules; none may cost less than what the planner proves."""
+    compared = 0
+    for seed in range(30):
+        random = Random(seed)
+        problem = with_waiting(random_dag(random, 5, paging=True), 4)
+        problem = with_budget(problem, 0.5)
+        if any(t.initial == "ram" and t.final for t in problem.tensors):
+            continue  # the planner also chooses where state lives
+        solution = solved(problem, replace(OPTIONS, fixed_order=True))
+        if solution is None:
+            continue
+        for share in (0, 500, WHOLE):
+            made = at_share(problem, share)
+            cheapest = None if made is None else optimum(made)
+            if cheapest is not None:
+                assert solution.proof.bound <= verify_parts([(problem, cheapest.steps)]).energy_pj, seed
+                compared += 1
+    assert compared > 15
+
+
+def test_a_published_solver_is_charged_for_waiting_too() -> None:
+    problem = with_budget(with_waiting(training_problem(Random(3), 3, paging=True), 16), 0.9)
+    schedule = solve(problem, "capuchin", OPTIONS)
+    trace = verify(problem, schedule)
+    assert schedule.proof.objective == trace.energy_pj > trace.energy_pj - problem.idle_uw * trace.stall_ns // 1000
+
+
+def test_a_way_that_waits_is_expected_to_cost_more() -> None:
+    """Faster operators of the same energy wait longer for the same transfers."""
+    slow = with_budget(with_waiting(training_problem(Random(0), 3, paging=True), 200), 0.2)
+    fast = replace(slow, operators=tuple(replace(op, time_ns=op.time_ns // 4) for op in slow.operators))
+    assert fast.compute_once_pj == slow.compute_once_pj
+    assert expected_cost(fast) > expected_cost(slow) > slow.compute_once_pj
+
+
+def test_a_step_that_waits_for_the_store_is_told_of_dma() -> None:
+    model = ModelRequest(source=small_model(), batch=8, device="rpi4")
+    request = SolveRequest(model=model, budget="60%", state="store", options=replace(OPTIONS, gap=0.3), smallest=False)
+    hint = "with --dma it may compute meanwhile"
+    waiting, beside = (solve_model(replace(request, dma=dma)).summary for dma in (False, True))
+    assert any(hint in note for note in waiting["notes"])
+    assert not any(hint in note for note in beside["notes"])

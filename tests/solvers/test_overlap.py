@@ -1,0 +1,96 @@
+"""Prices that stand for waiting: their sums are never above the energy of a schedule, whatever share they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+from poetc.planning.repricing import carried_bound
+from poetc.scheduling import Completer, Paging, Problem, Step, verify_parts
+from poetc.solvers.overlap import WHOLE, at_share
+from tests.support.problems import random_actions, random_dag
+
+SHARES = (0, 1, 300, 500, 999, WHOLE)
+
+
+def energy_of(problem: Problem, steps: tuple[Step, ...]) -> int:
+    return verify_parts([(problem, steps)]).energy_pj
+
+
+def paged() -> Iterator[tuple[Random, Problem, tuple[Step, ...]]]:
+    """Problems whose processor waits at half of the power that the least busy operator draws, and a schedule each."""
+    for seed in range(200):
+        random = Random(seed)
+        problem = random_dag(random, random.randint(2, 8), paging=True)
+        slow = random.choice((1, 5))  # the store
+        tensors = (
+            replace(t, page_out_ns=slow * t.page_out_ns, page_in_ns=slow * t.page_in_ns, move_ns=None, move_pj=0)
+            for t in problem.tensors
+        )
+        problem = replace(problem, tensors=tuple(tensors))
+        actions = random_actions(random, problem, random.randint(0, 8))
+        peak_bytes = Completer(replace(problem, paging=Paging.SYNC)).run(actions).peak_bytes
+        power_uw = min(1000 * op.energy_pj // max(1, op.time_ns) for op in problem.operators)
+        problem = replace(
+            problem,
+            paging=Paging.DMA,
+            dma_full_duplex=seed % 2 == 0,
+            idle_uw=power_uw // 2,
+            budget_bytes=peak_bytes + random.choice((0, 64, 1000)),
+        )
+        yield random, problem, Completer(problem).run(actions).steps
+
+
+def test_no_share_gives_more_than_the_energy() -> None:
+    near = checked = 0
+    for _, problem, steps in paged():
+        trace = verify_parts([(problem, steps)])
+        sums = []
+        for share in SHARES:
+            made = at_share(problem, share)
+            if made is not None:
+                assert made.paging is Paging.SYNC and not made.idle_uw
+                sums.append(energy_of(made, steps))
+        assert max(sums) <= trace.energy_pj
+        assert trace.energy_pj == sums[0] + problem.idle_uw * trace.stall_ns // 1000
+        checked += len(sums)
+        near += trace.stall_ns > 0 and max(sums) > sums[0]
+    assert checked > 900
+    assert near > 30, "a share above 0 tells of the waiting"
+
+
+def test_times_count_where_there_is_a_deadline() -> None:
+    _, problem, _ = next(paged())
+    made = at_share(replace(problem, deadline_ns=10**9), 500)
+    assert made is not None and made.paging is Paging.DMA
+
+
+def test_no_share_where_waiting_costs_more_than_work() -> None:
+    _, problem, _ = next(paged())
+    dear = replace(problem, idle_uw=10**9)
+    assert at_share(dear, WHOLE) is None
+    assert at_share(dear, 0) == replace(dear, idle_uw=0, paging=Paging.SYNC)
+
+
+def test_a_bound_is_carried_to_faster_operators_and_dearer_waiting() -> None:
+    """As for kernels in threads: each schedule in the other way costs what is carried over from its own cost."""
+    above = 0
+    for random, problem, steps in paged():
+        operators = tuple(
+            replace(
+                op,
+                time_ns=int(op.time_ns * random.uniform(0.2, 1.0)),
+                energy_pj=round(op.energy_pj * random.uniform(0.6, 1.4)),
+                low_workspace=(),
+            )
+            for op in problem.operators
+        )
+        known = replace(problem, operators=tuple(replace(op, low_workspace=()) for op in problem.operators))
+        other = replace(problem, operators=operators, idle_uw=problem.idle_uw + random.choice((0, 5)))
+        carried = carried_bound(known, energy_of(known, steps), other)
+        assert carried is not None and carried <= energy_of(other, steps)
+        above += carried > other.compute_once_pj
+        slower = replace(operators[0], time_ns=known.operators[0].time_ns + 1)
+        assert carried_bound(known, 1, replace(other, operators=(slower, *operators[1:]))) is None
+    assert above > 100
