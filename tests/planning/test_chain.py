@@ -29,6 +29,7 @@ def test_options_have_names_and_every_choice_has_a_usual_one() -> None:
         "streaming",
         "banks",
         "processors",
+        "overlap",
         "kernels",
         "state",
     ]
