@@ -1,17 +1,18 @@
-"""Figures of a schedule that rest on the profile: the shares of its guesses, and the life of the store."""
+"""Remarks on a schedule that rest on the profile: the shares of its guesses, the life of the store, transfers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from poetc.devices import DeviceProfile, life_steps
+from poetc.devices import DeviceProfile, format_ns, life_steps
 from poetc.devices.guesses import guessed_numbers
-from poetc.scheduling import Trace
-from poetc.scheduling.problem import Problem
+from poetc.scheduling import Trace, verify
+from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import PageIn, PageOut, Schedule
 
 YEAR_NS = 365 * 24 * 3600 * 10**9
+WORTH_A_THREAD = 0.05  # of the time of a step: where less can overlap, that is no reason for a thread
 
 
 def guesses_of(
@@ -61,3 +62,16 @@ def wear_of(problem: Problem, schedule: Schedule, profile: DeviceProfile | None,
         "store_life_steps": steps,
         "store_life_years": None if steps is None else steps * time_ns / YEAR_NS,
     }
+
+
+def transfer_notes(problem: Problem, schedule: Schedule, profile: DeviceProfile | None) -> list[str]:
+    """That transfers could overlap compute, where the processor waits for them and a thread can do them."""
+    store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
+    if profile is None or store is None or store.mode != "dma" or not profile.cpu.core.startswith("cortex-a"):
+        return []
+    trace = verify(problem, schedule)
+    waited_ns = sum(span.end_ns - span.begin_ns for span in trace.spans if span.lane < 0)
+    hidden_ns = min(waited_ns, trace.time_ns - waited_ns)  # at most
+    if problem.paging is Paging.DMA or hidden_ns < WORTH_A_THREAD * trace.time_ns:
+        return []
+    return [f"the processor waits {format_ns(waited_ns)} for the store; with --dma it may compute meanwhile"]

@@ -13,7 +13,7 @@ from poetc.artifact import Artifact, check_out, write
 from poetc.commands import encodings, programs
 from poetc.commands.band import band_of
 from poetc.commands.best_updates import best
-from poetc.commands.from_profile import guesses_of, wear_of
+from poetc.commands.from_profile import guesses_of, transfer_notes, wear_of
 from poetc.commands.milps import milps
 from poetc.commands.partial_training import savings_of_part
 from poetc.commands.parts import steps_by_parts, with_frugal_parts
@@ -37,7 +37,7 @@ from poetc.commands.requests import (
 )
 from poetc.commands.saving import with_ways
 from poetc.commands.small_ram import Step, least_streamed, step_for_budget
-from poetc.devices import DeviceProfile, equal_cores, fit_notes, format_ns, load_profile
+from poetc.devices import DeviceProfile, equal_cores, fit_notes, load_profile
 from poetc.devices.streaming import may_stream
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
@@ -65,13 +65,12 @@ from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
 from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
-from poetc.scheduling.problem import Paging, Problem
+from poetc.scheduling.problem import Problem
 
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 ENCODINGS_SHARE = 0.6  # of the time, for encodings of saved tensors where streamed operands come next
 LATER_SHARE = 0.15  # of the time limit, at most, for the model itself and reports
 LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
-WORTH_A_THREAD = 0.05  # of the time of a step: where less can overlap, that is no reason for a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +162,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     graph, step, profile, solution = answer.graph, answer.step, answer.profile, answer.solution
     saved = encodings.summary_of(answer.plain[1], solution)
     notes = [*answer.notes, *milp_notes, *reporting.choice_notes(answer.asked, solution, saved)]
-    notes += _transfer_notes(solution, profile)
+    notes += transfer_notes(solution.problem, solution.schedule, profile)
     predicted = inference.InferencePlan()
     if graph is not None and step is not None and profile is not None:
         left_s = stop_at - time.monotonic()
@@ -538,20 +537,6 @@ def summary_of(
         ],
         "out": str(request.out) if request.out is not None else None,
     }
-
-
-def _transfer_notes(solution: Solution, profile: DeviceProfile | None) -> list[str]:
-    """That transfers could overlap compute, where the processor waits for them and a thread can do them."""
-    store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
-    if profile is None or store is None or store.mode != "dma" or not profile.cpu.core.startswith("cortex-a"):
-        return []
-    problem = solution.problem
-    trace = verify(problem, solution.schedule)
-    waited_ns = sum(span.end_ns - span.begin_ns for span in trace.spans if span.lane < 0)
-    hidden_ns = min(waited_ns, trace.time_ns - waited_ns)  # at most
-    if problem.paging is Paging.DMA or hidden_ns < WORTH_A_THREAD * trace.time_ns:
-        return []
-    return [f"the processor waits {format_ns(waited_ns)} for the store; with --dma it may compute meanwhile"]
 
 
 def _unused_cores(solution: Solution, profile: DeviceProfile | None) -> int | None:

@@ -257,7 +257,7 @@ def test_state_whose_transfer_takes_too_long_is_streamed_by_all_or_in_ram(model:
     found = solve(request)
     assert any(op.reads_store for op in found.problem.operators)
     assert found.summary["longest_piece"]["time_ns"] <= 15e6
-    with pytest.raises(InfeasibleError, match="no schedule fits in 200000 bytes"):
+    with pytest.raises(LimitError, match="no schedule was found for 200000 bytes"):
         solve(replace(request, longest_piece="6ms"))
 
 
