@@ -160,7 +160,9 @@ def _streamed(summary: Mapping[str, Any]) -> str:
 
 
 def _whole(summary: Mapping[str, Any]) -> str:
-    """The reservation where a smaller budget may do with streamed operands."""
+    """The smaller budget that does with streamed operands, or the reservation that one may."""
+    if summary.get("streamed_min_budget_bytes") is not None:
+        return f"  ({enough(summary['streamed_min_budget_bytes'])} with streamed operands)"
     return "  (streamed operands may need less)" if summary["may_stream"] and not summary["streamed_operators"] else ""
 
 

@@ -178,6 +178,14 @@ def _within_limits(request: SolveRequest, problem: Problem, step: TrainingGraph,
     return replace(limited(request, problem)[0], budget_bytes=0)
 
 
+def is_about_budget(error: InfeasibleError | LimitError) -> bool:
+    """Whether it names a budget that works, and the asked one is smaller."""
+    least_bytes, budget_bytes = (error.details.get(key) for key in ("min_budget_bytes", "budget_bytes"))
+    if isinstance(error, InfeasibleError):
+        return "min_budget_bytes" in error.details
+    return isinstance(budget_bytes, int) and isinstance(least_bytes, int) and budget_bytes < least_bytes
+
+
 def with_ways(
     request: SolveRequest, error: InfeasibleError | LimitError, progress: Progress, left_s: float
 ) -> InfeasibleError | LimitError:

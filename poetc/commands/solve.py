@@ -35,7 +35,7 @@ from poetc.commands.requests import (
     ways_of,
     with_short_pieces,
 )
-from poetc.commands.saving import with_ways
+from poetc.commands.saving import is_about_budget, with_ways
 from poetc.commands.small_ram import Step, least_streamed, step_for_budget
 from poetc.devices import DeviceProfile, equal_cores, fit_notes, load_profile
 from poetc.devices.streaming import may_stream
@@ -114,16 +114,9 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
     try:
         return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
     except (InfeasibleError, LimitError) as error:
-        least_bytes, budget_bytes = (error.details.get(key) for key in ("min_budget_bytes", "budget_bytes"))
-        if request.is_problem or request.is_best or "min_budget_bytes" not in error.details:
-            raise
-        if isinstance(error, LimitError) and not _is_less(budget_bytes, least_bytes):
+        if request.is_problem or request.is_best or not is_about_budget(error):
             raise
         raise with_ways(request, error, progress, stop_at - time.monotonic()) from None
-
-
-def _is_less(budget_bytes: object, least_bytes: object) -> bool:
-    return isinstance(budget_bytes, int) and isinstance(least_bytes, int) and budget_bytes < least_bytes
 
 
 def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Artifact], progress: Progress) -> Artifact:
@@ -179,6 +172,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         request, answer.asked, keep_all_bytes, solution, step, profile, smallest, started, notes, saved, answer.once
     )
     summary |= {} if request.smallest else {"min_budget_bytes": None}
+    summary |= _streamed_smallest(answer, summary, stop_at) if smallest is not None else {}
     summary["stopped_by"] = answer.stopped_by if summary["gap"] > request.options.gap else None
     plain, plain_step = answer.plain
     summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain)
@@ -216,6 +210,19 @@ def _smallest(answer: _Answer, stop_at: float, progress: Progress) -> int | None
     progress("looking for the smallest budget")
     search.least_s = min(LEAST_S, search.least_s)
     return search.found.ram_bytes
+
+
+def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: float) -> dict[str, int]:
+    """The least RAM with streamed operands, where there is time to look for it, and it is less than without."""
+    (problem, graph), least_bytes = answer.plain, int(summary["min_budget_bytes"])
+    if answer.graph is None or graph is None or answer.profile is None or time.monotonic() >= stop_at:
+        return {}
+    step = Step(graph=graph, model=answer.graph, problem=problem)
+    found = least_streamed(answer.request, step, answer.profile, least_bytes, min(LEAST_S, answer.search_s))
+    if found is None:
+        return {}
+    key = "min_budget_bytes" if summary["streamed_operators"] else "streamed_min_budget_bytes"
+    return {key: found[0].problem.budget_bytes}
 
 
 def with_saved(request: SolveRequest, saved: str) -> SolveRequest:

@@ -11,10 +11,12 @@ import onnxruntime
 import pytest
 
 import poetc
+from poetc.cli._text import solve_text
 from poetc.commands import requests
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve, solve_budgets
 from poetc.commands.validate import validate
+from poetc.devices import format_enough
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.planning import Planner, Solution
 from poetc.scheduling import Problem, verify
@@ -158,3 +160,13 @@ def test_the_peak_is_that_of_the_validation(model: Path, budget: str, tmp_path: 
     if budget == "200kB":
         (row,) = solve_budgets(replace(asked, options=SolveOptions(time_limit_s=3, gap=0.5)), [budget])
         assert not isinstance(row, PoetcError) and row["peak_bytes"] == peak
+
+
+def test_a_schedule_without_streams_is_told_with_the_least_ram_of_streams(model: Path) -> None:
+    """And one with them has the least of all kernels, not of its own."""
+    least = solve(request(model, 1, "least")).summary["budget_bytes"]
+    roomy = solve(request(model, 1, "1MB", time_limit_s=20)).summary
+    assert roomy["streamed_min_budget_bytes"] == least < roomy["min_budget_bytes"]
+    assert f"({format_enough(least)} with streamed operands)" in solve_text(roomy)
+    tight = solve(request(model, 1, "60kB", time_limit_s=20)).summary
+    assert tight["streamed_operators"] and tight["min_budget_bytes"] == least
