@@ -94,7 +94,7 @@ def test_what_cannot_have_encodings_says_so(tmp_path: Path) -> None:
         TrainingOptions(saved="int4")
     request = ModelRequest(source=network(tmp_path / "n.onnx"), training=TrainingOptions(saved="auto"))
     with pytest.raises(UsageError, match="--saved auto: poetc compare compares schedules of one step; name a format"):
-        compare.run(CompareRequest(model=request, budgets=("60%",)))
+        compare.run(CompareRequest(task=SolveRequest(model=request), budgets=("60%",)))
 
 
 @pytest.mark.long
@@ -147,7 +147,7 @@ def test_a_comparison_has_the_encodings_of_a_format(tmp_path: Path) -> None:
     for saved in ("exact", "int8"):
         model = ModelRequest(source=path, device="stm32f746", training=TrainingOptions(saved=saved))
         names = ("poetc", "keep_all")
-        rows[saved] = compare.run(CompareRequest(model=model, budgets=("100%",), names=names))
+        rows[saved] = compare.run(CompareRequest(task=SolveRequest(model=model), budgets=("100%",), names=names))
     assert rows["int8"].keep_all_peak_bytes < 0.9 * rows["exact"].keep_all_peak_bytes
     assert rows["int8"].operators > rows["exact"].operators
     assert {row.status for row in rows["int8"].rows} == {"optimal"}
