@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from poetc.boards import BOARDS, Board, Core, Numerics, Target, own_linker_script, resolve
+from poetc.boards import BOARDS, TARGETS, Board, Core, Numerics, Target, built_for, own_linker_script, resolve
+from poetc.emit._dead_lines import without_dead_lines
 from poetc.emit._firmware import (
     FLEET_PROGRAM,
     FRAME_BYTES,
@@ -190,7 +191,12 @@ def emit_models(
         models = [replace(models[0], images={**models[0].images, modules[0].image("pages.bin"): pages})]
     contents = Contents(
         models=tuple(models),
-        runtime=_runtime(modules, chosen, only_used=build.only_used),
+        runtime=_runtime(
+            modules,
+            chosen,
+            built_for(TARGETS[build.target], build.board, build.device),
+            only_used=build.only_used,
+        ),
         target=chosen,
         board=its_board,
         numerics=build.numerics,
@@ -335,12 +341,17 @@ def _emitted(module: Module, values: Mapping[str, Value], form: Form, target: Ta
     return Emitted(module, emission, files, {module.image(name): data for name, data in images_by_name.items()})
 
 
-def _runtime(modules: Sequence[Module], target: Target, *, only_used: bool) -> Mapping[str, bytes | Path]:
+def _runtime(
+    modules: Sequence[Module], target: Target, core: Core | None, *, only_used: bool
+) -> Mapping[str, bytes | Path]:
     symbols = {symbol for module in modules for symbol in module.symbols}
     parts = {part for module in modules for part in module.parts}
     files = {f"runtime/{name}": path for name, path in runtime_sources(symbols, sorted(parts)).items()}
     if target.build == "library" and any(module.queues for module in modules):
         files |= {f"runtime/processors/{name}": PROCESSORS / name for name in ("poetc_processors.h", "rp2.c")}
+    if core is not None and core.is_microcontroller:
+        texts = without_dead_lines({name: path.read_text() for name, path in files.items()}, core)
+        return {name: text.encode() for name, text in texts.items()}
     if not only_used:
         return files
     files.pop("runtime/src/poetc_task.c")  # of programs whose examples come one by one
