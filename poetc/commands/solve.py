@@ -450,11 +450,8 @@ def solve_budgets(
         saved = encodings.summary_of(step, point.solution)
         notes = reporting.choice_notes(asked, point.solution, saved)
         encoded = None if step is None else encodings.made(step, Saved.option(point.solution))
-        answers.append(
-            summary_of(
-                request, asked, keep_all_bytes, point.solution, encoded, profile, smallest, started, notes, saved
-            )
-        )
+        found = (point.solution, encoded, profile, smallest, started, notes, saved)
+        answers.append(summary_of(request, asked, keep_all_bytes, *found))
     return answers
 
 
