@@ -51,7 +51,8 @@ class Overlap(Reduction[int]):
     name = "overlap"
 
     def __init__(self) -> None:
-        self._orders: dict[tuple[str, ...], tuple[int, ...]] = {}  # by operators: of the first solution
+        # By budget and operators, of the first solution: the bounds of shares and of ways are about one order.
+        self._orders: dict[tuple[int, tuple[str, ...]], tuple[int, ...]] = {}
 
     def is_open(self, problem: Problem) -> bool:
         return problem.idle_uw > 0
@@ -107,17 +108,22 @@ class Overlap(Reduction[int]):
         """With a part of the time that is left, and of the work."""
         inner = replace(planner.inner, relaxed=planner.relaxed | {self.name})
         inner = inner.part(part * planner.left_s, work_limit_s=part * planner.options.work_limit_s)
-        asked, names = self.fix(problem, share), tuple(op.name for op in problem.operators)
-        order = self._orders.get(names)
-        if order is None:
-            found = inner.solve(asked)
-        else:
-            found = inner.part(inner.left_s, fixed_order=True).solve(in_order(asked, order))
-            found = _as_in(asked, order, found, planner.inner)
-        self._orders.setdefault(names, first_executions(found.schedule.steps))
+        asked, key = self.fix(problem, share), (problem.budget_bytes, tuple(op.name for op in problem.operators))
+        found = self._in_known_order(asked, self._orders.get(key), inner) or inner.solve(asked)
+        self._orders.setdefault(key, first_executions(found.schedule.steps))
         found = self.realise(problem, found)
         ahead = _issued_ahead(found, time.monotonic() + OVERLAP.pack_share * planner.options.time_limit_s)
         return found if ahead is None or ahead.cost >= found.cost else ahead
+
+    def _in_known_order(self, asked: Problem, order: tuple[int, ...] | None, inner: Planner) -> Solution | None:
+        """None where nothing fits in that order, which says nothing of others."""
+        if order is None:
+            return None
+        try:
+            found = inner.part(inner.left_s, fixed_order=True).solve(in_order(asked, order))
+        except InfeasibleError:
+            return None
+        return _as_in(asked, order, found, inner)
 
 
 def _as_in(asked: Problem, order: tuple[int, ...], found: Solution, planner: Planner) -> Solution:

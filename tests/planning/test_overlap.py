@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import pytest
+
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve as solve_model
 from poetc.errors import InfeasibleError, LimitError
@@ -15,7 +17,7 @@ from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers import solve
 from poetc.solvers.overlap import WHOLE, at_share
 from tests.support.oracle import optimum
-from tests.support.problems import random_dag, training_problem, with_budget
+from tests.support.problems import ProblemBuilder, random_dag, training_problem, with_budget
 from tests.support.small import small_model
 
 OPTIONS = SolveOptions(time_limit_s=10, work_limit_s=0.5, gap=0.0)
@@ -74,6 +76,40 @@ def test_no_bound_is_above_the_cheapest_schedule_of_any_share() -> None:
                 assert solution.proof.bound <= verify_parts([(problem, cheapest.steps)]).energy_pj, seed
                 compared += 1
     assert compared > 15
+
+
+def two_branches() -> Problem:
+    """What fits beside which depends on the order: nothing is paged, or computed twice."""
+    b = ProblemBuilder(Random(1), paging=True)
+    x, *wide = b.tensor("x", 1, initial="ram"), b.tensor("left", 20), b.tensor("right", 20)
+    ends = [b.tensor(name, 1) for name in ("left_end", "right_end")]
+    for name, t in zip(("left", "right"), wide, strict=True):
+        b.operator(name, (x,), (t,), recomputable=False)
+    for name, t, end in zip(("left_end", "right_end"), wide, ends, strict=True):
+        b.operator(name, (t,), (end,), recomputable=False)
+    b.operator("sum", ends, (b.tensor("y", 1, final="ram"),))
+    problem = with_waiting(b.problem("two branches"), 1)
+    return replace(problem, tensors=tuple(replace(t, pageable=False) for t in problem.tensors))
+
+
+@pytest.mark.parametrize("shrinks", [True, False])
+def test_the_order_of_one_solution_rules_out_no_other(shrinks: bool) -> None:
+    """With the same choices as before, a problem for less RAM is not said to be too large in the order of another."""
+    roomy = two_branches()
+    less_bytes = roomy.budget_bytes - 25 * 16
+    tight = replace(roomy, budget_bytes=25 * 16) if shrinks else replace(roomy, base_bytes=less_bytes)
+    planner = Planner(options=OPTIONS, reductions=reductions())
+    assert planner.solve(roomy).cost == planner.solve(tight).cost == roomy.compute_once_pj
+
+
+def test_a_budget_has_its_own_order() -> None:
+    """The order that is best with much RAM may cost twice as much with little."""
+    for seed in (41, 68):
+        problem = with_waiting(random_dag(Random(seed), 7, paging=True), 4)
+        alone, after = (Planner(options=OPTIONS, reductions=reductions()) for _ in range(2))
+        after.solve(problem)
+        tight = with_budget(problem, 0.05)
+        assert after.solve(tight).cost == alone.solve(tight).cost
 
 
 def test_a_published_solver_is_charged_for_waiting_too() -> None:
