@@ -19,7 +19,8 @@ def carried_bound(known: Problem, bound: int, other: Problem) -> int | None:
         cost in other >= s * bound + sum over operators of (price in other - s * price in known).
 
     Where transfers overlap compute, waiting has a price too: its power. The same steps wait no less in `other` if no
-    operator takes longer there, since a path loses no more time than all operators together.
+    operator takes longer there, since a path loses no more time than all operators together. Nor may the store be
+    faster there, or busy with fewer operators.
 
     A schedule that moves tensors within RAM is one without these moves, which cost nothing less. An operator with
     several kernels counts with the one for which the difference is least.
@@ -66,8 +67,12 @@ def _is_looser(known: Problem, other: Problem) -> bool:
     kernels = [both for a, b in pairs for both in zip(_kernels(a), _kernels(b), strict=True)]
     if known.idle_uw:
         slower = any(b.time_ns > a.time_ns for a, b in kernels)
+        store_is_faster = any(b.page_out_ns < a.page_out_ns or b.page_in_ns < a.page_in_ns for a, b in tensors)
+        store_is_free = known.dma_full_duplex < other.dma_full_duplex or any(
+            a.is_streamed > b.is_streamed for a, b in pairs
+        )
         idle_is_dearer = any(b.move_pj * 1000 < other.idle_uw * (b.move_ns or 0) for _, b in tensors)
-        if slower or idle_is_dearer:  # than moving within RAM, which would then save energy
+        if slower or store_is_faster or store_is_free or idle_is_dearer:  # than moves in RAM, which would save energy
             return False
     if known.deadline_ns is None:
         return True

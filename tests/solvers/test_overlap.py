@@ -7,8 +7,9 @@ from dataclasses import replace
 from random import Random
 
 from poetc.planning.repricing import carried_bound
-from poetc.scheduling import Completer, Paging, Problem, Step, verify_parts
+from poetc.scheduling import Completer, Compute, PageOut, Paging, Problem, Step, verify_parts
 from poetc.solvers.overlap import WHOLE, at_share
+from tests.scheduling.test_dma import line
 from tests.support.problems import random_actions, random_dag
 
 SHARES = (0, 1, 300, 500, 999, WHOLE)
@@ -94,3 +95,29 @@ def test_a_bound_is_carried_to_faster_operators_and_dearer_waiting() -> None:
         slower = replace(operators[0], time_ns=known.operators[0].time_ns + 1)
         assert carried_bound(known, 1, replace(other, operators=(slower, *operators[1:]))) is None
     assert above > 100
+
+
+def test_no_bound_is_carried_to_a_store_that_is_waited_for_less() -> None:
+    """Of faster transfers, or of both directions at once: the same steps wait less."""
+    faster = duplex = 0
+    for _, problem, steps in paged():
+        problem = replace(problem, dma_full_duplex=False)
+        cost = energy_of(problem, steps)
+        tensors = tuple(replace(t, page_in_ns=t.page_in_ns // 4) for t in problem.tensors)
+        others = replace(problem, tensors=tensors), replace(problem, dma_full_duplex=True)
+        costs = [energy_of(other, steps) for other in others]
+        faster, duplex = faster + (costs[0] < cost), duplex + (costs[1] < cost)
+        for other, its_cost in zip(others, costs, strict=True):
+            assert (carried_bound(problem, cost, other) or 0) <= its_cost
+    assert faster > 20 and duplex > 5
+
+
+def test_no_bound_is_carried_to_operators_that_leave_the_bus_to_transfers() -> None:
+    other = replace(line(), idle_uw=50)
+    streamed = replace(other.operators[1], writes_store=(1,), cut="x", block=1)
+    last = replace(other.operators[2], inputs=(0,))
+    other = replace(other, operators=(*other.operators[:2], last))
+    known = replace(other, operators=(other.operators[0], streamed, last))
+    steps = (Compute(0), PageOut(0), Compute(1), PageOut(0), Compute(2))
+    assert energy_of(other, steps) < energy_of(known, steps)
+    assert (carried_bound(known, energy_of(known, steps), other) or 0) <= energy_of(other, steps)
