@@ -107,24 +107,27 @@ class _Touched:
     """The ranges of the arena that the instructions so far have read or written."""
 
     def __init__(self) -> None:
-        self.rows: list[tuple[int, int, int, int, int]] = []  # begin, end, whether written, queue, place
-        self._known = np.zeros((0, 5), np.int64)
+        self._rows = np.zeros((5, 1024), np.int64)  # begin, end, whether written, queue, place: of each range
+        self._count = 0
 
     def conflicts(self, instruction: Instruction) -> list[tuple[int, int]]:
         """(queue, place) of the latest step of each queue that touches bytes which `instruction` must not share."""
-        if len(self.rows) > len(self._known):
-            self._known = np.array(self.rows, np.int64).reshape(-1, 5)
-        known, latest = self._known, dict[int, int]()
+        (begins, ends, wrote, queues, places), latest = self._rows[:, : self._count], dict[int, int]()
         for begin, end, written in _ranges(instruction):
-            shared = (known[:, 0] < end) & (begin < known[:, 1])
+            shared = (begins < end) & (begin < ends)
             if not written:
-                shared &= known[:, 2] == 1
-            for queue, place in known[shared][:, 3:]:
-                latest[int(queue)] = max(latest.get(int(queue), -1), int(place))
+                shared &= wrote == 1
+            found, at = queues[shared], places[shared]
+            for queue in set(found.tolist()):
+                latest[queue] = max(latest.get(queue, -1), int(at[found == queue].max()))
         return list(latest.items())
 
     def add(self, instruction: Instruction, queue: int, place: int) -> None:
-        self.rows += [(begin, end, written, queue, place) for begin, end, written in _ranges(instruction)]
+        for begin, end, written in _ranges(instruction):
+            if self._count == self._rows.shape[1]:
+                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)], axis=1)
+            self._rows[:, self._count] = begin, end, written, queue, place
+            self._count += 1
 
 
 def _ranges(instruction: Instruction) -> list[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from poetc.planning import Planner, Solution, reductions
 from poetc.planning.overlap import expected_cost
 from poetc.scheduling import Paging, Problem, verify, verify_parts, verify_plan
 from poetc.scheduling.schedule import SolveOptions
-from poetc.solvers import solve
+from poetc.solvers import min_budget, solve
 from poetc.solvers.overlap import WHOLE, at_share
 from tests.support.oracle import optimum
 from tests.support.problems import ProblemBuilder, random_dag, training_problem, with_budget
@@ -117,6 +117,14 @@ def test_a_published_solver_is_charged_for_waiting_too() -> None:
     schedule = solve(problem, "capuchin", OPTIONS)
     trace = verify(problem, schedule)
     assert schedule.proof.objective == trace.energy_pj > trace.energy_pj - problem.idle_uw * trace.stall_ns // 1000
+
+
+def test_the_smallest_budget_has_a_schedule_with_the_energy_of_waiting() -> None:
+    problem = with_waiting(training_problem(Random(3), 3, paging=True), 16)
+    found = min_budget(problem)
+    assert found.schedule is not None and found.smallest_bytes is not None
+    trace = verify(replace(problem, budget_bytes=found.smallest_bytes), found.schedule)
+    assert trace.stall_ns > 0 and found.schedule.proof.objective == trace.energy_pj
 
 
 def test_a_way_that_waits_is_expected_to_cost_more() -> None:

@@ -16,7 +16,7 @@ from poetc.scheduling import (
     Scope,
     Status,
     keep_all_peak_bytes,
-    verify,
+    verify_parts,
 )
 from poetc.solvers.interface import ENGINE_NAME
 from poetc.solvers.model import Model
@@ -79,10 +79,10 @@ def _completed(problem: Problem, model: Model, codes: list[int], budget_bytes: i
 
 
 def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget:
-    cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
+    trace = verify_parts([(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), completion.steps)])
+    cost = problem.objective.cost(trace.energy_pj, trace.time_ns)  # that of waiting for transfers included
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope(), method="smallest budget")
     schedule = Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof)
-    trace = verify(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), schedule)
     present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_step)}
     step = schedule.steps[trace.peak_step]
     if isinstance(step, Compute):
