@@ -191,8 +191,10 @@ def prices_in_threads(
     """Those of kernels in threads, if the problem is one of `ways` that has them."""
     for way in ways:
         parallel = way.get(SIDE_BY_SIDE)
-        threads = None if parallel is None else threads_of(parallel, step, profile)
-        if parallel is None or threads is None or len(parallel.operators) != len(problem.operators):
+        if parallel is None or [op.name for op in parallel.operators] != [op.name for op in problem.operators]:
+            continue  # of another step
+        threads = threads_of(parallel, step, profile)
+        if threads is None:
             continue
         if threads.count in way and problem.operators == way[threads.count].operators:
             return Prices.of(parallel, threads)

@@ -64,7 +64,7 @@ from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import LONGEST_SEARCH_S, search_share_s
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.ways import ALONE, NO_WAYS, CoreUsage, Problems
-from poetc.scheduling import MemoryPlan, Objective, Trace, keep_all_peak_bytes, stored_state, verify
+from poetc.scheduling import MemoryPlan, Objective, Status, Trace, keep_all_peak_bytes, stored_state, verify
 from poetc.scheduling.problem import Problem
 
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
@@ -173,7 +173,8 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     )
     summary |= {} if request.smallest else {"min_budget_bytes": None}
     summary |= _streamed_smallest(answer, summary, stop_at) if smallest is not None else {}
-    summary["stopped_by"] = answer.stopped_by if summary["gap"] > request.options.gap else None
+    is_open = solution.proof.status is not Status.OPTIMAL and not solution.is_close(request.options.gap)
+    summary["stopped_by"] = answer.stopped_by if is_open else None
     plain, plain_step = answer.plain
     summary["pruned"] = None if plain_step is None else savings_of_part(request.model, plain_step, plain)
     if request.events is not None:

@@ -170,3 +170,11 @@ def test_a_schedule_without_streams_is_told_with_the_least_ram_of_streams(model:
     assert f"({format_enough(least)} with streamed operands)" in solve_text(roomy)
     tight = solve(request(model, 1, "60kB", time_limit_s=20)).summary
     assert tight["streamed_operators"] and tight["min_budget_bytes"] == least
+
+
+def test_parts_in_threads_stream_each_in_its_own_step(model: Path) -> None:
+    """A step of parts has slices of the batch, which that of the whole has not."""
+    asked = request(model, "auto", "90kB")
+    asked = replace(asked, model=replace(asked.model, device="rpi4"))
+    found = solve(replace(asked, smallest=False))
+    assert found.summary["streamed_operators"] and verify(found.problem, found.schedule).peak_bytes <= 90_000
