@@ -66,6 +66,11 @@ class LiveView:
         if self._live is not None:
             self._live.start()
 
+    @property
+    def progress(self) -> tuple[float, float | None]:
+        """Steps that are done, and all of them where their number is known."""
+        return self._bar.tasks[0].completed, self._bar.tasks[0].total
+
     def on_step(self, epoch: int, batch: int, loss: float, mean: float, accuracy: float | None, rate: float) -> None:
         if not self._is_begun:  # a training that goes on has steps before
             self._is_begun = True
@@ -81,8 +86,9 @@ class LiveView:
 
     def on_epoch(self, row: EpochRow, best: bool) -> None:
         self._before += row.steps
-        if self._batches is None:  # known once an epoch is over
-            self._batches = row.steps
+        if self._batches is None:  # known once an epoch is over, for those before a training that goes on as well
+            self._batches, self._before = row.steps, row.epoch * row.steps
+            self._bar.tasks[0].completed = self._before  # not by an update, which would count as speed
             self._bar.update(self._task, total=row.steps * self._epochs)
         if row.validation_loss is not None:
             more = "" if row.validation_accuracy is None else f", accuracy {row.validation_accuracy:.2%}"

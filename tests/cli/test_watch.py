@@ -10,9 +10,12 @@ import sys
 import termios
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from poetc.cli._watch import LiveView
+from poetc.loop import EpochRow
 from tests.cli.conftest import MODEL, Ended
 
 Run = Callable[..., Ended]
@@ -105,6 +108,18 @@ def test_a_source_of_unknown_length_has_its_end_after_an_epoch(
     again = poetc("train", "--resume", "-o", out, "--epochs", 3, "--watch")
     assert again.code == 0, again.err
     assert "epoch 3/3, step 4: loss" in again.err
+
+
+def test_steps_of_unknown_length_before_a_resumption_are_not_ahead() -> None:
+    """After the fifth of ten epochs as many steps are done as are left."""
+    view = LiveView(10, None)
+    for batch in range(1, 5):
+        view.on_step(5, batch, 1.0, 1.0, None, 0.1)
+    values: dict[str, Any] = dict.fromkeys(("validation_loss", "validation_accuracy"))
+    view.on_epoch(EpochRow(epoch=5, loss=1.0, validation={}, rate=0.1, steps=4, seconds=1.0, **values), best=False)
+    assert view.progress == (20, 40)
+    view.on_step(6, 1, 1.0, 1.0, None, 0.1)
+    assert view.progress == (21, 40)
 
 
 def test_a_view_that_nobody_sees_is_refused(poetc: Run, tmp_path: Path) -> None:
