@@ -322,7 +322,7 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t)
     float sum[POETC_GEMM_ROWS][4];
     const float *const first = t->a, *const row_bias = t->row_bias, *column_bias = t->column_bias, *b = t->b;
     const int32_t depth = t->depth;
-    const ptrdiff_t y_row = t->y_row, a_k = t->a_k;
+    const ptrdiff_t y_row = t->y_row, a_k = rows < 4 ? 1 : t->a_k;
     const int accumulate = t->accumulate;
     float *y = t->y;
     int32_t column, k;
@@ -338,11 +338,15 @@ POETC_INLINE void block(const int rows, const int vectors, const block_task *t)
         if (column_bias)
             column_bias += COLUMNS;
         for (k = depth; k > 0; k--, b += COLUMNS) {
+            float kept[4]; /* three rows have room for them */
+            POETC_UNROLL
+            for (i = 0; i < 4; i++)
+                kept[i] = b[i];
             POETC_UNROLL
             for (i = 0; i < rows; i++) {
-                const float factor = *row[i];
-                POETC_MULTIPLY_ADD_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3], b[0], factor, b[1], factor, b[2],
-                                     factor, b[3], factor);
+                const float factor = *row[i], *const q = rows == 3 ? kept : b;
+                POETC_MULTIPLY_ADD_4(sum[i][0], sum[i][1], sum[i][2], sum[i][3], q[0], factor, q[1], factor, q[2],
+                                     factor, q[3], factor);
                 row[i] += a_k;
             }
         }
