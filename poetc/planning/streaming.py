@@ -114,7 +114,7 @@ class Streaming(Reduction[Streams]):
         if offer is None or not offer.is_possible:
             return True
         room = problem.budget_bytes - problem.base_bytes
-        needs = [_needs(problem, op, frozenset(op.reads_store)) for op in self.floor(problem).operators]
+        needs = [_needs_at_least(problem, op, frozenset(op.reads_store)) for op in self.floor(problem).operators]
         largest = sorted(range(len(needs)), key=lambda k: -needs[k])[: STREAMING.proofs]
         return any(needs[k] > room and _least_of_any(offer, k, room) > room for k in largest)
 
@@ -274,6 +274,13 @@ def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
     return least + sum(problem.tensors[t].size_bytes for t in tensors)
 
 
+def _needs_at_least(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
+    """The same where every output that may take the place of an input does so."""
+    taken = {p.output for p in op.in_place if not p.required and p.input not in tokens}
+    taken -= tokens | set(op.writes_store)
+    return _needs(problem, op, tokens) - sum(problem.tensors[t].size_bytes for t in taken)
+
+
 def _least_of_any(offer: StreamedAlternatives, k: int, enough_bytes: int) -> float:
     """The RAM of an operator's operands and workspace in any alternative, bytes; the first that is no more than enough.
 
@@ -284,10 +291,10 @@ def _least_of_any(offer: StreamedAlternatives, k: int, enough_bytes: int) -> flo
     operands = sorted({*op.inputs, *op.outputs})
     if len(operands) > STREAMING.most_operands:
         return 0
-    least = _needs(problem, op, frozenset())
+    least = _needs_at_least(problem, op, frozenset())
     for count in range(1, len(operands) + 1):
         for streamed in map(frozenset, itertools.combinations(operands, count)):
-            found = (_needs(problem, f, streamed) for f in offer.alternatives(k, streamed))
+            found = (_needs_at_least(problem, f, streamed) for f in offer.alternatives(k, streamed))
             least = min([least, *found])
             if least <= enough_bytes:
                 return least

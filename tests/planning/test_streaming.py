@@ -404,6 +404,20 @@ def test_a_budget_is_called_too_small_for_an_operator_that_no_streams_help(
         planner.solve(tight)
 
 
+def test_an_output_in_the_place_of_an_input_takes_no_room(tmp_path: Path) -> None:
+    """The gradient of 1,000 logits is made in their place: a budget for one of both is not called too small."""
+    weight = (0.1 * np.random.default_rng(0).standard_normal((4, 1000))).astype(np.float32)
+    ends = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [8, c]) for n, c in (("x", 4), ("y", 1000)))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "wide", *([e] for e in ends), [numpy_helper.from_array(weight, "w")])
+    path = tmp_path / "wide.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    problem, planner, streaming = planned(path, budget=56_000)
+    logits = next(t.size_bytes for t in problem.tensors if t.name == "y")
+    assert 2 * logits > problem.budget_bytes and planner.solve(problem).plan.arena_bytes < 2 * logits
+    assert not streaming.proves_too_small(problem)
+
+
 def test_a_number_of_parts_without_that_proof_may_still_be_cheaper(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
