@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,9 @@ import pytest
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.errors import UsageError
+from poetc.planning import Planner, plain
 from poetc.planning.search_log import SearchLog
+from poetc.scheduling import MemoryPlan, Problem, Schedule, Status
 from poetc.scheduling.schedule import SolveOptions
 from tests.support.streamed import dense
 
@@ -49,16 +53,26 @@ def test_an_event_that_says_nothing_new_is_no_row() -> None:
     assert [(r.seconds, r.bound, r.gap) for r in log.rows] == [(1, 5, 0.5), (2, 6, 0.4)]
 
 
-def test_the_answer_says_what_ended_the_search(tmp_path: Path) -> None:
-    """Counted work, long before the time is up; the clock; or nothing but the gap that was asked for."""
+def test_the_answer_says_what_ended_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted work, long before the time is up; the clock; or nothing but the gap that was asked for, or a proof."""
     model = ModelRequest(source=dense(tmp_path / "dense.onnx"), batch=4, device="nrf52840")
+    solve_and_pack = plain.solve_and_pack
 
-    def ended(time_limit_s: float, work_limit_s: float, gap: float) -> tuple[str | None, float]:
-        options = SolveOptions(time_limit_s=time_limit_s, work_limit_s=work_limit_s, gap=gap)
-        summary = solve(SolveRequest(model=model, budget="24kB", options=options, smallest=False)).summary
-        return summary["stopped_by"], summary["gap"]
+    def ended(time_limit_s: float, gap: float, bound: float = 0.5, lasts_s: float = 0.0) -> str | None:
+        def bounded(problem: Problem, planner: Planner) -> tuple[Schedule, MemoryPlan]:
+            time.sleep(lasts_s)
+            schedule, plan = solve_and_pack(problem, planner)
+            proof = replace(schedule.proof, status=Status.OPTIMAL if bound == 1 else Status.FEASIBLE)
+            return replace(schedule, proof=replace(proof, bound=int(bound * proof.objective))), plan
 
-    by_work = ended(300, 0.01, 0.0)
-    assert by_work[0] == "work limit" and by_work[1] > 0
-    assert ended(0.2, 60, 0.0)[0] == "time limit"
-    assert ended(20, 0.01, 0.99)[0] is None
+        monkeypatch.setattr(plain, "solve_and_pack", bounded)
+        options = SolveOptions(time_limit_s=time_limit_s, work_limit_s=0.01, gap=gap)
+        stopped_by: str | None = solve(
+            SolveRequest(model=model, budget="200kB", options=options, smallest=False)
+        ).summary["stopped_by"]
+        return stopped_by
+
+    assert ended(300, 0.1) == "work limit"
+    assert ended(0.5, 0.1, lasts_s=0.6) == "time limit"
+    assert ended(20, 0.6) is None
+    assert ended(20, 0.0, bound=1) is None
