@@ -106,6 +106,7 @@ class SoftmaxGrad(_OfRows):
 class LogSoftmaxGrad(SoftmaxGrad):
     summary = "gy - exp(y) · Σ gy along axis, from (y, gy)"
     _symbol = "poetc_op_log_softmax_grad"
+    macs = 0
     flops = 13
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:

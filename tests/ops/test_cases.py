@@ -37,6 +37,16 @@ def test_types(case: Case) -> None:
     assert all(type(number) is int for number in (work.macs, work.flops, work.bytes_moved or 0))
 
 
+def test_a_kind_that_counts_its_work_has_no_part_of_another_kind() -> None:
+    """A class below that of another kind names both numbers, or neither."""
+    for kind in registry():
+        cls = type(spec(kind))
+        own, above = vars(cls), cls.__mro__[1]
+        if above.__dict__.get("kind") and ("macs" in own) != ("flops" in own):
+            inherited = {"macs": above.macs, "flops": above.flops}
+            assert not any(number for name, number in inherited.items() if name not in own), kind
+
+
 @pytest.mark.parametrize("case", KERNEL_CASES, ids=str)
 def test_kernel(case: Case) -> None:
     check_kernel(case.kind, case.attributes, case.arrays(), case.rtol, case.atol)
