@@ -158,6 +158,8 @@ def row_of(row: int, lines: Lines) -> str:
 def _has_words(cells: Cells) -> bool:
     try:
         np.asarray(cells, np.float64)
+    except OverflowError:
+        return False
     except (ValueError, TypeError):
         return True
     return False
@@ -170,11 +172,13 @@ def _numbers(where: str, name: str, cells: Cells, lines: Lines) -> Array:
         cells = ["nan" if cell == "" else cell for cell in cells]  # a value that is missing
     try:
         return np.asarray(cells, np.float64)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         pass
     for row, cell in enumerate(cells):
         try:
             np.asarray(cell, np.float64)
+        except OverflowError:
+            raise UsageError(f"{where}: {row_of(row, lines)}, column {name!r} holds too large a number") from None
         except (ValueError, TypeError):
             comma = _DECIMAL_COMMA.fullmatch(cell.strip()) if isinstance(cell, str) else None
             hint = f"; if the comma is a decimal one, write {comma[1]}.{comma[2]}" if comma else ""

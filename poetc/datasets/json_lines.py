@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,8 @@ def _other(values: list[Any]) -> str:
 
 def _column(values: list[Any]) -> Any:
     if all(isinstance(value, int | float) for value in values):
-        return np.asarray(values, np.float64)
+        with suppress(OverflowError):  # whose line is told with the table
+            return np.asarray(values, np.float64)
     return values
 
 

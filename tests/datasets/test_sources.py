@@ -320,6 +320,8 @@ def test_pixels_that_nobody_scaled_are_refused(tmp_path: Path, pixels: type) -> 
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": [1, 2, 3]}\n', "line 2 lacks the key 'y'"),
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n{"x": null, "y": 0}\n', "line 2: 'x' is neither a number"),
         ("d.jsonl", '{"x": [1, 2, 3], "y": 0}\n\n{"x": [1, 2, 3], "y": 0, "y": 1}\n', "line 3 has the key 'y' twice"),
+        ("d.jsonl", f'{{"x": [1, 2, 1{"0" * 400}], "y": 0}}\n', "line 1, column 'x' holds too large a number"),
+        ("d.jsonl", f'{{"a": 1, "b": 2, "c": 1{"0" * 400}, "y": 0}}\n', "line 1, column 'c' holds too large a number"),
         ("d.jsonl", r'{"x": [1, 2, 3], "y": 0, "\u0079": 1}', "line 1 has the key 'y' twice"),
         (
             "d.jsonl",
