@@ -14,6 +14,7 @@ from itertools import repeat
 import numpy as np
 
 from poetc.graph import Array, Graph, Operator, Role
+from poetc.ops.reduce import axes_of
 
 SPREAD = 0.1  # of a layer's outputs; below it, their norm begins with a scale of 1
 _SCALING = ("Relu", "MaxPool", "AveragePool", "ReduceMean", "Reshape", "Dropout")
@@ -79,6 +80,8 @@ def first_values(
 def _keeps_channels(graph: Graph, op: Operator) -> bool:
     """Whether the channels of the result are those of the input, along axis 1."""
     before, after = (graph.tensors[t].shape for t in (op.inputs[0], op.outputs[0]))
+    if op.kind == "ReduceMean" and not {0, 1}.isdisjoint(axes_of(op, len(before))):
+        return False  # the next axis may be as long
     return len(after) > 1 and before[:2] == after[:2]
 
 

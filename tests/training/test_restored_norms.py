@@ -154,6 +154,25 @@ def test_a_weight_takes_over_a_scale_that_would_take_long_to_grow(
     np.testing.assert_allclose(outputs(folded, double(folded, x=x))["y"], plain["y"], rtol=1e-5, atol=1e-6)
 
 
+def test_a_mean_of_the_channels_leaves_none_to_scale(tmp_path: Path) -> None:
+    """What is left is as long as there were channels: the next weight is not theirs."""
+    nodes = [
+        node("Conv", ["x", "a.weight", "a.bias"], ["a"], pads=[1, 1]),
+        node("Relu", ["a"], ["r"]),
+        node("ReduceMean", ["r"], ["m"], axes=[1], keepdims=0),
+        node("Gemm", ["m", "e.weight", "e.bias"], ["y"], transB=1),
+    ]
+    values = {"a.weight": 0.02 * normal(4, 2, 3), "a.bias": 0.01 * normal(4), "e.weight": normal(3, 4)}
+    original = load(save(make(nodes, {"x": (ROWS, 2, 4)}, ["y"], {**values, "e.bias": normal(3)}), tmp_path))
+    x = normal(ROWS, 2, 4, seed=3)
+    graph = training.in_precision(original, RESTORE)
+    first = training.measured(graph, [{"x": x}], {n for n, t in graph.tensors.items() if t.role is Role.PARAMETER})
+    plain = outputs(original, double(original, x=x))["y"]
+    held = outputs(graph, double(graph, x=x) | double(graph, **first))["y"]
+    np.testing.assert_allclose(held, plain, rtol=1e-5, atol=1e-6)
+    assert "a.norm.weight" in first and "e.weight" not in first
+
+
 def test_the_file_keeps_its_graph(tmp_path: Path) -> None:
     model, out = save(convolutions(), tmp_path), tmp_path / "out.onnx"
     np.savez(tmp_path / "data.npz", x=3 + normal(40, 2, 5, 5), y=np.arange(40) % 2)
