@@ -165,7 +165,7 @@ def _mark(row: Row) -> str:
 def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
     """SVG: the objective relative to computing once, over the budget relative to keep-all's peak.
 
-    Without a legend the picture ends with the plot.
+    Without a legend the picture ends with the plot, and the page around it has its heading.
     """
     once = _once(comparison)
     lines: dict[str, list[tuple[float, float]]] = {}
@@ -197,7 +197,7 @@ def plot(comparison: Comparison, *, has_legend: bool = True) -> str:
         'font-family="sans-serif" font-size="12">',
         f"<title>{escape(title)}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{_LEFT}" y="22" font-size="14">{escape(title)}</text>',
+        *([f'<text x="{_LEFT}" y="22" font-size="14">{escape(title)}</text>'] if has_legend else []),
     ]
     right, bottom = _WIDTH - _RIGHT, height - _BOTTOM
     for x in sorted(set(xs)):

@@ -76,7 +76,7 @@ def _cards(solved: Solved) -> str:
         ("Energy a step", format_pj(trace.energy_pj), _more_than(trace.energy_pj, solved.compute_once_pj)),
         ("Time a step", format_ns(trace.time_ns), f"{_more_than(trace.time_ns, solved.compute_once_ns)}, {deadline}"),
         ("Longest piece", *_words.longest_piece(solved).split(": ", 1)),
-        ("Proven gap", _words.percent(proof.gap()), f"the most {problem.objective} that {others} could save"),
+        ("Proven gap", _words.at_most(proof.gap()), f"the most {problem.objective} that {others} could save"),
     ]
     if keep_all:
         share = _words.percent(_words.peak_bytes(solved) / keep_all)
@@ -193,13 +193,13 @@ def _changes(solved: Solved, facts: Facts) -> str:
 def _proof_facts(solved: Solved) -> str:
     proof = solved.schedule.proof
     once = _words.compute_once(solved)
-    overhead = ("gap on the overhead", _words.percent(proof.overhead_gap(once)))
+    overhead = ("gap on the overhead", _words.at_most(proof.overhead_gap(once)))
     rows: list[Sequence[Cell]] = [
         ("status", _words.status_of(solved)),
         (f"{solved.problem.objective} of this schedule", _words.cost(solved, proof.objective)),
         ("proven lower bound", _words.cost(solved, proof.bound)),
         ("everything computed once", _words.cost(solved, once)),
-        ("gap on the total", _words.percent(proof.gap())),
+        ("gap on the total", _words.at_most(proof.gap())),
         *([] if once >= proof.objective > proof.bound else [overhead]),
         ("class of schedules", _words.schedule_class(solved)),
         ("found and proven by", proof.method or solved.schedule.solver),

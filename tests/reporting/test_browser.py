@@ -52,15 +52,36 @@ function measure(frame) {
   }
   return {width, found, charts: page.querySelectorAll("svg").length, zooms: page.querySelectorAll(".zoom").length};
 }
+"""
+LOAD = """
 addEventListener("load", () => {
   const all = [...document.querySelectorAll("iframe")].map(measure);
   document.getElementById("result").textContent = JSON.stringify(all);
 });
 """
+# Texts of charts that stand out too little from what is behind them, and the luminance of the brightest background.
+CONTRAST = """
+function luminance(colour) {
+  const parts = colour.match(/[\\d.]+/g).slice(0, 3).map(n => n / 255);
+  const [r, g, b] = parts.map(c => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+function measure(frame) {
+  const page = frame.contentDocument, style = e => frame.contentWindow.getComputedStyle(e), found = [];
+  let brightest = luminance(style(page.body).backgroundColor), texts = 0;
+  for (const text of page.querySelectorAll("svg text")) {
+    const behind = luminance(style(text.closest("svg").querySelector("rect")).fill), own = luminance(style(text).fill);
+    brightest = Math.max(brightest, behind);
+    texts += 1;
+    if ((Math.max(own, behind) + 0.05) / (Math.min(own, behind) + 0.05) < 4.5) found.push(text.textContent);
+  }
+  return {found, brightest, texts};
+}
+"""
 
 
-def measured(pages: list[str], folder: Path) -> list[dict[str, object]]:
-    """Each page at each of WIDTHS."""
+def measured(pages: list[str], folder: Path, script: str = MEASURE, *flags: str) -> list[dict[str, object]]:
+    """Each page at each of WIDTHS, with the browser's `flags`."""
     names = ("chromium", "chromium-browser", "google-chrome")
     chromium = next((found for name in names if (found := shutil.which(name))), None)
     assert chromium is not None, "no Chromium: scripts/setup-browser installs it"
@@ -70,10 +91,12 @@ def measured(pages: list[str], folder: Path) -> list[dict[str, object]]:
         for width in WIDTHS
     )
     outer = folder / "outer.html"
-    outer.write_text(f'<!doctype html><meta charset="utf-8"><pre id="result"></pre>{frames}<script>{MEASURE}</script>')
+    outer.write_text(
+        f'<!doctype html><meta charset="utf-8"><pre id="result"></pre>{frames}<script>{script}{LOAD}</script>'
+    )
     # Root, as in most containers, cannot have the sandbox; the pages are our own and load nothing.
     command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'chromium'}"]
-    command += ["--dump-dom", outer.as_uri()]
+    command += [*flags, "--dump-dom", outer.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{chromium}: exit code {done.returncode}\n{done.stderr[-2000:]}"
     (text,) = re.findall(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
@@ -98,6 +121,21 @@ def test_pages_fit_a_phone_and_a_desktop(pages: list[str], tmp_path: Path) -> No
     assert [(r["width"], r["found"]) for r in result] == [(width, []) for _ in pages for width in WIDTHS]
     assert all(isinstance(r["charts"], int) and r["charts"] >= 1 for r in result)
     assert [r["zooms"] for r in result] == [3, 3, 0, 0]
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_charts_take_the_colours_of_the_page(pages: list[str], tmp_path: Path, scheme: str) -> None:
+    flags = ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
+    for result in measured(pages[:1], tmp_path, CONTRAST, *flags):
+        assert result["found"] == [] and isinstance(result["texts"], int) and result["texts"] > 10
+        assert (float(str(result["brightest"])) < 0.1) == (scheme == "dark")
+
+
+def test_printed_bars_and_legends_keep_their_colours(pages: list[str]) -> None:
+    """Browsers print no backgrounds by default, and a legend's swatch is one."""
+    (printed,) = re.findall(r"@media print \{(.*)\}\n", pages[0])
+    (exact,) = re.findall(r"([^{}]*)\{ print-color-adjust: exact;", printed)
+    assert {".bar", ".swatch", ".dot"} <= {name.strip() for name in exact.split(",")}
 
 
 def test_the_report_of_a_bundle_fits_too(tmp_path: Path) -> None:
