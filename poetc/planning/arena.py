@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from poetc.planning.settings import ARENA
-from poetc.scheduling import Completer, Schedule, pack, pack_with_moves, settled, verify
+from poetc.scheduling import Completer, Schedule, pack, pack_with_moves, settled, trace_of
 from poetc.scheduling.problem import Paging, Problem
 from poetc.scheduling.schedule import MemoryPlan
 
@@ -39,7 +39,7 @@ def pack_with_moves_in_time(
     if found is None or problem.deadline_ns is None:
         return found
     roomy = replace(problem, deadline_ns=None, budget_bytes=problem.base_bytes + capacity_bytes)
-    return found if verify(roomy, found[0]).time_ns <= problem.deadline_ns else None
+    return found if trace_of(roomy, found[0]).time_ns <= problem.deadline_ns else None
 
 
 def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at: float) -> tuple[Schedule, MemoryPlan]:

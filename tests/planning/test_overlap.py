@@ -142,3 +142,21 @@ def test_a_step_that_waits_for_the_store_is_told_of_dma() -> None:
     waiting, beside = (solve_model(replace(request, dma=dma)).summary for dma in (False, True))
     assert any(hint in note for note in waiting["notes"])
     assert not any(hint in note for note in beside["notes"])
+
+
+def test_moves_that_shorten_waiting_keep_to_a_deadline() -> None:
+    """A move costs its energy, less that of the waiting which it takes the place of."""
+    random = Random(10)
+    plain = training_problem(random, 3, paging=True)
+    waiting = with_waiting(plain, random.choice((1, 4, 16)))
+    tensors = (
+        replace(t, move_ns=p.move_ns, move_pj=p.move_pj) for t, p in zip(waiting.tensors, plain.tensors, strict=True)
+    )
+    power_uw = min(1000 * op.energy_pj // max(1, op.time_ns) for op in plain.operators)
+    idle_uw, duplex = random.choice((power_uw // 2, power_uw, 3 * power_uw)), random.random() < 0.3
+    problem = replace(waiting, tensors=tuple(tensors), idle_uw=idle_uw, dma_full_duplex=duplex)
+    problem = with_budget(problem, random.choice((0.1, 0.4, 0.7)))
+    problem = replace(problem, deadline_ns=int(problem.compute_once_ns * random.choice((1.0, 1.1, 1.4, 2.5))))
+    solution = solved(problem, replace(OPTIONS, work_limit_s=0.1, time_limit_s=3))
+    assert solution is not None
+    assert verify(solution.problem, solution.schedule).energy_pj == solution.cost
