@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from poetc import passes
 from poetc.commands.requests import SolveRequest, problem_of, streams_of, with_short_pieces
 from poetc.devices import DeviceProfile
+from poetc.errors import InfeasibleError
 from poetc.graph import Graph, TrainingGraph
 from poetc.planning import ENGINE, Planner, RamSearch, reductions
 from poetc.planning.saved import EncodingSpace
@@ -44,19 +45,22 @@ def step_for_budget(
 ) -> Step:
     """The step with kernels for so little RAM; with those of the least workspace where no others fit.
 
-    The step as it is where something may fit without streams, or nothing can be streamed. `offers`: encodings of saved
-    tensors, which streamed operands do not have.
+    The step as it is where something may fit without streams, nothing can be streamed, or those kernels exceed
+    --longest-piece. `offers`: encodings of saved tensors, which streamed operands do not have.
     """
     planner = _planner(request)
     encoding = replace(planner, reductions=reductions(request.state_mode, offers=offers))
     if not _can_stream(request, step, profile) or encoding.lower_bound_bytes(step.problem) <= step.problem.budget_bytes:
         return step
+    found = step
     for ram_bytes in (step.problem.budget_bytes, 0):
         made = _for_ram(request, step, profile, ram_bytes)
-        floor = _streaming(request, made, profile).floor(made.problem)
-        if planner.lower_bound_bytes(floor) <= step.problem.budget_bytes:
+        if made is None:
+            continue
+        found = replace(made, floor=_streaming(request, made, profile).floor(made.problem))
+        if found.floor is not None and planner.lower_bound_bytes(found.floor) <= step.problem.budget_bytes:
             break
-    return replace(made, floor=floor)
+    return found
 
 
 def least_streamed(
@@ -64,12 +68,15 @@ def least_streamed(
 ) -> tuple[Step, RamSearch] | None:
     """The step with the least RAM that is found with streams, as its budget, and the search that found it.
 
-    None where streams do not need clearly less than `whole_bytes`, the least that is known without them.
+    None where streams do not need clearly less than `whole_bytes`, the least that is known without them, or where
+    kernels for little RAM exceed --longest-piece.
     """
     if not _can_stream(request, step, profile):
         return None
     limit_bytes = math.inf if whole_bytes is None else WORTH_STREAMING * whole_bytes
     made = _for_ram(request, step, profile, 0)
+    if made is None:
+        return None
     floor = _streaming(request, made, profile).floor(made.problem)
     if _planner(request).lower_bound_bytes(floor) >= limit_bytes:
         return None
@@ -86,6 +93,8 @@ def least_bound_bytes(request: SolveRequest, step: Step, profile: DeviceProfile)
     if not _can_stream(request, step, profile):
         return whole_bytes
     made = _for_ram(request, step, profile, 0)
+    if made is None:
+        return 0  # kernels that need more RAM than those may keep --longest-piece
     return min(whole_bytes, _planner(request).lower_bound_bytes(_streaming(request, made, profile).floor(made.problem)))
 
 
@@ -101,10 +110,14 @@ def _streaming(request: SolveRequest, step: Step, profile: DeviceProfile) -> Str
     return Streaming(streams_of(step.graph, profile=profile, longest_ns=request.longest_ns))
 
 
-def _for_ram(request: SolveRequest, step: Step, profile: DeviceProfile, ram_bytes: int) -> Step:
-    """The same with kernels for so little RAM, in the same limits."""
+def _for_ram(request: SolveRequest, step: Step, profile: DeviceProfile, ram_bytes: int) -> Step | None:
+    """The same with kernels for so little RAM, in the same limits; None where they exceed --longest-piece."""
     made, limit = passes.for_small_ram(step.graph, ram_bytes), step.problem
-    problem = with_short_pieces(request, problem_of(request, made, profile), made, profile)
+    problem = problem_of(request, made, profile)
+    try:
+        problem = with_short_pieces(request, problem, made, profile)
+    except InfeasibleError:
+        return None
     problem = replace(
         problem,
         budget_bytes=limit.budget_bytes,

@@ -37,6 +37,15 @@ def test_operators_that_take_too_long_run_in_blocks(request_: SolveRequest) -> N
     assert not validate(program, programs.keep_all_program(artifact), artifact.graph.values, steps=1).problems()
 
 
+def test_longer_pieces_of_kernels_for_little_ram_forbid_nothing(request_: SolveRequest) -> None:
+    """The search for the least RAM tries them, with time to do so; all RAM does with the others."""
+    summary = solve(replace(request_, longest_piece="100us", options=SolveOptions(time_limit_s=30, gap=0.5))).summary
+    assert 0 < summary["longest_piece"]["time_ns"] <= 100_000
+    assert summary["min_budget_bytes"] > 0 and "streamed_min_budget_bytes" not in summary
+    least = solve(replace(request_, longest_piece="100us", budget="least")).summary
+    assert 0 < least["longest_piece"]["time_ns"] <= 100_000
+
+
 def test_a_limit_that_cannot_be_kept_names_the_node(request_: SolveRequest) -> None:
     with pytest.raises(InfeasibleError, match=r"^--longest-piece 20.00 µs: \w+ '.*' of node 'conv\d' takes .* allow"):
         solve(replace(request_, longest_piece="20us"))
