@@ -18,7 +18,7 @@ from poetc.errors import UnsupportedProblemError, UsageError
 from poetc.scheduling import Problem, Schedule, SolveOptions, verify
 from poetc.solvers.grouping import LEVELS, Grouped, Groups, layers
 from poetc.solvers.interface import ENGINE_NAME, Progress, SolverInfo
-from poetc.solvers.overlap import with_waiting
+from poetc.solvers.overlap import as_energy, prices_waiting, with_waiting
 
 ENTRY_POINTS = "poetc.solvers"
 FOLDERS = ("poetc.solvers", "poetc.solvers.published")  # a file that is dropped into either is found
@@ -84,8 +84,8 @@ def solve(
         raise UnsupportedProblemError(
             f"{problem.name} has several banks of RAM ({names}): only poetc solve takes those"
         )
-    if problem.idle_uw:  # no solver counts the energy of waiting itself
-        plain = replace(problem, idle_uw=0)
+    if prices_waiting(problem):  # no solver counts waiting itself
+        plain = replace(as_energy(problem), idle_uw=0)
         waiting = with_waiting(problem, solve(plain, solver, options, progress))
         verify(problem, waiting)
         return waiting

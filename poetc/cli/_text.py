@@ -90,6 +90,11 @@ def enough_share(part: int | None, whole: int | None) -> str:
     return enough(part) + (f"  ({enough_of_keep_all(part, whole)})" if part is not None and whole else "")
 
 
+def _bound(summary: Mapping[str, Any]) -> str:
+    bound_ns = round(summary["time_ns"] * (1 - summary["gap"]))
+    return energy(summary["energy_bound_pj"]) if summary["objective"] == "energy" else duration(bound_ns)
+
+
 def solve_text(summary: Mapping[str, Any]) -> str:
     """The totals of a solve."""
     from poetc.reporting import band_rows, guesses, recomputed_of, status_words
@@ -120,7 +125,7 @@ def solve_text(summary: Mapping[str, Any]) -> str:
             ("keep-all peak", size(keep_all)),
             ("smallest budget found", enough(summary["min_budget_bytes"]) + _whole(summary)),
             ("energy", f"{energy(summary['energy_pj'])}  (computing once: {energy(summary['compute_once_pj'])})"),
-            ("proven bound", f"{energy(summary['energy_bound_pj'])}  (gap {percent(summary['gap'])} of the total)"),
+            ("proven bound", f"{_bound(summary)}  (gap {percent(summary['gap'])} of the total)"),
             ("gap on overhead", gap_on_overhead(summary)),
             ("waiting for the store", duration(summary["stall_ns"] or None)),
             ("time", duration(summary["time_ns"]) + (f"  (deadline {duration(limit)})" if limit is not None else "")),

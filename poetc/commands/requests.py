@@ -363,8 +363,6 @@ def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
     """None: as the device's store does it, each transfer for itself."""
     if request.dma and not request.paging:
         raise UsageError("--dma and --no-paging exclude each other")
-    if request.dma and request.objective is not None and not Objective(request.objective).adds_up_in_overlap:
-        raise UsageError(f"--objective {request.objective} and --dma exclude each other; set a --deadline")
     if not request.dma:
         return None
     store = profile.stores[profile.default_store] if profile.default_store else None

@@ -186,7 +186,11 @@ def _within_budget(
         placed = _scheduled(choice, training, stop_at)
         if placed is not None:
             solved = replace(
-                alone, operators=choice.operators, tensors=choice.tensors, budget_bytes=problem.budget_bytes
+                alone,
+                operators=choice.operators,
+                tensors=choice.tensors,
+                budget_bytes=problem.budget_bytes,
+                objective=problem.objective,
             )
             found = InferencePlan(problem=solved, schedule=placed[0], plan=placed[1])
         if placed is not None or time.monotonic() >= stop_at:

@@ -1,15 +1,17 @@
-"""Transfers that overlap compute, where waiting costs energy: problems whose prices add up stand for the problem.
+"""Transfers that overlap compute, where waiting has a price: problems whose prices add up stand for the problem.
 
 Each gives the transfers another share of the time (`poetc.solvers.overlap`). A step with more work than transfers is
 solved with a share of 0 first. Where the schedule found waits, the share goes up; where the transfers then pause, it
-goes halfway back. The cheapest schedule counts, with its energy, and the highest bound that holds beside it.
+goes halfway back. The cheapest schedule counts, with its cost, and the highest bound that holds beside it.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 
+from poetc.devices import format_ns
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.kernels import Kernels
@@ -19,9 +21,11 @@ from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import OVERLAP
 from poetc.planning.solution import Solution, bound_holds, least_cost
 from poetc.scheduling import (
+    Objective,
     OperatorSpec,
     Problem,
     ScheduleError,
+    TensorSpec,
     Variant,
     complete,
     keep_all_peak_bytes,
@@ -31,7 +35,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Status, first_executions
 from poetc.scheduling.scope import ANY
-from poetc.solvers.overlap import WHOLE, at_share, with_waiting
+from poetc.solvers.overlap import WHOLE, as_energy, at_share, prices_waiting, with_waiting
 
 
 def expected_cost(problem: Problem) -> int:
@@ -40,9 +44,9 @@ def expected_cost(problem: Problem) -> int:
     That is twice the bytes which do not fit the budget, as of weights for the forward and the backward pass.
     """
     least = least_cost(problem)
-    if not problem.idle_uw:
+    if not prices_waiting(problem):
         return least
-    return least + problem.idle_uw * max(0, _expected_transfer_ns(problem) - problem.compute_once_ns) // 1000
+    return least + as_energy(problem).idle_uw * max(0, _expected_transfer_ns(problem) - problem.compute_once_ns) // 1000
 
 
 class Overlap(Reduction[int]):
@@ -55,7 +59,7 @@ class Overlap(Reduction[int]):
         self._orders: dict[tuple[int, tuple[str, ...]], tuple[int, ...]] = {}
 
     def is_open(self, problem: Problem) -> bool:
-        return problem.idle_uw > 0
+        return prices_waiting(problem)
 
     def fix(self, problem: Problem, choice: int) -> Problem:
         made = at_share(problem, choice)
@@ -71,17 +75,21 @@ class Overlap(Reduction[int]):
         return self.relax(problem)
 
     def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
-        """With the energy of waiting."""
+        """With the cost of waiting. LimitError where it is late."""
         if not self.is_open(problem):
             return solution
         asked = _at_prices_of(problem, solution.problem)
-        return replace(solution, problem=asked, schedule=with_waiting(asked, solution.schedule))
+        schedule = with_waiting(asked, solution.schedule)
+        if asked.objective is Objective.TIME and schedule.proof.objective > (asked.deadline_ns or math.inf):
+            took, limit = format_ns(schedule.proof.objective), format_ns(asked.deadline_ns or 0)
+            raise LimitError(f"the fastest schedule that was found takes {took}, longer than the deadline of {limit}")
+        return replace(solution, problem=asked, schedule=schedule)
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
         if not self.is_open(problem):
             return planner.inner.solve(problem)
         if planner.solver != ENGINE:
-            return self.realise(problem, planner.inner.solve(self.relax(problem)))
+            return planner.inner.solve(problem)
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
         share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
         best = found = self._solved(problem, share, planner, OVERLAP.first_part)
@@ -178,11 +186,25 @@ def _at_prices_of(problem: Problem, solved: Problem) -> Problem:
             if (variant.kernel, variant.workspace_bytes) == (made.kernel, made.workspace_bytes):
                 kernel = variant
         variants = asked.low_workspace if made.low_workspace else ()
-        return replace(made, energy_pj=kernel.energy_pj, low_workspace=variants)
+        return replace(made, energy_pj=kernel.energy_pj, time_ns=kernel.time_ns, low_workspace=variants)
 
-    operators = tuple(operator(a, m) for a, m in zip(problem.operators, solved.operators, strict=True))
-    tensors = tuple(
-        replace(m, page_out_pj=a.page_out_pj, page_in_pj=a.page_in_pj, move_pj=a.move_pj)
-        for a, m in zip(problem.tensors, solved.tensors, strict=True)
+    def tensor(asked: TensorSpec, made: TensorSpec) -> TensorSpec:
+        return replace(
+            made,
+            page_out_ns=asked.page_out_ns,
+            page_out_pj=asked.page_out_pj,
+            page_in_ns=asked.page_in_ns,
+            page_in_pj=asked.page_in_pj,
+            move_ns=asked.move_ns,
+            move_pj=asked.move_pj,
+        )
+
+    return replace(
+        solved,
+        operators=tuple(operator(a, m) for a, m in zip(problem.operators, solved.operators, strict=True)),
+        tensors=tuple(tensor(a, m) for a, m in zip(problem.tensors, solved.tensors, strict=True)),
+        objective=problem.objective,
+        deadline_ns=problem.deadline_ns,
+        paging=problem.paging,
+        idle_uw=problem.idle_uw,
     )
-    return replace(solved, operators=operators, tensors=tensors, idle_uw=problem.idle_uw, paging=problem.paging)

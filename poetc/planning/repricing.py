@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poetc.scheduling import OperatorSpec, Paging, Problem, TensorSpec, Variant
+from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant
+from poetc.solvers.overlap import as_energy, prices_waiting
 
 GRAIN = 10**9  # the share of prices is in whole parts of it, so that bounds are computed in integers
 
@@ -25,6 +26,8 @@ def carried_bound(known: Problem, bound: int, other: Problem) -> int | None:
     A schedule that moves tensors within RAM is one without these moves, which cost nothing less. An operator with
     several kernels counts with the one for which the difference is least.
     """
+    if prices_waiting(known) and prices_waiting(other) and known.objective is other.objective:
+        known, other = as_energy(known), as_energy(other)
     if not _is_looser(known, other):
         return None
     prices = [_prices(known, a, b) for a, b in zip(known.operators, other.operators, strict=True)]
@@ -48,7 +51,7 @@ def _is_looser(known: Problem, other: Problem) -> bool:
     """Whether every schedule of `other`, without moves within RAM, is one of `known`."""
     if known.processors or other.processors or known.banks or other.banks:
         return False
-    if known.paging is Paging.DMA and known.deadline_ns is not None:
+    if known.paging is Paging.DMA and (known.deadline_ns is not None or known.objective is Objective.TIME):
         return False
     same = (known.paging, known.objective) == (other.paging, other.objective)
     same = same and (known.write_limit_bytes, known.page_buffer_bytes, known.store_capacity_bytes) == (

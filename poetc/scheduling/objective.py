@@ -19,8 +19,3 @@ class Objective(enum.StrEnum):
     def unit(self) -> str:
         """The unit of costs."""
         return "pJ" if self is Objective.ENERGY else "ns"
-
-    @property
-    def adds_up_in_overlap(self) -> bool:
-        """Whether the costs of steps add up where transfers overlap compute. Else no solver minimises it there."""
-        return self is Objective.ENERGY

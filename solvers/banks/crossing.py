@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from poetc.scheduling import BankSpec, OperatorSpec, Paging, Problem
+from poetc.scheduling import BankSpec, Objective, OperatorSpec, Paging, Problem
 from poetc.solvers.highs import COST_SCALE, TOLERANCE, Mip
 
 MOST_ENTRIES = 400_000  # of an LP that is solved
@@ -26,10 +26,9 @@ UNIT = 1024  # bytes, in its rows
 def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
     """The least cost of a schedule in any banks, in the unit of the objective.
 
-    0 where nothing is found in time, or nothing is known: for transfers that overlap compute where costs then do not
-    add up.
+    0 where nothing is found in time, or nothing is known: for times where transfers overlap compute.
     """
-    overlaps = problem.paging is Paging.DMA and not problem.objective.adds_up_in_overlap
+    overlaps = problem.paging is Paging.DMA and problem.objective is Objective.TIME
     if not problem.banks or overlaps:
         return 0
     order = sorted(range(len(problem.banks)), key=lambda b: (_price(problem, problem.banks[b]), b))

@@ -341,13 +341,8 @@ def test_transfers_overlap_compute_where_the_store_can(poetc: Run, digits: Path,
     assert refused.code == 2
     assert "cannot transfer while the processor computes" in refused.err
     assert "exclude each other" in poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--no-paging").err
-    both = "--objective time and --dma exclude each other; set a --deadline"
-    ended = poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--objective", "time")
-    assert ended.code == 2
-    assert both in ended.err
-    ended = poetc("solve", tmp_path / "dma" / "problem.json", "--objective", "time")
-    assert ended.code == 2
-    assert "with these options: $.objective: 'time' is not minimised where transfers overlap" in ended.err
+    fastest = poetc("solve", digits, *limits, "-d", "stm32f746", "--dma", "--objective", "time", "--json").json
+    assert fastest["time_ns"] <= document["time_ns"] and fastest["objective"] == "time"
 
 
 @pytest.mark.parametrize("budget", ["100%", "50%"])

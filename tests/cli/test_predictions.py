@@ -40,6 +40,12 @@ def tight(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     return out, ended
 
 
+def test_predictions_are_scheduled_where_time_is_minimised(digits: Path) -> None:
+    ended = run("solve", digits, *BOARD, "--batch", "4", "-b", "45%", "--state", "ram", "--objective", "time")
+    assert ended.code == 0, ended.err
+    assert "note: predictions are scheduled too, in " in ended.err
+
+
 def test_predictions_take_no_more_than_training_and_give_the_same_bits(
     tight: tuple[Path, Ended], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from poetc.commands.solve import solve as solve_model
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Planner, Solution, reductions
 from poetc.planning.overlap import expected_cost
-from poetc.scheduling import Paging, Problem, verify, verify_parts, verify_plan
+from poetc.scheduling import Objective, Paging, Problem, verify, verify_parts, verify_plan
 from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers import min_budget, solve
 from poetc.solvers.overlap import WHOLE, at_share
@@ -160,3 +160,34 @@ def test_moves_that_shorten_waiting_keep_to_a_deadline() -> None:
     solution = solved(problem, replace(OPTIONS, work_limit_s=0.1, time_limit_s=3))
     assert solution is not None
     assert verify(solution.problem, solution.schedule).energy_pj == solution.cost
+
+
+def test_the_time_of_a_step_is_minimised_as_its_energy_is() -> None:
+    """Beside the schedules of least energy, the fastest ones take less time, and no bound is above them."""
+    faster = []
+    for seed in range(8):
+        random = Random(seed)
+        cheapest = with_budget(with_waiting(training_problem(random, 3, paging=True), random.choice((1, 4))), 0.5)
+        fastest = replace(cheapest, objective=Objective.TIME)
+        frugal, quick = solved(cheapest), solved(fastest)
+        if frugal is None or quick is None:
+            continue
+        assert quick.problem.objective is Objective.TIME
+        prices = [[(t.page_in_ns, t.page_in_pj) for t in s.problem.tensors] for s in (quick, frugal)]
+        assert prices[0] == prices[1], "its own, not those of a share"
+        trace = verify(quick.problem, quick.schedule)
+        assert quick.cost == trace.time_ns >= quick.proof.bound >= fastest.compute_once_ns
+        faster.append(trace.time_ns / verify(frugal.problem, frugal.schedule).time_ns)
+    assert len(faster) > 5 and max(faster) < 1.05
+    assert sum(faster) < len(faster)
+
+
+def test_a_deadline_holds_for_the_fastest_schedule() -> None:
+    problem = with_budget(with_waiting(training_problem(Random(3), 3, paging=True), 4), 0.5)
+    fastest = replace(problem, objective=Objective.TIME)
+    quick = solved(fastest)
+    assert quick is not None
+    with pytest.raises((InfeasibleError, LimitError), match=r"deadline|no schedule"):
+        Planner(options=OPTIONS, reductions=reductions()).solve(replace(fastest, deadline_ns=quick.proof.bound - 1))
+    in_time = solved(replace(fastest, deadline_ns=2 * quick.cost))
+    assert in_time is not None and in_time.problem.deadline_ns == 2 * quick.cost
