@@ -424,6 +424,8 @@ static int train_in(uint8_t *arena)
         return fail("cannot initialise", POETC_MODEL_NAME);
     if (r.follows && follow_memory())
         return 1;
+    if (r.state_out == NULL && !r.saves)
+        fprintf(stderr, "note: the trained weights are not kept; -o STATE_OUT writes them\n");
     session->checkpoint.buffer = arena + POETC_MODEL_ARENA_BYTES;
     r.loop.steps = (uint32_t)r.steps;
     r.loop.epochs = (uint32_t)r.epochs;
@@ -456,8 +458,6 @@ int main(int argc, char **argv)
         result = open_data(&r.validation, validation, &model->evaluate);
     if (result == 0 && r.state_out != NULL)
         result = try_output(r.state_out);
-    if (result == 0 && r.state_out == NULL && !r.saves)
-        fprintf(stderr, "note: the trained weights are not kept; -o STATE_OUT writes them\n");
     memory = malloc(POETC_MODEL_ARENA_BYTES + POETC_ALIGN + POETC_MODEL_BLOCK_BYTES);
     if (result == 0 && memory == NULL)
         result = fail("not enough memory", POETC_MODEL_NAME);
