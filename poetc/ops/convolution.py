@@ -199,6 +199,10 @@ class ConvGradWeight(OpSpec):
         number = NORM_ACTIVATIONS.index(op.get_str("activation"))
         return with_norm(kernel, number, spec("BatchNormActivate").kernel(norm).floats)
 
+    def has_kernel(self, op: Bound) -> bool:
+        """Whether the kernel for its RAM makes the norm that it has. Without one it has any kernel."""
+        return self._norm(op) is None or makes_norm(self._kernel(self._pixels(op)))
+
     def takes_norm(self, op: Bound, activation: str) -> bool:
         """Whether there is a kernel that makes x, `activation` of a batch norm, again while it reads it."""
         return activation in NORM_ACTIVATIONS and makes_norm(self._kernel(op))

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from poetc.graph import Graph, Operator, Role, Tensor, TensorType, TrainingGraph
 from poetc.ops import bind, spec
+from poetc.ops.convolution import ConvGradWeight
 from poetc.ops.sgd_of import SgdOf
 
 SMALL_RAM = "small_ram"  # of an operator: the bytes of operands whose kernel it has
@@ -137,10 +138,11 @@ def _operator(op: Operator, graph: Graph | TrainingGraph, most_bytes: int) -> Op
     if kind.is_view:
         return op
     plain, size = kind.kernel(bind(op, graph.tensors)), most_bytes
-    while size <= MOST_BYTES:  # a kernel that descends must be one that packs
+    while size <= MOST_BYTES:  # a kernel that descends, or makes a norm again, must be one that packs
         other = replace(op, attributes={**op.attributes, SMALL_RAM: size})
         bound = bind(other, graph.tensors)
-        if not isinstance(kind, SgdOf) or kind.fits(kind.part(bound)):
+        descends = not isinstance(kind, SgdOf) or kind.fits(kind.part(bound))
+        if descends and (not isinstance(kind, ConvGradWeight) or kind.has_kernel(bound)):
             return op if kind.kernel(bound) == plain else other
         size = max(1024, 2 * size)
     return op

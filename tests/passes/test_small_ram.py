@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import numpy as np
+import runpy
+from pathlib import Path
 
+import numpy as np
+import onnx
+import pytest
+
+from poetc.emit import kernel_files
+from poetc.frontend import load
 from poetc.graph import Graph, Role, TensorType
-from poetc.ops import Builder
+from poetc.ops import Builder, bind, spec
 from poetc.passes import for_small_ram, model_as_it_was, model_for_small_ram, run_standard
 from poetc.training import TrainingOptions, build
 from tests.passes.networks import kinds, random_batches, trained
+from tests.support.small import NETWORKS
 
 PIECES = 23
 
@@ -47,3 +55,20 @@ def test_the_model_of_the_file_comes_back() -> None:
         assert short.operators != model.operators and len(short.tensors) > len(model.tensors)
         assert model_as_it_was(short) == model
     assert model_as_it_was(model) == model
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+def test_every_kernel_of_little_ram_is_there(tmp_path: Path, optimizer: str) -> None:
+    """Gradients of weights that make a batch norm again have no kernel that packs nothing."""
+    network = runpy.run_path(str(NETWORKS))["Network"]("norms", 32)
+    network.conv(16, norm=True).relu().conv(32, norm=True).relu().conv(64, norm=True).relu().pool().dense(5)
+    onnx.save(network.model(), tmp_path / "norms.onnx")
+    model = load(tmp_path / "norms.onnx", batch=8)
+    step = run_standard(build(model, TrainingOptions(optimizer=optimizer)))
+    assert any(op.kind.startswith("ConvGradWeight") and len(op.inputs) > 4 for op in step.operators)
+    for ram_bytes in (0, 20_000, 200_000):
+        short = for_small_ram(step, ram_bytes)
+        kernels = {
+            spec(o.kind).kernel(bind(o, short.tensors)).symbol for o in short.operators if not spec(o.kind).is_view
+        }
+        assert kernels <= kernel_files().keys()
