@@ -72,7 +72,11 @@ class Planner:
         return replace(self, reductions=self.reductions[1:])
 
     def part(self, time_limit_s: float, **options: Any) -> Planner:
-        """A planner that starts now and has `time_limit_s`; `options` replace others of the solver's."""
+        """A planner that starts now and has `time_limit_s`; `options` replace others of the solver's.
+
+        Where no time is left it has a moment, for schedules that are found at once.
+        """
+        time_limit_s = max(time_limit_s, PLAIN.moment_s)
         return replace(
             self, options=replace(self.options, time_limit_s=time_limit_s, **options), started=time.monotonic()
         )

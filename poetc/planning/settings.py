@@ -19,6 +19,7 @@ class PlainSettings:
     retry_share: float = 0.05  # with less time left than that, short races solve again, at most that much too late
     late_s: float = 1.0  # and no more than that many seconds too late
     attempts: int = 6  # to pack, each for a schedule that needs less
+    moment_s: float = 0.001  # the time limit of a search for which no time is left
     late_from: float = 0.95  # of a solver's time limit: a solve that lasts so long was ended by the clock
     late_left: float = 0.5  # of the time limit of all: with more left, it is not the clock that ended the search
 

@@ -191,3 +191,16 @@ def test_a_deadline_holds_for_the_fastest_schedule() -> None:
         Planner(options=OPTIONS, reductions=reductions()).solve(replace(fastest, deadline_ns=quick.proof.bound - 1))
     in_time = solved(replace(fastest, deadline_ns=2 * quick.cost))
     assert in_time is not None and in_time.problem.deadline_ns == 2 * quick.cost
+
+
+def test_a_search_without_time_left_ends_well() -> None:
+    """As a second share does where the first one took longer than it was given."""
+    problem = with_budget(with_waiting(training_problem(Random(3), 3, paging=True), 4), 0.5)
+    planner = Planner(options=OPTIONS, reductions=reductions())
+    assert planner.part(-0.5).options.time_limit_s > 0
+    late = replace(planner, started=planner.started - 2 * OPTIONS.time_limit_s)
+    assert late.left_s < 0
+    try:
+        assert late.solve(problem).cost >= problem.compute_once_pj
+    except LimitError as error:
+        assert "--time-limit" not in str(error)
