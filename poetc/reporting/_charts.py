@@ -14,6 +14,7 @@ from poetc.scheduling.problem import Problem
 
 _COLUMNS = 800  # of the memory chart: more steps than that share columns
 _RECTANGLES = 2000  # of the arena map
+_OUTLINED = 500  # of the arena map: outlines of more would pale its colours
 _SPANS = 4  # stays of a tensor that its row names
 _ROWS = 60  # of the timeline
 _HEIGHT = 1000
@@ -129,7 +130,7 @@ def arena_map(solved: Solved, facts: Facts) -> str:
             steps,
             f"Arena map of {name}" if name else "Arena map",
             description,
-            drawn + _backward_line(facts, steps, steps),
+            (f'<g class="many">{drawn}</g>' if len(kept) > _OUTLINED else drawn) + _backward_line(facts, steps, steps),
         )
         label = f"{name}: {_bank_use(solved, bank)}" if name else f"arena {format_bytes(sizes[bank])}"
         marks = _y_mark("arena-label", sizes[bank] / full[bank], label)

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,8 @@ function measure(frame) {
     if (table.scrollWidth > table.clientWidth) found.push("cut: a table of " + table.scrollWidth + " px");
   for (const card of page.querySelectorAll(".card"))
     if (card.scrollWidth > card.clientWidth) found.push("leaves its card: " + card.textContent);
+  for (const note of page.querySelectorAll("#notes li"))
+    if (note.scrollWidth > note.clientWidth) found.push("leaves its line: " + note.textContent);
   for (const text of page.querySelectorAll("svg text"))
     if (text.getBoundingClientRect().height < 9) { found.push("too small to read: " + text.textContent); break; }
   for (const bar of page.querySelectorAll(".zoom")) {
@@ -146,6 +149,13 @@ def test_the_report_of_a_bundle_fits_too(tmp_path: Path) -> None:
 def test_a_long_name_stays_in_its_card(tmp_path: Path) -> None:
     solved = example("a_name_of_forty_letters_without_a_space_")
     result = measured([report(solved)], tmp_path)
+    assert [(r["width"], r["found"]) for r in result] == [(width, []) for width in WIDTHS]
+
+
+def test_long_names_in_notes_break(tmp_path: Path) -> None:
+    solved = example()
+    noted = replace(solved, summary={**solved.summary, "notes": ["'model.embed_tokens.weight.rows.integers" * 3]})
+    result = measured([report(noted)], tmp_path)
     assert [(r["width"], r["found"]) for r in result] == [(width, []) for width in WIDTHS]
 
 

@@ -286,6 +286,7 @@ def test_the_page_of_a_long_schedule_is_small() -> None:
     Page(source)
     assert len(source.encode()) < 1_000_000
     assert "of the smallest tensors; those recomputed or paged come first" in source
+    assert '<g class="many">' in source and '<g class="many">' not in html(example()), "outlines would pale it"
 
 
 def test_an_empty_backward_pass_and_no_summary() -> None:
