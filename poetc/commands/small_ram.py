@@ -13,6 +13,7 @@ from poetc.errors import InfeasibleError
 from poetc.graph import Graph, TrainingGraph
 from poetc.planning import ENGINE, Planner, RamSearch, reductions
 from poetc.planning.saved import EncodingSpace
+from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.streaming import Streaming
 from poetc.scheduling.problem import Problem
 
@@ -43,7 +44,7 @@ class Step:
 def step_for_budget(
     request: SolveRequest, step: Step, profile: DeviceProfile, offers: Sequence[EncodingSpace] = ()
 ) -> Step:
-    """The step with kernels for so little RAM; with those of the least workspace where no others fit.
+    """The step with kernels for so much RAM or for the least, whichever costs less with the streams that it needs.
 
     The step as it is where something may fit without streams, nothing can be streamed, or those kernels exceed
     --longest-piece. `offers`: encodings of saved tensors, which streamed operands do not have.
@@ -52,15 +53,23 @@ def step_for_budget(
     encoding = replace(planner, reductions=reductions(request.state_mode, offers=offers))
     if not _can_stream(request, step, profile) or encoding.lower_bound_bytes(step.problem) <= step.problem.budget_bytes:
         return step
-    found = step
+    found, least = step, math.inf
     for ram_bytes in (step.problem.budget_bytes, 0):
         made = _for_ram(request, step, profile, ram_bytes)
         if made is None:
             continue
-        found = replace(made, floor=_streaming(request, made, profile).floor(made.problem))
-        if found.floor is not None and planner.lower_bound_bytes(found.floor) <= step.problem.budget_bytes:
-            break
+        cost, streaming = _cost_of_streams(request, made, profile), _streaming(request, made, profile)
+        if found is step or cost < least:
+            found, least = replace(made, floor=streaming.floor(made.problem)), cost
     return found
+
+
+def _cost_of_streams(request: SolveRequest, made: Step, profile: DeviceProfile) -> float:
+    """Every operator once, with the cheapest streams that may fit the budget; infinite where none may."""
+    planner, streaming, problem = _planner(request), _streaming(request, made, profile), made.problem
+    fixed = (streaming.fix(problem, choice) for choice in streaming.propose(problem, None))
+    fitting = (p for p in fixed if planner.lower_bound_bytes(p) <= problem.budget_bytes)
+    return min(map(cost_of_computing_once, fitting), default=math.inf)
 
 
 def least_streamed(

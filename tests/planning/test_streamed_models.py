@@ -73,11 +73,11 @@ def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
     )
     path = tmp_path / "banded.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    solution = poetc.load(path).solve(device=DEVICE, budget=18_000, gap=0.05, time_limit_s=10)
+    solution = poetc.load(path).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
     streamed = {op.kind: op.cut for op in solution.problem.operators if op.cut}
     assert {"Conv", "Relu", "ConvGradWeight", "MaxPoolGrad"} <= streamed.keys() and "rows" in streamed["Conv"], streamed
     sizes = {t.name: t.store_bytes or 0 for t in solution.problem.tensors if not t.size_bytes}
-    assert max(sizes.values()) > 18_000, "an activation that is never in RAM"
+    assert max(sizes.values()) > 16_000, "an activation that is never in RAM"
     found = solution.validate()  # raises CheckFailed
     assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
 
