@@ -76,7 +76,7 @@ class Planner:
 
         Where no time is left it has a moment, for schedules that are found at once.
         """
-        time_limit_s = max(time_limit_s, PLAIN.moment_s)
+        time_limit_s = time_limit_s if time_limit_s > 0 else PLAIN.moment_s
         return replace(
             self, options=replace(self.options, time_limit_s=time_limit_s, **options), started=time.monotonic()
         )

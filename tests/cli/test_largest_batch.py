@@ -43,7 +43,11 @@ def test_the_largest_batch_trains_and_the_next_of_the_bound_does_not(model: Path
         return solve(SolveRequest(model=asked, budget="180kB", options=options))
 
     assert solved(largest).summary["ram_bytes"] <= 180_000
-    assert any(op.cut for op in solved(most + 1).problem.operators), "without streamed operands it is too large"
+    larger = solved(most + 1)
+    assert larger.graph is not None
+    streamed = any(op.cut for op in larger.problem.operators)
+    small = any("small_ram" in op.attributes for op in larger.graph.operators)
+    assert streamed or small, "without streamed operands, or kernels for little RAM, it is too large"
 
 
 def test_a_deadline_a_sample_makes_it_smaller_or_equal(model: Path) -> None:
