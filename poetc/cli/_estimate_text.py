@@ -58,7 +58,9 @@ def _beside(found: Row) -> Iterator[tuple[str, str]]:
     yield "inference peak", f"{size(found['inference_peak_bytes'])}  (keep-all training takes {ratio:.2f}x)"
     batch = found["largest_batch"]
     if batch is not None:
-        bound = f"none above {batch['bound']:,} fits without streams" if batch["bound"] < batch["most"] else "any may fit"
+        bound = (
+            f"none above {batch['bound']:,} fits without streams" if batch["bound"] < batch["most"] else "any may fit"
+        )
         kept = f"{'' if batch['is_largest'] else 'at least '}{batch['keep_all']:,} with all kept"
         yield "largest batch", f"{kept}; {bound}; --largest-batch searches between them"
 

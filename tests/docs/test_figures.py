@@ -46,13 +46,13 @@ def more_energy(picture: str) -> float:
 
 
 def test_the_caption_of_the_picture_tells_its_energy() -> None:
-    """`make pictures` solves what the row of poetc at 40 % has."""
+    """`make pictures` solves with every choice open. The row of poetc at 40 % has fewer, as other solvers do."""
     said = re.search(r"in 40 % of the RAM for (\d+) % more energy", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert said is not None
     result = float(rows(ROOT / "docs" / "results" / "schedulers.md")["poetc"][2].strip("+%"))
-    assert int(said[1]) == round(result)
     drawn = more_energy((ROOT / "docs" / "assets" / "timeline.svg").read_text(encoding="utf-8"))
-    assert drawn == pytest.approx(result, abs=0.06), "run make pictures"
+    assert int(said[1]) == round(drawn)
+    assert drawn <= result + 0.06, "run make pictures"
 
 
 @pytest.mark.long
