@@ -58,15 +58,15 @@ def step_for_budget(
         made = _for_ram(request, step, profile, ram_bytes)
         if made is None:
             continue
-        cost, streaming = _cost_of_streams(request, made, profile), _streaming(request, made, profile)
+        streaming = _streaming(request, made, profile)
+        cost = _cost_of_streams(planner, streaming, made.problem)
         if found is step or cost < least:
             found, least = replace(made, floor=streaming.floor(made.problem)), cost
     return found
 
 
-def _cost_of_streams(request: SolveRequest, made: Step, profile: DeviceProfile) -> float:
+def _cost_of_streams(planner: Planner, streaming: Streaming, problem: Problem) -> float:
     """Every operator once, with the cheapest streams that may fit the budget; infinite where none may."""
-    planner, streaming, problem = _planner(request), _streaming(request, made, profile), made.problem
     fixed = (streaming.fix(problem, choice) for choice in streaming.propose(problem, None))
     fitting = (p for p in fixed if planner.lower_bound_bytes(p) <= problem.budget_bytes)
     return min(map(cost_of_computing_once, fitting), default=math.inf)

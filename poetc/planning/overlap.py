@@ -35,7 +35,7 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import Status, first_executions
 from poetc.scheduling.scope import ANY
-from poetc.solvers.overlap import WHOLE, as_energy, at_share, prices_waiting, with_waiting
+from poetc.solvers.overlap import WHOLE, at_share, prices_waiting, with_waiting
 
 
 def expected_cost(problem: Problem) -> int:
@@ -46,7 +46,8 @@ def expected_cost(problem: Problem) -> int:
     least = least_cost(problem)
     if not prices_waiting(problem):
         return least
-    return least + as_energy(problem).idle_uw * max(0, _expected_transfer_ns(problem) - problem.compute_once_ns) // 1000
+    waited_ns = max(0, _expected_transfer_ns(problem) - problem.compute_once_ns)
+    return least + problem.objective.cost(problem.idle_uw * waited_ns // 1000, waited_ns)
 
 
 class Overlap(Reduction[int]):
@@ -86,9 +87,7 @@ class Overlap(Reduction[int]):
         return replace(solution, problem=asked, schedule=schedule)
 
     def solve(self, problem: Problem, planner: Planner) -> Solution:
-        if not self.is_open(problem):
-            return planner.inner.solve(problem)
-        if planner.solver != ENGINE:
+        if planner.solver != ENGINE or not self.is_open(problem):
             return planner.inner.solve(problem)
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
         share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0

@@ -132,7 +132,7 @@ def test_every_board(poetc: Run, digits: Path) -> None:
 
 
 def test_a_board_with_too_little_ram(digits: Path) -> None:
-    """What `solve` refuses."""
+    """It is refused, as `solve` does."""
     asked = ModelRequest(source=digits, batch=64, device="mkr1000")
     graph, step = training_graph(asked)
     row = _board(asked, load_profile("mkr1000"), graph, step, {})

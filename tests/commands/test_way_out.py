@@ -117,7 +117,7 @@ def test_a_disk_without_room_for_the_end_is_said_before_the_first_step(
 def test_a_result_that_cannot_be_written_is_no_work_for_nothing(
     arguments: Sequence[str], work: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that is absent, or read-only, is said before the first step of what takes minutes."""
+    """A folder that is absent, or read-only, is said before the first step of long work."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(work, lambda *_, **__: pytest.fail("the work has begun"))
     ended = run(*arguments)

@@ -1,4 +1,4 @@
-"""What is emitted for a microcontroller: without the lines of other processors, and the same object files."""
+"""C for a microcontroller: without the lines of other processors, and the same object files."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_no_bound_is_above_the_cheapest_schedule_of_any_share() -> None:
 
 
 def two_branches() -> Problem:
-    """What fits beside which depends on the order: nothing is paged, or computed twice."""
+    """The order decides which tensors fit beside each other: nothing is paged, or computed twice."""
     b = ProblemBuilder(Random(1), paging=True)
     x, *wide = b.tensor("x", 1, initial="ram"), b.tensor("left", 20), b.tensor("right", 20)
     ends = [b.tensor(name, 1) for name in ("left_end", "right_end")]

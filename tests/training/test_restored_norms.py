@@ -155,7 +155,7 @@ def test_a_weight_takes_over_a_scale_that_would_take_long_to_grow(
 
 
 def test_a_mean_of_the_channels_leaves_none_to_scale(tmp_path: Path) -> None:
-    """What is left is as long as there were channels: the next weight is not theirs."""
+    """The axis that is left is as long as there were channels: the next weight is not theirs."""
     nodes = [
         node("Conv", ["x", "a.weight", "a.bias"], ["a"], pads=[1, 1]),
         node("Relu", ["a"], ["r"]),
