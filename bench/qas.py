@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,9 @@ NUMBERS = {
 
 
 class _Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
-    """`images`: batches of the only input; None: random ones."""
+    """Random ones."""
 
-    def __init__(self, model: onnx.ModelProto, images: Iterable[Any] | None) -> None:
+    def __init__(self, model: onnx.ModelProto) -> None:
         random = np.random.default_rng(0)
         given = {t.name for t in model.graph.initializer}
         shapes = {
@@ -47,20 +47,14 @@ class _Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
             if i.name not in given
         }
         feeds = [{n: random.standard_normal(s).astype(np.float32) for n, s in shapes.items()} for _ in range(SAMPLES)]
-        if images is not None:
-            (name,) = shapes
-            feeds = [{name: x} for x in images]
         self.rest: Iterator[dict[str, Any]] = iter(feeds)
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self.rest, None)
 
 
-def quantised(source: Path, folder: Path, images: Iterable[Any] | None = None) -> Path:
-    """A QDQ model of `source` in `folder`, batch norms folded, with a scale for each output channel.
-
-    `images`: batches of samples for the ranges of activations; None: random ones.
-    """
+def quantised(source: Path, folder: Path) -> Path:
+    """A QDQ model of `source` in `folder`, batch norms folded, with a scale for each output channel."""
     model = onnx.load(source, load_external_data=False)
     random = np.random.default_rng(1)
     for tensor in model.graph.initializer:
@@ -72,7 +66,7 @@ def quantised(source: Path, folder: Path, images: Iterable[Any] | None = None) -
     onnx.save(model, plain)
     quant_pre_process(plain, folded, skip_symbolic_shape=True)
     quantization.quantize_static(
-        folded, out, _Samples(onnx.load(folded), images), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
+        folded, out, _Samples(onnx.load(folded)), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
         activation_type=quantization.QuantType.QInt8, weight_type=quantization.QuantType.QInt8,
     )  # fmt: skip
     return out
