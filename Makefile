@@ -134,7 +134,7 @@ bench-demos: setup ## losses of onnxruntime's on-device demos beside PyTorch and
 .PHONY: bench-shapes
 bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone, in per cent of the core's peak
 	bench/setup_peers
-	$(BIN)/python bench/shapes.py --contract $(BENCH_ARGS)
+	$(BIN)/python -m bench.shapes $(BENCH_ARGS)
 
 .PHONY: bench-solver
 bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; resumable: build/bench-solver.csv

@@ -7,16 +7,17 @@ turns, so that a change of the machine's speed hits all. The ratios of their med
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from bench._command import Rows, main
 from bench.kernels import HERE, Worker
 from poetc import passes, training
 from poetc.devices import build_problem, load_profile
@@ -59,8 +60,8 @@ def write(length: int, causal: bool, joined: bool, path: Path) -> int:
     return keep_all_peak_bytes(problem)
 
 
-def compare(length: int, causal: bool, torch: str, rounds: int) -> None:
-    """Print a row."""
+def compare(length: int, causal: bool, torch: str, rounds: int) -> tuple[str, ...]:
+    """A row."""
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as scratch:
         folder, sizes, workers = Path(scratch), {}, {}
         for name, joined in (("apart", False), ("one", True)):
@@ -75,27 +76,21 @@ def compare(length: int, causal: bool, torch: str, rounds: int) -> None:
         ms = {name: statistics.median(w.times) for name, w in workers.items()}
         for worker in workers.values():
             worker.close()
-    print(
-        f"| {length:,} | {'causal' if causal else 'all keys'} | {sizes['apart'] / 1e6:.2f} | {sizes['one'] / 1e6:.2f} |"
-        f" {ms['apart']:.2f} | {ms['one']:.2f} | {ms['torch']:.2f} | {ms['apart'] / ms['one']:.2f} |"
-        f" {ms['torch'] / ms['one']:.2f} |",
-        flush=True,
-    )
+    numbers = (sizes["apart"] / 1e6, sizes["one"] / 1e6, ms["apart"], ms["one"], ms["torch"])
+    ratios = (ms["apart"] / ms["one"], ms["torch"] / ms["one"])
+    return f"{length:,}", "causal" if causal else "all keys", *(f"{n:.2f}" for n in (*numbers, *ratios))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch", required=True, help="a Python that has torch")
-    parser.add_argument("--lengths", nargs="*", type=int, default=[128, 512, 1024])
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    subprocess.run([options.torch, "-c", "import torch"], check=True)
-    print("| tokens | mask | apart, MB | one, MB | apart, ms | one, ms | PyTorch, ms | apart / one | PyTorch / one |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for length in options.lengths:
+def table(
+    *, torch: Annotated[str, "a Python that has torch"], lengths: tuple[int, ...] = (128, 512, 1024), rounds: int = 7
+) -> Rows:
+    subprocess.run([torch, "-c", "import torch"], check=True)
+    heads = ("apart, MB", "one, MB", "apart, ms", "one, ms", "PyTorch, ms", "apart / one", "PyTorch / one")
+    yield "tokens", "mask", *heads
+    for length in lengths:
         for causal in (True, False):
-            compare(length, causal, options.torch, options.rounds)
+            yield compare(length, causal, torch, rounds)
 
 
 if __name__ == "__main__":
-    main()
+    main(table)

@@ -1,8 +1,7 @@
 """Energy and the smallest external RAM, with SRAM alone, with PSRAM alone, and with both.
 
-    python -m bench.banks SECONDS MODEL:BATCH:SRAM...     rows of a table; SRAM as in 200kB
-
-    python -m bench.banks --bounds 0 MODEL:BATCH:SRAM...  the bounds alone, above computing everything once
+    python -m bench.banks energy SECONDS MODEL:BATCH:SRAM...   rows of a table; SRAM as in 200kB
+    python -m bench.banks bounds MODEL:BATCH:SRAM...           the bounds alone, above computing everything once
 
 MODEL is a network of demo/boards/networks.py, or an ONNX file. The device is the teensy41, without paging.
 docs/results/banks.md has the tables.
@@ -10,13 +9,14 @@ docs/results/banks.md has the tables.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.integers import network
+from bench._command import Rows, main
+from bench.precisions import network
 from poetc.commands.requests import ModelRequest, SolveRequest, read_problem, with_any_weights
 from poetc.commands.solve import solve
 from poetc.devices import parse_size
@@ -44,7 +44,7 @@ def summary(model: Path, batch: int, budget: str, seconds: float) -> dict[str, A
         return None
 
 
-def row(model: Path, name: str, batch: int, sram: str, seconds: float) -> list[str]:
+def _row(model: Path, name: str, batch: int, sram: str, seconds: float) -> list[str]:
     budgets = (f"{SRAM}={sram}", f"{PSRAM}={PSRAM_BYTES}", f"{SRAM}={sram},{PSRAM}={PSRAM_BYTES}")
     alone, external, both = (summary(model, batch, budget, seconds) for budget in budgets)
     known = both or external
@@ -65,7 +65,7 @@ def row(model: Path, name: str, batch: int, sram: str, seconds: float) -> list[s
     return [*cells, f"{least / 1000:,.0f} kB", smallest]
 
 
-def bounds(model: Path, name: str, batch: int, sram: str) -> list[str]:
+def _bounds(model: Path, name: str, batch: int, sram: str) -> list[str]:
     """How far two bounds are above computing everything once in the cheapest memory."""
     _, _, _, problem = read_problem(
         SolveRequest(
@@ -103,30 +103,24 @@ def least_psram(
     return high
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("seconds", type=float)
-    parser.add_argument("cases", nargs="+")
-    parser.add_argument("--bounds", action="store_true")
-    arguments = parser.parse_args()
-    head: tuple[str, ...] = ("network", "operators", "each alone", "waiting tensors compete")
-    if arguments.bounds:
-        print("| " + " | ".join(head) + " |\n|" + "---|" * len(head), flush=True)
-        with tempfile.TemporaryDirectory() as scratch:
-            for case in arguments.cases:
-                name, batch, sram = case.split(":")
-                path = network(name, Path(scratch)) if not name.endswith(".onnx") else Path(name)
-                print("| " + " | ".join(bounds(path, Path(name).stem, int(batch), sram)) + " |", flush=True)
-        return
+def energy(seconds: float, cases: tuple[str, ...]) -> Rows:
     head = ("network", "batch", "SRAM", "keep-all, kB", "SRAM alone", "PSRAM alone", "both")
-    print("| " + " | ".join((*head, "external RAM without SRAM", "with it")) + " |", flush=True)
-    print("|" + "---|" * 9)
+    yield *head, "external RAM without SRAM", "with it"
+    for path, name, batch, sram in _cases(cases):
+        yield _row(path, name, batch, sram, seconds)
+
+
+def bounds(cases: tuple[str, ...]) -> Rows:
+    yield "network", "operators", "each alone", "waiting tensors compete"
+    for case in _cases(cases):
+        yield _bounds(*case)
+
+
+def _cases(cases: tuple[str, ...]) -> Iterator[tuple[Path, str, int, str]]:
     with tempfile.TemporaryDirectory() as scratch:
-        for case in arguments.cases:
-            name, batch, sram = case.split(":")
-            path = network(name, Path(scratch)) if not name.endswith(".onnx") else Path(name)
-            print("| " + " | ".join(row(path, Path(name).stem, int(batch), sram, arguments.seconds)) + " |", flush=True)
+        for name, batch, sram in (case.split(":") for case in cases):
+            yield network(name, Path(scratch)), Path(name).stem, int(batch), sram
 
 
 if __name__ == "__main__":
-    main()
+    main(energy, bounds)

@@ -7,10 +7,10 @@ Exit code 1 where a relaxation claims more than an optimum.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
+
+from bench._command import main
 
 REPORTED = 200  # cases, between two lines
 
@@ -21,26 +21,19 @@ def check(seed: int) -> list[str] | None:
     return invalid_bounds(seed)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.bounds", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--first", type=int, default=0, metavar="SEED")
-    parser.add_argument("--jobs", type=int, default=2)
-    options = parser.parse_args()
+def run(*, cases: int = 2000, first: int = 0, jobs: int = 2) -> int:
     started, problems, wrong = time.monotonic(), 0, 0
-    with ProcessPoolExecutor(options.jobs) as pool:
-        seeds = range(options.first, options.first + options.cases)
-        for done, found in enumerate(pool.map(check, seeds, chunksize=8), 1):
+    with ProcessPoolExecutor(jobs) as pool:
+        for done, found in enumerate(pool.map(check, range(first, first + cases), chunksize=8), 1):
             problems += found is not None
             for text in found or ():
                 wrong += 1
                 print(text, flush=True)
-            if done % REPORTED == 0 or done == options.cases:
-                print(
-                    f"{done} seeds, {problems} problems, {wrong} wrong, {time.monotonic() - started:.0f} s", flush=True
-                )
+            if done % REPORTED == 0 or done == cases:
+                seconds = time.monotonic() - started
+                print(f"{done} seeds, {problems} problems, {wrong} wrong, {seconds:.0f} s", flush=True)
     return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(run)

@@ -1,9 +1,9 @@
 """Modelled times of profiles beside published ones, and the ranking of recomputation and paging.
 
     python -m bench.cycles steps
-    python -m bench.cycles mlperf --models FOLDER
-    python -m bench.cycles energy --models FOLDER
-    python -m bench.cycles kernels --models FOLDER
+    python -m bench.cycles mlperf [--models FOLDER]
+    python -m bench.cycles energy [--models FOLDER]
+    python -m bench.cycles kernels [--models FOLDER]
     python -m bench.cycles products
     python -m bench.cycles x86
     python -m bench.cycles ranking [--device rpi4] [--before FILE]
@@ -14,7 +14,6 @@ Nothing is measured here: the same profiles give the same table on every machine
 
 from __future__ import annotations
 
-import argparse
 import functools
 import re
 import statistics
@@ -23,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench._command import Rows, main
 from poetc import frontend, passes, training
 from poetc.benchmark._pipeline import Loop, innermost_loops, run_model
 from poetc.devices import DeviceProfile, build_problem, load_profile
@@ -91,6 +91,7 @@ X86 = (
 X86_SOURCES = ("gemm/poetc_gemm.c", "operators/activation.c")
 X86_FLAGS = ("-std=c99", "-O3", "-march=icelake-client", "-ffp-contract=off", "-g1")
 X86_HZ = 3.6e9  # of the machine of the profile, by its first loop
+MODELS = Path("models")
 CROSSING = 3 / 4  # of the accesses of 64 bytes, whose operands begin at any multiple of 16
 
 
@@ -114,10 +115,6 @@ def milliseconds(step: TrainingGraph, profile: DeviceProfile, phases: tuple[Phas
     """Every operator once, of some phases or of all."""
     problem = build_problem(step, profile, budget_bytes=0)
     return sum(op.time_ns for op in problem.operators if not phases or op.phase in [p.value for p in phases]) / 1e6
-
-
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def three(time_of: Callable[[DeviceProfile], float], profile: DeviceProfile) -> tuple[float, float, float]:
@@ -144,14 +141,13 @@ def mobilenet_step(size: int, width: float, batch: int = 1) -> TrainingGraph:
     return passes.run_standard(training.build(mobilenet_v2(batch, size, width), TrainingOptions()))
 
 
-def steps() -> Iterator[str]:
-    yield row("board", "step", "modelled, ms", "band, ms", "published, ms")
-    yield row(*["---"] * 5)
+def steps() -> Rows:
+    yield ("board", "step", "modelled, ms", "band, ms", "published, ms")
     for name, size, width, published in STEPS:
         found = three(functools.partial(milliseconds, mobilenet_step(size, width)), load_profile(name))
         value, low, high = map(shown, found)
         step = f"{size} x {size}" + (f", width {width}" if width != 1 else "")
-        yield row(name, step, value, f"{low} to {high}", published or "none found")
+        yield (name, step, value, f"{low} to {high}", published or "none found")
 
 
 @functools.cache
@@ -165,8 +161,8 @@ def network_step(folder: Path, network: str, precision: str = "float32") -> Trai
     return passes.run_standard(training.build(training.in_precision(graph, options), options))
 
 
-def mlperf(folder: Path) -> Iterator[str]:
-    yield row(
+def mlperf(*, models: Path = MODELS) -> Rows:
+    yield (
         "board",
         "network",
         "precision",
@@ -177,12 +173,11 @@ def mlperf(folder: Path) -> Iterator[str]:
         "published is",
         "step, ms",
     )
-    yield row(*["---"] * 9)
     for name, clock_hz, precision, submission, times in MLPERF:
         profile = at_clock(name, clock_hz)
         where = f"{name} at {clock_hz / 1e6:.0f} MHz" if clock_hz else name
         for network, published in times.items():
-            step = network_step(folder, network, precision)
+            step = network_step(models, network, precision)
             value, low, high = three(lambda p, s=step: milliseconds(s, p, (Phase.FORWARD,)), profile)
             whole = milliseconds(step, profile)
             cells = (
@@ -192,33 +187,31 @@ def mlperf(folder: Path) -> Iterator[str]:
                 f"{shown(low)} to {shown(high)}",
                 shown(published),
             )
-            yield row(where, *cells, f"{submission}, {precision}", verdict(published, low, high), shown(whole))
+            yield (where, *cells, f"{submission}, {precision}", verdict(published, low, high), shown(whole))
 
 
-def energies(folder: Path) -> Iterator[str]:
+def energy(*, models: Path = MODELS) -> Rows:
     """Energy of the forward pass: its time times the active power, at the ends of both bands."""
-    yield row("board", "network", "precision", "forward pass, µJ", "band, µJ", "published, µJ", "of", "published is")
-    yield row(*["---"] * 8)
+    yield ("board", "network", "precision", "forward pass, µJ", "band, µJ", "published, µJ", "of", "published is")
     for name, submission, published in ENERGIES:
         profile = load_profile(name)
         found = (profile, *(at_end(at_end(profile, "compute", end), "power", end) for end in ("low", "high")))
         for network, microjoules in published.items():
-            step = network_step(folder, network, "int8")
+            step = network_step(models, network, "int8")
             value, low, high = (1e3 * milliseconds(step, p, (Phase.FORWARD,)) * p.power.active_w.value for p in found)
             cells = ("float32" if network == "ad" else "int8", f"{value:,.0f}", f"{low:,.0f} to {high:,.0f}")
-            yield row(name, network, *cells, f"{microjoules:,}", f"{submission}, int8", verdict(microjoules, low, high))
+            yield (name, network, *cells, f"{microjoules:,}", f"{submission}, int8", verdict(microjoules, low, high))
 
 
-def kernels(folder: Path) -> Iterator[str]:
+def kernels(*, models: Path = MODELS) -> Rows:
     """Instructions a multiply-accumulate of convolutions of ResNet-8 and DS-CNN, as the counted loops price them."""
-    yield row("board", "precision", "convolutions, forward", "gradients", "depthwise", "CMSIS-NN, forward")
-    yield row(*["---"] * 6)
+    yield ("board", "precision", "convolutions, forward", "gradients", "depthwise", "CMSIS-NN, forward")
     for (name, precision), published in CMSIS.items():
         profile = load_profile(name)
         costs = CostModel(profile)
         sums: dict[str, list[float]] = {"forward": [0, 0], "gradients": [0, 0], "depthwise": [0, 0]}
         for network in ("ic", "kws"):
-            step = network_step(folder, network, precision)
+            step = network_step(models, network, precision)
             for op in step.operators:
                 if "Conv" not in op.kind or spec(op.kind).is_view:
                     continue
@@ -233,12 +226,12 @@ def kernels(folder: Path) -> Iterator[str]:
                     sums[key][0] += costs.operator(found).time_ns * profile.cpu.clock_hz.value / 1e9
                     sums[key][1] += found.macs
         cells = (f"{total / macs:.2f}" if macs else "none" for total, macs in sums.values())
-        yield row(name, precision, *cells, published)
+        yield (name, precision, *cells, published)
 
 
-def products() -> Iterator[str]:
+def products() -> Rows:
     """GFLOP/s of a product of float32 matrices on one core, beside HPL in float64: half as many lanes, four cores."""
-    yield row(
+    yield (
         "board",
         f"product of {SIDE} x {SIDE}, GFLOP/s",
         "band",
@@ -246,7 +239,6 @@ def products() -> Iterator[str]:
         "of it, float32, one core",
         "published",
     )
-    yield row(*["---"] * 6)
     builder = Builder()
     for name in "ab":
         builder.add_tensor(name, TensorType((SIDE, SIDE)), Role.INPUT)
@@ -266,13 +258,12 @@ def products() -> Iterator[str]:
             if one < least
             else f"{one / most:.2f} x the high end"
         )
-        yield row(name, f"{value:.1f}", f"{least:.1f} to {most:.1f}", f"{published:.1f}", f"{one:.1f}", where)
+        yield (name, f"{value:.1f}", f"{least:.1f} to {most:.1f}", f"{published:.1f}", f"{one:.1f}", where)
 
 
-def x86() -> Iterator[str]:
+def x86() -> Rows:
     """Loops of kernels in llvm-mca's model of Ice Lake, without and with accesses that cross a line of the cache."""
-    yield row("loop", "cycles", "with lines", "ns", "ns, with lines", "ns, measured", "error", "with lines")
-    yield row(*["---"] * 8)
+    yield ("loop", "cycles", "with lines", "ns", "ns, with lines", "ns, measured", "error", "with lines")
     loops = [loop for source in X86_SOURCES for loop in innermost_loops(assembly(source))]
     measured = load_profile("host").compute.loop_ns
     for group, name, function, accesses in X86:  # of several copies the first: they take the same cycles
@@ -282,7 +273,7 @@ def x86() -> Iterator[str]:
         ns = measured[group][name].value
         plain, lined = (1e9 * cycles / X86_HZ for cycles in (timed.cycles, crossing))
         cells = (f"{timed.cycles:.3g}", f"{crossing:.3g}", f"{plain:.2f}", f"{lined:.2f}", f"{ns:.2f}")
-        yield row(f"`{group}.{name}`", *cells, f"{plain / ns - 1:+.0%}", f"{lined / ns - 1:+.0%}")
+        yield (f"`{group}.{name}`", *cells, f"{plain / ns - 1:+.0%}", f"{lined / ns - 1:+.0%}")
 
 
 def assembly(source: str) -> str:
@@ -307,8 +298,8 @@ def line_cycles(loop: Loop, share: float) -> float:
     return share * ((len(whole) - stores) / 2 + stores)
 
 
-def ranking(device: str, before: Path | None) -> Iterator[str]:
-    yield row(
+def ranking(*, device: str = "rpi4", before: Path | None = None) -> Rows:
+    yield (
         "MobileNetV2",
         "profile",
         "every operator once, ms",
@@ -317,7 +308,6 @@ def ranking(device: str, before: Path | None) -> Iterator[str]:
         "cheaper to page",
         "page over recompute",
     )
-    yield row(*["---"] * 7)
     profile = load_profile(device)
     rows = [
         ("now", profile),
@@ -333,8 +323,12 @@ def ranking(device: str, before: Path | None) -> Iterator[str]:
             recompute = sum(ratio > 1 for ratio in ratios)
             counts = (len(ratios), recompute, len(ratios) - recompute)
             what = f"{size} x {size}, batch {batch}"
-            yield row(
-                what, name, shown(problem.compute_once_ns / 1e6), *map(str, counts), f"{statistics.median(ratios):.1f}"
+            yield (
+                what,
+                name,
+                shown(problem.compute_once_ns / 1e6),
+                *map(str, counts),
+                f"{statistics.median(ratios):.1f}",
             )
 
 
@@ -353,19 +347,5 @@ def page_over_recompute(problem: Problem) -> Iterator[float]:
                 yield (spec.page_out_pj + spec.page_in_pj) / max(1, op.energy_pj)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", choices=("steps", "mlperf", "energy", "kernels", "products", "x86", "ranking"))
-    parser.add_argument("--models", type=Path, default=Path("models"))
-    parser.add_argument("--device", default="rpi4")
-    parser.add_argument("--before", type=Path)
-    given = parser.parse_args()
-    makers = {"steps": steps, "mlperf": lambda: mlperf(given.models), "energy": lambda: energies(given.models)}
-    makers |= {"kernels": lambda: kernels(given.models)}
-    makers |= {"products": products, "x86": x86, "ranking": lambda: ranking(given.device, given.before)}
-    for line in makers[given.table]():
-        print(line, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(steps, mlperf, energy, kernels, products, x86, ranking)

@@ -11,8 +11,6 @@ missing, or a difference is above 1e-4.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
+from bench._command import Rows, main
 from poetc import training
 from poetc.errors import PoetcError
 from poetc.frontend import load
@@ -47,13 +46,11 @@ class Row:
     def is_right(self) -> bool:
         return not self.why and not self.missing and max(self.output, self.loss, self.gradient) <= TOLERANCE
 
-    def __str__(self) -> str:
+    def cells(self) -> tuple[str, ...]:
         if self.why:
-            return f"| {self.name} | {self.exporter} | {self.why} | | | |"
+            return self.name, self.exporter, self.why, "", "", ""
         found = f"{self.parameters - self.missing} of {self.parameters}"
-        return (
-            f"| {self.name} | {self.exporter} | {self.output:.1e} | {self.loss:.1e} | {found} | {self.gradient:.1e} |"
-        )
+        return self.name, self.exporter, f"{self.output:.1e}", f"{self.loss:.1e}", found, f"{self.gradient:.1e}"
 
 
 def evaluated(graph: Graph, given: Mapping[str, Array]) -> dict[str, Array]:
@@ -108,21 +105,18 @@ def row_of(path: Path) -> Row:
     return Row(name, exporter, _difference(output, np.asarray(peer)), loss, worst, len(wanted), missing)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
-    rows: list[Row] = []
-    sys.stdout.write("| model | exporter | output | loss | gradients | worst gradient |\n|---|---|---|---|---|---|\n")
+def table(folder: Path) -> Rows:
+    yield "model", "exporter", "output", "loss", "gradients", "worst gradient"
+    rows = []
     for path in sorted(folder.glob("*.onnx")):
         rows.append(row_of(path))
-        sys.stdout.write(f"{rows[-1]}\n")
-        sys.stdout.flush()
+        yield rows[-1].cells()
     for path in sorted(folder.glob("*.failed")):
         name, exporter = path.name.removesuffix(".failed").rsplit(".", 1)
-        sys.stdout.write(f"| {name} | {exporter} | the exporter fails | | | |\n")
-    return 0 if rows and all(row.is_right for row in rows) else 1
+        yield name, exporter, "the exporter fails", "", "", ""
+    if not rows or not all(row.is_right for row in rows):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(table)

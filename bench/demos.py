@@ -6,15 +6,16 @@ AdamW that the engine has: onnxruntime adds epsilon before the correction of the
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import subprocess
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
 import poetc
+from bench._command import Rows, main
 
 HERE = Path(__file__).resolve().parent
 NAMES = {
@@ -51,7 +52,7 @@ def train(folder: Path) -> np.ndarray:
     return np.array(losses)
 
 
-def compare(name: str, torch: str, ort: str, folder: Path) -> list[str]:
+def compare(name: str, torch: str, ort: str, folder: Path) -> tuple[str, ...]:
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run([torch, "-W", "ignore", HERE / "peer_demos.py", name, folder], check=True)
     losses = np.load(folder / "losses.npz")
@@ -61,7 +62,7 @@ def compare(name: str, torch: str, ort: str, folder: Path) -> list[str]:
     theirs = np.array([float(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("loss ")])
     refusal = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "")
     mine = train(folder)
-    return [
+    return (
         NAMES[name],
         f"{json.loads((folder / 'task.json').read_text())['parameters']}",
         f"{losses['f64'][0]:.4f}",
@@ -69,23 +70,25 @@ def compare(name: str, torch: str, ort: str, folder: Path) -> list[str]:
         error(losses["f32"], losses["f64"]),
         error(mine, losses["f64"]),
         error(theirs, losses["f64_ort"]) if len(theirs) == len(mine) else refusal,
-    ]
+    )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--torch", required=True, help="a Python that has PyTorch and transformers")
-    parser.add_argument("--ort", required=True, help="a Python that has onnxruntime-training")
-    parser.add_argument("--folder", type=Path, default=Path("build/bench-demos"))
-    parser.add_argument("--models", nargs="*", default=list(NAMES), choices=list(NAMES))
-    arguments = parser.parse_args()
-    rows = [["model", "parameters", "first loss", "last loss", "PyTorch, 32 bits", "poetc", "onnxruntime-training"]]
-    for name in arguments.models:
-        rows.append(compare(name, arguments.torch, arguments.ort, arguments.folder / name))
-        print("  ".join(rows[-1]), flush=True)
-        with (arguments.folder / "losses.csv").open("w", newline="") as file:
+def table(
+    *,
+    torch: Annotated[str, "a Python that has PyTorch and transformers"],
+    ort: Annotated[str, "a Python that has onnxruntime-training"],
+    folder: Path = Path("build/bench-demos"),
+    models: Annotated[tuple[str, ...], f"of {', '.join(NAMES)}"] = tuple(NAMES),
+) -> Rows:
+    heads = ("model", "parameters", "first loss", "last loss", "PyTorch, 32 bits", "poetc", "onnxruntime-training")
+    yield heads
+    rows: list[tuple[str, ...]] = [heads]
+    for name in models:
+        rows.append(compare(name, torch, ort, folder / name))
+        yield rows[-1]
+        with (folder / "losses.csv").open("w", newline="") as file:
             csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":
-    main()
+    main(table)

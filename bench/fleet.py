@@ -1,12 +1,11 @@
 """Rounds of Flower's example embedded-devices: ten clients of PyTorch, and nine of poetc with one emulated Cortex-M.
 
-Writes docs/results/fleet.md with `--write`. Needs `bench/setup_peers`, the extra `flower`, and scripts/setup-arm.
+`--write` writes the tables of docs/results/fleet.md; its date and its text are for a person. Needs `bench/setup_peers`,
+the extra `flower`, and scripts/setup-arm.
 """
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import json
 import os
 import subprocess
@@ -16,10 +15,11 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
+from bench._command import Rows, main, with_tables
 from poetc import artifact
 from poetc.artifact import Artifact
 from poetc.commands.requests import ModelRequest, SolveRequest
@@ -172,23 +172,23 @@ def choices(
     return found
 
 
-def smooth(options: argparse.Namespace, folder: Path, parts: list[Any], start: Arrays) -> list[float]:
+def smooth(python: Path, count: int, folder: Path, parts: list[Any], start: Arrays) -> list[float]:
     """The difference after each round where the network has tanh and average pools: no choices in it."""
     from poetc.flower import client_app, train_config
 
     folder.mkdir()
     model, out = folder / "net.onnx", folder / "net.poetc"
-    command = [options.python, ROOT / "bench" / "peer_fleet.py", "export-smooth", model]
+    command = [python, ROOT / "bench" / "peer_fleet.py", "export-smooth", model]
     subprocess.run(command, check=True, capture_output=True)
     participant = Participant(solved(model, out, "host", "70%"))
     mine = [read_data(own, participant.slots, seed=c) for c, (own, _) in enumerate(parts)]
-    peer = Peer(options.python, folder, "train-smooth")
+    peer = Peer(python, folder, "train-smooth")
     try:
-        of_torch = torch_rounds(peer, mine, start, options.rounds, "float32")
+        of_torch = torch_rounds(peer, mine, start, count, "float32")
     finally:
         peer.close()
     apps = {c: client_app(out, parts[c][0], seed=c) for c in range(CLIENTS)}
-    of_poetc, _ = rounds(apps, start, options.rounds, train_config(out))
+    of_poetc, _ = rounds(apps, start, count, train_config(out))
     return [apart(a, b) for a, b in zip(of_torch, of_poetc, strict=True)]
 
 
@@ -202,13 +202,13 @@ def accuracy(participant: Participant, weights: Arrays, held_out: list[Any]) -> 
     return participant.evaluate(participant.model.state(weights), data).accuracy or 0.0
 
 
-def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(data: Path, python: Path, count: int, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
     from poetc.flower import client_app, gateway_app, train_config
     from tests.support.fleet_board import built, running
 
     model = folder / "net.onnx"
-    subprocess.run([options.python, ROOT / "bench" / "peer_fleet.py", "export", model], check=True, capture_output=True)
-    with np.load(options.data) as arrays:
+    subprocess.run([python, ROOT / "bench" / "peer_fleet.py", "export", model], check=True, capture_output=True)
+    with np.load(data) as arrays:
         parts = [part(arrays["x"], arrays["y"], client) for client in range(CLIENTS)]
     held_out = [np.concatenate([p[1][i] for p in parts]) for i in range(2)]
     say("solving")
@@ -223,11 +223,9 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
     start = participant.model.initial
     with ExitStack() as stack:
         say("PyTorch")
-        peer = Peer(options.python, folder)
+        peer = Peer(python, folder)
         stack.callback(peer.close)
-        of_torch, grid = rounds(
-            {c: peer_app(peer, mine[c]) for c in range(CLIENTS)}, start, options.rounds, train_config(host)
-        )
+        of_torch, grid = rounds({c: peer_app(peer, mine[c]) for c in range(CLIENTS)}, start, count, train_config(host))
         found["torch_bytes"] = grid.sent_bytes, grid.received_bytes
         say("poetc, and a board")
         (folder / "run").mkdir()
@@ -236,16 +234,16 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
         )
         apps = {c: client_app(host, parts[c][0], seed=c) for c in range(CLIENTS)}
         apps[CLIENT_ON_BOARD] = gateway_app(board, firmware, line)
-        of_poetc, grid = rounds(apps, start, options.rounds, train_config(host))
+        of_poetc, grid = rounds(apps, start, count, train_config(host))
         found["poetc_bytes"] = grid.sent_bytes, grid.received_bytes
         say("PyTorch from the weights of poetc's rounds, and in 64 bits")
         begins = [dict(start), *of_poetc[:-1]]
         alone = [torch_round(peer, mine, begin, i + 1, "float32") for i, begin in enumerate(begins)]
-        exact = torch_rounds(peer, mine, start, options.rounds, "float64")
-        plain = torch_rounds(peer, mine, start, options.rounds, "plain")
+        exact = torch_rounds(peer, mine, start, count, "float64")
+        plain = torch_rounds(peer, mine, start, count, "plain")
         choice = choices(peer, participant, mine, begins)
     say("without choices")
-    found["smooth"] = smooth(options, folder / "smooth", parts, start)
+    found["smooth"] = smooth(python, count, folder / "smooth", parts, start)
     near = sorted(choice)
     found["gaps"] = near
     found["torch_plain"] = [apart(a, b) for a, b in zip(plain, of_torch, strict=True)]
@@ -265,147 +263,59 @@ def measure(options: argparse.Namespace, folder: Path, say: Callable[[str], None
     sizes = subprocess.run(
         ["arm-none-eabi-size", firmware / "firmware.elf"], check=True, capture_output=True, text=True
     ).stdout.split()
-    text, data, bss = (int(n) for n in sizes[6:9])
-    found["board_flash_bytes"], found["board_ram_bytes"] = text + data, data + bss
+    code, variables, zeros = (int(n) for n in sizes[6:9])
+    found["board_flash_bytes"], found["board_ram_bytes"] = code + variables, variables + zeros
     found["held_out"] = len(held_out[0])
     return found
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
+def round_rows(found: dict[str, Any]) -> Rows:
+    yield (
+        "round", "one round", "all rounds", "PyTorch from 64 bits", "poetc from 64 bits", "PyTorch without oneDNN",
+        "without choices", "accuracy of both",
+    )  # fmt: skip
+    columns = ("one_round", "error", "torch_rounding", "poetc_rounding", "torch_plain", "smooth")
+    for i in range(len(found["error"])):
+        both = ", ".join(f"{accuracies[i]:.1%}" for accuracies in found["accuracy"])
+        yield i + 1, *(f"{found[name][i]:.1e}" for name in columns), both
 
 
-def page(found: dict[str, Any], options: argparse.Namespace) -> str:
-    count = len(found["error"])
-    each = CLIENTS * count
-    mib = 1 << 20
-    lines = [
-        "# A fleet with Flower",
-        "",
-        "The model and the settings are those of Flower's example *embedded-devices*. It has two convolutions, three"
-        f" linear layers and {found['elements']:,} weights.",
-        f"Ten clients train with momentum 0.9, learning rate {RATE}, batches of {BATCH} and one epoch a round; `FedAvg`"
-        " averages them.",
-        f"One run of `make bench-fleet`, {options.date}.",
-        "",
-        "The example takes Fashion-MNIST. Here the data are the first 2,500 test images of MNIST, every tenth for each"
-        f" client: {BATCH * STEPS} to train on,",
-        "the others held out. All ten clients train with PyTorch 2.13 on one side. On the other side nine train with"
-        " poetc's C, and one is an emulated Cortex-M4F",
-        f"(QEMU, {BOARD}) behind a serial gateway. Both sides take the same batches in the same order. Server and"
-        " clients run in one process.",
-        "",
-        "## Weights after each round",
-        "",
-        *table(
-            [
-                "round",
-                "one round",
-                "all rounds",
-                "PyTorch from 64 bits",
-                "poetc from 64 bits",
-                "PyTorch without oneDNN",
-                "without choices",
-                "accuracy of both",
-            ],
-            [
-                [
-                    str(i + 1),
-                    f"{found['one_round'][i]:.1e}",
-                    f"{found['error'][i]:.1e}",
-                    f"{found['torch_rounding'][i]:.1e}",
-                    f"{found['poetc_rounding'][i]:.1e}",
-                    f"{found['torch_plain'][i]:.1e}",
-                    f"{found['smooth'][i]:.1e}",
-                    f"{found['accuracy'][0][i]:.1%}, {found['accuracy'][1][i]:.1%}",
-                ]
-                for i in range(count)
-            ],
-        ),
-        "",
-        "All are the largest difference of any weight. *One round*: between both sides where both begin the round with"
-        " the same weights.",
-        "*All rounds*: between both sides since the first round. The next columns are the distance of each side from"
-        " PyTorch in 64 bits, and",
-        "that of PyTorch from itself without oneDNN, over all rounds. *Without choices*: all rounds of the same network"
-        " with tanh and average pools.",
-        f"The weights have moved by up to {found['moved'][-1]:.2f}. The accuracy is that on the"
-        f" {found['held_out']} samples held out.",
-        "",
-        "## Where they part",
-        "",
-        "A ReLU and a max pool choose. Where two candidates are closer than the rounding of 32 bits, two programs"
-        " choose differently, and the gradient",
-        "jumps. The table has every round of the nine clients on this machine, from the same weights. It is sorted by"
-        " the least gap between two candidates",
-        "in PyTorch in 64 bits. A client whose gaps are all larger than the rounding has PyTorch's weights.",
-        "PyTorch parts from itself in the same way. Flower adds the clients in the order of their replies, so the last"
-        " bits of an average change from run to run.",
-        "With them change the rounds in which that happens.",
-        "",
-        *table(
-            ["least gap", "client rounds", "up to 1e-6 from PyTorch in 64 bits", "largest difference"],
-            [
-                [name, str(len(of)), str(sum(d <= 1e-6 for d in of)), f"{max(of):.1e}" if of else "-"]
-                for name, of in (
-                    ("below 1e-7", [d for g, d in found["gaps"] if g < 1e-7]),
-                    ("1e-7 and more", [d for g, d in found["gaps"] if g >= 1e-7]),
-                )
-            ],
-        ),
-        "",
-        "## A client",
-        "",
-        *table(
-            ["client", "to the client, a round", "to the server, a round", "memory"],
-            [
-                [
-                    "PyTorch",
-                    f"{found['torch_bytes'][0] // each:,} B",
-                    f"{found['torch_bytes'][1] // each:,} B",
-                    f"{found['torch_peak_bytes'] / mib:.0f} MiB of the process",
-                ],
-                [
-                    "poetc in Python",
-                    f"{found['poetc_bytes'][0] // each:,} B",
-                    f"{found['poetc_bytes'][1] // each:,} B",
-                    f"{found['poetc_peak_bytes'] / mib:.0f} MiB of the process, {found['arena_bytes']:,} B of it arena",
-                ],
-                [
-                    "the board",
-                    f"{found['poetc_bytes'][0] // each:,} B",
-                    f"{found['poetc_bytes'][1] // each:,} B",
-                    f"{found['board_ram_bytes']:,} B of RAM, {found['board_flash_bytes']:,} B of flash",
-                ],
-            ],
-        ),
-        "",
-        "Bytes are those of the arrays in Flower's messages. The memory of a process is its largest resident set over a"
-        " round, Python and its libraries",
-        "included. RAM and flash of the board are those of the linked firmware: code, initial weights, arena, stack and"
-        " variables.",
-        "",
-        "[Train a fleet with Flower](../how-to/fleet.md) shows the use.",
-    ]
-    return "\n".join(lines) + "\n"
+def gap_rows(found: dict[str, Any]) -> Rows:
+    yield "least gap", "client rounds", "up to 1e-6 from PyTorch in 64 bits", "largest difference"
+    for name, is_near in (("below 1e-7", True), ("1e-7 and more", False)):
+        of = [d for g, d in found["gaps"] if (g < 1e-7) is is_near]
+        yield name, len(of), sum(d <= 1e-6 for d in of), f"{max(of):.1e}" if of else "-"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="an .npz with images x (uint8) and labels y of MNIST")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--python", type=Path, default=ROOT / "build" / "peers" / "torch" / "bin" / "python")
-    parser.add_argument("--write", action="store_true", help="write docs/results/fleet.md")
-    parser.add_argument("--date", default=f"{datetime.date.today():%d %B %Y}".lstrip("0"))
-    options = parser.parse_args()
+def client_rows(found: dict[str, Any]) -> Rows:
+    yield "client", "to the client, a round", "to the server, a round", "memory"
+    each, mib = CLIENTS * len(found["error"]), 1 << 20
+    poetc_memory = f"{found['poetc_peak_bytes'] / mib:.0f} MiB of the process, {found['arena_bytes']:,} B of it arena"
+    board_memory = f"{found['board_ram_bytes']:,} B of RAM, {found['board_flash_bytes']:,} B of flash"
+    for name, engine, memory in (
+        ("PyTorch", "torch", f"{found['torch_peak_bytes'] / mib:.0f} MiB of the process"),
+        ("poetc in Python", "poetc", poetc_memory),
+        ("the board", "poetc", board_memory),
+    ):
+        yield name, *(f"{sent // each:,} B" for sent in found[f"{engine}_bytes"]), memory
+
+
+def run(
+    *,
+    data: Annotated[Path, "an .npz with images x (uint8) and labels y of MNIST"],
+    rounds: int = 3,
+    python: Path = ROOT / "build" / "peers" / "torch" / "bin" / "python",
+    write: Annotated[bool, "write the tables of docs/results/fleet.md"] = False,
+) -> None:
     os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory(prefix="poetc-fleet-") as folder:
-        found = measure(options, Path(folder), lambda text: print(text, file=sys.stderr))
+        found = measure(data, python, rounds, Path(folder), lambda text: print(text, file=sys.stderr))
     print(json.dumps(found, indent=1))
-    if options.write:
-        PAGE.write_text(page(found, options))
+    if write:
+        tables = {"rounds": round_rows(found), "gaps": gap_rows(found), "clients": client_rows(found)}
+        PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(run)

@@ -1,29 +1,28 @@
 """`make bench-fusion`: what the fusion pass gives on every network of the zoo.
 
-    python -m bench.fusion [--models FOLDER] [--csv FILE] [--markdown FILE] [--rounds N] [NAME ...]
+    python -m bench.fusion [--models FOLDER] [--csv FILE] [--rounds N] [NAME ...]
 
 Each network (its `train` file) is built with and without `--no-fusion`: operators, bytes kept from the forward to the
 backward pass, keep-all peak, and the time of a keep-all step in C on this machine (one thread, batch of the file, the
-two in turns, medians). The table grows in a CSV file and an interrupted run goes on where it stopped. NAME: only
+two in turns, medians). The rows grow in a CSV file, and an interrupted run goes on where it stopped. NAME: only
 networks whose name contains it.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import ctypes
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench._command import Rows, Table, main
 from poetc import frontend, passes, training
 from poetc.devices import build_problem, load_profile
 from poetc.devices.saved import saved_bytes
@@ -89,50 +88,34 @@ def _seconds(model: HostModel, inputs: Mapping[str, Array], steps: int) -> float
     return time.process_time() - started
 
 
-def page(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The table as Markdown."""
-    lines = ["| network | operators | saved MB | keep-all peak MB | ms a step |", "|---|---|---|---|---|"]
-    for row in rows:
-        plain, fused = (
-            {what: int(row[f"{what}_{side}"]) for what in ("operators", "saved", "peak", "us")} for side in SIDES
-        )
-        cells = [f"{plain['operators']} → {fused['operators']}"]
-        for what, unit in (("saved", 1e6), ("peak", 1e6), ("us", 1e3)):
-            change = 100 * (fused[what] / plain[what] - 1)
-            cells.append(f"{plain[what] / unit:.3f} → {fused[what] / unit:.3f} ({change:+.0f} %)")
-        lines.append(f"| {row['network']} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    plain, fused = (
+        {what: int(row[f"{what}_{side}"]) for what in ("operators", "saved", "peak", "us")} for side in SIDES
+    )
+    changes = []
+    for what, unit in (("saved", 1e6), ("peak", 1e6), ("us", 1e3)):
+        change = 100 * (fused[what] / plain[what] - 1)
+        changes.append(f"{plain[what] / unit:.3f} → {fused[what] / unit:.3f} ({change:+.0f} %)")
+    return row["network"], f"{plain['operators']} → {fused['operators']}", *changes
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--models", type=Path, default=Path("../shared/models/zoo"))
-    parser.add_argument("--csv", type=Path, default=Path("build/fusion.csv"))
-    parser.add_argument("--markdown", type=Path, help="write the table of all rows to this file")
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    paths = {p.name.split(".")[0]: p for p in sorted(options.models.glob("*.train.*"))}
-    paths |= {n: p for p in sorted(options.models.glob("*.legacy.*")) if (n := p.name.split(".")[0]) not in paths}
+def table(
+    names: tuple[str, ...] = (),
+    *,
+    models: Path = Path("../shared/models/zoo"),
+    csv: Path = Path("build/fusion.csv"),
+    rounds: int = 9,
+) -> Rows:
+    paths = {p.name.split(".")[0]: p for p in sorted(models.glob("*.train.*"))}
+    paths |= {n: p for p in sorted(models.glob("*.legacy.*")) if (n := p.name.split(".")[0]) not in paths}
     if not paths:
-        sys.exit(f"fusion: no models in {options.models} (--models FOLDER)")
-    rows: dict[str, Mapping[str, Any]] = {}
-    if options.csv.exists():
-        with options.csv.open(newline="") as file:
-            rows = {row["network"]: row for row in csv.DictReader(file)}
-    options.csv.parent.mkdir(parents=True, exist_ok=True)
-    for name in sorted(paths):
-        if name in rows or (options.names and not any(part in name for part in options.names)):
-            continue
-        rows[name] = run(paths[name], options.rounds)
-        with options.csv.open("w", newline="") as file:
-            table = csv.DictWriter(file, COLUMNS)
-            table.writeheader()
-            table.writerows(rows[n] for n in sorted(rows))
-        print(page([rows[name]]).splitlines()[-1], flush=True)
-    if options.markdown:
-        options.markdown.write_text(page(rows[n] for n in sorted(rows)), encoding="utf-8")
+        sys.exit(f"fusion: no models in {models} (--models FOLDER)")
+    done = Table(csv, COLUMNS, ("network",))
+    yield "network", "operators", "saved MB", "keep-all peak MB", "ms a step"
+    for name, path in sorted(paths.items()):
+        if not names or any(part in name for part in names):
+            yield cells(done.rows.get((name,)) or done.add(run(path, rounds)))
 
 
 if __name__ == "__main__":
-    main()
+    main(table)

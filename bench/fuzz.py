@@ -11,7 +11,6 @@ the model of one case, to look at it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import signal
@@ -25,6 +24,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
+
+from bench._command import main
 
 BLOCK = 50_000  # seeds take some seconds in each process
 LIMIT_S = 10
@@ -98,28 +99,19 @@ def block(first: int, count: int) -> Iterator[dict[str, object]]:
         first = last + 1
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--case", type=int)
-    parser.add_argument("--save", type=Path)
-    parser.add_argument("--worker", type=int, nargs=2, metavar=("FIRST", "COUNT"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        work(*options.worker)
-        return
-    if options.case is not None:
+def run(
+    *, cases: int = 100_000, first: int = 0, jobs: int = 1, case: int | None = None, save: Path | None = None
+) -> int:
+    if case is not None:
         from tests.support.fuzzing import make_case
 
-        (options.save or Path(f"case-{options.case}.onnx")).write_bytes(make_case(options.case))
-        return
+        (save or Path(f"case-{case}.onnx")).write_bytes(make_case(case))
+        return 0
     started, ends, defects = time.monotonic(), Counter[str](), 0
     slowest, peak = 0.0, 0
-    starts = range(options.first, options.first + options.cases, BLOCK)
-    end = options.first + options.cases
-    with ThreadPoolExecutor(options.jobs) as pool:
+    end = first + cases
+    starts = range(first, end, BLOCK)
+    with ThreadPoolExecutor(jobs) as pool:
         for done, lines in enumerate(pool.map(lambda s: list(block(s, min(BLOCK, end - s))), starts), start=1):
             for line in lines:
                 if "defect" in line:
@@ -129,12 +121,12 @@ def main() -> None:
                     ends.update(line["ends"])  # type: ignore[arg-type]
                     slowest = max(slowest, float(str(line["slowest_s"])))
                     peak = max(peak, int(str(line["peak_bytes"])))
-            seen = min(done * BLOCK, options.cases)
-            print(f"{seen} cases, {defects} defects, {time.monotonic() - started:.0f} s", flush=True)
+            seconds = time.monotonic() - started
+            print(f"{min(done * BLOCK, cases)} cases, {defects} defects, {seconds:.0f} s", flush=True)
     shares = ", ".join(f"{count} {what}" for what, count in sorted(ends.items()))
-    print(f"{options.cases} cases: {shares}; {defects} defects; slowest {slowest:.2f} s, peak {peak / 1e6:.0f} MB")
-    sys.exit(1 if defects else 0)
+    print(f"{cases} cases: {shares}; {defects} defects; slowest {slowest:.2f} s, peak {peak / 1e6:.0f} MB")
+    return 1 if defects else 0
 
 
 if __name__ == "__main__":
-    main()
+    main(run, worker=work)

@@ -9,12 +9,12 @@ not depend on how busy this machine is; a cycle is another matter, which QEMU do
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from typing import Annotated, Literal
 
+from bench._command import main
 from demo.boards import networks
 from poetc import boards, frontend, measure, passes, training
 from poetc.devices import build_problem, load_profile
@@ -69,24 +69,24 @@ def count(
     print(f"  whole step{'':26} {run.instructions:12} {run.instructions / total:6.2f} a MAC", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", default=MODELS)
-    parser.add_argument("--board", default="mps2-an386")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--numerics", choices=("separate", "fused", "fast"), default="separate")
-    parser.add_argument("--precision", choices=("f32", "bf16", "f16", "niti", "qas"), default="f32")
-    parser.add_argument("--no-fusion", action="store_false", dest="fusion")
-    parser.add_argument("--rows", action="store_true", help="a line for every operator")
-    options = parser.parse_args()
-    step = TrainingOptions(learning_rate=0.01, fusion=options.fusion, precision=options.precision)
+def run(
+    models: tuple[str, ...] = MODELS,
+    *,
+    board: str = "mps2-an386",
+    batch: int = 1,
+    numerics: Literal["separate", "fused", "fast"] = "separate",
+    precision: Literal["f32", "bf16", "f16", "niti", "qas"] = "f32",
+    no_fusion: bool = False,
+    rows: Annotated[bool, "a line for every operator"] = False,
+) -> None:
+    step = TrainingOptions(learning_rate=0.01, fusion=not no_fusion, precision=precision)
     with tempfile.TemporaryDirectory(prefix="poetc-count-") as scratch:
-        for model in options.models:
+        for model in models:
             source = Path(model)
             if model in networks.NETWORKS:
                 source = networks.write(model, Path(scratch) / f"{model}.onnx")
-            count(source, options.batch, options.board, options.numerics, options.rows, step)
+            count(source, batch, board, numerics, rows, step)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(run)

@@ -9,13 +9,13 @@ bound on the RAM of any schedule without streamed operands exceeds the budget.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from bench._command import main
 from poetc.commands.requests import ModelRequest, SolveRequest, training_graph, with_any_weights
 from poetc.devices import build_problem, load_profile, parse_size
 from poetc.errors import PoetcError
@@ -92,16 +92,10 @@ def answer(network: _Network, budgets: list[str], solvers: list[str]) -> dict[st
     return {"grain": GRAIN, "budgets": {text: of_budget(network, size, solvers) for text, size in sizes.items()}}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--device", required=True)
-    parser.add_argument("--budgets", required=True)
-    parser.add_argument("--solvers", required=True)
-    given = parser.parse_args()
-    network = _Network(ModelRequest(source=given.model, device=given.device))
-    print(json.dumps(answer(network, given.budgets.split(","), given.solvers.split(","))))
+def run(model: Path, *, device: str, budgets: str, solvers: str) -> None:
+    network = _Network(ModelRequest(source=model, device=device))
+    print(json.dumps(answer(network, budgets.split(","), solvers.split(","))))
 
 
 if __name__ == "__main__":
-    main()
+    main(run)

@@ -9,13 +9,14 @@ into convolutions with biases. Layers, kernels and widths follow the papers: How
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
+
+from bench._command import main
 
 OPSET = 17
 SMALL_BYTES = 1024  # a smaller weight stands in the file
@@ -192,14 +193,11 @@ def write(name: str, folder: Path) -> None:
             path.write_bytes(net.model(build(net, classes), classes).SerializeToString())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    folder: Path = parser.parse_args().folder
+def write_all(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in NETWORKS:
         write(name, folder)
 
 
 if __name__ == "__main__":
-    main()
+    main(write_all)

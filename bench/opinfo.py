@@ -12,24 +12,23 @@ again. Exit code 1 if one is wrong or fails.
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
 import platform
-import sys
 import tarfile
 import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import onnx
 import onnxruntime
 
+from bench._command import main
 from poetc import measure, training
 from poetc.commands import programs
 from poetc.commands import solve as solving
@@ -276,32 +275,32 @@ def read(path: Path) -> dict[str, dict[str, str]]:
     return {entry["case"]: entry for entry in map(json.loads, lines)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--record", type=Path, default=Path("build/opinfo.jsonl"))
-    parser.add_argument("--again", action="store_true", help="cases that were not right too")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE}")
-    parser.add_argument("--archive", action="store_true", help=f"write {ARCHIVE}")
-    options = parser.parse_args()
-    exported, found = read(options.folder / "exported.jsonl"), read(options.record)
+def run(
+    folder: Path,
+    *,
+    record: Path = Path("build/opinfo.jsonl"),
+    again: Annotated[bool, "cases that were not right too"] = False,
+    write: Annotated[bool, f"write {PAGE}"] = False,
+    archive: Annotated[bool, f"write {ARCHIVE}"] = False,
+) -> int:
+    exported, found = read(folder / "exported.jsonl"), read(record)
     for case, entry in exported.items():
         kept = found.get(case, {}).get("end")
-        is_settled = kept in ("right", "rounding", "the file's", "PyTorch's") or (kept and not options.again)
+        is_settled = kept in ("right", "rounding", "the file's", "PyTorch's") or (kept and not again)
         if entry["end"] != "exported" or is_settled:
             continue
-        found[case] = {"case": case, **judged(options.folder / f"{case}.onnx")}
-        with options.record.open("a") as file:
+        found[case] = {"case": case, **judged(folder / f"{case}.onnx")}
+        with record.open("a") as file:
             file.write(json.dumps(found[case]) + "\n")
         if found[case]["end"] in ("wrong", "fails", "refused"):
             print(case, found[case]["end"], found[case]["why"], flush=True)
     print(dict(Counter(f["end"] for f in found.values())))
-    if options.write:
+    if write:
         PAGE.write_text(page(found, exported))
-    if options.archive:
-        write_archive(found, options.folder)
-    sys.exit(any(f["end"] in ("wrong", "fails") for f in found.values()))
+    if archive:
+        write_archive(found, folder)
+    return int(any(f["end"] in ("wrong", "fails") for f in found.values()))
 
 
 if __name__ == "__main__":
-    main()
+    main(run)

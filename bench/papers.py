@@ -9,18 +9,17 @@ is that of a command of poetc, which stands in the file beside it. Published fig
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from bench import networks
+from bench._command import main, with_tables
 from bench.paper_tables import emdl, mandheling, melon, poet, sage
 from bench.paper_tables._runs import Known, Rows, Run
 
@@ -56,10 +55,12 @@ def answers() -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["table"], row["key"]): row for row in map(json.loads, lines)}
 
 
-def run(models: Path, only: str | None, time_limit_s: float) -> None:
+def run(
+    models: Path, *, only: Annotated[str | None, f"of {', '.join(TABLES)}"] = None, time_limit: float = 20.0
+) -> None:
     known = answers()
     OUT.parent.mkdir(exist_ok=True)
-    for item in (item for runs, _ in TABLES.values() for item in runs(time_limit_s)):
+    for item in (item for runs, _ in TABLES.values() for item in runs(time_limit)):
         if (item.table, item.key) in known or only not in (None, item.table):
             continue
         graph = graph_of(models, item.network, item.words)
@@ -85,36 +86,14 @@ def run(models: Path, only: str | None, time_limit_s: float) -> None:
         print(item.table, item.key, answer.get("error", "done"), flush=True)
 
 
-def page(known: Known, text: str) -> str:
-    """The page with its tables made anew, each behind a line `<!-- NAME -->`. Those whose runs are missing stay."""
+def page() -> None:
+    """The page with its tables made anew. Those whose runs are missing stay."""
+    known, tables = answers(), {}
     for name, (_, table) in TABLES.items():
         with contextlib.suppress(KeyError):
-            rows = _table(table(known))
-            if rows.endswith("---|"):
-                continue  # no run of it is there
-            text = re.sub(rf"(<!-- {name} -->\n)(?:\|.*\n)*", lambda found, rows=rows: f"{found[1]}{rows}\n", text)
-    return text
-
-
-def _table(rows: Rows) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    ran = commands.add_parser("run")
-    ran.add_argument("models", type=Path)
-    ran.add_argument("--only", choices=TABLES)
-    ran.add_argument("--time-limit", type=float, default=20.0)
-    commands.add_parser("page")
-    given = parser.parse_args()
-    if given.command == "run":
-        run(given.models, given.only, given.time_limit)
-    else:
-        PAGE.write_text(page(answers(), PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+            tables[name] = list(table(known))
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(run, page)

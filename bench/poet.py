@@ -7,12 +7,14 @@ bound it proved.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Annotated
+
+from bench._command import Rows, main
 
 CASES = (  # problem, budget: a fraction of the peak that keeps every tensor until its last use, or bytes
     ("linear_a72", 0.9),
@@ -30,8 +32,12 @@ QUICK_S, REPEATS = 1.0, 5  # what takes less is solved so often, and the least t
 GAP = 1e-4  # where HiGHS calls a MILP optimal by default
 
 
-def solve(path: str, budget: float | int, name: str, time_limit_s: float) -> dict[str, object]:
+def solve(path: str, budget: str, name: str, time_limit_s: float) -> None:
     """One solver on one problem: seconds, energy in joules, bound, status."""
+    print(json.dumps(_solved(path, float(budget) if "." in budget else int(budget), name, time_limit_s)))
+
+
+def _solved(path: str, budget: float | int, name: str, time_limit_s: float) -> dict[str, object]:
     from poetc.errors import PoetcError
     from poetc.scheduling import SolveOptions, verify
     from poetc.solvers import solve as run
@@ -58,43 +64,37 @@ def solve(path: str, budget: float | int, name: str, time_limit_s: float) -> dic
 
 
 def in_a_process(*arguments: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "bench.poet", "--one", *arguments]
+    command = [sys.executable, "-m", "bench.poet", "--worker", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     answer: dict[str, object] = json.loads(done.stdout)
     return answer
 
 
-def line(problem: str, budget: float, ours: dict[str, object], theirs: dict[str, object]) -> str:
+def cells_of(problem: str, budget: float, ours: dict[str, object], theirs: dict[str, object]) -> list[str]:
     cells = [problem, f"{budget:.0%}" if isinstance(budget, float) else f"{budget} B"]
     for answer in (ours, theirs):
         cells.append(f"{answer['seconds']:.3g} s, {answer['status']}")
         cells.append("-" if "energy_j" not in answer else f"{answer['energy_j']:.8g} ({answer['bound_j']:.8g})")
     ratio = float(str(theirs["seconds"])) / float(str(ours["seconds"]))
-    return "| " + " | ".join([*cells, f"{ratio:.0f} x"]) + " |"
+    return [*cells, f"{ratio:.0f} x"]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--problems", type=Path, default=Path("../shared/poet"), help="folder of POET's problems")
-    parser.add_argument("--time-limit", type=float, default=315.0)
-    parser.add_argument("--only", help="problems whose name holds this")
-    parser.add_argument("--one", nargs=4, metavar=("FILE", "BUDGET", "SOLVER", "SECONDS"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.one:
-        path, budget, name, seconds = options.one
-        print(json.dumps(solve(path, float(budget) if "." in budget else int(budget), name, float(seconds))))
-        return
-    print("| problem | budget | poetc | energy (bound) J | POET's formulation | energy (bound) J | ratio |")
-    print("|---|---|---|---|---|---|---|")
+def table(
+    *,
+    problems: Annotated[Path, "folder of POET's problems"] = Path("../shared/poet"),
+    time_limit: float = 315.0,
+    only: Annotated[str, "problems whose name holds this"] = "",
+) -> Rows:
+    yield "problem", "budget", "poetc", "energy (bound) J", "POET's formulation", "energy (bound) J", "ratio"
     for problem, budget in CASES:
-        if options.only and options.only not in problem:
+        path = problems / f"{problem}.json"
+        if only not in problem:
             continue
-        path = options.problems / f"{problem}.json"
         if not path.exists():
             raise SystemExit(f"bench-poet: no {path}")
-        answers = [in_a_process(str(path), str(budget), name, str(options.time_limit)) for name in SOLVERS]
-        print(line(problem, budget, *answers), flush=True)
+        answers = [in_a_process(str(path), str(budget), name, str(time_limit)) for name in SOLVERS]
+        yield cells_of(problem, budget, *answers)
 
 
 if __name__ == "__main__":
-    main()
+    main(table, worker=solve)

@@ -8,14 +8,15 @@ TORCH is a Python that has torch and onnx, FOLDER a place for the models. docs/r
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import poetc
-from bench.integers import network, networks
+from bench._command import Rows, main
+from bench.precisions import network
+from demo.boards import networks
 from poetc.devices.units import format_ns, format_pj
 from poetc.errors import PoetcError
 from poetc.training import TrainingOptions
@@ -69,12 +70,25 @@ def solved(model: poetc.Model, device: str, **options: Any) -> dict[str, Any] | 
         return None
 
 
-def profiles(torch: str, folder: Path, chosen: list[str], names: list[str]) -> Iterator[str]:
-    for device in chosen:
+def profiles(
+    torch: str,
+    folder: Path,
+    profiles: tuple[str, ...] = PROFILES,
+    *,
+    networks: tuple[str, ...] = tuple(NETWORKS),
+) -> Rows:
+    for device in profiles:
         yield f"\n## {device}\n"
-        yield "| network (batch) | one: energy, time | several, least energy | gap | time | several, least time | gap |"
-        yield "|---|---|---|---|---|---|---|"
-        for name in names:
+        yield (
+            "network (batch)",
+            "one: energy, time",
+            "several, least energy",
+            "gap",
+            "time",
+            "several, least time",
+            "gap",
+        )
+        for name in networks:
             source, batch = NETWORKS[name]
             integers = device == "phone-dsp"
             if integers and name not in INTEGERS:
@@ -89,19 +103,17 @@ def profiles(torch: str, folder: Path, chosen: list[str], names: list[str]) -> I
             energy = solved(model, device, processors="all")
             time = solved(model, device, processors="all", objective="time")
             if one is None or energy is None or time is None:
-                yield f"| {name} ({shown}) | does not fit | | | | | |"
+                yield f"{name} ({shown})", "does not fit", *[""] * 5
                 continue
-            yield (
-                f"| {name} ({shown}) | {format_pj(one['energy_pj'])}, {format_ns(one['time_ns'])} "
-                f"| {change(energy['energy_pj'], one['energy_pj'])} | {gap(energy)} "
-                f"| {one['time_ns'] / energy['time_ns']:.2f} x "
-                f"| {one['time_ns'] / time['time_ns']:.2f} x | {gap(time)} |"
-            )
+            ratios = [f"{one['time_ns'] / found['time_ns']:.2f} x" for found in (energy, time)]
+            saved = change(energy["energy_pj"], one["energy_pj"])
+            first = f"{format_pj(one['energy_pj'])}, {format_ns(one['time_ns'])}"
+            yield f"{name} ({shown})", first, saved, gap(energy), *ratios, gap(time)
 
 
 def phone_networks() -> Iterator[tuple[str, Any]]:
     """Those of Mandheling's evaluation, for images of 32 x 32 (LeNet: 28 x 28), without weights of anybody."""
-    make = networks().Network
+    make = networks.Network
     net = make("vgg11", 32, 3)
     for channels, pools in ((64, 1), (128, 1), (256, 0), (256, 1), (512, 0), (512, 1), (512, 0), (512, 1)):
         net.conv(channels).relu()
@@ -135,11 +147,10 @@ def phone_networks() -> Iterator[tuple[str, Any]]:
     yield "LeNet", net.dense(120).relu().dense(84).relu().dense(10)
 
 
-def mandheling(folder: Path) -> Iterator[str]:
+def mandheling(folder: Path) -> Rows:
     """Its rule and others on the profile phone-dsp, in integers: time and energy of a batch beside the CPU's."""
     folder.mkdir(parents=True, exist_ok=True)
-    yield f"| network (batch {PHONE_BATCH}) | CPU alone | {' | '.join(PHONE_RULES)} | bound of the energy |"
-    yield "|---|---|" + "---|" * (len(PHONE_RULES) + 1)
+    yield f"network (batch {PHONE_BATCH})", "CPU alone", *PHONE_RULES, "bound of the energy"
     for name, net in phone_networks():
         path = folder / f"{name}.onnx"
         path.write_bytes(net.model().SerializeToString(deterministic=True))
@@ -158,7 +169,7 @@ def mandheling(folder: Path) -> Iterator[str]:
                 f"{one['time_ns'] / found['time_ns']:.2f} x, {one['energy_pj'] / found['energy_pj']:.2f} x"
             )
         alone = "" if one is None else f"{format_ns(one['time_ns'])}, {format_pj(one['energy_pj'])}"
-        yield f"| {name} | {alone} | {' | '.join(cells)} | {bound} |"
+        yield name, alone, *cells, bound
 
 
 def change(new: float, old: float) -> str:
@@ -169,23 +180,5 @@ def gap(summary: dict[str, Any]) -> str:
     return f"{100 * summary['gap']:.1f} %"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = parser.add_subparsers(dest="part", required=True)
-    of_profiles = parts.add_parser("profiles")
-    of_profiles.add_argument("torch")
-    of_profiles.add_argument("folder", type=Path)
-    of_profiles.add_argument("profiles", nargs="*", default=PROFILES)
-    of_profiles.add_argument("--networks", nargs="+", choices=[*NETWORKS], default=[*NETWORKS])
-    parts.add_parser("mandheling").add_argument("folder", type=Path)
-    given = parser.parse_args()
-    if given.part == "mandheling":
-        lines = mandheling(given.folder)
-    else:
-        lines = profiles(given.torch, given.folder, list(given.profiles), given.networks)
-    for line in lines:
-        print(line, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    main(profiles, mandheling)

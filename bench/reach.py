@@ -3,18 +3,17 @@
     python -m bench.reach FOLDER... [--csv FILE] [--length N]
 
 Dimensions that are open get 2 at the front and --length (16) elsewhere, absent weights get seeded numbers. Nothing is
-solved. The table goes to stdout, or to a CSV file that an interrupted run goes on with. Exit code 1 if a file fails in
+solved. The rows grow in a CSV file, and an interrupted run goes on where it stopped. Exit code 1 if a file fails in
 another way than by a refusal.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
-import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from bench._command import Rows, Table, main
 
 COLUMNS = ("file", "operators", "step_operators", "trained_parameters", "cpu_s", "refusal")
 
@@ -47,31 +46,20 @@ def row(path: Path, length: int) -> dict[str, Any]:
     return result | {"cpu_s": round(time.process_time() - started, 2)}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.reach", description=__doc__.split("\n")[0])
-    parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--csv", type=Path)
-    parser.add_argument("--length", type=int, default=16)
-    given = parser.parse_args()
-    done = set[str]()
-    if given.csv and given.csv.exists():
-        with given.csv.open(newline="") as file:
-            done = {line["file"] for line in csv.DictReader(file)}
-    out = given.csv.open("a", newline="") if given.csv else sys.stdout
-    writer, failed = csv.DictWriter(out, COLUMNS, lineterminator="\n"), 0
-    if not done:
-        writer.writeheader()
-    for path in sorted(p for folder in given.folders for p in folder.rglob("*.onnx")):
-        if path.name in done:
-            continue
-        try:
-            writer.writerow(row(path, given.length))
-        except Exception as error:  # a defect: the table names it, and goes on
-            failed += 1
-            writer.writerow({"file": path.name, "refusal": f"FAILED: {type(error).__name__} {error}"})
-        out.flush()
-    return 1 if failed else 0
+def table(folders: tuple[Path, ...], *, csv: Path = Path("build/reach.csv"), length: int = 16) -> Rows:
+    yield COLUMNS
+    done = Table(csv, COLUMNS, ("file",))
+    for path in sorted(p for folder in folders for p in folder.rglob("*.onnx")):
+        found = done.rows.get((path.name,))
+        if found is None:
+            try:
+                found = done.add(row(path, length))
+            except Exception as error:  # a defect: the table names it, and goes on
+                found = done.add({"file": path.name, "refusal": f"FAILED: {type(error).__name__} {error}"})
+        yield tuple(found.values())
+    if any(found["refusal"].startswith("FAILED") for found in done.rows.values()):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(table)

@@ -9,7 +9,6 @@ Winograd's filters make fewer.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import itertools
 import math
@@ -21,12 +20,11 @@ import tempfile
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-if __package__ in (None, ""):  # python bench/shapes.py as well as python -m bench.shapes
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
+from bench._command import main, markdown
 from bench.kernels import CLASSES, build_peak, cflags, export, lower, peak_macs
 from poetc.graph import Operator, Phase, Role, TrainingGraph
 from poetc.measure._host import compile_library
@@ -253,16 +251,14 @@ def print_table(title: str, kernels: list[Kernel]) -> None:
     sys.stdout.flush()
 
 
-def markdown(results: dict[tuple[str, int], list[Kernel]]) -> str:
+def tables(results: dict[tuple[str, int], list[Kernel]]) -> str:
     """Layers by rows, batches by columns: per cent of the peak, warm and with weights from beyond the cache; W where
     Winograd's filters save multiplications that count all the same.
     """
     batches = sorted({batch for _, batch in results})
     lines: list[str] = []
     for model in dict.fromkeys(name for name, _ in results):
-        head = [f"batch {batch}: {first}" for batch in batches for first in DIRECTIONS[:1]]
-        head = [f"{first} | {' | '.join(DIRECTIONS[1:])}" for first in head]
-        lines += ["", f"| {model} | {' | '.join(head)} |", "|---" * (1 + len(head) * len(DIRECTIONS)) + "|"]
+        rows = [[model, *(name for b in batches for name in (f"batch {b}: {DIRECTIONS[0]}", *DIRECTIONS[1:]))]]
         cells: dict[str, dict[tuple[int, str], str]] = defaultdict(dict)
         for batch in batches:
             for k in results.get((model, batch), []):
@@ -277,37 +273,36 @@ def markdown(results: dict[tuple[str, int], list[Kernel]]) -> str:
         in_order = sorted(cells, key=lambda layer: (first.get(layer.partition(AGAIN)[0], first[layer]), first[layer]))
         for layer in in_order:
             keys = itertools.product(batches, DIRECTIONS)
-            lines.append(f"| {layer} | {' | '.join(cells[layer].get(key, '') for key in keys)} |")
+            rows.append([layer, *(cells[layer].get(key, "") for key in keys)])
+        lines += ["", *markdown(rows)]
     return "\n".join(lines).strip() + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch", default="build/peers/torch/bin/python", help="a Python that has torch and onnx")
-    parser.add_argument("--models", nargs="*", choices=sorted(CLASSES), default=["resnet18", "bert"])
-    parser.add_argument("--batches", nargs="*", type=int, default=[1, 8])
-    parser.add_argument("--fused", action="store_true", help="fused multiply-adds")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--beyond-mb", type=int, default=64, help="of copies of weights, for the second column")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write a table of shares of the peak")
-    options = parser.parse_args()
+def run(
+    *,
+    torch: Annotated[str, "a Python that has torch and onnx"] = "build/peers/torch/bin/python",
+    models: Annotated[tuple[str, ...], f"of {', '.join(CLASSES)}"] = ("resnet18", "bert"),
+    batches: tuple[int, ...] = (1, 8),
+    fused: Annotated[bool, "fused multiply-adds"] = False,
+    rounds: int = 5,
+    beyond_mb: Annotated[int, "of copies of weights, for the second column"] = 64,
+    markdown: Annotated[Path | None, "write a table of shares of the peak to this file"] = None,
+) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     results: dict[tuple[str, int], list[Kernel]] = {}
     with tempfile.TemporaryDirectory(prefix="poetc-bench-") as directory:
         folder = Path(directory)
         peak = build_peak(folder)
-        for model in options.models:
-            for batch in options.batches:
-                source, scratch = export(options.torch, model, batch, folder), folder / f"{model}{batch}"
-                beyond_bytes = options.beyond_mb << 20
-                kernels = measure(source, options.rounds, scratch, peak, options.fused, beyond_bytes)
-                results[model, batch] = kernels
-                numerics = "fused" if options.fused else "separate, where 50 % is the most"
-                print_table(f"{model}, batch {batch}, {numerics}", kernels)
-    if options.markdown:
-        options.markdown.write_text(markdown(results), encoding="utf-8")
+        for model, batch in itertools.product(models, batches):
+            source, scratch = export(torch, model, batch, folder), folder / f"{model}{batch}"
+            kernels = measure(source, rounds, scratch, peak, fused, beyond_mb << 20)
+            results[model, batch] = kernels
+            numerics = "fused" if fused else "separate, where 50 % is the most"
+            print_table(f"{model}, batch {batch}, {numerics}", kernels)
+    if markdown:
+        markdown.write_text(tables(results), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main(run)

@@ -3,13 +3,11 @@
 Every row is what the command line says: the model is read, differentiated, costed, solved, packed and verified. Budgets
 are in per cent of what keep-all needs, whether or not a board has that much RAM: a profile is what computing and paging
 cost. Rows are appended to a CSV file as they come, and a run goes on where the last one ended; of a row that was run
-again the last one counts. A table is made of the file.
+again the last one counts. Tables are made of the file.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import itertools
 import json
 import re
@@ -17,8 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from bench._command import Table, main, markdown
 
 NETWORKS = (  # file, batch
     ("mobilenetv2_224", 32),
@@ -116,7 +118,7 @@ def model_file(folder: Path, network: str) -> Path:
     raise SystemExit(f"bench-solver: no {network}.train*.onnx in {folder}")
 
 
-def run(case: Case, folder: Path, time_limit_s: float, stop_share: float) -> dict[str, object]:
+def row_of(case: Case, folder: Path, time_limit_s: float, stop_share: float) -> dict[str, object]:
     device = [str(model_file(folder, case.network)), "--batch", str(case.batch), "--device", case.device]
     device += ["--random-weights", "0"]  # the zoo's files of large networks are graphs without weights
     limits = ["--time-limit", str(time_limit_s)] + (["--deadline", case.deadline] if case.deadline else [])
@@ -151,48 +153,31 @@ def commit() -> str:
     return asked.stdout.strip()
 
 
-def missed(row: dict[str, str]) -> bool:
+def missed(row: Mapping[str, str]) -> bool:
     return not row["gap"] or float(row["gap"]) > TARGETS[row["budget"]]
 
 
-def read(path: Path) -> dict[tuple[str, ...], dict[str, str]]:
-    """The last row of every case."""
-    if not path.exists():
-        return {}
-    with path.open() as file:
-        return {tuple(row[field] for field in FIELDS[:5]): row for row in csv.DictReader(file)}
-
-
-def tables(rows: list[dict[str, str]]) -> str:
+def tables(rows: list[Mapping[str, str]]) -> str:
     """Markdown: for every device and deadline a table with a line a network and a column a budget (see `cell`); then
     what was measured beside it."""
     settings = {setting_of(row): None for row in rows}
     parts = []
     for setting in sorted(settings, key=SETTINGS.index):
         chosen = {(row["network"], row["budget"]): row for row in rows if setting_of(row) == setting}
-        parts += [
-            f"{setting}\n",
-            "| network (batch) | " + " | ".join(BUDGETS) + " |",
-            "|---" * (len(BUDGETS) + 1) + "|",
-        ]
+        rows_of = [["network (batch)", *BUDGETS]]
         for network, batch in NETWORKS:
-            cells = (cell(chosen.get((network, budget))) for budget in BUDGETS)
-            parts.append("| " + " | ".join([f"{network} ({batch})", *cells]) + " |")
-        parts += [
-            "",
-            "| network | operators | model, s | first schedule, s | RAM: smallest, none below, keep-all | s |",
-        ]
-        parts.append("|---" * 6 + "|")
-        parts += [about(network, [r for (n, _), r in chosen.items() if n == network]) for network, _ in NETWORKS]
-        parts.append("")
+            rows_of.append([f"{network} ({batch})", *(cell(chosen.get((network, budget))) for budget in BUDGETS)])
+        about_ = [["network", "operators", "model, s", "first schedule, s", "RAM: smallest, none below, keep-all", "s"]]
+        about_ += [about(network, [r for (n, _), r in chosen.items() if n == network]) for network, _ in NETWORKS]
+        parts += [f"{setting}\n", *markdown(rows_of), "", *markdown(about_), ""]
     return "\n".join(parts)
 
 
-def setting_of(row: dict[str, str]) -> str:
+def setting_of(row: Mapping[str, str]) -> str:
     return row["device"] + (f":{row['deadline']}" if row["deadline"] else "")
 
 
-def cell(row: dict[str, str] | None) -> str:
+def cell(row: Mapping[str, str] | None) -> str:
     """Gap of the total / of the overhead in per cent (seconds); * above the target, *p where packing put it there."""
     if row is None:
         return ""
@@ -205,7 +190,7 @@ def cell(row: dict[str, str] | None) -> str:
     return f"{gaps} ({float(row['solved_s'] or row['total_s']):.0f} s)"
 
 
-def about(network: str, rows: list[dict[str, str]]) -> str:
+def about(network: str, rows: list[Mapping[str, str]]) -> list[str]:
     """What rows of one network have in common, the slowest of them where they differ."""
 
     def slowest(field: str, less: str = "") -> str:
@@ -218,52 +203,38 @@ def about(network: str, rows: list[dict[str, str]]) -> str:
     peak = next((r["keep_all_peak_bytes"] for r in rows if r["keep_all_peak_bytes"]), "")
     ram = "" if searched is None else f"{searched['min_budget_bytes']}, {searched['min_budget_bound_bytes']}, {peak}"
     operators = next((r["operators"] for r in rows if r["operators"]), "")
-    cells = [
-        network,
-        operators,
-        slowest("model_s"),
-        slowest("first_schedule_s", "model_s"),
-        ram,
-        slowest("min_budget_s"),
-    ]
-    return "| " + " | ".join(cells) + " |"
+    seconds = slowest("model_s"), slowest("first_schedule_s", "model_s")
+    return [network, operators, *seconds, ram, slowest("min_budget_s")]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", type=Path, default=Path("../shared/models/zoo"))
-    parser.add_argument("--csv", type=Path, default=Path("build/bench-solver.csv"))
-    parser.add_argument("--time-limit", type=float, default=60.0)
-    parser.add_argument("--stop-share", type=float, default=0.0, help="of the gap aimed at, at which to stop")
-    parser.add_argument("--settings", default=",".join(SETTINGS), help="devices, with a deadline after a colon")
-    parser.add_argument("--networks", default=",".join(name for name, _ in NETWORKS))
-    parser.add_argument("--budgets", default=",".join(BUDGETS))
-    parser.add_argument("--again", action="store_true", help="rows that missed, of another commit, are run again")
-    parser.add_argument("--rows", type=int, help="stop after so many rows")
-    options = parser.parse_args()
-    options.csv.parent.mkdir(parents=True, exist_ok=True)
-    networks, rows = options.networks.split(","), 0
-    chosen = itertools.product(options.settings.split(","), options.budgets.split(","), NETWORKS)
-    for setting, budget, (network, batch) in chosen:
-        if network not in networks:
+def run(
+    *,
+    models: Path = Path("../shared/models/zoo"),
+    csv: Path = Path("build/bench-solver.csv"),
+    time_limit: float = 60.0,
+    stop_share: Annotated[float, "of the gap aimed at, at which to stop"] = 0.0,
+    settings: Annotated[str, "devices, with a deadline after a colon"] = ",".join(SETTINGS),
+    networks: str = ",".join(dict(NETWORKS)),
+    budgets: str = ",".join(BUDGETS),
+    again: Annotated[bool, "rows that missed, of another commit, are run again"] = False,
+    rows: Annotated[int | None, "stop after so many rows"] = None,
+) -> None:
+    done, count = Table(csv, FIELDS, FIELDS[:5]), 0
+    for setting, budget, (network, batch) in itertools.product(settings.split(","), budgets.split(","), NETWORKS):
+        if network not in networks.split(","):
             continue
         device, _, deadline = setting.partition(":")
         case = Case(network, batch, device, deadline, budget)
-        last = read(options.csv).get(case.key)
-        if last is not None and not (options.again and missed(last) and last["commit"] != commit()):
+        last = done.rows.get(case.key)
+        if last is not None and not (again and missed(last) and last["commit"] != commit()):
             continue
-        if rows == options.rows:
+        if count == rows:
             return
-        row = run(case, options.models, options.time_limit, options.stop_share)
-        rows += 1
-        with options.csv.open("a", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            if file.tell() == 0:
-                writer.writeheader()
-            writer.writerow(row)
-        print(" ".join(str(row.get(field, "")) for field in FIELDS), flush=True)
-    print(tables(list(read(options.csv).values())))
+        row = done.add(row_of(case, models, time_limit, stop_share))
+        count += 1
+        print(" ".join(row.values()), flush=True)
+    print(tables(list(done.rows.values())))
 
 
 if __name__ == "__main__":
-    main()
+    main(run)

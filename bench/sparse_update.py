@@ -11,19 +11,18 @@ instructions and bytes do not depend on them. docs/results/integer.md has the ta
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Annotated, Literal
 
 import onnx
 
-from bench.instructions import count
-from bench.qas import quantised
-from bench.saved import smallest_ram
+from bench import instructions
+from bench._command import Rows, main
+from bench.precisions import quantised, smallest_ram
 from demo.boards.networks import Network
 from poetc.training import TrainingOptions
 
@@ -109,31 +108,28 @@ def given_codes(path: Path) -> Path:
     return path
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    counted = commands.add_parser("count")
-    counted.add_argument("network", choices=("mcunet", "mobilenet35"), nargs="?", default="mcunet")
-    counted.add_argument("--scheme", choices=("49kb", "73kb", "99kb", "all"), default="49kb")
-    counted.add_argument("--side", type=int, default=128, help="of the images, in pixels")
-    counted.add_argument("--board", default="mps2-an386")
-    counted.add_argument("--rows", action="store_true", help="a line for every operator")
-    ram = commands.add_parser("ram")
-    ram.add_argument("device")
-    ram.add_argument("seconds", type=float, help="of search for each scheme")
-    asked = parser.parse_args()
+def count(
+    network: Literal["mcunet", "mobilenet35"] = "mcunet",
+    *,
+    scheme: Literal["49kb", "73kb", "99kb", "all"] = "49kb",
+    side: Annotated[int, "of the images, in pixels"] = 128,
+    board: str = "mps2-an386",
+    rows: Annotated[bool, "a line for every operator"] = False,
+) -> None:
     with tempfile.TemporaryDirectory(prefix="poetc-sparse-") as scratch:
-        if asked.command == "count":
-            source, options = prepared(asked.network, asked.scheme, asked.side, Path(scratch))
-            count(source, 1, asked.board, "separate", asked.rows, options)
-            return
-        print("| network, pixels | scheme | every tensor kept, B | least, B |")
+        source, options = prepared(network, scheme, side, Path(scratch))
+        instructions.count(source, 1, board, "separate", rows, options)
+
+
+def ram(device: str, seconds: Annotated[float, "of search for each scheme"]) -> Rows:
+    yield "network, pixels", "scheme", "every tensor kept, B", "least, B"
+    with tempfile.TemporaryDirectory(prefix="poetc-sparse-") as scratch:
         for name, side in (("mcunet", 128), ("mobilenet35", 96), ("mobilenet35", 128)):
             for scheme in ("all", *(found for known, found in SCHEMES if known == name)):
                 source, options = prepared(name, scheme, side, Path(scratch))
-                peak, least = smallest_ram(source, asked.device, 1, asked.seconds, options)
-                print(f"| {name}, {side} | {scheme} | {peak:,} | {least:,} |", flush=True)
+                peak, least = smallest_ram(source, device, 1, seconds, options)
+                yield f"{name}, {side}", scheme, f"{peak:,}", f"{least:,}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(count, ram)

@@ -7,14 +7,15 @@ their last place. Its difference is that of the training alone, without rounding
 
 from __future__ import annotations
 
-import argparse
 import csv
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
+from bench._command import Rows, main
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.train import TrainRequest, train
 from poetc.loop import EpochRow
@@ -135,25 +136,25 @@ def compare(torch: str, folder: Path, case: Case) -> list[str]:
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--torch", required=True, help="a Python that has PyTorch")
-    parser.add_argument("--folder", type=Path, default=Path("build/bench-training"))
-    parser.add_argument("--networks", nargs="*", help="only these")
-    arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
+def table(
+    *,
+    torch: Annotated[str, "a Python that has PyTorch"],
+    folder: Path = Path("build/bench-training"),
+    networks: Annotated[tuple[str, ...], "only these"] = (),
+) -> Rows:
+    folder.mkdir(parents=True, exist_ok=True)
     heads = ["network", "optimizer", "schedule", "clip norm", "first loss", "last loss"]
     heads += [f"{engine}, step {n}" for engine in ("64 bits, moved", "PyTorch f32", "poetc") for n in SHOWN]
-    heads += ["ms a step", "peak bytes", "peak measured is the same"]
-    rows = [heads]
+    rows = [[*heads, "ms a step", "peak bytes", "peak measured is the same"]]
+    yield rows[0]
     for case in CASES:
-        if arguments.networks and case.network not in arguments.networks:
+        if networks and case.network not in networks:
             continue
-        rows.append(compare(arguments.torch, arguments.folder, case))
-        print("  ".join(rows[-1]), flush=True)
-        with (arguments.folder / "losses.csv").open("w", newline="") as file:
+        rows.append(compare(torch, folder, case))
+        yield rows[-1]
+        with (folder / "losses.csv").open("w", newline="") as file:
             csv.writer(file).writerows(rows)
 
 
 if __name__ == "__main__":
-    main()
+    main(table)

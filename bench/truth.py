@@ -1,6 +1,6 @@
 """Predicted against measured training steps of outside models: `make bench-truth`.
 
-    python -m bench.truth --on qemu:BOARD|host [--device NAME|FILE] [--models FOLDER] [--csv FILE] [--markdown FILE]
+    python -m bench.truth --on qemu:BOARD|host [--device NAME|FILE] [--models FOLDER] [--csv FILE]
                           [--settings SETTING ...] [--time-limit SECONDS] [--variant SUFFIX] [NAME ...]
 
 Every model that fits is solved as keep-all and at 50 % of the keep-all peak (with paging; where not even that much
@@ -12,16 +12,15 @@ process of its own.
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from bench._command import Rows, Table, main
 from bench.zoo import open_batch
 
 COLUMNS = (
@@ -133,90 +132,78 @@ def run(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> 
     }
 
 
-def row_of(path: Path, setting: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """One row by processes of their own; whatever goes wrong there is the row's note."""
-    command = [sys.executable, "-m", "bench.truth", "--worker", str(path), setting, "--on", arguments.on]
-    command += ["--device", arguments.device, "--time-limit", str(arguments.time_limit)]
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
-    if done.returncode:
-        row["note"] = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-    else:
-        row |= json.loads(done.stdout.splitlines()[-1])
-    return {**row, "on": arguments.on, "model": path.name.split(".")[0], "setting": setting}
+def work(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> None:
+    print(json.dumps(run(path, setting, on, device, time_limit_s)))
 
 
-def shown(row: Mapping[str, Any]) -> str:
-    head = f"{row['on']:16} {row['model']:24} {row['setting']:9}"
-    if row["note"]:
-        return f"{head} {row['note']}"
-    return (
-        f"{head} {int(row['predicted']):>14,} {int(row['measured']):>14,} {float(row['error']):+7.1%}  {row['worst']}"
+def row_of(path: Path, setting: str, on: str, device: str, time_limit_s: float) -> dict[str, Any]:
+    """One row by a process of its own; whatever goes wrong there is the row's note."""
+    words = [str(path), setting, on, device, str(time_limit_s)]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.truth", "--worker", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=3600,
     )
+    if done.returncode:
+        return {"note": (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]}
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """A table of all rows that were measured, then how many are within 5 and 15 %."""
-    lines = [
-        "| on | model | setting | % of keep-all | operators | pages | predicted, M | measured, M | error |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    measured = [row for row in rows if not row["note"]]
-    for row in measured:
-        cells = [row[name] for name in ("on", "model", "setting", "percent", "operators", "pages")]
-        cells += [f"{int(row[name]) / 1e6:,.2f}" for name in ("predicted", "measured")]
-        lines.append(f"| {' | '.join(map(str, cells))} | {float(row['error']):+.1%} |")
-    for name in sorted({row["on"] for row in measured}):
-        errors = [abs(float(row["error"])) for row in measured if row["on"] == name]
+def summaries(rows: list[Mapping[str, str]]) -> Iterator[str]:
+    """How many of the rows that were measured are within 5 and 15 %."""
+    for name in sorted({row["on"] for row in rows}):
+        errors = [abs(float(row["error"])) for row in rows if row["on"] == name]
         within = [sum(e <= limit for e in errors) for limit in (0.05, 0.15)]
-        lines.append(
-            f"\n{name}: {within[0]} of {len(errors)} within 5 %, {within[1]} within 15 %; worst {max(errors):.1%}"
-        )
-    return "\n".join(lines) + "\n"
+        yield (f"\n{name}: {within[0]} of {len(errors)} within 5 %, {within[1]} within 15 %; worst {max(errors):.1%}")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="only models whose name contains one of these")
-    parser.add_argument("--on", default="host", help="host or qemu:BOARD")
-    parser.add_argument("--device", help="default: the profile of that name")
-    parser.add_argument("--models", type=Path, default=Path("../shared/models/zoo"))
-    parser.add_argument("--variant", default=".legacy", help="which export of each model")
-    parser.add_argument("--settings", nargs="+", default=SETTINGS, choices=SETTINGS)
-    parser.add_argument("--csv", type=Path, default=Path("build/truth.csv"))
-    parser.add_argument("--markdown", type=Path)
-    parser.add_argument("--time-limit", type=float, default=10.0)
-    parser.add_argument("--worker", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    arguments.device = arguments.device or arguments.on.replace(":", "-")
-    if arguments.worker:
-        path, setting = arguments.worker
-        print(json.dumps(run(Path(path), setting, arguments.on, arguments.device, arguments.time_limit)))
-        return 0
-    rows: list[dict[str, Any]] = []
-    if arguments.csv.exists():
-        rows = list(csv.DictReader(arguments.csv.read_text().splitlines()))
-    done = {(row["on"], row["model"], row["setting"]) for row in rows}
-    paths = sorted(p for p in arguments.models.glob("*.onnx") if arguments.variant in p.name)
-    paths = [p for p in paths if not arguments.names or any(name in p.name for name in arguments.names)]
-    arguments.csv.parent.mkdir(parents=True, exist_ok=True)
-    with arguments.csv.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        if not rows:
-            writer.writeheader()
-        for path in paths:
-            for setting in arguments.settings:
-                if (arguments.on, path.name.split(".")[0], setting) in done:
-                    continue
-                row = row_of(path, setting, arguments)
-                rows.append(row)
-                writer.writerow(row)
-                file.flush()
-                print(shown(row), flush=True)
-    if arguments.markdown:
-        arguments.markdown.write_text(markdown(rows))
-    return 0
+def table(
+    names: Annotated[tuple[str, ...], "only models whose name contains one of these"] = (),
+    *,
+    on: Annotated[str, "host or qemu:BOARD"] = "host",
+    device: Annotated[str | None, "default: the profile of that name"] = None,
+    models: Path = Path("../shared/models/zoo"),
+    variant: Annotated[str, "which export of each model"] = ".legacy",
+    settings: Annotated[tuple[str, ...], f"of {SETTINGS[0]}, half"] = SETTINGS,
+    csv: Path = Path("build/truth.csv"),
+    time_limit: float = 10.0,
+) -> Rows:
+    done = Table(csv, COLUMNS, ("on", "model", "setting"))
+    yield (
+        "on",
+        "model",
+        "setting",
+        "% of keep-all",
+        "operators",
+        "pages",
+        "predicted, M",
+        "measured, M",
+        "error",
+        "worst",
+    )
+    paths = sorted(p for p in models.glob("*.onnx") if variant in p.name)
+    for path in paths:
+        if names and not any(name in path.name for name in names):
+            continue
+        for setting in settings:
+            key = {"on": on, "model": path.name.split(".")[0], "setting": setting}
+            row = done.rows.get(tuple(key.values()))
+            if row is None:
+                row = done.add(row_of(path, setting, on, device or on.replace(":", "-"), time_limit) | key)
+            yield cells(row)
+    yield from summaries([row for row in done.rows.values() if not row["note"]])
+
+
+def cells(row: Mapping[str, str]) -> list[str]:
+    if row["note"]:
+        return [row["on"], row["model"], row["setting"], row["note"], *[""] * 6]
+    plain = [row[name] for name in ("on", "model", "setting", "percent", "operators", "pages")]
+    times = [f"{int(row[name]) / 1e6:,.2f}" for name in ("predicted", "measured")]
+    return [*plain, *times, f"{float(row['error']):+.1%}", row["worst"]]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(table, worker=work)

@@ -9,7 +9,7 @@ docs/results/processors.md has the table.
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import os
 import pickle
 import statistics
@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import poetc
+from bench._command import Rows, main
 from bench.kernels import CFLAGS, export
 from poetc.commands.programs import graph_of, training_program
 from poetc.measure import HostModel, compile_library
@@ -54,10 +55,10 @@ def prepare(torch: str, name: str, batch: int, folder: Path) -> tuple[Path, floa
     return path, one.summary["time_ns"] / two.summary["time_ns"]
 
 
-def work(path: Path, side_by_side: bool) -> None:
+def work(path: Path, *, queues: bool = False) -> None:
     """A worker: a step for each line that it reads, and its wall and processor time in ms."""
     library, program, values = pickle.loads(path.read_bytes())
-    program = program if side_by_side else replace(program, queues=())
+    program = program if queues else replace(program, queues=())
     inputs = sample_inputs(program, 0)
     with HostModel(library, [replace(program, probes={})], values) as model:
         for line in sys.stdin:
@@ -71,14 +72,7 @@ def measure(path: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
     """By way, the wall and processor time of each step. All ways must give the same losses."""
     workers = {}
     for way, (threads, side_by_side) in WAYS.items():
-        words = [
-            sys.executable,
-            "-m",
-            "bench.two_cores",
-            "--worker",
-            str(path),
-            *(["--queues"] if side_by_side else []),
-        ]
+        words = [sys.executable, "-m", "bench.two_cores", "--worker", str(path), *["--queues"] * side_by_side]
         environment = {**os.environ, "POETC_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
         workers[way] = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -101,36 +95,20 @@ def measure(path: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
     return times
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("torch", nargs="?")
-    parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--queues", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.worker is not None:
-        work(given.worker, given.queues)
-        return
-    given.folder.mkdir(parents=True, exist_ok=True)
-    print(f"| network (batch) | {' | '.join(WAYS)} | predicted, side by side | load |", flush=True)
-    print("|---|" + "---|" * (len(WAYS) + 2))
-    for name in NETWORKS:
-        for batch in BATCHES:
-            path, predicted = prepare(given.torch, name, batch, given.folder)
-            found = measure(path, given.rounds)
-            least = {way: min(w for w, _ in times) for way, times in found.items()}
-            usual = {way: statistics.median(w for w, _ in times) for way, times in found.items()}
-            first = least["one core"]
-            cells = [f"{first:.1f} ms"]
-            for way in list(WAYS)[1:]:
-                cells.append(f"{first / least[way]:.2f} x ({usual['one core'] / usual[way]:.2f} x)")
-            busy = min(b for _, b in found["one core"])
-            cells[0] += f" ({busy:.1f} ms of processor time)"
-            print(
-                f"| {name} ({batch}) | {' | '.join(cells)} | {predicted:.2f} x | {os.getloadavg()[0]:.1f} |", flush=True
-            )
+def table(torch: str, folder: Path, *, rounds: int = 15) -> Rows:
+    folder.mkdir(parents=True, exist_ok=True)
+    yield "network (batch)", *WAYS, "predicted, side by side", "load"
+    for name, batch in itertools.product(NETWORKS, BATCHES):
+        path, predicted = prepare(torch, name, batch, folder)
+        found = measure(path, rounds)
+        least = {way: min(w for w, _ in times) for way, times in found.items()}
+        usual = {way: statistics.median(w for w, _ in times) for way, times in found.items()}
+        first, busy = least["one core"], min(b for _, b in found["one core"])
+        cells = [f"{first:.1f} ms ({busy:.1f} ms of processor time)"]
+        for way in list(WAYS)[1:]:
+            cells.append(f"{first / least[way]:.2f} x ({usual['one core'] / usual[way]:.2f} x)")
+        yield f"{name} ({batch})", *cells, f"{predicted:.2f} x", f"{os.getloadavg()[0]:.1f}"
 
 
 if __name__ == "__main__":
-    main()
+    main(table, worker=work)

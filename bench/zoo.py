@@ -1,27 +1,26 @@
 """`make bench-zoo`: every outside model file, one after the other, as `poetc analyze` and `poetc solve` take it.
 
-    python -m bench.zoo [--models FOLDER] [--csv FILE] [--time-limit SECONDS] [--device NAME]
-                        [--markdown FILE] [NAME ...]
+    python -m bench.zoo [--models FOLDER] [--csv FILE] [--time-limit SECONDS] [--device NAME] [NAME ...]
 
 Each file is solved at 60 % of its keep-all peak or, where not even that much can be packed, at 1.1 x the smallest
-budget known. What comes out is replayed by the checker. The table grows in a CSV file and an interrupted run goes on
+budget known. What comes out is replayed by the checker. The rows grow in a CSV file, and an interrupted run goes on
 where it stopped; files are in order of their names, each in a process of its own, on one core. NAME: only files whose
 name contains it. Exit code 1 if a file fails.
 """
 
 from __future__ import annotations
 
-import argparse
-import csv
 import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from bench._command import Rows, Table, main
 
 FOLDERS = ("light", "zoo", "thirdparty")
 COLUMNS = (
@@ -82,9 +81,7 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     except (InfeasibleError, LimitError) as refusal:
         known = refusal.details["min_budget_bytes"]
         assert isinstance(known, int)
-        smallest = min(smallest, known)
-        if smallest <= problem.budget_bytes:
-            raise
+        smallest = known  # that of the analysis may need streamed operands
         if smallest >= analysis["keep_all_peak_bytes"] and analysis["min_budget_bound_bytes"] <= budget_bytes:
             raise SystemExit("nothing was found below keep-all, and nothing proves that there is nothing") from None
         problem = replace(keep_all, budget_bytes=int(smallest * OVER_SMALLEST))
@@ -114,93 +111,56 @@ def run(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     }
 
 
-def row_of(path: Path, name: str, device: str, time_limit_s: float) -> dict[str, Any]:
+def work(path: Path, device: str, time_limit_s: float) -> None:
+    print(json.dumps(run(path, device, time_limit_s)))
+
+
+def row_of(path: Path, device: str, time_limit_s: float) -> dict[str, Any]:
     """One row by a process of its own; whatever goes wrong there is the row's error."""
-    command = [sys.executable, "-m", "bench.zoo", "--worker", str(path), "--device", device]
-    done = subprocess.run(
-        [*command, "--time-limit", str(time_limit_s)], capture_output=True, text=True, check=False, timeout=3600
-    )
-    row: dict[str, Any] = dict.fromkeys(COLUMNS, "")
-    if done.returncode == 0:
-        row |= json.loads(done.stdout.splitlines()[-1])
-    else:
-        row["error"] = (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]
-    return {**row, "file": name}
+    command = [sys.executable, "-m", "bench.zoo", "--worker", str(path), device, str(time_limit_s)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=3600)
+    if done.returncode:
+        return {"error": (done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1]}
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row
 
 
-def shown(row: Mapping[str, Any]) -> str:
+def cells(row: Mapping[str, str]) -> list[str]:
     if row["error"]:
-        return f"{row['file']:48} FAILED: {row['error']}"
+        return [row["file"], row["error"], *[""] * 7]
     peak, budget = int(row["keep_all_peak_bytes"]) / 1e6, int(row["budget_bytes"]) / 1e6
-    gap = f"{100 * float(row['gap']):.2f}%" if row["gap"] != "" else "?"
-    return (
-        f"{row['file']:48} {row['operators']:>5} operators, load {float(row['load_s']):5.2f} s, "
-        f"keep-all {peak:9.3f} MB, budget {budget:9.3f} MB ({float(row['percent']):5.1f} %), "
-        f"{row['status']:8} gap {gap:>7}, "
-        f"energy +{100 * float(row['over_compute_once']):.2f}%, {float(row['solve_s']):6.1f} s"
-    )
+    return [
+        row["file"].removesuffix(".onnx"), row["operators"], f"{peak:.3f}", f"{budget:.3f}",
+        f"{float(row['percent']):.0f} %", row["status"], f"{100 * float(row['gap']):.1f} %" if row["gap"] else "none",
+        f"{100 * float(row['over_compute_once']):.1f} %", f"{float(row['solve_s']):.0f}",
+    ]  # fmt: skip
 
 
-def page(rows: Iterable[Mapping[str, Any]]) -> str:
-    """The table as Markdown."""
-    lines = ["| file | operators | keep-all MB | budget MB | of keep-all | status | gap | energy over keep-all | s |"]
-    lines.append("|---|---|---|---|---|---|---|---|---|")
-    for row in rows:
-        if row["error"]:
-            lines.append(f"| {row['file']} | {row['error']} |")
-            continue
-        peak, budget = int(row["keep_all_peak_bytes"]) / 1e6, int(row["budget_bytes"]) / 1e6
-        gap = f"{100 * float(row['gap']):.1f} %" if row["gap"] != "" else "none"
-        more = f"{100 * float(row['over_compute_once']):.1f} %"
-        lines.append(
-            f"| {row['file'].removesuffix('.onnx')} | {row['operators']} | {peak:.3f} | {budget:.3f} "
-            f"| {float(row['percent']):.0f} % | {row['status']} | {gap} | {more} | {float(row['solve_s']):.0f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--models", type=Path, default=Path("../shared/models"))
-    parser.add_argument("--csv", type=Path, default=Path("build/zoo.csv"))
-    parser.add_argument("--markdown", type=Path, help="write the table of all rows to this file")
-    parser.add_argument("--device", default="host")
-    parser.add_argument("--time-limit", type=float, default=5.0)
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.worker:
-        print(json.dumps(run(options.worker, options.device, options.time_limit)))
-        return
-    paths = {f"{f}/{p.name}": p for f in FOLDERS for p in sorted((options.models / f).glob("*.onnx"))}
+def table(
+    names: tuple[str, ...] = (),
+    *,
+    models: Path = Path("../shared/models"),
+    csv: Path = Path("build/zoo.csv"),
+    device: str = "host",
+    time_limit: float = 5.0,
+) -> Rows:
+    paths = {f"{f}/{p.name}": p for f in FOLDERS for p in sorted((models / f).glob("*.onnx"))}
     if not paths:
-        sys.exit(f"zoo: no models in {options.models} (--models FOLDER)")
-    done: dict[str, dict[str, Any]] = {}
-    if options.csv.exists():
-        with options.csv.open(newline="") as file:
-            done = {row["file"]: row for row in csv.DictReader(file) if not row["error"]}
-    options.csv.parent.mkdir(parents=True, exist_ok=True)
-    failed = 0
-    with options.csv.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(done.values())  # first, so that an interruption loses none
-        for name, path in paths.items():
-            if options.names and not any(part in name for part in options.names):
-                continue
-            row = done.get(name)
-            if row is None:
-                row = row_of(path, name, options.device, options.time_limit)
-                table.writerow(row)
-                file.flush()
-                done[name] = row
-            failed += bool(row["error"])
-            print(shown(row), flush=True)
-    if options.markdown:
-        options.markdown.write_text(page(done[name] for name in paths if name in done), encoding="utf-8")
-    print(f"{failed} failed")
-    sys.exit(1 if failed else 0)
+        sys.exit(f"zoo: no models in {models} (--models FOLDER)")
+    done, failed = Table(csv, COLUMNS, ("file",)), 0
+    yield "file", "operators", "keep-all MB", "budget MB", "of keep-all", "status", "gap", "energy over keep-all", "s"
+    for name, path in paths.items():
+        if names and not any(part in name for part in names):
+            continue
+        row = done.rows.get((name,))
+        if row is None or row["error"]:
+            row = done.add({"file": name, **row_of(path, device, time_limit)})
+        failed += bool(row["error"])
+        yield cells(row)
+    yield f"{failed} failed"
+    if failed:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":
-    main()
+    main(table, worker=work)
