@@ -19,9 +19,12 @@ checksum; the reports are for people, who may change them.
 from __future__ import annotations
 
 import json
+import os
 import zipfile
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,7 @@ import numpy as np
 from poetc.devices import DeviceProfile, load_profile, name_kernels, profile_to_yaml
 from poetc.errors import UsageError
 from poetc.files import exists, open_file, read_file
-from poetc.graph import Array, Graph, TrainingGraph, graph_from_json, graph_to_json
+from poetc.graph import Array, Filed, Graph, TrainingGraph, graph_from_json, graph_to_json
 from poetc.output_directory import Kind, check_replaceable, digest, is_as_written, replacing
 from poetc.scheduling import (
     plan_from_json,
@@ -76,6 +79,7 @@ class Artifact:
 KIND = Kind("summary.json", "files of poetc solve")
 REPORTS = ("report.html", "report.txt")
 BUNDLE = "bundle.json"
+LARGE_BYTES = 1 << 18  # of a value that may stay in its file
 NAMES = (
     *("problem.json", "schedule.json", "plan.json", "graph.json", "inference.json"),
     *("inference_schedule.json", "inference_plan.json", BUNDLE, "values.npz", "device.yaml", *REPORTS),
@@ -132,12 +136,15 @@ def require_solved(directory: Path) -> None:
         raise UsageError(f"{directory}: {why if exists(directory) else 'does not exist'}")
 
 
-def read(directory: Path) -> Artifact:
-    """Read a directory back. Raises UsageError when it is not a whole one of ours."""
+def read(directory: Path, *, filed: bool = False) -> Artifact:
+    """Read a directory back. Raises UsageError when it is not a whole one of ours.
+
+    `filed`: large values stay in their file, and are read whenever they are asked for.
+    """
     require_solved(directory)
     summary = _read_summary(directory)
     try:
-        arrays = _read_values(directory / "values.npz")
+        arrays = _read_values(directory / "values.npz", LARGE_BYTES if filed else None)
         graph = _read_graph(directory / "graph.json", arrays)
         if graph is not None and not isinstance(graph, TrainingGraph):
             raise ValueError("graph.json is not a training graph")
@@ -181,7 +188,7 @@ def _plan_document(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> di
 
 
 def _read_others(
-    path: Path, graph: TrainingGraph | None, arrays: dict[str, Array]
+    path: Path, graph: TrainingGraph | None, arrays: Mapping[str, Array | Filed]
 ) -> list[tuple[tuple[Problem, Schedule, MemoryPlan], TrainingGraph | None]]:
     """The plans, and the graph of each that has one of its own."""
     others = []
@@ -225,14 +232,43 @@ def _maker(directory: Path, files: Container[str] = ()) -> str:
     return "poetc bundle" if BUNDLE in files or (directory / BUNDLE).exists() else "poetc solve"
 
 
-def _read_values(path: Path) -> dict[str, Array]:
+def _read_values(path: Path, large_bytes: int | None) -> dict[str, Array | Filed]:
+    """By name; those of more than `large_bytes` in the file stay there."""
     if not path.exists():
         return {}
     with open_file(path) as file, np.load(file, allow_pickle=False) as archive:
-        return {str(name): archive[f"v{i}"] for i, name in enumerate(archive["names"])}
+        version = _version(file)
+        sizes = {entry.filename: entry.file_size for entry in archive.zip.infolist()}
+
+        def value(key: str) -> Array | Filed:
+            if large_bytes is None or sizes[f"{key}.npy"] <= large_bytes:
+                array: Array = archive[key]
+                return array
+            return Filed(partial(_read_value, path, version, key))
+
+        return {str(name): value(f"v{i}") for i, name in enumerate(archive["names"])}
 
 
-def _read_graph(path: Path, arrays: dict[str, Array]) -> Graph | None:
+def _read_value(path: Path, version: tuple[int, ...], key: str) -> Array:
+    """One value of a file of this `version`. UsageError where the file is another by now."""
+    try:
+        with open_file(path) as file:
+            if _version(file) == version:
+                with np.load(file, allow_pickle=False) as archive:
+                    array: Array = archive[key]
+                    return array
+    except FileNotFoundError:
+        pass
+    raise UsageError(f"{path}: was changed while it was in use; run the command again")
+
+
+def _version(file: BufferedReader) -> tuple[int, ...]:
+    """Of an open file: another where it was replaced or written to."""
+    status = os.fstat(file.fileno())
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read_graph(path: Path, arrays: Mapping[str, Array | Filed]) -> Graph | None:
     return graph_from_json(json.loads(read_file(path)), arrays) if path.exists() else None
 
 

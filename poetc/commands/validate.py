@@ -46,7 +46,7 @@ def validate(
     directory: Path, reference: Path | None = None, progress: Progress = silent, *, steps: int = COMPARED_STEPS.default
 ) -> Checked:
     """Compile and run `steps` steps of the emitted C on this machine, and compare."""
-    solved = artifact.read(directory)
+    solved = artifact.read(directory, filed=True)  # the arena holds the weights, too
     expected = None if reference is None else _read_reference(reference)
     progress("lowering")
     training, kept = training_program(solved), keep_all_program(solved)
@@ -79,7 +79,7 @@ def validate_switches(directory: Path, most: int | None = None, progress: Progre
 
     `most`: the most switches that are taken, and as many requests.
     """
-    solved = artifact.read(directory)
+    solved = artifact.read(directory, filed=True)
     if not solved.others:
         raise UsageError(f"{directory}: not a bundle, there are no switches in it; run poetc bundle")
     progress("lowering")

@@ -14,7 +14,6 @@ from poetc.frontend import _folding
 from poetc.frontend._node import Malformed, Node, Unsupported, require_number
 from poetc.frontend._reading import LARGEST_FOLDED_BYTES, check_size, is_float, widened
 from poetc.graph import Array, Attribute, Coded, DType, Fill, Origin, Role, TensorType, materialize
-from poetc.graph import Value as TensorValue
 from poetc.ops import Builder, spec
 
 
@@ -30,7 +29,7 @@ class Value:
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[np.generic]
-    array: TensorValue | None = None
+    array: Array | Fill | Coded | None = None
     tensor: str = ""
     weight: bool = False
     given: bool = False  # its numbers stand in the file, rather than being computed here

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from poetc.graph import Array, Attribute, Coded, Fill, Operator, Role, TensorType
+from poetc.graph import Array, Attribute, Fill, Operator, Role, TensorType, materialize
 from poetc.ops import Builder
 
 Pattern = Callable[["Rewriter", Operator], bool]
@@ -89,8 +89,11 @@ class Rewriter:
 
     def held(self, tensor: str) -> Array | Fill | None:
         """The value of a constant or weight, in the shape of its root."""
-        value = self.builder.values.get(self.root(tensor))
-        return value.decoded() if isinstance(value, Coded) else value
+        root = self.root(tensor)
+        value = self.builder.values.get(root)
+        return (
+            value if value is None or isinstance(value, Fill) else materialize(value, self.builder.tensors[root].type)
+        )
 
     # --- changes that patterns make: always to the operator that they were shown, the last one ---
 

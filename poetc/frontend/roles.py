@@ -17,7 +17,7 @@ from poetc.errors import UsageError
 from poetc.frontend._exported import is_module_name
 from poetc.frontend.facts.fixed_tensors import KIND as FIXED
 from poetc.frontend.facts.fixed_tensors import is_mask, is_wave
-from poetc.graph import Coded, DType, Fill, Graph, Operator, Role, Tensor
+from poetc.graph import Coded, DType, Fill, Graph, Operator, Role, Tensor, materialize
 
 # kind → the meaning of its inputs from number 1 on (empty: no weight)
 _POSITIONS = {
@@ -98,9 +98,8 @@ def assign_roles(
         value = graph.values[name]
         if isinstance(value, Coded) and value.scales is not None:
             value = value.scales  # of finite codes
-        elif isinstance(value, Coded):
-            value = value.decoded()
         if tensor.dtype is DType.F32 and not isinstance(value, Fill):
+            value = materialize(value, tensor.type)
             is_answer = np.size(value) == 1 and uses.is_answer(name)
             unusable = np.isnan(value) & (not is_answer) if role is Role.CONSTANT else ~np.isfinite(value)
             if bool(unusable.any()):

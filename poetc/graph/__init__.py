@@ -7,6 +7,7 @@ from poetc.graph._ir import (
     Attribute,
     DType,
     Fact,
+    Filed,
     Fill,
     Graph,
     Operator,

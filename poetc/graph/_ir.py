@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,14 @@ class Fill:
     seed_name: str = ""
 
 
-Value = Array | Fill | Coded
+@dataclass(frozen=True, slots=True, eq=False)
+class Filed:
+    """A value that stays in a file: `read` gives its array, anew each time."""
+
+    read: Callable[[], Array]
+
+
+Value = Array | Fill | Coded | Filed
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +239,9 @@ _DRAWN = 1 << 20  # numbers at once
 
 
 def materialize(value: Value, type: TensorType) -> Array:
-    """The array of a value, as `type` says: itself, or that for which a Fill or codes stand. Deterministic."""
+    """The array of a value, as `type` says: itself, or that for which it stands. Deterministic."""
+    if isinstance(value, Filed):
+        return value.read()
     if isinstance(value, Coded):
         return value.decoded().reshape(type.shape)
     if not isinstance(value, Fill):

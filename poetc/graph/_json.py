@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from poetc.graph._ir import (
     Attribute,
     DType,
     Fact,
+    Filed,
     Fill,
     Graph,
     Operator,
@@ -71,7 +73,7 @@ def graph_to_json(graph: Graph, arrays: dict[str, Array]) -> dict[str, Any]:
     return document
 
 
-def graph_from_json(document: dict[str, Any], arrays: dict[str, Array]) -> Graph:
+def graph_from_json(document: dict[str, Any], arrays: Mapping[str, Array | Filed]) -> Graph:
     """The inverse of `graph_to_json`. KeyError, ValueError or TypeError when the document is not one of ours."""
     if document["format"] != FORMAT:
         raise ValueError(f"format {document['format']!r}, expected {FORMAT!r}")

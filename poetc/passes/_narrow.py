@@ -15,7 +15,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from poetc.graph import Attribute, Coded, DType, Fill, Operator, Phase, Role, Tensor, TensorType, TrainingGraph, Value
+from poetc.graph import (
+    Attribute,
+    Coded,
+    DType,
+    Fill,
+    Operator,
+    Phase,
+    Role,
+    Tensor,
+    TensorType,
+    TrainingGraph,
+    Value,
+    materialize,
+)
 from poetc.ops import Bound, spec
 from poetc.ops.narrow import AS_IT_IS, NARROW, NARROWED, ROUNDED, kernel_of
 from poetc.ops.sgd_of import SgdOf
@@ -189,5 +202,5 @@ class _Narrowing(Indexed):
 def _is_beyond_f16(tensor: Tensor, value: Value) -> bool:
     if tensor.role is not Role.CONSTANT or tensor.dtype is not DType.F32 or isinstance(value, Coded):
         return False
-    array = np.asarray(value.value) if isinstance(value, Fill) else value
+    array = np.asarray(value.value) if isinstance(value, Fill) else materialize(value, tensor.type)
     return bool(array.size and np.abs(array).max() > LARGEST_F16)

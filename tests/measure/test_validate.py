@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
-from poetc import measure, passes
+from poetc import artifact, measure, passes
+from poetc.commands.validate import validate
 from poetc.devices import build_problem, load_profile
-from poetc.errors import CheckFailed
-from poetc.graph import DType, Graph, Role, TensorType, TrainingGraph
+from poetc.errors import CheckFailed, UsageError
+from poetc.graph import DType, Filed, Graph, Role, TensorType, TrainingGraph, materialize
 from poetc.measure._validate import _by_last_bits, _is_of_probabilities
 from poetc.ops import Builder
 from poetc.program import Interpreter, Program, lower
@@ -165,6 +166,56 @@ def test_a_validation_makes_no_copy_of_a_large_tensor() -> None:
         tracemalloc.stop()
     assert result.problems() == ()
     assert peak < program.arena_bytes + 0.9 * table.nbytes
+
+
+def heavy(folder: Path) -> Path:
+    """A solved directory whose weights are nearly all of it: 8 products with 512 x 512 of them."""
+    random = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(random.normal(0, 0.05, (512, 512)).astype(np.float32), f"w{i}") for i in range(8)
+    ]
+    nodes = [helper.make_node("MatMul", [f"y{i}" if i else "x", f"w{i}"], [f"y{i + 1}"]) for i in range(8)]
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 512]) for name in ("x", "y8"))
+    graph = helper.make_graph(nodes, "heavy", *([end] for end in ends), weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), folder / "m.onnx")
+    model = poetc.load(folder / "m.onnx", training=TrainingOptions(loss="mse"))
+    model.solve(device="host", budget="100%", paging=False, time_limit_s=5).save(folder / "solved")
+    return folder / "solved"
+
+
+def test_the_command_holds_the_weights_in_the_arena_alone(tmp_path: Path) -> None:
+    """Values stay in their file: less than 2 x the weights in all, arena, gradients and an image of them included."""
+    directory = heavy(tmp_path)
+    size = 8 * 512 * 512 * 4
+    arena = artifact.read(directory).plan.arena_bytes
+    assert arena < 1.3 * size
+    tracemalloc.start()
+    try:
+        checked = validate(directory, steps=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert checked.problems == ()
+    assert peak < min(2 * size, arena + 0.75 * size)
+
+
+def test_values_that_are_exchanged_during_a_validation_are_told(tmp_path: Path) -> None:
+    directory = heavy(tmp_path)
+    solved = artifact.read(directory, filed=True)
+    assert solved.graph is not None
+    value = solved.graph.values["w3"]
+    assert isinstance(value, Filed)
+    held = artifact.read(directory).graph
+    assert held is not None
+    np.testing.assert_array_equal(materialize(value, held.tensors["w3"].type), held.values["w3"])  # type: ignore[arg-type]
+    file = directory / "values.npz"
+    data = file.read_bytes()
+    file.unlink()
+    with pytest.raises(UsageError, match="was changed while it was in use"):
+        value.read()
+    file.write_bytes(data[:-1])
+    with pytest.raises(UsageError, match="was changed while it was in use"):
+        value.read()
 
 
 def sure(path: Path, classes: int, lead: float) -> Path:
