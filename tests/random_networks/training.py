@@ -64,7 +64,7 @@ def in_double(recipe: Recipe, step: TrainingGraph) -> Trained:
     losses: list[float] = []
     gradients: dict[str, Array] = {}
     for number in range(recipe.steps):
-        tensors = state | _inputs(recipe, step, number, np.float64)
+        tensors = state | inputs_of(recipe, step, number, np.float64)
         for operator in step.operators:
             arguments = [tensors[name] for name in operator.inputs]
             with np.errstate(all="ignore"):
@@ -77,7 +77,8 @@ def in_double(recipe: Recipe, step: TrainingGraph) -> Trained:
     return Trained(losses, gradients, {name: state[name] for name in trained_names(step)})
 
 
-def _inputs(recipe: Recipe, step: TrainingGraph, number: int, dtype: type[np.floating[Any]]) -> dict[str, Array]:
+def inputs_of(recipe: Recipe, step: TrainingGraph, number: int, dtype: type[np.floating[Any]]) -> dict[str, Array]:
+    """Input and target of a step by name, floats in `dtype`."""
     x, target = recipe.batch_of(number)
     given = {step.inputs[0]: x, step.target: target}
     return {name: a.astype(dtype if a.dtype.kind == "f" else np.int32) for name, a in given.items()}
@@ -113,7 +114,7 @@ def _run(recipe: Recipe, step: TrainingGraph, model: _Model) -> Trained:
     losses: list[float] = []
     gradients: dict[str, Array] = {}
     for number in range(recipe.steps):
-        losses.append(model.run(_inputs(recipe, step, number, np.float32)))
+        losses.append(model.run(inputs_of(recipe, step, number, np.float32)))
         if not number:
             gradients = {name: np.array(g) for name, g in model.probes.items()}
     return Trained(losses, gradients, {name: model.state(name) for name in trained_names(step)})
