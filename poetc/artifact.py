@@ -32,7 +32,7 @@ import numpy as np
 
 from poetc.devices import DeviceProfile, load_profile, name_kernels, profile_to_yaml
 from poetc.errors import UsageError
-from poetc.files import exists, open_file, read_file
+from poetc.files import exists, open_file, read_file, write_npz
 from poetc.graph import Array, Filed, Graph, TrainingGraph, graph_from_json, graph_to_json
 from poetc.output_directory import Kind, check_replaceable, digest, is_as_written, replacing
 from poetc.scheduling import (
@@ -122,8 +122,9 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: b
             (staging / "device.yaml").write_text(profile_to_yaml(artifact.profile))
         if arrays:
             names = sorted(arrays)
-            index = {"names": np.array(names, dtype=np.str_)}
-            np.savez(staging / "values.npz", **index, **{f"v{i}": arrays[n] for i, n in enumerate(names)})  # type: ignore[arg-type]
+            held = {"names": np.array(names, dtype=np.str_)} | {f"v{i}": arrays[n] for i, n in enumerate(names)}
+            with (staging / "values.npz").open("wb") as file:
+                write_npz(file, held)
         for name, text in reports.items():
             (staging / name).write_text(text, encoding="utf-8")
     return staged.copies

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from poetc.errors import PoetcError, UsageError, printable
 
@@ -85,6 +85,21 @@ def read_arrays(path: Path, hint: str = "") -> dict[str, np.ndarray[Any, Any]]:
     if other := next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None):
         raise UsageError(f"{path}: {other!r} in it is no array{hint}")  # numpy gives the bytes of such a file
     return arrays
+
+
+def write_npz(file: IO[bytes], arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Arrays by name as an .npz file. The same arrays give the same bytes, whatever the clock says.
+
+    No name is special, as it would be for `numpy.savez`, which fails where the clock is before 1980.
+    """
+    import zipfile
+
+    import numpy as np
+
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, np.asarray(array, order="C"), allow_pickle=False)
 
 
 def require_tmpdir() -> None:

@@ -7,7 +7,6 @@ understood. Optimizer state is not a weight.
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from poetc import passes
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
 from poetc.errors import UsageError
-from poetc.files import open_file
+from poetc.files import open_file, write_npz
 from poetc.graph import Array, DType, Graph, Role, TrainingGraph, materialize
 from poetc.training import STORED, codes_of, exponents_of
 
@@ -125,12 +124,9 @@ def _as_numbers(name: str, array: Array, dtype: np.dtype[np.generic], where: str
 
 
 def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """An .npz file. The same arrays give the same bytes; no name is special, as it would be for `numpy.savez`."""
+    """An .npz file, as `write_npz` makes it."""
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:
-                np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
+    write_npz(file, arrays)
     return file.getvalue()
 
 

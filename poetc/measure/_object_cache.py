@@ -198,7 +198,8 @@ class _Build:
             with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
                 for suffix, path in parts.items():
                     if path.exists():
-                        archive.writestr(suffix, path.read_bytes())
+                        part = zipfile.ZipInfo(suffix)  # of no date: a clock before 1980 would be an error
+                        archive.writestr(part, path.read_bytes(), zipfile.ZIP_DEFLATED)
             size = os.path.getsize(staged)
             os.replace(staged, entry)
         except BaseException:
