@@ -24,6 +24,7 @@ KIND = "a description of a precision"
 PRODUCTS = ("weights", "activations", "errors")
 STATE = ("gradients", "stored", "state")
 ENDS = ("first", "last")
+NORMS = ("statistics", "normalised", "parameters", "gradients")
 ARITHMETIC = ("floats", "integers")  # of products
 _NARROW_BITS = 8  # significant bits of bf16
 _EXACT_BITS = 24  # of a product of two numbers
@@ -36,6 +37,7 @@ class Numbers:
     `scale`: a place in `SCALES`; a fixed one is 1 / `times`. `range`: the share of the largest magnitude that the
     numbers reach. `groups`: planes and rows have a scale of their own, too. `unit`: the worth of
     1 in place of the scale; 0: the scale. `rises_to`: bits to which an integer with a scale of power may rise; 0: none.
+    `clips`: magnitudes of 1 and more become the largest below 1; without, they keep the step of the others.
     """
 
     integer: int = 0
@@ -47,6 +49,7 @@ class Numbers:
     rounding: str = "nearest"
     unit: float = 0.0
     rises_to: int = 0
+    clips: bool = True
 
     @property
     def bits(self) -> int:
@@ -61,7 +64,7 @@ class Numbers:
 
     @property
     def power(self) -> int:
-        return 1 - self.times.bit_length()
+        return 1 - self.times.bit_length() if self.clips else MOST_MANTISSA + 1 - self.integer
 
     @property
     def low(self) -> int:
@@ -73,6 +76,8 @@ class Numbers:
     def grid(self) -> dict[str, Attribute]:
         """The attributes of `FewBits` that tell of the grid. Raises ValueError for bits beyond its limits."""
         exponent, mantissa = self.floats
+        if not self.clips:  # as many numbers of this step as floats of 32 bits have
+            return {"low": 0, "mantissa": MOST_MANTISSA, "largest": 1 - 2.0**-MOST_MANTISSA}
         if self.integer:
             top = 1 - 2.0 ** (1 - self.integer)
             return {"low": 0, "mantissa": self.integer - 1, "largest": top, "top": top}
@@ -125,7 +130,10 @@ class Algorithm:
 
     `products`: of floats, whose factors are rounded, or of integers, by kernels of their own (`--precision niti`).
     `gradients`: of weights, in front of the update. `stored`: weights after it; `state`: the optimizer's. None: floats
-    of 32 bits. `first` and `last`: other numbers in the first and the last product.
+    of 32 bits. `first` and `last`: other numbers in the first and the last product. `norms`: of batch norms that
+    compute statistics; without it all of them are floats of 32 bits, as is all that it does not name. `statistics`:
+    means and deviations. `normalised`: (x - mean) / deviation. `parameters`: scale and bias as they are read;
+    `gradients`: theirs, in front of the update.
     """
 
     products: str = ARITHMETIC[0]
@@ -138,6 +146,7 @@ class Algorithm:
     sums: Sums | None = None
     first: Mapping[str, Numbers] | None = None
     last: Mapping[str, Numbers] | None = None
+    norms: Mapping[str, Numbers] | None = None
 
     def __post_init__(self) -> None:
         """ValueError for numbers that do not fit together."""
@@ -160,9 +169,12 @@ class Algorithm:
                 raise ValueError(f"{name}: a real scale is for weights, activations and errors")
             if numbers is not None and numbers.rises_to:
                 raise ValueError(f"{name}: bits that rise are for weights, activations and errors")
+        for name, numbers in (self.norms or {}).items():
+            if numbers.scale != "fixed":
+                raise ValueError(f"norms: {name} have a fixed scale")
 
     def _check_integers(self) -> None:
-        for name in ("sums", "state", *ENDS):
+        for name in ("sums", "state", *ENDS, "norms"):
             if getattr(self, name) is not None:
                 raise ValueError(f"{name}: products of integers have none")
         for name in (*PRODUCTS, "gradients", "stored"):
@@ -229,7 +241,7 @@ class _Reader:
         return value
 
     def algorithm(self, value: Any) -> Algorithm:
-        given = self.section(value, (), ("products", *PRODUCTS, *STATE, "sums", *ENDS))
+        given = self.section(value, (), ("products", *PRODUCTS, *STATE, "sums", *ENDS, "norms"))
         for name in PRODUCTS:
             if name not in given:
                 raise self.error((), f"{name} are missing")
@@ -238,9 +250,9 @@ class _Reader:
             found["products"] = self.choice(given["products"], ("products",), ARITHMETIC)
         if "sums" in given:
             found["sums"] = self.sums(given["sums"])
-        for end in ENDS:
+        for end, names in (*((end, PRODUCTS) for end in ENDS), ("norms", NORMS)):
             if end in given:
-                own = self.section(given[end], (end,), PRODUCTS)
+                own = self.section(given[end], (end,), names)
                 found[end] = {name: self.numbers(numbers, (end, name)) for name, numbers in own.items()}
         try:
             return Algorithm(**found)
@@ -273,7 +285,7 @@ class _Reader:
                     raise self.error(where, f"{part} is no power of two")
             elif key in ("scale", "rounding"):
                 found[key] = self.choice(part, where, SCALES if key == "scale" else ROUNDINGS)
-            elif key == "groups":
+            elif key in ("groups", "clips"):
                 if not isinstance(part, bool):
                     raise self.error(where, f"is {shortened(part)}, neither true nor false")
                 found[key] = part
@@ -290,6 +302,8 @@ class _Reader:
             raise self.error((*at, "unit"), "a unit is for gradients of weights")
         if numbers.scale != "fixed" and "times" in given:
             raise self.error((*at, "times"), "only a fixed scale has it")
+        if "clips" in given and not (at[0] == "norms" and given.keys() <= {"integer", "clips", "rounding"}):
+            raise self.error((*at, "clips"), "is for integers of norms, with rounding alone beside")
         is_rising = numbers.scale == "power" and 0 < numbers.integer < numbers.rises_to
         if "rises_to" in given and not (is_rising and given.keys() <= {"integer", "scale", "rises_to", "rounding"}):
             raise self.error(

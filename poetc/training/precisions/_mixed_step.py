@@ -30,6 +30,7 @@ from poetc.ops.adapted_bits import STATE
 from poetc.ops.narrow import AS_IT_IS, NARROWED, kernel_of
 from poetc.training import _build
 from poetc.training.precisions._algorithm import Algorithm, Numbers
+from poetc.training.precisions._mixed_norms import MixedNorms
 
 if TYPE_CHECKING:
     from poetc.training.options import TrainingOptions
@@ -64,26 +65,32 @@ class _Step:
         self.ends = {"first": forward[:1], "last": forward[-1:]}
         self.weights = {self.roots[t] for op in self.products for t in op.inputs[:2] if self._name(t) == "weights"}
         self.step = ""
+        norms = algorithm.norms or {}
+        self.norms = MixedNorms(norms, self.tensors, self.values, self._emit, self._vector, self._like)
 
     def run(self) -> TrainingGraph:
         graph, algorithm = self.graph, self.algorithm
         if self._draws():
             self._count_steps()
-        made = {graph.gradients[w]: w for w in sorted(self.weights) if w in graph.gradients}
+        made = {graph.gradients[w]: (w, algorithm.gradients) for w in sorted(self.weights) if w in graph.gradients}
+        made |= {graph.gradients[p]: (p, self.norms.numbers.get("gradients")) for p in self._of_norms()}
         gradients = dict(graph.gradients)
         renamed: dict[str, str] = {}
         products = {op.name for op in self.products}
         for op in graph.operators:
             if op.name in products:
                 self._product(op)
+            elif self.norms.numbers and self.norms.write(op):
+                pass
             elif op.phase is Phase.UPDATE and not renamed.keys().isdisjoint(op.inputs):
                 self.operators.append(replace(op, inputs=tuple(renamed.get(t, t) for t in op.inputs)))
             else:
                 self.operators.append(op)
             for tensor in op.outputs:
-                if tensor in made and algorithm.gradients is not None:
-                    renamed[tensor] = self._few_bits(tensor, algorithm.gradients, op, f"{made[tensor]}.grad.few")[0]
-                    gradients[made[tensor]] = renamed[tensor]
+                parameter, numbers = made.get(tensor, ("", None))
+                if numbers is not None:
+                    renamed[tensor] = self._few_bits(tensor, numbers, op, f"{parameter}.grad.few")[0]
+                    gradients[parameter] = renamed[tensor]
         self._store()
         others = [op for op in graph.operators if op.name not in products and "Norm" not in op.kind]
         apart = sum(spec(op.kind).work(bind(op, graph.tensors)).macs > 0 for op in others)
@@ -100,6 +107,15 @@ class _Step:
             notes=(*graph.notes, *notes),
         )
 
+    def _of_norms(self) -> list[str]:
+        """Trained scales and biases of batch norms that compute statistics."""
+        norms = [op for op in self.graph.operators if op.kind == "BatchNormApply" and op.attributes.get("training")]
+        return sorted({self.roots[t] for op in norms for t in op.inputs[3:]} & self.graph.gradients.keys())
+
+    def _vector(self, tensor: str, numbers: Numbers, op: Operator) -> str:
+        """A tensor of a norm, rounded to f32."""
+        return self._few_bits(tensor, numbers, op, f"{tensor}.few")[0]
+
     def _is_product(self, op: Operator) -> bool:
         if op.kind not in PRODUCTS:
             return False
@@ -112,7 +128,7 @@ class _Step:
     def _draws(self) -> bool:
         a = self.algorithm
         found = [a.weights, a.activations, a.errors, a.gradients, a.stored, a.state]
-        found += [*(a.first or {}).values(), *(a.last or {}).values()]
+        found += [numbers for part in (a.first, a.last, a.norms) for numbers in (part or {}).values()]
         return any(numbers is not None and numbers.rounding == "stochastic" for numbers in found)
 
     def _count_steps(self) -> None:

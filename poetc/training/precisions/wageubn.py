@@ -4,6 +4,7 @@ from poetc.training.precisions._algorithm import Algorithm, Numbers
 from poetc.training.precisions._precision import declare, mixed
 
 _SHIFTED = Numbers(integer=8, scale="nearest-power")
+_STATISTICS, _NORM, _NORM_GRADIENT = (Numbers(integer=bits, clips=False) for bits in (16, 8, 15))
 _WHOLE = Numbers(floats=(7, 11))  # as many bits as exact products have
 
 declare(
@@ -17,6 +18,12 @@ declare(
             stored=Numbers(integer=24),
             first={"weights": _WHOLE, "activations": _WHOLE, "errors": _WHOLE},
             last={"weights": _WHOLE, "activations": _WHOLE, "errors": _WHOLE},
+            norms={
+                "statistics": _STATISTICS,
+                "normalised": _NORM,
+                "parameters": _NORM,
+                "gradients": _NORM_GRADIENT,
+            },
         ),
     )
 )
