@@ -4,7 +4,8 @@
 
 Batches are tried in steps of GRAIN, which a binary search over their number takes: a schedule of a batch is asked of
 each solver with a limit of time. State is in RAM. Prints one JSON object. A batch is proven too large where poetc's
-bound on the RAM of any schedule without streamed operands exceeds the budget.
+bound on the RAM of any schedule without streamed operands exceeds the budget. With `--batches 192,256` these alone are
+tried, and the answer has the ratio of times for each solver and batch, or null.
 """
 
 from __future__ import annotations
@@ -87,14 +88,32 @@ def of_budget(network: _Network, budget: int, solvers: list[str]) -> dict[str, A
     return {"solvers": found, "too_large": fitting + GRAIN}
 
 
+def of_batches(network: _Network, budget: int, solvers: list[str], batches: list[int]) -> dict[str, Any]:
+    """By solver: the ratio of times of each batch, or None. A larger batch is not tried where one was too large."""
+    found: dict[str, Any] = {}
+    for solver in solvers:
+        ratios: list[float | None] = []
+        for batch in batches:
+            fits = not ratios or ratios[-1] is not None
+            ratios.append(network.slower(batch, budget, solver) if fits else None)
+        found[solver] = ratios
+    return {"batches": batches, "slower": found}
+
+
 def answer(network: _Network, budgets: list[str], solvers: list[str]) -> dict[str, Any]:
     sizes = {text: parse_size(text, option="--budgets") for text in budgets}
     return {"grain": GRAIN, "budgets": {text: of_budget(network, size, solvers) for text, size in sizes.items()}}
 
 
-def run(model: Path, *, device: str, budgets: str, solvers: str) -> None:
+def run(model: Path, *, device: str, budgets: str, solvers: str, batches: str = "") -> None:
     network = _Network(ModelRequest(source=model, device=device))
-    print(json.dumps(answer(network, budgets.split(","), solvers.split(","))))
+    names, limits = solvers.split(","), budgets.split(",")
+    if batches:
+        tried = sorted(map(int, batches.split(",")))
+        of = {b: of_batches(network, parse_size(b, option="--budgets"), names, tried) for b in limits}
+        print(json.dumps({"budgets": of}))
+    else:
+        print(json.dumps(answer(network, limits, names)))
 
 
 if __name__ == "__main__":

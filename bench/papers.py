@@ -1,6 +1,6 @@
 """`make papers`: what the papers behind this project publish, beside the same quantities from poetc.
 
-    python -m bench.papers run MODELS [--only NAME] [--time-limit S]    appends to build/papers.jsonl, and goes on there
+    python -m bench.papers run MODELS [--only NAME] [--network NAME]    appends to build/papers.jsonl, and goes on there
     python -m bench.papers page                                         makes the tables of docs/results/papers.md anew
 
 MODELS is a folder of graphs, each NAME.EXPORTER.graph.onnx; `bench.networks` writes those that it lacks. Every answer
@@ -32,6 +32,7 @@ TABLES: dict[str, tuple[Callable[[float], Iterator[Run]], Callable[[Known], Rows
     "sage": (sage.runs, sage.table),
     "sage-switch": (sage.switch_runs, sage.switches),
     "melon": (melon.runs, melon.table),
+    "melon-throughput": (melon.throughput_runs, melon.throughput),
     "mandheling": (mandheling.runs, mandheling.table),
     "mandheling-hours": (lambda _: iter(()), mandheling.hours),
     "emdl": (emdl.runs, emdl.table),
@@ -56,12 +57,16 @@ def answers() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def run(
-    models: Path, *, only: Annotated[str | None, f"of {', '.join(TABLES)}"] = None, time_limit: float = 20.0
+    models: Path,
+    *,
+    only: Annotated[str | None, f"of {', '.join(TABLES)}"] = None,
+    network: str | None = None,
+    time_limit: float = 20.0,
 ) -> None:
     known = answers()
     OUT.parent.mkdir(exist_ok=True)
     for item in (item for runs, _ in TABLES.values() for item in runs(time_limit)):
-        if (item.table, item.key) in known or only not in (None, item.table):
+        if (item.table, item.key) in known or only not in (None, item.table) or network not in (None, item.network):
             continue
         graph = graph_of(models, item.network, item.words)
         if graph is None:
