@@ -4,7 +4,8 @@
 
 Quality under a budget: the loss when a client's bytes, energy or RAM are used up. Cost to a target: rounds, bytes,
 energy and time of a client until a loss is reached. Robustness: the loss after all rounds when clients drop out, stop
-early or diverge. Batches of 8 samples of 64 tokens are those of the benchmark's own code.
+early or diverge. Privacy: Flower clips changes at the server and adds noise; epsilon is that of zero-concentrated
+differential privacy (Bun and Steinke, 2016). Batches of 8 samples of 64 tokens are those of the benchmark's own code.
 
 Tokens are bytes. A small decoder begins with random weights and learns the first quarter of the texts. The others are
 divided among the clients: each has neighbouring texts, so clients differ. The last tenth of each client's samples
@@ -13,8 +14,8 @@ tests. Energy and time are modelled, of compute alone. docs/results/federated.md
 
 from __future__ import annotations
 
-import argparse
 import logging
+import math
 import random
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from bench._command import main
 from poetc import artifact, train
 from poetc.api import load
 from poetc.artifact import Artifact
@@ -35,6 +37,7 @@ DIMS = {"batch_size": BATCH, "sequence_length": LENGTH}
 STEPS = 6  # of a client in a round, an epoch of so many batches
 KNOWN_SAMPLES, KNOWN_EPOCHS = 640, 20
 WILD_RATE = 1e30
+CLIP, DELTA, NOISES = 5.0, 1e-5, (0.05, 0.2, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,17 @@ FIRST = next(iter(METHODS))
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """`share` of the clients takes part in a round. Of `slow` clients each trains one batch; `wild` ones diverge."""
+    """`share` of the clients takes part in a round. Of `slow` clients each trains one batch; `wild` ones diverge.
+
+    `noise`: times the norm `CLIP`, to which changes are clipped; 0: no privacy.
+    """
 
     share: float = 1.0
     slow: int = 0
     wild: int = 0
     wild_rate: float = WILD_RATE
     most_norm: float | None = None
+    noise: float = 0.0
 
 
 CONDITIONS = {
@@ -139,6 +146,7 @@ def curve_of(
 ) -> Curve:
     """Rounds of Flower's server with a checked average, and clients of poetc on this machine."""
     from flwr.app import ArrayRecord, Context, Message, MetricRecord
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
     from poetc.flower import CheckedFedAvg, client_app, initial_arrays, train_config
     from tests.support.flower_grid import InProcessGrid
@@ -172,14 +180,18 @@ def curve_of(
 
     random.seed(0)  # Flower draws the clients of a round with it
     first = initial_arrays(directory)
+    strategy: Any = CheckedFedAvg(
+        fraction_train=conditions.share,
+        fraction_evaluate=0.0,
+        min_train_nodes=1,
+        min_available_nodes=1,
+        max_update_norm=conditions.most_norm,
+    )
+    if conditions.noise:
+        strategy = DifferentialPrivacyServerSideFixedClipping(strategy, conditions.noise, CLIP, len(parts))
+        np.random.seed(0)  # Flower draws the noise with it
     try:
-        CheckedFedAvg(
-            fraction_train=conditions.share,
-            fraction_evaluate=0.0,
-            min_train_nodes=1,
-            min_available_nodes=1,
-            max_update_norm=conditions.most_norm,
-        ).start(
+        strategy.start(
             grid=grid,
             initial_arrays=first,
             num_rounds=rounds,
@@ -197,6 +209,12 @@ def curve_of(
         ram_bytes=int(summary["peak_bytes"]),
         errors=len(grid.errors),
     )
+
+
+def epsilon(rounds: int, noise: float) -> float:
+    """Of `rounds` Gaussian mechanisms: rho = rounds / (2 noise^2), epsilon = rho + 2 sqrt(rho ln(1 / delta))."""
+    rho = rounds / (2 * noise**2)
+    return rho + 2 * math.sqrt(rho * math.log(1 / DELTA))
 
 
 def quality(curves: dict[str, Curve]) -> list[str]:
@@ -237,29 +255,23 @@ def cost(curves: dict[str, Curve], targets: list[float]) -> list[str]:
     return lines
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("texts", type=Path, nargs="+")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--device", default="rpi4")
-    asked = parser.parse_args()
+def run(texts: tuple[Path, ...], *, rounds: int = 20, clients: int = 8, device: str = "rpi4") -> None:
     from flwr.common import logger
 
     logger.FLOWER_LOGGER.setLevel(logging.CRITICAL)
-    rows = samples(asked.texts)
+    rows = samples(texts)
     cut = len(rows) // 4
-    own = np.array_split(rows[cut:], asked.clients)
+    own = np.array_split(rows[cut:], clients)
     parts = [spread(r[: len(r) * 9 // 10], BATCH * STEPS) for r in own]
     tests = [spread(r[len(r) * 9 // 10 :], BATCH) for r in own]
     test = [np.concatenate(arrays) for arrays in zip(*tests, strict=True)]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         model = known_model(rows[:cut], folder)
-        solutions = {name: solved_of(model, method, asked.device) for name, method in METHODS.items()}
+        solutions = {name: solved_of(model, method, device) for name, method in METHODS.items()}
         curves = {}
         for name, solved in solutions.items():
-            curves[name] = curve_of(solved, folder, parts, test, asked.rounds, Conditions())
+            curves[name] = curve_of(solved, folder, parts, test, rounds, Conditions())
             print(f"{name}: {', '.join(f'{loss:.3f}' for loss in curves[name].losses)}", flush=True)
         start, end = curves[FIRST].losses[0], min(curves[FIRST].losses)
         print("\nQuality under a budget: loss, and rounds\n", *quality(curves), sep="\n")
@@ -267,10 +279,14 @@ def main() -> None:
         print("\nCost to a target, of a client\n", *cost(curves, targets), sep="\n")
         print(f"\nRobustness: {FIRST}\n\n| condition | loss | of the gain | replies with errors |\n|---|---|---|---|")
         for name, conditions in CONDITIONS.items():
-            curve = curve_of(solutions[FIRST], folder, parts, test, asked.rounds, conditions)
+            curve = curve_of(solutions[FIRST], folder, parts, test, rounds, conditions)
             share = (start - curve.losses[-1]) / (start - curves[FIRST].losses[-1])
             print(f"| {name} | {curve.losses[-1]:.3f} | {100 * share:.0f} % | {curve.errors} |", flush=True)
+        print(f"\nPrivacy, changes clipped to {CLIP:g}: {FIRST}\n\n| noise | epsilon | loss |\n|---|---|---|")
+        for noise in NOISES:
+            curve = curve_of(solutions[FIRST], folder, parts, test, rounds, Conditions(noise=noise))
+            print(f"| {noise:g} | {epsilon(rounds, noise):,.1f} | {curve.losses[-1]:.3f} |", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(run)
