@@ -65,7 +65,7 @@ class MixedNorms:
         if "statistics" in self.numbers:
             own_mean, own_var, epsilon = self._rounded(mean, "statistics", op), self._variance(op, var), 0.0
         quotient = self.like(y, f"{y}.quotient")
-        statistics = {"epsilon": epsilon, "training": True}
+        statistics: dict[str, Attribute] = {"epsilon": epsilon, "training": True}
         self.emit(op, op.kind, (x, own_mean, own_var, ones, zeros), (quotient,), statistics)
         quotient = self._rounded(quotient, "normalised", op)
         scale, bias = (self._rounded(t, "parameters", op) for t in (scale, bias))
@@ -88,7 +88,7 @@ class MixedNorms:
     def _input(self, op: Operator, norm: _Norm) -> None:
         x, gy = op.inputs[0], op.inputs[6]
         sums = tuple(self.like(norm.mean, f"{op.outputs[0]}.{word}") for word in ("products", "sum"))
-        own = {"epsilon": norm.epsilon}
+        own: dict[str, Attribute] = {"epsilon": norm.epsilon}
         self.emit(op, KINDS[1], (x, norm.mean, norm.var, gy), sums, own)
         self.emit(op, op.kind, (x, norm.mean, norm.var, norm.scale, *sums, gy), op.outputs, own)
 
