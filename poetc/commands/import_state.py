@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import UNSET
 
 from poetc import artifact, emit, frontend, reporting
 from poetc.artifact import Artifact
@@ -18,9 +19,9 @@ from poetc.commands.requests import adapted
 from poetc.commands.weights import model_of, some, weights
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
-from poetc.files import new_files, read_file
+from poetc.files import new_files
 from poetc.graph import Array, Graph, Value, differing, matching
-from poetc.program import state_identity
+from poetc.program import manifest_of, state_identity
 from poetc.training import in_precision, is_adapter, restored_norms
 
 TRAINED = ".bin"  # an output that ends so is a trained.bin, any other a directory
@@ -96,14 +97,10 @@ def _check_beside(solved: Artifact, out: Path) -> None:
     manifest_path = out.parent / emit.MANIFEST
     if not manifest_path.is_file():
         return
-    try:
-        manifest = json.loads(read_file(manifest_path))
-        identity, is_earlier = manifest["state"]["identity"], "emission" not in manifest["session"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{manifest_path}: damaged; emit again") from None
-    if is_earlier:  # whose C reads another form of trained.bin
+    manifest = manifest_of(manifest_path)
+    if manifest.session.emission is UNSET:  # whose C reads another form of trained.bin
         raise UsageError(f"{manifest_path}: of an earlier poetc; emit again")
-    if identity != state_identity(training_program(solved)):
+    if manifest.state.identity != state_identity(training_program(solved)):
         raise UsageError(f"{manifest_path}: its program has other state than this one: names, types or shapes differ")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,13 @@ from poetc.files import read_arrays, read_file
 from poetc.graph import Array
 from poetc.loop import is_checkpoint, read_checkpoint
 from poetc.program import (
+    Manifest,
     Program,
-    StoreLayout,
     checkpoint_block,
     identity_in,
     is_trained,
     listed_layout,
+    manifest_of,
     read_listed_state,
     read_state,
     state_on_store,
@@ -76,19 +76,15 @@ def read_trained(solved: Artifact, path: Path, note: Progress = silent) -> dict[
     manifest = _manifest_beside(path)
     if not is_trained(data):
         data = _from_store(solved, path, data, manifest, note)
-    state_of_manifest = {} if manifest is None else manifest["state"]
-    identity = identity_in(data)
-    if identity is not None and identity == state_of_manifest.get("identity"):
-        return read_listed_state(data, state_of_manifest, str(path))
+    if manifest is not None and identity_in(data) == manifest.state.identity:
+        return read_listed_state(data, manifest.state, str(path))
     return read_state(data, training_program(solved), str(path))
 
 
-def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Mapping[str, Any] | None, note: Progress) -> bytes:
+def _from_store(solved: Artifact, path: Path, data: bytes, manifest: Manifest | None, note: Progress) -> bytes:
     """The trained.bin that the store's newest whole checkpoint would make. `data` as they are where it is no store."""
-    layouts: list[StoreLayout] = []
-    with contextlib.suppress(KeyError, TypeError, ValueError):
-        layouts += [listed_layout(manifest)] if manifest is not None else []
     training = training_program(solved)
+    layouts = [listed_layout(manifest)] if manifest is not None else []
     layouts += [store_layout(training, checkpoint_block(programs)) for programs in _emitted(solved)]
     checkpoint = state_on_store(data, layouts)
     if checkpoint is not None:
@@ -110,12 +106,7 @@ def _emitted(solved: Artifact) -> list[list[Program]]:
     return [whole] if len(small) == len(whole) else [whole, small]
 
 
-def _manifest_beside(path: Path) -> Mapping[str, Any] | None:
-    manifest_path = path.parent / emit.MANIFEST
-    if not manifest_path.is_file():
-        return None
-    try:
-        manifest = json.loads(read_file(manifest_path))
-        return manifest if isinstance(manifest["state"], dict) else None
-    except (OSError, UsageError, ValueError, KeyError, TypeError):
-        return None
+def _manifest_beside(path: Path) -> Manifest | None:
+    with contextlib.suppress(OSError, UsageError):
+        return manifest_of(path.parent / emit.MANIFEST)
+    return None

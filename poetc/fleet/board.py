@@ -6,9 +6,9 @@ import math
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from msgspec import UNSET
 
 from poetc.artifact import Artifact
 from poetc.commands.programs import graph_of
@@ -21,7 +21,7 @@ from poetc.fleet.participant import Trained
 from poetc.fleet.update import Quantizer
 from poetc.fleet.weights import FleetModel, UnsoundUpdate, Weight, require_sound
 from poetc.graph import Array
-from poetc.runtime.session import SessionError, read_manifest
+from poetc.program import Manifest, manifest_of
 
 LEAST_PAYLOAD_BYTES = 128  # of fleet.c: a request of `masked` for one number is shorter
 _UPDATE_FIELDS = struct.Struct("<5I")  # after `poetc_update`: offset, first, count, whether there is `before`, mask
@@ -37,14 +37,15 @@ class Board:
     def __init__(self, solved: Artifact, emitted: Path, line: str, *, channel: Channel | None = None) -> None:
         self.model = FleetModel.of(solved)
         require_floats(solved, solved.problem.name)
+        path = emitted / "poetc-emit.json"
         try:
-            manifest = read_manifest(emitted / "poetc-emit.json")
-        except SessionError as error:
-            raise UsageError(str(error)) from None
+            manifest = manifest_of(path)
+        except OSError as error:
+            raise UsageError(f"{path}: {error.strerror or error}") from None
         self._places = _places(manifest, self.model, emitted)
         step = graph_of(solved)
         self._rows = batch_size([step.tensors[n].shape for n in (*step.inputs, step.target) if step.tensors[n].shape])
-        self._rate = next((row for row in manifest["state"]["tensors"] if row["name"] == "learning_rate"), None)
+        self._rate = {row.name: row.place or None for row in manifest.state.tensors}.get("learning_rate")
         self.channel = channel or Channel(open_line(line), line)
         reply = self.channel.ask(Request.HELLO, reply_bytes=None)
         if len(reply) != 20 or struct.unpack_from("<I", reply)[0] != PROTOCOL:
@@ -56,7 +57,8 @@ class Board:
             )
         self._capacity = min(self._capacity, MOST_BYTES)
         # Firmware of version 0.2 tells the identity of its state, which was that of the emission.
-        if emission != manifest["session"].get("emission", manifest["state"]["identity"]):
+        of_files = manifest.session.emission
+        if emission != (manifest.state.identity if of_files is UNSET else of_files):
             raise UsageError(f"{line}: the board's firmware is not that of {emitted}: build and flash it again")
 
     def fit(
@@ -125,9 +127,9 @@ class Board:
     def _set_rate(self, rate: float) -> None:
         if not 0 <= rate < 3.4028235e38:
             raise UsageError(f"learning-rate: {rate:g}, not a finite number that is 0 or more")
-        if self._rate is None or self._rate["place"]["memory"] != "ram":
+        if self._rate is None or self._rate.offset_bytes is UNSET:
             raise UsageError("learning-rate: the model's optimizer keeps none in RAM")
-        self._write(self._rate["place"]["offset_bytes"], struct.pack("<f", rate))
+        self._write(self._rate.offset_bytes, struct.pack("<f", rate))
 
     def _write(self, place: int, data: bytes) -> None:
         for start, size in _pieces(len(data), self._capacity - 4):
@@ -147,14 +149,14 @@ def _pieces(total: int, most: int) -> Iterator[tuple[int, int]]:
         yield start, min(most, total - start)
 
 
-def _places(manifest: Mapping[str, Any], model: FleetModel, emitted: Path) -> dict[str, int]:
+def _places(manifest: Manifest, model: FleetModel, emitted: Path) -> dict[str, int]:
     """The offset of each weight in the arena."""
-    rows = {row["name"]: row for row in manifest["state"]["tensors"]}
+    rows = {row.name: row.place for row in manifest.state.tensors if row.place}
     missing = [w.tensor for w in model.weights if w.tensor not in rows]
     if missing:
         raise UsageError(f"{emitted}: holds no {missing[0]}: it was not emitted from this solved directory")
-    stored = [w.name for w in model.weights if rows[w.tensor]["place"]["memory"] != "ram"]
+    stored = [w.name for w in model.weights if rows[w.tensor].memory != "ram"]
     if stored:
         remedy = "where no gateway reaches it; solve with --state ram"
         raise UsageError(f"{emitted}: {stored[0]} lives on the store, {remedy}")
-    return {w.tensor: int(rows[w.tensor]["place"]["offset_bytes"]) for w in model.weights}
+    return {w.tensor: rows[w.tensor].offset_bytes or 0 for w in model.weights}

@@ -1,10 +1,15 @@
-"""Graphs as JSON, with their values in another file: `poetc solve` writes both for `emit` and `validate`."""
+"""Graphs as JSON, with their values in another file: `poetc solve` writes both for `emit` and `validate`.
+
+The structures are the format, field by field (docs/reference/formats.md).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import fields
 from typing import Any
+
+import msgspec
 
 from poetc.graph._ir import (
     Array,
@@ -28,103 +33,104 @@ from poetc.graph._ir import (
 FORMAT = "poetc-graph/1"
 
 
+class _Tensor(msgspec.Struct):
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    role: Role
+
+
+class _Operator(msgspec.Struct):
+    """`attributes` as `_pack` gives them."""
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+    phase: Phase
+    source: str
+
+
+class _Training(msgspec.Struct):
+    """The fields of a TrainingGraph that a Graph has not; `options` as `_pack` gives them."""
+
+    loss: str
+    target: str
+    gradients: dict[str, str]
+    zero_gradients: tuple[str, ...]
+    updates: dict[str, str]
+    options: dict[str, Any]
+
+
+class _Document(msgspec.Struct, omit_defaults=True):
+    format: str
+    name: str
+    tensors: tuple[_Tensor, ...]
+    operators: tuple[_Operator, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    notes: tuple[str, ...]
+    fills: dict[str, Fill]
+    origins: dict[str, Origin] = {}
+    facts: tuple[Fact, ...] = ()
+    training: _Training | None = None
+
+
 def graph_to_json(graph: Graph, arrays: dict[str, Array]) -> dict[str, Any]:
     """A JSON-able document. Values that are arrays go into `arrays` under the tensor's name, Fills are written out."""
-    document: dict[str, Any] = {
-        "format": FORMAT,
-        "name": graph.name,
-        "tensors": [
-            {"name": t.name, "shape": list(t.shape), "dtype": t.dtype.value, "role": t.role.value}
-            for t in graph.tensors.values()
-        ],
-        "operators": [
-            {
-                "name": op.name,
-                "kind": op.kind,
-                "inputs": list(op.inputs),
-                "outputs": list(op.outputs),
-                "attributes": {k: _pack(v) for k, v in sorted(op.attributes.items())},
-                "phase": op.phase.value,
-                "source": op.source,
-            }
-            for op in graph.operators
-        ],
-        "inputs": list(graph.inputs),
-        "outputs": list(graph.outputs),
-        "notes": list(graph.notes),
-        "fills": {name: asdict(v) for name, v in sorted(graph.values.items()) if isinstance(v, Fill)},
-    }
     arrays.update(
         {n: materialize(v, graph.tensors[n].type) for n, v in graph.values.items() if not isinstance(v, Fill)}
     )
-    if graph.origins:
-        document["origins"] = {name: _origin_to_json(origin) for name, origin in sorted(graph.origins.items())}
-    if graph.facts:
-        document["facts"] = [asdict(fact) for fact in graph.facts]
-    if isinstance(graph, TrainingGraph):
-        document["training"] = {
-            "loss": graph.loss,
-            "target": graph.target,
-            "gradients": dict(graph.gradients),
-            "zero_gradients": list(graph.zero_gradients),
-            "updates": dict(graph.updates),
-            "options": {k: _pack(v) for k, v in graph.options.items()},
-        }
-    return document
+    own = {f.name: getattr(graph, f.name) for f in fields(graph) if f.name in _Training.__struct_fields__}
+    if own:
+        own["options"] = {k: _pack(v) for k, v in own["options"].items()}
+    document = _Document(
+        format=FORMAT,
+        name=graph.name,
+        tensors=tuple(_Tensor(t.name, t.shape, t.dtype, t.role) for t in graph.tensors.values()),
+        operators=tuple(
+            _Operator(
+                op.name, op.kind, op.inputs, op.outputs, {k: _pack(v) for k, v in sorted(op.attributes.items())},
+                op.phase, op.source,
+            )
+            for op in graph.operators
+        ),
+        inputs=graph.inputs,
+        outputs=graph.outputs,
+        notes=graph.notes,
+        fills={name: v for name, v in sorted(graph.values.items()) if isinstance(v, Fill)},
+        origins=dict(sorted(graph.origins.items())),
+        facts=graph.facts,
+        training=_Training(**own) if own else None,
+    )  # fmt: skip
+    built: dict[str, Any] = msgspec.to_builtins(document)
+    usual = msgspec.to_builtins(Origin(tensor=""))  # most weights: their fields are left out
+    for origin in built.get("origins", {}).values():
+        for name in [n for n, v in origin.items() if n != "tensor" and v == usual[n]]:
+            del origin[name]
+    return built
 
 
 def graph_from_json(document: dict[str, Any], arrays: Mapping[str, Array | Filed]) -> Graph:
-    """The inverse of `graph_to_json`. KeyError, ValueError or TypeError when the document is not one of ours."""
-    if document["format"] != FORMAT:
-        raise ValueError(f"format {document['format']!r}, expected {FORMAT!r}")
-    tensors = {
-        t["name"]: Tensor(t["name"], TensorType(tuple(t["shape"]), DType(t["dtype"])), Role(t["role"]))
-        for t in document["tensors"]
-    }
+    """The inverse of `graph_to_json`. ValueError that names the place when the document is not one of ours."""
+    try:
+        held = msgspec.convert(document, _Document)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+    if held.format != FORMAT:
+        raise ValueError(f"format {held.format!r}, expected {FORMAT!r}")
+    tensors = {t.name: Tensor(t.name, TensorType(t.shape, t.dtype), t.role) for t in held.tensors}
     operators = tuple(
-        Operator(
-            o["name"],
-            o["kind"],
-            tuple(o["inputs"]),
-            tuple(o["outputs"]),
-            {k: _unpack(v) for k, v in o["attributes"].items()},
-            Phase(o["phase"]),
-            o["source"],
-        )
-        for o in document["operators"]
+        Operator(o.name, o.kind, o.inputs, o.outputs, _unpacked(o.attributes), o.phase, o.source)
+        for o in held.operators
     )
-    values: dict[str, Value] = {name: arrays[name] for name in tensors if name in arrays}
-    values.update({name: Fill(**fill) for name, fill in document["fills"].items()})
-    graph = Graph(
-        document["name"],
-        tensors,
-        operators,
-        tuple(document["inputs"]),
-        tuple(document["outputs"]),
-        values,
-        tuple(document["notes"]),
-        {name: _origin_from_json(origin) for name, origin in document.get("origins", {}).items()},
-        tuple(Fact(**fact) for fact in document.get("facts", ())),
-    )
-    if "training" not in document:
-        return graph
-    training = document["training"]
-    options = {k: _unpack(v) for k, v in training["options"].items()}
-    fields = {name: getattr(graph, name) for name in Graph.__slots__}
-    zero_gradients = tuple(training["zero_gradients"])
-    return replace(TrainingGraph(**fields), **{**training, "options": options, "zero_gradients": zero_gradients})
-
-
-def _origin_to_json(origin: Origin) -> dict[str, Any]:
-    """Without the fields that are as they are for most weights."""
-    fields = asdict(origin)
-    defaults = asdict(Origin(origin.tensor))
-    return {k: v for k, v in fields.items() if k == "tensor" or v != defaults[k]}
-
-
-def _origin_from_json(document: dict[str, Any]) -> Origin:
-    copies = tuple((str(name), str(how)) for name, how in document.get("copies", ()))
-    return Origin(**{**document, "copies": copies})
+    values: dict[str, Value] = {**{name: arrays[name] for name in tensors if name in arrays}, **held.fills}
+    parts = (held.name, tensors, operators, held.inputs, held.outputs, values, held.notes, held.origins, held.facts)
+    if held.training is None:
+        return Graph(*parts)
+    own = msgspec.structs.asdict(held.training)
+    return TrainingGraph(*parts, **{**own, "options": _unpacked(own["options"])})
 
 
 def _pack(value: Attribute) -> Any:
@@ -132,6 +138,10 @@ def _pack(value: Attribute) -> Any:
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return {"float": str(value)}
     return [_pack(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _unpacked(packed: dict[str, Any]) -> dict[str, Any]:
+    return {name: _unpack(value) for name, value in packed.items()}
 
 
 def _unpack(value: Any) -> Any:

@@ -54,6 +54,7 @@ from poetc.program._limits import (
     scales_itself,
 )
 from poetc.program._lower import bank_high_water, lower, lower_inference, without_loss
+from poetc.program._manifest import Manifest, manifest_of
 from poetc.program._queues import check_queues, queues_of, workers_of
 from poetc.program._scores import class_scores
 from poetc.program._state_file import (

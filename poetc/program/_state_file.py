@@ -10,15 +10,15 @@ import itertools
 import math
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from poetc.errors import UsageError
 from poetc.graph import Array, TensorType
 from poetc.program._ir import Page, Program
+from poetc.program._manifest import State
 from poetc.runtime.layout import CHECKPOINT_TRAILER_BYTES, CHECKPOINT_WORDS_BYTES, align
 
 TAG = b"poetc s2"
@@ -168,19 +168,18 @@ def read_state(data: bytes, program: Program, where: str) -> dict[str, Array]:
     }
 
 
-def read_listed_state(data: bytes, listed: Mapping[str, Any], where: str) -> dict[str, Array]:
-    """The same by the entries under `state` of poetc-emit.json.
+def read_listed_state(data: bytes, listed: State, where: str) -> dict[str, Array]:
+    """The same by the part `state` of poetc-emit.json.
 
     The manifest must be of the emission that wrote the file.
     """
+    _check(data, listed.size_bytes, where)
     try:
-        _check(data, int(listed["size_bytes"]), where)
-        arrays = {}
-        for t in listed["tensors"]:
-            flat = np.frombuffer(data, t["dtype"], math.prod(t["shape"]), t["offset_bytes"])
-            arrays[str(t["name"])] = flat.reshape(t["shape"])
-        return arrays
-    except (KeyError, TypeError, ValueError) as error:
+        return {
+            t.name: np.frombuffer(data, t.dtype, math.prod(t.shape), t.offset_bytes or 0).reshape(t.shape)
+            for t in listed.tensors
+        }
+    except (TypeError, ValueError) as error:
         raise UsageError(f"{where}: the manifest beside it does not describe it ({error!r})") from None
 
 

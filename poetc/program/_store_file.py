@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+
+from msgspec import UNSET
 
 from poetc.program._ir import Program
+from poetc.program._manifest import Manifest
 from poetc.program._state_file import (
     CHECKPOINT_SLOTS,
     OLD_TAG,
@@ -95,23 +97,17 @@ def _part(region: Region, program: Program) -> StoredPage:
     return StoredPage(region.offset_bytes, page.size_bytes, page.first_block, page.block_count, page.slots)
 
 
-def listed_layout(manifest: Mapping[str, Any]) -> StoreLayout:
-    """The same by a poetc-emit.json. KeyError, TypeError or ValueError if that has no such facts."""
-    state, session = manifest["state"], manifest["session"]
+def listed_layout(manifest: Manifest) -> StoreLayout:
+    """The same by a poetc-emit.json."""
+    state, session = manifest.state, manifest.session
     parts = [
-        StoredPage(int(t["offset_bytes"]), int(t["size_bytes"]), *(int(t["place"].get(k, 0)) for k in _PLACE))
-        for t in state["tensors"]
+        StoredPage(t.offset_bytes or 0, t.size_bytes, *(n or 0 for n in (p.first_block, p.slot_blocks, p.slots)))
+        for t in state.tensors
+        if (p := t.place)
     ]
-    return StoreLayout(
-        int(state["identity"]),
-        int(session["block_bytes"]),
-        int(session.get("checkpoint_block", session["store_blocks"])),
-        int(state["size_bytes"]),
-        tuple(sorted(parts, key=lambda part: part.offset_bytes)),
-    )
-
-
-_PLACE = ("first_block", "slot_blocks", "slots")
+    first_block = session.store_blocks if session.checkpoint_block is UNSET else session.checkpoint_block
+    parts.sort(key=lambda part: part.offset_bytes)
+    return StoreLayout(state.identity, session.block_bytes, first_block, state.size_bytes, tuple(parts))
 
 
 def is_trained(data: bytes) -> bool:

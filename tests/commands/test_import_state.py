@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -92,11 +93,14 @@ def test_a_trained_bin_for_the_emitted_program(digits: Trained, tmp_path: Path) 
     assert all(np.array_equal(state[name], array) for name, array in digits.state.items())
     with pytest.raises(UsageError, match=r"start\.bin: exists; .*--force"):
         import_state(digits.directory, digits.trained_bin, out)
-    for session, says in (
-        ('{"emission": 1}', "its program has other state than this one"),
-        ("{}", r"poetc-emit\.json: of an earlier poetc; emit again"),
+    earlier = json.loads((Path(__file__).parents[1] / "program" / "golden" / "earlier" / emit.MANIFEST).read_text())
+    other = {**earlier, "session": {**earlier["session"], "emission": 1}}
+    for manifest, says in (
+        (other, "its program has other state than this one"),
+        (earlier, r"poetc-emit\.json: of an earlier poetc; emit again"),
+        ({"state": {}}, r"poetc-emit\.json: damaged; emit again"),
     ):
-        (tmp_path / emit.MANIFEST).write_text(f'{{"state": {{"identity": 1}}, "session": {session}}}')
+        (tmp_path / emit.MANIFEST).write_text(json.dumps(manifest))
         with pytest.raises(UsageError, match=says):
             import_state(digits.directory, digits.trained_bin, tmp_path / "other.bin")
 

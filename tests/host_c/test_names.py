@@ -45,7 +45,7 @@ def test_long_names_are_told_apart_and_whole(tmp_path: Path) -> None:
     for row in said["state"]["tensors"]:
         identifier = row["identifier"]
         assert json.loads(f'"{found[identifier]}"') == row["name"]  # what may not stand in a comment is escaped
-        assert f"{row['shape']} */" in text and f"#define {identifier}_BYTES {row['size_bytes']}u\n" in text
+        assert f"{list(row['shape'])} */" in text and f"#define {identifier}_BYTES {row['size_bytes']}u\n" in text
         assert f"#define {identifier}_OFFSET {row['place']['offset_bytes']}u " in text
     for row in said["accessors"]["train"]:
         assert f"*{row['identifier']}(void *arena)\n{{\n" in text

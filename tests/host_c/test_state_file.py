@@ -25,6 +25,7 @@ from poetc.program import (
     fit_input,
     listed_layout,
     lower,
+    manifest_of,
     read_listed_state,
     read_state,
     regions,
@@ -239,12 +240,12 @@ def test_a_library_of_an_earlier_poetc_is_refused_in_one_line() -> None:
 
 def test_files_of_an_earlier_poetc_are_read() -> None:
     """Written by 0.2 before state was ordered by name: the same three steps, and the same bits."""
-    manifest = json.loads((EARLIER / "poetc-emit.json").read_text())
+    manifest = manifest_of(EARLIER / "poetc-emit.json")
     trained = (EARLIER / "trained.bin").read_bytes()
-    state = read_listed_state(trained, manifest["state"], "trained.bin")
+    state = read_listed_state(trained, manifest.state, "trained.bin")
     stored = state_on_store((EARLIER / "store.bin").read_bytes(), [listed_layout(manifest)])
     assert stored is not None and stored[1] == STEPS
-    found = read_listed_state(stored[0], manifest["state"], "store.bin")
+    found = read_listed_state(stored[0], manifest.state, "store.bin")
     program = of_schedule("plain")
     reference = Interpreter(program, training_case().graph.values)
     for step in range(STEPS):
