@@ -35,7 +35,7 @@ _TENSOR_COSTS = ("page_out_ns", "page_out_pj", "page_in_ns", "page_in_pj", "move
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class At:
     """An end of the band of a section, and the problem with its prices."""
 
     section: str
@@ -69,7 +69,7 @@ def band_of(
         bound = artifact.schedule.proof.bound if at.keeps_bound_of(artifact.problem) else None
         with_choices = bound
         if at.changes_nothing:
-            bounds.append((bound, _at_least(with_choices, at.problem)))
+            bounds.append((bound, proven_at_least(with_choices, at.problem)))
             continue
         progress(f"solving where {at.section} is {at.end}")
         planner = replace(request.planner(request.options.time_limit_s / to_solve, progress), reductions=PLACES)
@@ -81,12 +81,12 @@ def band_of(
             if scope.covers(replace(scope, order=claimed.order, repetition=claimed.repetition)):
                 with_choices = max(with_choices or 0, solution.proof.bound)
             seen.append((f"{at.section} {at.end}", solution.schedule))
-        bounds.append((bound, _at_least(with_choices, at.problem)))
-    rows = [_row(at, *bounds_there, seen) for at, bounds_there in zip(ends, bounds, strict=True)]
-    return rows, _better_at_home(artifact.problem, seen)
+        bounds.append((bound, proven_at_least(with_choices, at.problem)))
+    rows = [row_of(at, *bounds_there, seen) for at, bounds_there in zip(ends, bounds, strict=True)]
+    return rows, better_at_home(artifact.problem, seen)
 
 
-def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, step: TrainingGraph) -> Sequence[_At]:
+def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, step: TrainingGraph) -> Sequence[At]:
     ends = []
     for section in SECTIONS:
         numbers = 0 if section == "threads" and artifact.summary["threads"] < 2 else bands(profile, section)
@@ -97,16 +97,16 @@ def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, ste
             threads = artifact.summary["threads"]
             way = threads if artifact.problem.processors or threads > 1 else ALONE
             there = ways.get(way, there)
-            ends.append(_At(section, end, numbers, priced_as(artifact.problem, there)))
+            ends.append(At(section, end, numbers, priced_as(artifact.problem, there)))
     return ends
 
 
-def _at_least(bound: int | None, problem: Problem) -> int:
+def proven_at_least(bound: int | None, problem: Problem) -> int:
     """`bound`, or that of any order where it is less or there is none: every operator runs once."""
     return max(bound or 0, least_cost(problem))
 
 
-def _better_at_home(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> list[str]:
+def better_at_home(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> list[str]:
     """A note where a schedule that was found at an end is better with the profile's own numbers, too."""
     own, better = _own_and_best(problem, seen)
     if better is None:
@@ -129,7 +129,7 @@ def _own_and_best(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> tup
     return cost, best if best[1] < cost * (1 - WORTH_A_WORD) else None
 
 
-def _row(at: _At, bound: int | None, with_choices: int | None, seen: Sequence[tuple[str, Schedule]]) -> dict[str, Any]:
+def row_of(at: At, bound: int | None, with_choices: int | None, seen: Sequence[tuple[str, Schedule]]) -> dict[str, Any]:
     """`with_choices`: a bound for the kernels and the places of state that the schedule has."""
     own = verify_parts([(at.problem, seen[0][1].steps)])
     cost, better = _own_and_best(at.problem, seen)

@@ -87,7 +87,7 @@ def emit(
         require_floats(one, "--fleet")
     notes = [note for one in solved for note in one.notes]  # such as absent weights
     device = _core(solved[0])
-    numerics = _numerics(solved, paths, target, board, numerics)
+    numerics = numerics_of_plans(solved, paths, target, board, numerics)
     chosen, its_board = boards.resolve(target, board, numerics, device)
     chosen = shaped(chosen, form, len(paths), package)
     for one in solved:
@@ -240,7 +240,7 @@ def _firmware_size(
     return size
 
 
-def _numerics(
+def numerics_of_plans(
     solved: Sequence[Artifact], paths: Sequence[Path], target: str, board: str | None, asked: Numerics | None
 ) -> Numerics:
     """Those of all models of a library, which has its kernels once."""

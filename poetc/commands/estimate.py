@@ -263,14 +263,14 @@ def _largest_batch(request: ModelRequest, known: Analyzed, progress: Progress) -
 
     stop_at = time.process_time() + BATCHES_S
     try:
-        kept, more = _last_within(limit, lambda batch: need(batch)[0], stop_at)
-        _, possible = _last_within(limit, lambda batch: need(batch)[1], stop_at)
+        kept, more = last_within(limit, lambda batch: need(batch)[0], stop_at)
+        _, possible = last_within(limit, lambda batch: need(batch)[1], stop_at)
     except PoetcError:
         return None  # it cannot be read at another batch
     return {"keep_all": kept, "is_largest": kept == more, "bound": possible, "most": MOST_BATCH}
 
 
-def _last_within(limit: int, need: Callable[[int], int], stop_at: float = math.inf) -> tuple[int, int]:
+def last_within(limit: int, need: Callable[[int], int], stop_at: float = math.inf) -> tuple[int, int]:
     """Twice the largest batch up to MOST_BATCH that needs at most `limit` bytes, 0 where one sample needs more.
 
     Where the time is up: the largest batch known to need no more, and the largest not known to need more.
@@ -308,7 +308,7 @@ def every_board(request: EstimateRequest, progress: Progress = silent) -> dict[s
     rows = []
     for name in boards_to_buy():
         progress(f"estimating {name}")
-        rows.append(_board(replace(request.model, device=name), load_profile(name), graph, step, known))
+        rows.append(board_row(replace(request.model, device=name), load_profile(name), graph, step, known))
     for row in rows:
         time_ns, energy_pj = row["time_ns"], row["energy_pj"]
         row["run_ns"] = None if total is None or time_ns is None else total * time_ns
@@ -325,7 +325,7 @@ def every_board(request: EstimateRequest, progress: Progress = silent) -> dict[s
     }
 
 
-def _board(
+def board_row(
     model: ModelRequest, profile: DeviceProfile, graph: Graph, step: TrainingGraph, known: dict[Any, int]
 ) -> dict[str, Any]:
     problem, request = build_problem(step, profile, budget_bytes=profile.ram_bytes), SolveRequest(model=model)

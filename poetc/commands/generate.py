@@ -69,11 +69,11 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
         short = graph
     else:
         most = len(ids) + request.tokens
-        short, graph = _loaded(file, SHORT), _long(file, min(most, context[0] or most))
+        short, graph = loaded_at(file, SHORT), _long(file, min(most, context[0] or most))
     for most, named in (context, (_tokens_input(graph, str(request.source))[1], f"{request.source}, as it is,")):
         if 0 < most <= len(ids):
             raise UsageError(f"--prompt: {len(ids)} tokens, and {named} has a context of {most:,}")
-    writer = _Writer(graph, str(request.source), short if request.cache else None)
+    writer = Writer(graph, str(request.source), short if request.cache else None)
     tokenizer.require_model(writer.words)
     if max(ids) >= writer.words:
         raise UsageError(f"{tokenizer.path}: has token {max(ids):,}; the model knows {writer.words:,}")
@@ -124,7 +124,7 @@ def _chosen(scores: Array, request: GenerateRequest, random: np.random.Generator
     return int(random.choice(kept, p=shares[kept] / shares[kept].sum()))
 
 
-def _loaded(path: Path, length: int) -> Graph:
+def loaded_at(path: Path, length: int) -> Graph:
     """The model for one text of `length` tokens; lengths that the file fixes stay."""
     with open_file(path):
         pass
@@ -151,7 +151,7 @@ def _loaded(path: Path, length: int) -> Graph:
 def _long(path: Path, length: int) -> Graph:
     """The same for a length that the model may not have, though it has a shorter one."""
     try:
-        return _loaded(path, length)
+        return loaded_at(path, length)
     except (UsageError, UnsupportedModelError) as error:
         raise type(error)(f"{error}: shorten the prompt, or write fewer tokens") from None
 
@@ -165,7 +165,7 @@ def _tokens_input(graph: Graph, where: str) -> tuple[str, int]:
     return tokens[0], graph.tensors[tokens[0]].shape[1]
 
 
-class _Writer:
+class Writer:
     """Scores of the next token. The values of weights are made once.
 
     `short`: the same model for fewer tokens, on which `next_token` plans; None: each token is computed with all before.

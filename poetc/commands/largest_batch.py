@@ -91,8 +91,8 @@ class _Search:
                 f"one sample does not fit in {self.budget_bytes} bytes{known}",
                 details={"budget_bytes": self.budget_bytes, "min_budget_bytes": ram, "min_budget_bound_bytes": bound},
             )
-        most = _last(self.may_fit, 1)
-        largest = _last(self.fits, 1, most)
+        most = last_batch(self.may_fit, 1)
+        largest = last_batch(self.fits, 1, most)
         ram, _ = self.needs[largest]
         step = self.problem(largest)
         return {
@@ -102,14 +102,14 @@ class _Search:
             "deadline_per_sample": self.request.deadline_per_sample,
             "largest_batch": largest,
             "largest_batch_bound": most,
-            "keep_all_batch": _last(self.keeps_all, 0, largest),
+            "keep_all_batch": last_batch(self.keeps_all, 0, largest),
             "ram_bytes": ram,
             "time_once_per_sample_ns": step.compute_once_ns // largest,
             "searched": {str(batch): ram for batch, (ram, _) in sorted(self.needs.items())},
         }
 
 
-def _last(holds: Callable[[int], bool], known: int, most: int = MOST_BATCH) -> int:
+def last_batch(holds: Callable[[int], bool], known: int, most: int = MOST_BATCH) -> int:
     """The last number up to `most` for which `holds`, which holds for `known` (0: nothing is known to)."""
     low, high = known, known + 1
     while high <= most and holds(high):

@@ -164,7 +164,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
         solved = solution.problem, solution.schedule, solution.plan
         predicted = inference.within_budget(step, graph, profile, *solved, limit_s, progress)
         notes += [predicted.note] if predicted.note else []
-    smallest = _smallest(answer, stop_at, progress) if request.smallest else None
+    smallest = smallest_budget_known(answer, stop_at, progress) if request.smallest else None
     if request.smallest and smallest is None:
         notes.append("no time was left to look for the smallest budget: a smaller one may do; raise --time-limit")
     keep_all_bytes = answer.keep_all_bytes
@@ -203,7 +203,7 @@ def _solve(request: SolveRequest, progress: Progress) -> Artifact:
     return artifact
 
 
-def _smallest(answer: _Answer, stop_at: float, progress: Progress) -> int | None:
+def smallest_budget_known(answer: _Answer, stop_at: float, progress: Progress) -> int | None:
     """The smallest budget that is known, bytes; None where the time is up, and nobody has looked for it."""
     search = answer.smallest_ram
     if not search.is_done and time.monotonic() >= stop_at:

@@ -32,7 +32,7 @@ def read_npy(paths: Sequence[Path], slots: Sequence[Slot]) -> Samples:
     if len(paths) != len(slots):
         names = ", ".join("target" if s.is_target else s.name for s in slots)
         raise UsageError(f"{where}: {len(paths)} .npy files; needed are {len(slots)}: {names}")
-    columns = {str(path): _npy(path) for path in paths}
+    columns = {str(path): npy_column(path) for path in paths}
     selection = {slot.name: str(path) for slot, path in zip(slots, paths, strict=True)}
     return match(where, columns, slots, selection)
 
@@ -40,10 +40,11 @@ def read_npy(paths: Sequence[Path], slots: Sequence[Slot]) -> Samples:
 def read_npy_folder(request: Request) -> Samples:
     """A folder with NAME.npy for each input, and target.npy."""
     path = request.path
-    return match(str(path), {p.stem: _npy(p) for p in sorted(path.glob("*.npy"))}, request.slots, request.selection)
+    columns = {p.stem: npy_column(p) for p in sorted(path.glob("*.npy"))}
+    return match(str(path), columns, request.slots, request.selection)
 
 
-def _npy(path: Path) -> Column:
+def npy_column(path: Path) -> Column:
     with open_file(path) as file:
         try:
             np.lib.format.read_magic(file)

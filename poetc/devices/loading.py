@@ -32,7 +32,7 @@ _FILE_KEYS = ("inherits", "source", "sources")  # at the top of a file, beside t
 
 def list_profiles() -> tuple[str, ...]:
     """Names of the profiles that come with poetc, sorted. A file `_NAME.yaml` is only there to be inherited."""
-    return tuple(sorted(p.stem for p in _folder().iterdir() if p.suffix == ".yaml" and not p.name.startswith("_")))
+    return tuple(sorted(p.stem for p in profile_folder().glob("[!_]*.yaml")))
 
 
 def load_profile(name_or_path: str | Path) -> DeviceProfile:
@@ -131,7 +131,7 @@ def profile_to_yaml(profile: DeviceProfile, columns: int = 110) -> str:
     return yaml.safe_dump(head | {"sources": sources} | document, sort_keys=False, allow_unicode=True, width=columns)
 
 
-def _folder() -> Path:
+def profile_folder() -> Path:
     folder = resources.files("poetc.profiles")
     assert isinstance(folder, Path)  # wheels are installed unpacked
     return folder
@@ -146,7 +146,7 @@ def _find(name_or_path: str | Path) -> Path:
                 raise UsageError(f"{printable(text)}: is a device or a pipe, not a device profile")
             raise UsageError(f"no device profile at {printable(text)}")
         return path
-    path = _folder() / f"{text}.yaml"
+    path = profile_folder() / f"{text}.yaml"
     if text and path.is_file():
         return path
     if Path(text).is_file():
@@ -167,7 +167,7 @@ def _titled(text: str, names: Sequence[str]) -> list[str]:
     asked = "".join(filter(str.isalnum, text.lower()))
     found = []
     for name in names:
-        lines = read_text(_folder() / f"{name}.yaml").splitlines()
+        lines = read_text(profile_folder() / f"{name}.yaml").splitlines()
         title = next((line for line in lines if line.startswith("title:")), "").removeprefix("title:")
         if asked and asked in "".join(filter(str.isalnum, (name + title).lower())):
             found.append(name)

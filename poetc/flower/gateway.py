@@ -40,7 +40,7 @@ def gateway_app(
     """
     if not (timeout_s > 0 and training_timeout_s > 0):
         raise UsageError("timeout_s and training_timeout_s: must be above 0")
-    gateway = _Gateway(Path(directory), Path(emitted), line, timeout_s, training_timeout_s)
+    gateway = Gateway(Path(directory), Path(emitted), line, timeout_s, training_timeout_s)
 
     def fit(board: Board, message: Message, context: Context, received: Mapping[str, Array]) -> Trained:
         return board.fit(
@@ -65,7 +65,7 @@ def gateway_app(
     return app
 
 
-class _Gateway:
+class Gateway:
     """The boards of a gateway by line, connected when the first message comes."""
 
     def __init__(

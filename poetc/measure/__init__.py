@@ -20,5 +20,7 @@ from poetc.measure._run import (
     state_digest,
     write_records,
 )
+from poetc.measure._spilled import Spilled
+from poetc.measure._stack import CallGraph, library_frames
 from poetc.measure._timing import host_simd, time_program
-from poetc.measure._validate import Validation, unstored_gradients, validate
+from poetc.measure._validate import Validation, first_difference, recorded, unstored_gradients, validate

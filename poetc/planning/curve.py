@@ -139,11 +139,11 @@ class _Curve:
         error = self.errors.get(budget)
         if error is None:
             larger = min(at for at, e in self.errors.items() if at >= budget and isinstance(e, InfeasibleError))
-            error = _for_less(self.errors[larger], larger, budget)
+            error = refusal_for_less(self.errors[larger], larger, budget)
         return Point(budget, None, error, seconds, budget in self.seconds)
 
 
-def _for_less(error: PoetcError, proven_bytes: int, budget_bytes: int) -> InfeasibleError:
+def refusal_for_less(error: PoetcError, proven_bytes: int, budget_bytes: int) -> InfeasibleError:
     """The proof that nothing fits in `proven_bytes`, as one about the smaller `budget_bytes`."""
     of_larger, own = (re.compile(rf"\b{proven_bytes}\b"), str(budget_bytes))
     text, count = of_larger.subn(own, str(error), count=1)

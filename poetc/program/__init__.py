@@ -74,4 +74,4 @@ from poetc.program._state_file import (
     store_blocks,
     tensors,
 )
-from poetc.program._store_file import StoreLayout, is_trained, listed_layout, state_on_store, store_layout
+from poetc.program._store_file import is_trained, listed_layout, state_on_store, store_layout

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from poetc.artifact import Artifact
+from poetc.reporting._facts import Category, Origin, gather
 from poetc.reporting._solved import Solved
 from poetc.reporting._words import (
     band_rows,
+    compute_once,
     enough_of_keep_all,
     guesses,
     of_keep_all,
+    percent,
+    proof,
     recomputed,
     recomputed_of,
     shorten,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from poetc.boards import BOARDS, TARGETS, compiler_prefix
-from poetc.boards._toolchain import require
+from poetc.boards import require_toolchain as require
 from poetc.runtime import runtime_directory
 
 HARNESS = Path(__file__).with_name("crc.c")

@@ -189,12 +189,16 @@ def check(
     return symbols_of(program)
 
 
-@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "separate"), ("mps3-an547", "fast")])
-def test_odd_convolutions_are_those_of_numpy(
-    board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def small_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have workspaces too, and an emulator has the time that their many cases take."""
     monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packed_operands, "SHARE", 0.25)  # workspaces for small operands too
+    monkeypatch.setattr(packed_operands, "SHARE", 0.25)
+
+
+@pytest.mark.usefixtures("small_operands")
+@pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "separate"), ("mps3-an547", "fast")])
+def test_odd_convolutions_are_those_of_numpy(board: str, numerics: emit.Numerics, tmp_path: Path) -> None:
     shapes = [*KNOWN, *random_shapes(SHAPES)]
     symbols = check(shapes, board, numerics, tmp_path)
     assert sum(symbol.endswith("_packed") for symbol in symbols) >= len(shapes)
@@ -226,13 +230,12 @@ def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Pat
     assert execute(build_firmware(program, step.values, board, tmp_path), [batch]).state_sha256 == expected
 
 
+@pytest.mark.usefixtures("small_operands")
 @pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "separate"), ("mps3-an547", "fast")])
 def test_what_is_made_again_is_what_was_not_kept(
     board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batch norm and activation, in gradients of weights: the bits of the host without fusion, or near them."""
-    monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packed_operands, "SHARE", 0.25)
     monkeypatch.setattr(_fusion, "LEAST_BYTES", 0)
     large = [shape for shape in [*KNOWN, *random_shapes(SHAPES)] if shape[0][2] * shape[0][3] >= _fusion.LEAST_PIXELS]
     graph = network(large, normalized=True)
@@ -253,10 +256,9 @@ def test_what_is_made_again_is_what_was_not_kept(
             np.testing.assert_allclose(run.state[name], value, 1e-5, 1e-5, err_msg=name)
 
 
-def test_rounding_errors_do_not_grow_with_the_planes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_operands")
+def test_rounding_errors_do_not_grow_with_the_planes(tmp_path: Path) -> None:
     """Thousands of terms, all positive: one of several blocks, many small planes, rows longer than a block."""
-    monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packed_operands, "SHARE", 0.25)
     shapes: tuple[Shape, ...] = (
         ((1, 4, 96, 96), (4, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 4}),
         ((1, 5, 90, 71), (5, 1, 3, 3), {"strides": (2, 2), "pads": (0, 1, 1, 0), "group": 5}),
@@ -266,13 +268,12 @@ def test_rounding_errors_do_not_grow_with_the_planes(tmp_path: Path, monkeypatch
     check(shapes, "mps3-an547", "fast", tmp_path, positive=True)
 
 
+@pytest.mark.usefixtures("small_operands")
 @pytest.mark.parametrize(("board", "numerics"), [("mps2-an386", "fused"), ("mps3-an547", "fast")])
 def test_what_is_compiled_for_a_debugger_computes_the_same(
     board: str, numerics: emit.Numerics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Assembly asks for more registers than -O0 leaves."""
-    monkeypatch.setattr(_run, "TIMEOUT_S", TIMEOUT_S)
-    monkeypatch.setattr(packed_operands, "SHARE", 0.25)
     target = boards.TARGETS[boards.BOARDS[board].target]
     flags = target.flags.replace("-O2", "-O0")
     assert flags != target.flags
@@ -293,11 +294,11 @@ def test_winograds_filters_are_those_of_numpy(tmp_path: Path, monkeypatch: pytes
     assert sum(symbol.endswith("_winograd") for symbol in symbols) == 3 * len(shapes)
 
 
-def test_sums_of_zeros_have_one_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_operands")
+def test_sums_of_zeros_have_one_sign(tmp_path: Path) -> None:
     """Planes of nine pixels, the last of which has a loop of its own: a bias of -0, and products that are -0, are added
     to 0. What is observed of the sign is its reciprocal's.
     """
-    monkeypatch.setattr(packed_operands, "SHARE", 0.25)  # a workspace for small operands too
     # 36 terms, one block: what a second block adds begins with +0 and hides the sign.
     b = Builder()
     x = b.add_tensor("x", TensorType((1, 4, 3, 3)), Role.INPUT)

@@ -7,15 +7,7 @@ from pathlib import Path
 import pytest
 
 from poetc import benchmark, boards
-from poetc.benchmark import _cycle_profile, _pipeline
-from poetc.benchmark._pipeline import (
-    Loop,
-    by_class,
-    innermost_loops,
-    model_of,
-    run_model,
-    target_of,
-)
+from poetc.benchmark import Loop, _cycle_profile, _pipeline, by_class, innermost_loops, model_of, run_model, target_of
 from poetc.devices import load_profile
 from poetc.errors import UsageError
 from tests.cli.conftest import run

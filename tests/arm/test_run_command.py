@@ -19,7 +19,7 @@ from poetc.boards import _toolchain
 from poetc.commands import programs
 from poetc.commands import run as running
 from poetc.errors import CheckFailed, UsageError
-from poetc.measure._stack import CallGraph, library_frames
+from poetc.measure import CallGraph, library_frames
 from poetc.runtime import STACK_BYTES, runtime_directory
 from tests.arm.conftest import Solve
 from tests.cli.conftest import run as poetc

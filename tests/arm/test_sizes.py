@@ -16,7 +16,7 @@ from poetc import boards, measure
 from poetc.boards import BOARDS
 from poetc.commands import emit
 from poetc.emit import FirmwareSize, Numerics, firmware_size, is_measured
-from poetc.emit._code_size import columns
+from poetc.emit import size_columns as columns
 from poetc.errors import UsageError
 from poetc.measure import Firmware
 from poetc.program import packed_state

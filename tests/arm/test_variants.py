@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from poetc import measure
-from poetc.boards import BOARDS, TARGETS, Numerics
-from poetc.boards._toolchain import compiler_prefix
+from poetc.boards import BOARDS, TARGETS, Numerics, compiler_prefix, read_elf
 from poetc.devices import build_problem
 from poetc.emit import Memory
 from poetc.measure import Firmware, Run, build_firmware, execute
-from poetc.measure._run import read_elf
 from poetc.planning.kernels import fastest, low_workspace_operators, with_least_workspace
 from poetc.program import Program, lower, sample_inputs
 from poetc.scheduling import Problem, keep_all, pack

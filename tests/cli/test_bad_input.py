@@ -22,8 +22,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from poetc import measure
-from poetc.cli import _text
-from poetc.cli._console import Console
+from poetc.cli import _console, _text
 from poetc.errors import CheckFailed
 from poetc.scheduling import problem_to_json
 from tests.cli.conftest import Ended
@@ -392,7 +391,7 @@ def test_control_characters_in_names_are_escaped(poetc: Run, tmp_path: Path) -> 
 def test_control_characters_in_answers_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     assert _text.table(("device",), (("red\x1b[31m\nand more",),)) == "device\nred\\x1b[31m\\nand more"
     assert _text.fields((("title", "red\x1b[31m\nand more"),)) == "title  red\\x1b[31m\\nand more"
-    console = Console(as_json=False, quiet=False, verbose=False)
+    console = _console.Console(as_json=False, quiet=False, verbose=False)
     console.answer({}, "a:\n\tred\x1b[31m")
     assert capsys.readouterr().out == "a:\n\tred\\x1b[31m\n"
 

@@ -23,9 +23,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from poetc.cli import _console, _text, _wrapping, cli, main
-from poetc.cli._console import Console, finite
-from poetc.cli._training import _cells
+from poetc.cli import _console, _text, _training, _wrapping, cli, main
 from poetc.loop import EpochRow
 from poetc.planning.progress import progress_line
 from poetc.scheduling import Objective, problem_to_json
@@ -35,14 +33,14 @@ from tests.support.problems import training_problem
 
 
 def test_answer_is_text_or_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    Console(as_json=False, quiet=False, verbose=False).answer({"a": 1}, "text\n")
+    _console.Console(as_json=False, quiet=False, verbose=False).answer({"a": 1}, "text\n")
     assert capsys.readouterr().out == "text\n"
-    Console(as_json=True, quiet=False, verbose=False).answer({"a": math.inf, "b": (1, 2.5)}, "text")
+    _console.Console(as_json=True, quiet=False, verbose=False).answer({"a": math.inf, "b": (1, 2.5)}, "text")
     assert json.loads(capsys.readouterr().out) == {"a": None, "b": [1, 2.5]}
 
 
 def test_finite_leaves_everything_else_alone() -> None:
-    assert finite({"x": [math.nan, {"y": -math.inf}], "s": "text", "n": None}) == {
+    assert _console.finite({"x": [math.nan, {"y": -math.inf}], "s": "text", "n": None}) == {
         "x": [None, {"y": None}],
         "s": "text",
         "n": None,
@@ -55,7 +53,7 @@ def test_verbose_and_quiet(capsys: pytest.CaptureFixture[str]) -> None:
         (False, True, "poetc: first\npoetc: second\npoetc: note: careful\n"),
         (True, True, ""),
     ):
-        console = Console(as_json=False, quiet=quiet, verbose=verbose)
+        console = _console.Console(as_json=False, quiet=quiet, verbose=verbose)
         with console.progress("first") as progress:
             progress("second")
         console.note("careful")
@@ -67,7 +65,7 @@ def test_a_log_has_a_line_every_few_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_console, "LINE_EVERY_S", 0.01)
-    with Console(as_json=True, quiet=False, verbose=False).progress("first", 60.0) as progress:
+    with _console.Console(as_json=True, quiet=False, verbose=False).progress("first", 60.0) as progress:
         progress("best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (improving the schedule)")
         said = ""
         for _ in range(3000):
@@ -78,7 +76,7 @@ def test_a_log_has_a_line_every_few_seconds(
     assert said.splitlines()[-1] == (
         "poetc: 0 s, 60 s left: best 1.000 mJ, bound 990.0 µJ, gap 1.00 % (improving the schedule)"
     )
-    with Console(as_json=False, quiet=True, verbose=False).progress("first", 60.0):
+    with _console.Console(as_json=False, quiet=True, verbose=False).progress("first", 60.0):
         pass
     assert capsys.readouterr().err == ""
 
@@ -88,7 +86,7 @@ def test_a_log_says_the_same_thing_once_a_minute(
 ) -> None:
     monkeypatch.setattr(_console, "LINE_EVERY_S", 0.001)
     said = ""
-    with Console(as_json=True, quiet=False, verbose=False).progress("compiling") as progress:
+    with _console.Console(as_json=True, quiet=False, verbose=False).progress("compiling") as progress:
         for text in ("training", "writing"):
             time.sleep(0.05)
             progress(text)
@@ -329,6 +327,6 @@ def test_long_numbers_leave_a_gap_between_columns() -> None:
         epoch=100, loss=123456.7891, validation_loss=98765.4321, validation_accuracy=1.0, validation={}, rate=0.000123,
         steps=3, seconds=1.0,
     )  # fmt: skip
-    assert _cells(row, 1000, best=False).split() == [
+    assert _training._cells(row, 1000, best=False).split() == [
         "100/1000", "123456.7891", "98765.4321", "100.00%", "0.000123", "1.0", "s",
     ]  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from poetc.commands import estimate, saving
 from poetc.commands.analyze import analyze
-from poetc.commands.estimate import _board, _last_within
+from poetc.commands.estimate import board_row, last_within
 from poetc.commands.largest_batch import LargestBatchRequest, largest_batch
 from poetc.commands.requests import ModelRequest, SolveRequest, training_graph
 from poetc.commands.solve import solve
@@ -110,8 +110,8 @@ def test_the_last_batch_within_a_limit(limit: int) -> None:
 
     right = max((n for n in range(1, 300) if need(n) <= limit), default=0)
     right = 65_536 if limit > 10**8 else right
-    assert _last_within(limit, need) == (right, right)
-    least, most = _last_within(limit, need, stop_at=0.0)
+    assert last_within(limit, need) == (right, right)
+    least, most = last_within(limit, need, stop_at=0.0)
     assert (least <= right <= most and least < most) or right == 0
 
 
@@ -135,7 +135,7 @@ def test_a_board_with_too_little_ram(digits: Path) -> None:
     """It is refused, as `solve` does."""
     asked = ModelRequest(source=digits, batch=64, device="mkr1000")
     graph, step = training_graph(asked)
-    row = _board(asked, load_profile("mkr1000"), graph, step, {})
+    row = board_row(asked, load_profile("mkr1000"), graph, step, {})
     assert not row["fits"] and row["schedule"] == "RAM is too small" and row["least_bytes"] > row["ram_bytes"]
     with pytest.raises(InfeasibleError):
         solve(SolveRequest(model=asked, budget=f"{row['ram_bytes']}B", options=SolveOptions(time_limit_s=5)))

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer
 
-from poetc.commands.generate import SHORT, _loaded, _Writer
+from poetc.commands.generate import SHORT, Writer, loaded_at
 from tests.cli.conftest import Ended
 from tests.support import gguf_files
 from tests.support.language import write_decoder, write_tokenizer
@@ -210,7 +210,7 @@ def test_tokens_are_the_same_with_and_without_a_cache(tmp_path: Path, poetc: Run
 
 def test_a_cache_holds_keys_and_values_alone(tmp_path: Path) -> None:
     path = write_decoder(tmp_path / "m.onnx", layers=2)
-    writer = _Writer(_loaded(path, 20), "m", _loaded(path, SHORT))
+    writer = Writer(loaded_at(path, 20), "m", loaded_at(path, SHORT))
     assert writer.cache is not None
     plan, graph = writer.cache.plan, writer.graph
     assert not plan.whole  # every operator computes one place

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from poetc.artifact import Artifact
-from poetc.commands.largest_batch import LargestBatchRequest, _last, largest_batch
+from poetc.commands.largest_batch import LargestBatchRequest, largest_batch, last_batch
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.solve import solve
 from poetc.errors import UsageError
@@ -26,8 +26,8 @@ def test_the_last_number_is_found_by_doubling_and_halving(last: int) -> None:
         asked.append(number)
         return number <= last
 
-    assert _last(holds, 0) == last
-    assert len(asked) <= 16 and _last(holds, 0, 5) == min(last, 5)
+    assert last_batch(holds, 0) == last
+    assert len(asked) <= 16 and last_batch(holds, 0, 5) == min(last, 5)
 
 
 def test_the_largest_batch_trains_and_the_next_of_the_bound_does_not(model: Path) -> None:

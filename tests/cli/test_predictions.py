@@ -17,7 +17,7 @@ import pytest
 
 from poetc import artifact
 from poetc.commands import programs
-from poetc.commands.solve import LEAST_S, _smallest
+from poetc.commands.solve import LEAST_S, smallest_budget_known
 from poetc.devices.streaming import StreamedAlternatives
 from poetc.errors import LimitError
 from poetc.events import silent
@@ -143,9 +143,9 @@ def test_the_smallest_budget_is_not_looked_for_when_time_is_up(monkeypatch: pyte
     problem = training_problem(Random(0), 1)
     search, now = RamSearch(problem, 6.0), time.monotonic()
     answer: Any = SimpleNamespace(smallest_ram=search)
-    assert _smallest(answer, now - 1, silent) is None and not asked
-    assert _smallest(answer, now + 3600, silent) == 7 and asked == [LEAST_S]
-    assert _smallest(answer, now - 1, silent) == 7 and len(asked) == 1
+    assert smallest_budget_known(answer, now - 1, silent) is None and not asked
+    assert smallest_budget_known(answer, now + 3600, silent) == 7 and asked == [LEAST_S]
+    assert smallest_budget_known(answer, now - 1, silent) == 7 and len(asked) == 1
 
 
 @pytest.mark.long

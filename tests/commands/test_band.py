@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import poetc
-from poetc.commands.band import PLACES, _At, _at_least, _better_at_home, _row, priced_as
+from poetc.commands.band import PLACES, At, better_at_home, priced_as, proven_at_least, row_of
 from poetc.devices import build_problem, load_profile
 from poetc.devices.guesses import guessed_numbers
 from poetc.planning.planner import Planner
@@ -58,8 +58,8 @@ def test_a_better_schedule_and_a_missed_deadline_are_said() -> None:
     once = keep_all(plain)
     twice = replace(once, steps=(once.steps[0], *once.steps))
     assert twice.steps[0] == once.steps[0]
-    at = _At("compute", "high", 3, replace(problem(20), deadline_ns=30))
-    row = _row(at, 36, 38, [("", once), ("compute low", once)])
+    at = At("compute", "high", 3, replace(problem(20), deadline_ns=30))
+    row = row_of(at, 36, 38, [("", once), ("compute low", once)])
     assert (row["cost"], row["bound"], row["gap"]) == (40, 36, pytest.approx(0.1))
     assert row["gap_with_these_choices"] == pytest.approx(0.05)
     (fixed,) = band_rows({"band": [{**row, "gap": None}]})
@@ -76,9 +76,9 @@ def test_a_better_schedule_and_a_missed_deadline_are_said() -> None:
 
 def test_a_bound_holds_for_any_order() -> None:
     """Where the schedule found at an end has another order or there is none: nothing costs less than computing once."""
-    assert [_at_least(bound, problem(20)) for bound in (None, 36, 44)] == [40, 40, 44]
+    assert [proven_at_least(bound, problem(20)) for bound in (None, 36, 44)] == [40, 40, 44]
     main, other = ProcessorSpec(name="main"), ProcessorSpec(name="core1")
-    assert 0 < _at_least(None, replace(problem(20), processors=(main, other))) <= 40
+    assert 0 < proven_at_least(None, replace(problem(20), processors=(main, other))) <= 40
 
 
 def test_the_ends_of_a_band_count_idle_processors() -> None:
@@ -191,22 +191,22 @@ def test_costs_at_the_ends_are_those_of_profiles_with_plain_numbers(tmp_path: Pa
 
 def test_a_bound_holds_where_everything_costs_as_much_or_more() -> None:
     plain = problem(10)
-    assert _At("compute", "high", 3, problem(20)).keeps_bound_of(plain)
-    assert not _At("compute", "low", 3, problem(20)).keeps_bound_of(plain)  # other kernels may cost less
-    assert not _At("compute", "high", 3, problem(9)).keeps_bound_of(plain)
+    assert At("compute", "high", 3, problem(20)).keeps_bound_of(plain)
+    assert not At("compute", "low", 3, problem(20)).keeps_bound_of(plain)  # other kernels may cost less
+    assert not At("compute", "high", 3, problem(9)).keeps_bound_of(plain)
     timed = replace(plain, objective=Objective.TIME)
-    assert _At("power", "low", 3, timed).keeps_bound_of(timed)
-    assert _At("power", "low", 3, timed).changes_nothing
-    assert not _At("power", "low", 3, plain).changes_nothing
+    assert At("power", "low", 3, timed).keeps_bound_of(timed)
+    assert At("power", "low", 3, timed).changes_nothing
+    assert not At("power", "low", 3, plain).changes_nothing
 
 
 def test_a_schedule_that_is_better_at_home_is_said() -> None:
     plain = problem(10)
     once = keep_all(plain)
     twice = replace(once, steps=(once.steps[0], Free(0), *once.steps))
-    (note,) = _better_at_home(plain, [("", twice), ("stores high", once)])
+    (note,) = better_at_home(plain, [("", twice), ("stores high", once)])
     assert "found for stores high needs 33.3 % less with the profile's own numbers" in note
-    assert _better_at_home(plain, [("", once), ("stores high", twice)]) == []
+    assert better_at_home(plain, [("", once), ("stores high", twice)]) == []
 
 
 @pytest.mark.long

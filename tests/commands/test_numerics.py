@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from poetc.boards import TARGETS, resolve
-from poetc.commands.emit import _numerics
+from poetc.commands.emit import numerics_of_plans
 from poetc.commands.programs import numerics_of
 from poetc.devices import load_profile, profile_to_dict
 from poetc.emit.layouts import Contents
@@ -53,8 +53,8 @@ def test_a_library_has_one_numerics() -> None:
     both = [solved_for("rpi4"), solved_for("rpi4", "separate")]
     paths: Any = ["a.poetc", "b.poetc"]
     with pytest.raises(UsageError, match=r"b\.poetc was solved for separate numerics, a\.poetc for fused.*--numerics"):
-        _numerics(both, paths, "c99", None, None)
-    assert _numerics(both, paths, "c99", None, "fused") == "fused"
+        numerics_of_plans(both, paths, "c99", None, None)
+    assert numerics_of_plans(both, paths, "c99", None, "fused") == "fused"
 
 
 def test_compilers_contract_nothing_by_themselves() -> None:

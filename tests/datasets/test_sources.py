@@ -15,7 +15,7 @@ from PIL import Image
 
 from poetc.artifact import require_solved
 from poetc.datasets import BatchFunction, StoredArray, check_values, open_source, slots_of
-from poetc.datasets.arrays import _npy
+from poetc.datasets.arrays import npy_column
 from poetc.errors import UsageError
 from poetc.graph import Graph, Role, TensorType
 from poetc.ops import Builder
@@ -44,7 +44,7 @@ ROWS = (3, -1, slice(2, 7), slice(8, None, -3), [4, 4, 0], np.arange(10) % 3 == 
 def test_an_array_on_the_disk_is_indexed_as_one_in_memory(tmp_path: Path, rows: object) -> None:
     big_endian = np.random.default_rng(0).standard_normal((10, 2, 3)).astype(">f8")
     np.save(tmp_path / "a.npy", big_endian)
-    column = _npy(tmp_path / "a.npy")
+    column = npy_column(tmp_path / "a.npy")
     assert isinstance(column, StoredArray) and (column.shape, column.dtype) == ((10, 2, 3), big_endian.dtype)
     assert np.array_equal(column[rows], big_endian[rows])  # type: ignore[index]
     assert np.array_equal(column.reshape(5, 12)[[1, 3]], big_endian.reshape(5, 12)[[1, 3]])

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from poetc.benchmark import board_networks
-from poetc.benchmark._integers import coded_steps, integer_steps
-from poetc.benchmark._measure import step_of
+from poetc.benchmark import board_networks, coded_steps, integer_steps, step_of
 from poetc.devices import build_problem, list_profiles, load_profile, zeros
 from poetc.devices.banks import parse_banks
 from poetc.devices.loops import COUNTS, GROUPS, Machine, group_of, loops_of, machine_of

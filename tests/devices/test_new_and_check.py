@@ -34,9 +34,9 @@ def test_every_profile_passes_its_check() -> None:
     ],
 )
 def test_impossible_numbers_are_named(tmp_path: Path, old: str, new: str, complaint: str) -> None:
-    from poetc.devices.loading import _folder
+    from poetc.devices.loading import profile_folder
 
-    text = (_folder() / "stm32f746.yaml").read_text()
+    text = (profile_folder() / "stm32f746.yaml").read_text()
     assert old in text
     path = tmp_path / "board.yaml"
     path.write_text(text.replace(old, new, 1))

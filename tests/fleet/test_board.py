@@ -32,7 +32,7 @@ from poetc.fleet.frames import (
 )
 from poetc.fleet.lines import Descriptor
 from poetc.fleet.opening import open_line
-from poetc.flower.gateway import _Gateway
+from poetc.flower.gateway import Gateway
 from tests.commands.trained import DIGITS
 from tests.fleet.conftest import Firmware
 from tests.support.fleet_board import BOARD, running
@@ -241,8 +241,8 @@ def test_boards_at_other_lines_do_not_wait(digits_directory: Path, monkeypatch: 
             assert end.wait(20)
         return line
 
-    monkeypatch.setattr(_Gateway, "_ask", ask)
-    gateway = _Gateway(digits_directory, digits_directory, lambda context: str(context), 2.0, 60.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(Gateway, "_ask", ask)
+    gateway = Gateway(digits_directory, digits_directory, lambda context: str(context), 2.0, 60.0)  # type: ignore[arg-type]
     handle = gateway.handling(lambda *_: None)  # type: ignore[arg-type, return-value]
     with ThreadPoolExecutor() as pool:
         silent = pool.submit(handle, None, "silent")  # type: ignore[arg-type]

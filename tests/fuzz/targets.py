@@ -21,7 +21,7 @@ import onnx.parser
 
 import poetc
 from poetc import artifact
-from poetc.commands.locking import _file as locks
+from poetc.commands import locking as locks
 from poetc.commands.sweep import read_results
 from poetc.commands.weights import npz_bytes, read_safetensors, safetensors_bytes
 from poetc.datasets import Samples, Settings, Slot, open_source
@@ -32,7 +32,7 @@ from poetc.fleet.frames import Channel, Request, frame
 from poetc.graph import DType, Graph
 from poetc.loop.checkpoint import read_checkpoint
 from poetc.planning.importance import read_importance
-from poetc.program import Limit
+from poetc.program import Limit, manifest_of
 from poetc.runtime.session import SessionError, read_manifest
 from poetc.scheduling import (
     keep_all,
@@ -373,6 +373,9 @@ def _result_seeds() -> Seeds:
     yield "two", b'{"key": "a", "status": "optimal"}\n{"key": "b", "status": "error"}\n'
 
 
+EARLIER_MANIFEST = Path(__file__).parents[1] / "program" / "golden" / "earlier" / "poetc-emit.json"
+
+
 def _manifest_seeds() -> Seeds:
     yield "session", b'{"model": "model", "session": {"inputs": []}}'
 
@@ -401,4 +404,7 @@ TARGETS: dict[str, Target] = {
     "checkpoint": Target(_as_file("training.ckpt", read_checkpoint), _checkpoint_seeds, _resealed),
     "results": Target(_as_file("sweep.jsonl", read_results), _result_seeds),
     "manifest": Target(_as_file("poetc-emit.json", read_manifest), _manifest_seeds),
+    "whole-manifest": Target(
+        _as_file("poetc-emit.json", manifest_of), lambda: iter([("earlier", EARLIER_MANIFEST.read_bytes())])
+    ),
 }

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from poetc.boards import TARGETS, Core
-from poetc.emit._dead_lines import without_dead_lines
-from poetc.emit._sources import runtime_sources
+from poetc.emit import runtime_sources, without_dead_lines
 from poetc.runtime import runtime_directory
 
 M4F = Core("cortex-m4", "single", "dsp")

@@ -17,9 +17,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from poetc.emit import emit, kernel_files, runtime_sources
-from poetc.emit._cprint import comment, floating, identifier, identifiers, integer, string
-from poetc.emit._emit import KIND
+from poetc.emit import (
+    MANIFEST,
+    comment,
+    emit,
+    floating,
+    identifier,
+    identifiers,
+    integer,
+    kernel_files,
+    runtime_sources,
+    string,
+)
 from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
 from poetc.program import Interpreter, Program, read_state, sample_inputs
@@ -298,7 +307,7 @@ def test_no_heap_and_no_mutable_globals(runtime_objects: list[Path]) -> None:
 
 def test_manifest_names_every_file(tmp_path: Path, case: Case, program: Program) -> None:
     out = emit([program], case.graph.values, model="mlp", target="cortex-a", out_dir=tmp_path / "o")
-    manifest = json.loads((out / KIND.manifest).read_text())
+    manifest = json.loads((out / MANIFEST).read_text())
     found = digest(out)
-    del found[KIND.manifest]
+    del found[MANIFEST]
     assert manifest["files"] == found

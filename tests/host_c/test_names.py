@@ -9,9 +9,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-from poetc.emit import Module, emit
-from poetc.emit._manifest import describe
-from poetc.emit._module import header
+from poetc.emit import Module, describe, emit, header
 from poetc.program import Program
 from poetc.runtime import runtime_directory
 from tests.program.models import paged_actions, state_paged_actions, training_case

@@ -17,9 +17,7 @@ import pytest
 
 import poetc.runtime
 from poetc.errors import CheckFailed, UsageError
-from poetc.measure import HostModel, StepError, compile_library, validate
-from poetc.measure._spilled import Spilled
-from poetc.measure._validate import first_difference, recorded
+from poetc.measure import HostModel, Spilled, StepError, compile_library, first_difference, recorded, validate
 from poetc.program import (
     Interpreter,
     Move,

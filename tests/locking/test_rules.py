@@ -14,20 +14,24 @@ import pytest
 from poetc.commands.locking import (
     Comparison,
     Entry,
+    Hashes,
     LockFile,
     Options,
     Report,
+    Result,
     check,
+    dumps,
     entry_text,
     findings_of,
     github,
+    hash_of,
     junit,
+    line_of,
     parse_tolerance,
     read,
     text,
     write,
 )
-from poetc.commands.locking._file import Hashes, Result, dumps, hash_of, line_of
 from poetc.errors import CheckFailed, InfeasibleError, UsageError
 
 RESULT = Result(

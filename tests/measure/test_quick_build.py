@@ -12,8 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import poetc
 from poetc.commands.programs import all_programs, values_of
-from poetc.emit import runtime_sources
-from poetc.emit._unused_kernels import without_unused
+from poetc.emit import runtime_sources, without_unused
 from poetc.measure import QuickBuild, compile_library
 from poetc.ops import load_others
 from poetc.runtime.session import Session

@@ -9,7 +9,7 @@ import pytest
 
 from poetc.errors import InfeasibleError
 from poetc.planning import plain, solve_curve
-from poetc.planning.curve import _for_less, visiting_order
+from poetc.planning.curve import refusal_for_less, visiting_order
 from poetc.planning.solution import bound_holds
 from poetc.scheduling import (
     Problem,
@@ -86,7 +86,7 @@ def test_every_budget_has_its_own_verdict(solver: str) -> None:
 
 
 def test_a_proof_that_names_no_budget_says_which_it_was_for() -> None:
-    text = str(_for_less(InfeasibleError("nothing fits"), 48, 16))
+    text = str(refusal_for_less(InfeasibleError("nothing fits"), 48, 16))
     assert text == "nothing fits (proven for 48 bytes, so that 16 are too few)"
 
 

@@ -14,10 +14,15 @@ import pytest
 from poetc.cli._text import gap_on_overhead
 from poetc.devices import format_bytes, format_ns, format_pj
 from poetc.reporting import (
+    Category,
+    Origin,
     Solved,
+    compute_once,
+    gather,
     html,
     memory_timeline,
     of_keep_all,
+    percent,
     recomputed,
     scope_sentence,
     shorten,
@@ -25,9 +30,7 @@ from poetc.reporting import (
     text,
     written,
 )
-from poetc.reporting._facts import Category, Origin, gather
-from poetc.reporting._words import compute_once, percent
-from poetc.reporting._words import proof as proof_words
+from poetc.reporting import proof as proof_words
 from poetc.reporting.training import section
 from poetc.scheduling import (
     ANY,

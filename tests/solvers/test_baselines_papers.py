@@ -14,10 +14,7 @@ import pytest
 from poetc.errors import InfeasibleError
 from poetc.scheduling import Compute, PageOut, Paging, Problem, Schedule, SolveOptions, Trace, verify
 from poetc.solvers import solve
-from poetc.solvers.published._baseline import Baseline
-from poetc.solvers.published._chain import ChainTape, chain_of
-from poetc.solvers.published._lower_sets import all_lower_sets, ancestor_closures, forward_graph
-from poetc.solvers.published._training import split
+from poetc.solvers.published import _baseline, _chain, _lower_sets, _training
 from poetc.solvers.published.melon import pool_bytes
 from poetc.solvers.published.revolve import INFO, codes_for, forward_steps
 from tests.solvers.cases import poet_like
@@ -55,8 +52,8 @@ def test_revolve_closed_form_is_the_recursion() -> None:
 @pytest.mark.parametrize(("steps", "checkpoints"), [(4, 2), (10, 3), (20, 3), (35, 4), (56, 5), (30, 1)])
 def test_revolve_takes_the_optimal_number_of_forward_steps(steps: int, checkpoints: int) -> None:
     problem = chain(steps)
-    baseline = Baseline(INFO, problem, OPTIONS, None)
-    codes = codes_for(chain_of(baseline.model, "revolve"), checkpoints)
+    baseline = _baseline.Baseline(INFO, problem, OPTIONS, None)
+    codes = codes_for(_chain.chain_of(baseline.model, "revolve"), checkpoints)
     assert baseline.offer(codes, "")
     forward = sum(1 for code in codes if code < steps)
     # The paper counts the last step, which is recorded for the loss, with its adjoint.
@@ -112,7 +109,7 @@ def persistent(first: int, last: int) -> list[Strategy]:
     return ways
 
 
-def spell(tape: ChainTape, way: Strategy, first: int) -> None:
+def spell(tape: _chain.ChainTape, way: Strategy, first: int) -> None:
     kind, j, behind, before = way
     if kind == "checkpoint":
         assert behind is not None
@@ -142,10 +139,10 @@ def test_rotor_is_optimal_among_persistent_schedules(seed: int) -> None:
         problem = heterogeneous(seed, 5, units)
         if same_size:
             problem = chain(5, costs=[o.energy_pj for o in problem.operators[:5]], budget_units=units)
-        every = Baseline(INFO, problem, OPTIONS, None)
-        parts = chain_of(every.model, "test")
+        every = _baseline.Baseline(INFO, problem, OPTIONS, None)
+        parts = _chain.chain_of(every.model, "test")
         for way in persistent(0, len(parts.blocks) - 1):
-            tape = ChainTape(parts)
+            tape = _chain.ChainTape(parts)
             spell(tape, way, 0)
             every.offer(tape.tape.finish(), "")
         if every.best is None:
@@ -237,25 +234,23 @@ def test_moccasin_is_checkmate_with_few_intervals() -> None:
 
 def test_kusumoto_counts_lower_sets() -> None:
     problem = chain(6)
-    baseline = Baseline(INFO, problem, OPTIONS, None)
-    graph = forward_graph(baseline.model, split(baseline.model, "test"))
+    baseline = _baseline.Baseline(INFO, problem, OPTIONS, None)
+    graph = _lower_sets.forward_graph(baseline.model, _training.split(baseline.model, "test"))
     # What the loss depends on is a chain of six steps; x6 feeds the loss alone.
-    assert len(all_lower_sets(graph, 100, "test")) == len(graph.operators) + 1
-    assert ancestor_closures(graph) == [(1 << k + 1) - 1 for k in range(len(graph.operators))]
+    assert len(_lower_sets.all_lower_sets(graph, 100, "test")) == len(graph.operators) + 1
+    assert _lower_sets.ancestor_closures(graph) == [(1 << k + 1) - 1 for k in range(len(graph.operators))]
 
 
 def test_kusumoto_exact_is_the_best_choice_of_checkpoints() -> None:
     """Of all sets of checkpoints on a chain, each recomputing a segment once."""
-    from poetc.solvers.published._training import run_static
-
     for seed, units in itertools.product(range(3), (10, 12, 14)):
         problem = heterogeneous(seed, 7, units)
-        baseline = Baseline(INFO, problem, OPTIONS, None)
-        parts = split(baseline.model, "test")
+        baseline = _baseline.Baseline(INFO, problem, OPTIONS, None)
+        parts = _training.split(baseline.model, "test")
         for kept in range(1 << 7):
             checkpoints = {k + 1 for k in range(7) if kept >> k & 1}
             tail = {t for t in parts.made if t > max(checkpoints, default=0)}
-            baseline.offer(run_static(baseline.model, parts, checkpoints | tail), "")
+            baseline.offer(_training.run_static(baseline.model, parts, checkpoints | tail), "")
         if baseline.best is None:
             continue
         for solver in ("kusumoto", "kusumoto_approx"):

@@ -18,8 +18,7 @@ from poetc.measure import build_host
 from poetc.ops.optimizers import OPTIMIZERS
 from poetc.program import Interpreter, Program, lower, sample_inputs
 from poetc.scheduling import keep_all, pack
-from poetc.training import PRECISIONS, TrainingOptions
-from poetc.training._micro import renamed
+from poetc.training import PRECISIONS, TrainingOptions, renamed
 from poetc.training.precisions import Numbers
 from tests.cli.conftest import MODEL
 from tests.support.graphs import evaluate
