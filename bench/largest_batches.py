@@ -5,7 +5,7 @@
 Batches are tried in steps of GRAIN, which a binary search over their number takes: a schedule of a batch is asked of
 each solver with a limit of time. State is in RAM. Prints one JSON object. A batch is proven too large where poetc's
 bound on the RAM of any schedule without streamed operands exceeds the budget. With `--batches 192,256` these alone are
-tried, and the answer has the ratio of times for each solver and batch, or null.
+tried for the least time, and the answer has the ratio of times for each solver and batch, or null.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from bench._command import main
 from poetc.commands.requests import ModelRequest, SolveRequest, training_graph, with_any_weights
 from poetc.devices import build_problem, load_profile, parse_size
 from poetc.errors import PoetcError
-from poetc.scheduling import Problem, SolveOptions, verify
+from poetc.scheduling import Objective, Problem, SolveOptions, verify
 from poetc.solvers import solve
 
 GRAIN = 16
 MOST = 1024
-LIMIT_S = 3.0
+LIMIT_S, GAP = 3.0, 0.01
+OF_TIMES_S, GAP_OF_TIMES = 10.0, 0.002  # where times are compared
 BOUND_S = 3.0
 
 
 @dataclass
 class _Network:
     model: ModelRequest
+    objective: Objective = Objective.ENERGY
+    options: SolveOptions = field(default_factory=lambda: SolveOptions(time_limit_s=LIMIT_S, gap=GAP))
     problems: dict[int, Problem] = field(default_factory=dict)
 
     def problem(self, batch: int, budget: int) -> Problem:
         if batch not in self.problems:
             step = training_graph(replace(with_any_weights(self.model), batch=batch))[1]
             self.problems[batch] = build_problem(step, load_profile(self.model.device), budget_bytes=0)
-        return replace(self.problems[batch], budget_bytes=budget)
+        return replace(self.problems[batch], budget_bytes=budget, objective=self.objective)
 
     def slower(self, batch: int, budget: int, solver: str) -> float | None:
         """Time of the solver's schedule over that without recomputing or paging; None where it finds none."""
         problem = self.problem(batch, budget)
         try:
-            schedule = solve(problem, solver, SolveOptions(time_limit_s=LIMIT_S, gap=0.01))
+            schedule = solve(problem, solver, self.options)
         except PoetcError:
             return None
         return verify(problem, schedule).time_ns / problem.compute_once_ns
@@ -107,6 +110,9 @@ def answer(network: _Network, budgets: list[str], solvers: list[str]) -> dict[st
 
 def run(model: Path, *, device: str, budgets: str, solvers: str, batches: str = "") -> None:
     network = _Network(ModelRequest(source=model, device=device))
+    if batches:
+        network.objective = Objective.TIME
+        network.options = SolveOptions(time_limit_s=OF_TIMES_S, gap=GAP_OF_TIMES)
     names, limits = solvers.split(","), budgets.split(",")
     if batches:
         tried = sorted(map(int, batches.split(",")))

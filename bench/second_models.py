@@ -107,13 +107,15 @@ def rp2040() -> Rows:
             solution.save(folder / "model.poetc")
             solution.emit(folder / "c", target="c99")
             ran = emulated(folder)
+            step = solution.artifact.graph
+            assert step is not None
             instructions = sum(count for _, count in ran["executed"])
             yield (
                 name,
                 f"{instructions:,}",
                 f"{ran['cycles']:,}",
                 f"{by_table(folder, ran):,}",
-                *of_profile(solution.artifact.graph),
+                *of_profile(step),
             )
 
 
@@ -131,12 +133,20 @@ def emulated(folder: Path) -> dict[str, Any]:
     source.write_text(PROGRAM, encoding="utf-8")
     script.write_text(SCRIPT, encoding="utf-8")
     runtime = folder / "c" / "runtime"
-    files = [source, folder / "c" / "model.c", folder / "c" / "model_data.S", *runtime.rglob("*.c")]
+    files: list[Path] = [source, folder / "c" / "model.c", folder / "c" / "model_data.S", *runtime.rglob("*.c")]
     includes = [f"-I{p}" for p in (folder / "c", *(runtime / n for n in ("include", "kernels", "src")))]
-    command = ["arm-none-eabi-gcc", f"-mcpu={PICO_CORE}", *FLAGS.split(), "-w", f"-T{script}", *includes, *files]
-    subprocess.run([*command, "-Wl,--gc-sections", "-lm", "-o", elf], check=True, stderr=subprocess.DEVNULL)
+    command = [
+        "arm-none-eabi-gcc",
+        f"-mcpu={PICO_CORE}",
+        *FLAGS.split(),
+        "-w",
+        f"-T{script}",
+        *includes,
+        *map(str, files),
+    ]
+    subprocess.run([*command, "-Wl,--gc-sections", "-lm", "-o", str(elf)], check=True, stderr=subprocess.DEVNULL)
     image = folder / "model.bin"
-    subprocess.run(["arm-none-eabi-objcopy", "-O", "binary", elf, image], check=True)
+    subprocess.run(["arm-none-eabi-objcopy", "-O", "binary", str(elf), str(image)], check=True)
     modules = PEERS / "rp2040" / "node_modules"
     words = [str(x) for x in (ROOT / "bench" / "peer_rp2040.mjs", modules, image, RAM, RAM, STACK)]
     done = subprocess.run(["node", *words], stdout=subprocess.PIPE, text=True, check=True)
@@ -146,7 +156,7 @@ def emulated(folder: Path) -> dict[str, Any]:
 
 def by_table(folder: Path, ran: dict[str, Any]) -> int:
     """Cycles of the same instructions by Arm's table."""
-    command = ["arm-none-eabi-objdump", "-d", "--no-show-raw-insn", folder / "model.elf"]
+    command = ["arm-none-eabi-objdump", "-d", "--no-show-raw-insn", str(folder / "model.elf")]
     text = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     lines = {int(m[1], 16): m[2] for m in re.finditer(r"^\s*([0-9a-f]+):\t(.*)$", text, re.MULTILINE)}
     left = dict(map(tuple, ran["left"]))
