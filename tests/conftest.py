@@ -43,6 +43,7 @@ LITTLE_WORK = {
     "locking",
     "measure",
     "passes",
+    "planning/test_overlap.py",
     "planning/test_streaming.py",
     "reporting",
     "sweeping",
