@@ -22,7 +22,7 @@ from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
 from poetc.devices.threads import Prices, is_split
-from poetc.graph import Graph, Operator, Role
+from poetc.graph import Attribute, Graph, Operator, Role, TensorType
 from poetc.ops import Bound, Cut, Kernel, bind, block_of, spec, view_roots, whole
 from poetc.runtime.layout import align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
@@ -45,6 +45,44 @@ class Form(NamedTuple):
 
 def _form(blocks: Blocks) -> Form:
     return Form(blocks.cut.title, blocks.units[0], blocks.units[1] if len(blocks.units) > 1 else 0, blocks.name)
+
+
+@functools.lru_cache(maxsize=1 << 14)  # the steps of several options, priced in one command, have most in common
+def _forms_of(
+    kind: str,
+    attributes: tuple[tuple[str, Attribute], ...],
+    inputs: tuple[TensorType, ...],
+    outputs: tuple[TensorType, ...],
+    numbers: frozenset[int],
+    alike: tuple[int, ...],
+    block_bytes: int,
+) -> tuple[Blocks, ...]:
+    """Equal operators have the same. `numbers`: of the streamed operands.
+
+    `alike`: of each operand the first with the same storage. A stream's tensor has that number for its name.
+    """
+    bound, roots = Bound(dict(attributes), inputs, outputs), [str(n) for n in alike]
+    kernels = spec(kind).kernels(bound)
+    found: list[Blocks] = []
+    for cut in (*spec(kind).cuts(bound), whole(bound)):
+        seen = set[tuple[tuple[int, ...], str]]()
+        fitting: dict[tuple[int, ...], list[Blocks]] = {}
+        growths = [Growth(kind, bound, cut, numbers, roots, size) for size in (block_bytes, 1)]
+        for most in WINDOW_BYTES:
+            choices = (growth.units(most) for growth in growths)
+            units = next((u for u, fits in choices if fits), None) or growths[1].units(most)[0]
+            if units is None:
+                continue
+            if units not in fitting:
+                made = (blocks_of(kind, bound, cut, k, numbers, roots, units, block_bytes) for k in kernels)
+                fitting[units] = [b for b in made if b is not None]
+            if fitting[units]:
+                room = max(most, min(b.windows[0] for b in fitting[units]))
+                chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
+                if (units, chosen.name) not in seen:
+                    seen.add((units, chosen.name))
+                    found.append(chosen)
+    return tuple(found)
 
 
 def may_stream(problem: Problem) -> bool:
@@ -228,32 +266,10 @@ class StreamedAlternatives:
         alike = tuple(roots.index(root) for root in roots)
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
         if key not in self._forms:
-            forms, most_ns = self._forms_of(op, bound, numbers, roots), self.longest_ns
+            forms, most_ns = _forms_of(*key, self.block_bytes), self.longest_ns
             # By the time on the main processor alone, so that alternatives have the same numbers in every way.
             self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
         return key
-
-    def _forms_of(self, op: Operator, bound: Bound, numbers: frozenset[int], roots: Sequence[str]) -> Iterator[Blocks]:
-        """Equal operators have the same; the names of tensors are those of the first one."""
-        kernels = spec(op.kind).kernels(bound)
-        for cut in (*spec(op.kind).cuts(bound), whole(bound)):
-            seen = set[tuple[tuple[int, ...], str]]()
-            fitting: dict[tuple[int, ...], list[Blocks]] = {}
-            growths = [Growth(op.kind, bound, cut, numbers, roots, size) for size in (self.block_bytes, 1)]
-            for most in WINDOW_BYTES:
-                choices = (growth.units(most) for growth in growths)
-                units = next((u for u, fits in choices if fits), None) or growths[1].units(most)[0]
-                if units is None:
-                    continue
-                if units not in fitting:
-                    made = (blocks_of(op.kind, bound, cut, k, numbers, roots, units, self.block_bytes) for k in kernels)
-                    fitting[units] = [b for b in made if b is not None]
-                if fitting[units]:
-                    room = max(most, min(b.windows[0] for b in fitting[units]))
-                    chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
-                    if (units, chosen.name) not in seen:
-                        seen.add((units, chosen.name))
-                        yield chosen
 
     def _operator(self, plain: OperatorSpec, roots: Sequence[str], blocks: Blocks) -> OperatorSpec:
         streams = [s for s in blocks.streams if not s.in_ram]
