@@ -40,7 +40,7 @@ from poetc.graph import Graph, TrainingGraph
 from poetc.planning import Solution, ram_bytes
 from poetc.planning.inference import alone_problem
 from poetc.planning.saved import Saved
-from poetc.planning.streaming import Streaming
+from poetc.planning.streaming import Streaming, Streams
 from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack, verify, verify_parts
 
 SEARCH_S = 2.0  # for the smallest RAM, and again with streamed operands
@@ -160,14 +160,16 @@ def _budget(
     solution = replace(solution, problem=replace(solution.problem, budget_bytes=needed))
     problem, schedule = solution.problem, solution.schedule
     trace = verify(problem, schedule)
-    low, high = (ends[end].trace(step, solution) for end in ENDS)
+    graph = made(step.graph, Saved.option(solution))
+    streams = _streams(known.profile, graph, solution)
+    low, high = (ends[end].trace(graph, solution, streams) for end in ENDS)
     wear = wear_of(problem, schedule, known.profile, trace.time_ns)
     sized = Artifact(
         summary={},
         problem=problem,
         schedule=schedule,
         plan=solution.plan,
-        graph=made(step.graph, Saved.option(solution)),
+        graph=graph,
         profile=known.profile,
     )
     total = None if steps is None else steps * (request.epochs or 1)
@@ -200,8 +202,16 @@ def _budget(
     }
 
 
-def _streams(solution: Solution) -> bool:
+def _is_streamed(solution: Solution) -> bool:
     return any(op.is_streamed for op in solution.problem.operators)
+
+
+def _streams(profile: DeviceProfile, graph: TrainingGraph, solution: Solution) -> Streams:
+    """The choice of streamed operands, which is the same at both ends."""
+    if not _is_streamed(solution):
+        return ()
+    whole = build_problem(graph, profile, budget_bytes=0)
+    return Streaming(streams_of(graph, profile=profile)).chosen(whole, solution.problem) or ()
 
 
 class _AtEnd:
@@ -217,16 +227,10 @@ class _AtEnd:
     def _problem(self, step: TrainingGraph) -> Problem:
         return build_problem(step, self.profile, budget_bytes=0)
 
-    def trace(self, step: Step, solution: Solution) -> Trace:
+    def trace(self, graph: TrainingGraph, solution: Solution, streams: Streams) -> Trace:
         """Time and energy of the schedule there."""
-        graph = made(step.graph, Saved.option(solution))
         there = self.exact if graph is self.known.step else self._problem(graph)
-        if _streams(solution):
-            of_profile = Streaming(streams_of(graph, profile=self.known.profile))
-            whole = build_problem(graph, self.known.profile, budget_bytes=0)
-            choice = of_profile.chosen(whole, solution.problem)
-            if choice:
-                there = Streaming(streams_of(graph, profile=self.profile)).fix(there, choice)
+        there = Streaming(streams_of(graph, profile=self.profile)).fix(there, streams)
         return verify_parts([(priced_as(solution.problem, there), solution.schedule.steps)])
 
 
@@ -356,7 +360,7 @@ def board_row(
         solution = planner.solve(made_step.problem)
         trace = verify(solution.problem, solution.schedule)
         costs = {"time_ns": trace.time_ns, "energy_pj": trace.energy_pj}
-        return {**row, "fits": True, "schedule": "operands streamed" if _streams(solution) else "scheduled", **costs}
+        return {**row, "fits": True, "schedule": "operands streamed" if _is_streamed(solution) else "scheduled", **costs}
     return {**row, "schedule": "RAM is too small"}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from poetc.graph import TensorType
-from poetc.ops import Bound, Cut, Kernel, Range, Span, kernel_of_block, spec
+from poetc.ops import Bound, Cut, Kernel, Range, Span, kernels_of_blocks, spec
 from poetc.runtime.layout import ALIGNMENT_BYTES, align
 
 MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator: POETC_STREAMS of poetc.h, MOST_REFS of poetc_stream.c
@@ -134,14 +134,28 @@ def thirds(extent: int, units: int) -> tuple[tuple[Range, int], ...]:
 def is_even(axis: Cut, units: int) -> bool:
     """Whether all blocks but the first and the last are alike, bands and their halos too."""
     count = -(-axis.extent // units)
-    spans = [axis.span(n) for n, part in enumerate(axis.parts) if part is not None and part.span is not None]
+    if count <= 3:
+        return True
+    return all(_is_even(span, axis.extent, units, count) for span in _spans(axis))
 
-    def seen(block: int) -> list[tuple[int, int]]:
-        begin, end = block * units, (block + 1) * units
-        ranges = [span.of(begin, end, axis.extent) for span in spans]
-        return [(b - a, begin * s.mul + s.low - a * s.div) for (a, b), s in zip(ranges, spans, strict=True)]
 
-    return not spans or all(seen(k) == seen(1) for k in range(2, count - 1))
+def _spans(axis: Cut) -> set[Span]:
+    return {part.span for part in axis.parts if part is not None and part.span is not None}
+
+
+def _is_even(span: Span, extent: int, units: int, count: int) -> bool:
+    def seen(block: int) -> tuple[int, int]:
+        begin = block * units
+        first, last = span.of(begin, begin + units, extent)
+        return last - first, begin * span.mul + span.low - first * span.div
+
+    second = seen(1)
+    if second != seen(count - 2):
+        return False
+    # Rows grow by as many from block to block, unless an end of the operand is met, which the block at that end tells.
+    if units * span.mul % span.div == 0:
+        return True
+    return all(seen(k) == second for k in range(2, count - 2))
 
 
 def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None:
@@ -169,45 +183,47 @@ def blocks_of(
     kind: str,
     bound: Bound,
     cut: Cut,
-    kernel: Kernel,
+    kernels: Sequence[Kernel],
     streamed: Collection[int],
     roots: Sequence[str],
     units: tuple[int, ...],
     store_block: int,
-) -> Blocks | None:
-    """The operator in blocks of `units`, the operands of `streamed` through windows; None where that cannot be done.
+) -> list[Blocks]:
+    """The operator in blocks of `units`, the operands of `streamed` through windows, for each kernel that can be cut.
 
     `roots`: the storages of all operands, inputs first.
     """
     if not all(is_even(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
-        return None
+        return []
     ranges = [[r for r, _ in thirds(axis.extent, n)] for axis, n in zip(cut.axes, units, strict=True)]
     corners = list(itertools.product(*ranges))
-    different = dict.fromkeys(corners)  # along an axis with one block or two some are the same
-    of_corner = {r: kernel_of_block(kind, bound, cut, kernel, list(r)) for r in different}
-    of_corners = [of_corner[r] for r in corners]
-    kernels = tuple(k for k in of_corners if k is not None)
-    if len(kernels) < len(of_corners) or len({k.symbol for k in kernels}) > 1:
-        return None
+    different = list(dict.fromkeys(corners))  # along an axis with one block or two some are the same
     streams = streams_of(kind, bound, cut, streamed, roots, units)
     if streams is None:
-        return None
+        return []
     extents = [axis.extent for axis in cut.axes]
     counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
-    at = align(max(k.workspace_bytes for k in kernels))
-    windows, place, pieces = list[int](), dict[int, int](), [store_block if streamed else ALIGNMENT_BYTES]
+    offsets, place, pieces = list[int](), dict[int, int](), [store_block if streamed else ALIGNMENT_BYTES]
+    end = 0
     for stream in streams:
         boxes = [stream.pieces(r, extents) for r in different]
         if not stream.in_ram:
             has_edges = stream.has_edges(units, counts, store_block)
             pieces += [stream.buffer_bytes(size, has_edges, store_block) for _, size, _ in boxes]
         if stream.pair is not None and stream.pair in place:
-            windows.append(place[stream.pair])
+            offsets.append(place[stream.pair])
             continue
-        place[stream.operand] = at
-        windows.append(at)
-        at += align(max(rows * size for rows, size, _ in boxes))
-    return Blocks(kernel.name, cut, units, kernels, tuple(streams), tuple(windows), at, max(pieces))
+        place[stream.operand] = end
+        offsets.append(end)
+        end += align(max(rows * size for rows, size, _ in boxes))
+    found: list[Blocks] = []
+    for name, made in kernels_of_blocks(kind, bound, cut, kernels, different).items():
+        if len({k.symbol for k in made}) == 1:
+            at = align(max(k.workspace_bytes for k in made))
+            of_corners = tuple(made[different.index(r)] for r in corners)
+            windows = tuple(at + offset for offset in offsets)
+            found.append(Blocks(name, cut, units, of_corners, tuple(streams), windows, at + end, max(pieces)))
+    return found
 
 
 def streams_of(

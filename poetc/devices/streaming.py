@@ -74,8 +74,7 @@ def _forms_of(
             if units is None:
                 continue
             if units not in fitting:
-                made = (blocks_of(kind, bound, cut, k, numbers, roots, units, block_bytes) for k in kernels)
-                fitting[units] = [b for b in made if b is not None]
+                fitting[units] = blocks_of(kind, bound, cut, kernels, numbers, roots, units, block_bytes)
             if fitting[units]:
                 room = max(most, min(b.windows[0] for b in fitting[units]))
                 chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
@@ -117,6 +116,7 @@ class StreamedAlternatives:
         self.block_bytes = 0 if self.store is None else int(self.store.block_bytes.value)
         self._found: dict[tuple[int, frozenset[int], int], OperatorSpec] = {}
         self._forms: dict[tuple[object, ...], list[Blocks]] = {}
+        self._titles: dict[tuple[object, ...] | None, list[Form]] = {}
         self._form_of: dict[tuple[int, frozenset[int]], tuple[object, ...] | None] = {}
         self._prices: dict[tuple[object, int], tuple[Cost, int, int]] = {}  # by form and number, as `_cost` says
         self._alike: dict[int, tuple[object, ...]] = {}
@@ -197,7 +197,11 @@ class StreamedAlternatives:
 
     def forms(self, index: int, streamed: frozenset[int]) -> list[Form]:
         """The cut and the blocks of each alternative."""
-        return [_form(blocks) for blocks in self._blocks(index, streamed)]
+        blocks = self._blocks(index, streamed)
+        key = self._form_of[index, streamed]
+        if key not in self._titles:
+            self._titles[key] = [_form(b) for b in blocks]
+        return self._titles[key]
 
     def alternative(self, index: int, streamed: frozenset[int], number: int) -> OperatorSpec:
         """That one of the alternatives."""
@@ -225,10 +229,10 @@ class StreamedAlternatives:
         for cut in spec(op.kind).cuts(bound):
             kernels = spec(op.kind).kernels(bound)
             for units in _smaller_units(cut, unit_steps(bound, cut, (), roots, 1), plain.time_ns / longest_ns):
-                made = (blocks_of(op.kind, bound, cut, k, (), roots, units, self.block_bytes) for k in kernels)
-                blocks = next((b for b in made if b is not None), None)
-                if blocks is None:
+                made = blocks_of(op.kind, bound, cut, kernels, (), roots, units, self.block_bytes)
+                if not made:
                     continue
+                blocks = made[0]
                 price = self._cost(op, bound, blocks, self.threads)
                 found.append(_with_price(self._operator(plain, roots, blocks), *price))
                 if found[-1].piece_ns <= longest_ns:

@@ -1,7 +1,7 @@
 """Operator kinds, one file a family. `_registry.py` lists the parts that a kind must provide."""
 
 from poetc.entry_points import own_modules
-from poetc.ops._blocks import kernel_of_block
+from poetc.ops._blocks import kernels_of_blocks
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
 from poetc.ops._by_parts import box_of, results_by_parts
@@ -30,7 +30,7 @@ __all__ = [
     "bind",
     "block_of",
     "box_of",
-    "kernel_of_block",
+    "kernels_of_blocks",
     "labels_of",
     "load_others",
     "register",

@@ -1,4 +1,4 @@
-"""The kernel of a block of an operator that is cut."""
+"""The kernels of blocks of an operator that is cut."""
 
 from __future__ import annotations
 
@@ -12,16 +12,43 @@ from poetc.ops.kernels.blocks import block_kernel
 from poetc.ops.kernels.kernel import Block
 
 
-def kernel_of_block(kind: str, op: Bound, cut: Cut, kernel: Kernel, ranges: Sequence[Range]) -> Kernel | None:
-    """Of the units `ranges` along each axis of `cut`; None where `kernel`, of the whole operator, cannot be cut."""
+def kernels_of_blocks(
+    kind: str, op: Bound, cut: Cut, kernels: Sequence[Kernel], blocks: Sequence[Sequence[Range]]
+) -> dict[str, tuple[Kernel, ...]]:
+    """The kernel of each of `blocks`, by the name of the whole operator's, without those that cannot be cut so.
+
+    A block is given by its units along each axis of `cut`.
+    """
     if cut.name == WHOLE:
-        return kernel
+        return {kernel.name: (kernel,) * len(blocks) for kernel in kernels}
+    found: dict[str, tuple[Kernel, ...]] = {}
     if cut.binds:
-        of_first = next((k for k in spec(kind).kernels(block_of(op, cut, ranges)) if k.name == kernel.name), None)
-        return None if of_first is None or of_first.repeats != kernel.repeats else of_first
-    of_block: Kernel | None = kernel
+        bound = [{k.name: k for k in spec(kind).kernels(block_of(op, cut, ranges))} for ranges in blocks]
+        for kernel in kernels:
+            made = [b[kernel.name] for b in bound if kernel.name in b and b[kernel.name].repeats == kernel.repeats]
+            if len(made) == len(blocks):
+                found[kernel.name] = tuple(made)
+        return found
+    along = [_along(cut, ranges) for ranges in blocks]
+    for kernel in kernels:
+        cut_so = [_cut(kernel, axes) for axes in along]
+        if (of_blocks := tuple(k for k in cut_so if k is not None)) and len(of_blocks) == len(blocks):
+            found[kernel.name] = of_blocks
+    return found
+
+
+def _along(cut: Cut, ranges: Sequence[Range]) -> list[tuple[str, Block]]:
+    """The name of each axis and the block along it."""
+    found = []
     for axis, (begin, end) in zip(cut.axes, ranges, strict=True):
         banded = next((n for n, p in enumerate(axis.parts) if p is not None and p.span is not None), None)
         first, last = (begin, end) if banded is None else axis.span(banded).of(begin, end, axis.extent)
-        of_block = block_kernel(of_block, axis.name, Block(begin, end, axis.extent, first, last)) if of_block else None
+        found.append((axis.name, Block(begin, end, axis.extent, first, last)))
+    return found
+
+
+def _cut(kernel: Kernel, axes: Sequence[tuple[str, Block]]) -> Kernel | None:
+    of_block: Kernel | None = kernel
+    for name, block in axes:
+        of_block = None if of_block is None else block_kernel(of_block, name, block)
     return of_block

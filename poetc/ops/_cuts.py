@@ -79,7 +79,9 @@ class Cut:
     @property
     def axes(self) -> tuple[Cut, ...]:
         """The outer axis, and the one within if there is one."""
-        return (self,) if self.within is None else (replace(self, within=None), self.within)
+        if self.within is None:
+            return (self,)
+        return Cut(self.name, self.extent, self.parts, self.step, None, self.binds, self.fills), self.within
 
     @property
     def title(self) -> str:

@@ -26,7 +26,7 @@ def blocks_in(
     units = (wanted.block, wanted.inner_block) if wanted.inner_block else (wanted.block,)
     if cut is None or kernel is None or len(units) != len(cut.axes):
         return None
-    return blocks_of(op.kind, bound, cut, kernel, numbers, names, units, store_block)
+    return next(iter(blocks_of(op.kind, bound, cut, [kernel], numbers, names, units, store_block)), None)
 
 
 def _steps(bound: Bound, blocks: Cuts) -> tuple[tuple[int, ...], ...]:

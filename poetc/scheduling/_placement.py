@@ -27,6 +27,7 @@ SEARCH_PLACEMENTS = 150_000  # at most, after the greedy orders: about 2 s
 PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
 PLACEMENTS_X_RECTANGLES = 450_000_000  # and for many, where each takes longer
 FEW = 500  # rectangles, up to which a list is quicker than arrays
+LOOKED_AT = 24  # rectangles in the way, one by one
 FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work
 
 
@@ -235,20 +236,22 @@ class _Placer:
         columns[3, :count] = offsets[present] + self.sizes[present]
         for position in range(kept, len(order)):
             i = order[position]
-            start, end, size = self._starts[i], self._ends[i], self.sizes[i]
+            lives, size = self._lives[i], self._few_sizes[i]
+            start, end = lives[0]
             self.placed += 1
-            conflicts = (columns[0, :count] < end) & (columns[1, :count] > start)
-            if self._returns[i]:
-                conflicts |= (columns[0, :count] < self._ends_again[i]) & (columns[1, :count] > self._starts_again[i])
-            offset = _lowest_gap(columns[2, :count][conflicts], columns[3, :count][conflicts], size)
+            begins, stops, lows, tops = columns[:, :count]
+            conflicts = (begins < end) & (stops > start)
+            if len(lives) > 1:
+                again, until = lives[1]
+                conflicts |= (begins < until) & (stops > again)
+            offset = _lowest_gap(lows[conflicts], tops[conflicts], size)
             if offset + size > (limit if self._highest is None else min(limit, self._highest[i])):
                 if left_out is None:
                     return position
                 left_out.append(i)
                 continue
             offsets[i] = offset
-            at = int(np.searchsorted(columns[2, :count], offset))
-            lives = self._lives[i]
+            at = int(lows.searchsorted(offset))
             columns[:, at + len(lives) : count + len(lives)] = columns[:, at:count].copy()
             for k, (begin, stop) in enumerate(lives):
                 columns[:, at + k] = begin, stop, offset, offset + size
@@ -287,11 +290,20 @@ class _Placer:
         return failed
 
 
-def _lowest_gap(lows: Ints, tops: Ints, size: np.int64) -> int:
-    """The lowest offset where `size` fits between rectangles [lows, tops), sorted by `lows`."""
-    if not len(lows) or lows[0] >= size:
-        return 0
-    reach = np.maximum.accumulate(tops)
-    fits = lows[1:] - reach[:-1] >= size
-    at = int(fits.argmax()) if len(fits) else 0
-    return int(reach[at]) if len(fits) and fits[at] else int(reach[-1])
+def _lowest_gap(lows: Ints, tops: Ints, size: int) -> int:
+    """The lowest offset where `size` fits between rectangles [lows, tops), sorted by `lows`.
+
+    The gap is mostly among the first few, where a loop is quicker than arrays.
+    """
+    reach = 0
+    for low, top in zip(lows[:LOOKED_AT].tolist(), tops[:LOOKED_AT].tolist(), strict=True):
+        if low - reach >= size:
+            return reach
+        reach = max(reach, top)
+    if len(lows) <= LOOKED_AT:
+        return reach
+    reaches = np.maximum.accumulate(tops[LOOKED_AT - 1 :])
+    np.maximum(reaches, reach, out=reaches)
+    fits = lows[LOOKED_AT:] - reaches[:-1] >= size
+    at = int(fits.argmax())
+    return int(reaches[at] if fits[at] else reaches[-1])
