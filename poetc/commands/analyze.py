@@ -32,7 +32,7 @@ from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
 LEAST_WORK_S = 2.0  # counted, for a schedule that is shown beside the least RAM
-LEAST_S = 10.0  # on the clock, for the same
+LEAST_S = 3.0  # on the clock, for the same
 LEAST_GAP = 0.02  # ends it
 
 

@@ -360,7 +360,8 @@ def board_row(
         solution = planner.solve(made_step.problem)
         trace = verify(solution.problem, solution.schedule)
         costs = {"time_ns": trace.time_ns, "energy_pj": trace.energy_pj}
-        return {**row, "fits": True, "schedule": "operands streamed" if _is_streamed(solution) else "scheduled", **costs}
+        schedule = "operands streamed" if _is_streamed(solution) else "scheduled"
+        return {**row, "fits": True, "schedule": schedule, **costs}
     return {**row, "schedule": "RAM is too small"}
 
 

@@ -93,7 +93,7 @@ def find_smallest_ram(problem: Problem, time_limit_s: float) -> SmallestRam:
     schedule, plan = found.schedule, pack(problem, found.schedule, stop_at=stop_at)
     low, high = plan.max_live_bytes, plan.arena_bytes
     for _ in range(SMALLEST_RAM.attempts):
-        if low >= high or time.monotonic() >= stop_at:
+        if high <= SMALLEST_RAM.nearly * low or time.monotonic() >= stop_at:
             break
         capacity = low if low == plan.max_live_bytes else (low + high) // 2
         moved = pack_with_moves_in_time(problem, found.schedule, capacity, stop_at)

@@ -28,6 +28,7 @@ PLACEMENTS_PER_RECTANGLE = 500  # the same for few rectangles
 PLACEMENTS_X_RECTANGLES = 450_000_000  # and for many, where each takes longer
 FEW = 500  # rectangles, up to which a list is quicker than arrays
 LOOKED_AT = 24  # rectangles in the way, one by one
+NEARLY, LESS_WORK = 1.001, 8  # within this factor of the floor, with no budget to meet, a part of the work does
 FLOOR_ATTEMPTS, OTHER_ATTEMPTS = 3, 16  # each half of the work
 
 
@@ -62,6 +63,8 @@ def place(
         if best_top <= floor:
             break
     work = min(placements, PLACEMENTS_PER_RECTANGLE * len(free), PLACEMENTS_X_RECTANGLES // len(free))
+    if not enough and best_top <= NEARLY * floor:
+        work //= LESS_WORK
     for attempt in range(FLOOR_ATTEMPTS):
         attempt_work = work // (2 * FLOOR_ATTEMPTS)
         if best_top > floor and _squeaky_wheel(placer, orders[attempt], floor, Random(attempt), attempt_work, stop_at):

@@ -12,8 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from poetc import passes
 from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph, ways_of
 from poetc.devices import build_problem, load_profile
-from poetc.devices.blocks import Blocks, Stream
-from poetc.devices.streaming import StreamedAlternatives
+from poetc.devices.blocks import Blocks, Stream, is_even
+from poetc.devices.streaming import StreamedAlternatives, _forms_of
+from poetc.ops import Cut, Part, Span
 from poetc.planning.streaming import within
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE
 from poetc.training import TrainingOptions
@@ -133,3 +134,32 @@ def test_blocks_of_one_size_come_with_faster_kernels_where_windows_may_be_larger
     assert len({op.kernel for op in found}) == len(found) > 1
     assert [op.workspace_bytes for op in found] == sorted(op.workspace_bytes for op in found)
     assert found[-1].time_ns < 0.8 * found[0].time_ns
+
+
+def test_blocks_that_are_alike_are_those_that_look_alike_one_by_one() -> None:
+    """`is_even` looks at two blocks where rows grow by as many each time; here every block is looked at."""
+
+    def seen(span: Span, begin: int, end: int, extent: int) -> tuple[int, int]:
+        first, last = span.of(begin, end, extent)
+        return last - first, begin * span.mul + span.low - first * span.div
+
+    random = np.random.default_rng(3)
+    answers = set[bool]()
+    for _ in range(3000):
+        extent, units, limit = (int(random.integers(1, n)) for n in (60, 9, 150))
+        mul, div, low, high = (int(random.integers(*n)) for n in ((1, 4), (1, 4), (-9, 9), (-4, 12)))
+        span = Span(limit, mul, div, low, max(low, high))
+        cut = Cut("rows", extent, (Part(1, 1, 0, span), None))
+        between = range(1, -(-extent // units) - 1)
+        even = len({seen(span, k * units, (k + 1) * units, extent) for k in between}) <= 1
+        assert is_even(cut, units) == even, (extent, units, span)
+        answers.add(even)
+    assert answers == {True, False}
+
+
+def test_the_steps_of_a_command_share_their_blocks() -> None:
+    first, second = offered(), offered()
+    made = within(first, 0)
+    found = _forms_of.cache_info().misses
+    assert within(second, 0) == made
+    assert _forms_of.cache_info().misses == found

@@ -32,13 +32,14 @@ from poetc.scheduling import (
     Status,
     Step,
     TensorSpec,
+    _placement,
     complete,
     keep_all,
     pack,
     verify,
     verify_plan,
 )
-from poetc.scheduling._placement import fit, max_live, place
+from poetc.scheduling._placement import _lowest_gap, fit, max_live, place
 from tests.support.problems import random_actions, random_dag, training_problem
 
 
@@ -106,6 +107,37 @@ def paging_every_parameter(problem: Problem) -> Schedule:
         if operator.kind == "matmul":
             actions.append(PageOut(parameter[f"w{layer}"]))
     return scheduled(problem, complete(problem, actions))
+
+
+def test_the_lowest_gap_among_few_and_many() -> None:
+    random = np.random.default_rng(2)
+    for count in (0, 1, 5, 23, 24, 25, 26, 60, 200):
+        for _ in range(30):
+            lows = np.sort(random.integers(0, 40 * max(1, count), count))
+            tops = lows + random.integers(1, 60, count)
+            size = int(random.integers(1, 80))
+            free = np.ones(int(tops.max(initial=0)) + size, bool)
+            for low, top in zip(lows, tops, strict=True):
+                free[low:top] = False
+            fits = (at for at in range(len(free)) if free[at : at + size].all() and at + size <= len(free))
+            assert _lowest_gap(lows, tops, size) == next(fits)
+
+
+def test_a_nearly_perfect_arena_is_not_searched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless there is a budget: then the last bytes may count."""
+    random = np.random.default_rng(0)
+    starts = random.integers(0, 60, 80)
+    lives = starts, starts + random.integers(1, 20, 80), random.integers(1, 50, 80)
+    free = np.full(80, -1)
+    tried: list[int] = []
+    search = _placement._squeaky_wheel
+    monkeypatch.setattr(_placement, "_squeaky_wheel", lambda *a: tried.append(a[4]) or search(*a))
+    monkeypatch.setattr(_placement, "NEARLY", 2.0)
+    place(*lives, free)
+    near = max(tried)
+    tried.clear()
+    place(*lives, free, enough=1)
+    assert max(tried) >= 8 * near > 0
 
 
 def test_state_that_is_paged_out_makes_room_for_others() -> None:

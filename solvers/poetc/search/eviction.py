@@ -354,7 +354,7 @@ class Simulation:
             if policy.beta:
                 score -= policy.beta * np.log(np.maximum(1.0, needs - self.position))
             unread = needs >= NEVER
-            if unread.any():
+            if np.count_nonzero(unread):
                 dead = unread
                 if self.lets_go is not None and self.position < self.model.cut:
                     dead = unread & self.lets_go[free]
