@@ -93,8 +93,9 @@ def arena_map(solved: Solved, facts: Facts) -> str:
     sizes = [use.arena_bytes for use in plan.banks] or [plan.arena_bytes]
     full = [max(size, 1) * (1.04 if not plan.banks else 1.12) for size in sizes]
     banks = allocation_banks(problem, solved.schedule, plan)
-    boxes: list[tuple[int, int, str]] = []  # bank, bytes times steps, rectangle
+    boxes: list[tuple[int, int, str, Category]] = []  # bank, bytes times steps, rectangle
     used: set[Category] = set()
+    costs = _Costs(solved, facts)
     for a, bank in zip(plan.allocations, banks, strict=True):
         segments: Sequence[tuple[int | None, int, int]] = [(None, a.start, a.end)]
         if a.tensors:
@@ -106,11 +107,12 @@ def arena_map(solved: Solved, facts: Facts) -> str:
             top = (full[bank] - a.offset_bytes - a.size_bytes) * _HEIGHT / full[bank]
             height = a.size_bytes * _HEIGHT / full[bank]
             box = (
-                f'<rect class="{CLASSES[category]}" x="{start}" y="{_short(top)}" width="{end - start}" '
+                f'<rect x="{start}" y="{_short(top)}" width="{end - start}" '
                 f'height="{_short(height)}"><title>{escape(_allocation_title(problem, t, a.operator))}: '
-                f"{format_bytes(a.size_bytes)} at {a.offset_bytes:,}, steps {start} to {end - 1}</title></rect>"
+                f"{format_bytes(a.size_bytes)} at {a.offset_bytes:,}, steps {start} to {end - 1}"
+                f"{'' if t is None else costs.of(t)}</title></rect>"
             )
-            boxes.append((bank, (end - start) * a.size_bytes, box))
+            boxes.append((bank, (end - start) * a.size_bytes, box, category))
     kept = sorted(sorted(range(len(boxes)), key=lambda i: (-boxes[i][1], i))[:_RECTANGLES])
     names = [b.name for b in problem.banks] or [""]
     plots = []
@@ -124,7 +126,10 @@ def arena_map(solved: Solved, facts: Facts) -> str:
             f"it stays; upwards, its bytes. It has {format_bytes(sizes[bank])}"
             + (f", the most ever live is {format_bytes(plan.max_live_bytes)}." if not name else ".")
         )
-        drawn = "".join(boxes[i][2] for i in kept if boxes[i][0] == bank)
+        drawn = ""
+        for category in (c for c in Category if c in used):
+            alike = "".join(boxes[i][2] for i in kept if boxes[i][0] == bank and boxes[i][3] is category)
+            drawn += f'<g class="{CLASSES[category]}">{alike}</g>' if alike else ""
         svg = _svg(
             f"arena{bank or ''}",
             steps,
@@ -254,6 +259,46 @@ def _allocation_title(problem: Problem, tensor: int | None, operator: int | None
     if tensor is not None:
         return shorten(problem.tensors[tensor].name, 100)
     return f"workspace of {shorten(problem.operators[operator].name, 90)}" if operator is not None else "workspace"
+
+
+class _Costs:
+    """In words, the energy and time that a tensor costs in this step, and those of not keeping it in RAM."""
+
+    def __init__(self, solved: Solved, facts: Facts) -> None:
+        self.problem = solved.problem
+        self.makers = {o: k for k, op in enumerate(self.problem.operators) for o in op.outputs}
+        self.redone = {r.operator: r for r in facts.redone}
+        self.moved = {m.tensor: m for m in facts.moved}
+        self._found: dict[int, str] = {}
+
+    def of(self, tensor: int) -> str:
+        if tensor not in self._found:
+            self._found[tensor] = self._of(tensor)
+        return self._found[tensor]
+
+    def _of(self, tensor: int) -> str:
+        found, paid = self.problem.tensors[tensor], list[str]()
+        maker, ways = self.makers.get(tensor), list[str]()
+        if maker in self.redone:
+            r = self.redone[maker]
+            paid.append(f"made {_times(r.extra)} more for {_amount(r.extra_pj, r.extra_ns)}")
+        if tensor in self.moved:
+            m = self.moved[tensor]
+            paid.append(f"paged out {_times(m.outs)} and in {_times(m.ins)} for {_amount(m.energy_pj, m.time_ns)}")
+        if maker is not None and (op := self.problem.operators[maker]).recomputable:
+            ways.append(f"remaking: {_amount(op.energy_pj, op.time_ns)}")
+        if found.pageable:
+            both = found.page_out_pj + found.page_in_pj, found.page_out_ns + found.page_in_ns
+            ways.append(f"paging: {_amount(*both)}")
+        return "; ".join(["", " and ".join(paid) or "kept at no cost", *ways])
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _amount(energy_pj: int, time_ns: int) -> str:
+    return f"{format_pj(energy_pj)}, {format_ns(time_ns)}"
 
 
 def _steps(heights: Sequence[int]) -> str:

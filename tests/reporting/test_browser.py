@@ -83,11 +83,16 @@ function measure(frame) {
 """
 
 
+def chromium() -> str:
+    """The browser's path."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = next((found for name in names if (found := shutil.which(name))), None)
+    assert found is not None, "no Chromium: scripts/setup-browser installs it"
+    return found
+
+
 def measured(pages: list[str], folder: Path, script: str = MEASURE, *flags: str) -> list[dict[str, object]]:
     """Each page at each of WIDTHS, with the browser's `flags`."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    chromium = next((found for name in names if (found := shutil.which(name))), None)
-    assert chromium is not None, "no Chromium: scripts/setup-browser installs it"
     frames = "".join(
         f'<iframe style="width:{width}px;height:800px;border:0" srcdoc="{html.escape(page)}"></iframe>'
         for page in pages
@@ -98,10 +103,10 @@ def measured(pages: list[str], folder: Path, script: str = MEASURE, *flags: str)
         f'<!doctype html><meta charset="utf-8"><pre id="result"></pre>{frames}<script>{script}{LOAD}</script>'
     )
     # Root, as in most containers, cannot have the sandbox; the pages are our own and load nothing.
-    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'chromium'}"]
+    command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'chromium'}"]
     command += [*flags, "--dump-dom", outer.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{chromium}: exit code {done.returncode}\n{done.stderr[-2000:]}"
+    assert done.returncode == 0, f"{command[0]}: exit code {done.returncode}\n{done.stderr[-2000:]}"
     (text,) = re.findall(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
     result: list[dict[str, object]] = json.loads(html.unescape(text))
     return result

@@ -1,7 +1,7 @@
 """Pictures for other tools: traces, snapshots of memory and graphs, read back without poetc's own types.
 
-Perfetto's trace processor is a program that its package fetches when it is first used, so it cannot run in these
-tests. A parser of the format takes its place: it replays slices and counters as the format's document says.
+A parser of the traces' format replays slices and counters as its document says. Perfetto's own trace processor has a
+file of its own (test_perfetto.py).
 """
 
 from __future__ import annotations

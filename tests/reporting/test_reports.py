@@ -292,6 +292,26 @@ def test_the_page_of_a_long_schedule_is_small() -> None:
     assert '<g class="many">' in source and '<g class="many">' not in html(example()), "outlines would pale it"
 
 
+def test_a_tensor_of_the_arena_says_what_it_costs() -> None:
+    """Counted here from the steps: how often it is made, paged out and paged in, and the prices of each."""
+    problem = chain(4)
+    once: list[Action] = [Compute(0), Compute(1), PageOut(2), Compute(2), Compute(3), Compute(4)]
+    solved = solved_from(problem, [*once, Compute(5), Compute(1), Compute(6), PageIn(2), Compute(7)])
+    arena = html(solved).partition('<section id="arena">')[2].partition("</section>")[0]
+    titles = re.findall("<title>(t[0-9]): ([^<]*)</title>", arena)
+    assert len(titles) == 6  # two of them are there twice
+    kept, pages = "kept at no cost", "paging: 90 pJ, 9 ns"
+    expected = {
+        "t0": f"paged out once and in once for 90 pJ, 9 ns; remaking: 100 pJ, 10 ns; {pages}",
+        "t1": f"made once more for 101 pJ, 10 ns; remaking: 101 pJ, 10 ns; {pages}",
+        "t2": f"{kept}; remaking: 102 pJ, 10 ns; {pages}",
+        "t3": f"{kept}; remaking: 103 pJ, 10 ns; {pages}",
+    }
+    for name, title in titles:
+        assert re.fullmatch(r"4,096 B at [0-9,]+, steps [0-9]+ to [0-9]+; " + re.escape(expected[name]), title), title
+    assert re.search(r"<title>w: 1,024 B at [0-9,]+, steps 0 to [0-9]+; kept at no cost; paging: 0 .J, 0 .s<", arena)
+
+
 def test_an_empty_backward_pass_and_no_summary() -> None:
     problem = replace(chain(3, paging=Paging.NONE), operators=chain(3).operators[:3])
     problem = replace(problem, tensors=problem.tensors[:5])
