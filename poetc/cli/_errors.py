@@ -105,4 +105,6 @@ def _os_error(error: OSError) -> str:
         return f"{where}a file grew beyond the limit of this system; raise it with ulimit -f, or write elsewhere"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{where}{(error.strerror or 'permission denied').lower()}; choose a place that you may use"
+    if error.errno == errno.ENOENT and path.startswith("/proc/"):  # making a file there fails so, too
+        return f"{where}there is no such file, and none can be made in /proc; choose another place"
     return f"{where}{(error.strerror or str(error)).lower()}"

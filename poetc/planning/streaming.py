@@ -209,12 +209,15 @@ class Streaming(Reduction[Streams]):
             except (InfeasibleError, LimitError) as failed:
                 other = failed
         assert other is not None
-        count = format_count(sum(1 for op in least.operators if op.is_streamed), "operator")
+        streamed = sum(1 for op in least.operators if op.is_streamed)
+        count = format_count(streamed, "operator")
         text = (
             f"{other} (with {count} streamed; without streaming no schedule needs less than {without} bytes)"
             if is_frugal
             else f"{other} (with {count} streamed no schedule needs less than {bound} bytes)"
         )
+        if not streamed:  # --longest-piece forbids them all, for example
+            text = str(other)
         if isinstance(other, InfeasibleError) and bound > problem.budget_bytes and self.proves_too_small(problem):
             return InfeasibleError(text, details=other.details)
         return LimitError(text.replace("no schedule fits in", "no schedule was found for", 1), details=other.details)

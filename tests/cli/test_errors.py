@@ -81,6 +81,15 @@ def test_a_limit_of_file_sizes_is_named() -> None:
     assert "ulimit -f" in message
 
 
+def test_a_file_that_cannot_be_made_in_proc_is_said_to_be_so() -> None:
+    """There the kernel says that a file is missing, not that making it is forbidden."""
+    with pytest.raises(FileNotFoundError) as raised:
+        Path("/proc/z.onnx.train").mkdir()
+    code, message = describe(raised.value)
+    assert code == 2
+    assert message.startswith("/proc/z.onnx.train: ") and "none can be made in /proc" in message
+
+
 def test_several_lines_become_a_list() -> None:
     assert one_line("not supported:\n  Loop (node a)\n  If (node b)\n") == "not supported: Loop (node a); If (node b)"
 

@@ -70,3 +70,11 @@ def test_one_line_says_what_to_do(
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1), ended.err
     assert ended.err.startswith("poetc: error: ") and says in ended.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_streams_that_there_are_not_are_not_spoken_of(poetc: Callable[..., Ended], digits: Path, tmp_path: Path) -> None:
+    """No block of an operator keeps within this piece."""
+    limits = ("--budget", "6kB", "--longest-piece", "2ms", "--time-limit", 1)
+    ended = poetc("solve", digits, "--batch", 4, "-d", "rpi4", *limits, "-o", tmp_path / "out")
+    assert ended.code == 4 and "smallest budget known" in ended.err, ended.err
+    assert "streamed" not in ended.err
