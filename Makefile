@@ -144,6 +144,10 @@ bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; 
 bench-poet: setup ## POET's own problems: its formulation beside poetc, same HiGHS, same run (POET_PROBLEMS=folder)
 	$(BIN)/python -m bench.poet --problems "$(POET_PROBLEMS)" $(BENCH_ARGS)
 
+.PHONY: bench-edge-fleet
+bench-edge-fleet: setup-test ## EdgeFlowerTune's protocols on Flower clients: docs/results/federated.md
+	$(BIN)/python -m bench.edge_fleet docs/explanation/*.md docs/how-to/*.md $(BENCH_ARGS)
+
 .PHONY: papers
 papers: setup ## the tables of the papers behind this project; resumable: build/papers.jsonl, docs/results/papers.md
 	$(BIN)/python -m bench.papers run $(MODELS)/zoo $(BENCH_ARGS)

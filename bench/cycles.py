@@ -1,6 +1,7 @@
 """Modelled times of profiles beside published ones, and the ranking of recomputation and paging.
 
     python -m bench.cycles steps
+    python -m bench.cycles study [--models FOLDER]
     python -m bench.cycles mlperf [--models FOLDER]
     python -m bench.cycles energy [--models FOLDER]
     python -m bench.cycles kernels [--models FOLDER]
@@ -9,6 +10,7 @@
     python -m bench.cycles ranking [--device rpi4] [--before FILE]
 
 Each prints a Markdown table. FOLDER has mlperf_ad, mlperf_ic_resnet8, mlperf_kws_f32 and mlperf_vww96 as ONNX files.
+That of `study` has graphs, as that of bench.papers.
 Nothing is measured here: the same profiles give the same table on every machine. `x86` needs gcc and llvm-mca.
 """
 
@@ -25,6 +27,7 @@ from pathlib import Path
 from bench._command import Rows, main
 from poetc import frontend, passes, training
 from poetc.benchmark._pipeline import Loop, innermost_loops, run_model
+from poetc.commands.requests import ModelRequest, training_graph, with_any_weights
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
@@ -92,6 +95,8 @@ X86_SOURCES = ("gemm/poetc_gemm.c", "operators/activation.c")
 X86_FLAGS = ("-std=c99", "-O3", "-march=icelake-client", "-ffp-contract=off", "-g1")
 X86_HZ = 3.6e9  # of the machine of the profile, by its first loop
 MODELS = Path("models")
+STUDY_BATCHES, STUDY_DEVICES = (1, 2, 4), ("rpi3bplus", "snapdragon855", "exynos9820")
+STUDY_NETWORKS = ("lenet5", "squeezenet11_224", "mobilenetv2_224", "vgg16_cifar", "resnet50_224")
 CROSSING = 3 / 4  # of the accesses of 64 bytes, whose operands begin at any multiple of 16
 
 
@@ -148,6 +153,20 @@ def steps() -> Rows:
         value, low, high = map(shown, found)
         step = f"{size} x {size}" + (f", width {width}" if width != 1 else "")
         yield (name, step, value, f"{low} to {high}", published or "none found")
+
+
+def study(*, models: Path = MODELS) -> Rows:
+    """Batches and kinds of device of the measurement study (Cai et al., EMDL 2021): one core, everything kept."""
+    yield ("network", "device", *(f"batch {batch}, ms" for batch in STUDY_BATCHES))
+    for network in STUDY_NETWORKS:
+        (path,) = [p for p in (models / f"{network}.train.graph.onnx", models / f"{network}.train.onnx") if p.exists()]
+        for device in STUDY_DEVICES:
+            cells = []
+            for batch in STUDY_BATCHES:
+                step = training_graph(with_any_weights(ModelRequest(source=path, device=device, batch=batch)))[1]
+                value, low, high = map(shown, three(functools.partial(milliseconds, step), load_profile(device)))
+                cells.append(f"{value} ({low} to {high})")
+            yield (network, device, *cells)
 
 
 @functools.cache
@@ -348,4 +367,4 @@ def page_over_recompute(problem: Problem) -> Iterator[float]:
 
 
 if __name__ == "__main__":
-    main(steps, mlperf, energy, kernels, products, x86, ranking)
+    main(steps, study, mlperf, energy, kernels, products, x86, ranking)

@@ -222,7 +222,11 @@ def quality(curves: dict[str, Curve]) -> list[str]:
     base = curves[FIRST]
     whole = len(base.losses) - 1
     sent, energy = whole * base.sent_bytes, base.energy_j(whole)
-    budgets = [("no limit", None, None), ("half the bytes", sent / 2, None), ("an eighth of the bytes", sent / 8, None)]
+    budgets: list[tuple[str, float | None, float | None]] = [
+        ("no limit", None, None),
+        ("half the bytes", sent / 2, None),
+        ("an eighth of the bytes", sent / 8, None),
+    ]
     budgets += [("half the energy", None, energy / 2), ("a quarter of the energy", None, energy / 4)]
     lines = ["| budget of a client | " + " | ".join(curves) + " |", "|" + "---|" * (len(curves) + 1)]
     for name, most_bytes, most_j in budgets:
