@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from poetc.errors import UsageError
-from poetc.frontend._exported import is_module_name
+from poetc.frontend._exported import is_module_name, some
 from poetc.frontend.facts.fixed_tensors import KIND as FIXED
 from poetc.frontend.facts.fixed_tensors import is_mask, is_wave
 from poetc.graph import Coded, DType, Fill, Graph, Operator, Role, Tensor, materialize
@@ -89,7 +89,7 @@ def assign_roles(
     UsageError for a weight that is not finite.
     """
     uses = _Uses(graph)
-    tensors, added = dict(graph.tensors), list(notes)
+    tensors, added, standards = dict(graph.tensors), list(notes), list[str]()
     for name in graph.values:
         tensor = tensors[name]
         role = Role.CONSTANT if name in folded else uses.decide(tensor)[0]
@@ -106,6 +106,13 @@ def assign_roles(
                 what = "NaN" if bool(np.isnan(value).any()) else "infinite numbers"
                 raise UsageError(f"tensor {name!r} holds {what}; the file's weights are damaged")
         tensors[name] = replace(tensor, role=role)
+        is_told = bool(parameters) or name in buffers or is_module_name(name)  # by the file, or by another note
+        if role is Role.CONSTANT and name not in folded and not is_told and uses.may_standardise(tensor):
+            standards.append(name)
+    if standards:
+        added.append(
+            f"taken for constants that standardise the input, not trained: {some(sorted(standards), 'tensor')}"
+        )
     for name, tensor in sorted(tensors.items()):
         places = uses.weight_places(name) if tensor.role is Role.PARAMETER else []
         if len(places) > 1:
@@ -233,6 +240,13 @@ class _Uses:
                 return ""  # standardising the raw input
             return _SUMMANDS[op.kind]
         return ""
+
+    def may_standardise(self, tensor: Tensor) -> bool:
+        """Whether an operator scales or shifts a raw input by these floats, more than one."""
+        if tensor.dtype is not DType.F32 or tensor.type.elements < 2:
+            return False
+        readers = self.readers[tensor.name]
+        return any(o.kind in _SUMMANDS and o.kind != "Add" and o.inputs[1 - k] in self.inputs for o, k in readers)
 
     def _weights_alone(self, op: Operator) -> bool:
         """Everything that the operator reads is known."""

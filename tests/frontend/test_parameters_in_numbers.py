@@ -29,6 +29,14 @@ def with_signature(path: Path, trained: set[str], folder: Path) -> Path:
     return save(model, folder)
 
 
+def test_a_factor_of_the_input_that_is_no_known_parameter_is_told(tmp_path: Path) -> None:
+    """It may standardise the input, or be a parameter: only some exporters list those."""
+    path = next(path for path in CASES if path.stem == "mean_sub")
+    told = "taken for constants that standardise the input, not trained: 1 tensor ('q')"
+    assert told in load(path).notes
+    assert not any("standardise" in note for note in load(with_signature(path, {"p", "q"}, tmp_path)).notes)
+
+
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
 def test_gradients_are_pytorchs(path: Path, tmp_path: Path) -> None:
     """PyTorch's exporter wrote the files: values of one element and matrices that are made of parameters."""
