@@ -130,6 +130,7 @@ def _guess(graph: Graph, name: str, last: Operator | None) -> str:
         return "bce"
     if graph.fact("probability", name) is not None and 0 < shape[-1] <= 2 and len(shape) <= 2:
         return "bce-probabilities"
-    same_as_input = any(graph.tensors[i].shape == shape for i in graph.inputs)
+    floats = (graph.tensors[i] for i in graph.inputs if graph.tensors[i].dtype is DType.F32)  # indices are no targets
+    same_as_input = any(tensor.shape == shape for tensor in floats)
     classes = shape[1] if len(shape) == 4 else shape[-1] if len(shape) > 1 else 1
     return "mse" if same_as_input or classes < 2 or len(shape) > 4 else "cross-entropy"

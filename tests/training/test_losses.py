@@ -165,6 +165,20 @@ def test_focal_of_one_class_is_binary() -> None:
         build(speech(12, 4, 1), TrainingOptions(loss="focal", ignore_index=1))
 
 
+def test_indices_of_the_shape_of_the_logits_are_no_target() -> None:
+    """Floats of that shape may be what the model restores; two columns of categories are not its two logits."""
+    for dtype, kind in ((DType.I32, "CrossEntropy"), (DType.F32, "MeanSquaredError")):
+        b = Builder()
+        x = b.add_tensor("x", TensorType((4, 2), dtype), Role.INPUT)
+        if dtype is DType.I32:
+            b.add_tensor("table", TensorType((9, 1)), Role.PARAMETER, np.ones((9, 1), np.float32))
+            x = b.emit1("Reshape", [b.emit1("Gather", ["table", x], {"axis": 0})], {"shape": (4, 2)})
+        b.add_tensor("w", TensorType((2, 2)), Role.PARAMETER, np.ones((2, 2), np.float32))
+        y = b.emit1("MatMul", [x, "w"])
+        graph = Graph("g", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+        assert kind in {op.kind for op in build(graph, TrainingOptions()).operators}
+
+
 def test_boxes_are_four_numbers() -> None:
     step = build(speech(2, 6, 4), TrainingOptions(loss="giou", box_format="xywh"))
     (op,) = [op for op in step.operators if op.kind == "Giou"]
