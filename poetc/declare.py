@@ -161,7 +161,7 @@ def _number(word: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """An option has an effect where option `name` has one of `values`; where it is given, if there are none."""
+    """The condition of an option: option `name` has one of `values`, or any value at all where `values` is empty."""
 
     name: str
     values: tuple[str, ...] = ()

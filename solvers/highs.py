@@ -193,9 +193,9 @@ class Mip:
         return self._root(time_limit_s, 1, 0)[1]
 
     def dual_bound(self, *, time_limit_s: float) -> float:
-        """A lower bound of the LP from its duals, exact but for rounding: HiGHS's tolerances do not matter.
+        """A lower bound of the LP, computed from its duals: valid up to rounding, whatever HiGHS's tolerances.
 
-        For rows without upper ends and costs of at least 0 alone. -inf if the LP was not solved to the end.
+        Rows must have no upper limits, and costs must not be negative. -inf if the LP was not solved to the end.
         """
         solved = self.duals(time_limit_s=time_limit_s)
         if solved is None:

@@ -56,7 +56,7 @@ def _module(name: str) -> ModuleType | None:
 
 
 def available() -> dict[str, SolverInfo]:
-    """The descriptions of all solvers, sorted by name. An entry point's name goes before that in its module."""
+    """The descriptions of all solvers, sorted by name. A solver of another package has the name of its entry point."""
     return {name: replace(module.INFO, name=name) for name, module in _modules().items()}
 
 

@@ -22,10 +22,10 @@ SIZE_KEYS = ("flash_bytes", "flash_code_bytes", "flash_tables_bytes", "flash_ima
 def training_program(
     solved: Artifact, board: boards.Board | None = None, starts: Mapping[str, int] | None = None
 ) -> Program:
-    """The training step under the schedule that was solved.
+    """The program of a training step: its schedule, lowered to calls and offsets.
 
-    Where RAM consists of banks, its parts adjoin, or they are where `board` has its memories. `starts`: their addresses
-    by bank, for a library.
+    Several banks of RAM lie one behind the other, or at the addresses of the memories of `board`. `starts` gives their
+    addresses by bank, for a library.
     """
     if solved.problem.banks and board is not None and starts is None:
         starts = emit.bank_starts(board, solved.problem, solved.plan, memory_of(solved))

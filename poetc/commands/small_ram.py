@@ -44,10 +44,11 @@ class Step:
 def step_for_budget(
     request: SolveRequest, step: Step, profile: DeviceProfile, offers: Sequence[EncodingSpace] = ()
 ) -> Step:
-    """The step with kernels for so much RAM or for the least, whichever costs less with the streams that it needs.
+    """The step with the kernels that suit its budget best, where operands have to be streamed.
 
-    The step as it is where something may fit without streams, nothing can be streamed, or those kernels exceed
-    --longest-piece. `offers`: encodings of saved tensors, which streamed operands do not have.
+    Two sets of kernels are priced with their streams: those for the budget, and those of the least workspace. The
+    cheaper one is taken. The step stays as it is where a schedule without streams may fit, where nothing can be
+    streamed, or where the kernels exceed --longest-piece. `offers`: the encodings that saved tensors may have.
     """
     planner = _planner(request)
     encoding = replace(planner, reductions=reductions(request.state_mode, offers=offers))

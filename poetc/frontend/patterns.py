@@ -65,7 +65,7 @@ def merge_transposes(r: Rewriter, op: Operator) -> bool:
 
 
 def merge_affines(r: Rewriter, op: Operator) -> bool:
-    """a2 · (a1 · x + b1) + b2."""
+    """Two affine operators in a row, a2 · (a1 · x + b1) + b2, become one."""
     inner = r.producer(op.inputs[0], "Affine")
     if inner is None or not r.only_use(op.inputs[0]):
         return False

@@ -67,7 +67,7 @@ class Accumulate(OpSpec):
         return (g.copy() if int(left.reshape(())) == op.get_int("every") - 1 else total + g,)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Each element by itself."""
+        """Any range of elements: the sum is element by element."""
         return (flat(op, 2),)
 
     def kernel(self, op: Bound) -> Kernel:

@@ -21,7 +21,11 @@ F32, I32, U8 = DType.F32, DType.I32, DType.U8
 
 
 class Broadcast(OpSpec):
-    """Inputs of the dtypes `reads` (one of the alternatives), output `writes` (None: as the last input)."""
+    """An element-wise operator whose inputs broadcast as in numpy.
+
+    `reads`: the dtypes of its inputs, a tuple for each combination that it takes. `writes`: the dtype of its output;
+    None: that of the last input.
+    """
 
     reads: ClassVar[tuple[tuple[DType, ...], ...]] = ((F32, F32),)
     writes: ClassVar[DType | None] = None

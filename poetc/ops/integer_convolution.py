@@ -247,7 +247,7 @@ class IntegerConvGradWeight(_Product):
 
 
 def check_rate(rate: TensorType) -> None:
-    """ValueError unless it is the learning rate."""
+    """Raise ValueError unless a tensor can hold a learning rate: one element, f32."""
     if rate.elements != 1 or rate.dtype is not DType.F32:
         raise ValueError(f"the learning rate is one f32, not {rate.shape} of {rate.dtype}")
 

@@ -170,7 +170,7 @@ class QLinearConv(OpSpec):
 
 @dataclass(frozen=True, slots=True)
 class LayerParameters(Parameters):
-    """As the kernels of int8_linear_sgd.c read it; the last three are for updates."""
+    """The integers of a quantised layer, in the order of int8_linear_sgd.c. Updates alone use the last three."""
 
     convolution: Convolution
     zero_x: int = 0

@@ -40,7 +40,7 @@ class SgdOf(OpSpec):
         raise NotImplementedError
 
     def part(self, op: Bound) -> Bound:
-        """The operator that makes the gradient."""
+        """The fused half that computes the gradient, as an operator of its own kind with its inputs and output."""
         inputs = op.inputs[1:-1]
         return Bound(op.attributes, inputs, spec(self.cost_like).infer(Bound(op.attributes, inputs)))
 

@@ -28,13 +28,13 @@ SHARE = 4  # of RAM, at most, are the operands by which a kernel is chosen
 
 
 def for_small_ram(graph: TrainingGraph, ram_bytes: int) -> TrainingGraph:
-    """The step with kernels for so much RAM, those with the least workspace for none."""
+    """The step with kernels for a device of `ram_bytes`; 0 asks for those of the least workspace."""
     graph = _with_short_concats(graph)
     return replace(graph, operators=_operators(graph, ram_bytes))
 
 
 def model_for_small_ram(graph: Graph, ram_bytes: int) -> Graph:
-    """The model with the kernels that it has in such a step."""
+    """A model for predictions with the kernels that `for_small_ram` gives its training step."""
     graph = _with_short_concats(graph)
     return replace(graph, operators=_operators(graph, ram_bytes))
 

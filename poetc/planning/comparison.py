@@ -59,11 +59,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """By budget in bytes: `bounds`, ours on the objective, and their `scopes`.
+    """Schedules of several solvers under several budgets, with poetc's bounds.
 
-    `placements`: by budget, how many tensors of state live on the store and in RAM, for every solver alike. There are
-    none where a problem has no state to place. `placement_is_open`: `solve` would choose for each tensor, and may find
-    less.
+    `bounds`, `scopes` and `placements` are by budget in bytes. A bound is in the unit of the objective. A placement is
+    the number of state tensors on the store and in RAM, the same for every solver. `placement_is_open`: `poetc solve`
+    would choose the place of each tensor, and may find a cheaper schedule.
     """
 
     problem: str

@@ -264,7 +264,7 @@ class Reduction(ABC, Generic[ChoiceT]):
         return inner.lower_bound_bytes(problem if relaxed is None else relaxed)
 
     def proves_too_small(self, problem: Problem) -> bool:
-        """Whether `lower_bound_bytes`, where it is above the budget, is one for every option."""
+        """Whether a `lower_bound_bytes` above the budget proves that no option of this choice fits."""
         del problem
         return True
 

@@ -144,7 +144,7 @@ def _bound_document(comparison: Comparison, budget_bytes: int, state_placement: 
 
 
 def table_csv(comparison: Comparison) -> str:
-    """The rows, one line each."""
+    """The rows of a comparison as CSV, with a head."""
     out = io.StringIO()
     writer = csv.DictWriter(out, [f.name for f in dataclasses.fields(Row)], lineterminator="\n")
     writer.writeheader()

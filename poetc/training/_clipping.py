@@ -34,7 +34,7 @@ class Clipper:
             self._scale = b.add_tensor(name, TensorType(()), Role.OPTIMIZER_STATE, Fill("ones"))
 
     def clip(self, parameter: str, gradient: str) -> str | None:
-        """The clipped gradient; None if it waits until `finish`."""
+        """The clipped gradient; None where its scale needs the norm of all gradients, which `finish` knows."""
         b, o = self._b, self._options
         if o.clip_value is not None:
             attributes = {"min": -o.clip_value, "max": o.clip_value}

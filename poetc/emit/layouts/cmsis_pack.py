@@ -17,7 +17,7 @@ _SCHEMA = f"https://raw.githubusercontent.com/Open-CMSIS-Pack/Open-CMSIS-Pack-Sp
 
 
 def place(contents: Contents) -> dict[str, bytes | Path]:
-    """Files as they are, but for images, whose bytes are in the sources; and their description."""
+    """The files of a CMSIS pack by name. Images become bytes in the sources, and a .pdsc describes the pack."""
     files: dict[str, bytes | Path] = {**dict(flat.library(contents)), **flat.store_images(contents)}
     files["README.md"] = readme(contents, list(_how(contents))).encode()
     files[f"poetc.{contents.library_name}.pdsc"] = "\n".join(_description(contents, sorted(files))).encode()

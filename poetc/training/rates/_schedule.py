@@ -62,7 +62,7 @@ KINDS: Registry[Kind] = Registry("--schedule")
 
 
 def kinds() -> list[Kind]:
-    """In the order of their numbers in C."""
+    """All kinds of rate schedules, in the order of their numbers in C."""
     return sorted(KINDS.values(), key=lambda kind: kind.number)
 
 

@@ -383,7 +383,7 @@ class CutModel(Columns):
         return values
 
     def bound_of(self, answer: Answer) -> float:
-        """The dual bound in the problem's unit, less the tolerance; costs are integers, so it is rounded up."""
+        """The dual bound of an answer in the unit of the cost, less a tolerance; rounded up, as costs are integers."""
         if not math.isfinite(answer.bound):
             return self.model.base_cost
         return max(self.model.base_cost, math.ceil((answer.bound - CUTS.margin) * self.unit))

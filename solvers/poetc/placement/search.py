@@ -115,7 +115,7 @@ class PlacementSearch:
         return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
 
     def take(self, stored: frozenset[int], schedule: Schedule) -> None:
-        """Take up a schedule with this placement, of the first runs of a race."""
+        """Remember a placement and the schedule that was found for it elsewhere: later runs begin from both."""
         cost = float(schedule.proof.objective)
         self._taken.add(stored)
         if cost < self.known.get(stored, math.inf):

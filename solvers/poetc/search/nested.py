@@ -295,7 +295,11 @@ def _needed(model: Model, wanted: Collection[int], first: int, end: int, there: 
 
 
 class Program:
-    """T for up to `slots` slots of memory, and the choices that attain it."""
+    """The dynamic program of nested checkpoints over a chain of segments.
+
+    `cost[a, b, m]` is T(m, a, b) with m slots of memory, inf where they do not suffice. `choice[a, b, m]` is RECORD, or
+    the segment j that attains it.
+    """
 
     def __init__(self, model: Model, chain: Segments, slot_bytes: int, slots: int) -> None:
         self.model, self.chain, self.slots = model, chain, slots
