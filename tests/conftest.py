@@ -44,6 +44,8 @@ LITTLE_WORK = {
     "measure",
     "passes",
     "planning/test_overlap.py",
+    "planning/test_progress.py",
+    "planning/test_streamed_models.py",
     "planning/test_streaming.py",
     "reporting",
     "sweeping",
