@@ -109,5 +109,5 @@ def test_lossy_encodings_that_are_allowed_do_not_raise_the_least_ram() -> None:
         problem = build_problem(step, PROFILE, budget_bytes=10**6, paging=Paging.NONE)
         offers = offers_of(step, PROFILE, problem, Paging.NONE)
         planner = Planner(options=OPTIONS, reductions=reductions("ram", offers=offers))
-        least[saved] = planner.search_ram(problem, 6.0).found.ram_bytes
+        least[saved] = planner.search_ram(problem, 60.0).found.ram_bytes
     assert least["int8"] <= least["exact"]
