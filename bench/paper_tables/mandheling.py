@@ -6,7 +6,7 @@ Xu et al., MobiCom 2022, tables 4 to 6. A round is an epoch: 50,000 images of CI
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bench.paper_tables._runs import Known, Rows, Run, answer, known_only
@@ -34,9 +34,12 @@ def runs(_: float) -> Iterator[Run]:
 def table(known: Known) -> Rows:
     def row(network: str) -> list[str]:
         floats, integers = (answer(known, "mandheling", f"{network} {p}") for p in ("f32", "niti"))
-        cells = [*(_seconds(a) for a in (floats, integers)), f"{floats['time_ns'] / integers['time_ns']:.2f}"]
-        cells += [f"{a['energy_pj'] / 1e12:.3g}" for a in (floats, integers)]
-        return [network, *cells, *(f"{a['peak_bytes'] / 1e6:,.0f}" for a in (floats, integers))]
+        both = floats, integers
+        is_whole = not any("error" in a for a in both)
+        ratio = f"{floats['time_ns'] / integers['time_ns']:.2f}" if is_whole else "-"
+        joules = (_cell(a, lambda a: f"{a['energy_pj'] / 1e12:.3g}") for a in both)
+        sizes = (_cell(a, lambda a: f"{a['peak_bytes'] / 1e6:,.0f}") for a in both)
+        return [network, *(_cell(a, _seconds) for a in both), ratio, *joules, *sizes]
 
     head = ["network, batch 64", "f32, s", "niti, s", "ratio", "f32, J", "niti, J", "f32, MB", "niti, MB"]
     return [head, *known_only(NETWORKS, row)]
@@ -55,6 +58,11 @@ def hours(known: Known) -> Rows:
 
     head = ["network", "f32, hours", "niti, hours", "f32, Wh", "niti, Wh", "published hours: f32, MNN int8, Mandheling"]
     return [head, *known_only(PUBLISHED, row)]
+
+
+def _cell(found: dict[str, Any], show: Callable[[dict[str, Any]], str]) -> str:
+    """A dash where the command refused."""
+    return "-" if "error" in found else show(found)
 
 
 def _seconds(found: dict[str, Any]) -> str:
