@@ -47,10 +47,32 @@ def decided(
         is_open = options.ignore_index is None and plan.kind == "CrossEntropy"
         return replace(options, ignore_index=ignored) if is_open else options
     if options.loss == "auto":
+        options = _classes(data, graph, slots, options, note)
+    if options.loss == "auto":
         options = _probabilities(data, normalize, graph, slots, options, note)
     if options.loss in _OF_CLASSES and options.class_axis is None:
         options = _class_axis(data, graph, slots, options, note)
     return options
+
+
+# --- classes of an output that has the shape of an input --------------------------------------------------------------
+
+
+def _classes(
+    data: str, graph: Graph, slots: Sequence[Slot], options: TrainingOptions, note: Progress
+) -> TrainingOptions:
+    """Cross-entropy where the target is no output to restore, but one class a sample."""
+    (plan,) = plan_losses(graph, options)
+    name = training.pick_output(graph, options.output)
+    shape = graph.tensors[name].shape
+    if plan.kind != "MeanSquaredError" or len(shape) != 2 or shape[1] < 2 or fits(data, slots):
+        return options
+    labels = replace(options, loss="cross-entropy")
+    (other,) = plan_losses(graph, labels)
+    if not fits(data, [*slots[:-1], _with_target(slots[-1], other.target.shape, other.target.dtype)]):
+        return options  # reading the data names the fault
+    note(f"loss cross-entropy on output {name!r} {list(shape)}: the target is one class a sample (--loss)")
+    return labels
 
 
 # --- probabilities ----------------------------------------------------------------------------------------------------

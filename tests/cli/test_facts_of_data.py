@@ -118,6 +118,26 @@ def test_losses_of_probabilities_are_those_of_their_logits(tmp_path: Path) -> No
         assert np.isfinite(values[gradient]).all() and np.abs(values[gradient]).max() > 0
 
 
+def test_one_class_a_sample_is_no_output_to_restore(tmp_path: Path, poetc: Run) -> None:
+    """Two features in, two logits out: of one shape, so `auto` alone would take the input for the target."""
+    random = np.random.default_rng(0)
+    weight = numpy_helper.from_array(random.standard_normal((2, 2)).astype(np.float32), "w")
+    ends = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 2]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", *([end] for end in ends), [weight])
+    model = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), model)
+    x = random.standard_normal((16, 2)).astype(np.float32)
+    scores = x.astype(np.float64) @ numpy_helper.to_array(weight)
+    labels = random.integers(0, 2, 16)
+    p = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    cross = float(-np.log(p[np.arange(16), labels]).mean())
+    for target, wanted in ((labels, cross), (x, float(np.square(scores - x).mean()))):
+        np.savez(tmp_path / "d.npz", x=x, y=target)
+        ended = _train(poetc, tmp_path, model, f"{tmp_path / 'd.npz'}:x,y", "--batch", 16, "--lr", 1e-6)
+        assert ended.code == 0, ended.err
+        assert ended.json["epochs"][0]["loss"] == pytest.approx(wanted, rel=1e-5)
+
+
 def test_gaps_in_a_table_are_filled_by_the_model(tmp_path: Path, poetc: Run) -> None:
     """Empty cells of a CSV, and NaN in Python: by onnxruntime's numbers."""
     model = CASES / "imputer_mlp.onnx"
