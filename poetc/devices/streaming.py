@@ -48,7 +48,7 @@ def _form(blocks: Blocks) -> Form:
 
 
 @functools.lru_cache(maxsize=1 << 14)  # the steps of several options, priced in one command, have most in common
-def _forms_of(
+def forms_of_operator(
     kind: str,
     attributes: tuple[tuple[str, Attribute], ...],
     inputs: tuple[TensorType, ...],
@@ -270,7 +270,7 @@ class StreamedAlternatives:
         alike = tuple(roots.index(root) for root in roots)
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
         if key not in self._forms:
-            forms, most_ns = _forms_of(*key, self.block_bytes), self.longest_ns
+            forms, most_ns = forms_of_operator(*key, self.block_bytes), self.longest_ns
             # By the time on the main processor alone, so that alternatives have the same numbers in every way.
             self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
         return key

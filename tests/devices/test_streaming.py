@@ -13,7 +13,7 @@ from poetc import passes
 from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, training_graph, ways_of
 from poetc.devices import build_problem, load_profile
 from poetc.devices.blocks import Blocks, Stream, is_even
-from poetc.devices.streaming import StreamedAlternatives, _forms_of
+from poetc.devices.streaming import StreamedAlternatives, forms_of_operator
 from poetc.ops import Cut, Part, Span
 from poetc.planning.streaming import within
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE
@@ -160,6 +160,6 @@ def test_blocks_that_are_alike_are_those_that_look_alike_one_by_one() -> None:
 def test_the_steps_of_a_command_share_their_blocks() -> None:
     first, second = offered(), offered()
     made = within(first, 0)
-    found = _forms_of.cache_info().misses
+    found = forms_of_operator.cache_info().misses
     assert within(second, 0) == made
-    assert _forms_of.cache_info().misses == found
+    assert forms_of_operator.cache_info().misses == found

@@ -39,7 +39,6 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from poetc.scheduling._placement import _lowest_gap, fit, max_live, place
 from tests.support.problems import random_actions, random_dag, training_problem
 
 
@@ -82,9 +81,9 @@ def test_many_rectangles_of_any_kind() -> None:
     starts = generator.integers(0, 300, 300)
     ends = starts + generator.integers(1, 60, 300)
     sizes = generator.integers(0, 500, 300)
-    offsets = place(starts, ends, sizes, np.full(300, -1))
+    offsets = _placement.place(starts, ends, sizes, np.full(300, -1))
     check_disjoint(starts, ends, sizes, offsets)
-    assert (offsets + sizes).max() <= 1.1 * max_live(starts, ends, sizes)
+    assert (offsets + sizes).max() <= 1.1 * _placement.max_live(starts, ends, sizes)
 
 
 def test_search_improves_on_the_greedy_orders(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +119,7 @@ def test_the_lowest_gap_among_few_and_many() -> None:
             for low, top in zip(lows, tops, strict=True):
                 free[low:top] = False
             fits = (at for at in range(len(free)) if free[at : at + size].all() and at + size <= len(free))
-            assert _lowest_gap(lows, tops, size) == next(fits)
+            assert _placement._lowest_gap(lows, tops, size) == next(fits)
 
 
 def test_a_nearly_perfect_arena_is_not_searched_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,10 +132,10 @@ def test_a_nearly_perfect_arena_is_not_searched_for_long(monkeypatch: pytest.Mon
     search = _placement._squeaky_wheel
     monkeypatch.setattr(_placement, "_squeaky_wheel", lambda *a: tried.append(a[4]) or search(*a))
     monkeypatch.setattr(_placement, "NEARLY", 2.0)
-    place(*lives, free)
+    _placement.place(*lives, free)
     near = max(tried)
     tried.clear()
-    place(*lives, free, enough=1)
+    _placement.place(*lives, free, enough=1)
     assert max(tried) >= 8 * near > 0
 
 
@@ -251,19 +250,19 @@ def test_random_rectangles_that_return(random: Random) -> None:
     returns = np.array([random.random() < 0.4 for _ in range(count)])
     again = np.where(returns, ends + 5, 0), np.where(returns, ends + 5 + random.randint(1, 30), 0)
     fixed = np.full(count, -1, np.int64)
-    offsets = place(starts, ends, sizes, fixed, again=again)
+    offsets = _placement.place(starts, ends, sizes, fixed, again=again)
     both = [np.concatenate((one, two[returns])) for one, two in ((starts, again[0]), (ends, again[1]), (sizes, sizes))]
     check_disjoint(both[0], both[1], both[2], np.concatenate((offsets, offsets[returns])))
     capacity = int((offsets + sizes).max())
     highest = np.where(returns, random.randint(0, capacity), capacity)
-    found = fit(starts, ends, sizes, fixed, 500, capacity=capacity, again=again, highest=highest)
+    found = _placement.fit(starts, ends, sizes, fixed, 500, capacity=capacity, again=again, highest=highest)
     if found is not None:
         check_disjoint(both[0], both[1], both[2], np.concatenate((found, found[returns])))
         assert (found + sizes <= np.where(sizes > 0, highest, np.iinfo(np.int64).max)).all()
     with pytest.MonkeyPatch.context() as patch:  # arrays, which many rectangles have, and lists
         patch.setattr("poetc.scheduling._placement.FEW", 0)
-        assert np.array_equal(offsets, place(starts, ends, sizes, fixed, again=again))
-        same = fit(starts, ends, sizes, fixed, 500, capacity=capacity, again=again, highest=highest)
+        assert np.array_equal(offsets, _placement.place(starts, ends, sizes, fixed, again=again))
+        same = _placement.fit(starts, ends, sizes, fixed, 500, capacity=capacity, again=again, highest=highest)
     assert (same is None) == (found is None) and (found is None or np.array_equal(same, found))
 
 
@@ -295,12 +294,13 @@ def check_disjoint(starts: np.ndarray, ends: np.ndarray, sizes: np.ndarray, offs
 def test_fixed_rectangles_stay() -> None:
     starts, ends, sizes = np.array([0, 5, 0, 2]), np.array([3, 9, 9, 6]), np.array([4, 4, 3, 4])
     fixed = np.array([0, 0, 4, -1])
-    offsets = place(starts, ends, sizes, fixed)
+    offsets = _placement.place(starts, ends, sizes, fixed)
     assert list(offsets[:3]) == [0, 0, 4]
     check_disjoint(starts, ends, sizes, offsets)
     assert offsets[3] == 7
-    assert place(starts, np.array([2, 9, 9, 5]), sizes, fixed)[3] == 0, "between the two residencies of a fixed place"
-    assert list(place(starts[:0], ends[:0], sizes[:0], fixed[:0])) == []
+    moved = _placement.place(starts, np.array([2, 9, 9, 5]), sizes, fixed)
+    assert moved[3] == 0, "between the two residencies of a fixed place"
+    assert list(_placement.place(starts[:0], ends[:0], sizes[:0], fixed[:0])) == []
 
 
 # --- one small schedule, in full --------------------------------------------------------------------------------------
