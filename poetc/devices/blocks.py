@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from poetc.graph import TensorType
 from poetc.ops import Bound, Cut, Kernel, Range, Span, kernels_of_blocks, spec
-from poetc.runtime.layout import ALIGNMENT_BYTES, align
+from poetc.runtime.layout import ALIGNMENT_BYTES, SUMMED_BYTES, align, sums_bytes
 
 MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator: POETC_STREAMS of poetc.h, MOST_REFS of poetc_stream.c
 
@@ -30,7 +30,8 @@ class Stream:
     Its bytes are rows of `pitch` bytes: `rows` of them, or as many for each of the rows that `outer` names. A block has
     of each row the piece that `inner` names, or all. `place`: "store"; or "ram", for an operand in RAM whose
     blocks do not lie together. `writes`: from the window. `pair`: for an output that takes over an input's bytes, that
-    input, whose window it shares.
+    input, whose window it shares. `indices`: of a table, the operand that names the rows of a block. `inner` has their
+    places in the window then, and the checksums of the table's pieces lie behind them.
     """
 
     operand: int
@@ -42,6 +43,17 @@ class Stream:
     writes: bool = False
     pair: int | None = None
     in_ram: bool = False
+    indices: int = -1
+
+    @property
+    def is_table(self) -> bool:
+        """Whether indices name the rows of its blocks."""
+        return self.indices >= 0
+
+    def window_bytes(self, rows: int, piece_bytes: int) -> int:
+        """Of a window for so many pieces."""
+        taken = align(rows * piece_bytes)
+        return taken + align(sums_bytes(self.pitch)) if self.is_table else taken
 
     @property
     def axes(self) -> set[int]:
@@ -60,7 +72,7 @@ class Stream:
 
     def has_edges(self, units: Sequence[int], counts: Sequence[int], store_block: int) -> bool:
         """Whether pieces, but for the end of the last one, begin or end within blocks of the store."""
-        if self.inner is None or (self.is_sequence and counts[self.inner.axis] == 1):
+        if self.inner is None or self.is_table or (self.is_sequence and counts[self.inner.axis] == 1):
             return False
         if not self.is_sequence or self.inner.span.has_halo:
             return True
@@ -68,6 +80,8 @@ class Stream:
 
     def buffer_bytes(self, piece_bytes: int, has_edges: bool, store_block: int) -> int:
         """For the blocks of the store on which a piece of so many bytes lies, or the last one."""
+        if self.is_table:
+            return SUMMED_BYTES
         return align(piece_bytes + store_block - 1, store_block) if has_edges else store_block
 
     @property
@@ -161,6 +175,9 @@ def _is_even(span: Span, extent: int, units: int, count: int) -> bool:
 def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None:
     """An operand as the cut goes through it; None where a block has no such form."""
     axes = cut.axes
+    if number in cut.tables:
+        rows = Dimension(0, Span(cut.extent), type.size_bytes // type.shape[0])
+        return Stream(number, root, 1, type.size_bytes, None, rows, indices=cut.indices)
     parts = [(k, part) for k, axis in enumerate(axes) if (part := axis.parts[number]) is not None]
     item = type.dtype.size_bytes
     if not parts:
@@ -215,7 +232,7 @@ def blocks_of(
             continue
         place[stream.operand] = end
         offsets.append(end)
-        end += align(max(rows * size for rows, size, _ in boxes))
+        end += max(stream.window_bytes(rows, size) for rows, size, _ in boxes)
     found: list[Blocks] = []
     for name, made in kernels_of_blocks(kind, bound, cut, kernels, different).items():
         if len({k.symbol for k in made}) == 1:
@@ -242,7 +259,9 @@ def streams_of(
         if stream is None:
             return None
         stays = number not in streamed
-        if stays and (not stream.axes or (stream.is_sequence and not stream.has_halo)):
+        if stays and stream.is_table:
+            return None
+        if stays and number != cut.indices and (not stream.axes or (stream.is_sequence and not stream.has_halo)):
             continue
         writes = number >= count
         if writes and not cut.fills and {a for a, n in enumerate(counts) if n > 1} - stream.axes:
@@ -264,7 +283,7 @@ def unit_steps(
     steps = [axis.step for axis in cut.axes]
     for number, type in enumerate((*bound.inputs, *bound.outputs)):
         stream = _stream(number, type, cut, roots[number])
-        if stream is None or stream.inner is None or not stream.is_sequence or stream.inner.span.has_halo:
+        if stream is None or stream.inner is None or stream.is_table or not stream.is_sequence or stream.inner.span.has_halo:
             continue
         wanted = ALIGNMENT_BYTES if number not in streamed else store_block
         axis = stream.inner.axis

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from poetc.devices.blocks import Stream, is_even, streams_of, unit_steps
 from poetc.ops import WHOLE, Bound, Cut
-from poetc.runtime.layout import align
 
 
 class Growth:
@@ -76,5 +75,5 @@ class Growth:
         for stream in self.streams or ():
             if stream.pair is None:
                 rows, size, _ = stream.pieces(ranges, self.extents)
-                taken += align(rows * size)
+                taken += stream.window_bytes(rows, size)
         return taken

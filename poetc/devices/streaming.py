@@ -24,7 +24,7 @@ from poetc.devices.profile import DeviceProfile
 from poetc.devices.threads import Prices, is_split
 from poetc.graph import Attribute, Graph, Operator, Role, TensorType
 from poetc.ops import Bound, Cut, Kernel, bind, block_of, spec, view_roots, whole
-from poetc.runtime.layout import align, page_bytes
+from poetc.runtime.layout import SUMMED_BYTES, align, has_sums, page_bytes, sums_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
 WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
@@ -55,9 +55,10 @@ def forms_of_operator(
     outputs: tuple[TensorType, ...],
     numbers: frozenset[int],
     alike: tuple[int, ...],
+    fixed: frozenset[int],
     block_bytes: int,
 ) -> tuple[Blocks, ...]:
-    """Equal operators have the same. `numbers`: of the streamed operands.
+    """Equal operators have the same. `numbers`: of the streamed operands. `fixed`: of those with checksums of rows.
 
     `alike`: of each operand the first with the same storage. A stream's tensor has that number for its name.
     """
@@ -65,6 +66,8 @@ def forms_of_operator(
     kernels = spec(kind).kernels(bound)
     found: list[Blocks] = []
     for cut in (*spec(kind).cuts(bound), whole(bound)):
+        if not fixed.issuperset(cut.tables):
+            continue
         seen = set[tuple[tuple[int, ...], str]]()
         fitting: dict[tuple[int, ...], list[Blocks]] = {}
         growths = [Growth(kind, bound, cut, numbers, roots, size) for size in (block_bytes, 1)]
@@ -128,7 +131,7 @@ class StreamedAlternatives:
             self.maker |= dict.fromkeys(op.outputs, index)
         self.results = {self.tensors[self.roots[t]] for t in graph.outputs if self.roots[t] in self.tensors}
         pairs = {(p.input, p.output) for op in problem.operators for p in op.in_place if p.required}
-        replaced_again = {i for i, _ in pairs}
+        self.replaced = replaced_again = {i for i, _ in pairs}
         # Sums of gradients that several operators add to, each of its versions with all of them.
         self.sums: dict[int, frozenset[int]] = {}
         for first in sorted(replaced_again - {o for _, o in pairs}):
@@ -268,12 +271,27 @@ class StreamedAlternatives:
         if any(pair not in self.replaceable for pair in streamed_pairs):
             return None
         alike = tuple(roots.index(root) for root in roots)
-        key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike
+        fixed = frozenset(n for n in numbers if self._has_sums(self.tensors[roots[n]]))
+        key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike, fixed
         if key not in self._forms:
             forms, most_ns = forms_of_operator(*key, self.block_bytes), self.longest_ns
             # By the time on the main processor alone, so that alternatives have the same numbers in every way.
             self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
         return key
+
+    def tables_of(self, index: int) -> frozenset[int]:
+        """The tensors of which an operator can read single rows from the store, together; none: it cannot."""
+        op, roots = self.operators[self.problem.operators[index].name], self.operands_of(index)
+        cuts = spec(op.kind).cuts(bind(op, self.graph.tensors)) if spec(op.kind).reads_rows else ()
+        tables = frozenset(self.tensors.get(roots[n], -1) for cut in cuts for n in cut.tables)
+        return tables if all(t >= 0 and self.is_state(t) and self._has_sums(t) for t in tables) else frozenset()
+
+    def _has_sums(self, t: int) -> bool:
+        """Whether it would have checksums of its pieces on the store: a weight that no step changes."""
+        tensor = self.problem.tensors[t]
+        is_fixed = tensor.initial != "" and t not in self.replaced
+        given = self.graph.tensors[tensor.name].role in (Role.INPUT, Role.TARGET)
+        return is_fixed and not given and has_sums(self.graph.tensors[tensor.name].size_bytes, self.block_bytes)
 
     def _operator(self, plain: OperatorSpec, roots: Sequence[str], blocks: Blocks) -> OperatorSpec:
         streams = [s for s in blocks.streams if not s.in_ram]
@@ -347,6 +365,8 @@ class StreamedAlternatives:
         size, more_bytes = self.block_bytes, 0
         extents = [axis.extent for axis in blocks.cut.axes]
         page = page_bytes(stream.size_bytes, size)
+        if stream.is_table:
+            return self._of_rows(stream, extents[0]), 0
         axes = sorted(stream.axes)
         passes = blocks.counts[0] if axes == [1] else 1
         parts = [thirds(axis.extent, n) for axis, n in zip(blocks.cut.axes, blocks.units, strict=True)]
@@ -380,6 +400,14 @@ class StreamedAlternatives:
             again = self.costs.stream(self.store, 2 * size * pieces, 0, 2 * pieces, write=False)  # edges are read
             cost = Cost(cost.time_ns + again.time_ns, cost.energy_pj + again.energy_pj)
         return cost, more_bytes
+
+    def _of_rows(self, stream: Stream, rows: int) -> Cost:
+        """Of so many rows of a table at the mean of all places, in pieces with a checksum, and of all checksums."""
+        assert self.store is not None and stream.inner is not None
+        size, row = self.block_bytes, stream.inner.unit
+        pieces = math.ceil(rows * _touched(stream.pitch // row, row, 0, row, SUMMED_BYTES) * row / stream.pitch)
+        moved = pieces * SUMMED_BYTES + page_bytes(sums_bytes(stream.pitch), size) + size
+        return self.costs.stream(self.store, moved, moved, pieces + 3, write=False)
 
     def _written_bytes(self, stream: Stream, blocks: Blocks) -> int:
         """In whole blocks of the store, one for each piece at least, without the trailer's.

@@ -438,7 +438,10 @@ def _program_source(prefix: str, program: Program) -> list[str]:
         lines += ["", f"static const poetc_step {program.name}_steps[] = {{", *steps, "};"]
     if program.pages:
         lines += ["", f"static const poetc_page {program.name}_pages[] = {{"]
-        lines += [f"    {{{p.first_block}u, {p.size_bytes}u, {p.slots}u}}, {comment(p.tensor)}" for p in program.pages]
+        lines += [
+            f"    {{{p.first_block}u, {p.size_bytes}u, {0 if p.is_sums else p.slots}u}}, {comment(p.tensor)}"
+            for p in program.pages
+        ]
         lines.append("};")
     if program.absences:
         lines += ["", f"static const poetc_absence {program.name}_absences[] = {{"]

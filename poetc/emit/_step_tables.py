@@ -56,12 +56,14 @@ class Pools:
         return lines
 
 
-WRITES, FROM_RAM, TO_RAM = 3, 4, 5  # of poetc_stream.c, in place of a source
+ROWS, WRITES, FROM_RAM, TO_RAM = -1, 3, 4, 5  # of poetc_stream.c, in place of a source
 
 
 def _source(stream: Stream) -> int:
     if stream.page is None:
         return TO_RAM if stream.form.writes else FROM_RAM
+    if stream.form.is_table:
+        return ROWS
     return WRITES if stream.source is None else int(stream.source)
 
 
@@ -95,7 +97,8 @@ def _block_ints(call: Call) -> list[int]:
     numbers_of_blocks += [0, 0] * bool(blocks.own)
     for s in blocks.windows:
         form = s.form
-        numbers_of_blocks += [s.operand, -1 if s.page is None else s.page, _source(s), form.rows, form.pitch]
+        rows = form.indices if form.is_table else form.rows
+        numbers_of_blocks += [s.operand, -1 if s.page is None else s.page, _source(s), rows, form.pitch]
         numbers_of_blocks += [*_dimension(form.outer), *_dimension(form.inner)]
     return [*numbers_of_blocks, *(n for ints in lists for n in ints)]
 

@@ -411,7 +411,7 @@ class HostModel:
     def held_state(self, name: str) -> Array:
         """The same in its place, if it is in RAM: it changes with the next run."""
         for page in self.program.pages:
-            if page.image and page.tensor == name:
+            if page.image and not page.is_sums and page.tensor == name:
                 return self._page(page)
         return self._view(find_binding(self.program.state, name).operand)
 

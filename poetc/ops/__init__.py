@@ -5,7 +5,7 @@ from poetc.ops._blocks import kernels_of_blocks
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
 from poetc.ops._by_parts import box_of, results_by_parts
-from poetc.ops._cuts import WHOLE, Cut, Part, Range, Span, block_of, whole
+from poetc.ops._cuts import INDICES, WHOLE, Cut, Part, Range, Span, block_of, whole
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import Use, labels_of, sample
@@ -15,6 +15,7 @@ from poetc.ops.kernels import Kernel, Parameters
 own_modules(__name__)
 
 __all__ = [
+    "INDICES",
     "WHOLE",
     "Bound",
     "Builder",

@@ -18,8 +18,8 @@ Box: TypeAlias = tuple[slice, ...]
 def box_of(type: TensorType, cut: Cut, operand: int, ranges: Sequence[Range]) -> tuple[tuple[int, ...], Box]:
     """The shape in which an operand is cut, and its part in a block."""
     parts = [(axis, axis.parts[operand], r) for axis, r in zip(cut.axes, ranges, strict=True)]
-    is_flat = any(part is not None and part.axis is None for _, part, _ in parts)
-    shape = (type.elements,) if is_flat else type.shape
+    inner = next((part.inner for _, part, _ in parts if part is not None and part.axis is None), None)
+    shape = type.shape if inner is None else (type.elements // inner, inner)
     box = [slice(0, n) for n in shape]
     for axis, part, (begin, end) in parts:
         if part is not None:
@@ -59,7 +59,7 @@ def results_by_parts(
 def _cut(kind: str, op: Bound) -> Cut | None:
     """The cut of the most units that divides each result; without halos, so that blocks do not overlap."""
     count, is_able = len(op.inputs), spec(kind).evaluates_blocks
-    cuts = [replace(cut, within=None) for cut in spec(kind).cuts(op) if not cut.fills]
+    cuts = [replace(cut, within=None) for cut in spec(kind).cuts(op) if not (cut.fills or cut.tables)]
     fitting = [
         cut
         for cut in cuts

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from poetc.graph import TensorType
 from poetc.ops._bound import Bound
 
+INDICES = "indices"  # the cut that reads single rows of tables
 WHOLE = "whole"  # the cut that is none: one block, in which operands on the store have windows as large as they are
 
 
@@ -65,7 +66,8 @@ class Cut:
 
     Blocks have a multiple of `step` units. `within`: each block is cut along another axis, too. `binds`: the kernel of
     a block is the kernel that the operator has for operands of its sizes. `fills`: blocks fill a result that is not cut
-    little by little, in its window.
+    little by little, in its window. `tables`: operands of which a block needs the rows alone that its part of the
+    operand `indices` names. Their windows have these rows one after the other, and the kernel finds indices 0, 1, ...
     """
 
     name: str
@@ -75,6 +77,8 @@ class Cut:
     within: Cut | None = None
     binds: bool = False
     fills: bool = False
+    tables: tuple[int, ...] = ()
+    indices: int = -1
 
     @property
     def axes(self) -> tuple[Cut, ...]:

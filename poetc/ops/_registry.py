@@ -46,6 +46,7 @@ class OpSpec:
     aliases: ClassVar[tuple[tuple[int, int], ...]] = ()  # (input, output) of equal size that may share bytes
     macs: ClassVar[int] = 0  # multiply-accumulates an element of the first input
     flops: ClassVar[int] = 0  # other arithmetic an element of the first input
+    reads_rows: ClassVar[bool] = False  # it has cuts with tables
     evaluates_blocks: ClassVar[bool] = False  # also blocks of cuts along axes, not flat ones alone
     of_probabilities: ClassVar[bool] = False  # a loss that tells a probability near 1 from 1: a difference that rounds
     source: ClassVar[Path | None] = None  # the C file of its kernels, of a kind in another package than poetc

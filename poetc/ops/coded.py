@@ -12,7 +12,7 @@ from poetc.graph._coded import BF16, BITS, decode
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, along
 from poetc.ops._registry import OpSpec, Work, register
-from poetc.ops.gather import wrapped
+from poetc.ops.gather import by_indices, wrapped
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.kernel import Block, Window
 from poetc.ops.kernels.packed_operands import Packing, choose, workspace_floats
@@ -55,7 +55,9 @@ class CodedRows(Parameters):
     count: int
 
     def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
-        """Of a window of the table."""
+        """Of a window of the table, or of some of the indices."""
+        if axis == "indices":
+            return replace(kernel, parameters=replace(self, count=block.units))
         codes = (self.bits, self.block, self.has_zeros, self.count)
         parameters = CodedWindow(self.rows, self.columns, block.units, 0, *codes)
         return replace(kernel, symbol=f"{kernel.symbol}_rows", parameters=parameters)
@@ -211,6 +213,7 @@ class MatMulCoded(OpSpec):
 class GatherCoded(OpSpec):
     summary = "(codes, [scales], [zeros], indices): decoded rows of a table; form, rows, depth, block, has_zeros"
     cost_like = "Gather"
+    reads_rows = True
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         codes, indices = Codes.of(op), op.inputs[-1]
@@ -235,6 +238,7 @@ class GatherCoded(OpSpec):
         return Kernel("poetc_op_gather_coded", CodedRows(*sizes))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """One cut, along the rows of the table: each block fills the rows of y whose indices lie in it."""
-        rows = Codes.of(op).rows
-        return (Cut("table", rows, (*(along(t, 0) for t in op.inputs[:-1]), None, None), fills=True),)
+        """By rows of the table: a block fills the rows of y whose indices lie in it. By indices: as `Gather`."""
+        rows, indices = Codes.of(op).rows, len(op.inputs) - 1
+        by_table = Cut("table", rows, (*(along(t, 0) for t in op.inputs[:-1]), None, None), fills=True)
+        return (by_table, *by_indices(op, tuple(range(indices)), indices))

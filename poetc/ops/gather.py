@@ -16,7 +16,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, along
+from poetc.ops._cuts import INDICES, Cut, Part, along
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel, Parameters
@@ -84,9 +84,20 @@ def gather_layout(op: Bound, x: TensorType, indices: TensorType) -> Slices:
     return Slices(math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]), indices.elements)
 
 
+def by_indices(op: Bound, tables: tuple[int, ...], indices: int) -> tuple[Cut, ...]:
+    """The cut whose blocks have some of the indices, and of each table the rows that these name; none of few rows."""
+    count = op.inputs[indices].elements
+    if not 1 < count < op.inputs[tables[0]].shape[0]:
+        return ()
+    parts = [None if n in tables else Part(1, 1) for n in range(len(op.inputs))]
+    y = Part(1, op.outputs[0].elements // count)
+    return (Cut(INDICES, count, (*parts, y), tables=tables, indices=indices),)
+
+
 @register
 class Gather(_Gather):
     summary = "(x, indices): the slices of x along `axis` that the indices name"
+    reads_rows = True
 
     def places(self, op: Bound, x: TensorType, indices: TensorType) -> Ints:
         (axis,) = normalize_axes(self.kind, [op.get_int("axis")], len(x.shape))
@@ -103,11 +114,12 @@ class Gather(_Gather):
         return Kernel("poetc_op_gather", replace(slices, size=slices.size * x.dtype.size_bytes))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By rows of the table: a block fills the rows of y that it has."""
+        """By rows of the table: a block fills the rows of y that it has. By indices: it reads the rows that they name."""
         x = op.inputs[0]
-        if gather_layout(op, x, op.inputs[1]).outer != 1:
+        if op.get_int("axis") != 0:
             return ()
-        return (Cut("table", x.shape[0], (along(x, 0), None, None), fills=True),) if op.get_int("axis") == 0 else ()
+        by_table = Cut("table", x.shape[0], (along(x, 0), None, None), fills=True)
+        return (by_table, *by_indices(op, (0,), 1))
 
 
 @register

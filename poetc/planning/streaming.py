@@ -20,6 +20,7 @@ from poetc.devices.blocks import MOST_STREAMS
 from poetc.devices.streaming import Form, StreamedAlternatives, streamed_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
+from poetc.ops import INDICES
 from poetc.planning.alternatives import better_of
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
@@ -155,20 +156,22 @@ class Streaming(Reduction[Streams]):
 
     def _is_promising(self, problem: Problem, planner: Planner) -> bool:
         """Whether an operator takes much of the RAM, and a first schedule with streams costs less than one without."""
-        if not _is_crowded(problem):
+        offer = self._offer(problem)
+        reads_rows = offer is not None and any(map(offer.tables_of, range(len(problem.operators))))
+        if not reads_rows and not _is_crowded(problem):
             return False
         streamed = [self.fix(problem, c) for c in self.propose(problem, None) if c]
         fitting = [p for p in streamed if planner.inner.lower_bound_bytes(p) <= problem.budget_bytes]
         if not fitting:
             return False
-        return _first_cost(min(fitting, key=cost_of_computing_once), planner) < _first_cost(problem, planner)
+        return min(_first_cost(p, planner) for p in fitting) < _first_cost(problem, planner)
 
     def _streamed(self, problem: Problem, planner: Planner) -> tuple[Solution | None, PoetcError | None]:
         """The cheapest schedule with streams that was found; or the first error."""
         inner, budget = planner.inner.knowing(None), problem.budget_bytes
         fixed = {c: self.fix(problem, c) for c in self.propose(problem, None)}
         fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
-        fitting.sort(key=lambda c: cost_of_computing_once(fixed[c]))
+        fitting.sort(key=lambda c: (_first_cost(fixed[c], planner), cost_of_computing_once(fixed[c])))
         best: Solution | None = None
         error: PoetcError | None = None
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)
@@ -178,7 +181,7 @@ class Streaming(Reduction[Streams]):
             share = STREAMING.first_share / len(fitting)
         for left, choice in zip(range(len(fitting), 0, -1), fitting, strict=True):
             if best is not None and cost_of_computing_once(fixed[choice]) >= best.cost:
-                break
+                continue
             seconds = max(planner.left_s / left, STREAMING.floor_share * limit_s)
             if best is not None and planner.left_s <= 0:
                 break
@@ -186,7 +189,7 @@ class Streaming(Reduction[Streams]):
             try:
                 found = self.restore(problem, choice, part.solve(fixed[choice]))
             except (InfeasibleError, LimitError) as failed:
-                error = error or failed  # that of the cheapest choice
+                error = error or failed  # that of the most promising choice
                 continue
             if best is None or found.cost < best.cost:
                 best = found
@@ -368,9 +371,12 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int
             short.discard(k)
             stuck.discard(k)
             made.pop(k, None)
-            if not own and _needs(problem, op, tokens) <= limit_bytes:
+            fits = not own and _needs(problem, op, tokens) <= limit_bytes
+            if fits and not offer.tables_of(k):
                 continue
             best = _once(offer, k, own, tokens, limit_bytes, barred, decided)
+            if fits and best is not None and best.cut != INDICES:
+                best = None
             if best is not None:
                 made[k] = best
             elif own:
@@ -473,6 +479,9 @@ def _best(
         sets.insert(0, own)
     if versions & barred:
         sets = [own] if own else []
+    tables = offer.tables_of(k)
+    if tables and not tables & barred:
+        sets.insert(0, streamed | tables)
     best: OperatorSpec | None = None
     for chosen in sets:
         found = offer.alternatives(k, chosen)

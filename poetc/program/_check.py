@@ -233,6 +233,8 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
         assert s.page is not None
         tensor, page = operands[s.operand].tensor, program.pages[s.page]
         has_edges = s.form.has_edges(blocks.units, blocks.counts, program.block_bytes)
+        if s.form.is_table:
+            _check_table(s, program, {w.operand for w in blocks.windows}, where)
         pieces = [s.form.pieces(r, blocks.extents)[1] for r in _firsts(blocks)]
         if blocks.buffer.type.size_bytes < s.form.buffer_bytes(max(pieces), has_edges, program.block_bytes):
             raise ProgramError(f"{where}: its buffer has no room for a piece of {tensor}")
@@ -252,6 +254,16 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
                 given.pop(s.page, None)
 
 
+def _check_table(stream: Stream, program: Program, windows: set[int], where: str) -> None:
+    """A table never changes, the checksums of its pieces are behind it, and the indices have a window to count in."""
+    assert stream.page is not None
+    sums = program.pages[stream.page + 1] if stream.page + 1 < len(program.pages) else None
+    if stream.source is not PageSource.IMAGE or sums is None or not sums.is_sums:
+        raise ProgramError(f"{where}: page {stream.page} has no checksums of its pieces")
+    if stream.form.indices not in windows:
+        raise ProgramError(f"{where}: indices of a table have no window")
+
+
 def _firsts(blocks: Blocks) -> Iterator[tuple[tuple[int, int], ...]]:
     """The units of the first blocks and of the last ones along each axis: none is larger than all of these."""
     ends = [
@@ -264,6 +276,9 @@ def _firsts(blocks: Blocks) -> Iterator[tuple[tuple[int, int], ...]]:
 def _window_bytes(stream: Stream, blocks: Blocks, operand: Operand, where: str) -> int:
     """The most bytes of a block; ProgramError where blocks leave out rows of the operand, or are not all of it."""
     rows, size = stream.form.rows, stream.form.pitch
+    if stream.form.is_table:
+        boxes = (stream.form.pieces(r, blocks.extents) for r in _firsts(blocks))
+        return max(stream.form.window_bytes(rows, size) for rows, size, _ in boxes)
     whole = rows * size
     for dimension in (stream.form.outer, stream.form.inner):
         if dimension is None:

@@ -13,7 +13,7 @@ import numpy as np
 from poetc.graph import Array, TensorType, Value, materialize
 from poetc.program._ir import Binding, Program
 from poetc.program._state_file import regions
-from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, align, page_bytes
+from poetc.runtime.layout import ALIGNMENT_BYTES, SUMMED_BYTES, TRAILER_BYTES, align, page_bytes
 
 
 def _bytes(name: str, value: Value, type: TensorType) -> Array:
@@ -101,11 +101,19 @@ def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:
 
 def initial_pages(program: Program, values: Mapping[str, Value]) -> dict[int, bytes]:
     """Data of the pages that must be on the store before the first run, by page."""
-    return {
-        i: _bytes(page.tensor, values[page.tensor], page.type).tobytes()
-        for i, page in enumerate(program.pages)
-        if page.image and page.type
-    }
+    found: dict[int, bytes] = {}
+    for i, page in enumerate(program.pages):
+        if page.is_sums:
+            found[i] = sums_of(found[i - 1])
+        elif page.image and page.type:
+            found[i] = _bytes(page.tensor, values[page.tensor], page.type).tobytes()
+    return found
+
+
+def sums_of(data: bytes) -> bytes:
+    """The checksums of the pieces of a table."""
+    pieces = (data[at : at + SUMMED_BYTES] for at in range(0, len(data), SUMMED_BYTES))
+    return b"".join(struct.pack("<I", zlib.crc32(piece)) for piece in pieces)
 
 
 def packed_pages(program: Program, values: Mapping[str, Value]) -> bytes:

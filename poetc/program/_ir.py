@@ -132,7 +132,8 @@ class Page:
     State that lives on the store and is updated has two slots, written in turn by successive runs. So a run that fails,
     or is cut by a power loss, leaves the state of the last complete run. `image`: the store must hold the initial value
     of `tensor` before the first run. `final_tensor` is the version that a run of a training program must leave there.
-    `is_input`: the caller writes it before each run, as if that run had.
+    `is_input`: the caller writes it before each run, as if that run had. `is_sums`: it has the checksums of the pieces
+    of the page before it, a table whose rows are read one by one. It is no state, and has the table's name.
     """
 
     first_block: int
@@ -142,8 +143,9 @@ class Page:
     slots: int = 1
     image: bool = False
     final_tensor: str = ""
-    type: TensorType | None = None  # None only where `image` is False
+    type: TensorType | None = None  # None where `image` is False, and of checksums
     is_input: bool = False
+    is_sums: bool = False
 
 
 @dataclass(frozen=True, slots=True)

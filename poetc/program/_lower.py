@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, spec, view_roots
 from poetc.program._banks import bank_peaks, gap, in_window, with_room
-from poetc.program._blocks import blocks_in, call_in_blocks
+from poetc.program._blocks import blocks_in, call_in_blocks, sums_page, tables_in
 from poetc.program._check import ProgramError, check_program, operands, overlap
 from poetc.program._ir import (
     Absence,
@@ -145,7 +145,8 @@ class Lowering:
         self.flash = {b.name: b for b in layout.constants} if layout else {}
         self.flash_bytes = layout.flash_bytes if layout else 0
         self.page_table = list(layout.pages) if layout else []
-        self.pages = {p.tensor: i for i, p in enumerate(self.page_table) if p.image or p.is_input}
+        of_state = ((i, p) for i, p in enumerate(self.page_table) if (p.image or p.is_input) and not p.is_sums)
+        self.pages = {p.tensor: i for i, p in of_state}
         if self.beside is not None:
             self.flash, self.flash_bytes = dict(self.beside.flash), self.beside.flash_bytes
             self.page_table, self.pages = self.beside.page_table, self.beside.pages
@@ -358,6 +359,7 @@ class Lowering:
 
         A version between them has a page of its own, should it ever be moved there.
         """
+        tables = tables_in(self.graph, self.roots, self._block_bytes)
         for tensor in self.problem.tensors:
             if tensor.initial != "store" or tensor.name in self.pages:
                 continue
@@ -367,6 +369,8 @@ class Lowering:
                 chain = self._chain(tensor.name)
                 page = self._add_page(tensor.name, slots=min(len(chain), 2), image=True, final=chain[-1])
                 self.pages |= {chain[0]: page, chain[-1]: page}
+                if len(chain) == 1 and tensor.name in tables:
+                    self.page_table.append(sums_page(self.page_table[-1], self._block_bytes))
 
     def _page(self, tensor: str) -> int:
         if tensor not in self.pages:

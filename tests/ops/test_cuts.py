@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from poetc.ops import Bound, Cut, Kernel, OpSpec, box_of, kernels_of_blocks, registry, results_by_parts, spec
+from poetc.ops import Bound, Cut, Kernel, OpSpec, Range, box_of, kernels_of_blocks, registry, results_by_parts, spec
 from poetc.ops.kernels import packed_operands, turned, winograd
 from poetc.ops.kernels.blocks import beginning
 from tests.ops.test_cases import CASES
@@ -53,7 +53,7 @@ def run_blocks(
         places, end, blocks = list[int](), 64, []
         for n, (array, type) in enumerate(zip(whole, types, strict=True)):
             shape, box = box_of(type, cut, n, ranges)
-            blocks.append(np.ascontiguousarray(array.reshape(shape)[box]))
+            blocks.append(_window(cut, n, np.ascontiguousarray(array.reshape(shape)[box]), whole, ranges[0]))
             if n >= count and n - count in replaced:
                 places.append(places[replaced[n - count]])
                 continue
@@ -84,6 +84,15 @@ def run_blocks(
             data = np.frombuffer(arena[places[n] : places[n] + block.nbytes].tobytes(), types[n].dtype.numpy)
             whole[n].reshape(shape)[box] = data.reshape(np.shape(whole[n].reshape(shape)[box]))
     return whole[count:]
+
+
+def _window(cut: Cut, n: int, block: AnyArray, whole: list[AnyArray], units: Range) -> AnyArray:
+    """The block; rows of a table that the block's indices name, which are 0, 1, ... in their window then."""
+    if n == cut.indices:
+        return np.arange(block.size, dtype=block.dtype)
+    if n in cut.tables:
+        return np.ascontiguousarray(whole[n][whole[cut.indices].ravel()[slice(*units)]])
+    return block
 
 
 def _aligned(size: int) -> AnyArray:

@@ -126,6 +126,10 @@ def _packed_columns(kernel: Kernel, units: int) -> Sized:
     return replace(p, columns=units, strides=strides, batch=batch), kernel.workspace_bytes // 4
 
 
+def _indices(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(Slices), count=units), kernel.workspace_bytes // 4
+
+
 def _rows(kernel: Kernel, units: int) -> Sized:
     return replace(kernel.parameters_as(SgdProduct), rows=units), kernel.workspace_bytes // 4
 
@@ -184,5 +188,6 @@ _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("columns", SgdProduct): _moved_columns,
     ("columns", PackedSgdProduct): _moved_columns,
     ("table", Slices): _table,
+    ("indices", Slices): _indices,
     ("table", DescendingSlices): _table,
 }

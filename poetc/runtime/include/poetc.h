@@ -111,8 +111,10 @@ typedef struct poetc_step {
 typedef struct poetc_page {
     uint32_t first_block;
     uint32_t size_bytes;
-    uint32_t slots; /* 1 or 2 */
+    uint32_t slots; /* 1 or 2; 0: the checksums of the page before it, one for each POETC_SUMMED_BYTES */
 } poetc_page;
+
+#define POETC_SUMMED_BYTES 8192u /* of a table of which single rows are read */
 
 /* State that lives in RAM is not in its place while steps begin .. end - 1 run: the schedule has other data there. */
 typedef struct poetc_absence {

@@ -356,8 +356,8 @@ static int trailer_of(const poetc_runtime *runtime, uint32_t page, uint32_t stam
     return POETC_OK;
 }
 
-int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
-                           poetc_source source, void *context)
+static int write_of(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset, poetc_source source,
+                    void *context)
 {
     const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
@@ -372,7 +372,7 @@ int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t versi
     if (err)
         return err;
     /* A page with one slot has no copy: a cut must not tear data that are right already. */
-    if (program->pages[page].slots == 1u && walk_page(runtime, page, 0, 0, NULL, NULL) == POETC_OK &&
+    if (program->pages[page].slots != 2u && walk_page(runtime, page, 0, 0, NULL, NULL) == POETC_OK &&
         memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0)
         return POETC_OK;
     for (i = 0; i < count; i++) {
@@ -390,6 +390,53 @@ int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t versi
             return driver_code(err);
     }
     return POETC_OK;
+}
+
+/* A table whose data begin at `offset` of `source`. */
+typedef struct {
+    poetc_source source;
+    void *context;
+    uint32_t offset, size_bytes;
+} summed_table;
+
+/* The checksums of its pieces. */
+static int give_sums(void *context, uint32_t offset, void *data, uint32_t size_bytes)
+{
+    const summed_table *table = context;
+    uint8_t *to = data, bytes[64];
+    uint32_t at, used;
+
+    for (; size_bytes > 0; size_bytes -= 4u, offset += 4u, to += 4) {
+        const uint32_t begin = offset / 4u * POETC_SUMMED_BYTES, rest = table->size_bytes - begin;
+        const uint32_t end = begin + (rest < POETC_SUMMED_BYTES ? rest : POETC_SUMMED_BYTES);
+        uint32_t crc = 0;
+
+        for (at = begin; at < end; at += used) {
+            int err;
+
+            used = end - at < sizeof bytes ? end - at : (uint32_t)sizeof bytes;
+            err = table->source(table->context, table->offset + at, bytes, used);
+            if (err)
+                return err;
+            crc = poetc_crc32(crc, bytes, used);
+        }
+        put_u32(to, crc);
+    }
+    return POETC_OK;
+}
+
+int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t version, uint32_t offset,
+                           poetc_source source, void *context)
+{
+    const poetc_program *program = runtime->program;
+    int err = write_of(runtime, page, version, offset, source, context);
+
+    if (!err && page + 1u < program->page_count && program->pages[page + 1u].slots == 0) {
+        summed_table table = {source, context, offset, program->pages[page].size_bytes};
+
+        err = write_of(runtime, page + 1u, 0, 0, give_sums, &table);
+    }
+    return err;
 }
 
 POETC_COLD int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step)

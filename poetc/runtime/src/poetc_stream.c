@@ -12,7 +12,8 @@
 #define MOST_REFS 16u
 #define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
 
-enum { WRITES = 3, FROM_RAM = 4, TO_RAM = 5 }; /* in place of a source */
+/* In place of a source. ROWS: of a table, rows that indices name. */
+enum { ROWS = -1, WRITES = 3, FROM_RAM = 4, TO_RAM = 5 };
 
 /* ints begin with the numbers of references, streams and of the kernel's own numbers, and the buffer's bytes. There
  * follows the place among the kernel's numbers of the block's first unit, or -1. For the outer and the inner axis come
@@ -30,7 +31,8 @@ typedef struct {
 } dimension;
 
 /* A page has rows of `pitch` bytes: `rows` of them, or as many for each row of the outer dimension. A block has of each
- * row the piece that the inner dimension names, or all. */
+ * row the piece that the inner dimension names, or all. A table has `pitch` bytes, and rows of `inner.unit` bytes.
+ * `rows` is the operand with its indices then, and the inner dimension says how many of them a block has. */
 typedef struct {
     int32_t operand, page, source, rows, pitch;
     dimension outer, inner;
@@ -378,6 +380,80 @@ static uint32_t begin_crc(const streaming *at, const stream *s)
     return is_sequence(at, s) ? crc : times(crc, behind(at->runtime->program->pages[s->page].size_bytes));
 }
 
+/* The checksums of the pieces of a table, from the page behind it. */
+static int read_sums(const streaming *at, const stream *table, uint8_t *sums)
+{
+    const dimension none = {-1, 0, 0, 1, 0, 0, 0};
+    const int32_t page = table->page + 1;
+    const stream s = {0, page, POETC_PAGE_IMAGE, 1, (int32_t)at->runtime->program->pages[page].size_bytes, none, none};
+    uint32_t crc = begin_crc(at, &s);
+    int err = read_block(at, &s, sums, &crc);
+
+    return err ? err : check_page(at, &s, crc);
+}
+
+/* The rows of a table that the indices of a block name, into its window. A piece of the table with a checksum of its
+ * own is read for each, unless it is in the buffer already. */
+APART int read_rows(const streaming *at, const poetc_step *step, const stream *s)
+{
+    const poetc_store *store = &at->runtime->config->store;
+    const uint32_t block = at->runtime->program->block_bytes, size = (uint32_t)s->pitch, row = (uint32_t)s->inner.unit;
+    const uint32_t most = (uint32_t)at->ints[AXES + AXIS_NUMBERS * s->inner.axis + UNITS] * row;
+    const int32_t length = s->pitch / s->inner.unit, *index = (const void *)address_of(at, step->refs[s->rows]);
+    uint8_t *window = address_of(at, step->refs[s->operand]);
+    uint8_t *sums = window + (most + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
+    uint32_t count = pieces_of(at, s).bytes / row, held = size;
+    int err = at->block[0] == 0 && at->block[1] == 0 ? read_sums(at, s, sums) : POETC_OK;
+
+    for (; count > 0 && !err; count--, index++) {
+        const int32_t place = *index < 0 ? *index + length : *index;
+        uint32_t from = (uint32_t)place * row, left = row;
+
+        if (place < 0 || place >= length)
+            return POETC_ERANGE;
+        while (left > 0 && !err) {
+            const uint32_t begin = from / POETC_SUMMED_BYTES * POETC_SUMMED_BYTES, rest = size - begin;
+            const uint32_t bytes = rest < POETC_SUMMED_BYTES ? rest : POETC_SUMMED_BYTES;
+            const uint32_t here = begin + bytes - from < left ? begin + bytes - from : left;
+
+            if (begin != held)
+                err = driver_code(store->page_in(store->context, first_block(at, s) + begin / block,
+                                                 (bytes + block - 1u) / block, at->buffer));
+            if (!err && begin != held &&
+                poetc_crc32(0, at->buffer, bytes) != get_u32(sums + begin / POETC_SUMMED_BYTES * 4u))
+                err = POETC_ECORRUPT;
+            held = begin;
+            memcpy(window, at->buffer + (from - begin), here);
+            window += here, from += here, left -= here;
+        }
+    }
+    return err;
+}
+
+/* Tables whose rows are read one by one. Then the window of their indices says that the rows follow each other. */
+static int read_tables(const streaming *at, const poetc_step *step)
+{
+    int32_t i, k;
+    int err = POETC_OK;
+
+    for (i = 0; i < at->ints[STREAMS] && !err; i++) {
+        if (stream_at(at->ints, i)->source == ROWS)
+            err = read_rows(at, step, stream_at(at->ints, i));
+    }
+    for (i = 0; i < at->ints[STREAMS]; i++) {
+        const stream *s = stream_at(at->ints, i);
+
+        if (s->source == ROWS) {
+            const int32_t count = (int32_t)pieces_of(at, s).bytes / s->inner.unit;
+            int32_t *index = (void *)address_of(at, step->refs[s->rows]);
+
+            for (k = 0; k < count; k++)
+                index[k] = k;
+        }
+    }
+    return err;
+}
+
 /* Bring windows that are read up to date. A page that is read once for each outer block must have the same CRC each
  * time. `again` is that of the passes after the first one. */
 APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *crc, uint32_t *again)
@@ -394,7 +470,7 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
 
         if (s->source == FROM_RAM && is_new)
             copy_block(at, s, source_of(at, step->refs[place]), window);
-        else if (s->source < WRITES && is_new) {
+        else if (s->source != ROWS && s->source < WRITES && is_new) {
             if (at->block[1] == 0 && repeats)
                 again[i] = begin_crc(at, s);
             err = read_block(at, s, window, repeats ? &again[i] : &crc[i]);
@@ -405,7 +481,7 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
             return err;
         place += s->source >= FROM_RAM;
     }
-    return POETC_OK;
+    return read_tables(at, step);
 }
 
 APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
@@ -491,7 +567,7 @@ APART int finish(const streaming *at, const poetc_step *step, const uint32_t *cr
         const stream *s = stream_at(at->ints, k % streams);
         int err = POETC_OK;
 
-        if (k < streams && s->source < WRITES)
+        if (k < streams && s->source != ROWS && s->source < WRITES)
             err = check_page(at, s, crc[k]);
         else if (k >= streams && s->source == WRITES)
             err = finish_page(at, s, crc[k - streams], address_of(at, step->refs[s->operand]));
