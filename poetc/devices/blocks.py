@@ -283,7 +283,9 @@ def unit_steps(
     steps = [axis.step for axis in cut.axes]
     for number, type in enumerate((*bound.inputs, *bound.outputs)):
         stream = _stream(number, type, cut, roots[number])
-        if stream is None or stream.inner is None or stream.is_table or not stream.is_sequence or stream.inner.span.has_halo:
+        if stream is None or stream.inner is None or stream.is_table:
+            continue
+        if not stream.is_sequence or stream.inner.span.has_halo:
             continue
         wanted = ALIGNMENT_BYTES if number not in streamed else store_block
         axis = stream.inner.axis

@@ -114,7 +114,7 @@ class Gather(_Gather):
         return Kernel("poetc_op_gather", replace(slices, size=slices.size * x.dtype.size_bytes))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By rows of the table: a block fills the rows of y that it has. By indices: it reads the rows that they name."""
+        """By rows of the table: a block fills the rows of y that it has. By indices: it reads rows that they name."""
         x = op.inputs[0]
         if op.get_int("axis") != 0:
             return ()

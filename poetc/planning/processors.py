@@ -26,6 +26,8 @@ from poetc.planning.solution import Solution, everything
 from poetc.scheduling import (
     Compute,
     Move,
+    PageIn,
+    PageOut,
     Problem,
     Schedule,
     ScheduleError,
@@ -57,12 +59,14 @@ from poetc.solvers.processors import (
     relaxed,
     search,
     side_by_side,
+    transfers_apart,
 )
 
 BOUND_SHARE = 0.35  # of the time, for the relaxation
 PLACEMENTS = 3  # that are solved for
 MIP_SHARE = 0.05  # for the placement with one processor at a time
 CUT_SHARE = 0.3  # the same for two processors: a minimum cut, which ends long before that unless the machine is busy
+APART_SHARE = 0.5  # of the time that is left, and of the work limit: for transfers beside the work
 TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
 TRY_S = 0.0003  # of work, an operator
 PATIENCE = 3  # times that share of the time, on the clock
@@ -130,10 +134,11 @@ class _Side:
     def __init__(self, reduction: Processors, problem: Problem, planner: Planner) -> None:
         self.reduction, self.problem, self.planner = reduction, problem, planner
         self.limit_s = planner.options.time_limit_s
+        self.transfers_ns = 0  # of a schedule that was found
 
     @functools.cached_property
     def relaxed(self) -> Relaxed:
-        return relaxed(self.problem)
+        return relaxed(self.problem, self.transfers_ns)
 
     def solve(self) -> Solution:
         problem, planner = self.problem, self.planner
@@ -145,8 +150,8 @@ class _Side:
             return found
         if planner.solver != ENGINE:
             raise UnsupportedProblemError(f"{planner.solver}: places operators on one processor alone")
+        best = self._apart()
         proof = self._bound()
-        best: Solution | None = None
         errors: list[InfeasibleError | LimitError] = []
         ranked = _ranked(problem, planner.options, planner.stop_at)
         choices = ranked[:PLACEMENTS]
@@ -161,7 +166,7 @@ class _Side:
                 errors.append(error)
                 continue
             same_steps = [choice]
-            if best is None and keep_all_peak_bytes(problem) > problem.budget_bytes:
+            if n == 0 and keep_all_peak_bytes(problem) > problem.budget_bytes:
                 same_steps = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
             made = planner.inner.fixed(problem, plain)
             found = self._cheapest(made, plain, same_steps)
@@ -251,6 +256,28 @@ class _Side:
         """The bound that holds for every schedule."""
         least, method = self.relaxed.least, "work and hand-overs divided among processors, critical path"
         return Proof(status=Status.LIMIT, objective=least, bound=least, scope=everything(), method=method)
+
+    def _apart(self) -> Solution | None:
+        """With the transfers of the first processor beside the work of another one; None where nothing is paged.
+
+        A workspace counts on beside a transfer. So the schedule is one for a smaller budget.
+        """
+        problem, planner = self.problem, self.planner
+        fits = keep_all_peak_bytes(problem) <= problem.budget_bytes
+        apart = None if fits or planner.left_s <= 0 else transfers_apart(problem)
+        if apart is None:
+            return None
+        asked, placement = apart
+        least = ([o.workspace_bytes, *(v.workspace_bytes for v in o.low_workspace)] for o in problem.operators)
+        aside_bytes = max(map(min, least))
+        planner.progress("transfers beside the work of another processor")
+        part = planner.inner.part(APART_SHARE * planner.left_s, work_limit_s=APART_SHARE * planner.options.work_limit_s)
+        try:
+            plain = part.knowing(None).solve(replace(asked, budget_bytes=asked.budget_bytes - aside_bytes))
+        except (InfeasibleError, LimitError):
+            return None
+        self.transfers_ns = transfers_ns(plain.problem, plain.schedule.steps)
+        return self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,))
 
     def _plain(self, choice: Placement, part: Planner) -> Solution:
         """For a placement, with one processor at a time."""
@@ -345,6 +372,13 @@ def on_several(problem: Problem, in_turn: Solution, planner: Planner) -> Solutio
     `planner` has the chain for `problem`. The bound of the result says nothing yet.
     """
     return _Side(Processors(), problem, planner).from_one(in_turn)
+
+
+def transfers_ns(problem: Problem, steps: Sequence[Step]) -> int:
+    """The time of all transfers together."""
+    tensors = problem.tensors
+    outs = sum(tensors[s.tensor].page_out_ns for s in steps if isinstance(s, PageOut))
+    return outs + sum(tensors[s.tensor].page_in_ns for s in steps if isinstance(s, PageIn))
 
 
 def _placement(problem: Problem, schedule: Schedule) -> Placement:

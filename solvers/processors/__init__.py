@@ -16,5 +16,6 @@ from poetc.solvers.processors.placing import (
     one_at_a_time,
     placed,
     runs_on,
+    transfers_apart,
 )
 from poetc.solvers.processors.side_by_side import estimate, one_after_another, scheduled, side_by_side

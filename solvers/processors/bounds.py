@@ -50,9 +50,12 @@ def shortest_ns(problem: Problem) -> int:
     return max(critical_path_ns(problem), -(-divided // GRAIN))
 
 
-def relaxed(problem: Problem) -> Relaxed:
-    """The relaxation, and a bound from the energy by kind, or the time, and the critical path."""
-    weights = weights_of(problem, by_time=problem.objective.cost(1, 0) == 0)
+def relaxed(problem: Problem, transfers_ns: int = 0) -> Relaxed:
+    """The relaxation, and a bound from the energy by kind, or the time, and the critical path.
+
+    `transfers_ns`: the time of transfers that a schedule probably has. Weights are good for it, and valid anyway.
+    """
+    weights = weights_of(problem, by_time=problem.objective.cost(1, 0) == 0, transfers_ns=transfers_ns)
     idle = [p.idle_uw for p in problem.processors]
     total_uw = sum(idle)
 
@@ -147,8 +150,11 @@ def _weighted_ns(problem: Problem, operator: OperatorSpec, weights: list[int]) -
     return min(weights[p] * c[0] for p in range(len(weights)) if (c := operator.cost_on(p)) is not None)
 
 
-def weights_of(problem: Problem, *, by_time: bool) -> list[int]:
-    """Parts of GRAIN, one a processor: the duals of the loads in the LP that divides the work."""
+def weights_of(problem: Problem, *, by_time: bool, transfers_ns: int = 0) -> list[int]:
+    """Parts of GRAIN, one a processor: the duals of the loads in the LP that divides the work.
+
+    The first processor has the transfers besides, if it waits for them.
+    """
     idle, count = [p.idle_uw for p in problem.processors], len(problem.processors)
     unit_ns = max(1, problem.compute_once_ns)
     total_w = sum(idle) / 1e6
@@ -166,7 +172,11 @@ def weights_of(problem: Problem, *, by_time: bool) -> list[int]:
             loads[p][0].append(columns[-1])
             loads[p][1].append(cost[0] / unit_ns)
         lp.row(columns, [1.0] * len(columns), 1.0, 1.0)
-    rows = [lp.row([makespan, *columns], [1.0, *(-v for v in values)], 0.0) for columns, values in loads]
+    fixed = [transfers_ns / unit_ns if problem.paging is Paging.SYNC else 0.0, *([0.0] * (count - 1))]
+    rows = [
+        lp.row([makespan, *columns], [1.0, *(-v for v in values)], least)
+        for (columns, values), least in zip(loads, fixed, strict=True)
+    ]
     solved = lp.duals(time_limit_s=LP_LIMIT_S)
     duals = [0.0 if solved is None else max(0.0, float(solved[row])) for row in rows]
     total = sum(duals)

@@ -74,6 +74,40 @@ def placed(problem: Problem, placement: Placement) -> Problem:
     return replace(problem, operators=tuple(operators), tensors=tensors, processors=())
 
 
+def transfers_apart(problem: Problem) -> tuple[Problem, Placement] | None:
+    """The plain problem in which the first processor does transfers alone, beside the work of another one.
+
+    That is the one that runs all operators for the least energy, or in the least time. Transfers overlap compute, and
+    the idle power of all processors counts while it waits. None where there is no such processor.
+    """
+    idle, cost = [p.idle_uw for p in problem.processors], problem.objective.cost
+    able = [p for p in range(1, len(idle)) if all(runs_on(o, p) for o in problem.operators)]
+    if problem.paging is not Paging.SYNC or not able:
+        return None
+
+    def total(p: int) -> int:
+        costs = (o.cost_on(p) or (0, 0) for o in problem.operators)
+        return sum(cost(energy_pj, time_ns) for time_ns, energy_pj in costs)
+
+    placement = (min(able, key=total),) * len(problem.operators)
+
+    def above_idle(energy_pj: int, time_ns: int) -> int:
+        return energy_pj - idle[0] * time_ns // 1000
+
+    tensors = tuple(
+        replace(
+            t,
+            page_out_pj=above_idle(t.page_out_pj, t.page_out_ns),
+            page_in_pj=above_idle(t.page_in_pj, t.page_in_ns),
+        )
+        for t in problem.tensors
+    )
+    if any(min(t.page_out_pj, t.page_in_pj) < 0 for t in tensors):
+        return None
+    plain = placed(problem, placement)
+    return replace(plain, tensors=tensors, paging=Paging.DMA, idle_uw=sum(idle)), placement
+
+
 def _with_idle(problem: Problem, tensor: TensorSpec, others_uw: int) -> TensorSpec:
     """With the idle power of the other processors during its transfers and moves, which the first one does."""
 

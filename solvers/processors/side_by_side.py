@@ -34,6 +34,7 @@ from poetc.solvers.processors.placing import Placement, placed
 
 # How far a step may overtake the first one that waits, and whether long chains of readers come first.
 RULES = ((1, False), (8, False), (32, False), (128, False), (32, True), (512, True))
+IN_TURN = (64, 256, 1024)  # actions before one that does not fit, which keep their order in the next attempt
 ROOMY_BYTES = 2**50
 Action = Compute | PageIn | PageOut
 
@@ -48,7 +49,7 @@ def side_by_side(
     plain = replace(problem, deadline_ns=None)
     best: tuple[tuple[int, int], tuple[Step, ...], Trace] | None = None
     in_turn = one_after_another(steps, placement)
-    lists = [in_turn, *(_List(problem, steps, placement, *rule).run() for rule in RULES)]
+    lists = [in_turn, *(_fitting_list(problem, steps, placement, *rule) for rule in RULES)]
     for steps_of_list in dict.fromkeys(s for s in lists if s is not None):
         try:
             trace = verify_parts([(plain, steps_of_list)])
@@ -61,6 +62,20 @@ def side_by_side(
     if best is None or best[0][0]:
         return None
     return best[1], best[2]
+
+
+def _fitting_list(
+    problem: Problem, steps: Sequence[Step], placement: Placement, reach: int, by_rank: bool
+) -> tuple[Step, ...] | None:
+    """A list in which no step overtakes where RAM is short, as far as that is found out."""
+    in_turn: list[range] = []
+    for count in IN_TURN:
+        listing = _List(problem, steps, placement, reach, by_rank, in_turn)
+        found = listing.run()
+        if found is not None or reach == 1:
+            return found
+        in_turn.append(range(listing.next - count, listing.next + 1))
+    return _List(problem, steps, placement, reach, by_rank, in_turn).run()
 
 
 def estimate(problem: Problem, steps: Sequence[Step], placement: Placement) -> tuple[int, int]:
@@ -124,6 +139,7 @@ class _Stay:
     written_ns: int = 0
     used_ns: int = 0
     processor: int = -1  # that computed it
+    last_use: tuple[int, int] = (-1, 0)  # the processor of the last computation that used it, and the number there
 
 
 @dataclass(slots=True)
@@ -139,9 +155,17 @@ class _Item:
 
 class _List:
     def __init__(
-        self, problem: Problem, steps: Sequence[Step], placement: Placement, reach: int, by_rank: bool
+        self,
+        problem: Problem,
+        steps: Sequence[Step],
+        placement: Placement,
+        reach: int,
+        by_rank: bool,
+        in_turn: Sequence[range] = (),
     ) -> None:
+        """`in_turn`: actions that nothing overtakes."""
         self.problem, self.placement, self.reach, self.by_rank = problem, placement, reach, by_rank
+        self.in_turn, self.next = in_turn, 0  # the first action that is not in the list yet
         self.stays: list[_Stay] = []
         self.items: list[_Item] = []
         self._read(steps)
@@ -149,7 +173,7 @@ class _List:
         self.room = problem.budget_bytes - problem.base_bytes - (problem.page_buffer_bytes if pages else 0)
         count = len(problem.processors)
         self.done, self.before_last, self.workspace = [0] * count, [0] * count, [0] * count
-        self.hand_over_ns = [0] * count
+        self.hand_over_ns, self.steps = [0] * count, [0] * count
         self.bus, self.barrier = 0, 0
         self.live = sum(s.size_bytes for s in self.stays if s.written_ns < 0)
         self.dead: list[int] = []  # stays that nobody needs any more
@@ -231,8 +255,10 @@ class _List:
             stay.written_ns = max(0, stay.written_ns)
         while left:
             ready: list[int] = []
+            self.next = next(iter(left))
+            reach = 1 if any(self.next in actions for actions in self.in_turn) else self.reach
             for k in left:
-                if len(ready) >= 64 or k >= next(iter(left)) + self.reach:
+                if len(ready) >= 64 or k >= self.next + reach:
                     break
                 if not self.items[k].waits:
                     ready.append(k)
@@ -289,7 +315,8 @@ class _List:
                 0,
             )
         needed = self.live + self._new_bytes(k) + self._own_workspace(k)
-        needed += sum(w for q, w in enumerate(self.workspace) if q != own)
+        beside = [0 if q == own else w for q, w in enumerate(self.workspace)]
+        needed += sum(beside)
         frees = []
         for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
             stay = self.stays[s]
@@ -298,6 +325,9 @@ class _List:
                 frees.append(s)
                 needed -= stay.size_bytes
                 begin = max(begin, stay.used_ns)
+                over = self._is_last_step_over(stay)
+                if over is not None:
+                    needed, beside[over] = needed - beside[over], 0
         return (begin, frees) if needed <= self.room else None
 
     def _issue(self, k: int, *, fence: bool) -> None:
@@ -320,6 +350,7 @@ class _List:
             end = begin + item.duration_ns + extra_ns
             self.before_last[own], self.done[own] = self.done[own], end
             self.workspace[own] = self._own_workspace(k)
+            self.steps[own] += 1
             self.result.append(replace(action, processor=own, fence=fence))
         else:
             if self.problem.paging is Paging.DMA:
@@ -333,12 +364,15 @@ class _List:
             stay = self.stays[s]
             stay.left -= 1
             stay.used_ns = max(stay.used_ns, end)
+            if isinstance(action, Compute):
+                stay.last_use = own, self.steps[own]
             if not stay.left and self._is_dead(stay):
                 self.dead.append(s)
         for s in item.makes:
             stay = self.stays[s]
             stay.written_ns = stay.used_ns = end
-            stay.processor = own if isinstance(action, Compute) else stay.processor
+            if isinstance(action, Compute):
+                stay.processor, stay.last_use = own, (own, self.steps[own])
             if self._is_dead(stay):
                 self.dead.append(s)
         item.waits = -1  # done
@@ -348,8 +382,16 @@ class _List:
     def _is_dead(self, stay: _Stay) -> bool:
         return not stay.left and not stay.lasts and not stay.taken
 
+    def _is_last_step_over(self, stay: _Stay) -> int | None:
+        """The processor whose latest step is over, workspace and all, for whatever comes after the stay is freed."""
+        own, number = stay.last_use
+        return own if own >= 0 and number == self.steps[own] else None
+
     def _free(self, s: int) -> None:
         stay = self.stays[s]
+        over = self._is_last_step_over(stay)
+        if over is not None:
+            self.workspace[over] = 0
         self.result.append(Free(stay.tensor))
         self.dead.remove(s)
         self.live -= stay.size_bytes

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
+from poetc.runtime.session import SessionError
 from poetc.training import TrainingOptions
 
 DEVICE = "nrf52840"
@@ -164,13 +165,10 @@ def test_an_embedding_larger_than_the_budget_is_trained(text_model: Path, optimi
     assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
 
 
-@pytest.mark.parametrize(("frozen", "words", "budget"), [("as-is", 3000, 108_000), ("int4", 12_000, 75_000)])
-def test_a_head_larger_than_the_budget_is_read_in_blocks_of_words(
-    tmp_path: Path, frozen: str, words: int, budget: int
-) -> None:
-    """A tied table: neither it nor all logits of a few rows are in RAM, and the bits are those of keep-all."""
-    random = np.random.default_rng(0)
-    shapes = {"table": (words, 16), "w1": (16, 16)}
+def _words(path: Path, words: int, width: int = 16, seed: int = 0, *, is_tied: bool = True) -> Path:
+    """A language model of one layer: a table of `words` rows, which is its head too if it is tied."""
+    random = np.random.default_rng(seed)
+    shapes = {"table": (words, width), "w1": (width, width)} | ({} if is_tied else {"other": (words, width)})
     weights = [
         numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
         for name, shape in shapes.items()
@@ -178,7 +176,7 @@ def test_a_head_larger_than_the_budget_is_read_in_blocks_of_words(
     nodes = [
         helper.make_node("Gather", ["table", "tokens"], ["e"]),
         helper.make_node("MatMul", ["e", "w1"], ["h"]),
-        helper.make_node("Transpose", ["table"], ["head"], perm=[1, 0]),
+        helper.make_node("Transpose", ["table" if is_tied else "other"], ["head"], perm=[1, 0]),
         helper.make_node("MatMul", ["h", "head"], ["y"]),
     ]
     graph = helper.make_graph(
@@ -188,13 +186,67 @@ def test_a_head_larger_than_the_budget_is_read_in_blocks_of_words(
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 30, words])],
         weights,
     )
-    path = tmp_path / "words.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def _solved(path: Path, frozen: str, budget: int) -> poetc.Solution:
     loaded = poetc.load(path, training=TrainingOptions(train="w1", frozen=frozen))
-    solution = loaded.solve(device="rpi4", budget=budget, gap=0.05, time_limit_s=6)
+    return loaded.solve(device="rpi4", budget=budget, gap=0.05, time_limit_s=6)
+
+
+@pytest.mark.parametrize(("frozen", "words", "budget"), [("as-is", 3000, 108_000), ("int4", 12_000, 75_000)])
+def test_a_head_larger_than_the_budget_is_read_in_blocks_of_words(
+    tmp_path: Path, frozen: str, words: int, budget: int
+) -> None:
+    """A tied table: neither it nor all logits of a few rows are in RAM, and the bits are those of keep-all."""
+    solution = _solved(_words(tmp_path / "words.onnx", words), frozen, budget)
     cut = {op.kind: op.cut for op in solution.problem.operators if op.cut}
     assert cut["LinearCrossEntropy"] == "pass/classes"
-    assert cut["Gather" if frozen == "as-is" else "GatherCoded"] == "table"
+    assert cut["Gather" if frozen == "as-is" else "GatherCoded"] == "table", "so short a table is read whole"
     assert sum(t.size_bytes for t in solution.problem.tensors if t.initial == "store") > budget
     found = solution.validate()  # raises CheckFailed
     assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
+@pytest.mark.parametrize(("frozen", "words", "budget"), [("as-is", 6000, 340_000), ("int4", 200_000, 190_000)])
+def test_rows_of_a_long_table_are_read_alone(tmp_path: Path, frozen: str, words: int, budget: int) -> None:
+    """A piece of the table is read, and checked, for each row that is named; with the bits of keep-all."""
+    solution = _solved(_words(tmp_path / "words.onnx", words, 64), frozen, budget)
+    cut = {op.kind: op.cut for op in solution.problem.operators if op.cut}
+    assert cut["Gather" if frozen == "as-is" else "GatherCoded"] == "indices"
+    found = solution.validate()  # raises CheckFailed
+    assert found["bit_identical_to_keep_all"] and found["peak_measured_bytes"] == found["peak_predicted_bytes"]
+
+
+def test_rows_of_a_damaged_table_and_of_another_one(tmp_path: Path) -> None:
+    """A damaged piece ends a step that reads it, and no other read of rows. A wrong index does so too.
+
+    Another table, taken over as state, comes with checksums of its own.
+    """
+    random = np.random.default_rng(0)
+    tokens = random.integers(100, 6000, (1, 30)).astype(np.int64)
+    tokens[0, :2] = -1, 5999
+    target = random.integers(0, 6000, (1, 30)).astype(np.int32)
+    states, losses = [], []
+    for seed in (1, 0):
+        path = _words(tmp_path / f"words{seed}.onnx", 6000, 64, seed, is_tied=False)
+        solution = _solved(path, "as-is", 340_000)
+        assert {op.cut for op in solution.problem.operators if op.kind == "Gather"} == {"indices"}
+        with solution.trainer() as session:
+            states.append(session.state_dict())
+            losses.append(session.step(tokens, target))
+    with solution.trainer(store=tmp_path / "store.bin") as session:
+        with pytest.raises((ValueError, SessionError), match=r"6000|range"):
+            session.step(np.full_like(tokens, 6000), target)
+        session.load_state_dict(states[0])
+        assert session.step(tokens, target) == losses[0] != losses[1]
+        row = next(row for row in session.manifest["state"]["tensors"] if row["name"] == "table")
+        first = row["place"]["first_block"] * session.manifest["session"]["block_bytes"]
+        with (tmp_path / "store.bin").open("r+b") as file:
+            file.seek(first)
+            file.write(b"\x01\x02")  # of row 0
+        session.step(tokens, target)
+        tokens[0, 5] = 0
+        with pytest.raises(SessionError, match="damaged"):
+            session.step(tokens, target)

@@ -228,6 +228,7 @@ def compare(seed: int) -> None:
     problem = with_processors(random, make, random.choice((2, 2, 3)))
     bound, least = relaxed(problem), least_cost(problem)
     assert bound.least <= least
+    assert relaxed(replace(problem, paging=Paging.SYNC), random.randint(1, 200)).least <= least  # in other weights
     single = min(
         problem.objective.cost(q.compute_once_pj, q.compute_once_ns)
         for q in (placed(problem, p) for p in placements(problem))
