@@ -18,6 +18,7 @@ from poetc.commands.requests import (
     training_graph,
     with_any_weights,
 )
+from poetc.commands.saving import MOST_OPERATORS
 from poetc.commands.small_ram import Step, least_streamed
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
@@ -32,7 +33,7 @@ from poetc.planning.smallest_ram import LONGEST_SEARCH_S
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
 LEAST_WORK_S = 2.0  # counted, for a schedule that is shown beside the least RAM
-LEAST_S = 3.0  # on the clock, for the same
+LEAST_S, LEAST_OF_LARGE_S = 3.0, 10.0  # on the clock, for the same; for steps of more than MOST_OPERATORS
 LEAST_GAP = 0.02  # ends it
 
 
@@ -131,7 +132,8 @@ def at_least_ram(
         return None
     problem, search = replace(step.problem, budget_bytes=search.found.ram_bytes), search.as_budget()
     request = replace(request, options=replace(request.options, work_limit_s=LEAST_WORK_S, gap=LEAST_GAP))
-    planner = request.planner(LEAST_S, offers=offers, streams=streams_of(step.graph, profile=profile))
+    limit_s = LEAST_S if len(problem.operators) <= MOST_OPERATORS else LEAST_OF_LARGE_S
+    planner = request.planner(limit_s, offers=offers, streams=streams_of(step.graph, profile=profile))
     known = planner.least_ram_solution(problem, search)
     try:
         solution = planner.knowing(search).solve(problem)
