@@ -1,10 +1,10 @@
-"""Instructions a multiply-accumulate of every operator of a training step, counted on an emulated board.
+"""Cycles or instructions a multiply-accumulate of every operator of a training step, counted on an emulated board.
 
     python -m bench.instructions [--board mps2-an386] [--numerics separate] [--precision f32] [--batch 1] [--no-fusion]
                                  [MODEL ...]
 
 A MODEL is an ONNX file or a network of demo/boards (lenet5, ds-cnn, resnet, mobilenet, ...). Counts are exact and do
-not depend on how busy this machine is; a cycle is another matter, which QEMU does not model.
+not depend on how busy this machine is. Cycles are by Arm's table, without waits of the flash, on cores that have one.
 """
 
 from __future__ import annotations
@@ -46,27 +46,28 @@ def count(
     operators = {op.name: op for op in step.operators}
     symbols = {i.operator: i.symbol for i in program.instructions if isinstance(i, Call)}
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    print(f"{source.stem} batch {batch} on {board}, {numerics}: {run.instructions} instructions a step")
+    unit = "cycles" if run.cycles else "instructions"
+    print(f"{source.stem} batch {batch} on {board}, {numerics}: {run.cycles or run.instructions} {unit} a step")
     for item in run.counts:
-        op = operators[item.name]
+        op, spent = operators[item.name], item.cycles or item.instructions
         bound = bind(op, step.tensors)
         macs = spec(op.kind).work(bound).macs * item.times
         if not macs:
-            sums["other"][1] += item.instructions
+            sums["other"][1] += spent
             if all_rows:
                 elements = max(t.elements for t in (*bound.inputs, *bound.outputs))
-                print(f"  {symbols[item.name]:36} {item.instructions / elements:6.2f} an element of {elements}")
+                print(f"  {symbols[item.name]:36} {spent / elements:6.2f} an element of {elements}")
             continue
         sums[symbols[item.name]][0] += macs
-        sums[symbols[item.name]][1] += item.instructions
+        sums[symbols[item.name]][1] += spent
         if all_rows:
             shapes = " ".join("x".join(map(str, t.shape)) for t in (*bound.inputs, *bound.outputs))
-            print(f"  {symbols[item.name]:36} {item.instructions / macs:6.2f} a MAC of {macs}: {shapes}")
-    for symbol, (macs, instructions) in sorted(sums.items(), key=lambda s: -s[1][1]):
-        ratio = f"{instructions / macs:6.2f} a MAC" if macs else ""
-        print(f"  {symbol:36} {instructions:12} {ratio}")
-    total = sum(m for m, _ in sums.values())
-    print(f"  whole step{'':26} {run.instructions:12} {run.instructions / total:6.2f} a MAC", flush=True)
+            print(f"  {symbols[item.name]:36} {spent / macs:6.2f} a MAC of {macs}: {shapes}")
+    for symbol, (macs, spent) in sorted(sums.items(), key=lambda s: -s[1][1]):
+        ratio = f"{spent / macs:6.2f} a MAC" if macs else ""
+        print(f"  {symbol:36} {spent:12} {ratio}")
+    total, step_spent = sum(m for m, _ in sums.values()), run.cycles or run.instructions
+    print(f"  whole step{'':26} {step_spent:12} {step_spent / total:6.2f} a MAC", flush=True)
 
 
 def run(

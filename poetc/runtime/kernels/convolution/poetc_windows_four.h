@@ -49,9 +49,7 @@ POETC_APART void pack_four(const four_taps *t, const float *from, int32_t step, 
     const float *p0 = t->now[0] ? from + t->offset[0] : &zero, *p1 = t->now[1] ? from + t->offset[1] : &zero;
     const float *p2 = t->now[2] ? from + t->offset[2] : &zero, *p3 = t->now[3] ? from + t->offset[3] : &zero;
     if (step == 1 && t->now[0] && t->now[1] && t->now[2] && t->now[3]) {
-        POETC_UNROLL_4
-        for (; count > 0; count--)
-            POETC_GATHER_QUAD(to, p0, p1, p2, p3);
+        poetc_gather_runs(to, p0, p1, p2, p3, count);
     } else {
         const ptrdiff_t s0 = t->now[0] ? step : 0, s1 = t->now[1] ? step : 0;
         const ptrdiff_t s2 = t->now[2] ? step : 0, s3 = t->now[3] ? step : 0;
@@ -197,9 +195,8 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
 #elif POETC_FPU_M
     /* Taps side by side, in one or two groups: seven floats hold those of four pixels. A group that is stored as a
      * whole spills over lanes that the next one fills. The second group spills over the next pixel, which is filled
-     * next, or put back if it was before. Behind the last panel of a workspace are four floats at least for that. See
-     * poetc_gemm_carve: operands begin at multiples of 16 bytes. So at most 12 of the 16 floats that it sets aside come
-     * before the panels. */
+     * next, or put back if it was before. Behind the last panel of a workspace are four floats at least for that: at
+     * most 12 of the 16 floats that poetc_gemm_carve sets aside come before the panels. */
     int32_t split = 1;
     while (split < 4 && s->offset[split] == s->offset[0] + split)
         split++;

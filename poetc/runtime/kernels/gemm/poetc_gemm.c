@@ -91,6 +91,8 @@ POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t 
         for (i = 0; i < rows; i++)
             for (k = 0; k < g->depth; k++)
                 *to++ = from[i * g->a_row + k * g->a_k];
+    } else if (g->a_k == 1) {
+        poetc_gather_runs(to, from, from + g->a_row, from + 2 * g->a_row, from + 3 * g->a_row, g->depth);
 #endif
     } else {
         for (k = 0; k < g->depth; k++, from += g->a_k)
@@ -139,7 +141,7 @@ void poetc_gemm_run(const poetc_gemm *g, const poetc_gemm_space *space)
         block_task t;
         rows = block_rows(POETC_END(g->share, g->rows, POETC_GEMM_PART) - row);
         t.a = g->a + row * g->a_row, t.a_row = g->a_row;
-        t.packed = ALWAYS_PACKED || g->a_k != 1;
+        t.packed = ALWAYS_PACKED || g->a_k != 1 || (rows == 4 && g->columns >= PACKING_PAYS);
         t.depth = g->depth, t.accumulate = g->accumulate;
 #ifdef POETC_AHEAD
         if (g->ahead.rows == 0)
@@ -203,7 +205,10 @@ poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms,
     poetc_gemm_space space;
     /* Panels on a cache line: a vector that crosses two costs twice. */
     ptrdiff_t skip = (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
-    const int32_t rows = pack_rows || ALWAYS_PACKED ? POETC_GEMM_ROWS : 0;
+    const int32_t rows = pack_rows || ALWAYS_PACKED || IN_ASSEMBLY ? POETC_GEMM_ROWS : 0;
+#if IN_ASSEMBLY
+    skip = poetc_min((int32_t)skip, 12); /* four floats behind the last panel are read, and written (put_windows) */
+#endif
     space.panels = workspace + skip;
     workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the address */
     size -= 16;

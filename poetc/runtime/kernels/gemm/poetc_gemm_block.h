@@ -27,6 +27,13 @@
 #define IN_ASSEMBLY 0
 #endif
 
+/* Columns from which four rows are packed even where they could be read in place: their loads take fewer cycles. */
+#if IN_ASSEMBLY
+#define PACKING_PAYS 32
+#else
+#define PACKING_PAYS INT32_MAX
+#endif
+
 /* Few registers for addresses: rows of a are packed even where they could be read in place. */
 #if defined(POETC_HELIUM)
 #define ALWAYS_PACKED 1

@@ -76,7 +76,7 @@ typedef char block_of_rows_places[offsetof(block_of_rows, pairs) == 4 && offseto
                        "s25", "s26", "s27", "s28", "s29", "s30", "s31")
 
 /* Two terms of four rows that are packed: while one is added, the floats of the next are in registers. A panel's last
- * load brings the first floats behind it, which are the next panel's, or of the workspace behind all panels. */
+ * load brings the first floats behind it: those of the next panel, or the four that poetc_gemm_carve leaves behind. */
 #define AFTER(more) "vldmia %[b]!, {s" #more "-s23}\n\t"
 #define PACKED                                                                                                         \
     "vldmia %[a]!, {s24-s31}\n\t" TERM_4(24, 25, 26, 27, 20, 21, 22, 23, 16, 17, 18, 19) AFTER(16)                     \

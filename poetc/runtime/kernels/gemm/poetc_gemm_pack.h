@@ -47,6 +47,32 @@ void poetc_gemm_pack_transposed(const poetc_gemm_space *space, const float *b, p
 void poetc_transpose_lanes(float *to, ptrdiff_t to_step, const float *from, ptrdiff_t step, int32_t blocks);
 #endif
 
+#if POETC_LANES == 1
+/* Four runs of `count` floats side by side: to[4 * k + i] = run i [k]. */
+static inline void poetc_gather_runs(float *to, const float *p, const float *q, const float *r, const float *s,
+                                     int32_t count)
+{
+#if POETC_FPU_M
+#define POETC_GATHER_RUN(from, a, b, c, d)                                                                             \
+    "vldr s" #a ", [%[" #from "]]\n\tvldr s" #b ", [%[" #from "], #4]\n\tvldr s" #c ", [%[" #from "], #8]\n\t"            \
+    "vldr s" #d ", [%[" #from "], #12]\n\t"
+    for (; count >= 4; count -= 4)
+        __asm__ volatile(
+            POETC_GATHER_RUN(p, 16, 20, 24, 28) POETC_GATHER_RUN(q, 17, 21, 25, 29) POETC_GATHER_RUN(r, 18, 22, 26, 30)
+                POETC_GATHER_RUN(
+                    s, 19, 23, 27,
+                    31) "add %[p], #16\n\tadd %[q], #16\n\tadd %[r], #16\n\tadd %[s], #16\n\tvstmia %[to]!, {s16-s31}"
+            : [to] "+&r"(to), [p] "+&r"(p), [q] "+&r"(q), [r] "+&r"(r), [s] "+&r"(s)
+            :
+            : "memory", "cc", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27", "s28",
+              "s29", "s30", "s31");
+#undef POETC_GATHER_RUN
+#endif
+    for (; count > 0; count--)
+        POETC_GATHER_QUAD(to, p, q, r, s);
+}
+#endif
+
 #if defined(POETC_HELIUM)
 /* `rows` rows of `depth` floats, `step` apart, side by side: to[k * rows + row]. */
 static inline void poetc_pack_apart(float *to, const float *from, ptrdiff_t step, int32_t rows, int32_t depth)

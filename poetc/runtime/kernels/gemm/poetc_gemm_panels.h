@@ -34,18 +34,16 @@ void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t st
 /* Four columns of b, contiguous along the depth, into four lanes of a panel. */
 POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, int32_t depth)
 {
-    int32_t k = 0;
 #if LANES == 1
-    const float *second = from + step, *third = second + step, *fourth = third + step;
-    POETC_UNROLL_4
-    for (; k < depth; k++)
-        POETC_GATHER_QUAD(to, from, second, third, fourth);
+    poetc_gather_runs(to, from, from + step, from + 2 * step, from + 3 * step, depth);
 #elif defined(POETC_HELIUM)
+    int32_t k = 0;
     const uint32_t row = (uint32_t)step * 4u;
     const uint32x4_t offsets = {0, row, 2u * row, 3u * row};
     for (; k < depth; k++, to += COLUMNS)
         vst1q_f32(to, vldrwq_gather_offset_f32(from + k, offsets));
 #else
+    int32_t k = 0;
     int i;
     for (; k + 4 <= depth; k += 4, from += 4, to += 4 * COLUMNS) {
         poetc_f4 r0 = poetc_f4_load(from), r1 = poetc_f4_load(from + step);

@@ -105,11 +105,12 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
 #endif
 
 #if POETC_FPU_M && !defined(POETC_HELIUM)
-/* Pairs of rows of w, `factors` of a row b, which is loaded for both: twelve columns at a time, then four, then one. */
-static void descend_pairs_by_one(float *w, const float *factors, const float *b, int32_t pairs, int32_t n, float lr)
+/* Four rows of w at a time, `factors` of a row b, which is loaded for all: twelve columns at a time, then four, then
+ * one. */
+static void descend_fours_by_one(float *w, const float *factors, const float *b, int32_t fours, int32_t n, float lr)
 {
-    const int32_t twelves = n / 12, fours = n % 12 / 4, ones = n % 4;
-    float *second;
+    const int32_t twelves = n / 12, quads = n % 12 / 4, ones = n % 4;
+    float *x, *y, *z;
     int32_t left;
 #if defined(POETC_FUSED)
 #define MOVE(f, b, c, w, x)                                                                                            \
@@ -126,19 +127,20 @@ static void descend_pairs_by_one(float *w, const float *factors, const float *b,
 #define COLUMNS(count, b_last, last, move, loop, end)                                                                  \
     "movs %[left], %[" count "]\n\tbeq " end "f\n"                                                                     \
     loop ":\tvldmia %[b]!, {s0" b_last "}\n\t" ROW("w", "s26", last, move) ROW("x", "s27", last, move)                 \
-    "subs %[left], #1\n\tbne " loop "b\n" end ":\t"
-    for (; pairs > 0; pairs--, factors += 2, w = second) {
+    ROW("y", "s28", last, move) ROW("z", "s29", last, move) "subs %[left], #1\n\tbne " loop "b\n" end ":\t"
+    for (; fours > 0; fours--, factors += 4, w = z) {
         const float *from = b;
-        second = w + n;
+        x = w + n, y = x + n, z = y + n;
         /* clang-format off */
-        __asm__ volatile("vldmia %[f], {s26, s27}\n\t"
+        __asm__ volatile("vldmia %[f], {s26-s29}\n\t"
                          COLUMNS("twelves", "-s11", "-s23", TWELVE, "1", "2")
-                         COLUMNS("fours", "-s3", "-s15", FOUR, "3", "4")
+                         COLUMNS("quads", "-s3", "-s15", FOUR, "3", "4")
                          COLUMNS("ones", "", "", ONE, "5", "6")
-                         : [w] "+r"(w), [x] "+r"(second), [b] "+r"(from), [left] "=&r"(left)
-                         : [f] "r"(factors), [twelves] "r"(twelves), [fours] "r"(fours), [ones] "r"(ones), [lr] "t"(lr)
+                         : [w] "+r"(w), [x] "+r"(x), [y] "+r"(y), [z] "+r"(z), [b] "+r"(from), [left] "=&r"(left)
+                         : [f] "r"(factors), [twelves] "r"(twelves), [quads] "r"(quads), [ones] "r"(ones), [lr] "t"(lr)
                          : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
-                           "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27");
+                           "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27",
+                           "s28", "s29");
         /* clang-format on */
     }
 #undef COLUMNS
@@ -201,10 +203,10 @@ int poetc_op_matmul_sgd(const poetc_call *call)
     for (row = 0; row < m; row++, w += n) {
         POETC_SKIP(call->share, row, m, )
 #if POETC_FPU_M && !defined(POETC_HELIUM)
-        if (call->ints[2] == 1 && row + 2 <= m) {
-            const int32_t pairs = (m - row) / 2;
-            descend_pairs_by_one(w, a + row, b, pairs, n, lr);
-            row += 2 * pairs - 1, w += (ptrdiff_t)(2 * pairs - 1) * n;
+        if (call->ints[2] == 1 && row + 4 <= m) {
+            const int32_t fours = (m - row) / 4;
+            descend_fours_by_one(w, a + row, b, fours, n, lr);
+            row += 4 * fours - 1, w += (ptrdiff_t)(4 * fours - 1) * n;
             continue;
         }
 #endif
