@@ -43,7 +43,11 @@ def _spread(w: Convolution, m: Machine, block_rows: int) -> Loops:
     for kh in range(w.kernel_h):
         ih = oh * w.stride_h - w.pad_top + kh * w.dilation_h
         rows = int(((ih >= 0) & (ih < w.height)).sum()) * w.batch
-        add(loops, {"spread.row": w.batch * w.output_height, "spread.tap": rows * w.kernel_w})
+        add(loops, {"spread.row": w.batch * w.output_height})
+        if m.has_fours and _has_threes(w):
+            add(loops, {"spread.threes": rows, "spread.three_four": rows * (w.width // 4)})
+            continue
+        add(loops, {"spread.tap": rows * w.kernel_w})
         for kw in range(w.kernel_w):
             low, high = output_range(kw * w.dilation_w - w.pad_left, w.stride_w, w.width, w.output_width)
             count = int(high - low)
@@ -52,6 +56,12 @@ def _spread(w: Convolution, m: Machine, block_rows: int) -> Loops:
             else:
                 add(loops, {"spread.strided": rows * count})
     return loops
+
+
+def _has_threes(w: Convolution) -> bool:
+    """Whether three taps of a row are added at once (add_threes)."""
+    plain = is_shifted(w) and (w.kernel_w, w.dilation_w, w.pad_left) == (3, 1, 1)
+    return plain and w.width >= 8 and w.width % 4 == 0
 
 
 def _has_halves(w: Convolution, m: Machine) -> bool:

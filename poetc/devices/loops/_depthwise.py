@@ -367,8 +367,9 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
             reach_of_all = (w.output_height - 1) * w.stride_h + reach + 1
             add(loops, _again(m, min(w.height, reach_of_all - w.pad_top), w.width))
             side = w.output_width
-            if flat and w.kernel_w == 3 and 5 <= side <= 7 and w.output_height == side == s.row - 1:
-                return loops | {"taps.square": 1, f"taps.square_{side}": w.kernel_h}
+            if flat and w.kernel_w == 3 and 5 <= side <= 7 and side == s.row - 1:
+                narrow = {"taps.narrow_line": w.kernel_h, f"taps.narrow_{side}": w.kernel_h * w.output_height}
+                return loops | {"taps.narrow": 1} | narrow
             if is_copied:
                 add(loops, _copy_rows(m, w.output_height, w.output_width))
             if not flat or w.kernel_h <= 3:

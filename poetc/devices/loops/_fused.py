@@ -113,10 +113,10 @@ def matmul_sgd(kernel: Kernel, m: Machine) -> Loops:
     prefix = "matmul_sgd.one_" if depth == 1 else "matmul_sgd."
     loops = {"matmul_sgd.call": 1}
     if depth == 1 and m.has_fours:
-        pairs, rows = divmod(rows, 2)
+        fours, rows = divmod(rows, 4)
         wide, single = rows * (columns // 4), rows * (columns % 4)
-        loops |= {"matmul_sgd.pair": pairs, "matmul_sgd.pair_twelve": pairs * (columns // 12)}
-        loops |= {"matmul_sgd.pair_four": pairs * (columns % 12 // 4), "matmul_sgd.pair_single": pairs * (columns % 4)}
+        loops |= {"matmul_sgd.four": fours, "matmul_sgd.four_twelve": fours * (columns // 12)}
+        loops |= {"matmul_sgd.four_quad": fours * (columns % 12 // 4), "matmul_sgd.four_single": fours * (columns % 4)}
     loops |= {f"{prefix}row": rows, f"{prefix}wide": wide, f"{prefix}single": single}
     if depth > 1:
         loops |= {"matmul_sgd.wide_term": wide * depth, "matmul_sgd.single_term": single * depth}

@@ -9,6 +9,7 @@ from poetc.ops import Kernel
 from poetc.ops.kernels.matmul import PackedProduct
 from poetc.ops.kernels.packed_operands import most_blocks
 
+_PACKING_PAYS = 32  # columns: poetc_gemm_block.h
 _MOST_RUNS = 512  # more runs of one shape are taken from as many
 
 
@@ -79,10 +80,13 @@ def run(
     """
     blocks = -(-depth // terms) if terms else 1
     loops: Loops = {"gemm.run": 1}
+    in_runs = (
+        not packed and m.has_fours and columns >= _PACKING_PAYS
+    )  # four rows that lie in place are packed all the same
     for size, many in row_blocks(m, rows):
         counts = _columns(m, column, columns, segment, m.has_fours and size == 4)
         calls, panels, narrow, tiles, floats, pieces, singles = counts
-        kind = "packed" if packed else "terms"
+        kind = "packed" if packed or (in_runs and size == 4) else "terms"
         block: Loops = {
             "gemm.rows": 1,
             "gemm.call": calls,
@@ -104,6 +108,8 @@ def run(
         elif packed:
             block["gemm.pack_term"] = depth
             block["gemm.pack_float"] = depth * size
+        elif kind == "packed":
+            block |= {"gemm.pack_fours": depth // 4, "gemm.pack_last": depth % 4}
         elif m.lanes >= 8 and blocks == 1:
             block["gemm.prefetch"] = size * -(-depth // 16)
         add(loops, block, many)
@@ -112,7 +118,7 @@ def run(
 
 def carve(m: Machine, size: int, terms: int, blocks: int, columns: int, pack_rows: bool) -> tuple[int, int]:
     """poetc_gemm_carve: columns and terms that are packed at once."""
-    size, depth, rows = size - 16, terms, m.rows if pack_rows else 0
+    size, depth, rows = size - 16, terms, m.rows if pack_rows or m.has_fours else 0
     if m.lanes > 1 and not pack_rows:
         most = min(max(1, 128 // m.columns), -(-columns // m.columns))
         fit = size // (terms * most * m.columns)
@@ -189,7 +195,9 @@ def pack_transposed(m: Machine, depth: int, columns: int) -> Loops:
     """poetc_gemm_pack_transposed."""
     fours, singles = columns // 4, columns % 4
     loops: Loops = {"transpose.call": 1, "transpose.four": fours, "transpose.column": singles}
-    if m.lanes == 1:
+    if m.has_fours:
+        loops |= {"transpose.sixteen": fours * (depth // 4), "transpose.quad": fours * (depth % 4)}
+    elif m.lanes == 1:
         loops["transpose.quad"] = fours * depth
     else:
         blocks = columns // m.lanes if m.lanes >= 8 else 0

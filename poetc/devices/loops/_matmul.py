@@ -68,11 +68,18 @@ def _inner(m: Machine, rows: int, columns: int, depth: int) -> Loops:
     height, width = {16: (4, 4), 8: (2, 2), 4: (2, 2) if m.rows == 12 else (1, 2)}.get(m.lanes, (1, 1))
     loops: Loops = {}
     if m.has_fours:  # the rest of sixteen terms: eight at once, then each by itself
-        sums, left = rows * columns, depth % 16
+        wide, left = divmod(depth, 16)
+        fours, ones = rows * (columns // 4), rows * (columns % 4)
+        sums = rows * columns if left else ones  # that begin with a total in memory
+        parts = -(-wide // _BLOCK)
         return {
+            "inner.four": fours,
+            "inner.four_part": fours * parts,
+            "inner.four_groups": fours * (wide // 4),
+            "inner.four_group": fours * (wide % 4),
             "inner.block_1x1": sums,
-            "inner.part_1x1": sums * -(-(depth // 16) // _BLOCK),
-            "inner.wide_1x1": sums * (depth // 16),
+            "inner.part_1x1": ones * parts,
+            "inner.wide_1x1": ones * wide,
             "inner.eight": sums * (left // 8),
             "inner.single": sums * (left % 8),
         }
@@ -91,6 +98,13 @@ def _inner(m: Machine, rows: int, columns: int, depth: int) -> Loops:
     return loops
 
 
+def _puts(m: Machine, rows: int, columns: int, is_sum: bool) -> Loops:
+    """Results that are more than their products; `is_sum`: by a bias alone, which rows by themselves add in fours."""
+    if not m.has_fours or not is_sum or columns < 4:
+        return {"outer.put": rows * columns}
+    return {"outer.put": rows // 4 * 4 * columns, "outer.bias": rows % 4 * -(-columns // 4)}
+
+
 @counts("matmul")
 def matmul(kernel: Kernel, m: Machine) -> Loops:
     p = kernel.parameters_as(Product)
@@ -105,7 +119,7 @@ def matmul(kernel: Kernel, m: Machine) -> Loops:
             add(one, counts | {"rank_one.single": rows * (columns % lanes)})
         else:
             add(one, _outer(m, rows, columns, depth))
-            add(one, {} if plain else {"outer.put": rows * columns})
+            add(one, {} if plain else _puts(m, rows, columns, kernel.floats[0] == 1.0))
     elif not p.trans_a:
         add(one, _inner(m, rows, columns, depth))
     else:

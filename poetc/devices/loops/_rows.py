@@ -35,6 +35,7 @@ _ACTIVATIONS = """relu leaky_relu elu selu celu sigmoid tanh softplus softsign s
 hard_swish mish erf exp log sqrt reciprocal abs sin cos clip power"""
 _CHOICES = ("relu", "leaky_relu", "clip")
 _UNARY = "neg sign floor ceil round affine"
+_FLOAT_BINARY = "add", "sub", "mul", "div", "maximum", "minimum", "pow", "p_relu"
 _BINARY = "add sub mul div maximum minimum pow p_relu equal less less_or_equal greater greater_or_equal"
 
 
@@ -111,7 +112,10 @@ def _rows_and_carries(walk: Walk) -> tuple[int, int]:
 def binary(kernel: Kernel, m: Machine) -> Loops:
     name, walk = _name(kernel), kernel.parameters_as(Walk)
     rows, carries = _rows_and_carries(walk)
-    return {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries, f"{name}.element": rows * walk.inner}
+    is_dense = walk.strides[0][-1] == walk.strides[1][-1] == 1
+    fours, rest = divmod(walk.inner, 4) if m.has_fours and name in _FLOAT_BINARY and is_dense else (0, walk.inner)
+    loops = {f"{name}.call": 1, f"{name}.row": rows, "walk.carry": carries}
+    return loops | {f"{name}.four": rows * fours, f"{name}.element": rows * rest}
 
 
 @counts("copy1", "copy4")

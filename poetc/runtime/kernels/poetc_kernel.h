@@ -87,10 +87,10 @@
 /* Whole blocks, whose registers are theirs alone; pointers move on. Four floats go to `to`: from p, or from q, r, s
  * and t. */
 #define POETC_COPY_QUAD(to, p)                                                                                         \
-    __asm__("vldmia %1!, {s16-s19}\n\tvstmia %0!, {s16-s19}"                                                           \
-            : "+&r"(to), "+&r"(p), "=m"(*(float(*)[4])(to))                                                            \
-            : "m"(*(const float(*)[4])(p))                                                                             \
-            : "s16", "s17", "s18", "s19")
+    __asm__ volatile("vldmia %1!, {s16-s19}\n\tvstmia %0!, {s16-s19}"                                                  \
+                     : "+&r"(to), "+&r"(p)                                                                             \
+                     :                                                                                                 \
+                     : "s16", "s17", "s18", "s19", "memory")
 #define POETC_GATHER_QUAD(to, q, r, s, t)                                                                              \
     __asm__ volatile("vldmia %1!, {s16}\n\tvldmia %2!, {s17}\n\tvldmia %3!, {s18}\n\tvldmia %4!, {s19}\n\t"             \
                      "vstmia %0!, {s16-s19}"                                                                           \

@@ -31,6 +31,32 @@ static inline void add_to(float *to, const float *from, int32_t count)
         *to++ += *from++;
 }
 
+#if POETC_FPU_M && POETC_LANES == 1
+/* Three taps of a row of products, `step` floats from tap to tap, to the pixels of a row of the same width: each pixel
+ * is loaded and stored once. Where a tap has no product, -0 is added, which changes nothing. */
+POETC_APART void add_threes(float *to, const float *from, ptrdiff_t step, int32_t width)
+{
+    const float *p = from + 1, *q = from + step, *r = q + step;
+    int32_t blocks = width / 4 - 2;
+    /* clang-format off */
+#define ADD_FOUR(a, b, c, d) \
+    "vadd.f32 s16, s16, s" #a "\n\tvadd.f32 s17, s17, s" #b "\n\tvadd.f32 s18, s18, s" #c "\n\tvadd.f32 s19, s19, s" #d "\n\t"
+#define FOUR_PIXELS(first, third)                                                                                      \
+    "vldmia %[p]!, {" first "}\n\tvldmia %[to], {s16-s19}\n\tvldmia %[q]!, {s24-s27}\n\tvldmia %[r]!, {" third "}\n\t"   \
+    ADD_FOUR(20, 21, 22, 23) ADD_FOUR(24, 25, 26, 27) ADD_FOUR(28, 29, 30, 31) "vstmia %[to]!, {s16-s19}\n\t"
+    __asm__ volatile("vmov s28, %[nothing]\n\t" FOUR_PIXELS("s20-s23", "s29-s31") "cmp %[blocks], #0\n\tbeq 2f\n"
+                     "1:\t" FOUR_PIXELS("s20-s23", "s28-s31") "subs %[blocks], #1\n\tbne 1b\n"
+                     "2:\tvmov s23, %[nothing]\n\t" FOUR_PIXELS("s20-s22", "s28-s31")
+                     : [p] "+&r"(p), [q] "+&r"(q), [r] "+&r"(r), [to] "+&r"(to), [blocks] "+&r"(blocks)
+                     : [nothing] "r"(INT32_MIN) /* the bits of -0 */
+                     : "cc", "memory", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27",
+                       "s28", "s29", "s30", "s31");
+    /* clang-format on */
+#undef FOUR_PIXELS
+#undef ADD_FOUR
+}
+#endif
+
 #if defined(POETC_MASKED)
 
 /* As spread, of rows that the output shares with the image: a pixel's sum has the same order. */
@@ -358,6 +384,10 @@ POETC_APART void spread(const convolution *c, const float *products, int32_t cha
 {
     const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
     int32_t channel, r, kh, kw, ow;
+#if POETC_FPU_M && POETC_LANES == 1
+    const int in_threes = is_shifted(c) && c->kernel_w == 3 && c->dilation_w == 1 && c->pad_left == 1 &&
+                          c->width >= 8 && c->width % 4 == 0;
+#endif
     for (channel = 0; channel < channels; channel++) {
         for (r = 0; r < rows; r++) {
             const int32_t image = (row + r) / c->output_height, oh = row + r - image * c->output_height;
@@ -369,6 +399,13 @@ POETC_APART void spread(const convolution *c, const float *products, int32_t cha
                     from += c->kernel_w * width;
                     continue;
                 }
+#if POETC_FPU_M && POETC_LANES == 1
+                if (in_threes) {
+                    add_threes(to, from, width, c->width);
+                    from += 3 * width;
+                    continue;
+                }
+#endif
                 for (kw = 0; kw < c->kernel_w; kw++, from += width) {
                     const int32_t offset = kw * c->dilation_w - c->pad_left;
                     int32_t low, high;

@@ -389,9 +389,9 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
 #else
     const int is_short = 0;
 #endif
-#if defined(IS_SQUARE)
-    const int is_square = flat && c.kernel_w == 3 && c.dilation_w == 1 && IS_SQUARE(c.output_width) &&
-                          c.output_height == c.output_width && s.row == c.output_width + 1;
+#if defined(IS_NARROW)
+    const int is_narrow =
+        flat && c.kernel_w == 3 && c.dilation_w == 1 && IS_NARROW(c.output_width) && s.row == c.output_width + 1;
 #endif
     const int32_t whole = flat ? s.row : (c.output_width + 3) / 4 * 4,
                   step = is_short ? c.output_width : whole; /* of gy */
@@ -448,9 +448,9 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
             if (s.has_zeros && fast && held > 0) { /* a plane like the one before */
                 const float *lines_of_gy = is_copied ? rows_of_gy : from;
                 copy_pixels(norm, s.data + c.pad_top * s.row + c.pad_left, s.row, plane, c.width, held, c.width);
-#if defined(IS_SQUARE)
-                if (is_square) {
-                    add_taps_of_square(s.data, down, c.kernel_h, from, c.output_width, gw);
+#if defined(IS_NARROW)
+                if (is_narrow) {
+                    add_taps_of_narrow(s.data, down, c.kernel_h, from, c.output_height, c.output_width, gw);
                     continue;
                 }
 #endif

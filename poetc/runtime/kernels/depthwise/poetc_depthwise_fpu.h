@@ -36,22 +36,27 @@ typedef struct {
 #ifdef POETC_CHAINED
 #define MLA_1(p, sum, x, w) POETC_VMLA " s" #sum ", s" #x ", s" #w "\n\t"
 #define PAIR(p, q, a, x, u, b, y, v) MLA(a, x, u) MLA(b, y, v)
+#define TRIPLE(p, q, a, x, b, y, c, z, w) MLA(a, x, w) MLA(b, y, w) MLA(c, z, w)
 #else
 #define MUL(product, x, w) "vmul.f32 s" #product ", s" #x ", s" #w "\n\t"
 #define ADD_TO(sum, x) "vadd.f32 s" #sum ", s" #sum ", s" #x "\n\t"
 #define MLA_1(p, sum, x, w) MUL(p, x, w) ADD_TO(sum, p)
 #define PAIR(p, q, a, x, u, b, y, v) MUL(p, x, u) MUL(q, y, v) ADD_TO(a, p) ADD_TO(b, q)
+#define TRIPLE(p, q, a, x, b, y, c, z, w) /* nothing waits for the instruction before it */                            \
+    MUL(p, x, w) MUL(q, y, w) ADD_TO(a, p) MUL(p, z, w) ADD_TO(b, q) ADD_TO(c, p)
 #endif
 #define MLA_2(p, q, sum, x, more, y, w) PAIR(p, q, sum, x, w, more, y, w)
 #define PIXELS_1(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 19, a, w)
 #define PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 19, a, 20, b, w)
-#define PIXELS_3(p, q, w, a, b, c, d, e, f, g, h) PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 21, c, w)
+#define PIXELS_3(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 19, a, 20, b, 21, c, w)
 #define PIXELS_4(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
     PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 21, c, 22, d, w)
-#define PIXELS_5(p, q, w, a, b, c, d, e, f, g, h) PIXELS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 23, e, w)
+#define PIXELS_5(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    PIXELS_2(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 21, c, 22, d, 23, e, w)
 #define PIXELS_6(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
     PIXELS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 23, e, 24, f, w)
-#define PIXELS_7(p, q, w, a, b, c, d, e, f, g, h) PIXELS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 25, g, w)
+#define PIXELS_7(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    PIXELS_4(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 23, e, 24, f, 25, g, w)
 #define PIXELS_8(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
     PIXELS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 25, g, 26, h, w)
 #define SIDE_BY_SIDE_3(n, p, q, u, v, w)                                                                               \
@@ -154,24 +159,28 @@ DEFINE_SLIDE(slide_seven_apart, TWO_APART_7, SEVEN_TAPS, "6", "8", "10", "12", "
 /* One tap of every other of 2 `n` pixels whose sums are s15 to s30: the first, third, ...; the second, fourth, ... */
 #define FIRSTS_1(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 15, a, w)
 #define FIRSTS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 15, a, 17, b, w)
-#define FIRSTS_3(p, q, w, a, b, c, d, e, f, g, h) FIRSTS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 19, c, w)
+#define FIRSTS_3(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 15, a, 17, b, 19, c, w)
 #define FIRSTS_4(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
     FIRSTS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 19, c, 21, d, w)
-#define FIRSTS_5(p, q, w, a, b, c, d, e, f, g, h) FIRSTS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 23, e, w)
+#define FIRSTS_5(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    FIRSTS_2(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 19, c, 21, d, 23, e, w)
 #define FIRSTS_6(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
     FIRSTS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 23, e, 25, f, w)
-#define FIRSTS_7(p, q, w, a, b, c, d, e, f, g, h) FIRSTS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 27, g, w)
+#define FIRSTS_7(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    FIRSTS_4(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 23, e, 25, f, 27, g, w)
 #define FIRSTS_8(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
     FIRSTS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 27, g, 29, h, w)
 #define SECONDS_1(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 16, a, w)
 #define SECONDS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 16, a, 18, b, w)
-#define SECONDS_3(p, q, w, a, b, c, d, e, f, g, h) SECONDS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 20, c, w)
+#define SECONDS_3(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 16, a, 18, b, 20, c, w)
 #define SECONDS_4(p, q, w, a, b, c, d, e, f, g, h)                                                                     \
     SECONDS_2(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 20, c, 22, d, w)
-#define SECONDS_5(p, q, w, a, b, c, d, e, f, g, h) SECONDS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 24, e, w)
+#define SECONDS_5(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    SECONDS_2(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 20, c, 22, d, 24, e, w)
 #define SECONDS_6(p, q, w, a, b, c, d, e, f, g, h)                                                                     \
     SECONDS_4(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 24, e, 26, f, w)
-#define SECONDS_7(p, q, w, a, b, c, d, e, f, g, h) SECONDS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_1(p, 28, g, w)
+#define SECONDS_7(p, q, w, a, b, c, d, e, f, g, h)                                                                      \
+    SECONDS_4(p, q, w, a, b, c, d, e, f, g, h) TRIPLE(p, q, 24, e, 26, f, 28, g, w)
 #define SECONDS_8(p, q, w, a, b, c, d, e, f, g, h)                                                                     \
     SECONDS_6(p, q, w, a, b, c, d, e, f, g, h) MLA_2(p, q, 28, g, 30, h, w)
 #define AT_0(which, n, p, q, w) which##_##n(p, q, w, 0, 1, 2, 3, 4, 5, 6, 7)

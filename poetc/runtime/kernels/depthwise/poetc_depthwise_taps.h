@@ -103,9 +103,9 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* Three taps of planes of five, six or seven rows and columns, whose gy is read where it is. Rows of the strip are a
- * zero longer, so that lanes move on from row to row. Registers: x in s12 to s20, gy in s21 to s27. */
-#define IS_SQUARE(side) ((side) >= 5 && (side) <= 7)
+/* Three taps of planes of five, six or seven columns, whose gy is read where it is. Rows of the strip are a zero
+ * longer, so that lanes move on from row to row. Registers: x in s12 to s20, gy in s21 to s27. */
+#define IS_NARROW(width) ((width) >= 5 && (width) <= 7)
 #define THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l)                                                                 \
     PRODUCTS(28, 29, a, b, c, d, 12, 13, 14, 15, 21, 22, 23, 24)                                                       \
     PRODUCTS(28, 29, e, f, g, h, 13, 14, 15, 16, 21, 22, 23, 24) PRODUCTS(28, 29, i, j, k, l, 14, 15, 16, 17, 21, 22, 23, 24)
@@ -126,24 +126,27 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
 #define FROM_2(row) row(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9)
 #define FROM_3(row) row(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10)
 
-POETC_APART void add_taps_of_square(const float *line, ptrdiff_t down, int32_t lines, const float *gradient,
-                                    int32_t side, float *gw)
+POETC_APART void add_taps_of_narrow(const float *line, ptrdiff_t down, int32_t lines, const float *gradient,
+                                    int32_t rows, int32_t width, float *gw)
 {
     for (; lines > 0; lines--, line += down) {
         const float *x = line, *gy = gradient;
-        int32_t left = side;
-#define ROWS(rows)                                                                                                     \
-    __asm__ volatile("vldmia %[none], {s0-s11}\n\t" rows END_THREE                                                     \
+        int32_t left = rows;
+#define UNLESS_LAST "subs %[left], #1\n\tbeq 2f\n\t"
+#define ROWS(some, last)                                                                                               \
+    __asm__ volatile("vldmia %[none], {s0-s11}\n1:\t" some last "subs %[left], #1\n\tbne 1b\n2:\t" END_THREE           \
                      : [x] "+r"(x), [gy] "+r"(gy), [left] "+r"(left), [gw] "+r"(gw)                                    \
                      : [none] "r"(no_sums)                                                                             \
                      : SCRATCH)
-        if (side == 5)
-            ROWS(FROM_0(ROW_OF_5) FROM_2(ROW_OF_5) FROM_0(ROW_OF_5) FROM_2(ROW_OF_5) FROM_0(ROW_OF_5));
-        else if (side == 6)
-            ROWS(FROM_0(ROW_OF_6) FROM_3(ROW_OF_6) FROM_2(ROW_OF_6) FROM_1(ROW_OF_6) FROM_0(ROW_OF_6) FROM_3(ROW_OF_6));
+        if (width == 5)
+            ROWS(FROM_0(ROW_OF_5) UNLESS_LAST, FROM_2(ROW_OF_5));
+        else if (width == 6)
+            ROWS(FROM_0(ROW_OF_6) UNLESS_LAST FROM_3(ROW_OF_6) UNLESS_LAST FROM_2(ROW_OF_6) UNLESS_LAST,
+                 FROM_1(ROW_OF_6));
         else
-            ROWS("1:\t" FROM_0(ROW_OF_7) "subs %[left], #1\n\tbne 1b\n\t");
+            ROWS("", FROM_0(ROW_OF_7));
 #undef ROWS
+#undef UNLESS_LAST
     }
 }
 

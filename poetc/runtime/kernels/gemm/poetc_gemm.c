@@ -35,6 +35,11 @@ POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, 
 {
     int32_t k;
     int i;
+#if LANES == 1
+    (void)i, (void)rows;
+    for (k = depth; k > 0; k--, from += step - 4)
+        POETC_COPY_QUAD(to, from);
+#else
     for (k = 0; k < depth; k++, from += step, to += rows) {
         PREFETCH(from + rows + 16); /* for the next block: caches do not foresee steps of many lines */
 #if LANES == 16
@@ -45,16 +50,10 @@ POETC_INLINE void pack_contiguous(float *to, const float *from, ptrdiff_t step, 
         }
 #endif
         POETC_UNROLL
-        for (i = 0; i < rows; i += 4) {
-#if LANES == 1
-            const float *source = from + i;
-            float *target = to + i;
-            POETC_COPY_QUAD(target, source);
-#else
+        for (i = 0; i < rows; i += 4)
             poetc_f4_store(to + i, poetc_f4_load(from + i));
-#endif
-        }
     }
+#endif
 }
 
 POETC_APART void pack_rows(float *to, const poetc_gemm *g, int32_t row, int32_t rows)

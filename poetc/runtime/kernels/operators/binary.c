@@ -6,6 +6,33 @@
 #include "operators/poetc_walk.h"
 #include "poetc_math.h"
 
+/* Dense floats of Cortex-M's FPU, four at a time: from `pa` and `pb` to y. */
+#if POETC_FPU_M
+#define POETC_FOURS_OF_float_float_float(expression)                                                                   \
+    if (step_a == 1 && step_b == 1) {                                                                                  \
+        const float *from_a = pa, *from_b = pb;                                                                        \
+        for (; i + 4 <= POETC_ROW_COUNT(walk.inner); i += 4) {                                                         \
+            float a, b;                                                                                                \
+            POETC_QUAD(u);                                                                                             \
+            POETC_QUAD(v);                                                                                             \
+            POETC_LOAD_QUAD_A(u, from_a);                                                                              \
+            POETC_LOAD_QUAD_B(v, from_b);                                                                              \
+            a = u0, b = v0, u0 = (expression);                                                                         \
+            a = u1, b = v1, u1 = (expression);                                                                         \
+            a = u2, b = v2, u2 = (expression);                                                                         \
+            a = u3, b = v3, u3 = (expression);                                                                         \
+            POETC_STORE_QUAD_A(y, u);                                                                                  \
+        }                                                                                                              \
+    }
+#else
+#define POETC_FOURS_OF_float_float_float(expression)
+#endif
+#define POETC_FOURS_OF_float_float_uint8_t(expression)
+#define POETC_FOURS_OF_int32_t_int32_t_int32_t(expression)
+#define POETC_FOURS_OF_int32_t_int32_t_uint8_t(expression)
+#define POETC_FOURS_OF_uint8_t_float_float(expression)
+#define POETC_FOURS_OF_uint8_t_uint8_t_uint8_t(expression)
+
 /* `expression` is in a and b, elements of the types A and B. The output may be an input that is not broadcast. */
 #define POETC_BINARY(name, A, B, Y, expression)                                                                        \
     int poetc_op_##name(const poetc_call *call);                                                                       \
@@ -25,7 +52,9 @@
         do {                                                                                                           \
             const A *pa = first + offsets[0] + POETC_ROW_BEGIN * step_a;                                               \
             const B *pb = second + offsets[1] + POETC_ROW_BEGIN * step_b;                                              \
-            for (i = 0; i < POETC_ROW_COUNT(walk.inner); i++) {                                                        \
+            i = 0;                                                                                                     \
+            POETC_FOURS_OF_##A##_##B##_##Y(expression) for (; i < POETC_ROW_COUNT(walk.inner); i++)                    \
+            {                                                                                                          \
                 A a = pa[i * step_a];                                                                                  \
                 B b = pb[i * step_b];                                                                                  \
                 *y++ = (expression);                                                                                   \
