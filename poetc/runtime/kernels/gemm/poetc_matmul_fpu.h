@@ -96,11 +96,28 @@ static void outer_row(const product *t, int32_t row)
     }
 }
 
-/* Four lanes of sums of four columns, which lie `step` floats apart: from four floats of each of `n` groups of sixteen.
- * They go to `sums`, or are added to it. So p is read once for four columns. */
-POETC_INLINE void inner_lanes(const float *p, const float *q, ptrdiff_t step, int32_t n, float *sums, int add)
+/* For the assembly below, which has few registers left: groups of sixteen terms, sixteen zeros, sums of lanes. These
+ * are stored (step 0), added to those there (1), or added, joined and added to four totals (2). */
+typedef struct {
+    int32_t n;
+    const float *none;
+    float *sums;
+    int32_t step;
+    float *total;
+} lanes_task;
+
+/* At these places. */
+typedef char lanes_task_places[offsetof(lanes_task, none) == 4 && offsetof(lanes_task, sums) == 8 &&
+                                       offsetof(lanes_task, step) == 12 && offsetof(lanes_task, total) == 16
+                                   ? 1
+                                   : -1];
+
+/* Four lanes of sums of four columns, which lie `step` floats apart: from four floats of each group of sixteen. So p is
+ * read once for four columns. Lanes join as in poetc_sum_lanes. */
+POETC_INLINE void inner_lanes(const float *p, const float *q, ptrdiff_t step, const lanes_task *task)
 {
     const float *r = q + step, *s = r + step, *t = s + step;
+    int32_t n;
 #define LOAD(x, from, offset) "vldr s" #x ", [%[" #from "], #" #offset "]\n\t"
 #define LOAD_4(w, x, y, z, from, a, b, c, d) LOAD(w, from, a) LOAD(x, from, b) LOAD(y, from, c) LOAD(z, from, d)
 #define GROUP(a, b, c, d)                                                                                              \
@@ -108,47 +125,46 @@ POETC_INLINE void inner_lanes(const float *p, const float *q, ptrdiff_t step, in
     PRODUCTS_4(0, 1, 2, 3, 20, 21, 22, 23, 16, 17, 18, 19) PRODUCTS_4(4, 5, 6, 7, 24, 25, 26, 27, 16, 17, 18, 19)      \
     LOAD_4(20, 21, 22, 23, s, a, b, c, d) LOAD_4(24, 25, 26, 27, t, a, b, c, d)                                        \
     PRODUCTS_4(8, 9, 10, 11, 20, 21, 22, 23, 16, 17, 18, 19) PRODUCTS_4(12, 13, 14, 15, 24, 25, 26, 27, 16, 17, 18, 19)
+#define ADD_SIXTEEN                                                                                                    \
+    ADD(0, 16) ADD(1, 17) ADD(2, 18) ADD(3, 19) ADD(4, 20) ADD(5, 21) ADD(6, 22) ADD(7, 23)                            \
+    ADD(8, 24) ADD(9, 25) ADD(10, 26) ADD(11, 27) ADD(12, 28) ADD(13, 29) ADD(14, 30) ADD(15, 31)
 #define MOVE(by)                                                                                                       \
     "add %[p], " by "\n\tadd %[q], " by "\n\tadd %[r], " by "\n\tadd %[s], " by "\n\tadd %[t], " by "\n\t"
     /* clang-format off */
-    __asm__ volatile("vldmia %[none], {s0-s15}\n\tsubs %[n], #4\n\tblt 2f\n"
+    __asm__ volatile("ldr %[n], [%[task], #4]\n\tvldmia %[n], {s0-s15}\n\tldr %[n], [%[task]]\n\tsubs %[n], #4\n\tblt 2f\n"
                      "1:\t" GROUP(0, 4, 8, 12) GROUP(64, 68, 72, 76) GROUP(128, 132, 136, 140) GROUP(192, 196, 200, 204)
                      MOVE("#256") "subs %[n], #4\n\tbge 1b\n"
                      "2:\tadds %[n], #4\n\tbeq 4f\n"
                      "3:\t" GROUP(0, 4, 8, 12) MOVE("#64") "subs %[n], #1\n\tbne 3b\n"
-                     "4:\tcmp %[add], #0\n\tbeq 5f\n\tvldmia %[sums], {s16-s31}\n\t"
-                     ADD(0, 16) ADD(1, 17) ADD(2, 18) ADD(3, 19) ADD(4, 20) ADD(5, 21) ADD(6, 22) ADD(7, 23)
-                     ADD(8, 24) ADD(9, 25) ADD(10, 26) ADD(11, 27) ADD(12, 28) ADD(13, 29) ADD(14, 30) ADD(15, 31)
-                     "5:\tvstmia %[sums], {s0-s15}"
-                     : [p] "+&r"(p), [q] "+&r"(q), [r] "+&r"(r), [s] "+&r"(s), [t] "+&r"(t), [n] "+&r"(n)
-                     : [sums] "r"(sums), [add] "r"(add), [none] "r"(nothing)
+                     "4:\tldr %[n], [%[task], #12]\n\tcmp %[n], #1\n\tldr %[n], [%[task], #8]\n\tblt 5f\n\tvldmia %[n], {s16-s31}\n\t"
+                     ADD_SIXTEEN "bne 6f\n"
+                     "5:\tvstmia %[n], {s0-s15}\n\tb 7f\n"
+                     "6:\tsub %[n], %[n], #64\n\tvldmia %[n], {s16-s31}\n\tldr %[n], [%[task], #16]\n\t" ADD_SIXTEEN
+                     "vldmia %[n], {s16-s19}\n\t"
+                     ADD(0, 1) ADD(2, 3) ADD(4, 5) ADD(6, 7) ADD(8, 9) ADD(10, 11) ADD(12, 13) ADD(14, 15)
+                     ADD(0, 2) ADD(4, 6) ADD(8, 10) ADD(12, 14) ADD(16, 0) ADD(17, 4) ADD(18, 8) ADD(19, 12)
+                     "vstmia %[n], {s16-s19}\n7:"
+                     : [p] "+&r"(p), [q] "+&r"(q), [r] "+&r"(r), [s] "+&r"(s), [t] "+&r"(t), [n] "=&r"(n)
+                     : [task] "r"(task)
                      : ALL_REGISTERS);
     /* clang-format on */
 #undef MOVE
+#undef ADD_SIXTEEN
 #undef GROUP
 #undef LOAD_4
 #undef LOAD
 }
 
-/* total[i] += the sum of 16 `n` terms of column i of four: lanes join as in poetc_sum_lanes. */
+/* total[i] += the sum of 16 `n` terms of column i of four. */
 static void inner_four(const float *p, const float *q, ptrdiff_t step, int32_t n, float *total)
 {
     float sums[32];
+    lanes_task task = {n, nothing, NULL, 0, total};
     int i;
-    for (i = 0; i < 4; i++)
-        inner_lanes(p + 4 * i, q + 4 * i, step, n, sums + i % 2 * 16, i > 1);
-    /* clang-format off */
-    __asm__ volatile("vldmia %[sums], {s0-s31}\n\t"
-                     ADD(0, 16) ADD(1, 17) ADD(2, 18) ADD(3, 19) ADD(4, 20) ADD(5, 21) ADD(6, 22) ADD(7, 23)
-                     ADD(8, 24) ADD(9, 25) ADD(10, 26) ADD(11, 27) ADD(12, 28) ADD(13, 29) ADD(14, 30) ADD(15, 31)
-                     "vldmia %[total], {s16-s19}\n\t"
-                     ADD(0, 1) ADD(2, 3) ADD(4, 5) ADD(6, 7) ADD(8, 9) ADD(10, 11) ADD(12, 13) ADD(14, 15)
-                     ADD(0, 2) ADD(4, 6) ADD(8, 10) ADD(12, 14) ADD(16, 0) ADD(17, 4) ADD(18, 8) ADD(19, 12)
-                     "vstmia %[total], {s16-s19}"
-                     :
-                     : [sums] "r"(sums), [total] "r"(total)
-                     : ALL_REGISTERS);
-    /* clang-format on */
+    for (i = 0; i < 4; i++) {
+        task.sums = sums + i % 2 * 16, task.step = i < 2 ? 0 : i - 1;
+        inner_lanes(p + 4 * i, q + 4 * i, step, &task);
+    }
 }
 
 /* A row. Four columns at a time, or of one all sixteen lanes in s0 to s15, whose sum joins the total in memory; then
@@ -158,6 +174,7 @@ POETC_APART void inner_row(const product *t, int32_t row)
     const float *const first = t->p + row * t->p_row, *q = t->q,
                        *bias = t->bias ? t->bias + row * t->bias_row : nothing;
     const ptrdiff_t bias_step = t->bias ? t->bias_column : 0;
+    const int is_plain = t->alpha == 1.0f && !t->bias; /* no total is -0 */
     const int32_t wide = t->depth / 16, rest = t->depth % 16, most = BLOCK;
     float *y = t->y + row * t->y_row, totals[4];
     int32_t column;
@@ -180,8 +197,13 @@ POETC_APART void inner_row(const product *t, int32_t row)
                 inner_four(p + 16 * (wide - left), q + 16 * (wide - left), t->q_step, left > most ? most : left,
                            totals);
             if (rest == 0) {
-                for (n = 0; n < 4; n++)
-                    *y++ = POETC_FMA(t->alpha, totals[n], bias[n * bias_step]);
+                if (is_plain) {
+                    const float *from = totals;
+                    POETC_COPY_QUAD(y, from);
+                } else {
+                    for (n = 0; n < 4; n++)
+                        *y++ = POETC_FMA(t->alpha, totals[n], bias[n * bias_step]);
+                }
                 q += 4 * t->q_step, column += 3, bias += 3 * bias_step;
                 continue;
             }

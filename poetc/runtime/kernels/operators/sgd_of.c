@@ -105,11 +105,23 @@ static void descend_row(float *w, const float *a, ptrdiff_t m, const float *b, i
 #endif
 
 #if POETC_FPU_M && !defined(POETC_HELIUM)
+/* For the assembly below, which has few registers left: factors of four rows; columns in twelves, fours and ones. */
+typedef struct {
+    const float *factors;
+    int32_t twelves, quads, ones;
+} rows_by_one;
+
+/* At these places. */
+typedef char rows_by_one_places[offsetof(rows_by_one, twelves) == 4 && offsetof(rows_by_one, quads) == 8 &&
+                                        offsetof(rows_by_one, ones) == 12
+                                    ? 1
+                                    : -1];
+
 /* Four rows of w at a time, `factors` of a row b, which is loaded for all: twelve columns at a time, then four, then
  * one. */
 static void descend_fours_by_one(float *w, const float *factors, const float *b, int32_t fours, int32_t n, float lr)
 {
-    const int32_t twelves = n / 12, quads = n % 12 / 4, ones = n % 4;
+    rows_by_one t = {factors, n / 12, n % 12 / 4, n % 4};
     float *x, *y, *z;
     int32_t left;
 #if defined(POETC_FUSED)
@@ -125,19 +137,19 @@ static void descend_fours_by_one(float *w, const float *factors, const float *b,
 #define ONE(f) "vmul.f32 s24, s0, " f "\n\t" POETC_VMLS " s12, s24, %[lr]\n\t"
 #define ROW(w, f, last, move) "vldmia %[" w "], {s12" last "}\n\t" move(f) "vstmia %[" w "]!, {s12" last "}\n\t"
 #define COLUMNS(count, b_last, last, move, loop, end)                                                                  \
-    "movs %[left], %[" count "]\n\tbeq " end "f\n"                                                                     \
+    "ldr %[left], [%[t], #" count "]\n\tcmp %[left], #0\n\tbeq " end "f\n"                                                                     \
     loop ":\tvldmia %[b]!, {s0" b_last "}\n\t" ROW("w", "s26", last, move) ROW("x", "s27", last, move)                 \
     ROW("y", "s28", last, move) ROW("z", "s29", last, move) "subs %[left], #1\n\tbne " loop "b\n" end ":\t"
-    for (; fours > 0; fours--, factors += 4, w = z) {
+    for (; fours > 0; fours--, t.factors += 4, w = z) {
         const float *from = b;
         x = w + n, y = x + n, z = y + n;
         /* clang-format off */
-        __asm__ volatile("vldmia %[f], {s26-s29}\n\t"
-                         COLUMNS("twelves", "-s11", "-s23", TWELVE, "1", "2")
-                         COLUMNS("quads", "-s3", "-s15", FOUR, "3", "4")
-                         COLUMNS("ones", "", "", ONE, "5", "6")
+        __asm__ volatile("ldr %[left], [%[t]]\n\tvldmia %[left], {s26-s29}\n\t"
+                         COLUMNS("4", "-s11", "-s23", TWELVE, "1", "2")
+                         COLUMNS("8", "-s3", "-s15", FOUR, "3", "4")
+                         COLUMNS("12", "", "", ONE, "5", "6")
                          : [w] "+r"(w), [x] "+r"(x), [y] "+r"(y), [z] "+r"(z), [b] "+r"(from), [left] "=&r"(left)
-                         : [f] "r"(factors), [twelves] "r"(twelves), [quads] "r"(quads), [ones] "r"(ones), [lr] "t"(lr)
+                         : [t] "r"(&t), [lr] "t"(lr)
                          : "cc", "memory", "s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "s12", "s13",
                            "s14", "s15", "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s23", "s24", "s25", "s26", "s27",
                            "s28", "s29");
