@@ -1,4 +1,4 @@
-"""Products of few rows or terms, of odd sizes, and the weights that they move, on Helium: against numpy."""
+"""Products of few rows or terms, of odd sizes, and the weights that they move, on Cortex-M: against numpy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from poetc import passes, training
+from poetc.boards import Numerics
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Graph, Role, TensorType
 from poetc.measure import build_firmware, execute
@@ -24,6 +25,8 @@ SIZES = (
     (1, 3, 131),
     (1, 28, 7),
     (1, 61, 4),
+    (1, 160, 10),
+    (1, 1104, 9),
     (2, 7, 3),
     (2, 3, 9),
     (3, 30, 13),
@@ -57,8 +60,11 @@ def layers() -> Graph:
     return Graph("layers", b.tensors, tuple(b.operators), ("input",), (y,), b.values)
 
 
+@pytest.mark.parametrize(("board", "numerics"), [("mps3-an547", "fast"), ("mps2-an386", "separate")])
 @pytest.mark.parametrize(("optimizer", "moving"), [("sgd", len(SIZES)), ("momentum", 0)])
-def test_products_of_few_rows_are_those_of_numpy(optimizer: str, moving: int, tmp_path: Path) -> None:
+def test_products_of_few_rows_are_those_of_numpy(
+    optimizer: str, moving: int, board: str, numerics: Numerics, tmp_path: Path
+) -> None:
     graph = layers()
     rate = graph.tensors[graph.outputs[0]].type.elements / 2  # of a mean of squares: gradients are not small
     options = TrainingOptions(loss="mse", optimizer=optimizer, learning_rate=rate)
@@ -71,7 +77,7 @@ def test_products_of_few_rows_are_those_of_numpy(optimizer: str, moving: int, tm
     batch = sample_inputs(program, 0)
     interpreter = Interpreter(program, step.values)
     interpreter.run(batch)
-    run = execute(build_firmware(program, step.values, "mps3-an547", tmp_path, numerics="fast"), [batch])
+    run = execute(build_firmware(program, step.values, board, tmp_path, numerics=numerics), [batch])
     for name, value in graph.values.items():
         gradient = np.asarray(value) - interpreter.state(name)
         off = np.abs(run.state[name] - interpreter.state(name)).max()

@@ -206,16 +206,30 @@ def test_odd_convolutions_are_those_of_numpy(board: str, numerics: emit.Numerics
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
-def test_planes_in_registers_have_the_bits_of_the_host(board: str, tmp_path: Path) -> None:
+def test_planes_in_registers_have_the_bits_of_the_host(
+    board: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of one, four, nine and sixteen results, and rows of five and six; zeros around, after or before; without and with
-    a bias. And seven taps, and products in blocks of four rows: terms that are odd, weights moved at once.
+    a bias. And seven taps, products in blocks of four rows (terms that are odd, weights moved at once), three taps of a
+    row at once, and planes of five to seven columns.
     """
+    monkeypatch.setattr(packed_operands, "SHARE", 0.25)  # workspaces for small operands too
     shapes: list[Shape] = [
         ((2, 3, 10, 9), (3, 1, 7, 7), {"pads": (3, 3, 3, 3), "group": 3}),
         ((2, 3, 12, 27), (3, 1, 7, 7), {"strides": (2, 2), "pads": (2, 3, 3, 2), "group": 3}),
         ((1, 3, 12, 12), (3, 1, 7, 7), {"strides": (2, 2), "pads": (3, 3, 3, 3), "group": 3}),
         ((1, 12, 3, 3), (14, 12, 3, 3), {"pads": (1, 1, 1, 1)}),
         ((2, 33, 2, 2), (24, 33, 1, 1), {}),
+        ((1, 9, 8, 8), (10, 9, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((2, 8, 6, 16), (10, 4, 3, 3), {"pads": (1, 1, 1, 1), "group": 2}),
+        ((1, 5, 7, 12), (8, 5, 5, 3), {"pads": (2, 1, 2, 1)}),
+        ((1, 6, 9, 4), (8, 6, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((1, 6, 10, 8), (8, 6, 3, 3), {"dilations": (2, 1), "pads": (2, 1, 2, 1)}),
+        ((1, 7, 9, 9), (12, 7, 3, 3), {"pads": (1, 0, 1, 0)}),
+        *(
+            ((2, 3, *size), (3, 1, 3, 3), {"pads": (1, 1, 1, 1), "group": 3})
+            for size in ((9, 5), (1, 5), (11, 6), (4, 7))
+        ),
     ]
     for side in (1, 2, 3, 4, 5, 6):
         for stride, pads in ((1, (1, 1, 1, 1)), (2, (0, 0, 1, 1)), (2, (1, 1, 0, 0))):

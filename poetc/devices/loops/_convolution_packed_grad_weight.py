@@ -185,7 +185,7 @@ def _pack_by_four(w: Convolution, m: Machine, inputs: int, depth: int, most: int
     held = slots.rows(w, strip)
     if held == 0:
         return _pack_windows(w, m, inputs, depth, most)
-    width, down = inputs * w.taps, w.dilation_h * slots.width
+    width = inputs * w.taps
     loops: Loops = {"windows.call": -(-width // most) * -(-w.pixels // depth)}
     pieces: list[list[int]] = []  # pixels of each row, of every strip
     for first in range(0, w.pixels, depth):
@@ -198,38 +198,24 @@ def _pack_by_four(w: Convolution, m: Machine, inputs: int, depth: int, most: int
             left -= pieces[-1][0]
             pieces[-1] += [min(w.output_width, left - k) for k in range(0, left, w.output_width)]
     flat = np.array([count for piece in pieces for count in piece])
-    panels: dict[str, int] = {}
+    in_fours = w.stride_w == 1 and m.has_fours
     for begin in range(0, width, most):
         columns = min(most, width - begin)
-        for at in range(0, columns, 4):
-            taps = [divmod(min(begin + at + lane, begin + columns - 1), w.taps) for lane in range(4)]
-            offset = [c * 10**9 + t // w.kernel_w * down + t % w.kernel_w * w.dilation_w for c, t in taps]
-            name = _groups(offset) if w.stride_w == 1 and not m.is_soft else "plain"
-            panels[name] = panels.get(name, 0) + 1
         if slots.is_padded:
             channels = (begin + columns - 1) // w.taps - begin // w.taps + 1
             copied = (len(flat) - len(pieces)) * w.stride_h + len(pieces) * ((w.kernel_h - 1) * w.dilation_h + 1)
             quads, singles = divmod(min(w.width, slots.width), 4)
             add(loops, {"windows.strip_row": copied, "windows.strip_four": copied * quads}, channels)
             add(loops, {"windows.strip_single": copied * (singles + slots.width - w.width)}, channels)
-    for name, many in panels.items():
-        fours = int((flat // 4).sum()) if name != "plain" else 0
-        counts = {
-            "windows.panel": len(pieces),
-            "windows.row": len(flat),
-            f"windows.{name}_four": fours,
-            "windows.pixel": int(flat.sum()) - 4 * fours,
-        }
-        add(loops, counts, many)
+    fours = int((flat // 4).sum()) if in_fours else 0
+    counts = {
+        "windows.panel": len(pieces),
+        "windows.row": len(flat),
+        "windows.sixteen": fours,
+        "windows.pixel": int(flat.sum()) - 4 * fours,
+    }
+    add(loops, counts, sum(-(-size // 4) * many for size, many in parts(width, most)))
     return loops
-
-
-def _groups(offset: list[int]) -> str:
-    """Whether four taps lie side by side, in two groups, or in more."""
-    split = next((lane for lane in range(1, 4) if offset[lane] != offset[0] + lane), 4)
-    if split == 4:
-        return "one"
-    return "two" if all(offset[lane] == offset[split] + lane - split for lane in range(split, 4)) else "plain"
 
 
 def _windows_by_four(w: Convolution, inputs: int, pieces: Any, blocks: int) -> Loops:

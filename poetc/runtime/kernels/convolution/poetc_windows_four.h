@@ -167,23 +167,9 @@ static int32_t strip_rows(const convolution *c, int32_t size)
 /* Windows of four taps of `pixels` pixels, of which the first is column `ow` of its row. */
 typedef struct {
     const float *from; /* the first row's first window */
-    const float *end;  /* of the readable rest */
     ptrdiff_t offset[4];
     int32_t width, ow, pixels; /* width: of a row */
 } four_windows;
-
-#if !defined(POETC_HELIUM)
-static inline float *put_pixels(const float *from, const ptrdiff_t *offset, int32_t step, int32_t count, float *to)
-{
-    const float *p0 = from + offset[0], *p1 = from + offset[1], *p2 = from + offset[2], *p3 = from + offset[3];
-    for (; count > 0; count--, p0 += step, p1 += step, p2 += step, p3 += step) {
-        POETC_QUAD(q);
-        q0 = *p0, q1 = *p1, q2 = *p2, q3 = *p3;
-        POETC_STORE_QUAD_B(to, q);
-    }
-    return to;
-}
-#endif
 
 POETC_APART void put_windows(const convolution *c, const four_windows *s, float *to)
 {
@@ -192,17 +178,6 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
     int32_t ow = s->ow, left = s->pixels, count;
 #if defined(POETC_HELIUM)
     const uint32x4_t offsets = vshlq_n_u32(vld1q_u32((const uint32_t *)s->offset), 2);
-#elif POETC_FPU_M
-    /* Taps side by side, in one or two groups: seven floats hold those of four pixels. A group that is stored as a
-     * whole spills over lanes that the next one fills. The second group spills over the next pixel, which is filled
-     * next, or put back if it was before. Behind the last panel of a workspace are four floats at least for that: at
-     * most 12 of the 16 floats that poetc_gemm_carve sets aside come before the panels. */
-    int32_t split = 1;
-    while (split < 4 && s->offset[split] == s->offset[0] + split)
-        split++;
-    if (step > 1 || (split < 3 && s->offset[3] != s->offset[split] + 3 - split) ||
-        (split == 1 && s->offset[2] != s->offset[1] + 1))
-        split = 0;
 #endif
     for (; left > 0; row += (ptrdiff_t)c->stride_h * s->width, ow = 0) {
         const float *from = row + ow * step;
@@ -236,41 +211,15 @@ POETC_APART void put_windows(const convolution *c, const four_windows *s, float 
         }
 #else
         {
-#if POETC_FPU_M
-            const float *first = from + s->offset[0], *second = from + s->offset[split & 3];
-            int32_t blocks = count / 4;
-            if (split && blocks > 0 && first + 4 * blocks + 3 <= s->end && second + 4 * blocks + 3 <= s->end) {
-                float *other = to + split, *const next = to + 16 * blocks;
-                const float next0 = next[0], next1 = next[1], next2 = next[2];
-                count -= 4 * blocks, from += 4 * blocks;
-                if (split == 4) {
-                    for (; blocks > 0; blocks--)
-                        /* clang-format off */
-                        __asm__ volatile("vldmia %[first], {s16-s22}\n\tadd %[first], %[first], #16\n\t"
-                                         "vstmia %[to]!, {s16-s19}\n\tvstmia %[to]!, {s17-s20}\n\t"
-                                         "vstmia %[to]!, {s18-s21}\n\tvstmia %[to]!, {s19-s22}"
-                                         : [first] "+r"(first), [to] "+r"(to)
-                                         :
-                                         : "s16", "s17", "s18", "s19", "s20", "s21", "s22", "memory");
-                } else {
-                    for (; blocks > 0; blocks--)
-                        __asm__ volatile("vldmia %[first], {s16-s22}\n\tvldmia %[second], {s24-s30}\n\t"
-                                         "add %[first], %[first], #16\n\tadd %[second], %[second], #16\n\t"
-                                         "vstmia %[to]!, {s16-s19}\n\tvstmia %[other]!, {s24-s27}\n\t"
-                                         "vstmia %[to]!, {s17-s20}\n\tvstmia %[other]!, {s25-s28}\n\t"
-                                         "vstmia %[to]!, {s18-s21}\n\tvstmia %[other]!, {s26-s29}\n\t"
-                                         "vstmia %[to]!, {s19-s22}\n\tvstmia %[other]!, {s27-s30}"
-                                         : [first] "+r"(first), [second] "+r"(second), [to] "+r"(to), [other] "+r"(other)
-                                         :
-                                         : "s16", "s17", "s18", "s19", "s20", "s21", "s22", "s24", "s25", "s26", "s27",
-                                           "s28", "s29", "s30", "memory");
-                    /* clang-format on */
-                    next[0] = next0, next[1] = next1, next[2] = next2;
-                }
+            const float *p0 = from + s->offset[0], *p1 = from + s->offset[1];
+            const float *p2 = from + s->offset[2], *p3 = from + s->offset[3];
+            if (step == 1) {
+                poetc_gather_runs(to, p0, p1, p2, p3, count);
+                to += 4 * count;
+            } else {
+                for (; count > 0; count--, p0 += step, p1 += step, p2 += step, p3 += step, to += 4)
+                    to[0] = *p0, to[1] = *p1, to[2] = *p2, to[3] = *p3;
             }
-#endif
-            if (count > 0)
-                to = put_pixels(from, s->offset, step, count, to);
         }
 #endif
     }
@@ -300,7 +249,6 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
         s.pixels = poetc_min(poetc_min(depth - k, pixels - pixel), held * c->output_width - s.ow);
         rows = ((s.ow + s.pixels - 1) / c->output_width) * c->stride_h + (c->kernel_h - 1) * c->dilation_h + 1;
         s.from = padded ? strip : planes + (ptrdiff_t)oh * c->stride_h * c->width;
-        s.end = padded ? strip + slots * slot + 4 : planes + (ptrdiff_t)(inputs - channel) * plane;
         for (at = 0; at < columns; at += 4) {
             float *to = poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * 4;
             for (lane = 0; lane < 4; lane++) {

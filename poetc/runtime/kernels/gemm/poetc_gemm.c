@@ -206,7 +206,7 @@ poetc_gemm_space poetc_gemm_carve(float *workspace, int32_t size, int32_t terms,
     ptrdiff_t skip = (ptrdiff_t)((64u - ((uintptr_t)workspace & 63u)) & 63u) / 4;
     const int32_t rows = pack_rows || ALWAYS_PACKED || IN_ASSEMBLY ? POETC_GEMM_ROWS : 0;
 #if IN_ASSEMBLY
-    skip = poetc_min((int32_t)skip, 12); /* four floats behind the last panel are read, and written (put_windows) */
+    skip = poetc_min((int32_t)skip, 12); /* the four floats behind the last panel are read */
 #endif
     space.panels = workspace + skip;
     workspace[size - 1] = 0.0f; /* so that the memory that is touched does not depend on the address */
