@@ -32,7 +32,7 @@ static inline void add_to(float *to, const float *from, int32_t count)
 }
 
 #if POETC_FPU_M && POETC_LANES == 1
-/* Three taps of a row of products, `step` floats from tap to tap, to the pixels of a row of the same width: each pixel
+/* Three taps of a row of products, `step` floats apart, are added to the pixels of a row of the same width. Each pixel
  * is loaded and stored once. Where a tap has no product, -0 is added, which changes nothing. */
 POETC_APART void add_threes(float *to, const float *from, ptrdiff_t step, int32_t width)
 {

@@ -1,5 +1,5 @@
-/* Windows of three columns for the forward convolution, by the registers of Cortex-M's FPU: six floats of a row hold
- * the three taps of four pixels.
+/* Windows of three columns for the forward convolution, on Cortex-M's FPU: six floats of a row are three taps of four
+ * pixels.
  *
  * Layout: a row of a panel is a channel and a tap, a column is one of four pixels side by side.
  * Order of sums: nothing is added here.

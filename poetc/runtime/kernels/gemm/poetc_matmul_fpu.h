@@ -167,8 +167,8 @@ static void inner_four(const float *p, const float *q, ptrdiff_t step, int32_t n
     }
 }
 
-/* A row. Four columns at a time, or of one all sixteen lanes in s0 to s15, whose sum joins the total in memory; then
- * the rest of the terms, in sequence. */
+/* A row: four columns at a time, or one with all sixteen lanes in s0 to s15, whose sum joins the total in memory. The
+ * rest of the terms follow in sequence. */
 POETC_APART void inner_row(const product *t, int32_t row)
 {
     const float *const first = t->p + row * t->p_row, *q = t->q,

@@ -117,8 +117,8 @@ typedef char rows_by_one_places[offsetof(rows_by_one, twelves) == 4 && offsetof(
                                     ? 1
                                     : -1];
 
-/* Four rows of w at a time, `factors` of a row b, which is loaded for all: twelve columns at a time, then four, then
- * one. */
+/* Four rows of w at a time: `factors` times a row b, which is loaded once for all four. Columns go in twelves, then in
+ * fours, then one by one. */
 static void descend_fours_by_one(float *w, const float *factors, const float *b, int32_t fours, int32_t n, float lr)
 {
     rows_by_one t = {factors, n / 12, n % 12 / 4, n % 4};
