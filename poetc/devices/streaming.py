@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -104,12 +104,14 @@ class StreamedAlternatives:
         moves_state: bool = True,
         longest_ns: int | None = None,
         prices: Prices | None = None,
+        tables: Collection[str] | None = None,
     ) -> None:
         """`moves_state`: state that is in RAM may be placed on the store, so that it can be streamed.
 
-        `longest_ns`: no block takes longer. `prices`: of kernels in threads, where `problem` has such.
+        `longest_ns`: no block takes longer. `prices`: of kernels in threads, where `problem` has such. `tables`: of a
+        model, the weights whose rows have checksums on the store; None: all that could have them.
         """
-        self.threads = prices
+        self.threads, self.tables_there = prices, tables
         self.graph, self.problem, self.moves_state, self.longest_ns = graph, problem, moves_state, longest_ns
         self.costs = CostModel(profile)
         self.roots = view_roots(graph)
@@ -161,7 +163,9 @@ class StreamedAlternatives:
             bound = bind(op, self.graph.tensors)
             places = {self.tensors.get(root): n for n, root in reversed(list(enumerate(roots)))}
             names = (*plain.inputs, *plain.outputs)
-            operands = [(places[t], self.problem.tensors[t].size_bytes, self.is_state(t)) for t in names]
+            operands = [
+                (places[t], self.problem.tensors[t].size_bytes, self.is_state(t), self._has_sums(t)) for t in names
+            ]
             pairs = [
                 (places[p.input], places[p.output], (p.input, p.output) in self.replaceable)
                 for p in plain.in_place
@@ -289,6 +293,8 @@ class StreamedAlternatives:
     def _has_sums(self, t: int) -> bool:
         """Whether it would have checksums of its pieces on the store: a weight that no step changes."""
         tensor = self.problem.tensors[t]
+        if self.tables_there is not None and tensor.name not in self.tables_there:
+            return False
         is_fixed = tensor.initial != "" and t not in self.replaced
         given = self.graph.tensors[tensor.name].role in (Role.INPUT, Role.TARGET)
         return is_fixed and not given and has_sums(self.graph.tensors[tensor.name].size_bytes, self.block_bytes)

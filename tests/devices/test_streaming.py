@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from poetc import passes
@@ -163,3 +164,33 @@ def test_the_steps_of_a_command_share_their_blocks() -> None:
     found = forms_of_operator.cache_info().misses
     assert within(second, 0) == made
     assert forms_of_operator.cache_info().misses == found
+
+
+@pytest.mark.parametrize("trained", ["a", "b"])
+def test_rows_of_a_frozen_table_are_read_beside_a_trained_one_of_its_shape(tmp_path: Path, trained: str) -> None:
+    """The operators that read both differ in nothing else, and what is decided for one is not for the other."""
+    random = np.random.default_rng(0)
+    shapes = {"a": (6000, 48), "b": (6000, 48), "w": (48, 5)}
+    weights = [numpy_helper.from_array(random.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("Gather", ["a", "tokens"], ["from_a"]),
+        helper.make_node("Gather", ["b", "tokens"], ["from_b"]),
+        helper.make_node("Add", ["from_a", "from_b"], ["sum"]),
+        helper.make_node("ReduceMean", ["sum"], ["mean"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["mean", "w"], ["y"]),
+    ]
+    tokens = helper.make_tensor_value_info("tokens", TensorProto.INT64, [1, 8])
+    graph = helper.make_graph(
+        nodes, "tables", [tokens], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])], weights
+    )
+    path = tmp_path / "tables.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    profile, training = load_profile("rpi4"), TrainingOptions(train=f"{trained},w")
+    step = training_graph(ModelRequest(source=path, device="rpi4", training=training))[1]
+    offer = StreamedAlternatives(step, profile, build_problem(step, profile, budget_bytes=0))
+    cuts = {op.name: op.cut for op in within(offer, 100_000).values()}
+    assert cuts == {
+        "Gather(from_a)": "table" if trained == "a" else "indices",
+        "Gather(from_b)": "table" if trained == "b" else "indices",
+        f"GatherGradSgd({trained}@1)": "table",
+    }
