@@ -58,17 +58,17 @@ def shares(labels: Any, clients: int, alpha: float, seed: int) -> list[Any]:
 
 def averaged(before: Arrays, changes: list[tuple[int, Arrays]], noise: float, random: Any) -> dict[str, Any]:
     """The weights after a round. With noise each change is clipped to the norm `CLIP`, and clients count alike."""
-    factors = [count / sum(c for c, _ in changes) for count, _ in changes]
+    factors, divisor = [count / sum(c for c, _ in changes) for count, _ in changes], 1
     if noise:
         norms = [
             math.sqrt(sum(float(np.square(c, dtype=np.float64).sum()) for c in own.values())) for _, own in changes
         ]
-        factors = [min(1.0, CLIP / norm) / len(changes) for norm in norms]
+        factors, divisor = [min(1.0, CLIP / norm) for norm in norms], len(changes)
     after = {}
     for name, array in before.items():
         added = random.normal(0, noise * CLIP / len(changes), array.shape) if noise else 0.0
         total = sum(factor * own[name] for factor, (_, own) in zip(factors, changes, strict=True))
-        after[name] = (array + total + added).astype(np.float32)
+        after[name] = (array + total / divisor + added).astype(np.float32)
     return after
 
 

@@ -79,6 +79,18 @@ def test_peers_of_benchmarks_compile() -> None:
         compile(path.read_text(), path, "exec")
 
 
+def test_benchmarks_that_pages_name_exist() -> None:
+    """Or the page says the commit whose checkout has them."""
+    makefile, gone = (ROOT / "Makefile").read_text(), []
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = page.read_text()
+        files = {name for name in re.findall(r"\bbench[./](\w+)", text) if not list((ROOT / "bench").glob(f"{name}*"))}
+        targets = {name for name in re.findall(r"\bmake (bench-[a-z-]+)", text) if f"\n{name}:" not in makefile}
+        if not re.search(r"\bof [0-9a-f]{8}\b", text):
+            gone += [(page.name, name) for name in sorted(files | targets)]
+    assert not gone
+
+
 def test_every_make_target_is_explained() -> None:
     text = (ROOT / "Makefile").read_text()
     phony = {name for line in re.findall(r"^\.PHONY: (.*)$", text, re.MULTILINE) for name in line.split()}
