@@ -22,7 +22,7 @@ from poetc.scheduling import Compute, Problem, ScheduleError, keep_all_peak_byte
 from poetc.scheduling.scope import Option
 
 _FEW = 2  # proposals, as without those that change bits
-_SEARCH_S = 0.1  # for the least RAM of each proposal
+_WORK_S, _SEARCH_S = 0.1, 2.0  # counted, and on the clock, for the least RAM of each proposal
 Encodings = tuple[int, ...]  # the numbers of the encodings that are made, ascending
 
 
@@ -150,7 +150,7 @@ class Saved(Alternatives[Encodings]):
             fixed = self.fix(problem, choice)
             relaxed, searched = KERNELS.relax(fixed), 0
             if len(offer.proposals) > _FEW:
-                found = solvers.min_budget(KERNELS.frugal(fixed), time_limit_s=_SEARCH_S)
+                found = solvers.min_budget(KERNELS.frugal(fixed), time_limit_s=_SEARCH_S, work_limit_s=_WORK_S)
                 searched = found.smallest_bytes or keep_all_peak_bytes(fixed)
             return solvers.lower_bound_bytes(relaxed), searched, keep_all_peak_bytes(fixed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass
 
@@ -40,13 +41,20 @@ class MinimumBudget:
     tensors: tuple[tuple[str, int], ...] = ()
 
 
-def min_budget(problem: Problem, *, time_limit_s: float = 30.0, seed: int = 0, runs: int = 12) -> MinimumBudget:
+def min_budget(
+    problem: Problem,
+    *,
+    time_limit_s: float = 30.0,
+    work_limit_s: float = math.inf,
+    seed: int = 0,
+    runs: int = 12,
+) -> MinimumBudget:
     """Search for the smallest budget by bisection, ignoring that of the problem; its deadline holds.
 
     Each budget is tried with a few runs of the heuristic; a second bisection takes up to `runs`. Counted work ends the
-    search, or the time limit on a slow machine.
+    search, at `work_limit_s` or the usual limit, or the time limit on a slow machine.
     """
-    work = Work(SMALLEST_BUDGET.work_s, time.monotonic() + time_limit_s)
+    work = Work(min(work_limit_s, SMALLEST_BUDGET.work_s), time.monotonic() + time_limit_s)
     low = lower_bound_bytes(problem)
     model = Model(problem)
     high = keep_all_peak_bytes(problem)
