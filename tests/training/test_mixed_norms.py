@@ -95,11 +95,18 @@ def test_frozen_norms_stay_in_floats() -> None:
     assert {op.kind for op in frozen.operators if op.source == "conv"}.isdisjoint({"Sqrt", "BatchNormStats"})
 
 
+def test_a_deviation_gets_one_step_of_its_numbers_more() -> None:
+    step = step_of(replace(norms_alone(), norms={"statistics": Numbers(integer=12, times=16)}).text())
+    (added,) = [op.inputs[1] for op in step.operators if op.inputs[0].endswith(".root.few")]
+    assert (np.asarray(step.values[added]) == 2.0**-15).all()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("norms: {means: {integer: 8}}", ":4: norms.means: unknown; there are statistics, normalised"),
         ("norms: {statistics: {integer: 8, scale: power}}", "norms: statistics have a fixed scale"),
+        ("norms: {statistics: {floats: [7, 11]}}", "norms: statistics are integers"),
         ("stored: {integer: 8, clips: false}", ":4: stored.clips: is for integers of norms"),
         ("norms: {parameters: {floats: [4, 3], clips: false}}", ":4: norms.parameters.clips: is for integers"),
         ("norms: {parameters: {integer: 8, clips: 0}}", ":4: norms.parameters.clips: is 0, neither true nor false"),

@@ -172,6 +172,8 @@ class Algorithm:
         for name, numbers in (self.norms or {}).items():
             if numbers.scale != "fixed":
                 raise ValueError(f"norms: {name} have a fixed scale")
+            if name == "statistics" and not numbers.integer:
+                raise ValueError("norms: statistics are integers, whose step keeps deviations from 0")
 
     def _check_integers(self) -> None:
         for name in ("sums", "state", *ENDS, "norms"):

@@ -76,7 +76,8 @@ class MixedNorms:
         """The square of the rounded deviation and one step more, so that none is 0."""
         deviation, more, square = (self.like(var, f"{var}.{word}") for word in ("root", "more", "square"))
         self.emit(op, "Sqrt", (var,), (deviation,), {})
-        step = self._constant(var, 2.0 ** (1 - self.numbers["statistics"].integer))
+        numbers = self.numbers["statistics"]
+        step = self._constant(var, 2.0 ** (1 - numbers.integer) / numbers.times)
         self.emit(op, "Add", (self._rounded(deviation, "statistics", op), step), (more,), {})
         self.emit(op, "Mul", (more, more), (square,), {})
         return square
