@@ -88,7 +88,7 @@ def cell(runs: list[Run]) -> str:
         return ""
     each = f" ({', '.join(f'{a:.1f}' for a, _ in runs)})" if len(runs) > 1 else ""
     lost = ", loss NaN" if any(math.isnan(loss) > math.isnan(a) for a, loss in runs) else ""
-    return f"{np.mean([a for a, _ in runs]):.1f}{each}{lost}"
+    return f"{np.mean([a for a, _ in runs]):.1f}{each}{lost}".replace("nan", "NaN")
 
 
 def run(
