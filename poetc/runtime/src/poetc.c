@@ -221,14 +221,14 @@ static int write_page(const poetc_runtime *runtime, uint32_t index, uint32_t slo
     return driver_code(store->page_out(store->context, first + count - 1u, 1, buffer));
 }
 
-static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, uint8_t *data)
+int poetc_read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, uint8_t *data,
+                    uint8_t *buffer)
 {
     const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
     const uint32_t block = program->block_bytes, size = program->pages[index].size_bytes;
     const uint32_t whole = size / block, rest = size % block, count = poetc_page_blocks(program, index);
     const uint32_t first = program->pages[index].first_block + slot * count;
-    uint8_t *buffer = (uint8_t *)runtime->config->arena + program->page_buffer_offset;
     uint8_t trailer[POETC_TRAILER];
     uint32_t i;
     int err;
@@ -250,6 +250,13 @@ static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot
     memset(data + size, 0, (POETC_ALIGN - size % POETC_ALIGN) % POETC_ALIGN);
     make_trailer(trailer, index, stamp, size, data);
     return memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0 ? POETC_OK : POETC_ECORRUPT;
+}
+
+static int read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, uint8_t *data)
+{
+    uint8_t *buffer = (uint8_t *)runtime->config->arena + runtime->program->page_buffer_offset;
+
+    return poetc_read_page(runtime, index, slot, stamp, data, buffer);
 }
 
 /* Hand the page's data to the sink, block after block, with the page buffer alone; without a sink, find out whether

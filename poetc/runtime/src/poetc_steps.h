@@ -15,4 +15,9 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
 /* Bring back to RAM the state that is away at `step`, as poetc_recover does for the present program. */
 int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step);
 
+/* A page into `data`, whose last blocks go through `buffer`: one block. POETC_ECORRUPT: it is not whole, or not the one
+ * that has `stamp`. */
+int poetc_read_page(const poetc_runtime *runtime, uint32_t index, uint32_t slot, uint32_t stamp, uint8_t *data,
+                    uint8_t *buffer);
+
 #endif

@@ -355,18 +355,6 @@ static uint32_t begin_crc(const streaming *at, const stream *s)
     return is_sequence(at, s) ? crc : times(crc, behind(at->runtime->program->pages[s->page].size_bytes));
 }
 
-/* The checksums of the pieces of a table, from the page behind it. */
-static int read_sums(const streaming *at, const stream *table, uint8_t *sums)
-{
-    const dimension none = {-1, 0, 0, 1, 0, 0, 0};
-    const int32_t page = table->page + 1;
-    const stream s = {0, page, POETC_PAGE_IMAGE, 1, (int32_t)at->runtime->program->pages[page].size_bytes, none, none};
-    uint32_t crc = begin_crc(at, &s);
-    int err = read_block(at, &s, sums, &crc);
-
-    return err ? err : check_page(at, &s, crc);
-}
-
 /* The rows of a table that the indices of a block name, into its window. A piece of the table with a checksum of its
  * own is read for each, unless it is in the buffer already. */
 APART int read_rows(const streaming *at, const poetc_step *step, const stream *s)
@@ -378,7 +366,10 @@ APART int read_rows(const streaming *at, const poetc_step *step, const stream *s
     uint8_t *window = address_of(at, step->refs[s->operand]);
     uint8_t *sums = window + (most + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
     uint32_t count = pieces_of(at, s).bytes / row, held = size;
-    int err = at->block[0] == 0 && at->block[1] == 0 ? read_sums(at, s, sums) : POETC_OK;
+    int err = POETC_OK;
+
+    if (at->block[0] == 0 && at->block[1] == 0)
+        err = poetc_read_page(at->runtime, (uint32_t)s->page + 1u, 0, 0, sums, at->buffer);
 
     for (; count > 0 && !err; count--, index++) {
         const int32_t place = *index < 0 ? *index + length : *index;
@@ -456,7 +447,7 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
             return err;
         place += s->source >= FROM_RAM;
     }
-    return read_tables(at, step);
+    return POETC_OK;
 }
 
 APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
@@ -526,6 +517,8 @@ static int run_block(const streaming *at, const poetc_step *step, poetc_slice *s
 {
     int err = read_windows(at, step, slice->crc, slice->again);
 
+    if (!err)
+        err = read_tables(at, step);
     if (!err)
         err = call_kernel(at, step);
     return err ? err : write_windows(at, step, slice->crc);
