@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,12 @@ from poetc.devices import AUTO
 from poetc.events import Progress, silent
 from poetc.loop import EpochRow
 from poetc.scheduling import TRAINING_GAP, SolveOptions
-from poetc.training import TrainingOptions
+from poetc.training import TRAINING, TrainingOptions
 
 if TYPE_CHECKING:
     from poetc.api import Model
 
+CONSTANT = "constant"  # schedule of the learning rate
 TRAINING_TIME_S = 60.0  # of the search for a schedule, unless somebody asks
 
 
@@ -37,7 +39,7 @@ def train(
     augment: str = "",
     seed: int = 0,
     shuffle: bool = True,
-    schedule: str = "constant",
+    schedule: str | None = None,
     patience: int | None = None,
     ema: float | None = None,
     metrics: str | None = None,
@@ -72,6 +74,7 @@ def train(
     `data` and `validation` name sources as on the command line: "d.npz:x_train,y_train", a folder of images, ...
     `tokenizer`, `chat_template`, `mask_prompt`, `truncate`, `unpacked` and `sample`, a prompt, are of texts.
     `resume` goes on after an interruption, with the same options. `note` gets remarkable facts about the data.
+    A resumed training keeps its options where they equal their defaults here. `schedule` None begins as "constant".
     """
     from poetc.api import Model
 
@@ -89,22 +92,25 @@ def train(
         "time_limit": time_limit_s,
         "gap": gap,
     }
-    of_best = of_best_updates(importance, importance_at_least, max_energy)
-    defaults = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto"}
-    defaults |= {"solver": "poetc", "processors": AUTO, "fixed_order": False, "group": "auto"}
-    recorded = {**defaults, **of_best, "importance": arguments["importance"], **asdict(training), "model": str(path)}
-    options = {**loop, **texts, **limits, **recorded}
-    if resume:  # the schedule is there: the time of its search matters only to who asks for it
-        search = {"time_limit": TRAINING_TIME_S, "gap": TRAINING_GAP}
-        recorded_options(Path(out), {n: v for n, v in options.items() if v != search.get(n, ...)})
+    best = of_best_updates(importance, importance_at_least, max_energy) | {"importance": arguments["importance"]}
+    fixed = {"objective": None, "paging": True, "dma": False, "max_written": None, "state": "auto"}
+    fixed |= {"solver": "poetc", "processors": AUTO, "fixed_order": False, "group": "auto", "model": str(path)}
+    if resume:
+        asked = {**loop, **texts, **limits, **best}
+        begun = recorded_options(Path(out), {**_given(asked, training), **fixed})
+        training = TrainingOptions(**{o.name: begun[o.name] for o in TRAINING if o.name in begun})
+        for part in (loop, texts, limits, best):
+            part |= {name: begun[name] for name in part if begun.get(name) is not None}
+    loop["schedule"] = loop["schedule"] or CONSTANT
+    options = {**loop, **texts, **limits, **fixed, **best, **asdict(training)}
     source: SolveRequest | Path = path
     if not path.is_dir():
         source = SolveRequest(
-            model=ModelRequest(source=path, batch=limits["batch"], device=str(device), training=training),
+            model=ModelRequest(source=path, batch=limits["batch"], device=limits["device"], training=training),
             budget=limits["budget"],
-            deadline=deadline,
-            options=SolveOptions(time_limit_s=time_limit_s, gap=gap),
-            **of_best,
+            deadline=limits["deadline"],
+            options=SolveOptions(time_limit_s=limits["time_limit"], gap=limits["gap"]),
+            **of_best_updates(best["importance"], best["importance_at_least"], best["max_energy"]),
         )
     request = TrainRequest(
         source=source, out=Path(out), resume=resume, force=force, options=options, texts=texts, **loop
@@ -112,6 +118,16 @@ def train(
     document = train_on_data(request, _Watcher(on_epoch), progress, note)
     assert document is not None  # nothing asks it to stop
     return document
+
+
+def _given(arguments: Mapping[str, Any], training: TrainingOptions) -> dict[str, Any]:
+    """The options that somebody gave: those with other values than the defaults."""
+    defaults = {name: parameter.default for name, parameter in signature(train).parameters.items()}
+    defaults["time_limit"] = defaults["time_limit_s"]
+    given = {n: v for n, v in arguments.items() if v != defaults.get(n)} | training.changed()
+    if training.learning_rate == TrainingOptions(precision=training.precision).learning_rate:
+        given.pop("learning_rate", None)  # its default depends on the precision
+    return given
 
 
 def of_best_updates(importance: str | Path | None, at_least: str | None, max_energy: str | None) -> dict[str, Any]:

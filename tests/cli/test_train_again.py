@@ -9,9 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import poetc as api
+from poetc.errors import UsageError
+from poetc.training import TrainingOptions
 from tests.cli.conftest import Ended
 from tests.cli.test_train import DATA, _newest, _small
 
@@ -58,6 +62,28 @@ def test_a_result_that_is_gone_or_changed_is_written_again_as_it_was(over: Path,
         assert out.read_bytes() == over.read_bytes()
     assert poetc("train", "--resume", "-o", out, "--epochs", 3, "-q").code == 0
     assert out.read_bytes() != over.read_bytes()
+
+
+def test_python_resumes_with_the_options_of_the_command_line(tmp_path: Path, poetc: Run) -> None:
+    """What nobody asks for in Python goes on; what somebody asks for does as on the command line."""
+    model, first = _small(tmp_path / "small.onnx"), tmp_path / "first" / "out.onnx"
+    begun = (*OPTIONS[:-1], 0.05, "--optimizer", "momentum", "--schedule", "cosine", "--seed", 3, "--epochs", 1)
+    assert poetc("train", model, *begun, "--validation-split", 0.2, "-o", first, "-q").code == 0
+    source: dict[str, Any] = {"data": f"{DATA}:train_x,train_y", "epochs": 2, "resume": True}
+    other = api.load(model, batch=16, training=TrainingOptions(learning_rate=0.02))
+    for k, (more, loaded, run) in enumerate(
+        (((), model, {}), (("--lr", 0.02, "--schedule", "constant"), other, {"schedule": "constant"}))
+    ):
+        there, here = tmp_path / f"there{k}", tmp_path / f"here{k}"
+        for folder in (there, here):
+            shutil.copytree(first.parent, folder)
+        ended = poetc("train", "--resume", "-o", there / "out.onnx", "--epochs", 2, *more, "-q")
+        assert ended.code == 0, ended.err
+        api.train(loaded, out=here / "out.onnx", **source, **run)
+        assert (here / "out.onnx").read_bytes() == (there / "out.onnx").read_bytes()
+    for run, message in (({"seed": 4}, "--seed 4: the training"), ({"normalize": "auto"}, "--normalize auto: the tr")):
+        with pytest.raises(UsageError, match=f"^{message}.* was begun with (3|0..255); leave it out"):
+            api.train(model, out=here / "out.onnx", **source, **run)
 
 
 def test_checkpoints_that_are_gone_are_no_beginning(over: Path, tmp_path: Path, poetc: Run) -> None:
