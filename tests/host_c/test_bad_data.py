@@ -153,3 +153,16 @@ def test_every_code_has_a_sentence(tmp_path: Path) -> None:
         inputs["target"] = np.full(4, 3, np.int32)
         with pytest.raises(StepError, match=r"code -34 in CrossEntropy .*: a class or an index out of range"):
             model.run(inputs)
+
+
+def test_a_damaged_image_is_named_in_place_of_the_data(built: Built) -> None:
+    """A program that has just copied it to the store does not blame the copy, and no step's data."""
+    image = (built.directory / "store.img").read_bytes()
+    (built.directory / "store.img").write_bytes(bytes(byte ^ 255 for byte in image))
+    try:
+        code, said = built.train(records(X, Y))
+    finally:
+        (built.directory / "store.img").write_bytes(image)
+    assert code == 1 and "code -84" in said
+    if built.target == "host":
+        assert "step 1 stopped: store.img, or store.bin, its copy: a page of the store is damaged" in said

@@ -112,7 +112,7 @@ typedef struct run {
     reader data, validation; /* the latter without a file: there is none */
     const char *state_out;
     long steps, epochs; /* one of them is 0 */
-    int saves, any_range, follows, prints_epochs;
+    int saves, any_range, follows, prints_epochs, copied; /* copied: store.bin is store.img, as this run began */
     double loss_sum; /* of the epoch, */
     uint32_t losses; /* as far as it was run here */
 } run;
@@ -261,10 +261,10 @@ static int fail_at_loop(int err)
                 step);
         return 1;
     case POETC_AT_STEP:
-        if (err == POETC_ECORRUPT && POETC_MODEL_STORE_HAS_IMAGE && step == 0)
-            fprintf(stderr, "store.bin does not begin with the weights of store.img: remove it, or copy them there\n");
         fprintf(stderr, "step %lu stopped: ", step + 1u);
-        return fail_with(r.data.path, err);
+        if (err != POETC_ECORRUPT)
+            return fail_with(r.data.path, err);
+        return fail_with(r.copied ? "store.img, or store.bin, its copy" : "store.bin", err);
     default: /* poetc_loop_look and poetc_loop_keep have said why */ return 1;
     }
 }
@@ -415,7 +415,8 @@ static int train_in(uint8_t *arena)
         if (found != NULL)
             fclose(found);
     }
-    if (POETC_MODEL_STORE_HAS_IMAGE && fresh && poetc_file_copy("store.img", "store.bin"))
+    r.copied = POETC_MODEL_STORE_HAS_IMAGE && fresh;
+    if (r.copied && poetc_file_copy("store.img", "store.bin"))
         return fail("cannot be copied to store.bin; it holds weights of the model", "store.img");
     if ((POETC_MODEL_STORE_BLOCKS > 0 || r.saves) &&
         poetc_host_open(&config.store, "store.bin", POETC_MODEL_BLOCK_BYTES))
