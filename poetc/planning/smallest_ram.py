@@ -120,8 +120,11 @@ def advice(problem: Problem, smallest: SmallestRam) -> str:
     """The smallest budget that works, the next step, and the tensors at the peak."""
     if smallest.ram_bytes is None:
         return "the deadline is too short even with unlimited RAM: allow a longer --deadline"
-    text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (no schedule of this training step, with"
-    text += f" these options, needs less than {smallest.bound_bytes}); {next_step(problem)}"
+    # Other operands, or fewer, may take less.
+    is_streamed = any(op.is_streamed for op in problem.operators)
+    step = "with these streamed operands" if is_streamed else "of this training step, with these options,"
+    text = f"the smallest budget known to work is {smallest.ram_bytes} bytes (no schedule {step} needs less than"
+    text += f" {smallest.bound_bytes}); {next_step(problem)}"
     if smallest.tensors:
         text += "; at its peak: " + ", ".join(f"{name} ({size})" for name, size in smallest.tensors[:5])
     return text

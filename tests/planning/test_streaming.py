@@ -140,8 +140,9 @@ def test_floors(model: Path) -> None:
     validate_problem(fixed)
     with pytest.raises(
         (InfeasibleError, LimitError), match=f"without streaming no schedule needs less than {resident}"
-    ):
+    ) as failed:
         planner.solve(replace(problem, budget_bytes=15_000))
+    assert f"(no schedule with these streamed operands needs less than {least})" in str(failed.value)  # others may
 
 
 def test_windows_that_take_more_than_they_save_set_no_floor(tmp_path: Path) -> None:
