@@ -61,6 +61,8 @@ def generate(request: GenerateRequest, progress: Progress = silent) -> dict[str,
     solved = artifact.read(request.source) if request.source.is_dir() else None
     file = request.source if solved is None else find_model(solved, None)
     template = None if request.chat_template is None else Path(request.chat_template)
+    with open_file(file):  # a model that is not there has no tokenizer beside it either
+        pass
     tokenizer = Tokenizer(find_tokenizer(request.tokenizer, file), template)
     ids, context = _prompt(request, tokenizer), tokenizer.context
     progress("reading the model")

@@ -216,3 +216,10 @@ def test_a_cache_holds_keys_and_values_alone(tmp_path: Path) -> None:
     assert not plan.whole  # every operator computes one place
     readers = {n: {o.kind for o in graph.operators if n in o.inputs} for n in plan.kept - {writer.input}}
     assert len(readers) == 4 and all(kinds == {"MatMul"} for kinds in readers.values())
+
+
+def test_a_model_that_is_not_there_is_named_before_its_tokenizer(tmp_path: Path, poetc: Run) -> None:
+    ended = poetc("generate", tmp_path / "nosuch.onnx", "--prompt", "abc")
+    assert (
+        ended.code == 2 and ended.err.strip() == f"poetc: error: {tmp_path / 'nosuch.onnx'}: no such file or directory"
+    )
