@@ -111,10 +111,10 @@ typedef struct run {
     poetc_loop loop;
     reader data, validation; /* the latter without a file: there is none */
     const char *state_out;
-    long steps, epochs; /* one of them is 0 */
+    long steps, epochs;                                   /* one of them is 0 */
     int saves, any_range, follows, prints_epochs, copied; /* copied: store.bin is store.img, as this run began */
-    double loss_sum; /* of the epoch, */
-    uint32_t losses; /* as far as it was run here */
+    double loss_sum;                                      /* of the epoch, */
+    uint32_t losses;                                      /* as far as it was run here */
 } run;
 
 static run r;
