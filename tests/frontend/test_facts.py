@@ -9,6 +9,7 @@ import pytest
 from onnx.helper import make_node
 
 from poetc.commands.advice import of_model, of_training
+from poetc.datasets._slots import slots_of
 from poetc.errors import UsageError
 from poetc.frontend import load, parameter_decisions
 from poetc.graph import Graph, Role, graph_from_json, graph_to_json
@@ -80,6 +81,19 @@ def test_the_units_of_the_last_layer_are_the_classes(tmp_path: Path) -> None:
     nodes = [make_node("Conv", ["x", "w"], ["s"]), make_node("Transpose", ["s"], ["y"], perm=[0, 2, 3, 1])]
     graph = load(save(make(nodes, {"x": (2, 5, 3, 3)}, ["y"], {"w": normal(4, 5, 1, 1)}), tmp_path))
     assert graph.fact("class axis", "y").value == 3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("shape", "steps", "axis"), [((6, 3, 2), 0, 1), ((4, 4, 2), 0, 1), ((4, 4, 2), 1, 0)])
+def test_the_samples_of_the_output_tell_their_axis_in_sequences(
+    tmp_path: Path, shape: tuple[int, ...], steps: int, axis: int
+) -> None:
+    """A batch of [steps, samples, ...] was cut along the steps, without a word where there are as many samples."""
+    nodes = [make_node("ReduceMean", ["x", "steps"], ["m"], keepdims=0), make_node("MatMul", ["m", "w"], ["y"])]
+    weights = {"w": normal(2, 3), "steps": np.array([steps])}
+    graph = load(save(make(nodes, {"x": shape}, ["y"], weights), tmp_path))
+    x, target = slots_of(build(graph, TrainingOptions(loss="cross-entropy")))
+    assert (x.batch_axis, x.sample_shape) == (axis, (shape[steps], 2))
+    assert (x.rows, target.rows) == (shape[axis], shape[axis])
 
 
 def test_the_option_overrides_the_axis() -> None:

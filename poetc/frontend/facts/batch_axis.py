@@ -18,23 +18,26 @@ _EVIDENCE = "a run shows no other axis whose slices do not change each other"
 
 
 def find(graph: Graph) -> Iterator[Fact]:
-    """A fact for each input and output of sequences [a, b, ...], unless the samples can only be along the first."""
+    """A fact for each input and output of sequences [a, b, ...], unless the samples can only be along the first.
+
+    An output of samples [b, ...] tells the axis of an input of sequences [a, b, c] too.
+    """
     found: dict[str, int] = {}
     inputs = [n for n in graph.inputs if graph.tensors[n].dtype is DType.F32 and len(graph.tensors[n].shape) > 2]
     for output in graph.outputs:
         shape = graph.tensors[output].shape
-        if len(shape) != 3:
-            continue
         for name in inputs:
             given = graph.tensors[name].shape
-            if min(given[:2]) > 1 and given[:2] in (shape[:2], shape[1::-1]):
+            of_steps = len(shape) == 3 and given[:2] in (shape[:2], shape[1::-1])
+            of_samples = len(shape) == 2 and len(given) == 3 and given[1] == shape[0]
+            if min(given[:2]) > 1 and (of_steps or of_samples):
                 axes = _axes(graph, name, output)
                 if axes is not None:
                     found.setdefault(name, axes[0])
                     found.setdefault(output, axes[1])
     for name, axis in found.items():
         shape = graph.tensors[name].shape
-        if axis or shape[0] == shape[1]:
+        if axis or (shape[0] == shape[1] and len(shape) == 3):
             yield Fact(KIND, name, axis, _EVIDENCE, "likely")
 
 
@@ -52,13 +55,14 @@ def _axes(graph: Graph, name: str, output: str) -> tuple[int, int] | None:
     before = run(graph, operators, inputs).get(output)
     if before is None:
         return None
-    possible = {(a, k) for a in (0, 1) for k in (0, 1) if inputs[name].shape[a] == before.shape[k]}
+    places = (0, 1) if len(before.shape) == 3 else (0,)  # of the samples in the output
+    possible = {(a, k) for a in (0, 1) for k in places if inputs[name].shape[a] == before.shape[k]}
     for a in (0, 1):
         for place in (0, -1):
             moved = inputs[name].copy()
             np.moveaxis(moved, a, 0)[place] += 1.0
             changed = run(graph, operators, {**inputs, name: moved})[output] != before
-            for k in (0, 1):
+            for k in places:
                 rest = np.delete(np.moveaxis(changed, k, 0), place, axis=0)
                 if not changed.any() or rest.any():
                     possible.discard((a, k))
