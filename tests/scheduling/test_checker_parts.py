@@ -11,6 +11,7 @@ from poetc.scheduling import (
     Compute,
     Free,
     OperatorSpec,
+    PageIn,
     Problem,
     Proof,
     Schedule,
@@ -62,6 +63,16 @@ def test_every_byte_of_a_dear_bank_is_paid_once_read_and_once_written() -> None:
 def test_writes_are_paid_apart_from_reads() -> None:
     trace = verify(PROBLEM, scheduled(7 + 80 + 432, (0, 1), 1))
     assert (trace.bank_ns, trace.bank_pj) == (16 * 3 + 48 * 5, 16 * 5 + 48 * 9)
+
+
+def test_a_page_in_writes_its_bytes_and_reads_none() -> None:
+    """x comes from the store into the dear bank: 32 bytes written there, then 32 read by f."""
+    x = replace(PROBLEM.tensors[0], initial="store", page_in_ns=11, page_in_pj=13)
+    problem = replace(PROBLEM, tensors=(x, PROBLEM.tensors[1]))
+    paged = replace(scheduled(7 + 13 + 160 + 128, (1, 0), 0), steps=(PageIn(0), Compute(0), Free(0)))
+    trace = verify(problem, paged)
+    assert (trace.bank_ns, trace.bank_pj) == (32 * 3 + 32 * 2, 32 * 5 + 32 * 4)
+    assert trace.time_ns == 5 + 11 + trace.bank_ns
 
 
 def test_each_bank_has_its_own_limit() -> None:
