@@ -30,6 +30,9 @@ OF_NUMBERS = (*_FIRST, *_LAST)  # without classes, or without validation
 OF_TEXTS = (*_FIRST, ("val. perpl.", 12), ("tokens/s", 10), *_LAST)
 
 
+ROOM_FOR_BAR, ROOM_FOR_ALL = 80, 100  # columns of a terminal that show a bar beside the loss, and the speed as well
+
+
 class TrainingDisplay:
     """The `Watcher` of the command line, on stderr.
 
@@ -73,12 +76,12 @@ class TrainingDisplay:
             self._view = LiveView(epochs, batches)
         elif not self._console.quiet and sys.stderr.isatty():
             self._end_stages()
+            console = RichConsole(stderr=True)
             self._bar = RichProgress(
                 TextColumn("{task.description}"),
-                BarColumn(bar_width=24),
-                MofNCompleteColumn(),
-                _Speed(),
-                console=RichConsole(stderr=True),
+                *((BarColumn(bar_width=24), MofNCompleteColumn()) if console.width >= ROOM_FOR_BAR else ()),
+                _Speed(is_short=console.width < ROOM_FOR_ALL),
+                console=console,
                 transient=True,
                 redirect_stdout=False,
                 redirect_stderr=False,
@@ -138,17 +141,19 @@ class TrainingDisplay:
 
 
 class _Speed(ProgressColumn):
-    """Steps a second, and the time that the rest of the training takes at this speed."""
+    """Steps a second, unless it is short, and the time that the rest of the training takes at this speed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_short: bool) -> None:
         super().__init__(Column(no_wrap=True))
+        self._is_short = is_short
 
     def render(self, task: Task) -> Text:
         if not task.speed:
             return Text("")
         left = task.remaining or 0
         left += (task.total or 0) * max(0, task.fields["epochs"] - task.fields["epoch"])
-        return Text(f"{task.speed:.1f} steps/s  {_clock(left / task.speed)} left")
+        speed = "" if self._is_short else f"{task.speed:.1f} steps/s  "
+        return Text(f"{speed}{_clock(left / task.speed)} left")
 
 
 def _clock(seconds: float) -> str:

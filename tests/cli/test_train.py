@@ -509,12 +509,16 @@ def test_a_full_disk_stops_at_the_last_good_checkpoint(
 
 
 @pytest.mark.long
-def test_a_terminal_shows_a_bar_and_a_row_an_epoch(small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("columns", "shown_besides"), [(120, r"\d/34"), (48, r"acc\. \d+\.\d% \d+:\d\d left")])
+def test_a_terminal_shows_progress_and_a_row_an_epoch(
+    small: Path, tmp_path: Path, columns: int, shown_besides: str
+) -> None:
     options = _options(epochs=200, schedule=None)  # long enough for a bar on a fast machine
     command = [sys.executable, "-m", "poetc", "train", str(small), *options, "-o", str(tmp_path / "out.onnx")]
     screen, terminal = pty.openpty()
-    termios.tcsetwinsize(terminal, (24, 120))  # room for all that the bar says
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+    termios.tcsetwinsize(terminal, (24, columns))
+    environment = {**os.environ, "COLUMNS": str(columns)}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
         os.close(terminal)
         shown = bytearray()
         while True:
@@ -530,7 +534,7 @@ def test_a_terminal_shows_a_bar_and_a_row_an_epoch(small: Path, tmp_path: Path) 
     assert process.returncode == 0, text
     for epoch in (1, 2, 3):
         assert re.search(rf"{epoch}/200 +\d\.\d+ +\d\.\d+ +\d+\.\d+%", text), text
-    assert re.search(r"\d/34", text), text
+    assert re.search(shown_besides, text), text
     assert re.search(r"loss \d\.\d{4}  acc\. \d+\.\d%", text), text
     assert "Traceback" not in text
 
