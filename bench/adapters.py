@@ -77,7 +77,7 @@ def exported(solution: poetc.Solution, state: Any, folder: Path) -> Path:
 
 
 def peft() -> Rows:
-    """Relative differences of losses from PyTorch's in 64 bits, and of the logits of what is exported."""
+    """Relative differences of losses from PyTorch's in 64 bits, and of the logits of the exported model."""
     import onnxruntime
     import torch
     from peft import PeftModel

@@ -18,6 +18,7 @@ from poetc.planning.kernels import Kernels
 from poetc.planning.order import in_order, with_own_order
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
+from poetc.planning.repricing import with_prices_of
 from poetc.planning.settings import OVERLAP
 from poetc.planning.solution import Solution, bound_holds, least_cost
 from poetc.scheduling import (
@@ -25,7 +26,6 @@ from poetc.scheduling import (
     OperatorSpec,
     Problem,
     ScheduleError,
-    TensorSpec,
     Variant,
     complete,
     keep_all_peak_bytes,
@@ -187,21 +187,10 @@ def _at_prices_of(problem: Problem, solved: Problem) -> Problem:
         variants = asked.low_workspace if made.low_workspace else ()
         return replace(made, energy_pj=kernel.energy_pj, time_ns=kernel.time_ns, low_workspace=variants)
 
-    def tensor(asked: TensorSpec, made: TensorSpec) -> TensorSpec:
-        return replace(
-            made,
-            page_out_ns=asked.page_out_ns,
-            page_out_pj=asked.page_out_pj,
-            page_in_ns=asked.page_in_ns,
-            page_in_pj=asked.page_in_pj,
-            move_ns=asked.move_ns,
-            move_pj=asked.move_pj,
-        )
-
     return replace(
         solved,
         operators=tuple(operator(a, m) for a, m in zip(problem.operators, solved.operators, strict=True)),
-        tensors=tuple(tensor(a, m) for a, m in zip(problem.tensors, solved.tensors, strict=True)),
+        tensors=tuple(map(with_prices_of, solved.tensors, problem.tensors)),
         objective=problem.objective,
         deadline_ns=problem.deadline_ns,
         paging=problem.paging,

@@ -65,7 +65,7 @@ def _is_looser(known: Problem, other: Problem) -> bool:
         return False
     pairs = list(zip(known.operators, other.operators, strict=True))
     tensors = list(zip(known.tensors, other.tensors, strict=True))
-    if any(_shape(a) != _shape(b) for a, b in pairs) or any(_at_prices_of(a, b) != b for a, b in tensors):
+    if any(_shape(a) != _shape(b) for a, b in pairs) or any(with_prices_of(a, b) != b for a, b in tensors):
         return False
     kernels = [both for a, b in pairs for both in zip(_kernels(a), _kernels(b), strict=True)]
     if known.idle_uw:
@@ -91,7 +91,8 @@ def _shape(operator: OperatorSpec) -> tuple[object, ...]:
     return operator.name, operator.inputs, operator.outputs, operator.in_place, operator.recomputable, workspaces
 
 
-def _at_prices_of(tensor: TensorSpec, other: TensorSpec) -> TensorSpec:
+def with_prices_of(tensor: TensorSpec, other: TensorSpec) -> TensorSpec:
+    """The tensor with the times and energies of transfers and moves that `other` has."""
     return replace(
         tensor,
         page_out_ns=other.page_out_ns,

@@ -65,7 +65,7 @@ def test_a_result_that_is_gone_or_changed_is_written_again_as_it_was(over: Path,
 
 
 def test_python_resumes_with_the_options_of_the_command_line(tmp_path: Path, poetc: Run) -> None:
-    """What nobody asks for in Python goes on; what somebody asks for does as on the command line."""
+    """Options that nobody gives in Python go on as begun; those given do as on the command line."""
     model, first = _small(tmp_path / "small.onnx"), tmp_path / "first" / "out.onnx"
     begun = (*OPTIONS[:-1], 0.05, "--optimizer", "momentum", "--schedule", "cosine", "--seed", 3, "--epochs", 1)
     assert poetc("train", model, *begun, "--validation-split", 0.2, "-o", first, "-q").code == 0
