@@ -20,8 +20,10 @@ from tests.support.compilers import cache_folder, forgets, remember
 
 remember()
 os.environ.setdefault("POETC_TEST_LEVEL", "-O1")  # of the runtime on this machine: half of the compiler's time
-# Objects as users keep them: sooner than from the compilers that remember, which builds by hand have.
-os.environ["POETC_CACHE"] = "off" if forgets() else str(cache_folder() / f"kept{os.environ['POETC_TEST_LEVEL']}")
+# Where ccache is installed, it comes before the compilers that remember, and is quicker. It does not know the level.
+os.environ["CCACHE_DIR"] = str(cache_folder() / f"ccache{os.environ['POETC_TEST_LEVEL']}")
+if forgets():
+    os.environ["CCACHE_DISABLE"] = "1"
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does; xdist's workers inherit it
 # A shell starts what it runs in the background with Ctrl-C ignored, which processes inherit; tests send it to theirs.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -3,7 +3,6 @@
 from poetc.measure._bundle_host import REQUESTS, BundleModel, validate_bundle
 from poetc.measure._bundle_reference import History
 from poetc.measure._host import HostModel, StepError, build_host, compile_library, make_library, require_compiler
-from poetc.measure._object_cache import kept_objects
 from poetc.measure._quick_build import QuickBuild
 from poetc.measure._run import (
     BoardFault,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import hashlib
 import mmap
 import os
 import shutil
@@ -23,7 +24,6 @@ from poetc.emit import Module, emit
 from poetc.errors import CheckFailed, UsageError
 from poetc.files import require_tmpdir, scratch_directory
 from poetc.graph import Array, Value
-from poetc.measure._object_cache import kept_objects
 from poetc.program import (
     PIECE,
     Copies,
@@ -105,11 +105,10 @@ def make_library(sources: Path, *variables: str) -> Path:
 
     Raises CheckFailed with the compiler's message.
     """
-    command, inherited = making(sources, variables)
-    with kept_objects(sources, command, inherited):
-        done = subprocess.run([*command, LIBRARY], capture_output=True, text=True, env=inherited, check=False)
+    command, environment = making(sources, variables)
+    done = subprocess.run([*command, LIBRARY], capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0 or not (sources / LIBRARY).exists():
-        _require_working(next((v.removeprefix("CC=") for v in variables if v.startswith("CC=")), None))
+        _require_working(_compiler_in(variables))
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
     return sources / LIBRARY
@@ -136,11 +135,33 @@ def _require_working(cc: str | None) -> None:
         raise UsageError(f"{source}{' '.join(words)} does not compile C: {why}")
 
 
+def _compiler_in(variables: Sequence[str]) -> str | None:
+    return next((v.removeprefix("CC=") for v in variables if v.startswith("CC=")), None)
+
+
 def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The command that builds an emitted directory, without a goal, and its environment."""
-    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
+    """The command that builds an emitted directory, without a goal, and its environment, by ccache if it is here."""
     left_out = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", *(() if os.environ.get("CC", "").strip() else ("CC",)))
-    return command, {k: v for k, v in os.environ.items() if k not in left_out}
+    environment = {k: v for k, v in os.environ.items() if k not in left_out}
+    command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
+    words = compiler_words(_compiler_in(variables))
+    native = None if Path(words[0]).name == "ccache" else _native_through_ccache(words, environment)
+    if native is None:
+        return command, environment
+    return [*command, f"CC=ccache {' '.join(words)}"], environment | {"CCACHE_NAMESPACE": native}
+
+
+def _native_through_ccache(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
+    """A digest of what `-march=native` means here: machines may share a cache, and ccache sees that word.
+
+    None where ccache is not installed, or stops at a cache that it cannot write.
+    """
+    command = ["ccache", *words, "-march=native", "-###", "-S", "-o", os.devnull, "-x", "c", os.devnull]
+    try:
+        told = subprocess.run(command, capture_output=True, env=dict(environment), check=False)
+    except OSError:
+        return None
+    return None if told.returncode else hashlib.sha256(told.stderr).hexdigest()
 
 
 def compile_library(
@@ -158,8 +179,7 @@ def compile_library(
     """Emit for the host into `directory` / src and build; returns the shared library.
 
     `threads`: the most that kernels run in, 0: built without. `numerics`: fused ones take the instruction of this
-    processor, or the same arithmetic without it. Objects of an earlier call with the same sources are
-    taken. UsageError if there is no compiler.
+    processor, or the same arithmetic without it. UsageError if there is no compiler.
     """
     sources = host_sources(programs, values, directory, model=model, cc=cc, bundle=bundle, numerics=numerics)
     return make_library(sources, *make_variables(cflags, numerics, cc, threads))

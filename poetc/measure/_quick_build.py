@@ -1,7 +1,7 @@
 """A library that is ready soon, and after it the same library with all optimisations.
 
 A compiler takes several times as long for the fastest code as for code with the same bits. A training begins with the
-latter where the former is not kept from an earlier one. If it lasts, the rest is compiled beside it.
+latter. If it lasts, the former is compiled beside it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from typing import Self
 from poetc.boards import Numerics
 from poetc.graph import Value
 from poetc.measure._host import LIBRARY, host_sources, make_library, make_variables, making
-from poetc.measure._object_cache import are_kept, kept_objects
 from poetc.program import Program
 
 LASTS_S = 2.0  # a training that is shorter gains nothing by other code
@@ -55,12 +54,9 @@ class QuickBuild:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
-        self._is_over = are_kept(self._sources, *making(self._sources, self._variables))
-        sources, variables = self._sources, self._variables
-        if not self._is_over:
-            sources = shutil.copytree(self._sources, directory / "quick", copy_function=_second)
-            variables = make_variables(re.sub(r"-O\w+", "-O1", cflags), numerics, None, 0)
-        self.library = make_library(sources, *variables)
+        self._is_over = False
+        quick = shutil.copytree(self._sources, directory / "quick", copy_function=_second)
+        self.library = make_library(quick, *make_variables(re.sub(r"-O\w+", "-O1", cflags), numerics, None, 0))
         self._ready_s = time.monotonic()
 
     def better(self) -> Path | None:
@@ -79,17 +75,16 @@ class QuickBuild:
     def _make(self) -> None:
         command, environment = making(self._sources, self._variables)
         nice = _NICE if shutil.which(_NICE[0]) else ()
-        with kept_objects(self._sources, command, environment):
-            with self._lock:
-                if self._is_over:
-                    return
-                self._process = subprocess.Popen(
-                    [*nice, *command, LIBRARY], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-                )
-            self._process.wait()
+        with self._lock:
+            if self._is_over:
+                return
+            self._process = subprocess.Popen(
+                [*nice, *command, LIBRARY], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        self._process.wait()
 
     def close(self) -> None:
-        """End the work. Objects that are complete are kept: make removes the one that it stops at."""
+        """End the work."""
         with self._lock:
             self._is_over = True
             if self._process is not None:

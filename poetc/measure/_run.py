@@ -25,14 +25,12 @@ from poetc.boards import (
     find_board,
     read_elf,
     require_toolchain,
-    tool_environment,
 )
 from poetc.devices.core_cycles import has_table
 from poetc.emit import Memory, bank_size, checkpoint_steps, emit, used_blocks
 from poetc.errors import CheckFailed
 from poetc.graph import Array, Value
 from poetc.measure._counting import read_counts, write_costs
-from poetc.measure._object_cache import kept_objects
 from poetc.measure._stack import stack_bound
 from poetc.program import (
     Call,
@@ -239,8 +237,7 @@ def rebuild(
     build_command.append("ANY_RANGE=1")  # whoever runs it here has looked at the data
     if hosted:
         build_command.append("LDFLAGS=-static")
-    with kept_objects(source, build_command, tool_environment()):
-        command(build_command, f"the emitted C does not build for {board.name}")
+    command(build_command, f"the emitted C does not build for {board.name}")
     path, prefix = source / ("train" if hosted else "firmware.elf"), compiler_prefix(board)
     elf = read_elf(path, prefix)
     kernels = program.kernels

@@ -332,7 +332,6 @@ def test_a_compiler_that_does_not_compile_is_named(
     small: Path, tmp_path: Path, poetc: Run, monkeypatch: pytest.MonkeyPatch, compiler: str, says: str
 ) -> None:
     monkeypatch.setenv("CC", compiler)
-    monkeypatch.setenv("POETC_CACHE", "off")
     ended = poetc("train", small, *_options(), "-o", tmp_path / "out.onnx", "--quiet")
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert re.search(says, ended.err), ended.err

@@ -50,7 +50,7 @@ def _trained(files: tuple[Path, Path], out: Path) -> bytes:
 def test_a_training_goes_on_with_other_code_and_the_same_bits(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("POETC_CACHE", "off")
+    monkeypatch.setenv("CCACHE_DISABLE", "1")
     monkeypatch.delenv("POETC_TEST_LEVEL", raising=False)  # which would make both codes one
     first = _trained(files, tmp_path / "first.onnx")
     taken, take_over, better = [], Session.take_over, QuickBuild.better
@@ -85,25 +85,6 @@ def test_sources_are_copied_where_files_have_no_second_name(
 
     monkeypatch.setattr("os.link", refused)
     assert _trained(files, tmp_path / "out.onnx")
-
-
-def test_kept_objects_are_taken_at_once(
-    files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("POETC_CACHE", str(tmp_path / "cache"))
-    solved = poetc.load(files[0]).solve(device="host").artifact
-    programs, values = all_programs(solved), values_of(solved)
-
-    def build(place: str) -> Path:
-        with QuickBuild(
-            programs, values, tmp_path / place, model="m", cflags="-O3 -march=native", numerics="separate"
-        ) as made:
-            assert made.better() is None  # nothing that is shorter than LASTS_S
-            return made.library
-
-    assert build("a").parent.name == "quick"
-    compile_library(programs, values, tmp_path / "b", model="m", cflags="-O3 -march=native")
-    assert build("c").parent.name == "src"
 
 
 def test_a_build_has_no_kernel_that_nothing_calls(files: tuple[Path, Path], tmp_path: Path) -> None:

@@ -11,19 +11,18 @@ from pathlib import Path
 
 from poetc import boards
 from poetc.artifact import Artifact
-from poetc.boards import command, tool_environment
+from poetc.boards import command
 from poetc.commands.emit import emit
 from poetc.commands.programs import training_program
 from poetc.graph import Array
-from poetc.measure import kept_objects, write_records
+from poetc.measure import write_records
 
 
 def built(directory: Path, out: Path, board: str) -> Path:
     """The folder `out` with the firmware of a solved directory."""
     emit(directory, boards.BOARDS[board].target, out, board=board, fleet=True)
     words = ["make", "-s", "-j2", "-C", str(out)]
-    with kept_objects(out, words, tool_environment()):
-        command(words, f"the emitted C does not build for {board}")
+    command(words, f"the emitted C does not build for {board}")
     return out
 
 
