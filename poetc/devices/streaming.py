@@ -21,10 +21,11 @@ from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
+from poetc.devices.tables import summed_tables
 from poetc.devices.threads import Prices, is_split
 from poetc.graph import Attribute, Graph, Operator, Role, TensorType
 from poetc.ops import Bound, Cut, Kernel, bind, block_of, spec, view_roots, whole
-from poetc.runtime.layout import SUMMED_BYTES, align, has_sums, page_bytes, sums_bytes
+from poetc.runtime.layout import SUMMED_BYTES, align, page_bytes, sums_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
 WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
@@ -108,10 +109,10 @@ class StreamedAlternatives:
     ) -> None:
         """`moves_state`: state that is in RAM may be placed on the store, so that it can be streamed.
 
-        `longest_ns`: no block takes longer. `prices`: of kernels in threads, where `problem` has such. `tables`: of a
-        model, the weights whose rows have checksums on the store; None: all that could have them.
+        `longest_ns`: no block takes longer. `prices`: of kernels in threads, where `problem` has such. `tables`: those
+        whose rows have checksums on the store; None: all that could have them.
         """
-        self.threads, self.tables_there = prices, tables
+        self.threads = prices
         self.graph, self.problem, self.moves_state, self.longest_ns = graph, problem, moves_state, longest_ns
         self.costs = CostModel(profile)
         self.roots = view_roots(graph)
@@ -119,6 +120,9 @@ class StreamedAlternatives:
         self.operators = {op.name: op for op in graph.operators}
         self.store = profile.stores[profile.default_store] if profile.default_store else None
         self.block_bytes = 0 if self.store is None else int(self.store.block_bytes.value)
+        if tables is None:
+            tables = () if self.store is None else summed_tables(graph, problem, self.block_bytes)
+        self.summed = {self.tensors[name] for name in tables if name in self.tensors}
         self._found: dict[tuple[int, frozenset[int], int], OperatorSpec] = {}
         self._forms: dict[tuple[object, ...], list[Blocks]] = {}
         self._titles: dict[tuple[object, ...] | None, list[Form]] = {}
@@ -164,7 +168,7 @@ class StreamedAlternatives:
             places = {self.tensors.get(root): n for n, root in reversed(list(enumerate(roots)))}
             names = (*plain.inputs, *plain.outputs)
             operands = [
-                (places[t], self.problem.tensors[t].size_bytes, self.is_state(t), self._has_sums(t)) for t in names
+                (places[t], self.problem.tensors[t].size_bytes, self.is_state(t), t in self.summed) for t in names
             ]
             pairs = [
                 (places[p.input], places[p.output], (p.input, p.output) in self.replaceable)
@@ -275,7 +279,7 @@ class StreamedAlternatives:
         if any(pair not in self.replaceable for pair in streamed_pairs):
             return None
         alike = tuple(roots.index(root) for root in roots)
-        fixed = frozenset(n for n in numbers if self._has_sums(self.tensors[roots[n]]))
+        fixed = frozenset(n for n in numbers if self.tensors[roots[n]] in self.summed)
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike, fixed
         if key not in self._forms:
             forms, most_ns = forms_of_operator(*key, self.block_bytes), self.longest_ns
@@ -288,16 +292,7 @@ class StreamedAlternatives:
         op, roots = self.operators[self.problem.operators[index].name], self.operands_of(index)
         cuts = spec(op.kind).cuts(bind(op, self.graph.tensors)) if spec(op.kind).reads_rows else ()
         tables = frozenset(self.tensors.get(roots[n], -1) for cut in cuts for n in cut.tables)
-        return tables if all(t >= 0 and self.is_state(t) and self._has_sums(t) for t in tables) else frozenset()
-
-    def _has_sums(self, t: int) -> bool:
-        """Whether it would have checksums of its pieces on the store: a weight that no step changes."""
-        tensor = self.problem.tensors[t]
-        if self.tables_there is not None and tensor.name not in self.tables_there:
-            return False
-        is_fixed = tensor.initial != "" and t not in self.replaced
-        given = self.graph.tensors[tensor.name].role in (Role.INPUT, Role.TARGET)
-        return is_fixed and not given and has_sums(self.graph.tensors[tensor.name].size_bytes, self.block_bytes)
+        return tables if tables <= self.summed and all(map(self.is_state, tables)) else frozenset()
 
     def _operator(self, plain: OperatorSpec, roots: Sequence[str], blocks: Blocks) -> OperatorSpec:
         streams = [s for s in blocks.streams if not s.in_ram]

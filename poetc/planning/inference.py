@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from poetc import solvers
 from poetc.devices import DeviceProfile, build_problem
 from poetc.devices.streaming import StreamedAlternatives, streamed_problem
+from poetc.devices.tables import summed_tables
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
 from poetc.graph import Graph, Phase, TrainingGraph
-from poetc.ops import view_roots
 from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.settings import INFERENCE, STREAMING
 from poetc.planning.streaming import within
-from poetc.program import Program, lower, lower_inference, paged_bytes, tables_in, without_loss
+from poetc.program import Program, lower, lower_inference, paged_bytes, without_loss
 from poetc.runtime.layout import DEFAULT_BLOCK_BYTES
 from poetc.scheduling import (
     Paging,
@@ -153,8 +153,8 @@ def within_budget(
     found = InferencePlan()
     end = time.monotonic() + limit_s
     models = [evaluation, inference] if serves_both else [inference]
-    fixed = {problem.tensors[chain[0]].name for chain in stored_state(problem) if len(chain) == 1}
-    tables = fixed & tables_in(graph, view_roots(graph), problem.page_buffer_bytes or DEFAULT_BLOCK_BYTES)
+    on_store = {tensor.name for tensor in problem.tensors if tensor.initial == "store"}
+    tables = on_store & summed_tables(graph, problem, problem.page_buffer_bytes or DEFAULT_BLOCK_BYTES)
     for left, model in zip(range(len(models), 0, -1), models, strict=True):
         alone = alone_problem(model, profile, problem)
         own_s = (end - time.monotonic()) / left

@@ -1,6 +1,5 @@
 """A schedule as a flat list of instructions with addresses, its checks, and its interpreter."""
 
-from poetc.program._blocks import tables_in
 from poetc.program._bundle import ProgramBundle, ProgramSwitch, lower_bundle
 from poetc.program._check import OFFSET_LIMIT, ProgramError, check_program
 from poetc.program._image import (

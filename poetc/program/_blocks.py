@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from poetc.devices.blocks import Blocks as Cuts
 from poetc.devices.blocks import blocks_of
-from poetc.graph import DType, Graph, Operator, TensorType
-from poetc.ops import Bound, bind, spec, whole
+from poetc.graph import DType, Operator, TensorType
+from poetc.ops import Bound, spec, whole
 from poetc.ops.kernels.blocks import begin_of
 from poetc.program._ir import Blocks, Call, Operand, Page, PageSource, Space, Stream
-from poetc.runtime.layout import has_sums, page_bytes, sums_bytes
+from poetc.runtime.layout import page_bytes, sums_bytes
 from poetc.scheduling import OperatorSpec, Problem
 
 
@@ -28,16 +28,6 @@ def blocks_in(
     if cut is None or kernel is None or len(units) != len(cut.axes):
         return None
     return next(iter(blocks_of(op.kind, bound, cut, [kernel], numbers, names, units, store_block)), None)
-
-
-def tables_in(graph: Graph, roots: Mapping[str, str], block_bytes: int) -> set[str]:
-    """Tensors of which any program of the model may read single rows from the store."""
-    found = set[str]()
-    for op in graph.operators:
-        if spec(op.kind).reads_rows:
-            cuts = spec(op.kind).cuts(bind(op, graph.tensors))
-            found |= {roots[op.inputs[n]] for cut in cuts for n in cut.tables}
-    return {t for t in found if has_sums(graph.tensors[t].size_bytes, block_bytes)}
 
 
 def sums_page(table: Page, block_bytes: int) -> Page:

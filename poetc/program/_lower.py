@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from poetc.devices.tables import summed_tables
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, spec, view_roots
 from poetc.program._banks import bank_peaks, gap, in_window, with_room
-from poetc.program._blocks import blocks_in, call_in_blocks, sums_page, tables_in
+from poetc.program._blocks import blocks_in, call_in_blocks, sums_page
 from poetc.program._check import ProgramError, check_program, operands, overlap
 from poetc.program._ir import (
     Absence,
@@ -359,7 +360,7 @@ class Lowering:
 
         A version between them has a page of its own, should it ever be moved there.
         """
-        tables = tables_in(self.graph, self.roots, self._block_bytes)
+        tables = summed_tables(self.graph, self.problem, self._block_bytes)
         for tensor in self.problem.tensors:
             if tensor.initial != "store" or tensor.name in self.pages:
                 continue
@@ -369,7 +370,7 @@ class Lowering:
                 chain = self._chain(tensor.name)
                 page = self._add_page(tensor.name, slots=min(len(chain), 2), image=True, final=chain[-1])
                 self.pages |= {chain[0]: page, chain[-1]: page}
-                if len(chain) == 1 and tensor.name in tables:
+                if tensor.name in tables:
                     self.page_table.append(sums_page(self.page_table[-1], self._block_bytes))
 
     def _page(self, tensor: str) -> int:
