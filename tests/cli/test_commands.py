@@ -178,7 +178,7 @@ def test_what_is_written_to_the_store_is_said_and_limited(poetc: Run, digits: Pa
 
 
 def test_micro_batches_are_chosen_and_run(poetc: Run, model: Path, tmp_path: Path) -> None:
-    limits = ("--batch", "8", "--batch-norm", "frozen", "--device", "stm32f746", "--gap", "0.2", "--time-limit", "4")
+    limits = ("--batch", "8", "--batch-norm", "frozen", "--device", "stm32f746", "--gap", "0.2", "--time-limit", "60")
     auto = poetc("solve", model, *limits, "-b", "70%", "--micro-batches", "auto", "-o", tmp_path / "auto", "--json")
     assert auto.code == 0, auto.err
     assert auto.json["micro_batches"] > 1, auto.json["notes"]
@@ -325,7 +325,6 @@ def test_profile_show_can_be_used_as_a_profile(
     profile.write_text(poetc("profile", "show", "stm32f746").out)
     first = poetc("analyze", model, "--batch", "2", "--device", "stm32f746", "--json").json
     second = poetc("analyze", model, "--batch", "2", "--device", profile, "--json").json
-    assert first.pop("device") != second.pop("device")
     assert first == second
 
 
