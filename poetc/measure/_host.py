@@ -152,7 +152,7 @@ def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str
 
 
 def _native_through_ccache(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
-    """A digest of what `-march=native` means here: machines may share a cache, and ccache sees that word.
+    """A digest of the options behind `-march=native` here: machines may share a cache, and ccache sees that word.
 
     None where ccache is not installed, or stops at a cache that it cannot write.
     """
