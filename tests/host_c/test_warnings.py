@@ -84,7 +84,6 @@ def test_a_big_endian_target_is_refused(tmp_path: Path) -> None:
 
 M55 = ("arm-none-eabi-gcc", "-mcpu=cortex-m55", "-mfloat-abi=hard")
 PLACES = (
-    (M55, "depthwise/poetc_depthwise_helium.h", "depthwise/depthwise.c", "    float bias;\n} slide;", "} slide;"),
     (
         M55,
         "convolution/poetc_direct_helium.h",
@@ -108,8 +107,6 @@ def test_assembly_that_reads_a_struct_does_not_compile_with_other_places(
 ) -> None:
     text = (RUNTIME / "kernels" / header).read_text()
     assert old in text
-    if new == "} slide;":  # the member goes to the front
-        text, new = text.replace("    float w[9];", "    float bias;\n    float w[9];", 1), "} slide;"
     kernels = shutil.copytree(RUNTIME / "kernels", tmp_path / "kernels")
     folders = [f"-I{folder}" for folder in (RUNTIME / "include", RUNTIME / "src", kernels)]
     command = [*compiler, *folders, "-std=c99", "-O1", "-fsyntax-only", "-w", str(kernels / source)]

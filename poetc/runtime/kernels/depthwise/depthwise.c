@@ -8,19 +8,19 @@
  * along each row.
  *
  * Usual filters have tiles of their own: poetc_depthwise_fpu.h and poetc_depthwise_taps.h for scalars in an FPU, and
- * poetc_depthwise_planes.h for the smallest planes on Cortex-M. Helium has poetc_depthwise_helium.h and, for small
- * planes, poetc_depthwise_channels.h; other vectors have poetc_depthwise_vectors.h. poetc_depthwise_any.h does the
- * rest, and all of it on processors without an FPU. */
+ * poetc_depthwise_planes.h for the smallest planes on Cortex-M. Vectors have poetc_depthwise_vectors.h, and Helium
+ * poetc_depthwise_channels.h for 3 x 3. poetc_depthwise_any.h does the rest, and all of it on processors without an
+ * FPU. */
 #include "depthwise/poetc_depthwise.h"
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
 #include "depthwise/poetc_depthwise_planes.h"
 #include "depthwise/poetc_depthwise_taps.h"
-#elif defined(POETC_HELIUM)
-#include "depthwise/poetc_depthwise_channels.h"
-#include "depthwise/poetc_depthwise_helium.h"
 #elif POETC_LANES > 1
 #include "depthwise/poetc_depthwise_vectors.h"
+#if defined(POETC_HELIUM)
+#include "depthwise/poetc_depthwise_channels.h"
+#endif
 #endif
 #include "depthwise/poetc_depthwise_any.h"
 
@@ -30,12 +30,6 @@
 POETC_APART void gather_rows(const filter *f, const float *g, int32_t lines, int32_t tap, int more_first, float *y,
                              int32_t rows)
 {
-#if defined(POETC_HELIUM)
-    if (f->kernel_w == 5) {
-        gather_fives(f, g, lines, tap, more_first, y, rows);
-        return;
-    }
-#endif
     (void)tap;
     if (lines == 1 && more_first)
         gather_lines(f, g, 1, 1, y, rows);
@@ -117,7 +111,7 @@ int poetc_op_depthwise(const poetc_call *call)
     int32_t n, channel, top;
 #if defined(POETC_HELIUM)
     window planes;
-    if (has_lanes_of_channels(&c, &planes, 1)) {
+    if (has_lanes_of_channels(&c, &planes)) {
         s.data[call->ints[21] - 1] = 0.0f; /* the memory that is touched is the workspace's whatever the kernel */
         for (n = 0; n < c.batch; n++)
             correlate_channels(&planes, x + n * c.channels * c.height * c.width, weight, bias, c.channels,
@@ -275,7 +269,7 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
 #endif
 #if defined(POETC_HELIUM)
     window planes;
-    if (has_lanes_of_channels(&c, &planes, 1) && (!strided || (!bias && planes.right >= 0 && planes.below >= 0))) {
+    if (has_lanes_of_channels(&c, &planes) && (!strided || (!bias && planes.right >= 0 && planes.below >= 0))) {
         workspace[call->ints[21] - 1] = 0.0f;
         for (n = 0; n < c.batch;
              n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
@@ -411,7 +405,7 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     /* So that the memory that is touched does not depend on the width. */
     rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f;
 #if defined(POETC_HELIUM)
-    if (!norm && has_lanes_of_channels(&c, &planes, 0)) {
+    if (!norm && has_lanes_of_channels(&c, &planes)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);
         return POETC_OK;
     }
@@ -491,6 +485,13 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
                         add_taps_of_row(s.data, down, c.kernel_h, lines_of_gy, width, gw, c.kernel_w);
                     else
                         add_taps_apart(s.data, down, c.kernel_h, next, lines_of_gy, lines, width, gw, c.kernel_w);
+                    continue;
+                }
+#endif
+#if defined(POETC_HELIUM)
+                if (c.kernel_w == 5) {
+                    for (kh = 0; kh < c.kernel_h; kh++)
+                        add_taps(&s, &c, lines_of_gy, width, lines, 1, 5, kh, 0, gw + 5 * kh);
                     continue;
                 }
 #endif

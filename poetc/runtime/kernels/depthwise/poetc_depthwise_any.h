@@ -141,7 +141,7 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
             const poetc_f4 g = poetc_f4_load(gy + i);
             POETC_UNROLL_3
             for (kh = 0; kh < kernel_h; kh++) {
-                POETC_UNROLL_3
+                POETC_UNROLL_9
                 for (kw = 0; kw < kernel_w; kw++) {
                     const float *x = from + (ptrdiff_t)kh * c->dilation_h * s->row +
                                      tap_column(s, (first_w + kw) * c->dilation_w) + i;

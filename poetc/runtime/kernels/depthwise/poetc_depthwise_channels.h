@@ -1,16 +1,12 @@
-/* Depthwise convolution on Helium, of small planes above all: four channels at once.
+/* Depthwise convolution under 3 x 3 filters on Helium: four channels at once.
  *
  * Layout: each lane is a channel, and floats a plane apart are gathered. Taps beyond the border are left out, so no
- * strip is needed: its start would cost more than such a plane.
+ * strip is needed.
  * Order of sums: that of depthwise.c; a tap that is left out would have added a product of zero. */
 #ifndef POETC_DEPTHWISE_CHANNELS_H
 #define POETC_DEPTHWISE_CHANNELS_H
 
 #include "depthwise/poetc_depthwise.h"
-
-/* Pixels of a result: above that, lanes along rows take as few instructions, and load contiguous floats. */
-#define SMALL_PLANE 200
-#define SMALL_STRIDED_PLANE 1024
 
 /* A 3 x 3 window over planes of `height` x `width` that makes `rows` x `columns`. */
 typedef struct {
@@ -19,10 +15,10 @@ typedef struct {
     int32_t below, right; /* or behind it, or -1: a pixel that no window sees */
 } window;
 
-/* Whether there are loops for it and, unless it is for the gradient of the weights, the planes are small. */
-static int has_lanes_of_channels(const convolution *c, window *w, int is_small)
+/* Whether there are loops for it. */
+static int has_lanes_of_channels(const convolution *c, window *w)
 {
-    const int32_t stride = c->stride_h, pixels = c->output_height * c->output_width;
+    const int32_t stride = c->stride_h;
     w->height = c->height, w->width = c->width, w->rows = c->output_height, w->columns = c->output_width,
     w->stride = stride;
     w->above = c->pad_top, w->left = c->pad_left;
@@ -34,8 +30,6 @@ static int has_lanes_of_channels(const convolution *c, window *w, int is_small)
     if (c->pad_top > 1 || c->pad_left > 1 || w->below > 1 || w->right > 1)
         return 0;
     if (stride == 2 && c->output_width < c->pad_left + w->right) /* a single column between zeros */
-        return 0;
-    if (is_small && pixels > (stride == 1 ? SMALL_PLANE : SMALL_STRIDED_PLANE))
         return 0;
     return stride == 2 || (stride == 1 && c->pad_left == 1 && w->right == 1 && c->pad_top == 1 && w->below == 1);
 }

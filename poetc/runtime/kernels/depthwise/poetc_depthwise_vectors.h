@@ -66,13 +66,66 @@ static void correlate_tiles(const filter *f, float *from, int32_t rows)
     }
     copy_rows(f->y, width, from, row, rows, width);
 }
-/* `rows` rows of a result, if it is a row of a vector at least and the filter 3 x 3; returns whether it is. */
+
+#if defined(POETC_HELIUM)
+/* `rows` rows under any filter of up to FEW_TAPS columns, `taps` (a constant wherever this is inlined), eight pixels at
+ * a time. In poetc_depthwise_any.h the compiler would spend Helium's few core registers on addresses. */
+#define FEW_TAPS 5
+POETC_INLINE void correlate_eights(const filter *f, const float *from, int32_t rows, int32_t stride_h, const int taps)
+{
+    const ptrdiff_t row = f->s->row, down = (ptrdiff_t)f->down * row;
+    const uint32x4_t put = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)f->y_step);
+    ptrdiff_t column[FEW_TAPS];
+    float *y = f->y;
+    int32_t at, kh, kw;
+    for (kw = 0; kw < taps; kw++)
+        column[kw] = tap_column(f->s, kw * f->across);
+    for (; rows > 0; rows--, from += stride_h * row, y += f->y_row) {
+        for (at = 0; at < f->width; at += 8) {
+            const float *line = from + at, *w = f->weight;
+            float32x4_t low = vdupq_n_f32(f->bias), high = low;
+            float *to = y + at * f->y_step;
+            for (kh = f->kernel_h; kh > 0; kh--, line += down, w += f->row_step) {
+                POETC_UNROLL_9
+                for (kw = 0; kw < taps; kw++) {
+                    const float *const x = line + column[kw], factor = w[kw * f->step];
+                    low = vfmaq_n_f32(low, vld1q_f32(x), factor), high = vfmaq_n_f32(high, vld1q_f32(x + 4), factor);
+                }
+            }
+            vstrwq_scatter_offset_p_f32(to, put, low, vctp32q((uint32_t)(f->width - at)));
+            if (f->width - at > 4)
+                vstrwq_scatter_offset_p_f32(to + 4 * f->y_step, put, high, vctp32q((uint32_t)(f->width - at) - 4));
+        }
+    }
+}
+
+POETC_APART void correlate_five_taps(const filter *f, const float *from, int32_t rows, int32_t stride_h)
+{
+    correlate_eights(f, from, rows, stride_h, 5);
+}
+
+POETC_APART void correlate_few_taps(const filter *f, const float *from, int32_t rows, int32_t stride_h)
+{
+    correlate_eights(f, from, rows, stride_h, f->kernel_w);
+}
+#endif
+
+/* `rows` rows of a result, if there are loops for it; returns whether there are. */
 static int correlate_fast(const filter *f, float *from, int32_t rows, int32_t stride_h, int32_t stride_w)
 {
     filter g = *f;
     (void)stride_w;
-    if (f->kernel_h != 3 || f->kernel_w != 3 || f->y_step != 1 || f->y_row != f->width)
+    if (f->kernel_h != 3 || f->kernel_w != 3 || f->y_step != 1 || f->y_row != f->width) {
+#if defined(POETC_HELIUM)
+        if (f->kernel_w == 5)
+            correlate_five_taps(f, from, rows, stride_h);
+        else if (f->kernel_w < 5)
+            correlate_few_taps(f, from, rows, stride_h);
+        return f->kernel_w <= 5;
+#else
         return 0;
+#endif
+    }
     if (stride_h == 1 && f->s->phases == 1 && f->down == 1 && f->across == 1 && f->width % LANES != 0 &&
         f->width < 3 * LANES &&
         f->width + LANES + 1 <= f->s->row + f->s->slack) { /* the last vector stays inside the strip */
