@@ -242,12 +242,14 @@ def _again(m: Machine, rows: int, width: int) -> Loops:
 
 def _in_registers(m: Machine, w: Convolution) -> Loops:
     """Planes for which poetc_depthwise_planes.h has loops; nothing of others."""
-    side = w.output_width
-    is_small = m.has_fours and side in (2, 4) and w.output_height == w.height == w.width == side
-    usual = w.kernel_h == w.kernel_w == 3 and w.stride_h == w.stride_w == w.dilation_h == w.dilation_w == 1
-    if not is_small or not usual or w.bias_or_norm or not w.pad_top == w.pad_left == 1:
+    side, stride = w.output_width, w.stride_w
+    is_small = m.has_fours and 1 <= side <= 4 and w.output_height == side and w.height == w.width == stride * side
+    usual = w.kernel_h == w.kernel_w == 3 and w.stride_h == stride and w.dilation_h == w.dilation_w == 1
+    if not is_small or not usual or w.bias_or_norm or w.pad_top != w.pad_left:
         return {}
-    return {f"plane_1_{side}": w.batch * w.channels}
+    if not (w.pad_left == 1 if stride == 1 else stride == 2 and w.pad_left <= 1):
+        return {}
+    return {f"plane_{stride}_{side}": w.batch * w.channels}
 
 
 def _starts(m: Machine, w: Convolution) -> Loops:
@@ -260,6 +262,8 @@ def _sums(w: Convolution, flat: bool, rows: int, step: int) -> Loops:
     lines, quads = w.kernel_h, -(-rows * step // 4)
     name = f"taps.{dict(zip(_TAPS, ('three', 'five', 'seven'), strict=True))[w.kernel_w]}"
     loops: Loops = {"taps.call": 1}
+    if not flat and step % 4:
+        return loops | {f"{name}_pairs": lines, f"taps.short_{step}": lines * rows}
     if not flat:
         return loops | {f"{name}_pairs": lines, "taps.row": lines * rows, f"{name}_pairs_quad": lines * quads}
     if w.kernel_w == 3:
@@ -351,6 +355,8 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     reach = (w.kernel_h - 1) * w.dilation_h
     flat = w.stride_h == w.stride_w == 1
     step = s.row if flat else -(-w.output_width // 4) * 4
+    if m.has_fours and s.pairs and w.kernel_w == 3 and w.output_width in (5, 6):
+        step = w.output_width
     small = w.kernel_h == w.kernel_w == 3
     is_fast = m.has_fours and (flat or s.pairs) and w.kernel_w in _TAPS and w.dilation_w == 1
     is_copied = step != w.output_width or (flat and w.output_height * step % 4)

@@ -131,8 +131,12 @@ int poetc_op_depthwise(const poetc_call *call)
     if (is_small_plane(&c)) {
         s.data[call->ints[21] - 1] = 0.0f; /* the memory that is touched is the workspace's whatever the kernel */
         for (n = 0; n < c.batch;
-             n++, x += c.channels * c.height * c.width, y += c.channels * c.output_height * c.output_width)
-            slide_planes(c.width, x, weight, y, c.channels, 0);
+             n++, x += c.channels * c.height * c.width, y += c.channels * c.output_height * c.output_width) {
+            if (c.stride_w == 1)
+                slide_planes(c.width, x, weight, y, c.channels, 0);
+            else
+                slide_planes_apart(c.output_width, x, weight, y, c.channels, c.pad_left);
+        }
         return POETC_OK;
     }
 #endif
@@ -281,8 +285,12 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
     if (is_small_plane(&c)) {
         workspace[call->ints[21] - 1] = 0.0f;
         for (n = 0; n < c.batch;
-             n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width)
-            slide_planes(c.width, gy, weight, gx, c.channels, 1);
+             n++, gy += c.channels * c.output_height * c.output_width, gx += c.channels * c.height * c.width) {
+            if (strided)
+                spread_planes(c.output_width, gy, weight, gx, c.channels, c.pad_left);
+            else
+                slide_planes(c.width, gy, weight, gx, c.channels, 1);
+        }
         return POETC_OK;
     }
 #endif
@@ -370,11 +378,17 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     strip s = describe_strip(call, workspace);
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
+#if defined(IS_SHORT)
+    const int is_short = s.pairs && c.kernel_w == 3 && IS_SHORT(c.output_width);
+#else
+    const int is_short = 0;
+#endif
 #if defined(IS_NARROW)
     const int is_narrow =
         flat && c.kernel_w == 3 && c.dilation_w == 1 && IS_NARROW(c.output_width) && s.row == c.output_width + 1;
 #endif
-    const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4; /* of gy */
+    const int32_t whole = flat ? s.row : (c.output_width + 3) / 4 * 4,
+                  step = is_short ? c.output_width : whole; /* of gy */
     int32_t n, channel, top, kh, kw;
 #if defined(POETC_HELIUM)
     window planes;
@@ -389,7 +403,7 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
 #endif
     /* So that the memory that is touched does not depend on the width. */
-    rows_of_gy[(block * step + 3) / 4 * 4 - 1] = 0.0f;
+    rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f;
 #if defined(POETC_HELIUM)
     if (!norm && has_lanes_of_channels(&c, &planes)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);
@@ -400,8 +414,12 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     if (!norm && is_small_plane(&c)) {
         poetc_clear(gw, 9 * c.channels);
         for (n = 0; n < c.batch;
-             n++, x += c.channels * c.height * c.width, gy += c.channels * c.output_height * c.output_width)
-            add_taps_of_planes(c.width, x, gy, gw, c.channels);
+             n++, x += c.channels * c.height * c.width, gy += c.channels * c.output_height * c.output_width) {
+            if (flat)
+                add_taps_of_planes(c.width, x, gy, gw, c.channels);
+            else
+                add_taps_of_planes_apart(c.output_width, x, gy, gw, c.channels, c.pad_left);
+        }
         return POETC_OK;
     }
 #endif

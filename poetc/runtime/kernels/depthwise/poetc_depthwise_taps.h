@@ -150,6 +150,9 @@ POETC_APART void add_taps_of_narrow(const float *line, ptrdiff_t down, int32_t l
     }
 }
 
+/* Rows of gy of which three taps are summed up without zeros at their ends. */
+#define IS_SHORT(width) ((width) == 5 || (width) == 6)
+
 #define ROWS_OF_QUADS(sums, body, end)                                                                                 \
     __asm__ volatile("vldmia %[none], {" sums "}\n"                                                                    \
                      "1:\tmov %[quads], %[width]\n"                                                                    \
@@ -188,8 +191,8 @@ POETC_APART void add_seven_apart(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* The same under a stride of two. It has `rows` rows of `width` floats of gy, a multiple of four, and of x, `step`
- * floats apart. */
+/* The same under a stride of two. It has `rows` rows of `width` floats of gy, a multiple of four, five or six, and of
+ * x, `step` floats apart. */
 POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient,
                                 int32_t rows, int32_t width, float *gw, int taps)
 {
@@ -201,6 +204,36 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
     for (; lines > 0; lines--, line += down) {
         const float *x = line, *gy = gradient;
         int32_t left = rows, quads;
+        if (taps == 3 && width == 5) {
+            /* clang-format off */
+            __asm__ volatile("vldmia %[none], {s0-s11}\n"
+                             "1:\tvldmia %[x], {s12-s22}\n\tvldmia %[gy]!, {s25-s29}\n\tadd %[x], %[x], %[step]\n\t"
+                             PRODUCTS(30, 31, 0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
+                             PRODUCTS(30, 31, 4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
+                             PRODUCTS(30, 31, 8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
+                             PAIR(30, 31, 0, 20, 29, 4, 21, 29) MLA(8, 22, 29)
+                             "subs %[left], #1\n\tbne 1b\n\t" END_THREE
+                             : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
+                             : [none] "r"(no_sums), [step] "r"(4 * step)
+                             : SCRATCH);
+            /* clang-format on */
+            continue;
+        }
+        if (taps == 3 && width == 6) { /* nothing is left of 32 registers */
+            /* clang-format off */
+            __asm__ volatile("vldmia %[none], {s0-s11}\n"
+                             "1:\tvldmia %[x], {s12-s24}\n\tvldmia %[gy]!, {s25-s30}\n\tadd %[x], %[x], %[step]\n\t"
+                             AT_ONCE(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
+                             AT_ONCE(4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
+                             AT_ONCE(8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
+                             MLA(0, 20, 29) MLA(1, 22, 30) MLA(4, 21, 29) MLA(5, 23, 30) MLA(8, 22, 29) MLA(9, 24, 30)
+                             "subs %[left], #1\n\tbne 1b\n\t" END_THREE
+                             : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
+                             : [none] "r"(no_sums), [step] "r"(4 * step)
+                             : SCRATCH);
+            /* clang-format on */
+            continue;
+        }
         if (taps == 3)
             THREE_APART;
         else /* s24 to s31, of which s24 to s26 become those beyond */
