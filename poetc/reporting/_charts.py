@@ -267,8 +267,7 @@ class _Costs:
     def __init__(self, solved: Solved, facts: Facts) -> None:
         self.problem = solved.problem
         self.makers = {o: k for k, op in enumerate(self.problem.operators) for o in op.outputs}
-        self.redone = {r.operator: r for r in facts.redone}
-        self.moved = {m.tensor: m for m in facts.moved}
+        self.redone, self.moved = ({e.index: e for e in extras} for extras in (facts.redone, facts.moved))
         self._found: dict[int, str] = {}
 
     def of(self, tensor: int) -> str:
@@ -281,10 +280,11 @@ class _Costs:
         maker, ways = self.makers.get(tensor), list[str]()
         if maker in self.redone:
             r = self.redone[maker]
-            paid.append(f"made {_times(r.extra)} more for {_amount(r.extra_pj, r.extra_ns)}")
+            paid.append(f"made {_times(r.times[0])} more for {_amount(r.energy_pj, r.time_ns)}")
         if tensor in self.moved:
-            m = self.moved[tensor]
-            paid.append(f"paged out {_times(m.outs)} and in {_times(m.ins)} for {_amount(m.energy_pj, m.time_ns)}")
+            outs, ins = map(_times, self.moved[tensor].times)
+            costs = _amount(self.moved[tensor].energy_pj, self.moved[tensor].time_ns)
+            paid.append(f"paged out {outs} and in {ins} for {costs}")
         if maker is not None and (op := self.problem.operators[maker]).recomputable:
             ways.append(f"remaking: {_amount(op.energy_pj, op.time_ns)}")
         if found.pageable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from poetc.reporting._solved import Solved
@@ -44,26 +44,13 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Redone:
-    operator: int
-    extra: int  # executions beyond the first
-    extra_pj: int
-    extra_ns: int
+class Extra:
+    """An operator that runs again, or a tensor that moves, and the costs of that beside computing everything once."""
 
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    tensor: int
-    outs: int
-    ins: int
-    energy_pj: int
-    time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Relocated:
-    tensor: int
-    times: int
+    index: int
+    name: str
+    size_bytes: int | None  # of a tensor
+    times: tuple[int, ...]  # runs beyond the first; out of RAM and in; within RAM
     energy_pj: int
     time_ns: int
 
@@ -74,9 +61,9 @@ class Facts:
     memory: tuple[tuple[int, ...], ...]  # of each step: bytes by category, in the order of Category
     stays: tuple[Stay, ...]
     store_spans: tuple[tuple[int, int, int], ...]  # (tensor, page-out step, last page-in step + 1)
-    redone: tuple[Redone, ...]  # the most energy first
-    moved: tuple[Moved, ...]  # to the store and back; the most energy first
-    relocated: tuple[Relocated, ...]  # within RAM; the most energy first
+    redone: tuple[Extra, ...]  # the most energy first, as of the other two
+    moved: tuple[Extra, ...]  # to the store and back
+    relocated: tuple[Extra, ...]  # within RAM
     backward_step: int | None  # the first step of the backward pass
 
 
@@ -101,22 +88,19 @@ def gather(solved: Solved) -> Facts:
     categories = categorize(problem)
     stays, spans = _stays(problem, schedule)
     executions = Counter(s.operator for s in schedule.steps if isinstance(s, Compute))
-    redone = [
-        Redone(i, n - 1, (n - 1) * problem.operators[i].energy_pj, (n - 1) * problem.operators[i].time_ns)
-        for i, n in executions.items()
-        if n > 1
-    ]
+    again = ((i, problem.operators[i], n - 1) for i, n in executions.items() if n > 1)
+    redone = [Extra(i, op.name, None, (n,), n * op.energy_pj, n * op.time_ns) for i, op, n in again]
     outs = Counter(s.tensor for s in schedule.steps if isinstance(s, PageOut))
     ins = Counter(s.tensor for s in schedule.steps if isinstance(s, PageIn))
     moved = []
     for i in outs | ins:
         t = problem.tensors[i]
         energy_pj = outs[i] * t.page_out_pj + ins[i] * t.page_in_pj
-        moved.append(Moved(i, outs[i], ins[i], energy_pj, outs[i] * t.page_out_ns + ins[i] * t.page_in_ns))
-    times = Counter(s.tensor for s in schedule.steps if isinstance(s, Move))
-    relocated = [
-        Relocated(i, n, n * problem.tensors[i].move_pj, n * (problem.tensors[i].move_ns or 0)) for i, n in times.items()
-    ]
+        time_ns = outs[i] * t.page_out_ns + ins[i] * t.page_in_ns
+        moved.append(Extra(i, t.name, t.size_bytes, (outs[i], ins[i]), energy_pj, time_ns))
+    moves = Counter(s.tensor for s in schedule.steps if isinstance(s, Move))
+    within = ((i, problem.tensors[i], n) for i, n in moves.items())
+    relocated = [Extra(i, t.name, t.size_bytes, (n,), n * t.move_pj, n * (t.move_ns or 0)) for i, t, n in within]
     backward = (
         step
         for step, s in enumerate(schedule.steps)
@@ -127,11 +111,15 @@ def gather(solved: Solved) -> Facts:
         memory=tuple(memory_by_category(problem, schedule, categories)),
         stays=tuple(stays),
         store_spans=tuple(spans),
-        redone=tuple(sorted(redone, key=lambda r: (-r.extra_pj, r.operator))),
-        moved=tuple(sorted(moved, key=lambda m: (-m.energy_pj, m.tensor))),
-        relocated=tuple(sorted(relocated, key=lambda r: (-r.energy_pj, r.tensor))),
+        redone=_dearest_first(redone),
+        moved=_dearest_first(moved),
+        relocated=_dearest_first(relocated),
         backward_step=next(backward, None),
     )
+
+
+def _dearest_first(extras: Iterable[Extra]) -> tuple[Extra, ...]:
+    return tuple(sorted(extras, key=lambda e: (-e.energy_pj, e.index)))
 
 
 def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:

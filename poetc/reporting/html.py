@@ -144,49 +144,28 @@ def _arena_note(solved: Solved) -> str:
 
 
 def _changes(solved: Solved, facts: Facts) -> str:
-    problem = solved.problem
     parts = []
     if less := _words.savings_of_part(solved.summary):
         parts.append(_table("Less than a step that trains all parameters", ("", ""), less, kind="facts"))
-    if facts.redone:
+    paged = f"Paged: {format_count(len(facts.moved), 'tensor')}"
+    within = f"{_words.moves_heading(solved)}: {format_count(len(facts.relocated), 'tensor')}"
+    for extras, heading, heads in (
+        (facts.redone, f"Recomputed: {_words.recomputed(solved.trace.executions)}", ("operator", "times more")),
+        (facts.moved, paged, ("tensor", "size", "out / in")),
+        (facts.relocated, within, ("tensor", "size", "times")),
+    ):
         rows: list[Sequence[Cell]] = [
             (
-                problem.operators[r.operator].name,
-                (f"{r.extra:,}", r.extra),
-                (format_pj(r.extra_pj), r.extra_pj),
-                (format_ns(r.extra_ns), r.extra_ns),
+                e.name,
+                *(() if e.size_bytes is None else ((format_bytes(e.size_bytes), e.size_bytes),)),
+                (" / ".join(f"{n:,}" for n in e.times), sum(e.times)),
+                (format_pj(e.energy_pj), e.energy_pj),
+                (format_ns(e.time_ns), e.time_ns),
             )
-            for r in facts.redone[:_LIST_ROWS]
+            for e in extras[:_LIST_ROWS]
         ]
-        heading = f"Recomputed: {_words.recomputed(solved.trace.executions)}"
-        parts.append(_table(heading, ("operator", "times more", "energy", "time"), rows, more=len(facts.redone)))
-    if facts.moved:
-        rows = [
-            (
-                problem.tensors[m.tensor].name,
-                (format_bytes(problem.tensors[m.tensor].size_bytes), problem.tensors[m.tensor].size_bytes),
-                (f"{m.outs} / {m.ins}", m.outs + m.ins),
-                (format_pj(m.energy_pj), m.energy_pj),
-                (format_ns(m.time_ns), m.time_ns),
-            )
-            for m in facts.moved[:_LIST_ROWS]
-        ]
-        heading = f"Paged: {format_count(len(facts.moved), 'tensor')}"
-        parts.append(_table(heading, ("tensor", "size", "out / in", "energy", "time"), rows, more=len(facts.moved)))
-    if facts.relocated:
-        rows = [
-            (
-                problem.tensors[r.tensor].name,
-                (format_bytes(problem.tensors[r.tensor].size_bytes), problem.tensors[r.tensor].size_bytes),
-                (f"{r.times:,}", r.times),
-                (format_pj(r.energy_pj), r.energy_pj),
-                (format_ns(r.time_ns), r.time_ns),
-            )
-            for r in facts.relocated[:_LIST_ROWS]
-        ]
-        heading = f"{_words.moves_heading(solved)}: {format_count(len(facts.relocated), 'tensor')}"
-        columns = ("tensor", "size", "times", "energy", "time")
-        parts.append(_table(heading, columns, rows, more=len(facts.relocated)))
+        if rows:
+            parts.append(_table(heading, (*heads, "energy", "time"), rows, more=len(extras)))
     return "".join(parts) or "<p>Nothing is recomputed and nothing is paged: the budget does not ask for it.</p>"
 
 

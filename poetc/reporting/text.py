@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from poetc.devices.units import format_bytes, format_count, format_enough, format_ns, format_pj
 from poetc.reporting import _bundle as tables
@@ -27,9 +27,7 @@ def text(solved: Solved) -> str:
         "Proof\n" + _fill(_words.proof(solved)),
         _band(solved),
         _pruned(solved),
-        _redone(solved, facts),
-        _moved(solved, facts),
-        _relocated(solved, facts),
+        *_extras(solved, facts),
         _peak(solved, facts),
         _curve(solved, facts),
     ]
@@ -106,57 +104,27 @@ def _pruned(solved: Solved) -> str:
     return "Less than a step that trains all parameters\n" + _table(rows) if rows else ""
 
 
-def _redone(solved: Solved, facts: Facts) -> str:
-    if not facts.redone:
-        return ""
-    operators = solved.problem.operators
-    rows = [
-        (_words.shorten(operators[r.operator].name), f"{r.extra} x", format_pj(r.extra_pj), format_ns(r.extra_ns))
-        for r in facts.redone[:_ROWS]
-    ]
-    total = format_pj(sum(r.extra_pj for r in facts.redone))
-    return f"Recomputed: {_words.recomputed(solved.trace.executions)}, {total} more\n" + _table(
-        [*rows, *_more(len(facts.redone), 4)], right=(1, 2, 3)
-    )
-
-
-def _moved(solved: Solved, facts: Facts) -> str:
-    if not facts.moved:
-        return ""
-    tensors = solved.problem.tensors
-    rows = [
-        (
-            _words.shorten(tensors[m.tensor].name),
-            format_bytes(tensors[m.tensor].size_bytes),
-            f"{m.outs} out",
-            f"{m.ins} in",
-            format_pj(m.energy_pj),
-        )
-        for m in facts.moved[:_ROWS]
-    ]
-    total = format_pj(sum(m.energy_pj for m in facts.moved))
-    return f"Paged: {format_count(len(facts.moved), 'tensor')}, {total} for the transfers\n" + _table(
-        [*rows, *_more(len(facts.moved), 5)], right=(1, 2, 3, 4)
-    )
-
-
-def _relocated(solved: Solved, facts: Facts) -> str:
-    if not facts.relocated:
-        return ""
-    tensors = solved.problem.tensors
-    rows = [
-        (
-            _words.shorten(tensors[r.tensor].name),
-            format_bytes(tensors[r.tensor].size_bytes),
-            f"{r.times} x",
-            format_pj(r.energy_pj),
-            format_ns(r.time_ns),
-        )
-        for r in facts.relocated[:_ROWS]
-    ]
-    return f"{_words.moves_heading(solved)}: {_words.moved(solved)}\n" + _table(
-        [*rows, *_more(len(facts.relocated), 5)], right=(1, 2, 3, 4)
-    )
+def _extras(solved: Solved, facts: Facts) -> Iterator[str]:
+    """Operators that run again, tensors that are paged, and those that move within RAM."""
+    for extras, words, heading in (
+        (facts.redone, ("x",), f"Recomputed: {_words.recomputed(solved.trace.executions)}, {{}} more"),
+        (facts.moved, ("out", "in"), f"Paged: {format_count(len(facts.moved), 'tensor')}, {{}} for the transfers"),
+        (facts.relocated, ("x",), f"{_words.moves_heading(solved)}: {_words.moved(solved)}"),
+    ):
+        if not extras:
+            continue
+        rows = [
+            (
+                _words.shorten(e.name),
+                *(() if e.size_bytes is None else (format_bytes(e.size_bytes),)),
+                *(f"{count} {word}" for count, word in zip(e.times, words, strict=True)),
+                format_pj(e.energy_pj),
+                format_ns(e.time_ns),
+            )
+            for e in extras[:_ROWS]
+        ]
+        columns, total = len(rows[0]), format_pj(sum(e.energy_pj for e in extras))
+        yield f"{heading.format(total)}\n" + _table([*rows, *_more(len(extras), columns)], right=range(1, columns))
 
 
 def _peak(solved: Solved, facts: Facts) -> str:

@@ -189,16 +189,16 @@ def test_the_memory_chart_counts_as_the_checker_does(seed: int) -> None:
         nothing = MemoryPlan(allocations=(), arena_bytes=0, max_live_bytes=0, state_bytes=0)
         facts = gather(Solved(problem=free, schedule=schedule, trace=trace, plan=nothing))
         assert tuple(sum(m) for m in facts.memory) == trace.ram_bytes
-        assert sum(r.extra for r in facts.redone) == trace.recomputes
-        assert sum(m.outs for m in facts.moved) == trace.page_outs
+        assert sum(r.times[0] for r in facts.redone) == trace.recomputes
+        assert sum(m.times[0] for m in facts.moved) == trace.page_outs
 
 
 def test_what_happened_to_tensors() -> None:
     solved = example()
     facts = gather(solved)
     assert tuple(sum(m) for m in facts.memory) == solved.trace.ram_bytes
-    assert [(r.operator, r.extra, r.extra_pj) for r in facts.redone] == [(0, 1, 100)]
-    assert [(m.tensor, m.outs, m.ins, m.energy_pj) for m in facts.moved] == [(3, 1, 1, 90)]
+    assert [(r.index, r.times, r.energy_pj) for r in facts.redone] == [(0, (1,), 100)]
+    assert [(m.index, m.times, m.energy_pj) for m in facts.moved] == [(3, (1, 1), 90)]
     origins = {t: [s.origin for s in facts.stays if s.tensor == t] for t in (0, 2, 3, 4)}
     assert origins == {
         0: [Origin.GIVEN],
