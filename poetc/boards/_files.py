@@ -149,22 +149,9 @@ def read_board(folder: Path) -> Board:
             mine = field == "serial" and (folder / name).is_file()
             if not mine and (".." in Path(name).parts or not (ports / name).is_file()):
                 raise wrong(field, f"{name!r} is no file of poetc/runtime/ports, as device/semihosting.c is")
-    return Board(
-        name=folder.resolve().name,
-        title=file.title or folder.resolve().name,
-        target=target.name,
-        qemu=_qemu(target, file.qemu, wrong),
-        code=code,
-        ram=ram,
-        sources=file.sources,
-        serial=file.serial,
-        trap=file.trap,
-        bank=file.bank,
-        banks=tuple(banks.items()),
-        card=file.card,
-        own_store=file.own_store,
-        folder=folder,
-    )
+    own = {"name": folder.resolve().name, "title": file.title or folder.resolve().name, "folder": folder}
+    places = {"code": code, "ram": ram, "banks": tuple(banks.items()), "qemu": _qemu(target, file.qemu, wrong)}
+    return Board(**{**msgspec.structs.asdict(file), **own, **places})
 
 
 def _region(memory: _Memory, field: str, wrong: Wrong) -> Region:
