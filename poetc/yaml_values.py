@@ -90,12 +90,19 @@ def read_text(path: Path, kind: str = "a device profile") -> str:
         raise UsageError(f"{path}: not a text file") from None
 
 
-def read(path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], dict[KeyPath, int]]:
-    """The mapping in a file, and the line of every key path. Raises UsageError with file and line."""
-    return parse(read_text(path, kind), path, kind)
+def read(
+    path: Path, kind: str = "a device profile", *, of_words: bool = False
+) -> tuple[dict[str, Any], dict[KeyPath, int]]:
+    """The mapping in a file, and the line of every key path. Raises UsageError with file and line.
+
+    `of_words`: numbers and others stay as they are spelt.
+    """
+    return parse(read_text(path, kind), path, kind, of_words=of_words)
 
 
-def parse(text: str, path: Path, kind: str = "a device profile") -> tuple[dict[str, Any], dict[KeyPath, int]]:
+def parse(
+    text: str, path: Path, kind: str = "a device profile", *, of_words: bool = False
+) -> tuple[dict[str, Any], dict[KeyPath, int]]:
     """The answer of `read` for this text of the file `path`."""
     try:
         node = _composed(text)
@@ -106,7 +113,7 @@ def parse(text: str, path: Path, kind: str = "a device profile") -> tuple[dict[s
     except yaml.YAMLError as error:
         raise UsageError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
     lines: dict[KeyPath, int] = {(): 1}
-    value = _convert(node, (), lines, path)
+    value = _convert(node, (), lines, path, of_words)
     if not isinstance(value, dict):
         raise UsageError(f"{path}:1: {kind} is a mapping of keys to values")
     return value, lines
@@ -116,7 +123,7 @@ def _definite(kind: str) -> str:
     return f"the {kind.partition(' ')[2]}"
 
 
-def _convert(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> Any:
+def _convert(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], path: Path, of_words: bool) -> Any:
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -127,14 +134,14 @@ def _convert(node: yaml.Node | None, at: KeyPath, lines: dict[KeyPath, int], pat
             if key in result:
                 raise UsageError(f"{path}:{line}: key {key!r} is given twice in the same section")
             lines[(*at, key)] = line
-            result[key] = _convert(value_node, (*at, key), lines, path)
+            result[key] = _convert(value_node, (*at, key), lines, path, of_words)
         return result
     if isinstance(node, yaml.SequenceNode):
-        return [_convert(item, (*at, str(i)), lines, path) for i, item in enumerate(node.value)]
+        return [_convert(item, (*at, str(i)), lines, path, of_words) for i, item in enumerate(node.value)]
     if node is None:
         return None
     text = str(node.value)
-    if getattr(node, "style", None):  # quoted or block text
+    if of_words or getattr(node, "style", None):  # quoted or block text
         return text
     if text in ("", "~", "null"):
         return None

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from poetc.errors import UsageError, printable, shortened
-from poetc.files import read_file
+from poetc.yaml_values import read
 
 FILE = "poetc.config"  # in the context: the path of the file
 _NEVER = ("config", "help", "resume", "json", "debug")  # one run's own
-_LARGEST_BYTES = 1 << 20
 
 
 def keys_of(command: click.Command) -> dict[str, click.Parameter]:
@@ -34,16 +32,7 @@ def _read(context: click.Context, parameter: click.Parameter, path: str | None) 
     del parameter
     if path is None:
         return
-    try:
-        text = read_file(Path(path), _LARGEST_BYTES).decode()
-        _require_single(path, yaml.compose(text, Loader=yaml.BaseLoader))
-        document = yaml.load(text, Loader=yaml.BaseLoader)  # words stay words
-    except OSError as error:
-        raise UsageError(f"--config {path}: {(error.strerror or str(error)).lower()}") from None
-    except (yaml.YAMLError, UnicodeError, RecursionError) as error:
-        raise UsageError(f"{path}: not YAML: {' '.join(str(error).split())[:120]}") from None
-    if not isinstance(document, dict):
-        raise UsageError(f"{path}: must hold options and their values, such as epochs: 3")
+    document, _ = read(Path(path), "a file of options", of_words=True)
     known, values = keys_of(context.command), dict[str, Any]()
     for key, value in document.items():
         if key not in known:
@@ -51,19 +40,6 @@ def _read(context: click.Context, parameter: click.Parameter, path: str | None) 
         values[str(known[key].name)] = _value(path, str(key), known[key], value)
     context.default_map = {**(context.default_map or {}), **values}
     context.meta[FILE] = path
-
-
-def _require_single(path: str, root: yaml.Node | None) -> None:
-    """Raise UsageError for a key of the configuration file that occurs twice."""
-    keys = (
-        [node for node, _ in root.value if isinstance(node, yaml.ScalarNode)]
-        if isinstance(root, yaml.MappingNode)
-        else []
-    )
-    for n, node in enumerate(keys):
-        if any(node.value == other.value for other in keys[:n]):
-            key = shortened(printable(str(node.value)))
-            raise UsageError(f"{path}:{node.start_mark.line + 1}: {key!r} is given twice")
 
 
 def _value(path: str, key: str, parameter: click.Parameter, value: Any) -> Any:

@@ -47,9 +47,9 @@ def test_a_training_is_repeated_from_the_file_that_it_wrote(
         ("resume: true\n", "asked.yaml: 'resume' is no option of poetc train"),
         ("lr: fast\n", "asked.yaml: lr: fast is no finite number"),
         ("lr: {a: 1}\n", "asked.yaml: lr must be a value"),
-        ("- lr\n", "asked.yaml: must hold options and their values"),
-        ("lr: [", "asked.yaml: not YAML"),
-        ("lr: 1\nepochs: 2\nlr: 2\n", "asked.yaml:3: 'lr' is given twice"),
+        ("- lr\n", "asked.yaml:1: a file of options is a mapping of keys to values"),
+        ("lr: [", "asked.yaml:1: not valid YAML"),
+        ("lr: 1\nepochs: 2\nlr: 2\n", "asked.yaml:3: key 'lr' is given twice"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(poetc: Run, tmp_path: Path, text: str, says: str) -> None:
