@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 
 from poetc.errors import UsageError
@@ -72,37 +73,33 @@ def parse_size(text: str, *, of: int | None = None, option: str = "--budget", or
 def parse_duration(text: str, *, of: int | None = None, option: str = "--deadline") -> int:
     """Nanoseconds. `1.3x` needs `of`, the nanoseconds that it is a multiple of. Raises UsageError naming `option`."""
     examples = "for example 2.5s or 300ms" + ("" if of is None else ", or 1.3x")
-    number, unit = _split(text, option, examples)
-    if unit in ("x", "X", "×"):
-        if of is None:
-            raise UsageError(
-                f"{option} {text!r}: there is nothing here that it could be a multiple of; write {examples}"
-            )
-        duration = number * of
-    elif unit in _DURATIONS:
-        duration = number * _DURATIONS[unit]
-    else:
-        problem = f"unknown unit {unit!r}" if unit else "the unit is missing"
-        raise UsageError(f"{option} {text!r}: {problem}; write {examples} (units: ns us ms s min, x)")
-    if duration < 1:
-        raise UsageError(f"{option} {text!r} is less than one nanosecond")
-    return _checked(duration, text, option, "nanoseconds")
+    return _parse(text, of, option, examples, _DURATIONS, "ns us ms s min", "nanosecond")
 
 
 def parse_energy(text: str, *, of: int | None = None, option: str = "--max-energy") -> int:
     """Picojoules. `1.3x` needs `of`, the picojoules that it is a multiple of. Raises UsageError naming `option`."""
     examples = "for example 2.5mJ or 300uJ" + ("" if of is None else ", or 0.6x")
+    return _parse(text, of, option, examples, _ENERGIES, "pJ nJ uJ mJ J", "picojoule")
+
+
+def _parse(
+    text: str, of: int | None, option: str, examples: str, units: Mapping[str, int], shown: str, least: str
+) -> int:
     number, unit = _split(text, option, examples)
-    if unit in ("x", "X", "×") and of is not None:
-        energy = number * of
-    elif unit in _ENERGIES:
-        energy = number * _ENERGIES[unit]
+    if unit in units:
+        value = number * units[unit]
+    elif unit in ("x", "X", "×"):
+        if of is None:
+            raise UsageError(
+                f"{option} {text!r}: there is nothing here that it could be a multiple of; write {examples}"
+            )
+        value = number * of
     else:
         problem = f"unknown unit {unit!r}" if unit else "the unit is missing"
-        raise UsageError(f"{option} {text!r}: {problem}; write {examples} (units: pJ nJ uJ mJ J, x)")
-    if energy < 1:
-        raise UsageError(f"{option} {text!r} is less than one picojoule")
-    return _checked(energy, text, option, "picojoules")
+        raise UsageError(f"{option} {text!r}: {problem}; write {examples} (units: {shown}, x)")
+    if value < 1:
+        raise UsageError(f"{option} {text!r} is less than one {least}")
+    return _checked(value, text, option, f"{least}s")
 
 
 def parse_battery(text: str, *, option: str = "--battery") -> int:

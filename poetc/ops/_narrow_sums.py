@@ -15,15 +15,18 @@ TERMS = 32  # of a block
 Product = Callable[[Any, Any], Any]
 
 
-def product(a: Any, b: Any) -> Any:
-    """a[..., rows, depth] b[..., depth, columns]: blocks of TERMS terms in sequence, and the blocks in sequence."""
+def product(a: Any, b: Any, terms: int = TERMS, rounded: Callable[[Any], Any] = lambda x: x) -> Any:
+    """a[..., rows, depth] b[..., depth, columns]: blocks of so many terms in sequence, and the blocks in sequence.
+
+    `rounded`: every sum.
+    """
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     total = np.zeros((*batch, a.shape[-2], b.shape[-1]), np.float32)
-    for first in range(0, a.shape[-1], TERMS):
+    for first in range(0, a.shape[-1], terms):
         part = np.zeros_like(total)
-        for k in range(first, min(first + TERMS, a.shape[-1])):
-            part += a[..., :, k : k + 1] * b[..., k : k + 1, :]
-        total += part
+        for k in range(first, min(first + terms, a.shape[-1])):
+            part = rounded(part + a[..., :, k : k + 1] * b[..., k : k + 1, :])
+        total = rounded(total + part)
     return total
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,21 +68,11 @@ class NarrowedChunks(Narrowed):
             a = rounded(np.abs(x) * np.float32(2.0**-power), low, mantissa, largest) * np.float32(2.0**power)
             return np.where(x < 0, -a, a).astype(np.float32)
 
-        def product(a: Any, b: Any) -> Any:
-            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-            total = np.zeros((*batch, a.shape[-2], b.shape[-1]), np.float32)
-            for first in range(0, a.shape[-1], chunk):
-                part = np.zeros_like(total)
-                for k in range(first, min(first + chunk, a.shape[-1])):
-                    part = on_grid(part + a[..., :, k : k + 1] * b[..., k : k + 1, :])
-                total = on_grid(total + part)
-            return total
-
         floats = [
             loaded(x, t.dtype) if t.dtype.is_narrow else x.astype(np.float32)
             for x, t in zip(inputs, op.inputs, strict=True)
         ]
-        found = sums.evaluate(op.get_str("of"), plain(op), floats, product)
+        found = sums.evaluate(op.get_str("of"), plain(op), floats, partial(sums.product, terms=chunk, rounded=on_grid))
         assert found is not None
         return found
 

@@ -196,13 +196,7 @@ class _Model:
 
     def _is_behind_the_last(self, codes: str) -> bool:
         """Whether codes of floats (of a softmax) are read by no layer any more."""
-        reached = {codes}
-        for op in self.graph.operators:
-            if not reached.isdisjoint(op.inputs):
-                if op.kind not in ("DequantizeLinear", "QuantizeLinear", "Reshape"):
-                    return False
-                reached.update(op.outputs)
-        return True
+        return {"DequantizeLinear", "QuantizeLinear", "Reshape"}.issuperset(self._kinds_behind(codes))
 
     def _emitted(self, waiting: _Waiting, codes: Codes, output: str) -> _Coded:
         """The operator on codes, with the bounds of its rectifiers as codes."""
@@ -247,20 +241,19 @@ class _Model:
         if any(self.graph.tensors[t].role is Role.PARAMETER for t in op.inputs):
             raise self._refused(op, "has weights and stands apart from DequantizeLinear and QuantizeLinear")
         inputs = [t if self._is_given(t) else self._float(t, op) for t in op.inputs]
-        if self.scales and not self._ends(op):
+        if self.scales and not {"Conv", "MatMul"}.isdisjoint(self._kinds_behind(*op.outputs)):  # a layer follows
             raise self._refused(op, "has no form on codes")
         self.b.emit(op.kind, inputs, op.attributes, outputs=op.outputs)
         self.floats.update(op.outputs)
 
-    def _ends(self, op: Operator) -> bool:
-        """Whether no layer follows."""
-        reached = set(op.outputs)
-        for later in self.graph.operators:
-            if not reached.isdisjoint(later.inputs):
-                if later.kind in ("Conv", "MatMul"):
-                    return False
-                reached.update(later.outputs)
-        return True
+    def _kinds_behind(self, *tensors: str) -> set[str]:
+        """The kinds of all operators that depend on these tensors."""
+        reached, kinds = set(tensors), set[str]()
+        for op in self.graph.operators:
+            if not reached.isdisjoint(op.inputs):
+                kinds.add(op.kind)
+                reached.update(op.outputs)
+        return kinds
 
     def _float(self, tensor: str, reader: Operator | None) -> str:
         """A tensor as floats."""
