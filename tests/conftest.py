@@ -49,6 +49,7 @@ LITTLE_WORK = {
     "planning/test_progress.py",
     "planning/test_streamed_models.py",
     "planning/test_streaming.py",
+    "planning/test_ways.py",
     "reporting",
     "sweeping",
     "training",

@@ -33,15 +33,15 @@ BOARD = ("-d", "stm32f746", "--gap", "0.5", "--time-limit", "60")
 
 
 @pytest.fixture(scope="module")
-def tight(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
+def tight(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
     out = tmp_path_factory.mktemp("tight") / "digits.poetc"
-    ended = run("solve", digits, *BOARD, "--batch", "4", "-b", "45%", "--state", "ram", "-o", out)
+    ended = run("solve", model, *BOARD, "--batch", "4", "-b", "55%", "--state", "ram", "-o", out)
     assert ended.code == 0, ended.err
     return out, ended
 
 
-def test_predictions_are_scheduled_where_time_is_minimised(digits: Path) -> None:
-    ended = run("solve", digits, *BOARD, "--batch", "4", "-b", "45%", "--state", "ram", "--objective", "time")
+def test_predictions_are_scheduled_where_time_is_minimised(model: Path) -> None:
+    ended = run("solve", model, *BOARD, "--batch", "4", "-b", "55%", "--state", "ram", "--objective", "time")
     assert ended.code == 0, ended.err
     assert "note: predictions are scheduled too, in " in ended.err
 
