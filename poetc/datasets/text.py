@@ -3,7 +3,8 @@
 Token t of a sample is an input, and token t + 1 its target. Documents are joined, each with the tokenizer's end token
 behind it, and cut into windows of the model's length. With `unpacked` each is cut for itself. A prompt with its
 completion, or a chat, is a sample of its own, filled up to that length. The target of a place that does not count is
--100.
+-100. So is that of a document's end, as its next token is another document's. Where the model takes a mask of queries
+and keys, a token attends to its own document alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from poetc.datasets._columns import Samples
+from poetc.datasets._columns import Column, Samples
 from poetc.datasets._kinds import KINDS, Kind, Request
 from poetc.datasets._objects import LARGEST_BYTES, objects
 from poetc.datasets._slots import Slot
@@ -50,18 +51,24 @@ def read_text(request: Request) -> Samples:
         raise UsageError(f"{request.path}: holds no text with a target")
     if tokenizer.end is None:
         request.note(f"{path}: names no end token, so none is put behind a text")
-    ids, targets, counts = reader.arrays()
+    ids, targets, counts, segments = reader.arrays()
     _require_vocabulary(ids, tokens, path, tokenizer)
     ignores = target is None or target.limit is None or target.limit.ignored == IGNORED
     if not ignores and (targets == IGNORED).any():
         raise UsageError(f"{request.path}: some of its targets do not count; solve with --ignore-index {IGNORED}")
-    columns = {tokens.name: ids.reshape(-1, *tokens.sample_shape)}
+    masked = any(_is_of_pairs(slot, length) for slot in request.slots)
+    columns: dict[str, Column] = {tokens.name: ids.reshape(-1, *tokens.sample_shape)}
     if target is not None:
         columns[target.name] = targets.reshape(-1, *target.sample_shape)
     for slot in request.slots:
         if slot.name not in columns:
-            columns[slot.name] = _beside(slot, counts, length).reshape(-1, *slot.sample_shape)
+            columns[slot.name] = _beside(slot, segments, masked)
     request.note(_remark(request.path, reader, counts, targets))
+    if not masked and (segments > 0).any():
+        request.note(
+            f"{request.path}: documents that share a sample attend to each other, since the model takes no mask of"
+            f" {length} x {length} places; --unpacked keeps them apart"
+        )
     return Samples(
         where=str(request.path),
         columns=columns,
@@ -85,7 +92,8 @@ def _places(request: Request) -> tuple[Slot, Slot | None]:
     inputs = [s for s in request.slots if not s.is_target]
     tokens = [s for s in inputs if s.dtype is DType.I32 and s.limit is not None and not _is_beside(s)]
     targets = [s for s in request.slots if s.is_target]
-    others = [s.name for s in inputs if s not in tokens and not _is_beside(s)]
+    length = tokens[0].elements if len(tokens) == 1 else 0
+    others = [s.name for s in inputs if s not in tokens and not _is_beside(s) and not _is_of_pairs(s, length)]
     if len(tokens) != 1 or others or len(targets) > 1:
         names = ", ".join(repr(printable(s.name)) for s in inputs)
         raise UsageError(f"{request.path}: texts are for a model whose input are tokens; this one takes {names}")
@@ -104,14 +112,55 @@ def _is_beside(slot: Slot) -> bool:
     return any(p.search(slot.name) for p in (_MASK, _POSITIONS, _SEGMENTS))
 
 
-def _beside(slot: Slot, counts: Array, length: int) -> Array:
-    """The mask of places that hold a token, their positions, or segments, which are all 0."""
-    places = np.broadcast_to(np.arange(length), (len(counts), length))
-    if _MASK.search(slot.name):
-        return (places < counts[:, None]).astype(np.float32 if slot.dtype is DType.F32 else np.int32)
+def _is_of_pairs(slot: Slot, length: int) -> bool:
+    """Whether it is a mask with a number for each query and key: [..., length, length]."""
+    is_mask = slot.hides or _MASK.search(slot.name)
+    return bool(is_mask) and slot.sample_shape[-2:] == (length, length) and slot.elements == length**2
+
+
+def _beside(slot: Slot, segments: Array, masked: bool) -> Column:
+    """The mask of places that hold a token, or of pairs; their positions; or token types, which are all 0.
+
+    `segments` [samples, length]: the document of each place, -1 where there is none. `masked`: documents are kept
+    apart, so that positions begin anew in each.
+    """
+    samples, length = segments.shape
+    shape = samples, *slot.sample_shape
+    if _is_of_pairs(slot, length):
+        return _Pairs(slot, segments)
+    if slot.hides or _MASK.search(slot.name):
+        return _shown(slot, segments >= 0).reshape(shape)
+    found = np.zeros((samples, length), np.int32)
     if _POSITIONS.search(slot.name):
-        return np.ascontiguousarray(places, np.int32)
-    return np.zeros(places.shape, np.int32)
+        found += np.arange(length, dtype=np.int32)
+        if masked:
+            begins = np.diff(segments, axis=1, prepend=segments[:, :1]) != 0
+            found -= np.maximum.accumulate(np.where(begins, found, 0), axis=1)
+    return found.reshape(shape)
+
+
+def _shown(slot: Slot, seen: Array) -> Array:
+    """The numbers of a mask: 0 or the slot's `hides` where scores take it as a term, else whether a place is seen."""
+    if slot.hides:
+        return np.where(seen, 0, slot.hides).astype(np.float32)
+    return seen.astype(slot.dtype.numpy)
+
+
+class _Pairs:
+    """A column of masks [samples, ..., length, length]: a token sees those before it in its document, and itself."""
+
+    def __init__(self, slot: Slot, segments: Array) -> None:
+        self._slot, self._segments = slot, segments
+        self.shape = len(segments), *slot.sample_shape
+        self.dtype = slot.dtype.numpy
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any, /) -> Array:
+        of = self._segments[rows]
+        seen = np.tril(of[..., :, None] == of[..., None, :])
+        return _shown(self._slot, seen).reshape(*of.shape[:-1], *self._slot.sample_shape)
 
 
 def _require_vocabulary(ids: Array, slot: Slot, path: Path, tokenizer: Tokenizer) -> None:
@@ -127,14 +176,17 @@ def _require_vocabulary(ids: Array, slot: Slot, path: Path, tokenizer: Tokenizer
 
 @dataclass(slots=True)
 class _Reader:
-    """Makes `rows` of `length` + 1 tokens at most, with whether each is a target; `cut`: of the `texts`, how many."""
+    """Makes `rows` of `length` + 1 tokens at most, whether each is a target, and its document, counted from 0.
+
+    `cut`: of the `texts`, how many.
+    """
 
     tokenizer: Tokenizer
     length: int
     mask_prompt: bool
     truncate: bool
     unpacked: bool
-    rows: list[tuple[Array, Array]] = field(default_factory=list)
+    rows: list[tuple[Array, Array, Array]] = field(default_factory=list)
     texts: int = 0
     cut: int = 0
     chats: int = 0
@@ -149,19 +201,23 @@ class _Reader:
                 self._document(str(file), _decoded(file))
         self._cut_windows()
 
-    def arrays(self) -> tuple[Array, Array, Array]:
-        """Token numbers and targets [samples, length], and the tokens of each sample."""
+    def arrays(self) -> tuple[Array, Array, Array, Array]:
+        """Token numbers and targets [samples, length], the tokens of each sample, and the document of each place.
+
+        Documents are counted from 0 in each sample; -1 is a place without a token.
+        """
         shape = len(self.rows), self.length
         fill = self.tokenizer.pad if self.tokenizer.pad is not None else self.tokenizer.end or 0
         ids, targets = np.full(shape, fill, np.int32), np.full(shape, IGNORED, np.int32)
-        counts = np.zeros(len(self.rows), np.int64)
-        for number, (tokens, counting) in enumerate(self.rows):
+        counts, segments = np.zeros(len(self.rows), np.int64), np.full(shape, -1, np.int32)
+        for number, (tokens, counting, documents) in enumerate(self.rows):
             taken = tokens[: self.length]
             ids[number, : len(taken)] = taken
+            segments[number, : len(taken)] = documents[: len(taken)] - documents[0]
             following = np.where(counting[1:], tokens[1:], IGNORED)
             targets[number, : len(following)] = following
             counts[number] = len(taken)
-        return ids, targets, counts
+        return ids, targets, counts, segments
 
     def idle(self) -> dict[str, str]:
         """The options that do nothing for the texts that were read, and why."""
@@ -205,7 +261,7 @@ class _Reader:
             self.cut += 1
         counting = np.array(found.counts[:most], bool)
         if counting[1:].any():
-            self.rows.append((np.array(found.ids[:most], np.int32), counting))
+            self.rows.append((np.array(found.ids[:most], np.int32), counting, np.zeros(len(counting), np.int32)))
 
     def _document(self, where: str, text: str) -> None:
         if self.mask_prompt:
@@ -216,13 +272,20 @@ class _Reader:
             self._joined.append(np.array(ids, np.int32))
 
     def _cut_windows(self) -> None:
-        """Windows of documents: the last token of one is the first of the next, so that each is a target once."""
+        """Windows of documents: the last token of one is the first of the next, so that each is a target once.
+
+        The first token of a document is none.
+        """
         if not self._joined:
             return
-        for tokens in self._joined if self.unpacked else [np.concatenate(self._joined)]:
-            for start in range(0, max(len(tokens) - 1, 0), self.length):
-                window = tokens[start : start + self.length + 1]
-                self.rows.append((window, np.ones(len(window), bool)))
+        for documents in [[d] for d in self._joined] if self.unpacked else [self._joined]:
+            tokens = np.concatenate(documents)
+            number = np.repeat(np.arange(len(documents), dtype=np.int32), [len(d) for d in documents])
+            counting = np.diff(number, prepend=-1) == 0
+            for start in range(0, len(tokens) - 1, self.length):
+                part = slice(start, start + self.length + 1)
+                if counting[part][1:].any():
+                    self.rows.append((tokens[part], counting[part], number[part]))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

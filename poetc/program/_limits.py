@@ -291,6 +291,8 @@ def is_added_to_scores(uses: Iterable[Use], names: set[str]) -> bool:
             ends = True
         elif use.kind == "Add" and own:
             (masks if masks >= set(use.inputs) else scores).update(use.outputs)
+        elif use.kind == "Where" and not own and use.inputs[0] not in scores:  # scores that are hidden besides
+            scores.update(use.outputs if scores & set(use.inputs) else ())
         elif use.kind in _VIEWS | {"Add"} and (own or scores & set(use.inputs)):
             (masks if own else scores).update(use.outputs)
         elif own or scores & set(use.inputs):

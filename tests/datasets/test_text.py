@@ -36,9 +36,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(path: Path, *slots: Slot, **values: Any) -> Samples:
+def read(path: Path, *slots: Slot, told: list[str] | None = None, **values: Any) -> Samples:
     settings = Settings(values=values, model=path.parent / "model.onnx")
-    found = open_source(str(path), slots or (TOKENS, TARGET), lambda text: None, settings=settings)
+    note = (lambda text: None) if told is None else told.append
+    found = open_source(str(path), slots or (TOKENS, TARGET), note, settings=settings)
     assert isinstance(found, Samples)
     return found
 
@@ -56,17 +57,19 @@ def letters(text: str) -> list[int]:
     return [known.index({" ": "Ġ", "\n": "Ċ"}.get(c, c)) for c in text]
 
 
-def test_each_token_of_a_document_is_a_target_once(folder: Path) -> None:
+def test_each_token_of_a_document_but_the_first_is_a_target_once(folder: Path) -> None:
     (folder / "texts").mkdir()
     (folder / "texts" / "b.txt").write_text("zebra " * 7)
     (folder / "texts" / "a.txt").write_text("first")
     lines(folder / "texts" / "c.jsonl", {"text": "one"}, {"text": "two"})
     (folder / "texts" / "empty.txt").write_text(" \n")
     samples = read(folder / "texts", tokenizer=str(folder))
-    joined = [*letters("first"), END, *letters("zebra " * 7), END, *letters("one"), END, *letters("two"), END]
+    documents = [[*letters(text), END] for text in ("first", "zebra " * 7, "one", "two")]
+    joined = [token for document in documents for token in document]
     taken = samples.take(np.arange(len(samples)))
     targets = taken["target"]
-    assert targets[targets != IGNORED].tolist() == joined[1:]
+    assert targets[targets != IGNORED].tolist() == [token for document in documents for token in document[1:]]
+    assert (targets[taken["input_ids"] == END] == IGNORED).all()
     assert taken["input_ids"].reshape(-1)[: len(joined) - 1].tolist() == joined[:-1]
     assert samples.token_count == len(joined)
 
@@ -109,6 +112,49 @@ def test_masks_and_positions_are_inputs_too(folder: Path) -> None:
     taken = samples.take(np.array([0]))
     assert taken["attention_mask"][0].tolist() == [1] * 4 + [0] * (LENGTH - 4)
     assert taken["position_ids"][0].tolist() == list(range(LENGTH))
+
+
+@pytest.mark.parametrize("kind", ["added", "floats", "truths"])
+def test_documents_of_a_window_are_hidden_from_each_other(folder: Path, kind: str) -> None:
+    """A mask of queries and keys, by brute force; positions begin anew; a place without a token sees such places."""
+    types = {"added": DType.F32, "floats": DType.F32, "truths": DType.U8}
+    pairs = replace(
+        TOKENS, name="attention_mask" if kind != "added" else "bias", dtype=types[kind], limit=None,
+        shape=(2, 1, LENGTH, LENGTH), sample_shape=(1, LENGTH, LENGTH), takes_any_range=True,
+        hides=-1e9 if kind == "added" else 0.0,
+    )  # fmt: skip
+    places = replace(TOKENS, name="position_ids", limit=None)
+    texts = ("abc", "d" * 20, "e", "fgh")
+    told: list[str] = []
+    path = lines(folder / "d.jsonl", *({"text": text} for text in texts))
+    samples = read(path, TOKENS, pairs, places, TARGET, told=told)
+    assert len(samples) == 2 and not any("attend" in line for line in told)
+    of = [n for n, text in enumerate(texts) for _ in range(len(text) + 1)] + [-1] * LENGTH
+    starts = [sum(len(t) + 1 for t in texts[:n]) for n in range(len(texts))]
+    taken = samples.take(np.array([1, 0]))
+    for sample, first in ((0, LENGTH), (1, 0)):
+        mask = taken[pairs.name][sample, 0]
+        assert mask.dtype == types[kind].numpy
+        for i in range(LENGTH):
+            for j in range(LENGTH):
+                seen = j <= i and of[first + i] == of[first + j]
+                assert mask[i, j] == ((0 if seen else -1e9) if kind == "added" else seen), (first, i, j)
+            if of[first + i] >= 0:
+                assert taken["position_ids"][sample, i] == i + first - max(starts[of[first + i]], first)
+
+
+def test_documents_that_attend_to_each_other_are_told(folder: Path) -> None:
+    path = lines(folder / "d.jsonl", {"text": "abc"}, {"text": "defg"})
+    for values, expected in (({}, True), ({"unpacked": True}, False)):
+        told: list[str] = []
+        read(path, told=told, **values)
+        assert any("attend to each other" in line and "--unpacked" in line for line in told) == expected
+
+
+def test_a_mask_that_is_added_hides_places_without_a_token(folder: Path) -> None:
+    mask = replace(TOKENS, name="bias_mask", dtype=DType.F32, limit=None, hides=-1e9)
+    samples = read(lines(folder / "d.jsonl", {"prompt": "ab", "completion": "c"}), TOKENS, mask, TARGET)
+    assert samples.take(np.array([0]))["bias_mask"][0].tolist() == [0] * 4 + [np.float32(-1e9)] * (LENGTH - 4)
 
 
 def test_a_text_that_is_too_long_is_cut_where_that_is_asked_for(folder: Path) -> None:

@@ -33,8 +33,13 @@ def write_tokenizer(folder: Path, template: str | None = TEMPLATE) -> Tokenizer:
     return tokenizer
 
 
-def write_decoder(path: Path, *, layers: int = 1, vocabulary: int = 258, seed: int = 0, tied: bool = False) -> Path:
-    """A decoder as the builder of onnxruntime-genai writes it, without caches: tokens [batch, length] to logits."""
+def write_decoder(
+    path: Path, *, layers: int = 1, vocabulary: int = 258, seed: int = 0, tied: bool = False, bias: bool = False
+) -> Path:
+    """A decoder as the builder of onnxruntime-genai writes it, without caches: tokens [batch, length] to logits.
+
+    `bias`: numbers [batch, 1, length, length], which are added to the scores of attention, are an input too.
+    """
     random = np.random.default_rng(seed)
     nodes: list[onnx.NodeProto] = []
     held: list[onnx.TensorProto] = []
@@ -77,7 +82,7 @@ def write_decoder(path: Path, *, layers: int = 1, vocabulary: int = 258, seed: i
         k = dense(y, f"{at}.attn.k_proj", WIDTH, GROUPS * SIZE)
         v = dense(y, f"{at}.attn.v_proj", WIDTH, GROUPS * SIZE)
         heads = {"num_heads": HEADS, "kv_num_heads": GROUPS, "do_rotary": 1}
-        inputs = [q, k, v, "", "", "lengths", "total", "cos_cache", "sin_cache"]
+        inputs = [q, k, v, "", "", "lengths", "total", "cos_cache", "sin_cache", *(["", "attention_bias"] * bias)]
         y = add("GroupQueryAttention", inputs, f"/{at}/attention", **heads)
         x = add("Add", [x, dense(y, f"{at}.attn.o_proj", HEADS * SIZE, WIDTH)], f"/{at}/sum1")
         y = add("SimplifiedLayerNormalization", [x, ones(f"{at}.norm2")], f"/{at}/norm2", axis=-1, epsilon=1e-5)
@@ -94,6 +99,8 @@ def write_decoder(path: Path, *, layers: int = 1, vocabulary: int = 258, seed: i
         nodes.append(helper.make_node("MatMul", [x, weight("lm_head.MatMul.weight", WIDTH, vocabulary)], ["logits"]))
     tokens = helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch_size", "sequence_length", vocabulary])
-    graph = helper.make_graph(nodes, "decoder", [tokens], [logits], held)
+    pairs = ["batch_size", 1, "sequence_length", "sequence_length"]
+    biases = [helper.make_tensor_value_info("attention_bias", TensorProto.FLOAT, pairs)] * bias
+    graph = helper.make_graph(nodes, "decoder", [tokens, *biases], [logits], held)
     onnx.save(helper.make_model(graph, opset_imports=DOMAINS, ir_version=10), path)
     return path
