@@ -20,7 +20,7 @@ TOKENIZER, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_t
 _OTHER_CONFIGS = ("special_tokens_map.json", "config.json", "generation_config.json", "genai_config.json")
 _CONTEXT_CONFIGS = ("config.json", "genai_config.json")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "context_length")
-_PADDED = 0.05  # the most of a model's tokens that only make its matrices even
+_PADDED = 0.05  # the most of a model's tokens that only make its matrices even, or that its table lacks
 LARGEST_BYTES = 1 << 28
 _EXTRA = "pip install 'poetc[text]'"
 
@@ -70,8 +70,8 @@ class Tokenizer:
         return 0, ""
 
     def require_model(self, words: int) -> None:
-        """UsageError for a tokenizer that has far fewer tokens than a model's `words`: that of another model."""
-        if words - self.size > _PADDED * words:
+        """UsageError for a tokenizer with far fewer or more tokens than a model's `words`: that of another model."""
+        if abs(words - self.size) > _PADDED * words:
             raise UsageError(f"{self.path}: has {self.size:,} tokens, and the model {words:,}: that of another model")
 
     def encode(self, spans: Sequence[Span], *, special: bool = True) -> Encoded:

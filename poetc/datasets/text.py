@@ -298,15 +298,21 @@ def _files(path: Path) -> list[Path]:
 
 def _is_lines(path: Path) -> bool:
     """Whether a .jsonl holds texts, as its first line shows."""
+    row = _first_row(path)
+    return "messages" in row or {"prompt", "completion"} <= set(row) or set(row) == {"text"}
+
+
+def _first_row(path: Path) -> dict[str, Any]:
+    """The object in the first line of a .jsonl; empty where there is none."""
     if path.suffix.lower() not in _LINES or not path.is_file():
-        return False
+        return {}
     try:
         with path.open("rb") as file:
             first = next((line for line in file.read(_FIRST_BYTES).splitlines() if line.strip()), b"")
         row = msgspec.json.decode(first)
     except (OSError, msgspec.DecodeError, UnicodeError, RecursionError):
-        return False
-    return isinstance(row, dict) and ("messages" in row or {"prompt", "completion"} <= set(row) or set(row) == {"text"})
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
 def _decoded(path: Path) -> str:
@@ -338,7 +344,12 @@ def _messages(where: str, value: Any) -> Sequence[dict[str, Any]]:
 def _takes(path: Path) -> bool:
     if path.is_dir():
         return bool(_files(path)) and not any(path.glob("*.npy"))
-    return path.suffix.lower() == ".txt" or _is_lines(path)
+    row = _first_row(path)  # one of words alone has no number for an input: its keys are misspelt
+    return (
+        path.suffix.lower() == ".txt"
+        or _is_lines(path)
+        or (bool(row) and all(isinstance(v, str) for v in row.values()))
+    )
 
 
 KINDS.add(

@@ -199,6 +199,18 @@ def test_a_key_that_stands_there_twice_is_refused(folder: Path) -> None:
         ([{"prompt": "a", "completion": "b"}, {"prompt": 3, "completion": ""}], (), {}, r"line 2: 'prompt' is no text"),
         ([{"text": "a"}, {"x": "b"}], (), {}, r"line 2: 'text' is missing \(its keys: 'x'\)"),
         ([{"text": "a"}, 4], (), {}, r"line 2 is not an object"),
+        (
+            [{"promt": "a", "completion": "b"}],
+            (),
+            {},
+            r"line 1: 'prompt' is missing \(its keys: 'promt', 'completion'\)",
+        ),
+        (
+            [{"instruction": "a", "output": "b"}],
+            (),
+            {},
+            r"line 1: 'text' is missing .* give text, prompt and completion",
+        ),
         ([{"text": "abc"}], (), {"mask_prompt": True}, r"line 1: --mask-prompt: a text alone has no prompt"),
         ([{"text": ""}], (), {}, r"holds no text with a target"),
         ([{"text": "abc"}], (SMALL, TARGET), {}, r"tokenizer\.json: has 258 tokens, .* token 256; .* holds 100"),
