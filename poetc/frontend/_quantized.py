@@ -22,7 +22,7 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import _folding
 from poetc.frontend._names import free_name
 from poetc.frontend._node import Malformed, Node, Unsupported
-from poetc.frontend._reading import is_external, one_line, read_tensor
+from poetc.frontend._reading import external_location, is_external, one_line, read_tensor
 from poetc.frontend._values import constant
 from poetc.graph import Array
 
@@ -295,7 +295,12 @@ class Floats:
         if maker is not None and maker.op == "Reshape":
             held, shape = self.stored(maker.inputs[0]), self.array(maker.inputs[1])
             return None if held is None or shape is None else held.reshape([int(d) for d in shape])
-        return None if tensor is None else read_tensor(tensor, self.folder)
+        if tensor is None:
+            return None
+        found = read_tensor(tensor, self.folder)
+        if found is None:  # seeded numbers stand for no codes
+            raise Unsupported(f"its weights ({name!r}) lie in {external_location(tensor)!r}, which is absent")
+        return found
 
     def factor(self, name: str) -> Array | None:
         """The numbers of a constant, or of a product of two, whose node may come later in the file."""

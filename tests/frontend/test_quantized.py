@@ -278,6 +278,22 @@ def test_product_with_weights_of_few_bits(tmp_path: Path, bits: int) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("seed", [None, 0])
+def test_codes_whose_file_is_absent_are_named(tmp_path: Path, seed: int | None) -> None:
+    """As where `model.onnx.data` was left behind: no seeded numbers stand for them."""
+    attributes = {"K": 16, "N": 6, "bits": 4, "block_size": 16}
+    weights = {"w": np.zeros((6, 1, 8), np.uint8), "s": np.ones(6, np.float32)}
+    node = make_node("MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", **attributes)
+    model = make([node], {"x": (3, 16)}, ["y"], weights)
+    model.opset_import.add(domain="com.microsoft", version=1)
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    load(path)
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(UnsupportedModelError, match=r"its weights \('w'\) lie in 'm.data', which is absent"):
+        load(path, random_weights=seed)
+
+
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
