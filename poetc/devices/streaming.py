@@ -24,7 +24,7 @@ from poetc.devices.profile import DeviceProfile
 from poetc.devices.tables import summed_tables
 from poetc.devices.threads import Prices, is_split
 from poetc.graph import Attribute, Graph, Operator, Role, TensorType
-from poetc.ops import Bound, Cut, Kernel, bind, block_of, spec, view_roots, whole
+from poetc.ops import Bound, Cut, Kernel, bind, spec, view_roots, whole
 from poetc.runtime.layout import SUMMED_BYTES, align, page_bytes, sums_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
@@ -332,7 +332,8 @@ class StreamedAlternatives:
         for kernel, chosen in zip(blocks.kernels, itertools.product(*parts), strict=True):
             times = math.prod(n for _, n in chosen)
             if times:
-                cost = self._of_block(op, block_of(bound, blocks.cut, [r for r, _ in chosen]), kernel, threads)
+                block = spec(op.kind).block(bound, blocks.cut, [r for r, _ in chosen])
+                cost = self._of_block(op, block, kernel, threads)
                 time_ns, energy_pj = time_ns + times * cost.time_ns, energy_pj + times * cost.energy_pj
                 piece_ns = max(piece_ns, cost.time_ns)
         of_kernels_ns = time_ns
@@ -351,7 +352,8 @@ class StreamedAlternatives:
             n: SimpleNamespace(type=t, shape=t.shape, dtype=t.dtype, size_bytes=t.size_bytes)
             for n, t in zip(names, types, strict=True)
         }
-        features = features_of(op, tensors, self.costs.machine, kernel=kernel)
+        of_block = replace(op, attributes=block.attributes)
+        features = features_of(of_block, tensors, self.costs.machine, kernel=kernel)
         cost = self.costs.operator(features)
         if threads is None:
             return cost

@@ -5,7 +5,7 @@ from poetc.ops._blocks import kernels_of_blocks
 from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
 from poetc.ops._by_parts import box_of, results_by_parts
-from poetc.ops._cuts import INDICES, WHOLE, Cut, Part, Range, Span, block_of, whole
+from poetc.ops._cuts import INDICES, WHOLE, Cut, Part, Range, Span, whole
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import Use, labels_of, sample
@@ -29,7 +29,6 @@ __all__ = [
     "Use",
     "Work",
     "bind",
-    "block_of",
     "box_of",
     "kernels_of_blocks",
     "labels_of",

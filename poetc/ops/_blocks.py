@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from poetc.ops._bound import Bound
-from poetc.ops._cuts import WHOLE, Cut, Range, block_of
+from poetc.ops._cuts import WHOLE, Cut, Range
 from poetc.ops._registry import spec
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.blocks import block_kernel
@@ -23,7 +23,8 @@ def kernels_of_blocks(
         return {kernel.name: (kernel,) * len(blocks) for kernel in kernels}
     found: dict[str, tuple[Kernel, ...]] = {}
     if cut.binds:
-        bound = [{k.name: k for k in spec(kind).kernels(block_of(op, cut, ranges))} for ranges in blocks]
+        own = spec(kind)
+        bound = [{k.name: k for k in own.kernels(own.block(op, cut, ranges))} for ranges in blocks]
         for kernel in kernels:
             made = [b[kernel.name] for b in bound if kernel.name in b and b[kernel.name].repeats == kernel.repeats]
             if len(made) == len(blocks):

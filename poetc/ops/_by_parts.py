@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+import numpy as np
+
 from poetc.graph import Array, TensorType
 from poetc.ops._bound import Bound
-from poetc.ops._cuts import Cut, Range, block_of
+from poetc.ops._cuts import Cut, Range
 from poetc.ops._registry import spec
 
 Box: TypeAlias = tuple[slice, ...]
@@ -18,12 +20,12 @@ Box: TypeAlias = tuple[slice, ...]
 def box_of(type: TensorType, cut: Cut, operand: int, ranges: Sequence[Range]) -> tuple[tuple[int, ...], Box]:
     """The shape in which an operand is cut, and its part in a block."""
     parts = [(axis, axis.parts[operand], r) for axis, r in zip(cut.axes, ranges, strict=True)]
-    inner = next((part.inner for _, part, _ in parts if part is not None and part.axis is None), None)
-    shape = type.shape if inner is None else (type.elements // inner, inner)
+    flat = next((part for _, part, _ in parts if part is not None and part.axis is None), None)
+    shape = type.shape if flat is None else (flat.rows, type.elements // (flat.rows * flat.inner), flat.inner)
     box = [slice(0, n) for n in shape]
     for axis, part, (begin, end) in parts:
         if part is not None:
-            box[part.axis or 0] = slice(*axis.span(operand).of(begin, end, axis.extent))
+            box[1 if part.axis is None else part.axis] = slice(*axis.span(operand).of(begin, end, axis.extent))
     return shape, tuple(box)
 
 
@@ -47,13 +49,20 @@ def results_by_parts(
     begins = [*range(0, cut.extent, units), cut.extent]
     for begin, end in itertools.pairwise(begins):
         ranges, parts = [(begin, end)], []
-        block = block_of(op, cut, ranges)
+        block = spec(kind).block(op, cut, ranges)
         for n, (array, type) in enumerate(zip(inputs, op.inputs, strict=True)):
             shape, box = box_of(type, cut, n, ranges)
-            parts.append(array.reshape(shape)[box] if cut.parts[n] is not None else array)
+            if cut.parts[n] is not None:
+                array = np.ascontiguousarray(array.reshape(shape)[box]).reshape(block.inputs[n].shape)
+            parts.append(array)
         of_block = spec(kind).evaluate_block(block, cut, begin, parts)
         places = (box_of(t, cut, len(inputs) + n, ranges) for n, t in enumerate(op.outputs))
-        yield [(shape, box, r) for (shape, box), r in zip(places, of_block, strict=True)]
+        yield [(shape, box, _boxed(r, box)) for (shape, box), r in zip(places, of_block, strict=True)]
+
+
+def _boxed(result: Array, box: Box) -> Array:
+    """The result in the shape of its part: that of a block of a flat cut has one axis."""
+    return result if result.ndim == len(box) else result.reshape([b.stop - b.start for b in box])
 
 
 def _cut(kind: str, op: Bound) -> Cut | None:

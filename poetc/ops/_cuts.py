@@ -103,6 +103,27 @@ def along(type: TensorType, axis: int, *, span: Span | None = None) -> Part:
     return Part(math.prod(type.shape[:axis]), math.prod(type.shape[axis + 1 :]), axis, span)
 
 
+def within_steps(elements: int, steps: Sequence[int], extents: Sequence[int], loop: int) -> Part | None:
+    """The part of an operand of `elements` that is walked in `steps` by loops of `extents`, cut along one of them.
+
+    None: it is the same all along that loop. ValueError where the elements of a block are no such part.
+    """
+    step, extent = steps[loop], extents[loop]
+    if step == 0:
+        return None
+    others = [(s, n) for k, (s, n) in enumerate(zip(steps, extents, strict=True)) if k != loop and n > 1]
+    inside = sum(s * (n - 1) for s, n in others if s < step)
+    is_even = all(s % (step * extent) == 0 for s, _ in others if s >= step)
+    if step < 0 or inside not in range(step) or not is_even or elements % (step * extent):
+        raise ValueError(f"steps {tuple(steps)} along {tuple(extents)} have no part along axis {loop}")
+    return Part(elements // (step * extent), step)
+
+
+def steps_of_block(steps: Sequence[int], loop: int, extent: int, units: int) -> tuple[int, ...]:
+    """The steps in a window that has a part of `within_steps`."""
+    return tuple(s * units // extent if s > steps[loop] > 0 else s for s in steps)
+
+
 def flat(op: Bound, cut_inputs: int, *, binds: bool = False) -> Cut:
     """The cut of an element-wise operator: its first `cut_inputs` inputs and all outputs, as flat arrays."""
     parts: list[Part | None] = [Part(1, 1)] * cut_inputs + [None] * (len(op.inputs) - cut_inputs)
@@ -145,7 +166,7 @@ Range = tuple[int, int]
 
 
 def block_of(op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
-    """The operator that a block is: for its work, its costs, and its kernel. `ranges`: its units along each axis."""
+    """The operator with the operands of a block. `OpSpec.block` has its attributes, too."""
     if cut.name == WHOLE:
         return op
     count = len(op.inputs)

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeVar
 from poetc.graph import Array, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import INFER, Builder
-from poetc.ops._cuts import Cut
+from poetc.ops._cuts import Cut, Range, block_of
 from poetc.ops._others import load_others
 from poetc.ops.kernels import Kernel, low_workspace_kernels
 
@@ -60,7 +60,7 @@ class OpSpec:
         raise NotImplementedError
 
     def evaluate_block(self, block: Bound, cut: Cut, begin: int, inputs: Sequence[Array]) -> tuple[Array, ...]:
-        """The same of a block of `cut` (`block_of`), whose first unit is `begin`, from its parts of the inputs."""
+        """The same of a block of `cut` (`block`), whose first unit is `begin`, from its parts of the inputs."""
         return self.evaluate(block, inputs)
 
     def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
@@ -101,6 +101,10 @@ class OpSpec:
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """The axes along which it may be cut into blocks whose results have the bits of the whole operator."""
         return ()
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """The operator that a block is, for its work, its costs and its kernel. `ranges`: units along each axis."""
+        return block_of(op, cut, ranges)
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         """(input, output) pairs of equal size where the kernel tolerates output == input in memory: `aliases`."""

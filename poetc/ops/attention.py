@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,9 +19,11 @@ import numpy as np
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import WHOLE, Cut, Part, Range, steps_of_block, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import seen
 from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.kernels.kernel import Block
 from poetc.ops.kernels.matmul import PackedProduct
 from poetc.ops.kernels.packed_operands import workspace_floats
 from poetc.ops.matmul import MatMul
@@ -32,6 +34,7 @@ STRIP_FLOATS = 1 << 17  # of all strips of the fastest kernel: they lie in a cac
 PART_ROWS = 64, 32  # of a strip that has a band, whose scores are made at a time; the second of short sequences
 SHORT = 128  # queries
 MOST_ROWS = 128  # of a strip: more of them see keys that others do not see
+_LOOPS = {"samples": 0, "heads": 1}  # the names of cuts, and the axis of `sizes` that each divides
 _LANES = 16  # of a row's sum
 _PANELS = (16, 4, 1)
 _WORTH = 8  # a kernel saves at least this part of the workspace of the one before
@@ -114,6 +117,16 @@ class AttentionRows(Parameters):
                 yield width, rows - start
                 first += width
 
+    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
+        """Of some samples, or of some heads of keys. Blocks of sums and strips stay as they are."""
+        loop, units = _LOOPS[axis], block.units
+        sizes = replace(self.sizes, batch=units) if loop == 0 else replace(self.sizes, groups=units)
+        q, k, v, y, mask = (
+            steps_of_block(steps, loop, block.extent, units)
+            for steps in (self.q, self.k, self.v, self.y, self.mask_steps)
+        )
+        return replace(kernel, parameters=replace(self, sizes=sizes, q=q, k=k, v=v, y=y, mask_steps=mask))
+
     def _end(self, query: int) -> int:
         """The key behind the last one that a query sees."""
         return min(self.sizes.keys, query + self.high + 1)
@@ -121,6 +134,12 @@ class AttentionRows(Parameters):
 
 def _sizes(op: Bound) -> Sizes:
     return Sizes(*op.get_ints("sizes"))
+
+
+def _shapes(s: Sizes) -> tuple[tuple[int, ...], ...]:
+    """Of queries, keys, values and results, as steps lead through them."""
+    heads, shared = (s.batch, s.groups, s.times, s.queries), (s.batch, s.groups, s.keys)
+    return (*heads, s.size), (*shared, s.size), (*shared, s.width), (*heads, s.width)
 
 
 def _wants(op: Bound) -> tuple[int, ...]:
@@ -186,8 +205,7 @@ class _Attention(OpSpec):
         s, wants = _sizes(op), _wants(op)
         if not 3 <= len(op.inputs) - bool(wants) <= 4 or min(s.ints()) < 1:
             raise ValueError(f"{self.kind} of sizes {s.ints()} does not take {len(op.inputs)} inputs")
-        heads, shared = (s.batch, s.groups, s.times, s.queries), (s.batch, s.groups, s.keys)
-        shapes = (*heads, s.size), (*shared, s.size), (*shared, s.width), (*heads, s.width)
+        heads, shapes = (s.batch, s.groups, s.times, s.queries), _shapes(s)
         types = [*op.inputs[:3], op.inputs[3] if wants else TensorType(op.get_ints("shape"), op.inputs[0].dtype)]
         for name, type, shape in zip("qkvy", types, shapes, strict=True):
             _require_reach(f"{self.kind}: {name}", type, op.get_ints(name), shape[:-1], shape[-1])
@@ -240,6 +258,45 @@ class _Attention(OpSpec):
         macs = scores * (s.size + (s.width if want_q or want_k else 0) + s.size * want_q)
         macs += sum(keys * queries for keys, queries in p.sums()) * (s.width * want_v + s.size * want_k)
         return Work(s.heads * macs, flops)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By samples, and by heads of keys with the queries that they serve, where steps lead through whole tensors."""
+        found: list[Cut] = []
+        extents = dict(zip("qkvy", _shapes(_sizes(op)), strict=True))
+        of_operands = ["q", "k", "v", *["y"] * bool(_wants(op)), *["mask"] * (_mask(op) is not None)]
+        of_results = [name for name, wanted in zip("qkv", _wants(op), strict=True) if wanted] if _wants(op) else ["y"]
+        extents["mask"] = (*extents["q"][:-1], _sizes(op).keys)
+        for cut, loop in _LOOPS.items():
+            parts: list[Part | None] = []
+            try:
+                for name, type in zip([*of_operands, *of_results], (*op.inputs, *op.outputs), strict=True):
+                    steps = op.get_ints(name)
+                    steps = (*steps, 1)[: len(extents[name])]
+                    parts.append(within_steps(type.elements, steps, extents[name], loop))
+                    if len(parts) > len(op.inputs) and type.elements != math.prod(extents[name]):
+                        raise ValueError(f"the gradient of {name} has elements that nobody reads")
+            except ValueError:
+                continue
+            if extents["q"][loop] > 1:
+                found.append(Cut(cut, extents["q"][loop], tuple(parts)))
+        return tuple(found)
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """With its own sizes, and steps within windows."""
+        bound = super().block(op, cut, ranges)
+        if cut.name == WHOLE:
+            return bound
+        sizes, loop, ((begin, end),) = [*op.get_ints("sizes")], _LOOPS[cut.name], ranges
+        attributes: dict[str, Attribute] = {
+            name: steps_of_block(op.get_ints(name), loop, sizes[loop], end - begin)
+            for name in ("q", "k", "v", "y", "mask")
+            if name in op.attributes
+        }
+        sizes[loop] = end - begin
+        attributes["sizes"] = tuple(sizes)
+        if "shape" in op.attributes:
+            attributes["shape"] = bound.outputs[0].shape
+        return Bound({**op.attributes, **attributes}, bound.inputs, bound.outputs)
 
     def kernel(self, op: Bound) -> Kernel:
         return next(self._kernels(op))

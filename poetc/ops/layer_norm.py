@@ -15,7 +15,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, on_axis
+from poetc.ops._cuts import WHOLE, Cut, Part, Range, on_axis
 from poetc.ops._registry import Gradients, OpSpec, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import BiasedRows, Groups, Rows
@@ -136,8 +136,29 @@ class LayerNormGradInput(_OfRows):
         return Kernel("poetc_op_layer_norm_grad_input", Rows(*_rows(op)))
 
 
+class _OfColumns(OpSpec):
+    """A result for each column of the rows: the last operand before the results has x's shape, as x has."""
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By columns."""
+        rows, length = _rows(op)
+        part, of_results = Part(rows, 1), [Part(1, 1)] * len(op.outputs)
+        parts = [part, *[None] * (len(op.inputs) - 2), part, *of_results]
+        return (Cut("columns", length, tuple(parts)),) if length > 1 else ()
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """Of rows that are shorter."""
+        bound = super().block(op, cut, ranges)
+        if cut.name == WHOLE:
+            return bound
+        (rows, _), ((begin, end),) = _rows(op), ranges
+        x, *others, gy = bound.inputs
+        x, gy = (TensorType((rows, end - begin), t.dtype) for t in (x, gy))
+        return Bound({**op.attributes, "axis": 1}, (x, *others, gy), bound.outputs)
+
+
 @register
-class LayerNormGradParams(OpSpec):
+class LayerNormGradParams(_OfColumns):
     summary = "Gradients of LayerNorm in scale and bias from (x, mean, rstd, gy); axis"
     macs = 1
     flops = 3
@@ -206,7 +227,7 @@ class RmsNormGradInput(_OfRows):
 
 
 @register
-class RmsNormGradScale(OpSpec):
+class RmsNormGradScale(_OfColumns):
     summary = "Gradient of RmsNorm in scale from (x, rstd, gy); axis"
     macs = 1
     flops = 1

@@ -12,7 +12,7 @@ from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, along, crossed
+from poetc.ops._cuts import WHOLE, Cut, Part, Range, along, crossed, steps_of_block, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import collapse, seen
 from poetc.ops.kernels import Kernel
@@ -192,6 +192,64 @@ class MatMulOfViews(OpSpec):
         loops, alpha = list(zip(extents, *steps, strict=True)), op.get_float("alpha", 1.0)
         has_bias, terms = len(op.inputs) > 2, op.get_int("terms")
         return views_kernel((m, n, k), has_bias, strides, loops, terms, alpha, operand_bytes)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By matrices along the longest axis of the batch, by rows, by columns: as far as views see parts of tensors.
+
+        A block of a sum has `terms` terms in every kernel.
+        """
+        found: list[Cut] = []
+        sizes, types = op.get_ints("sizes"), (*op.inputs[:2], *op.outputs)
+        for name, axis in _view_axes(sizes):
+            parts: list[Part | None] = []
+            try:
+                for view, type in zip("aby", types, strict=True):
+                    loop = _loop(view, axis, len(sizes))
+                    start, *steps = op.get_ints(view)
+                    if start:
+                        raise ValueError(f"{view} begins within its tensor")
+                    extents = [sizes[n] for n in _view_sizes(view, len(sizes))]
+                    parts.append(None if loop is None else within_steps(type.elements, steps, extents, loop))
+            except ValueError:
+                continue
+            bias = [along(t, 0) if name == "columns" else None for t in op.inputs[2:]]
+            found.append(Cut(name, sizes[axis], (*parts[:2], *bias, parts[2]), binds=True))
+        return tuple(found)
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """With its own sizes, and steps within windows."""
+        bound = super().block(op, cut, ranges)
+        if cut.name == WHOLE:
+            return bound
+        sizes, ((begin, end),) = [*op.get_ints("sizes")], ranges
+        axis = dict(_view_axes(sizes))[cut.name]
+        attributes: dict[str, Attribute] = {**op.attributes, "shape": bound.outputs[0].shape}
+        for view in "aby":
+            start, *steps = op.get_ints(view)
+            loop = _loop(view, axis, len(sizes))
+            if loop is not None:
+                attributes[view] = (start, *steps_of_block(steps, loop, sizes[axis], end - begin))
+        sizes[axis] = end - begin
+        return Bound({**attributes, "sizes": tuple(sizes)}, bound.inputs, bound.outputs)
+
+
+def _view_axes(sizes: Sequence[int]) -> list[tuple[str, int]]:
+    """The names of cuts, and the axis of `sizes` that each divides."""
+    *batch, m, n, _ = sizes
+    rank = len(batch)
+    axes = [("matrices", max(range(rank), key=batch.__getitem__))] if max(batch, default=1) > 1 else []
+    return [*axes, *(("rows", rank) for _ in range(m > 1)), *(("columns", rank + 1) for _ in range(n > 1))]
+
+
+def _view_sizes(view: str, count: int) -> list[int]:
+    """The axes of `sizes` along which a view of MatMulOfViews has steps."""
+    m, n, k = range(count - 3, count)
+    return [*range(count - 3), *{"a": (m, k), "b": (k, n), "y": (m, n)}[view]]
+
+
+def _loop(view: str, axis: int, count: int) -> int | None:
+    axes = _view_sizes(view, count)
+    return axes.index(axis) if axis in axes else None
 
 
 def fits_views(a: Sequence[int], b: Sequence[int], y: Sequence[int]) -> bool:
