@@ -56,13 +56,14 @@ def results_by_parts(
                 array = np.ascontiguousarray(array.reshape(shape)[box]).reshape(block.inputs[n].shape)
             parts.append(array)
         of_block = spec(kind).evaluate_block(block, cut, begin, parts)
-        places = (box_of(t, cut, len(inputs) + n, ranges) for n, t in enumerate(op.outputs))
-        yield [(shape, box, _boxed(r, box)) for (shape, box), r in zip(places, of_block, strict=True)]
-
-
-def _boxed(result: Array, box: Box) -> Array:
-    """The result in the shape of its part: that of a block of a flat cut has one axis."""
-    return result if result.ndim == len(box) else result.reshape([b.stop - b.start for b in box])
+        places = list[tuple[tuple[int, ...], Box, Array]]()
+        for n, (type, result) in enumerate(zip(op.outputs, of_block, strict=True), len(inputs)):
+            shape, box = box_of(type, cut, n, ranges)
+            part = cut.parts[n]
+            if part is not None and part.axis is None:  # in the shape of the block, or flat
+                result = np.asarray(result).reshape([b.stop - b.start for b in box])
+            places.append((shape, box, result))
+        yield places
 
 
 def _cut(kind: str, op: Bound) -> Cut | None:

@@ -10,7 +10,7 @@ cut changes no bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from poetc.graph import TensorType
@@ -145,6 +145,12 @@ def on_axis(op: Bound, name: str, axes: Sequence[int | None], *, binds: bool = T
     return (Cut(name, extent, parts, binds=binds),)
 
 
+def untouched(op: Bound, axes: Iterable[int]) -> tuple[Cut, ...]:
+    """The cut along the first of `axes` of any length. All operands have it alike."""
+    axis = next((a for a in axes if op.outputs[0].shape[a] > 1), None)
+    return () if axis is None else on_axis(op, "slices", [axis] * (len(op.inputs) + len(op.outputs)))
+
+
 def crossed(op: Bound, first: Cut, second: Cut) -> tuple[Cut, ...]:
     """Each cut alone, and one within blocks of the other. None has less than two units.
 
@@ -177,6 +183,12 @@ def block_of(op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
                 first, last = axis.span(n).of(begin, end, axis.extent)
                 types[n] = _block_type(types[n], part, last - first)
     return Bound(op.attributes, tuple(types[:count]), tuple(types[count:]))
+
+
+def block_with_shape(op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+    """`block_of` of an operator whose attribute `shape` is that of its result."""
+    block = block_of(op, cut, ranges)
+    return Bound({**op.attributes, "shape": block.outputs[0].shape}, block.inputs, block.outputs)
 
 
 def _block_type(type: TensorType, part: Part, units: int) -> TensorType:

@@ -267,8 +267,37 @@ def _check_channels(op: Bound, vectors: Sequence[TensorType]) -> None:
             raise ValueError(f"scale or bias has shape {v.shape}, not {(op.inputs[0].shape[1],)}")
 
 
+class _OfGroups(OpSpec):
+    """Operands of x's rank have a plane for each channel, matrices a number for each group, vectors one a channel."""
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By groups."""
+        n, groups, channels, pixels = _groups(op)
+        sizes = {1: (1, channels), 2: (n, 1)}
+        parts = (
+            Part(n, channels * pixels) if t.shape == op.inputs[0].shape else Part(*sizes[len(t.shape)])
+            for t in (*op.inputs, *op.outputs)
+        )
+        return (Cut("groups", groups, tuple(parts)),) if groups > 1 else ()
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """Of fewer groups."""
+        bound = super().block(op, cut, ranges)
+        if cut.name == WHOLE:
+            return bound
+        (n, _, channels, pixels), ((begin, end),), x = _groups(op), ranges, op.inputs[0]
+        groups = end - begin
+        shapes = {1: (groups * channels,), 2: (n, groups)}
+        types = [
+            TensorType((n, groups * channels, pixels) if t.shape == x.shape else shapes[len(t.shape)], t.dtype)
+            for t in (*op.inputs, *op.outputs)
+        ]
+        count = len(op.inputs)
+        return Bound({**op.attributes, "groups": groups}, tuple(types[:count]), tuple(types[count:]))
+
+
 @register
-class GroupNorm(OpSpec):
+class GroupNorm(_OfGroups):
     summary = (
         "Group norm of x[N,C,...], scale[C], bias[C] → y, mean[N,groups], rstd; groups (= C: instance norm), epsilon"
     )
@@ -298,7 +327,7 @@ class GroupNorm(OpSpec):
 
 
 @register
-class GroupNormGradInput(OpSpec):
+class GroupNormGradInput(_OfGroups):
     summary = "Gradient of GroupNorm in x from (x, mean, rstd, scale, gy); groups"
     flops = 10
     aliases = ((4, 0), (0, 0))
@@ -319,7 +348,7 @@ class GroupNormGradInput(OpSpec):
 
 
 @register
-class GroupNormGradParams(OpSpec):
+class GroupNormGradParams(_OfGroups):
     summary = "Gradients of GroupNorm in scale and bias from (x, mean, rstd, gy); groups"
     macs = 1
     flops = 3

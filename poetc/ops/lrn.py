@@ -11,6 +11,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, untouched
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Planes
@@ -74,6 +75,10 @@ class Lrn(OpSpec):
     def work(self, op: Bound) -> Work:
         return Work(macs=op.inputs[0].elements * op.get_int("size"), flops=22 * op.inputs[0].elements)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By samples, or by rows of their planes."""
+        return untouched(op, (0, *range(2, len(op.inputs[0].shape))))
+
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, "poetc_op_lrn", 0)
 
@@ -96,6 +101,10 @@ class LrnGrad(OpSpec):
 
     def work(self, op: Bound) -> Work:
         return Work(macs=2 * op.inputs[0].elements * op.get_int("size"), flops=26 * op.inputs[0].elements)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By samples, or by rows of their planes."""
+        return untouched(op, (0, *range(2, len(op.inputs[0].shape))))
 
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, "poetc_op_lrn_grad", 2)

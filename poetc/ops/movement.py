@@ -15,7 +15,7 @@ from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, on_axis
+from poetc.ops._cuts import Cut, flat, on_axis, untouched
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel
@@ -38,12 +38,6 @@ class Movement(OpSpec):
     def strided_copy(self, op: Bound, sizes: Ints, strides: Ints, start: int = 0) -> Kernel:
         """y in row-major order over `sizes`, each element from x at start + index · strides."""
         return Kernel(f"poetc_op_copy{op.inputs[0].dtype.size_bytes}", StridedCopy(start, walk(sizes, strides)))
-
-
-def untouched(op: Bound, axes: Sequence[int]) -> tuple[Cut, ...]:
-    """The cut along the first of `axes` of any length. All operands have it alike."""
-    axis = next((a for a in axes if op.outputs[0].shape[a] > 1), None)
-    return () if axis is None else on_axis(op, "slices", [axis] * (len(op.inputs) + 1))
 
 
 @register
@@ -249,6 +243,11 @@ class Split(Movement):
             start += sizes[axis]
         return [total]
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along another axis."""
+        rank = len(op.inputs[0].shape)
+        return untouched(op, [a for a in range(rank) if a != op.get_int("axis") % rank])
+
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_split", blocks(op, op.outputs, op.inputs[0]))
 
@@ -308,6 +307,10 @@ class Tile(Movement):
             gy = b.emit1("Reshape", [gy], {"shape": shape})
         return gy
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along an axis that is not repeated."""
+        return untouched(op, [a for a, times in enumerate(op.get_ints("repeats")) if times == 1])
+
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape
         own = contiguous_strides(shape)
@@ -338,6 +341,10 @@ class Cast(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         floats = b.type(op.inputs[0]).dtype is b.type(op.outputs[0]).dtype is DType.F32
         return gy if floats else None
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Flat."""
+        return (flat(op, 1, binds=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         source, target = op.inputs[0].dtype, op.outputs[0].dtype
@@ -379,6 +386,11 @@ class CumSum(OpSpec):
 
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return b.emit1("CumSum", [gy], {**op.attributes, "reverse": int(not op.attributes.get("reverse"))})
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along another axis."""
+        rank = len(op.inputs[0].shape)
+        return untouched(op, [a for a in range(rank) if a != op.get_int("axis") % rank])
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape

@@ -18,6 +18,7 @@ from poetc.graph import Array, DType, TensorType
 from poetc.ops import _narrow_kernels as kernels
 from poetc.ops import _narrow_sums as sums
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.encoding import FORMATS
 from poetc.ops.kernels import Kernel
@@ -72,6 +73,10 @@ class Narrow(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (stored(inputs[0], _dtype(op), op.get_int("scale")),)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Flat."""
+        return (flat(op, 1, binds=True),)
+
     def kernel(self, op: Bound) -> Kernel:
         form = kernels.form_of(_dtype(op), False)
         return Kernel("poetc_op_narrow", kernels.Conversion(op.inputs[0].elements, form, op.get_int("scale")))
@@ -92,6 +97,10 @@ class Widen(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         return (loaded(inputs[0], op.inputs[0].dtype, op.get_int("scale")),)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Flat."""
+        return (flat(op, 1, binds=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         form = kernels.form_of(op.inputs[0].dtype, False)

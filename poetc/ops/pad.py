@@ -10,6 +10,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, Range, block_with_shape, untouched
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import contiguous_strides
 from poetc.ops.kernels import Kernel, Parameters
@@ -49,6 +50,13 @@ def sources(op: Bound, shape: Ints) -> tuple[Array, ...]:
                 at = at % n
         result.append(at)
     return tuple(result)
+
+
+def unpadded(op: Bound) -> list[int]:
+    """The axes without padding."""
+    pads = op.get_ints("pads")
+    rank = len(pads) // 2
+    return [a for a in range(rank) if pads[a] == pads[rank + a] == 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +118,10 @@ class Pad(OpSpec):
     def work(self, op: Bound) -> Work:
         return Work()
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along an axis without padding."""
+        return untouched(op, unpadded(op))
+
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape
         if op.get_str("mode", "constant") != "constant":
@@ -137,6 +149,14 @@ class PadGrad(OpSpec):
         gx = np.zeros(op.get_ints("shape"), inputs[0].dtype)
         np.add.at(gx, np.ix_(*sources(op, gx.shape)), inputs[0])
         return (gx,)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """Along an axis without padding."""
+        return untouched(op, unpadded(op))
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """Its result has a shape of its own."""
+        return block_with_shape(op, cut, ranges)
 
     def kernel(self, op: Bound) -> Kernel:
         return mapped_kernel("poetc_op_pad_grad", op, op.get_ints("shape"))

@@ -16,6 +16,7 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, Range, block_with_shape, untouched
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Ints
@@ -159,6 +160,10 @@ class Resize(OpSpec):
         linear = op.get_str("mode", "nearest") == "linear"
         return Work(flops=9 * op.outputs[0].elements if linear else 0)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By images, or by planes of one."""
+        return untouched(op, (0, 1))
+
     def kernel(self, op: Bound) -> Kernel:
         return tables(op, op.inputs[0].shape, "")
 
@@ -188,6 +193,14 @@ class ResizeGrad(OpSpec):
     def work(self, op: Bound) -> Work:
         linear = op.get_str("mode", "nearest") == "linear"
         return Work(flops=(12 if linear else 1) * op.inputs[0].elements)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By images, or by planes of one."""
+        return untouched(op, (0, 1))
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """Its result has a shape of its own."""
+        return block_with_shape(op, cut, ranges)
 
     def kernel(self, op: Bound) -> Kernel:
         return tables(op, op.get_ints("shape"), "_grad")

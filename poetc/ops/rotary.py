@@ -13,6 +13,7 @@ from typing import Any
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, on_axis
 from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel, Parameters
 
@@ -79,6 +80,12 @@ class Rotary(OpSpec):
         """The tables are constants: a graph in which they are trained is refused by the importer."""
         attributes = {**op.attributes, "back": not op.attributes.get("back", False)}
         return b.emit1("Rotary", [gy, *op.inputs[1:]], attributes, hint=f"{op.inputs[0]}.grad")
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By heads, and by places."""
+        axis, of_table = op.get_int("axis"), len(op.inputs[1].shape) - 2
+        by_heads = on_axis(op, "heads", [3 - axis, None, None, 3 - axis])
+        return (*by_heads, *on_axis(op, "places", [axis, of_table, of_table, axis]))
 
     def kernel(self, op: Bound) -> Kernel:
         x, cos, _ = op.inputs

@@ -22,7 +22,7 @@ from poetc.ops.kernels.depthwise import Depthwise
 from poetc.ops.kernels.kernel import Block, Kernel, Parameters, Window
 from poetc.ops.kernels.matmul import PackedProduct, PackedSgdProduct, Product, SgdProduct
 from poetc.ops.kernels.packed_operands import panel_columns
-from poetc.ops.kernels.rows import DescendingSlices, Elements, Rows, Slices, TableRows
+from poetc.ops.kernels.rows import DescendingSlices, Elements, Groups, Rows, Slices, TableRows
 
 Sized = tuple[Parameters, int]  # and floats of workspace
 
@@ -152,6 +152,10 @@ def _packed_rows(kernel: Kernel, units: int) -> Sized:
     return replace(p, rows=units, strides=replace(p.strides, a_term=a_term)), kernel.workspace_bytes // 4
 
 
+def _groups(kernel: Kernel, units: int) -> Sized:
+    return replace(kernel.parameters_as(Groups), groups=units), kernel.workspace_bytes // 4
+
+
 def _norm_columns(kernel: Kernel, units: int) -> Sized:
     return replace(kernel.parameters_as(Rows), length=units), kernel.workspace_bytes // 4
 
@@ -192,6 +196,7 @@ _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("columns", SgdProduct): _moved_columns,
     ("columns", PackedSgdProduct): _moved_columns,
     ("columns", Rows): _norm_columns,
+    ("groups", Groups): _groups,
     ("table", Slices): _table,
     ("indices", Slices): _indices,
     ("table", DescendingSlices): _table,
