@@ -192,7 +192,7 @@ def _stream(number: int, type: TensorType, cut: Cut, root: str) -> Stream | None
     o, above = parts[0]
     if above.axis is None or part.axis is None or above.rows != 1 or above.span is not None or part.span is not None:
         return None
-    between = math.prod(type.shape[above.axis + 1 : part.axis])
+    between = math.prod(type.shape[above.axis + 1 : part.axis if part.first is None else part.first])
     return Stream(number, root, between, pitch, Dimension(o, axes[o].span(number), between * pitch), inner)
 
 

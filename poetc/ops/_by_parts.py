@@ -22,6 +22,9 @@ def box_of(type: TensorType, cut: Cut, operand: int, ranges: Sequence[Range]) ->
     parts = [(axis, axis.parts[operand], r) for axis, r in zip(cut.axes, ranges, strict=True)]
     flat = next((part for _, part, _ in parts if part is not None and part.axis is None), None)
     shape = type.shape if flat is None else (flat.rows, type.elements // (flat.rows * flat.inner), flat.inner)
+    for axis, part, _ in parts:
+        if part is not None and part.axis is not None:
+            shape = part.reshaped(shape, axis.span(operand).limit)
     box = [slice(0, n) for n in shape]
     for axis, part, (begin, end) in parts:
         if part is not None:

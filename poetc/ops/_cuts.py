@@ -10,7 +10,7 @@ cut changes no bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from poetc.graph import TensorType
@@ -18,6 +18,9 @@ from poetc.ops._bound import Bound
 
 INDICES = "indices"  # the cut that reads single rows of tables
 WHOLE = "whole"  # the cut that is none: one block, in which operands on the store have windows as large as they are
+
+
+Axes = int | tuple[int, int] | None  # an axis, the first and the last of several that are cut as one, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +53,22 @@ class Span:
 class Part:
     """An operand seen as [rows, extent of the cut, inner], in elements. A block is [rows, units, inner] of it.
 
-    The kernel of a block finds that together. `axis`: of the operand; None where it is cut as a flat array. `span`: the
-    extent is another than that of the cut.
+    The kernel of a block finds that together. `axis`: of the operand, or the last of several that are cut as one, from
+    `first` on; None where it is cut as a flat array. `span`: the extent is another than that of the cut.
     """
 
     rows: int
     inner: int
     axis: int | None = None
     span: Span | None = None
+    first: int | None = None
+
+    def reshaped(self, shape: Sequence[int], units: int) -> tuple[int, ...]:
+        """`shape` with so many units along the last of its axes, and one along the others."""
+        if self.axis is None:
+            return (self.rows * units * self.inner,)
+        first = self.axis if self.first is None else self.first
+        return (*shape[:first], *[1] * (self.axis - first), units, *shape[self.axis + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +109,10 @@ class Cut:
         return (part.span if part is not None else None) or Span(self.extent)
 
 
-def along(type: TensorType, axis: int, *, span: Span | None = None) -> Part:
-    """The part of an operand that is cut along one of its axes."""
-    return Part(math.prod(type.shape[:axis]), math.prod(type.shape[axis + 1 :]), axis, span)
+def along(type: TensorType, axis: int, *, first: int | None = None, span: Span | None = None) -> Part:
+    """The part of an operand that is cut along one of its axes, or along several as one."""
+    rows = math.prod(type.shape[: axis if first is None else first])
+    return Part(rows, math.prod(type.shape[axis + 1 :]), axis, span, None if first == axis else first)
 
 
 def within_steps(elements: int, steps: Sequence[int], extents: Sequence[int], loop: int) -> Part | None:
@@ -135,20 +147,57 @@ def whole(op: Bound) -> Cut:
     return Cut(WHOLE, 1, tuple(Part(1, t.elements) for t in (*op.inputs, *op.outputs)))
 
 
-def on_axis(op: Bound, name: str, axes: Sequence[int | None], *, binds: bool = True) -> tuple[Cut, ...]:
+def on_axis(op: Bound, name: str, axes: Sequence[Axes], *, binds: bool = True) -> tuple[Cut, ...]:
     """The cut of an operator along an axis of each operand, None where it has none; no cut of less than two units."""
-    types = (*op.inputs, *op.outputs)
-    extent = next(t.shape[a] for t, a in zip(types, axes, strict=True) if a is not None)
+    ranges = [(a, a) if isinstance(a, int) else a for a in axes]
+    cut = [(t, a) for t, a in zip((*op.inputs, *op.outputs), ranges, strict=True)]
+    extent = next(math.prod(t.shape[a[0] : a[1] + 1]) for t, a in cut if a is not None)
     if extent < 2:
         return ()
-    parts = tuple(None if a is None else along(t, a) for t, a in zip(types, axes, strict=True))
+    parts = tuple(None if a is None else along(t, a[1], first=a[0]) for t, a in cut)
     return (Cut(name, extent, parts, binds=binds),)
 
 
-def untouched(op: Bound, axes: Iterable[int]) -> tuple[Cut, ...]:
-    """The cut along the first of `axes` of any length. All operands have it alike."""
-    axis = next((a for a in axes if op.outputs[0].shape[a] > 1), None)
-    return () if axis is None else on_axis(op, "slices", [axis] * (len(op.inputs) + len(op.outputs)))
+def runs(extents: Sequence[int], patterns: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """The first and the last axis of each run of axes with one pattern that is not None. Axes of one do not count."""
+    found: list[tuple[int, int]] = []
+    before: Hashable = None
+    for axis, (n, pattern) in enumerate(zip(extents, patterns, strict=True)):
+        if n == 1:
+            continue
+        if pattern is not None:
+            is_next = pattern == before
+            found[-1:] = [(found[-1][0], axis)] if is_next else [*found[-1:], (axis, axis)]
+        before = pattern
+    return found
+
+
+def on_runs(op: Bound, every: Sequence[Sequence[Axes]]) -> tuple[Cut, ...]:
+    """The cuts of an operator along a run of axes, and along another one, each alone and within the other."""
+    names = "rows", "columns"
+    cuts = [cut for name, axes in zip(names, every, strict=False) for cut in on_axis(op, name, axes)]
+    return crossed(op, *cuts) if len(cuts) == 2 else tuple(cuts)
+
+
+def untouched(op: Bound, axes: Collection[int]) -> tuple[Cut, ...]:
+    """The cuts along the first two runs of `axes` of any length. All operands have them alike."""
+    shape = op.outputs[0].shape
+    found = runs(shape, [True if a in axes else None for a in range(len(shape))])
+    return on_runs(op, [[run] * (len(op.inputs) + len(op.outputs)) for run in found[:2]])
+
+
+def broadcast(op: Bound) -> tuple[Cut, ...]:
+    """The cuts of an operator whose inputs broadcast to its output: along its first two runs of axes."""
+    shape = op.outputs[0].shape
+    lead = [len(shape) - len(x.shape) for x in op.inputs]
+
+    def has(n: int, axis: int) -> bool:
+        return axis >= lead[n] and op.inputs[n].shape[axis - lead[n]] > 1
+
+    numbers = range(len(op.inputs))
+    found = runs(shape, [tuple(has(n, axis) for n in numbers) for axis in range(len(shape))])[:2]
+    own = [[(a - lead[n], b - lead[n]) if has(n, a) else None for n in numbers] for a, b in found]
+    return on_runs(op, [[*axes, run] for axes, run in zip(own, found, strict=True)])
 
 
 def crossed(op: Bound, first: Cut, second: Cut) -> tuple[Cut, ...]:
@@ -192,6 +241,4 @@ def block_with_shape(op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
 
 
 def _block_type(type: TensorType, part: Part, units: int) -> TensorType:
-    if part.axis is None:
-        return TensorType((part.rows * units * part.inner,), type.dtype)
-    return TensorType((*type.shape[: part.axis], units, *type.shape[part.axis + 1 :]), type.dtype)
+    return TensorType(part.reshaped(type.shape, units), type.dtype)

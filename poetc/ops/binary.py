@@ -11,7 +11,7 @@ from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, flat, on_axis
+from poetc.ops._cuts import Cut, broadcast, flat
 from poetc.ops._elementwise import snake
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, walk
@@ -58,16 +58,11 @@ class Broadcast(OpSpec):
         return Kernel(self.symbol(op), walk(shape, *(broadcast_strides(x.shape, shape) for x in op.inputs)))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Each element by itself; with operands of several shapes, slices of the first axis of any length."""
+        """Each element by itself; with operands of several shapes, by axes."""
         shape = op.outputs[0].shape
         if all(x.shape == shape for x in op.inputs):
             return (flat(op, len(op.inputs), binds=True),)
-        axis = next((a for a, n in enumerate(shape) if n > 1), None)
-        if axis is None:
-            return ()
-        own = [axis - len(shape) + len(x.shape) for x in op.inputs]
-        axes = [a if a >= 0 and x.shape[a] > 1 else None for a, x in zip(own, op.inputs, strict=True)]
-        return on_axis(op, "slices", [*axes, axis])
+        return broadcast(op)
 
     def may_alias(self, op: Bound) -> tuple[tuple[int, int], ...]:
         return tuple((i, 0) for i, x in enumerate(op.inputs) if x == op.outputs[0])

@@ -61,15 +61,16 @@ class _OfRows(OpSpec):
     """Rows are normalised, each by itself. Operands with numbers for each row have x's axes before `axis`."""
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Along the first of those axes of any length."""
+        """By rows."""
         x = op.inputs[0].shape
         rows = x[: op.get_int("axis", -1) % len(x)]
-        axis = next((a for a, n in enumerate(rows) if n > 1), None)
-        if axis is None:
+        if math.prod(rows) < 2:
             return ()
+        run = (0, len(rows) - 1)
         types = (*op.inputs, *op.outputs)
-        axes = [axis if len(t.shape) == len(x) and t.shape[: len(rows)] == rows else None for t in types]
-        return on_axis(op, "slices", axes)
+        return on_axis(
+            op, "rows", [run if len(t.shape) == len(x) and t.shape[: len(rows)] == rows else None for t in types]
+        )
 
 
 @register

@@ -5,6 +5,7 @@ Most are one strided copy, for elements of 1 or of 4 bytes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +16,7 @@ from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._broadcast import broadcast_shapes, reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, flat, on_axis, untouched
+from poetc.ops._cuts import Cut, broadcast, flat, on_runs, runs, untouched
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import broadcast_strides, contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel
@@ -59,9 +60,13 @@ class Transpose(Movement):
         return b.emit1("Transpose", [gy], {"perm": tuple(perm.index(i) for i in range(len(perm)))})
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Along the first axis of the result of any length."""
-        axis = next((a for a, n in enumerate(op.outputs[0].shape) if n > 1), None)
-        return () if axis is None else on_axis(op, "slices", [op.get_ints("perm")[axis], axis])
+        """Along the first axes of the result, those together that follow each other in x."""
+        shape, perm = op.outputs[0].shape, op.get_ints("perm")
+        found: list[tuple[int, int]] = []
+        for a, b in runs(shape, [p - axis for axis, p in enumerate(perm)])[:2]:
+            lies_together = math.prod(shape[a : b + 1]) == math.prod(op.inputs[0].shape[perm[a] : perm[b] + 1])
+            found.append((a, b) if lies_together else (a, a))
+        return on_runs(op, [[(perm[a], perm[b]), (a, b)] for a, b in found])
 
     def kernel(self, op: Bound) -> Kernel:
         strides = contiguous_strides(op.inputs[0].shape)
@@ -269,13 +274,8 @@ class Expand(Movement):
         return reduce_to(b, gy, b.type(op.inputs[0]).shape)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Along the first axis of any length."""
-        x, shape = op.inputs[0].shape, op.outputs[0].shape
-        axis = next((a for a, n in enumerate(shape) if n > 1), None)
-        if axis is None:
-            return ()
-        own = axis - len(shape) + len(x)
-        return on_axis(op, "slices", [own if own >= 0 and x[own] > 1 else None, axis])
+        """Along the axes of the result."""
+        return broadcast(op)
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.outputs[0].shape

@@ -15,12 +15,12 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, on_axis
+from poetc.ops._cuts import Cut, on_axis, runs
 from poetc.ops._elementwise import snake
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel, Parameters
-from poetc.ops.kernels.rows import Ints
+from poetc.ops.kernels.rows import KEPT, Ints
 from poetc.ops.kernels.rows import Reduction as Walks
 
 
@@ -90,14 +90,15 @@ class Reduction(OpSpec):
         return self.backward(b, op, as_kept(b, gy, op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Along the first axis of any length that stays, where sums go along one axis."""
+        """Along the first axes that stay. A block keeps the loops of the whole reduction."""
         shape = op.inputs[0].shape
         axes = axes_of(op, len(shape))
-        axis = next((a for a, n in enumerate(shape) if n > 1 and a not in axes), None)
-        if axis is None or len(reduction_walks(shape, axes).reduced.sizes) > 1:
+        found = runs(shape, [None if a in axes else True for a in range(len(shape))])
+        if not found:
             return ()
-        kept = axis if op.attributes.get("keepdims", True) else axis - sum(a < axis for a in axes)
-        return on_axis(op, "slices", [axis, kept])
+        first, last = found[0]
+        lost = [0 if op.attributes.get("keepdims", True) else sum(a < axis for a in axes) for axis in found[0]]
+        return on_axis(op, KEPT, [(first, last), (first - lost[0], last - lost[1])], binds=False)
 
     def kernel(self, op: Bound) -> Kernel:
         shape = op.inputs[0].shape

@@ -11,7 +11,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import Cut, on_axis
+from poetc.ops._cuts import Cut, untouched
 from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis
@@ -44,10 +44,8 @@ class _OfRows(OpSpec):
     """Rows along `axis` are independent."""
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """Along the first axis before `axis` of any length."""
-        shape = op.inputs[0].shape
-        axis = next((a for a in range(_axis(op)) if shape[a] > 1), None)
-        return () if axis is None else on_axis(op, "slices", [axis] * (len(op.inputs) + 1))
+        """By rows."""
+        return untouched(op, range(_axis(op)))
 
 
 @register

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from poetc.ops.kernels.kernel import Parameters, Window
+from poetc.ops.kernels.kernel import Block, Kernel, Parameters, Window
 
 Ints = tuple[int, ...]
+KEPT = "kept"  # the cut of a reduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,16 @@ class Reduction(Parameters):
 
     kept: Walk
     reduced: Walk
+
+    def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
+        """Of some of the outermost dimension that is kept: the sums keep their loops, and so their bits."""
+        (extent, *sizes), ((step, *steps),) = self.kept.sizes, self.kept.strides
+        if axis != KEPT or extent != block.extent:
+            return None
+        before = tuple(s * block.units // extent if s > step else s for s in self.reduced.strides[0])
+        kept = Walk((block.units, *sizes), ((step, *steps),))
+        parameters = Reduction(kept, Walk(self.reduced.sizes, (before,)))
+        return replace(kernel, parameters=parameters)
 
 
 @dataclass(frozen=True, slots=True)
