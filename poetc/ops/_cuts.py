@@ -20,6 +20,7 @@ INDICES = "indices"  # the cut that reads single rows of tables
 WHOLE = "whole"  # the cut that is none: one block, in which operands on the store have windows as large as they are
 
 
+Range = tuple[int, int]
 Axes = int | tuple[int, int] | None  # an axis, the first and the last of several that are cut as one, or none
 
 
@@ -115,8 +116,8 @@ def along(type: TensorType, axis: int, *, first: int | None = None, span: Span |
     return Part(rows, math.prod(type.shape[axis + 1 :]), axis, span, None if first == axis else first)
 
 
-def within_steps(elements: int, steps: Sequence[int], extents: Sequence[int], loop: int) -> Part | None:
-    """The part of an operand of `elements` that is walked in `steps` by loops of `extents`, cut along one of them.
+def within_steps(elements: int, start: int, steps: Sequence[int], extents: Sequence[int], loop: int) -> Part | None:
+    """The part of an operand of `elements` that loops of `extents` walk from `start` in `steps`, cut along one of them.
 
     None: it is the same all along that loop. ValueError where the elements of a block are no such part.
     """
@@ -124,15 +125,29 @@ def within_steps(elements: int, steps: Sequence[int], extents: Sequence[int], lo
     if step == 0:
         return None
     others = [(s, n) for k, (s, n) in enumerate(zip(steps, extents, strict=True)) if k != loop and n > 1]
-    inside = sum(s * (n - 1) for s, n in others if s < step)
-    is_even = all(s % (step * extent) == 0 for s, _ in others if s >= step)
-    if step < 0 or inside not in range(step) or not is_even or elements % (step * extent):
+    pitch = min((s for s, _ in others if s >= step), default=elements)
+    first, inside = start % pitch // step if step > 0 else 0, sum(s * (n - 1) for s, n in others if s < step)
+    is_even = all(s % pitch == 0 for s, _ in others if s >= step) and elements % pitch == pitch % max(1, step) == 0
+    if step < 0 or not is_even or start % step + inside not in range(step) or (first + extent) * step > pitch:
         raise ValueError(f"steps {tuple(steps)} along {tuple(extents)} have no part along axis {loop}")
-    return Part(elements // (step * extent), step)
+    limit = pitch // step
+    span = None if limit == extent else Span(limit, low=first, high=first)
+    return Part(elements // pitch, step, span=span)
 
 
-def steps_of_block(steps: Sequence[int], loop: int, extent: int, units: int) -> tuple[int, ...]:
-    """The steps in a window that has a part of `within_steps`."""
+def in_window(view: Sequence[int], part: Part, extent: int, units: Range) -> tuple[int, ...]:
+    """The start and the steps in a window that has a part of `within_steps`, for the units of a block."""
+    span = part.span or Span(extent)
+    first, last = span.of(*units, extent)
+    pitch, (start, *steps) = span.limit * part.inner, view
+    rows, within = divmod(start, pitch)
+    begin = (units[0] - first) * part.inner + within
+    window = (last - first) * part.inner
+    return (rows * window + begin, *(s // pitch * window if s >= pitch else s for s in steps))
+
+
+def steps_in_window(steps: Sequence[int], loop: int, extent: int, units: int) -> tuple[int, ...]:
+    """The steps in a window that has `units` of all units along a loop, where these are all of the operand."""
     return tuple(s * units // extent if s > steps[loop] > 0 else s for s in steps)
 
 
@@ -215,9 +230,6 @@ def crossed(op: Bound, first: Cut, second: Cut) -> tuple[Cut, ...]:
 
     inner, outer = sorted((second, first), key=lambda c: size_bytes(c, second if c is first else first))
     return (*cuts, replace(outer, within=inner))
-
-
-Range = tuple[int, int]
 
 
 def block_of(op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:

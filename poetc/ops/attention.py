@@ -19,7 +19,7 @@ import numpy as np
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import WHOLE, Cut, Part, Range, steps_of_block, within_steps
+from poetc.ops._cuts import WHOLE, Cut, Part, Range, steps_in_window, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import seen
 from poetc.ops.kernels import Kernel, Parameters
@@ -122,7 +122,7 @@ class AttentionRows(Parameters):
         loop, units = _LOOPS[axis], block.units
         sizes = replace(self.sizes, batch=units) if loop == 0 else replace(self.sizes, groups=units)
         q, k, v, y, mask = (
-            steps_of_block(steps, loop, block.extent, units)
+            steps_in_window(steps, loop, block.extent, units)
             for steps in (self.q, self.k, self.v, self.y, self.mask_steps)
         )
         return replace(kernel, parameters=replace(self, sizes=sizes, q=q, k=k, v=v, y=y, mask_steps=mask))
@@ -272,7 +272,10 @@ class _Attention(OpSpec):
                 for name, type in zip([*of_operands, *of_results], (*op.inputs, *op.outputs), strict=True):
                     steps = op.get_ints(name)
                     steps = (*steps, 1)[: len(extents[name])]
-                    parts.append(within_steps(type.elements, steps, extents[name], loop))
+                    part = within_steps(type.elements, 0, steps, extents[name], loop)
+                    if part is not None and part.span is not None:
+                        raise ValueError(f"{name} lies between other numbers")
+                    parts.append(part)
                     if len(parts) > len(op.inputs) and type.elements != math.prod(extents[name]):
                         raise ValueError(f"the gradient of {name} has elements that nobody reads")
             except ValueError:
@@ -288,7 +291,7 @@ class _Attention(OpSpec):
             return bound
         sizes, loop, ((begin, end),) = [*op.get_ints("sizes")], _LOOPS[cut.name], ranges
         attributes: dict[str, Attribute] = {
-            name: steps_of_block(op.get_ints(name), loop, sizes[loop], end - begin)
+            name: steps_in_window(op.get_ints(name), loop, sizes[loop], end - begin)
             for name in ("q", "k", "v", "y", "mask")
             if name in op.attributes
         }

@@ -44,6 +44,16 @@ def _bias_gradient(b: Builder, gy: str, bias: str) -> str:
     return b.emit1("ReduceSum", [gy], {"axes": (0, 2, 3), "keepdims": False}, hint=f"{bias}.grad")
 
 
+def _row_axis(x: TensorType, y: TensorType) -> int:
+    """The spatial axis whose bands are streamed: the width where images, and results, have one row."""
+    return 3 if x.shape[2] == y.shape[2] == 1 else 2
+
+
+def _along_rows(windows: Windows, axis: int) -> tuple[int, int, int]:
+    """The stride, the reach of a window beyond its first tap, and the padding before, along a spatial axis."""
+    return windows.strides[axis - 2], windows.extent[axis - 2] - 1, windows.pads[axis - 2]
+
+
 @register
 class Conv(OpSpec):
     summary = "Convolution x[N,C,H,W], w[O,C/group,kh,kw], optional b[O]; strides, pads, dilations, group"
@@ -89,14 +99,16 @@ class Conv(OpSpec):
         if is_depthwise(op, x, y):
             parts = (along(x, 1), along(w, 0), *(along(b, 0) for b in bias), along(y, 1))
             return (Cut("planes", w.shape[0], parts),)
+        windows, axis = Windows.of(op, w.shape[2:]), _row_axis(x, y)
+        stride, reach, before = _along_rows(windows, axis)
+        span = Span(x.shape[axis], mul=stride, low=-before, high=max(reach, stride - 1) - before)
+        rows = Cut(
+            "output_rows", y.shape[axis], (along(x, axis, span=span), None, *(None for _ in bias), along(y, axis))
+        )
         if group_of(op) != 1:
-            return ()
+            return (rows,)
         outputs = Cut("outputs", w.shape[0], (None, along(w, 0), *(along(b, 0) for b in bias), along(y, 1)))
-        windows = Windows.of(op, w.shape[2:])
-        stride, reach, top = windows.strides[0], windows.extent[0] - 1, windows.pads[0]
-        span = Span(x.shape[2], mul=stride, low=-top, high=max(reach, stride - 1) - top)
-        rows = (along(x, 2, span=span), None, *(None for _ in bias), along(y, 2))
-        return crossed(op, outputs, Cut("output_rows", y.shape[2], rows))
+        return crossed(op, outputs, rows)
 
 
 @register
@@ -127,16 +139,15 @@ class ConvGradInput(OpSpec):
         (gx,) = op.outputs
         if is_depthwise(op, gx, gy):
             return (Cut("planes", w.shape[0], (along(gy, 1), along(w, 0), along(gx, 1))),)
-        if group_of(op) != 1:
-            return ()
+        windows, axis = Windows.of(op, w.shape[2:]), _row_axis(gx, gy)
+        stride, reach, before = _along_rows(windows, axis)
+        is_alone, has_rows = group_of(op) == 1, reach >= stride - 1 or before % stride == 0
         channels = Cut("channels", w.shape[1], (None, along(w, 1), along(gx, 1)))
-        windows = Windows.of(op, w.shape[2:])
-        stride, reach, top = windows.strides[0], windows.extent[0] - 1, windows.pads[0]
-        if reach < stride - 1 and top % stride:
-            return (channels,)
-        span = Span(gy.shape[2], div=stride, low=top - reach + stride - 1, high=top)
-        rows = Cut("image_rows", gx.shape[2], (along(gy, 2, span=span), None, along(gx, 2)), step=stride)
-        return crossed(op, channels, rows)
+        if not has_rows:
+            return (channels,) if is_alone else ()
+        span = Span(gy.shape[axis], div=stride, low=before - reach + stride - 1, high=before)
+        rows = Cut("image_rows", gx.shape[axis], (along(gy, axis, span=span), None, along(gx, axis)), step=stride)
+        return crossed(op, channels, rows) if is_alone else (rows,)
 
 
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/operators/poetc_norm.h

@@ -12,7 +12,7 @@ from poetc.graph import Attribute, Operator, TensorType
 from poetc.ops._bound import Bound, operand_bytes_of
 from poetc.ops._broadcast import reduce_to
 from poetc.ops._builder import Builder
-from poetc.ops._cuts import WHOLE, Cut, Part, Range, along, crossed, steps_of_block, within_steps
+from poetc.ops._cuts import WHOLE, Cut, Part, Range, along, crossed, in_window, on_axis, runs, within_steps
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops._strides import collapse, seen
 from poetc.ops.kernels import Kernel
@@ -119,19 +119,33 @@ class MatMul(OpSpec):
         return product_kernel((m, n, k), trans_a, trans_b, len(op.inputs) > 2, loops, alpha, operand_bytes)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By columns of b where that is one matrix, and by rows of the result where a is one."""
+        """By matrices of the batch, by columns where b is one matrix, and by rows where a is one."""
         a, b, *bias = op.inputs
         m, n, _, trans_a, trans_b = _dims(op)
         (y,) = op.outputs
+        found = _by_matrices(op)
+        if math.prod(b.shape[:-2]) != 1:
+            return found
         of_b, of_y = along(b, len(b.shape) - (2 if trans_b else 1)), along(y, len(y.shape) - 1)
         columns = Cut("columns", n, (None, of_b, *(along(t, 0) for t in bias), of_y))
+        if found:
+            return crossed(op, found[0], columns)
         of_a, of_y = along(a, len(a.shape) - (1 if trans_a else 2)), along(y, len(y.shape) - 2)
-        rows = Cut("rows", m, (of_a, None, *(None for _ in bias), of_y))
-        if math.prod(b.shape[:-2]) != 1:
-            return ()
-        if math.prod(a.shape[:-2]) != 1:
-            return (columns,) if n > 1 else ()
-        return crossed(op, columns, rows)
+        return crossed(op, columns, Cut("rows", m, (of_a, None, *(None for _ in bias), of_y)))
+
+
+def _by_matrices(op: Bound) -> tuple[Cut, ...]:
+    """Along the first run of axes of the batch."""
+    batch = op.outputs[0].shape[:-2]
+    operands = [x.shape[:-2] for x in op.inputs[:2]]
+    padded = [(1,) * (len(batch) - len(x)) + x for x in operands]
+    found = runs(batch, [tuple(x[axis] > 1 for x in padded) for axis in range(len(batch))])
+    if not found:
+        return ()
+    first, last = found[0]
+    lead = [len(batch) - len(x) for x in operands]
+    axes = [(first - k, last - k) if x[first] > 1 else None for k, x in zip(lead, padded, strict=True)]
+    return on_axis(op, "matrices", [*axes, *(None for _ in op.inputs[2:]), (first, last)], binds=False)
 
 
 @register
@@ -206,10 +220,8 @@ class MatMulOfViews(OpSpec):
                 for view, type in zip("aby", types, strict=True):
                     loop = _loop(view, axis, len(sizes))
                     start, *steps = op.get_ints(view)
-                    if start:
-                        raise ValueError(f"{view} begins within its tensor")
                     extents = [sizes[n] for n in _view_sizes(view, len(sizes))]
-                    parts.append(None if loop is None else within_steps(type.elements, steps, extents, loop))
+                    parts.append(None if loop is None else within_steps(type.elements, start, steps, extents, loop))
             except ValueError:
                 continue
             bias = [along(t, 0) if name == "columns" else None for t in op.inputs[2:]]
@@ -224,11 +236,10 @@ class MatMulOfViews(OpSpec):
         sizes, ((begin, end),) = [*op.get_ints("sizes")], ranges
         axis = dict(_view_axes(sizes))[cut.name]
         attributes: dict[str, Attribute] = {**op.attributes, "shape": bound.outputs[0].shape}
-        for view in "aby":
-            start, *steps = op.get_ints(view)
+        for view, part in zip("aby", (*cut.parts[:2], cut.parts[-1]), strict=True):
             loop = _loop(view, axis, len(sizes))
-            if loop is not None:
-                attributes[view] = (start, *steps_of_block(steps, loop, sizes[axis], end - begin))
+            if part is not None and loop is not None:
+                attributes[view] = in_window(op.get_ints(view), part, cut.extent, (begin, end))
         sizes[axis] = end - begin
         return Bound({**attributes, "sizes": tuple(sizes)}, bound.inputs, bound.outputs)
 

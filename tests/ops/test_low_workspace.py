@@ -44,6 +44,7 @@ PRODUCTS = [
     matmul.product(29, 130, 33, True, False, gradient=False),
     matmul.product(12, 129, 97, False, True, ((2,), (2,)), gradient=False),
     matmul.product(23, 300, 48, True, True, gradient=False),
+    matmul.product(12, 129, 97, False, False, ((3, 2), ()), gradient=False),
     Case(
         "MatMulOfViews",
         ((60, 29), (60, 90)),
@@ -62,6 +63,7 @@ CONVOLUTIONS = [
         ((1, 130, 6, 6), (14, 130, 3, 3), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
         ((1, 64, 4, 4), (260, 64, 3, 3), {"pads": (1, 1, 1, 1)}),
         ((1, 5, 14, 14), (100, 5, 3, 3), {"pads": (1, 1, 1, 1)}),
+        ((2, 24, 1, 131), (20, 24, 1, 5), {"strides": (1, 2), "pads": (0, 1, 0, 2)}),
     )
     for case in convolution.three(image, weight, attributes, bias=True, gradient=False)
 ]

@@ -91,6 +91,9 @@ def _output_rows(kernel: Kernel, block: Block) -> Parameters:
     """Of Conv. The kernel of a plain pointwise convolution has an image of one long row."""
     p = kernel.parameters_as(ConvolutionParameters)
     c = p.convolution
+    if c.output_height == 1 and c.output_width == block.extent:
+        left = block.first - (block.begin * c.stride_w - c.pad_left)
+        return p.with_convolution(width=block.rows, output_width=block.units, pad_left=left)
     if c.output_height != block.extent:
         pixels = block.units * (c.output_width // block.extent)
         return p.with_convolution(width=pixels, output_width=pixels)
@@ -102,6 +105,9 @@ def _image_rows(kernel: Kernel, block: Block) -> Parameters:
     """Of ConvGradInput."""
     p = kernel.parameters_as(ConvolutionParameters)
     c = p.convolution
+    if c.height == 1 and c.width == block.extent:
+        left = c.pad_left + block.begin - block.first * c.stride_w
+        return p.with_convolution(width=block.units, output_width=block.rows, pad_left=left)
     if c.height != block.extent:
         pixels = block.units * (c.width // block.extent)
         return p.with_convolution(width=pixels, output_width=pixels)
@@ -146,6 +152,16 @@ def _product_rows(kernel: Kernel, units: int) -> Sized:
     return replace(kernel.parameters_as(Product), rows=units), kernel.workspace_bytes // 4
 
 
+def _matrices(kernel: Kernel, block: Block) -> Parameters:
+    """Of products of a batch: the outermost loop is shorter, or the rows that the batch has joined are fewer."""
+    p = kernel.parameters
+    assert isinstance(p, Product | PackedProduct)
+    if not p.batch:
+        return replace(p, rows=p.rows * block.units // block.extent)
+    (extent, *steps), *inner = p.batch
+    return replace(p, batch=((extent * block.units // block.extent, *steps), *inner))
+
+
 def _packed_rows(kernel: Kernel, units: int) -> Sized:
     p = kernel.parameters_as(PackedProduct)
     a_term = 1 if p.strides.a_row != 1 else units
@@ -171,6 +187,8 @@ _BANDS: dict[tuple[str, type[Parameters]], Callable[[Kernel, Block], Parameters]
     ("output_rows", PackedConvolution): _output_rows,
     ("image_rows", ConvolutionParameters): _image_rows,
     ("image_rows", PackedGradInput): _image_rows,
+    ("matrices", Product): _matrices,
+    ("matrices", PackedProduct): _matrices,
 }
 
 _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
