@@ -22,12 +22,10 @@ from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.ops import INDICES
 from poetc.planning.alternatives import better_of
-from poetc.planning.kernels import with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
-from poetc.planning.state import everything_on_store
 from poetc.scheduling import OperatorSpec, Problem, ScheduleError
 from poetc.scheduling.scope import Option
 
@@ -232,8 +230,7 @@ class Streaming(Reduction[Streams]):
         if offer is None or not offer.is_possible:
             return ()
         if id(offer) not in self._floors:
-            made = (_streams(offer, within(offer, 0, spares=spares)) for spares in (False, True))
-            self._floors[id(offer)] = min(made, key=lambda choice: _least_bytes(self.fix(problem, choice)))
+            self._floors[id(offer)] = _streams(offer, within(offer, 0))
         return self._floors[id(offer)]
 
     def _offer(self, problem: Problem) -> StreamedAlternatives | None:
@@ -283,11 +280,6 @@ def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
     return least + sum(problem.tensors[t].size_bytes for t in tensors)
 
 
-def _least_bytes(problem: Problem) -> int:
-    """No schedule with all state on the store, and kernels of the least workspace, needs less RAM."""
-    return solvers.lower_bound_bytes(with_least_workspace(everything_on_store(problem)))
-
-
 def _needs_at_least(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
     """The same where every output that may take the place of an input does so."""
     taken = {p.output for p in op.in_place if not p.required and p.input not in tokens}
@@ -315,17 +307,16 @@ def _least_of_any(offer: StreamedAlternatives, k: int, enough_bytes: int) -> flo
     return least
 
 
-def within(offer: StreamedAlternatives, limit_bytes: int, *, spares: bool = False) -> Made:
+def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
     """The operators that stream so that each keeps within the limit, or comes as near to it as it can.
 
     A tensor that an operator makes and others read is on the store for all of them, or for none. So is state whose
-    transfer as a whole is not allowed. `spares`: nor does an operator read such tensors through windows that take more
-    than all of its operands.
+    transfer as a whole is not allowed.
     """
     barred: frozenset[int] = frozenset()
     decided: Decided = {}
     while True:
-        made = _within(offer, limit_bytes, barred, decided, spares=spares)
+        made = _within(offer, limit_bytes, barred, decided)
         stuck = _stuck(offer.problem, made)
         if not stuck:
             return {k: _priced(offer, k, op) for k, op in made.items()}
@@ -358,9 +349,7 @@ def _stuck(problem: Problem, made: Made) -> frozenset[int]:
     return frozenset(found.union(*(pair for pair in pairs if pair & found)))
 
 
-def _within(
-    offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int], decided: Decided, *, spares: bool
-) -> Made:
+def _within(offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int], decided: Decided) -> Made:
     """The same without prices, `barred` in RAM. `decided`: of this limit, by operators that are alike.
 
     An operator is looked at again when one of its operands has gone to the store, or come back.
@@ -373,7 +362,7 @@ def _within(
     tokens: frozenset[int] = frozenset()
     made: Made = {}
     short: set[int] = set()  # operators that need more than the limit
-    stuck: set[int] = set()  # those that have no cut, or none of use, for all of their tokens
+    stuck: set[int] = set()  # those that have no cut for all of their tokens
     again: Iterable[int] = range(len(problem.operators))
     while True:
         for k in again:
@@ -390,8 +379,7 @@ def _within(
                 best = None
             if best is not None:
                 made[k] = best
-            whole = _needs(problem, op, frozenset()) if spares else math.inf
-            if own and (best is None or _needs(problem, best, tokens) > max(limit_bytes, whole)):
+            elif own:
                 stuck.add(k)
             if _needs(problem, best or op, tokens) > limit_bytes:
                 short.add(k)
