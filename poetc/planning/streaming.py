@@ -22,10 +22,12 @@ from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
 from poetc.ops import INDICES
 from poetc.planning.alternatives import better_of
+from poetc.planning.kernels import with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.settings import STREAMING
 from poetc.planning.solution import Solution, cost_of_computing_once
+from poetc.planning.state import everything_on_store
 from poetc.scheduling import OperatorSpec, Problem, ScheduleError
 from poetc.scheduling.scope import Option
 
@@ -230,7 +232,8 @@ class Streaming(Reduction[Streams]):
         if offer is None or not offer.is_possible:
             return ()
         if id(offer) not in self._floors:
-            self._floors[id(offer)] = _streams(offer, within(offer, 0))
+            made = _streams(offer, within(offer, 0)), ()  # windows may take more than they save
+            self._floors[id(offer)] = min(made, key=lambda choice: _least_bytes(self.fix(problem, choice)))
         return self._floors[id(offer)]
 
     def _offer(self, problem: Problem) -> StreamedAlternatives | None:
@@ -278,6 +281,11 @@ def _needs(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:
     taken = {p.output for p in op.in_place if p.required}
     tensors = {*op.inputs, *(t for t in op.outputs if t not in taken)} - tokens - set(op.writes_store)
     return least + sum(problem.tensors[t].size_bytes for t in tensors)
+
+
+def _least_bytes(problem: Problem) -> int:
+    """No schedule with all state on the store, and kernels of the least workspace, needs less RAM."""
+    return solvers.lower_bound_bytes(with_least_workspace(everything_on_store(problem)))
 
 
 def _needs_at_least(problem: Problem, op: OperatorSpec, tokens: frozenset[int]) -> int:

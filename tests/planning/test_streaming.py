@@ -160,12 +160,11 @@ def test_windows_that_take_more_than_they_save_set_no_floor(tmp_path: Path) -> N
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "small.onnx")
     problem, planner, streaming = planned(tmp_path / "small.onnx", budget=1 << 20)
     resident = planner.lower_bound_bytes(problem)
-    least = planner.lower_bound_bytes(streaming.floor(problem))
-    assert resident <= least
+    assert planner.lower_bound_bytes(streaming.floor(problem)) == resident
     with pytest.raises((InfeasibleError, LimitError)) as failed:
         planner.solve(replace(problem, budget_bytes=resident - 500))
     assert f"with these options, needs less than {resident})" in str(failed.value)
-    assert f"streamed no schedule needs less than {least} bytes" in str(failed.value)
+    assert "streamed" not in str(failed.value)
 
 
 def test_a_choice_is_found_again_in_its_problem(model: Path) -> None:
