@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import MicroBatches, plain
 from poetc.planning import streaming as planning_streaming
 from poetc.planning.chain import reductions
+from poetc.planning.kernels import with_least_workspace
 from poetc.planning.planner import Planner
+from poetc.planning.state import everything_on_store
 from poetc.planning.streaming import Streaming, within
 from poetc.scheduling import (
     Compute,
@@ -40,10 +44,12 @@ from poetc.scheduling import (
 )
 from poetc.scheduling.schedule import SolveOptions
 from poetc.scheduling.scope import ANY
+from poetc.solvers import lower_bound_bytes
 from poetc.training import TrainingOptions
 from tests.support.streamed import dense
 
 DEVICE, BUDGET = "nrf52840", 48_000
+DEMO = Path(__file__).parents[2] / "demo"
 
 
 @pytest.fixture(scope="module")
@@ -436,3 +442,14 @@ def test_a_number_of_parts_without_that_proof_may_still_be_cheaper(
     assert tried()[1][0] == "does not fit"
     monkeypatch.setattr(planning_streaming, "STREAMING", replace(planning_streaming.STREAMING, proofs=0))
     assert tried()[1][0] == "nothing found"
+
+
+def test_no_operator_of_a_transformer_has_to_have_all_of_its_operands_in_ram(tmp_path: Path) -> None:
+    """Products of heads, softmax, norms and their gradients run in blocks: a whole activation takes more."""
+    path = tmp_path / "transformer.onnx"
+    subprocess.run([sys.executable, DEMO / "make_transformer.py", path], check=True)
+    step = training_graph(ModelRequest(source=path, batch=16, device=DEVICE))[1]
+    problem = build_problem(step, load_profile(DEVICE), budget_bytes=0)
+    streaming = Streaming(streams_of(step, profile=load_profile(DEVICE)))
+    floor = lower_bound_bytes(with_least_workspace(everything_on_store(streaming.floor(problem))))
+    assert floor < max(t.size_bytes for t in problem.tensors if not t.initial)
