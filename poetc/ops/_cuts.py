@@ -54,8 +54,8 @@ class Span:
 class Part:
     """An operand seen as [rows, extent of the cut, inner], in elements. A block is [rows, units, inner] of it.
 
-    The kernel of a block finds that together. `axis`: of the operand, or the last of several that are cut as one, from
-    `first` on; None where it is cut as a flat array. `span`: the extent is another than that of the cut.
+    The kernel of a block finds that together. `axis`: of the operand; the last one where several, from `first` on, are
+    cut as one; None where it is cut as a flat array. `span`: the extent is another than that of the cut.
     """
 
     rows: int
