@@ -17,7 +17,7 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
 from poetc.planning.overlap import expected_cost
 from poetc.planning.planner import Planner, Reduction
-from poetc.planning.processors import on_several
+from poetc.planning.processors import on_several, transfers_ns
 from poetc.planning.repricing import carried_bound
 from poetc.planning.saved import Saved
 from poetc.planning.settings import WAYS
@@ -55,6 +55,7 @@ class CoreUsage(Reduction[int]):
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
         self.barred: set[int] = set()  # ways in which no schedule fits
+        self.by_phases: dict[object, int] = {}  # by streamed operands
 
     def is_open(self, problem: Problem) -> bool:
         return bool(self._set(problem))
@@ -146,6 +147,7 @@ class CoreUsage(Reduction[int]):
         self.tried.clear()
         self.solved.clear()
         self.barred.clear()
+        self.by_phases.clear()
         self.in_turn = None
         best = self._bounded(problem, self._cheapest(problem, planner), planner)
         return replace(best, ways=tuple(self.tried[way] for way in sorted(self.tried)))
@@ -277,7 +279,29 @@ class CoreUsage(Reduction[int]):
                 for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
                     pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
-        return least
+        return max(least, self._by_phases(asked, scope, planner)) if way == SIDE_BY_SIDE else least
+
+    def _by_phases(self, asked: Problem, scope: Scope | None, planner: Planner) -> int:
+        """The bound for side by side from the parts of a step around one operator; 0 where none is known.
+
+        With the streamed operands that `scope` names, or those found; it holds for any other choice.
+        """
+        known = self.in_turn
+        if known is None or Saved.option(known):
+            return 0
+        streams = Streaming.option(known) or ()
+        if (scope is None and streams) or (scope is not None and scope.choice(Streaming.name) not in (None, streams)):
+            return 0
+        if streams not in self.by_phases:
+            for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
+                asked = streaming.as_in(asked, known)
+            planner.progress("a bound for operators side by side")
+            self.by_phases[streams] = solvers.phased_bound(
+                asked,
+                time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),
+                transfers_ns=transfers_ns(known.problem, known.schedule.steps),
+            )
+        return self.by_phases[streams]
 
     def _shortest(self, problem: Problem) -> int:
         """The way with operators in turn that takes the least time."""

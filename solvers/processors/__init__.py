@@ -5,7 +5,15 @@ proves costs. They leave recomputation and paging to solvers for one processor. 
 end, recomputation included.
 """
 
-from poetc.solvers.processors.bounds import Relaxed, above_idle, critical_path_ns, relaxed, shortest_ns
+from poetc.solvers.processors.bounds import (
+    GRAIN,
+    Relaxed,
+    above_idle,
+    critical_path_ns,
+    relaxed,
+    shortest_ns,
+    weights_of,
+)
 from poetc.solvers.processors.exact import Exact, can_search, is_roomy, search
 from poetc.solvers.processors.placing import (
     Placement,

@@ -1,0 +1,377 @@
+"""A bound for steps whose transfers overlap work, or whose work is divided: before, during and after one operator.
+
+Let a be an operator. Its ancestors are executed for the first time before it begins, its descendants after it ends. A
+step takes T = T1 + d + T2: until a begins, its duration, and from its end on. Everything below holds for any order.
+
+Lanes are the processors and the bus. Weights of lanes add up to 1; a part of the step takes at least the weighted mean
+of the lanes' loads in it. T1 has the load of the ancestors, and a page-in of each tensor on the store that an ancestor
+or a reads. T2 has the load of the descendants, and of all executions and transfers that begin after a ends. Neither
+counts those that overlap a. Each part also takes at least its longest chain of operators. The energy is then
+
+    prices of all executions and transfers, above those of idling + idle power * (T1 + d + T2).
+
+The relaxation is the LP of `OpenPlacement` with two cuts, the begin and the end of a, and with T1 and T2 as columns.
+S[0,t] and S[1,t] say that t takes bytes right after a begins and right before it ends. An operator or a transfer that
+began before that made it, and somebody still needs its contents. Such tensors, the operands of a and its workspace are
+in RAM at once, wherever the list frees them. For no step behind a free begins before the last reader is done. So all of
+them count at the last step in the list that has begun. R and I count steps that begin in the two stages after a has
+begun. Executions and transfers repeated before that are left out, which relaxes.
+
+Take a tensor that is not in RAM when a begins, and that somebody reads later. Unless it is made again, it was written to
+the store before: T1 has that page-out. Other page-outs may run beside a. So T1 + T2 has all page-outs less the duration.
+
+Operators that are neither ancestors nor descendants may run at any time. They keep their prices, but neither time nor
+tensors.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant, movable_state
+from poetc.solvers.model import NEVER, Model
+from poetc.solvers.overlap import prices_waiting
+from poetc.solvers.poetc.bounds.ladder import fullest_operator
+from poetc.solvers.poetc.bounds.ram import operand_bytes
+from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
+from poetc.solvers.processors import GRAIN, weights_of
+
+ROUNDED_PJ = 2  # `OpenPlacement` rounds its bound up, and a schedule's idle energy is rounded down
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A weighted mean of lanes: parts of GRAIN by operator and ns, and those of page-ins and page-outs."""
+
+    operators_ns: tuple[int, ...]  # in parts of GRAIN
+    page_in: int
+    page_out: int
+
+
+def phased_bound(problem: Problem, *, time_limit_s: float, transfers_ns: int = 0, cutoff: float = math.inf) -> int:
+    """No schedule costs less, with any order, kernels and placement of state; 0 where nothing is known.
+
+    `transfers_ns`: as `weights_of` takes it. `cutoff`: a bound this high is enough.
+    """
+    if problem.objective is not Objective.ENERGY or problem.banks:
+        return 0
+    if not problem.processors and not prices_waiting(problem):
+        return 0
+    priced = _above_idle(problem)
+    if priced is None:
+        return 0
+    lanes = tuple(_lanes(problem, transfers_ns))
+    at = fullest_operator(open_model(priced))
+    kernels = _kernels(problem.operators[at])
+    own_pj = [_own_pj(problem, kernel) for kernel in kernels]
+    stop_at = time.monotonic() + time_limit_s
+
+    def around(kernel: OperatorSpec | Variant) -> int | None:
+        """The rest of the energy, with the workspace of that kernel."""
+        return _around(problem, priced, at, kernel, lanes, stop_at - time.monotonic(), cutoff - min(own_pj))
+
+    # With less workspace nothing around the operator costs more: kernels without a chance are left out.
+    rest = around(kernels[-1])
+    if rest is None:
+        return 0
+    least = rest + own_pj[-1]
+    for kernel, pj in zip(kernels[:-1], own_pj[:-1], strict=True):
+        if rest + pj < least:
+            least = min(least, (around(kernel) or rest) + pj)
+    return least
+
+
+def _own_pj(problem: Problem, kernel: OperatorSpec | Variant) -> int:
+    """The least energy of an operator with that kernel, and of all processors that wait meanwhile."""
+    return min(above + _idle_uw(problem) * ns for ns, above in _options(problem, kernel)) // 1000
+
+
+def _kernels(operator: OperatorSpec) -> tuple[OperatorSpec | Variant, ...]:
+    return operator, *operator.low_workspace
+
+
+def _idle_uw(problem: Problem) -> int:
+    """Of all processors together, while they wait."""
+    return sum(p.idle_uw for p in problem.processors) if problem.processors else problem.idle_uw
+
+
+def _options(problem: Problem, kernel: OperatorSpec | Variant) -> list[tuple[int, int]]:
+    """Time and energy above idling, fJ, by processor."""
+    own = [p.idle_uw for p in problem.processors] or [problem.idle_uw]
+    costs = [(0, kernel.time_ns, kernel.energy_pj), *((e.processor, e.time_ns, e.energy_pj) for e in kernel.elsewhere)]
+    return [(ns, 1000 * pj - own[p] * ns) for p, ns, pj in costs]
+
+
+def _above_idle(problem: Problem) -> Problem | None:
+    """Plain, with the least energy above idling of any kernel and processor, and without time; None if one is below."""
+    own_uw = problem.processors[0].idle_uw if problem.processors else 0  # of whoever waits for a transfer
+    takes_time = problem.paging is Paging.SYNC
+
+    def operator(op: OperatorSpec) -> OperatorSpec:
+        least = min(above for kernel in _kernels(op) for _, above in _options(problem, kernel))
+        return replace(op, energy_pj=least // 1000, time_ns=0, elsewhere=(), low_workspace=())
+
+    def page(energy_pj: int, time_ns: int) -> int:
+        return energy_pj - (-(-own_uw * time_ns // 1000) if takes_time else 0)
+
+    def tensor(t: TensorSpec) -> TensorSpec:
+        out, back = page(t.page_out_pj, t.page_out_ns), page(t.page_in_pj, t.page_in_ns)
+        return replace(t, page_out_pj=out, page_in_pj=back, page_out_ns=0, page_in_ns=0)
+
+    busy_uw = max((p.idle_uw for p in problem.processors), default=problem.idle_uw)
+    if any(t.move_pj * 1000 < busy_uw * (t.move_ns or 0) for t in problem.tensors):
+        return None
+    operators, tensors = tuple(map(operator, problem.operators)), tuple(map(tensor, problem.tensors))
+    if min((o.energy_pj for o in operators), default=0) < 0:
+        return None
+    if any(min(t.page_out_pj, t.page_in_pj) < 0 for t in tensors):
+        return None
+    paging = problem.paging if problem.paging is Paging.NONE else Paging.SYNC
+    return replace(
+        problem,
+        operators=operators,
+        tensors=tensors,
+        processors=(),
+        idle_uw=0,
+        paging=paging,
+        deadline_ns=None,
+    )
+
+
+def _lanes(problem: Problem, transfers_ns: int) -> Iterator[Lanes]:
+    operators, count = problem.operators, len(problem.processors)
+    if not problem.processors:  # the processor, and the bus, which streamed operators have alone
+        yield Lanes(tuple(GRAIN * _fastest_ns(o) for o in operators), 0, 0)
+        bus = tuple(GRAIN * _fastest_ns(o) if o.is_streamed else 0 for o in operators)
+        if problem.dma_full_duplex:
+            yield Lanes(bus, GRAIN, 0)
+            yield Lanes(bus, 0, GRAIN)
+        else:
+            yield Lanes(bus, GRAIN, GRAIN)
+        return
+    alone = [GRAIN, *[0] * (count - 1)]
+    all_weights = [alone, [GRAIN // count] * count]
+    all_weights += [weights_of(problem, by_time=False, transfers_ns=ns) for ns in dict.fromkeys((0, transfers_ns))]
+    for weights in dict.fromkeys(map(tuple, all_weights)):
+        pages = weights[0] if problem.paging is Paging.SYNC else 0
+        yield Lanes(tuple(_weighted(o, weights) for o in operators), pages, pages)
+
+
+def _weighted(operator: OperatorSpec, weights: Sequence[int]) -> int:
+    """The least of any kernel and processor."""
+    kernels = _kernels(operator)
+    own = min(weights[0] * k.time_ns for k in kernels)
+    return min([own, *(weights[e.processor] * e.time_ns for k in kernels for e in k.elsewhere)])
+
+
+def _fastest_ns(operator: OperatorSpec) -> int:
+    kernels = _kernels(operator)
+    return min(min([k.time_ns, *(e.time_ns for e in k.elsewhere)]) for k in kernels)
+
+
+def _related(problem: Problem, at: int) -> tuple[list[int], list[int]]:
+    """The ancestors and the descendants of an operator, in the order of the problem."""
+    makers = {t: k for k, o in enumerate(problem.operators) for t in o.outputs}
+    before, after = {at}, {at}
+    for k in range(at, -1, -1):
+        if k in before:
+            before |= {makers[t] for t in problem.operators[k].inputs if t in makers}
+    for k in range(at, len(problem.operators)):
+        if any(makers.get(t) in after for t in problem.operators[k].inputs):
+            after.add(k)
+    return sorted(before - {at}), sorted(after - {at})
+
+
+def _without(problem: Problem, strangers: Collection[int]) -> Problem:
+    """The problem in which these operators have no operands. Nobody reads their results either.
+
+    A tensor of state goes with all its versions.
+    """
+    links: dict[int, set[int]] = {}
+    for o in problem.operators:
+        for pair in (*(p for p in o.in_place if p.required), *o.replaces):
+            links.setdefault(pair.input, set()).add(pair.output)
+            links.setdefault(pair.output, set()).add(pair.input)
+    waiting = [t for k in strangers for t in problem.operators[k].outputs]
+    waiting += [t for k in strangers for t in problem.operators[k].writes_store]
+    waiting += [p.input for k in strangers for p in problem.operators[k].in_place if p.required]
+    waiting += [p.input for k in strangers for p in problem.operators[k].replaces]
+    gone = set[int]()
+    while waiting:
+        t = waiting.pop()
+        if t not in gone:
+            gone.add(t)
+            waiting += links.get(t, ())
+
+    def operator(k: int, o: OperatorSpec) -> OperatorSpec:
+        if k in strangers:
+            return replace(o, inputs=(), outputs=(), in_place=(), reads_store=(), writes_store=(), replaces=())
+        return replace(
+            o,
+            inputs=tuple(t for t in o.inputs if t not in gone),
+            outputs=tuple(t for t in o.outputs if t not in gone),
+            in_place=tuple(p for p in o.in_place if gone.isdisjoint((p.input, p.output))),
+            reads_store=tuple(t for t in o.reads_store if t not in gone),
+            writes_store=tuple(t for t in o.writes_store if t not in gone),
+            replaces=tuple(p for p in o.replaces if gone.isdisjoint((p.input, p.output))),
+        )
+
+    def tensor(k: int, t: TensorSpec) -> TensorSpec:
+        return replace(t, size_bytes=0, initial="", final="", pageable=False, store_bytes=0) if k in gone else t
+
+    return replace(
+        problem,
+        operators=tuple(operator(k, o) for k, o in enumerate(problem.operators)),
+        tensors=tuple(tensor(k, t) for k, t in enumerate(problem.tensors)),
+    )
+
+
+def _around(
+    problem: Problem,
+    priced: Problem,
+    at: int,
+    kernel: OperatorSpec | Variant,
+    lanes: Sequence[Lanes],
+    time_limit_s: float,
+    cutoff: float,
+) -> int | None:
+    """The least energy but for that of operator `at`; None where time is up. `priced`: `_above_idle`."""
+    before, after = _related(problem, at)
+    strangers = sorted(set(range(len(problem.operators))) - {at, *before, *after})
+    priced = _without(priced, frozenset(strangers))
+    end = replace(priced.operators[at], energy_pj=0, workspace_bytes=kernel.workspace_bytes)
+    own_bytes = operand_bytes(Model(replace(priced, operators=(end,))), 0)
+    begin = replace(end, outputs=(), in_place=(), writes_store=(), replaces=(), workspace_bytes=own_bytes)
+    sides = [[priced.operators[k] for k in side] for side in (before, [*after, *strangers])]
+    priced = replace(priced, operators=(*sides[0], begin, end, *sides[1]))
+    cuts = len(before), len(before) + 1
+    relaxed = OpenPlacement(open_model(priced), cuts, movable_state(priced))
+    # Streamed operators and the first processor, where it alone can run one, keep transfers from running beside them.
+    alone = problem.operators[at].is_streamed or (bool(problem.processors) and not problem.operators[at].elsewhere)
+    beside_ns = 0 if alone else max(ns for ns, _ in _options(problem, kernel))
+    unit_ns = max(1, problem.compute_once_ns)
+    price = _idle_uw(problem) * unit_ns / 1000 / relaxed.unit
+    chains_ns = _chains_ns(problem, at)
+    parts = [relaxed.mip.column(price, ns / unit_ns, math.inf, integer=False) for ns in chains_ns]
+    transfers = _Transfers(problem, relaxed)
+    scale = 1.0 / (unit_ns * GRAIN)
+    for lane in lanes:
+        first_ns, last_ns = (sum(lane.operators_ns[k] for k in side) for side in (before, after))
+        first, last, all_ = transfers.first(lane), transfers.last(lane), transfers.all(lane)
+        for v, column in (pair for run in relaxed.run for pair in run.items()):
+            all_[column] += lane.operators_ns[before[v]]
+        for v, column in relaxed.run[1].items():
+            last[column] += lane.operators_ns[before[v]]
+        rows = (
+            ([parts[0]], first, first_ns + transfers.reads_ns(lane)),
+            ([parts[1]], last, last_ns),
+            (parts, all_, first_ns + last_ns + transfers.reads_ns(lane) - max(lane.page_in, lane.page_out) * beside_ns),
+        )
+        for columns, terms, least_ns in rows:
+            kept = {c: -ns * scale for c, ns in terms.items() if ns}
+            relaxed.mip.row([*columns, *kept], [*[1.0] * len(columns), *kept.values()], least_ns * scale)
+    relaxation = relaxed.solve(time_limit_s=time_limit_s, relax=True, cutoff=cutoff)
+    if not relaxation.exact or relaxation.infeasible:
+        return None
+    return max(0, math.floor(relaxation.bound) - ROUNDED_PJ)
+
+
+class _Transfers:
+    """The time of transfers in the parts of a step: by column, in parts of GRAIN of ns."""
+
+    def __init__(self, problem: Problem, relaxed: OpenPlacement) -> None:
+        self.tensors, self.relaxed = problem.tensors, relaxed
+        model, cut = relaxed.model, relaxed.cuts[0]
+        # Read from the store by an ancestor, or by the operator: before it begins.
+        self.reads = [t for t in model.page_ins_needed if min(model.consumers[t], default=NEVER) <= cut + 1]
+        self.written = self._written_before()
+        self.last_versions = {c[-1]: relaxed.in_ram[c[0]] for c in relaxed.chains if len(c) > 1}
+
+    def _written_before(self) -> dict[int, int]:
+        """By tensor, a column that is 1 if it is written to the store before the operator begins.
+
+        That is so where it is not in RAM then, and read from the store later, but neither there from the start nor made
+        again.
+        """
+        relaxed, mip = self.relaxed, self.relaxed.mip
+        cut, updated = relaxed.cuts[0], {c[0] for c in relaxed.chains if len(c) > 1}
+        written: dict[int, int] = {}
+        for t in sorted(relaxed.load[0].keys() | relaxed.load[1].keys()):
+            p, lives_in_ram = relaxed.model.producer[t], relaxed.in_ram.get(t)
+            if p >= cut or relaxed.is_pinned(t, cut):
+                continue
+            if p < 0 and lives_in_ram is None and relaxed.model.on_store[t]:
+                continue
+            again = [run[p] for run in relaxed.run if p in run]
+            there = [*again, *([relaxed.hold[0][t]] if t in relaxed.hold[0] else [])]
+            written[t] = mip.column(integer=False)
+            columns, values = [written[t], *there], [1.0] * (1 + len(there))
+            needed = relaxed.model.ends_in_ram[t] or any(v > cut for v in relaxed.model.consumers[t])
+            if lives_in_ram is not None and (needed or t not in updated):
+                mip.row([*columns, lives_in_ram], [*values, -1.0], 0.0)
+            elif lives_in_ram is not None:
+                for load in (g[t] for g in relaxed.load if t in g):
+                    mip.row([*columns, load, lives_in_ram], [*values, -1.0, -1.0], -1.0)
+            elif needed:
+                mip.row(columns, values, 1.0)
+            else:
+                for load in (g[t] for g in relaxed.load if t in g):
+                    mip.row([*columns, load], [*values, -1.0], 0.0)
+        return written
+
+    def reads_ns(self, lane: Lanes) -> int:
+        return lane.page_in * sum(self.tensors[t].page_in_ns for t in self.reads)
+
+    def first(self, lane: Lanes) -> Counter[int]:
+        """Beyond `reads_ns`, before the operator begins."""
+        found = Counter({c: lane.page_out * self.tensors[t].page_out_ns for t, c in self.written.items()})
+        in_ram = self.relaxed.in_ram
+        found.update({in_ram[t]: -lane.page_in * self.tensors[t].page_in_ns for t in self.reads if t in in_ram})
+        return found
+
+    def last(self, lane: Lanes) -> Counter[int]:
+        """Of those that begin after the operator ends."""
+        relaxed = self.relaxed
+        found = Counter({c: lane.page_in * self.tensors[t].page_in_ns for t, c in relaxed.load[1].items()})
+        self._add_outs(
+            found, lane, {t: c for t, c in relaxed.store.items() if relaxed.model.producer[t] > relaxed.cuts[0]}
+        )
+        return found
+
+    def all(self, lane: Lanes) -> Counter[int]:
+        """Beyond `reads_ns`, in the whole step."""
+        relaxed, in_ram = self.relaxed, self.relaxed.in_ram
+        found = Counter({in_ram[t]: -lane.page_in * self.tensors[t].page_in_ns for t in self.reads if t in in_ram})
+        for load in relaxed.load:
+            found.update({c: lane.page_in * self.tensors[t].page_in_ns for t, c in load.items()})
+        self._add_outs(found, lane, relaxed.store)
+        for chain in relaxed.chains:  # state that lives in RAM leaves it
+            found[relaxed.evicted[chain[0]]] += lane.page_out * self.tensors[chain[0]].page_out_ns
+            found[relaxed.late[chain[0]]] += lane.page_out * self.tensors[chain[-1]].page_out_ns
+        return found
+
+    def _add_outs(self, found: Counter[int], lane: Lanes, store: Mapping[int, int]) -> None:
+        for t, column in store.items():
+            ns = lane.page_out * self.tensors[t].page_out_ns
+            found[column] += ns
+            if t in self.last_versions:  # that column is 1 where the state lives in RAM, too
+                found[self.last_versions[t]] -= ns
+
+
+def _chains_ns(problem: Problem, at: int) -> tuple[int, int]:
+    """The longest chains of operators that end where `at` begins, and that begin where it ends."""
+    makers = {t: k for k, o in enumerate(problem.operators) for t in o.outputs}
+    count = len(problem.operators)
+    ends, rest = [0] * count, [0] * count
+    for k, o in enumerate(problem.operators):
+        begin = max((ends[makers[t]] for t in o.inputs if t in makers), default=0)
+        ends[k] = begin + _fastest_ns(o)
+    for k in reversed(range(count)):
+        for t in problem.operators[k].inputs:
+            if t in makers:
+                rest[makers[t]] = max(rest[makers[t]], rest[k] + _fastest_ns(problem.operators[k]))
+    return ends[at] - _fastest_ns(problem.operators[at]), rest[at]
