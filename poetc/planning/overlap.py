@@ -11,6 +11,7 @@ import math
 import time
 from dataclasses import replace
 
+from poetc import solvers
 from poetc.devices import format_ns
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.arena import packed, ram_bytes
@@ -92,6 +93,7 @@ class Overlap(Reduction[int]):
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
         share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
         best = found = self._solved(problem, share, planner, OVERLAP.first_part)
+        best = self._with_bound_by_phases(problem, best, planner)
         tried = {share}
         for part in OVERLAP.parts:
             if best.proof.gap() <= planner.options.gap or planner.left_s <= 0:
@@ -110,6 +112,22 @@ class Overlap(Reduction[int]):
                 break
             best = _better(best, found)
         return best
+
+    def _with_bound_by_phases(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
+        """With the bound from the parts of a step around one operator, if it is higher. That holds for any choices."""
+        proof = best.proof
+        if best.is_close(planner.options.gap):
+            return best
+        seconds = max(planner.left_s, OVERLAP.phases_share * planner.options.time_limit_s)
+        bound = min(proof.objective, solvers.phased_bound(problem, time_limit_s=seconds))
+        if bound <= proof.bound:
+            return best
+        method = f"{proof.method.partition('; bound: ')[0]}; bound: parts of the step around one operator"
+        found = best.with_proof(replace(proof, bound=bound, method=method))
+        if not found.is_close(planner.options.gap):
+            return found
+        status = Status.OPTIMAL if bound == proof.objective else Status.FEASIBLE
+        return found.with_proof(replace(found.proof, status=status))
 
     def _solved(self, problem: Problem, share: int, planner: Planner, part: float) -> Solution:
         """With a part of the time that is left, and of the work."""

@@ -102,7 +102,7 @@ class WaysSettings:
     least_share: float = 0.02  # of the time limit, for each that is solved at least
     late_share: float = 0.25  # of the time limit, beyond it: where nothing is found yet, others are tried until then
     worth_share: float = 0.1  # of the time limit: with less another way is not begun once there is a schedule
-    phases_share: float = 0.1  # of the time limit, for the bound that looks at the phases of a step, at least
+    phases_share: float = 0.1  # of the time limit, at least, for the bound from the parts of a step
     equal: float = 1e-6  # relative: such costs are equal, and the faster way is taken
     patience: float = 2.0  # times its share of the time that is left, on the clock: a slow machine leaves some, too
 
@@ -167,6 +167,7 @@ class OverlapSettings:
 
     first_part: float = 0.6  # of the time that is left, and of the work, for the first solve
     pack_share: float = 0.03  # of the time limit, for packing with page-ins issued ahead
+    phases_share: float = 0.1  # of the time limit, at least, for the bound from the parts of a step
     parts: tuple[float, ...] = (0.6, 0.3)  # the same for each solve with another share
 
 

@@ -55,7 +55,7 @@ class CoreUsage(Reduction[int]):
         self.solved: dict[int, Solution] = {}  # by way, with the bound for that way
         self.in_turn: Solution | None = None  # the latest one whose operators run in turn
         self.barred: set[int] = set()  # ways in which no schedule fits
-        self.by_phases: dict[object, int] = {}  # by streamed operands
+        self.by_phases: dict[object, int] = {}  # by way and streamed operands
 
     def is_open(self, problem: Problem) -> bool:
         return bool(self._set(problem))
@@ -279,10 +279,10 @@ class CoreUsage(Reduction[int]):
                 for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
                     pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
-        return max(least, self._by_phases(asked, scope, planner)) if way == SIDE_BY_SIDE else least
+        return max(least, self._by_phases(way, asked, scope, planner))
 
-    def _by_phases(self, asked: Problem, scope: Scope | None, planner: Planner) -> int:
-        """The bound for side by side from the parts of a step around one operator; 0 where none is known.
+    def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner) -> int:
+        """A way's bound from the parts of a step around one operator; 0 where none is known.
 
         With the streamed operands that `scope` names, or those found; it holds for any other choice.
         """
@@ -292,16 +292,15 @@ class CoreUsage(Reduction[int]):
         streams = Streaming.option(known) or ()
         if (scope is None and streams) or (scope is not None and scope.choice(Streaming.name) not in (None, streams)):
             return 0
-        if streams not in self.by_phases:
+        if (way, streams) not in self.by_phases:
             for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
                 asked = streaming.as_in(asked, known)
-            planner.progress("a bound for operators side by side")
-            self.by_phases[streams] = solvers.phased_bound(
+            self.by_phases[way, streams] = solvers.phased_bound(
                 asked,
                 time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),
                 transfers_ns=transfers_ns(known.problem, known.schedule.steps),
             )
-        return self.by_phases[streams]
+        return self.by_phases[way, streams]
 
     def _shortest(self, problem: Problem) -> int:
         """The way with operators in turn that takes the least time."""
