@@ -17,8 +17,9 @@ in RAM at once, wherever the list frees them. For no step behind a free begins b
 them count at the last step in the list that has begun. R and I count steps that begin in the two stages after a has
 begun. Executions and transfers repeated before that are left out, which relaxes.
 
-Take a tensor that is not in RAM when a begins, and that somebody reads later. Unless it is made again, it was written to
-the store before: T1 has that page-out. Other page-outs may run beside a. So T1 + T2 has all page-outs less the duration.
+Take a tensor that is not in RAM when a begins, and that somebody reads later. Unless it is made again, it was written
+to the store before: T1 has that page-out. Other page-outs may run beside a. So T1 + T2 has all page-outs, less the
+duration.
 
 Operators that are neither ancestors nor descendants may run at any time. They keep their prices, but neither time nor
 tensors.
