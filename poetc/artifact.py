@@ -191,7 +191,7 @@ def _plan_document(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> di
 def _read_others(
     path: Path, graph: TrainingGraph | None, arrays: Mapping[str, Array | Filed]
 ) -> list[tuple[tuple[Problem, Schedule, MemoryPlan], TrainingGraph | None]]:
-    """The plans, and the graph of each that has one of its own."""
+    """The other plans of a bundle; with each its graph, None where that is the first plan's."""
     others = []
     for document in json.loads(read_file(path))["plans"]:
         parts = {name: json.dumps(document[name]).encode() for name in ("problem", "schedule", "plan")}

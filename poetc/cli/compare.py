@@ -129,7 +129,7 @@ def compare(
 
 
 def _switches(rows: Sequence[SwitchRow], objective: str) -> str:
-    """A table for each change."""
+    """The costs of each rule for switches, in one table for each change of the budget."""
     from poetc.cli import _text
 
     unit = _text.energy if objective == "energy" else _text.duration

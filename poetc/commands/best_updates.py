@@ -146,7 +146,7 @@ class Choice:
             return Step(problem, flash_needed_bytes(graph, self.profile))
 
         goal = Goal(
-            least=_least(request.importance_at_least, total),
+            least=_least_importance(request.importance_at_least, total),
             energy_pj=None
             if request.max_energy is None
             else parse_energy(request.max_energy, of=self.everything.compute_once_pj, option="--max-energy"),
@@ -224,8 +224,8 @@ def settled(request: SolveRequest, budgets: Sequence[str] = (), progress: Progre
     return Settled(chosen, tuple(f"{size}B" for size in sizes), (*choice.notes, BestUpdates.note(everything, solution)))
 
 
-def _least(text: str | None, total: float) -> float:
-    """The value of --importance-at-least: a number, or a percentage of all importance."""
+def _least_importance(text: str | None, total: float) -> float:
+    """The least importance that the user accepts: a number, or a percentage of `total`. Raises UsageError."""
     if text is None:
         return 0.0
     share = _PERCENT.fullmatch(text.strip())

@@ -216,7 +216,7 @@ def emit_models(
         ),
         files={name: text.encode() for name, text in (build.bench or {}).items()},
     )
-    contents = replace(contents, files={**contents.files, **_beside(contents, build.memory)})
+    contents = replace(contents, files={**contents.files, **_other_files(contents, build.memory)})
     out = Path(out_dir)
     with replacing(out, kind, force=force) as staging:
         _write(staging.directory, LAYOUTS[form.layout].place(contents))
@@ -358,8 +358,8 @@ def _runtime(
     return without_unused(files, symbols)
 
 
-def _beside(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
-    """Further files of a program, besides the model and its port."""
+def _other_files(contents: Contents, memory: Memory | None) -> dict[str, bytes]:
+    """The files of a program beside its model and its port, by path: start-up, linker script, packages."""
     files: dict[str, bytes] = {}
     target, board = contents.target, contents.board
     if not contents.port:

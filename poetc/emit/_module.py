@@ -499,7 +499,7 @@ def _description(module: Module) -> list[str]:
 
 
 def _model(module: Module, symbol: str, called: Mapping[str, Program]) -> list[str]:
-    """`called`: its programs by entry."""
+    """The lines of the `poetc_model`. `called`: the programs by the name of their entry in it."""
     main, prefix = module.programs[0], module.prefix
     rate, buffer, parts = module.learning_rate(), spare_block(main), regions(main)
     lines = ["", f"const poetc_model {symbol} = {{"]

@@ -265,7 +265,7 @@ class _Restoring:
         return self._likely_owner(name, node, word, node.input[1] if k > 1 else ""), False
 
     def _likely_owner(self, name: str, node: onnx.NodeProto, word: str, beside: str) -> str:
-        """By the path in the node's name, or the weight `beside` it."""
+        """The most likely name of a parameter: by the module in the node's name, or by the weight `beside` it."""
         path = self._module_path(node.name)
         if word and node.op_type in _PLAIN and is_module_name(beside) and beside.endswith(".weight"):
             return mangled(f"{beside.removesuffix('weight')}{word}")

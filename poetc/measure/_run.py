@@ -488,14 +488,14 @@ def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:
 
 def _of_queues(program: Program, marks: Sequence[int]) -> tuple[int, ...]:
     """Instructions by processor, over all runs."""
-    taken = _taken(program, marks)
+    taken = _instructions_by_run(program, marks)
     return tuple(sum(run[step.instruction] for run in taken for step in queue) for queue in program.queues)
 
 
 def _longest(program: Program, marks: Sequence[int]) -> int:
     """Instructions from the beginning to the end of all runs, as the fences order the steps."""
     total = 0
-    for taken in _taken(program, marks):
+    for taken in _instructions_by_run(program, marks):
         ends: dict[int, int] = {}
         before = {step.instruction: last.instruction for queue in program.queues for last, step in pairwise(queue)}
         waits = {step.instruction: step.waits for queue in program.queues for step in queue}
@@ -507,8 +507,8 @@ def _longest(program: Program, marks: Sequence[int]) -> int:
     return total
 
 
-def _taken(program: Program, marks: Sequence[int]) -> list[list[int]]:
-    """By run, the instructions of each step."""
+def _instructions_by_run(program: Program, marks: Sequence[int]) -> list[list[int]]:
+    """The instructions that each step took, for each run of the program; `marks`: the counter around each step."""
     steps = len(program.instructions)
     runs = [marks[start : start + steps + 1] for start in range(0, len(marks), steps + 1)]
     return [[after - before for before, after in pairwise(run)] for run in runs]

@@ -319,7 +319,7 @@ class _Attention(OpSpec):
         floats = (op.get_float("alpha", 1.0), *cap, op.get_float("hides", -math.inf))
         symbol = "poetc_op_attention_grad" if wants else "poetc_op_attention"
         for rows, panels in _choices(op):
-            product = _product_floats(op, terms, panels)
+            product = _product_workspace_floats(op, terms, panels)
             parameters = AttentionRows(
                 s,
                 rows,
@@ -372,8 +372,8 @@ def _aligned(floats: int) -> int:
     return -(-floats // 4) * 4
 
 
-def _product_floats(op: Bound, terms: Sequence[int], panels: int) -> int:
-    """Of the workspace of the products."""
+def _product_workspace_floats(op: Bound, terms: Sequence[int], panels: int) -> int:
+    """The f32 numbers of the workspace that the products of attention share: those of the largest."""
     floats = []
     for part, n in zip(_plain(op), terms, strict=True):
         floats.append(workspace_floats(part.outputs[0].shape[-1], n, panels, bool(part.get_int("trans_a"))))

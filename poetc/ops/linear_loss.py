@@ -160,15 +160,15 @@ def _has_bias(op: Bound) -> bool:
     return bool(op.get_int("has_bias"))
 
 
-def _weights(op: Bound) -> int:
-    """Operands that are the weight: one, or its codes."""
+def _weight_operands(op: Bound) -> int:
+    """How many operands the weight takes: one, or those of its codes."""
     return Codes.of(op).operands if "form" in op.attributes else 1
 
 
 def _parts(op: Bound) -> tuple[Bound, Bound, Bound]:
     """The product, the gradient of the loss and that of the product's input, as operators of their own."""
-    x, weight = op.inputs[0], op.inputs[1 : 1 + _weights(op)]
-    logits, first = _logits(op), 1 + _weights(op) + _has_bias(op)
+    x, weight = op.inputs[0], op.inputs[1 : 1 + _weight_operands(op)]
+    logits, first = _logits(op), 1 + _weight_operands(op) + _has_bias(op)
     alpha, trans_b = op.get_float("alpha", 1.0), bool(op.get_int("trans_b"))
     shared = {name: op.attributes[name] for name in _OF_PRODUCTS if name in op.attributes}
     product = {"trans_a": False, "trans_b": trans_b, "alpha": alpha, **shared}
@@ -195,10 +195,10 @@ class LinearCrossEntropy(OpSpec):
     cost_like = "MatMul"
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        first = 1 + _weights(op) + _has_bias(op)
+        first = 1 + _weight_operands(op) + _has_bias(op)
         logits = _logits(op)
         if "form" in op.attributes:
-            Codes.of(op).check(op.inputs[1 : 1 + _weights(op)])
+            Codes.of(op).check(op.inputs[1 : 1 + _weight_operands(op)])
         if not first < len(op.inputs) <= first + 2:
             raise ValueError(f"LinearCrossEntropy does not take {len(op.inputs)} inputs")
         target = op.inputs[first]
@@ -212,12 +212,12 @@ class LinearCrossEntropy(OpSpec):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         product, loss, backward = _parts(op)
-        first = 1 + _weights(op) + _has_bias(op)
+        first = 1 + _weight_operands(op) + _has_bias(op)
         (logits,) = _product(op).evaluate(product, inputs[:first])
         target = inputs[first].reshape(logits.shape[:-1])
         (value,) = CrossEntropy().evaluate(loss, [logits, target])
         (gradient,) = CrossEntropyGrad().evaluate(loss, [logits, target, *inputs[first + 1 :]])
-        return value, *_product(op).evaluate(backward, [gradient, *inputs[1 : 1 + _weights(op)]])
+        return value, *_product(op).evaluate(backward, [gradient, *inputs[1 : 1 + _weight_operands(op)]])
 
     def work(self, op: Bound) -> Work:
         """The weight is read once for each block of rows of the fastest kernel, which is all of them."""
@@ -229,7 +229,7 @@ class LinearCrossEntropy(OpSpec):
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """By classes, in two passes: the first one finds sums of exponentials, the second one makes gradients."""
-        turned, weights = bool(op.get_int("trans_b")), _weights(op)
+        turned, weights = bool(op.get_int("trans_b")), _weight_operands(op)
         classes, is_coded = op.get_int("classes"), "form" in op.attributes
         few = isinstance(_product(op).kernel(_parts(op)[2]).parameters, Product)
         if classes <= CLASSES or (not turned and (is_coded or few)):
@@ -260,9 +260,9 @@ class LinearCrossEntropy(OpSpec):
         space = max(forward.workspace_bytes, back.workspace_bytes)
         products = [_of_rows(k.parameters, at_once) for k in (forward, back)]
         smoothing = op.get_float("label_smoothing")
-        has_upstream = len(op.inputs) > 2 + _weights(op) + _has_bias(op)
+        has_upstream = len(op.inputs) > 2 + _weight_operands(op) + _has_bias(op)
         ignored = op.get_int("ignore_index", NEVER)
-        sizes = (rows, at_once, classes, features, ignored, _has_bias(op), has_upstream, _weights(op))
+        sizes = (rows, at_once, classes, features, ignored, _has_bias(op), has_upstream, _weight_operands(op))
         floats = (1 - smoothing, smoothing / classes, op.get_float("alpha", 1.0))
         parameters = LinearLoss(*sizes, *products)
         logits = _logits_floats(parameters) if space else at_once * classes

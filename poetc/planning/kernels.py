@@ -314,7 +314,7 @@ def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -
 
 
 def _recosted(before: Problem, after: Problem, schedule: Schedule) -> Schedule:
-    """`schedule`, solved for `before`, with its cost with the operators of `after`."""
+    """The schedule with the cost that it has where the operators are those of `after`, not of `before`."""
     cost, more = after.objective.cost, 0
     for step in schedule.steps:
         if isinstance(step, Compute):

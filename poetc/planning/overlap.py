@@ -130,7 +130,7 @@ class Overlap(Reduction[int]):
         return found.with_proof(replace(found.proof, status=status))
 
     def _solved(self, problem: Problem, share: int, planner: Planner, part: float) -> Solution:
-        """With a part of the time that is left, and of the work."""
+        """The solution with this share of overlapping, in this part of the time and of the work that are left."""
         inner = replace(planner.inner, relaxed=planner.relaxed | {self.name})
         inner = inner.part(part * planner.left_s, work_limit_s=part * planner.options.work_limit_s)
         asked, key = self.fix(problem, share), (problem.budget_bytes, tuple(op.name for op in problem.operators))
@@ -141,18 +141,18 @@ class Overlap(Reduction[int]):
         return found if ahead is None or ahead.cost >= found.cost else ahead
 
     def _in_known_order(self, asked: Problem, order: tuple[int, ...] | None, inner: Planner) -> Solution | None:
-        """None where nothing fits in that order, which says nothing of others."""
+        """The solution in this order of operators; None where nothing fits in it, though something may in another."""
         if order is None:
             return None
         try:
             found = inner.part(inner.left_s, fixed_order=True).solve(in_order(asked, order))
         except InfeasibleError:
             return None
-        return _as_in(asked, order, found, inner)
+        return _in_model_order(asked, order, found, inner)
 
 
-def _as_in(asked: Problem, order: tuple[int, ...], found: Solution, planner: Planner) -> Solution:
-    """`found`, of `asked` in an order, as a solution of `asked`."""
+def _in_model_order(asked: Problem, order: tuple[int, ...], found: Solution, planner: Planner) -> Solution:
+    """A solution of `asked` out of `found`, which is one of the same problem with its operators in `order`."""
     found = planner.recall(asked, with_own_order(order, found))
     kernels = found.proof.scope.choice(Kernels.name)
     if kernels is None or kernels is ANY:

@@ -30,7 +30,7 @@ def carried_bound(known: Problem, bound: int, other: Problem) -> int | None:
         known, other = as_energy(known), as_energy(other)
     if not _is_looser(known, other):
         return None
-    prices = [_prices(known, a, b) for a, b in zip(known.operators, other.operators, strict=True)]
+    prices = [_pairs_of_costs(known, a, b) for a, b in zip(known.operators, other.operators, strict=True)]
     pages = [
         pair
         for a, b in zip(known.tensors, other.tensors, strict=True)
@@ -108,8 +108,8 @@ def _kernels(operator: OperatorSpec) -> tuple[OperatorSpec | Variant, ...]:
     return operator, *operator.low_workspace
 
 
-def _prices(problem: Problem, a: OperatorSpec, b: OperatorSpec) -> list[tuple[int, int]]:
-    """Of each kernel of both operators."""
+def _pairs_of_costs(problem: Problem, a: OperatorSpec, b: OperatorSpec) -> list[tuple[int, int]]:
+    """The costs of each kernel of operator `a` and of the same kernel of `b`."""
     cost = problem.objective.cost
     kernels = zip(_kernels(a), _kernels(b), strict=True)
     return [(cost(here.energy_pj, here.time_ns), cost(there.energy_pj, there.time_ns)) for here, there in kernels]

@@ -68,7 +68,7 @@ class Streaming(Reduction[Streams]):
             return
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in STREAMING.shares]
-        proposed = [_streams(offer, within(offer, limit)) for limit in limits]
+        proposed = [_recorded(offer, within(offer, limit)) for limit in limits]
         yield from dict.fromkeys(choice for choice in (*proposed, self._least(problem)) if choice)
 
     def fix(self, problem: Problem, choice: Streams) -> Problem:
@@ -88,7 +88,7 @@ class Streaming(Reduction[Streams]):
         offer = self._offer(problem)
         if offer is None or [op.name for op in problem.operators] != [op.name for op in solved.operators]:
             raise ScheduleError(None, "it streams operands, which the problem does not offer")
-        return _streams(offer, streamed)
+        return _recorded(offer, streamed)
 
     @classmethod
     def scope_words(cls, option: Option) -> str:
@@ -232,7 +232,7 @@ class Streaming(Reduction[Streams]):
         if offer is None or not offer.is_possible:
             return ()
         if id(offer) not in self._floors:
-            made = _streams(offer, within(offer, 0)), ()  # windows may take more than they save
+            made = _recorded(offer, within(offer, 0)), ()  # windows may take more than they save
             self._floors[id(offer)] = min(made, key=lambda choice: _least_bytes(self.fix(problem, choice)))
         return self._floors[id(offer)]
 
@@ -250,8 +250,8 @@ def without_streams(planner: Planner) -> Planner:
     return replace(planner, reductions=tuple(r for r in planner.reductions if not isinstance(r, Streaming)))
 
 
-def _streams(offer: StreamedAlternatives, made: Made) -> Streams:
-    """As a choice. ScheduleError for an operator that is not offered."""
+def _recorded(offer: StreamedAlternatives, made: Made) -> Streams:
+    """The numbers that record streamed operators. ScheduleError for one that is no alternative of its operator."""
     found: list[int] = []
     for k, op in sorted(made.items()):
         tensors = sorted({*op.reads_store, *op.writes_store})
@@ -264,7 +264,7 @@ def _streams(offer: StreamedAlternatives, made: Made) -> Streams:
 
 
 def _decoded(offer: StreamedAlternatives, choice: Streams) -> Made:
-    """The operators of a choice. ScheduleError for one that is not offered."""
+    """The streamed operators that such numbers record. ScheduleError for a number that names none."""
     made, at = {}, 0
     while at < len(choice):
         k, number, count = choice[at : at + 3]

@@ -95,12 +95,12 @@ def compare_rules(
                 if rule == "sage":
                     row = _sage(before, after, position, change, options)
                 elif rule == "melon":
-                    row = _planned(rule, _melon(before, after, options), position, change, behind=1)
+                    row = _row_of_plans(rule, _melon(before, after, options), position, change, behind=1)
                 else:
                     if ours is None:
                         budgets = (change.before_bytes, change.after_bytes)
                         ours = solve_bundle(smaller, budgets, Planner(options=options))
-                    row = _planned(rule, ours, position, change)
+                    row = _row_of_plans(rule, ours, position, change)
             except (PoetcError, ScheduleError) as error:
                 row = SwitchRow(rule=rule, change=change, status="failed", seconds=0.0, reason=str(error))
             rows.append(replace(row, seconds=round(time.monotonic() - started, 3), by=rule))
@@ -120,8 +120,8 @@ def _melon(before: Problem, after: Problem, options: SolveOptions) -> Bundle:
     return Bundle(solutions=tuple(_solution(p, solvers.solve(p, "melon", options)) for p in budgets))
 
 
-def _planned(rule: str, bundle: Bundle, position: int, change: Change, **joins: int) -> SwitchRow:
-    """The first switch at or behind `position`."""
+def _row_of_plans(rule: str, bundle: Bundle, position: int, change: Change, **joins: int) -> SwitchRow:
+    """The row of a rule whose plans are known before: its first switch at or behind the step `position`."""
     if len(bundle.solutions) == 1:
         cost = bundle.smallest.cost
         return SwitchRow(rule=rule, change=change, status="kept", seconds=0.0, cost=cost, redone=0.0, least_redone=0.0)

@@ -165,7 +165,7 @@ def _check_operator(problem: Problem, operator: OperatorSpec, path: str) -> None
 
 
 def _check_streamed(problem: Problem, operator: OperatorSpec, path: str) -> None:
-    """The tensors that an operator reads from the store or writes there, block by block."""
+    """Raises _WrongError where the streamed operands, blocks and pieces of an operator contradict each other."""
     tensors = problem.tensors
     for kind, indices in (("reads_store", operator.reads_store), ("writes_store", operator.writes_store)):
         for position, t in enumerate(indices):

@@ -194,7 +194,7 @@ class Optimizer:
         return self._moved(shared.kind, [before, self._step], shared.attributes)[0]
 
     def _steps_left(self) -> str:
-        """Before the next update, 0 in the step that updates."""
+        """A counter of the steps before the next update: 0 in the step that updates."""
         before = self._new_state("steps_left", Fill("zeros"), _COUNT)
         phase, self._b.phase = self._b.phase, Phase.UPDATE
         (after,) = emit_update(self._b, "StepsLeft", [before], {"every": self._options.accumulate or 1})

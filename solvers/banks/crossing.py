@@ -40,17 +40,17 @@ def placement_bound(problem: Problem, *, time_limit_s: float) -> int:
     return bound
 
 
-def _weighted(problem: Problem, energy_fj: int, time_ps: int) -> float:
-    """Of so much energy and time, the cost."""
+def _objective_of(problem: Problem, energy_fj: int, time_ps: int) -> float:
+    """The objective of this energy and this time, in the problem's unit."""
     return problem.objective.cost(1000, 0) * energy_fj / 1e6 + problem.objective.cost(0, 1000) * time_ps / 1e6
 
 
 def _read(problem: Problem, bank: BankSpec) -> float:
-    return _weighted(problem, bank.read_fj_per_byte, bank.read_ps_per_byte)
+    return _objective_of(problem, bank.read_fj_per_byte, bank.read_ps_per_byte)
 
 
 def _write(problem: Problem, bank: BankSpec) -> float:
-    return _weighted(problem, bank.write_fj_per_byte, bank.write_ps_per_byte)
+    return _objective_of(problem, bank.write_fj_per_byte, bank.write_ps_per_byte)
 
 
 def _price(problem: Problem, bank: BankSpec) -> float:

@@ -179,7 +179,7 @@ class _Task:
 
 
 def _compared(task: _Task, progress: Progress = silent) -> Comparison:
-    """With more time where that may cure it."""
+    """The verdict on an entry. It is solved again with more time where that may mend it."""
     entry = task.entry
     progress(entry.name)
     now, findings = _again(entry, task.folder, task.tolerance, 1.0, progress)

@@ -33,9 +33,9 @@ def _strip(p: Depthwise, w: Convolution, m: Machine) -> _Strip:
     return _Strip(phases, row, slack, False)
 
 
-def _clear(m: Machine, floats: int, times: int = 1) -> Loops:
+def _clear(m: Machine, floats: int) -> Loops:
     lanes = max(4, m.lanes)
-    return {"clear.call": times, "clear.wide": times * (floats // lanes), "clear.single": times * (floats % lanes)}
+    return {"clear.call": 1, "clear.wide": floats // lanes, "clear.single": floats % lanes}
 
 
 def _copy_rows(m: Machine, rows: int, width: int) -> Loops:
@@ -110,7 +110,7 @@ class _Filter:
 
 
 def _correlate(m: Machine, s: _Strip, f: _Filter, stride_h: int) -> Loops:
-    """correlate_strip."""
+    """The loops of `correlate_strip`, once for a strip."""
     rows, width = f.rows, f.width
     loops: Loops = {"filter.call": 1}
     small = f.kernel_h == f.kernel_w == 3 and f.row_step == f.step == 1
@@ -210,7 +210,7 @@ def _taps_of(at: int, kernel: int, dilation: int, stride: int) -> tuple[int, int
 
 
 def _gather(m: Machine, s: _Strip, w: Convolution, top: int, rows: int) -> Loops:
-    """gather_pairs_of_rows and gather_phases."""
+    """The loops of `gather_pairs_of_rows` and `gather_phases`, which copy rows of the image."""
     loops: Loops = {}
     if _is_gathered(m, w):
         if m.has_fours:
@@ -253,7 +253,7 @@ def _in_registers(m: Machine, w: Convolution) -> Loops:
 
 
 def _starts(m: Machine, w: Convolution) -> Loops:
-    """start_with."""
+    """The loops of `start_with`, which begins the sums of a channel with its bias."""
     return {"filter.start": w.batch * w.channels} if m.has_fours and w.bias_or_norm else {}
 
 

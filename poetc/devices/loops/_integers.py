@@ -85,7 +85,7 @@ def _scan(m: Machine, rows: int, columns: int) -> Loops:
 
 
 def _start(m: Machine, rows: int, columns: int) -> Loops:
-    """start_sums."""
+    """The loops of `start_sums`, which fills the sums of a block."""
     if m.has_helium:
         return {"int8_start.chunk": 1, "int8_start.row": rows, "int8_start.four": rows * -(-columns // 4)}
     if m.is_neon:
@@ -199,7 +199,7 @@ def _pack_windows(w: _Windows, p: IntegerProduct, m: Machine, chunks: int, most_
 
 
 def _pack_weights(w: _Windows, p: IntegerProduct, m: Machine, times: int, splits: int) -> Loops:
-    """rows_of_weights of all rows, `times` over."""
+    """The loops of `rows_of_weights` for all rows, done `times` times."""
     taps = w.down.taps * w.right.taps
     rows = p.rows * times
     if m.has_helium:
