@@ -121,7 +121,7 @@ def timing_text(timing: Timing) -> str:
     return "\n".join(lines)
 
 
-def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = BENCH_CFLAGS) -> Timing:
+def time_solved(solved: Artifact, *, repeats: int = 9) -> Timing:
     """The schedule of a solved directory on this machine. Raises UsageError if it was solved without a model."""
     program = programs.training_program(solved)
     assert solved.graph is not None  # training_program says so
@@ -133,6 +133,6 @@ def time_solved(solved: Artifact, *, repeats: int = 9, cflags: str = BENCH_CFLAG
         solved.graph,
         device=device,
         repeats=repeats,
-        cflags=cflags,
+        cflags=BENCH_CFLAGS,
         numerics=programs.numerics_of(solved),
     )

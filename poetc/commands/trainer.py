@@ -24,12 +24,11 @@ def trainer(
     store: Path | None = None,
     undo: bool = False,
     threads: int = 0,
-    cc: str | None = None,
     elastic: bool = False,
 ) -> Session:
     """Compile the programs of `solved` and start a session from their initial state; see `Session`.
 
-    `threads`: the most that kernels run in, 0: built without threads. `cc`: the compiler. `elastic`: with all plans of
+    `threads`: the most that kernels run in, 0: built without threads. `elastic`: with all plans of
     a bundle, for `follow_memory`. Nothing of the build stays. Raises UsageError where this machine has no compiler. Its
     trained.bin is that of `poetc emit --target host`.
     """
@@ -41,7 +40,6 @@ def trainer(
             values_of(solved),
             scratch,
             model=graph_of(solved).name.removesuffix(".onnx"),
-            cc=cc,
             cflags=boards.TARGETS["host"].flags,
             threads=threads,
             bundle=bundle,

@@ -16,7 +16,6 @@ from poetc.errors import UnsupportedModelError, UsageError
 from poetc.graph import Graph, Operator, Role, Tensor, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, registry, spec, view_roots
 from poetc.runtime.layout import ALIGNMENT_BYTES, align, page_bytes
-from poetc.scheduling.objective import Objective
 from poetc.scheduling.problem import (
     BankSpec,
     Elsewhere,
@@ -35,8 +34,6 @@ def build_problem(
     profile: DeviceProfile,
     *,
     budget_bytes: int,
-    deadline_ns: int | None = None,
-    objective: Objective = Objective.ENERGY,
     paging: Paging | None = None,
     store: str | None = None,
     stored: Collection[str] = (),
@@ -90,8 +87,6 @@ def build_problem(
         operators=operators,
         tensors=tensors,
         budget_bytes=sum(b.budget_bytes for b in banks) if banks else budget_bytes,
-        deadline_ns=deadline_ns,
-        objective=objective,
         paging=paging,
         base_bytes=profile.base_bytes + team_bytes(profile, len(others) + has_thread),
         dma_full_duplex=page_store is not None and page_store.full_duplex,

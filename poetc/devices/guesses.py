@@ -19,7 +19,7 @@ class Guessed:
     only_power: bool  # energy is time times a guessed power, and nothing else
 
 
-def guessed_numbers(profile: DeviceProfile, store: str = "") -> Guessed:
+def guessed_numbers(profile: DeviceProfile) -> Guessed:
     """Of the main processor and the store that paging uses. Overheads of calls are left out: they are small."""
     compute, power = profile.compute, profile.power
     time: tuple[str, ...]
@@ -33,7 +33,7 @@ def guessed_numbers(profile: DeviceProfile, store: str = "") -> Guessed:
     energy = (*time, *_guesses({"power.active_w": power.active_w, **dynamic}))
     page_time: tuple[str, ...] = ()
     page_energy: tuple[str, ...] = ()
-    chosen = profile.stores.get(store or profile.default_store)
+    chosen = profile.stores.get(profile.default_store)
     if chosen is not None:
         page_time = _guesses(
             _store(chosen, "read_latency_ns", "write_latency_ns", "read_bytes_per_s", "write_bytes_per_s")

@@ -80,22 +80,23 @@ class StepError(CheckFailed):
         self.code = code
 
 
-def compiler_words(cc: str | None = None) -> list[str]:
-    """The compiler of this machine and its options: `cc`, else $CC, else gcc."""
-    return (cc or os.environ.get("CC") or "").split() or ["gcc"]
+def compiler_words(variables: Sequence[str] = ()) -> list[str]:
+    """The compiler of this machine and its options: CC of a Makefile's `variables`, else $CC, else gcc."""
+    chosen = [v.removeprefix("CC=") for v in variables if v.startswith("CC=")]
+    return [*chosen, os.environ.get("CC", "")][0].split() or ["gcc"]
 
 
-def require_compiler(cc: str | None = None) -> None:
+def require_compiler() -> None:
     """UsageError where this machine has no make, or not the compiler that it would call."""
-    for name in ("make", compiler_words(cc)[0]):
+    for name in ("make", compiler_words()[0]):
         if shutil.which(name) is None:
             raise UsageError(f"{name} not found: install make and gcc to build on this machine")
 
 
 @functools.cache
-def fused_flags(cc: str | None = None) -> str:
+def fused_flags() -> str:
     """The option for a fused multiply-add of this processor that a compiler does not use by itself; or nothing."""
-    command = [*compiler_words(cc), "-march=native", "-dM", "-E", "-x", "c", os.devnull]
+    command = [*compiler_words(), "-march=native", "-dM", "-E", "-x", "c", os.devnull]
     macros = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return " -mfma" if "__FMA__" in macros else ""
 
@@ -108,15 +109,15 @@ def make_library(sources: Path, *variables: str) -> Path:
     command, environment = making(sources, variables)
     done = subprocess.run([*command, LIBRARY], capture_output=True, text=True, env=environment, check=False)
     if done.returncode != 0 or not (sources / LIBRARY).exists():
-        _require_working(_compiler_in(variables))
+        _require_working(variables)
         lines = (done.stderr or done.stdout).strip().splitlines()
         raise CheckFailed(f"the emitted C does not build: {' | '.join(telling(lines))}")
     return sources / LIBRARY
 
 
-def _require_working(cc: str | None) -> None:
+def _require_working(variables: Sequence[str]) -> None:
     """UsageError where the compiler fails at the smallest program, so that the emitted C is not to blame."""
-    words = compiler_words(cc)
+    words = compiler_words(variables)
     with tempfile.TemporaryDirectory(prefix="poetc-") as directory:
         command = [*words, "-c", "-x", "c", "-o", str(Path(directory) / "empty.o"), "-"]
         done = subprocess.run(
@@ -131,20 +132,17 @@ def _require_working(cc: str | None) -> None:
         why = " | ".join(telling((done.stderr or done.stdout).strip().splitlines())) or (
             f"exit code {done.returncode}" if done.returncode else "it writes no object"
         )
-        source = "CC=" if cc is None and os.environ.get("CC") else ""
+        source = "CC=" if words == os.environ.get("CC", "").split() else ""
         raise UsageError(f"{source}{' '.join(words)} does not compile C: {why}")
-
-
-def _compiler_in(variables: Sequence[str]) -> str | None:
-    return next((v.removeprefix("CC=") for v in variables if v.startswith("CC=")), None)
 
 
 def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """The command that builds an emitted directory, without a goal, and its environment, by ccache if it is here."""
-    left_out = ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS", *(() if os.environ.get("CC", "").strip() else ("CC",)))
-    environment = {k: v for k, v in os.environ.items() if k not in left_out}
+    environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "CFLAGS")}
+    if not environment.get("CC", "").strip():
+        environment.pop("CC", None)
     command = ["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(sources), *variables]
-    words = compiler_words(_compiler_in(variables))
+    words = compiler_words(variables)
     native = None if Path(words[0]).name == "ccache" else _native_through_ccache(words, environment)
     if native is None:
         return command, environment
@@ -170,7 +168,6 @@ def compile_library(
     directory: Path,
     *,
     model: str = "model",
-    cc: str | None = None,
     cflags: str = "-O2",
     threads: int = 0,
     bundle: ProgramBundle | None = None,
@@ -181,8 +178,8 @@ def compile_library(
     `threads`: the most that kernels run in, 0: built without. `numerics`: fused ones take the instruction of this
     processor, or the same arithmetic without it. UsageError if there is no compiler.
     """
-    sources = host_sources(programs, values, directory, model=model, cc=cc, bundle=bundle, numerics=numerics)
-    return make_library(sources, *make_variables(cflags, numerics, cc, threads))
+    sources = host_sources(programs, values, directory, model=model, bundle=bundle, numerics=numerics)
+    return make_library(sources, *make_variables(cflags, numerics, threads))
 
 
 def host_sources(
@@ -191,25 +188,22 @@ def host_sources(
     directory: Path,
     *,
     model: str = "model",
-    cc: str | None = None,
     bundle: ProgramBundle | None = None,
     numerics: Numerics = "separate",
 ) -> Path:
     """The sources of `compile_library`, of the kernels that are called alone."""
-    require_compiler(cc)
+    require_compiler()
     how: dict[str, Any] = {"target": "host", "numerics": numerics, "only_used": True}
     return emit(programs, values, model=model, out_dir=directory / "src", bundle=bundle, **how)
 
 
-def make_variables(cflags: str, numerics: Numerics, cc: str | None, threads: int) -> list[str]:
+def make_variables(cflags: str, numerics: Numerics, threads: int = 0) -> list[str]:
     """Variables of the Makefile, as `compile_library` takes them."""
     if numerics != "separate":
-        cflags += fused_flags(cc)
+        cflags += fused_flags()
     variables = [f"CFLAGS={cflags} -fPIC -Werror"]
     if threads:
         variables.append(f"THREADS={threads}")
-    if cc is not None:
-        variables.append(f"CC={cc}")
     return variables
 
 
@@ -510,9 +504,7 @@ def build_host(
     values: Mapping[str, Value],
     *,
     directory: Path | None = None,
-    cc: str | None = None,
     cflags: str = "-O2",
-    store: tuple[Transfer, Transfer] | None = None,
     numerics: Numerics = "separate",
 ) -> HostModel:
     """Emit, compile and load `programs`; the model runs the first.
@@ -520,5 +512,5 @@ def build_host(
     Sources stay in `directory`, else they are dropped.
     """
     with scratch_directory("poetc-build-") as scratch:
-        library = compile_library(programs, values, directory or scratch, cc=cc, cflags=cflags, numerics=numerics)
-        return HostModel(library, programs, values, store=store)
+        library = compile_library(programs, values, directory or scratch, cflags=cflags, numerics=numerics)
+        return HostModel(library, programs, values)

@@ -50,13 +50,13 @@ class QuickBuild:
         numerics: Numerics,
     ) -> None:
         self._sources = host_sources(programs, values, directory, model=model, numerics=numerics)
-        self._variables = make_variables(cflags, numerics, None, 0)
+        self._variables = make_variables(cflags, numerics)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._thread: threading.Thread | None = None
         self._is_over = False
         quick = shutil.copytree(self._sources, directory / "quick", copy_function=_second)
-        self.library = make_library(quick, *make_variables(re.sub(r"-O\w+", "-O1", cflags), numerics, None, 0))
+        self.library = make_library(quick, *make_variables(re.sub(r"-O\w+", "-O1", cflags), numerics))
         self._ready_s = time.monotonic()
 
     def better(self) -> Path | None:

@@ -77,12 +77,12 @@ class TimedModel(HostModel):
         return StepTimes(tuple(round(float(t)) for t in times), step_ns, len(rows) - 1)
 
 
-def compile_observer(directory: Path, cc: str | None = None) -> Path:
+def compile_observer(directory: Path) -> Path:
     """Build the observer as a shared library."""
     runtime = runtime_directory()
     library = directory / "libpoetc_measure.so"
     source = runtime / "ports" / "measure" / "poetc_measure.c"
-    command = [*compiler_words(cc), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+    command = [*compiler_words(), "-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
     command += [f"-I{runtime / 'include'}", "-o", str(library), str(source)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -93,9 +93,9 @@ def compile_observer(directory: Path, cc: str | None = None) -> Path:
     return library
 
 
-def host_simd(cflags: str, cc: str | None = None) -> Literal["none", "sse", "avx2", "avx512", "neon"]:
+def host_simd(cflags: str) -> Literal["none", "sse", "avx2", "avx512", "neon"]:
     """The vectors that `cflags` compile for on this machine, as profiles call them. Raises UsageError."""
-    command = [*compiler_words(cc), *cflags.split(), "-dM", "-E", "-x", "c", os.devnull]
+    command = [*compiler_words(), *cflags.split(), "-dM", "-E", "-x", "c", os.devnull]
     try:
         macros = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:
@@ -112,7 +112,6 @@ def time_program(
     values: Mapping[str, Value],
     *,
     repeats: int = 9,
-    cc: str | None = None,
     cflags: str = "-O2",
     numerics: Numerics = "separate",
 ) -> StepTimes:
@@ -123,7 +122,7 @@ def time_program(
     program = replace(program, queues=())
     with scratch_directory("poetc-timing-") as scratch:
         directory = scratch
-        library = compile_library([program], values, directory, cc=cc, cflags=cflags, numerics=numerics)
+        library = compile_library([program], values, directory, cflags=cflags, numerics=numerics)
         model = TimedModel(library, [program], values)
         with model:
-            return model.time(compile_observer(directory, cc), repeats)
+            return model.time(compile_observer(directory), repeats)

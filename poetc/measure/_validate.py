@@ -158,7 +158,6 @@ def validate(
     steps: int,
     seed: int = 0,
     directory: Path | None = None,
-    cc: str | None = None,
     exact: Program | None = None,
     numerics: Numerics = "separate",
     progress: Progress = silent,
@@ -174,7 +173,7 @@ def validate(
     """
     batches = _batches(program, reference, zero_gradients, steps, seed)
     with scratch_directory("poetc-validate-") as scratch:
-        build = partial(compile_library, cc=cc, numerics=numerics)
+        build = partial(compile_library, numerics=numerics)
         # One after the other, with gradients in files: each has the weights in an arena of its own.
         predicted = bank_high_water(program) or (program.high_water_bytes,)
         progress("compiling")
@@ -311,7 +310,7 @@ def _gradients(
 
 
 def _statistics(keep_all: Program) -> set[str]:
-    """By name; keep-all has all state in RAM."""
+    """The names of the running statistics."""
     return {b.name for b in keep_all.state if b.role is Role.STATISTIC}
 
 

@@ -86,3 +86,11 @@ def test_a_cache_that_cannot_be_written_is_not_used(
 def test_ccache_in_cc_is_not_called_twice(build: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", "ccache gcc")
     assert [build.runs(), build.runs()] == [1, 0]
+
+
+def test_the_compiler_of_the_variables_is_called(build: Counting) -> None:
+    other = build.tools / "other"
+    other.write_text(build.compiler.read_text().replace("echo run", "echo other"))
+    other.chmod(0o755)
+    assert [build.runs(f"CC={other}"), build.runs_file.read_text()] == [1, "other\n"]
+    assert build.runs() == 1
