@@ -24,7 +24,7 @@ from poetc.datasets import Batches, slots_of
 from poetc.errors import CheckFailed, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import Array, Graph, Role, materialize
-from poetc.loop import Loss, SessionEngine
+from poetc.loop import Engine, Loss
 from poetc.planning.importance import Candidate, Importance, fingerprint, parse_update
 from poetc.scheduling.schedule import SolveOptions
 from poetc.training import PRECISIONS, Adapter, Channels, TrainingOptions, Update, Whole
@@ -175,7 +175,7 @@ def _squares(
     progress("compiling for this machine")
     count = 0
     with trainer(solved) as session:
-        engine = SessionEngine(session)
+        engine = Engine(session)
         total = batches.count
         if request.samples is not None:
             most = max(1, request.samples // batches.rows)

@@ -70,11 +70,11 @@ from poetc.graph import Graph, Role, TrainingGraph
 from poetc.loop import (
     Checkpoint,
     CheckpointStore,
+    Engine,
     Log,
     Loop,
     LoopOptions,
     Loss,
-    SessionEngine,
     Watcher,
     default_metrics,
     outcome_of,
@@ -308,7 +308,7 @@ def _train(
         build = quick_trainer(solved, elastic=request.elastic)
         with removed_if_no_step_ran(request, store), build as (session, successor):
             one_target = losses[0].target if len(losses) > 1 else None  # of several, that of the metrics
-            engine = SessionEngine(session, class_scores(program, one_target), successor)
+            engine = Engine(session, class_scores(program, one_target), successor)
             kept = [n for n in step.updates if step.tensors[n].role in (Role.PARAMETER, Role.STATISTIC)]
             loop = Loop(
                 engine,

@@ -16,7 +16,7 @@ from poetc.fleet.data import Data
 from poetc.fleet.update import Quantizer
 from poetc.fleet.weights import FleetModel, Weight, require_sound
 from poetc.graph import Array
-from poetc.loop import Loss, Meter, SessionEngine, default_metrics
+from poetc.loop import Engine, Loss, Meter, default_metrics
 from poetc.program import sample_inputs
 from poetc.runtime.session import Session
 
@@ -54,7 +54,7 @@ class Participant:
         self.slots: tuple[Slot, ...] = slots_of(step, [loss.target for loss in self._losses])
         self.session: Session = trainer(solved, threads=threads)
         self._program = training_program(solved)
-        self._engine = SessionEngine(self.session)
+        self._engine = Engine(self.session)
         self._start = self.session.state_dict()
         self._rate = float(step.options["learning_rate"])  # type: ignore[arg-type]
 

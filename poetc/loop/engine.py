@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 
@@ -15,43 +14,8 @@ from poetc.runtime.session import ENUMBER, Session, SessionError
 Batch = Mapping[str, Array]
 
 
-class Engine(Protocol):
-    """Something that trains one batch at a time."""
-
-    def step(self, batch: Batch) -> float:
-        """One training step; the loss."""
-        ...
-
-    def hits(self) -> tuple[int, int]:
-        """Samples of the last step whose class had the highest score, and samples that count.
-
-        Both are 0 without classes.
-        """
-        ...
-
-    def evaluate(self, batch: Batch) -> Mapping[str, Array]:
-        """The model's outputs for a batch, in inference mode, by name."""
-        ...
-
-    def read(self, names: Sequence[str]) -> dict[str, Array]:
-        """Copies of state tensors."""
-        ...
-
-    def state_names(self) -> list[str]:
-        """All of the state: the tensors that a step changes, and those that it starts from."""
-        ...
-
-    def write(self, state: Mapping[str, Array]) -> None:
-        """Replace these state tensors."""
-        ...
-
-    def set_rate(self, rate: float) -> None:
-        """The learning rate of the steps that follow."""
-        ...
-
-
-class SessionEngine:
-    """An Engine out of a session with an emitted model.
+class Engine:
+    """A session with an emitted model, one batch at a time.
 
     `scores`: the training program's, as `program.class_scores` finds them, for its hits. `successor`: asked before each
     step for a session that is to go on with the state; the one before it is closed.
@@ -70,6 +34,7 @@ class SessionEngine:
         self._inputs = {program: session.inputs(program) for program in ("train", "evaluate")}
 
     def step(self, batch: Batch) -> float:
+        """One training step; the loss, not a number where a number of the step was none."""
         following = self._successor()
         if following is not None:
             following.take_over(self._session)
@@ -80,22 +45,28 @@ class SessionEngine:
         return self._call(self._session.step, self._of("train", batch))
 
     def hits(self) -> tuple[int, int]:
+        """Samples of the last step whose class had the highest score, and samples that count; without classes 0, 0."""
         return self._session.take_hits()
 
     def evaluate(self, batch: Batch) -> Mapping[str, Array]:
+        """The model's outputs for a batch, in inference mode, by name."""
         self._call(self._session.evaluate, self._of("evaluate", batch))
         return self._session.outputs()
 
     def state_names(self) -> list[str]:
+        """All of the state: the tensors that a step changes, and those that it starts from."""
         return sorted(self._session.state_names())
 
     def read(self, names: Sequence[str]) -> dict[str, Array]:
+        """Copies of state tensors."""
         return self._session.state_dict(names)
 
     def write(self, state: Mapping[str, Array]) -> None:
+        """Replace these state tensors."""
         self._session.load_state_dict(state, strict=False)
 
     def set_rate(self, rate: float) -> None:
+        """The learning rate of the steps that follow."""
         self._session.learning_rate = rate
 
     def measure_peak(self, batch: Batch) -> int:

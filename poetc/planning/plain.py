@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from poetc import solvers
 from poetc.devices import format_bytes
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
-from poetc.events import Progress
 from poetc.planning.arena import packed, ram_bytes
-from poetc.planning.progress import BestSoFar
 from poetc.planning.settings import PLAIN, SMALLEST_RAM
 from poetc.planning.smallest_ram import RamSearch, advice, details, next_step, search_share_s, within_limits
 from poetc.planning.solution import cost_of_computing_once
@@ -23,35 +21,14 @@ from poetc.scheduling.schedule import MemoryPlan, Proof, Schedule, SolveOptions,
 from poetc.scheduling.scope import Scope
 from poetc.solvers import EngineOptions, WarmStart
 
+if TYPE_CHECKING:
+    from poetc.planning.planner import Planner
+
 ENGINE = solvers.ENGINE_NAME
 LEAST_RAM = "the schedule of least RAM"
 
 
-class Means(Protocol):
-    """The part of a `Planner` that a plain solve reads."""
-
-    @property
-    def solver(self) -> str: ...
-    @property
-    def options(self) -> SolveOptions: ...
-    @property
-    def warm_start(self) -> WarmStart: ...
-    @property
-    def progress(self) -> Progress: ...
-    @property
-    def best(self) -> BestSoFar: ...
-    @property
-    def relaxed(self) -> frozenset[str]: ...
-    def report(self, problem: Problem, event: solvers.Event) -> None: ...
-    @property
-    def smallest_ram(self) -> RamSearch | None: ...
-    @property
-    def solve_share(self) -> float: ...
-    @property
-    def stop_at(self) -> float: ...
-
-
-def solve_and_pack(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPlan]:
+def solve_and_pack(problem: Problem, planner: Planner) -> tuple[Schedule, MemoryPlan]:
     """The cheapest schedule found whose packed arena fits the budget, within the time of `planner`.
 
     Where no offsets within the budget are found, tensors are moved while the step runs, which costs little. Where that
@@ -64,7 +41,7 @@ def solve_and_pack(problem: Problem, planner: Means) -> tuple[Schedule, MemoryPl
 
 
 class _PlainSolve:
-    def __init__(self, problem: Problem, planner: Means) -> None:
+    def __init__(self, problem: Problem, planner: Planner) -> None:
         self.problem, self.planner = problem, planner
         self.solver, self.options, self.progress = planner.solver, planner.options, planner.progress
         self.warm_start = planner.warm_start

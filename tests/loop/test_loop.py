@@ -18,7 +18,7 @@ from poetc.datasets import Augmentations, Batches, Evaluation, Normalization, Sa
 from poetc.errors import CheckFailed, UsageError
 from poetc.graph import Array, DType
 from poetc.loop import Checkpoint, CheckpointStore, EpochRow, Loop, LoopOptions, Loss, Outcome, read_checkpoint
-from poetc.loop.engine import SessionEngine
+from poetc.loop.engine import Engine
 from poetc.runtime.session import Session, SessionError
 from poetc.training import rates
 
@@ -338,4 +338,4 @@ def test_a_step_that_fails_while_its_memory_is_measured_ends_in_one_line() -> No
             raise SessionError("step 1: an exponent beyond 100", -75)
 
     with pytest.raises(CheckFailed, match="step 1: an exponent beyond 100"):
-        SessionEngine(cast(Session, Failing())).measure_peak({})
+        Engine(cast(Session, Failing())).measure_peak({})
