@@ -73,8 +73,14 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
 
 
 @pytest.fixture
-def brief_analyses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`poetc analyze` searches for moments alone, for tests of its other answers."""
-    for name in ("SEARCH_S", "GOOD_SEARCH_S", "BATCHES_S"):
-        monkeypatch.setattr(estimate, name, 0.1)
+def no_ways_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`poetc analyze` leaves out other options and the largest batch."""
+    monkeypatch.setattr(estimate, "BATCHES_S", 0.1)
     monkeypatch.setattr(estimate, "ways_to_save", lambda *_, **__: ())
+
+
+@pytest.fixture
+def brief_analyses(no_ways_to_save: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It searches for moments alone too, for tests of its other answers."""
+    for name in ("SEARCH_S", "GOOD_SEARCH_S"):
+        monkeypatch.setattr(estimate, name, 0.1)
