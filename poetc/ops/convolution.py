@@ -33,7 +33,7 @@ from poetc.ops._convolutions import (
     shape_of,
     weight_shape,
 )
-from poetc.ops._cuts import Cut, Span, along, crossed
+from poetc.ops._cuts import Cut, Part, Span, along, crossed
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
@@ -42,6 +42,18 @@ from poetc.ops.kernels.convolution import conv_kernel, grad_input_kernel, grad_w
 
 def _bias_gradient(b: Builder, gy: str, bias: str) -> str:
     return b.emit1("ReduceSum", [gy], {"axes": (0, 2, 3), "keepdims": False}, hint=f"{bias}.grad")
+
+
+def _by_groups(op: Bound, x: TensorType, y: TensorType, parts: Sequence[Part]) -> Cut:
+    """The cut of a convolution in groups by output channels, those of a group together."""
+    return Cut("groups", y.shape[1], tuple(parts), step=y.shape[1] // group_of(op))
+
+
+def _of_group(op: Bound, x: TensorType, y: TensorType) -> Part:
+    """The channels of x that output channels need, of which blocks have whole groups."""
+    channels, outputs = (t.shape[1] // group_of(op) for t in (x, y))
+    span = None if channels == outputs else Span(x.shape[1], mul=channels, div=outputs, high=channels - outputs)
+    return along(x, 1, span=span)
 
 
 def _row_axis(x: TensorType, y: TensorType) -> int:
@@ -106,7 +118,10 @@ class Conv(OpSpec):
             "output_rows", y.shape[axis], (along(x, axis, span=span), None, *(None for _ in bias), along(y, axis))
         )
         if group_of(op) != 1:
-            return (rows,)
+            of_y = along(y, 1)
+            return crossed(
+                op, _by_groups(op, x, y, (_of_group(op, x, y), along(w, 0), *(along(b, 0) for b in bias), of_y)), rows
+            )
         outputs = Cut("outputs", w.shape[0], (None, along(w, 0), *(along(b, 0) for b in bias), along(y, 1)))
         return crossed(op, outputs, rows)
 
@@ -143,11 +158,13 @@ class ConvGradInput(OpSpec):
         stride, reach, before = _along_rows(windows, axis)
         is_alone, has_rows = group_of(op) == 1, reach >= stride - 1 or before % stride == 0
         channels = Cut("channels", w.shape[1], (None, along(w, 1), along(gx, 1)))
+        if not is_alone:
+            channels = _by_groups(op, gx, gy, (along(gy, 1), along(w, 0), _of_group(op, gx, gy)))
         if not has_rows:
-            return (channels,) if is_alone else ()
+            return (channels,)
         span = Span(gy.shape[axis], div=stride, low=before - reach + stride - 1, high=before)
         rows = Cut("image_rows", gx.shape[axis], (along(gy, axis, span=span), None, along(gx, axis)), step=stride)
-        return crossed(op, channels, rows) if is_alone else (rows,)
+        return crossed(op, channels, rows)
 
 
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/operators/poetc_norm.h
@@ -225,7 +242,9 @@ class ConvGradWeight(OpSpec):
         if is_depthwise(op, x, gy):
             return (Cut("planes", w.shape[0], (along(x, 1), along(gy, 1), *(along(t, 0) for t in norm), along(w, 0))),)
         if group_of(op) != 1:
-            return ()
+            of_x = _of_group(op, x, gy)
+            of_norm = (replace(along(t, 0), span=of_x.span) for t in norm)
+            return (_by_groups(op, x, gy, (of_x, along(gy, 1), *of_norm, along(w, 0))),)
         outputs = Cut("outputs", gy.shape[1], (None, along(gy, 1), *(None for _ in norm), along(w, 0)))
         channels = (along(x, 1), None, *(along(t, 0) for t in norm), along(w, 1))
         return crossed(op, outputs, Cut("channels", x.shape[1], channels))

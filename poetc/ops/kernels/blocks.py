@@ -87,6 +87,14 @@ def _planes(kernel: Kernel, units: int) -> Sized:
     return p.with_convolution(channels=units, outputs=units, group=units), kernel.workspace_bytes // 4
 
 
+def _whole_groups(kernel: Kernel, units: int) -> Sized:
+    """Of a convolution in groups, by output channels."""
+    p = kernel.parameters_as(ConvolutionParameters)
+    c = p.convolution
+    channels, group = (units * n // c.outputs for n in (c.channels, c.group))
+    return p.with_convolution(channels=channels, outputs=units, group=group), kernel.workspace_bytes // 4
+
+
 def _output_rows(kernel: Kernel, block: Block) -> Parameters:
     """Of Conv. The kernel of a plain pointwise convolution has an image of one long row."""
     p = kernel.parameters_as(ConvolutionParameters)
@@ -200,6 +208,10 @@ _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("outputs", winograd.WinogradConvolution): _outputs,
     ("planes", ConvolutionParameters): _planes,
     ("planes", Depthwise): _planes,
+    ("groups", ConvolutionParameters): _whole_groups,
+    ("groups", PackedConvolution): _whole_groups,
+    ("groups", PackedGradInput): _whole_groups,
+    ("groups", PackedGradWeight): _whole_groups,
     ("channels", ConvolutionParameters): _channels,
     ("channels", PackedGradWeight): _channels,
     ("channels", PackedGradWeightSgd): _channels,
