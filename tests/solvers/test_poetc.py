@@ -272,6 +272,18 @@ def test_smallest_budget_against_the_oracle() -> None:
     assert equal > count * 0.7
 
 
+def test_little_work_finds_less_ram_within_a_deadline() -> None:
+    """A large step has work for a few budgets alone; none near the bound obeys the deadline."""
+    problem = training_problem(Random(4), 60)
+    problem = dataclasses.replace(problem, deadline_ns=round(1.05 * problem.compute_once_ns))
+    work_s = 3 * 6e-5 * len(problem.operators) * 4.5  # three runs for each of five budgets
+    found, kept = min_budget(problem, work_limit_s=work_s), keep_all_peak_bytes(problem)
+    assert found.smallest_bytes is not None and found.schedule is not None
+    assert found.lower_bound_bytes < found.smallest_bytes < kept
+    trace = verify(dataclasses.replace(problem, budget_bytes=found.smallest_bytes), found.schedule)
+    assert problem.deadline_ns is not None and trace.time_ns <= problem.deadline_ns
+
+
 def test_the_least_ram_is_found_where_recomputing_what_is_cheap_takes_too_much() -> None:
     """y = f(x) for next to nothing; g, as large, is made of something as large, and then read beside y."""
     build = ProblemBuilder(Random(0), paging=True)

@@ -63,9 +63,11 @@ def min_budget(
     if not in_time or model.stored_bytes(model.keep_all()) > model.store_free:
         return MinimumBudget(smallest_bytes=None, lower_bound_bytes=low, schedule=None)
     resolution = max(problem.alignment_bytes, min(high - low, low) // SMALLEST_BUDGET.resolution)
+    # The bound is often reached, or nearly: it is tried first, then larger and larger steps above it. A deadline keeps
+    # most schedules far from it, so that small steps would use the work up.
+    first_step = resolution if problem.deadline_ns is None else max(resolution, (high - low) // 8)
     for count in (SMALLEST_BUDGET.first_runs, runs):
-        # The bound is often reached, or nearly: it is tried first, then larger and larger steps above it.
-        tight, probe, step = low, low, resolution
+        tight, probe, step = low, low, first_step
         while high - tight >= resolution and not work.over:
             race = Race(dataclasses.replace(problem, budget_bytes=probe), seed, work.stop_at)
             race.is_needed = False
