@@ -1,0 +1,241 @@
+"""Language models with adapters: RAM, modelled and measured speed, beside PyTorch with peft.
+
+    bench/setup_peers peft
+    python -m bench.language_models build/peers/peft/bin/python build/language-models [--models NAME ...]
+
+The models have the published configurations and random weights; frozen matrices are rounded to 4 bits. A row is a
+model and a number of tokens. Its budget is the keep-all peak without tensors that are near-free to compute again. Both
+engines are processes of their own, which take turns, a step each, on one thread. Rows that are there are kept, so that
+a run which was interrupted goes on. docs/results/language-models.md has the table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bench._command import Rows, Table, main
+from bench.kernels import CFLAGS
+from bench.memory import peak_bytes
+
+HERE = Path(__file__).resolve().parent
+MODELS = ("SmolLM2-135M", "SmolLM2-360M", "Gemma-3-270M", "Qwen3-0.6B")
+LENGTHS = (128, 256)
+RANK, OPTIMIZER, FROZEN, DEVICE, OTHER = 8, "adamw", "int4", "rpi4", "rpi5"
+SEARCH_S = 15.0  # of each of two searches for the least RAM
+PLANNED = (
+    "keep_all_bytes", "budget_bytes", "least_bytes", "streamed_bytes", "ratio", "gap", "energy_j",
+    "time_s", "other_time_s", "threads", "tool_s", "tool_bytes",
+)  # fmt: skip
+MEASURED = ("busy_s", "peer_busy_s", "memory_bytes", "peer_bytes", "load")
+COLUMNS = ("model", "tokens", *PLANNED, *MEASURED)
+
+
+def _request(model: Path, device: str) -> Any:
+    from poetc.commands.requests import ModelRequest, SolveRequest
+    from poetc.training import TrainingOptions
+
+    options = TrainingOptions(lora=(str(RANK),), optimizer=OPTIMIZER, frozen=FROZEN, random_weights=0)
+    return SolveRequest(model=ModelRequest(source=model, device=device, training=options))
+
+
+def look(model: Path) -> dict[str, Any]:
+    """The least RAM that is found, without streams and with them, and the budget of the row."""
+    from poetc.commands.requests import read_problem
+    from poetc.commands.small_ram import Step, least_streamed
+    from poetc.devices import load_profile
+    from poetc.devices.saved import saved_bytes, saved_near_free
+    from poetc.scheduling import keep_all_peak_bytes
+
+    request = _request(model, DEVICE)
+    graph, step, _, problem = read_problem(request)
+    keep_all = keep_all_peak_bytes(problem)
+    near_free = saved_near_free(problem, step).saved_bytes
+    least = request.planner(SEARCH_S).search_ram(problem, SEARCH_S).found.ram_bytes
+    whole = Step(graph=step, model=graph, problem=problem)
+    streamed = least_streamed(request, whole, load_profile(DEVICE), least, SEARCH_S)
+    return {
+        "keep_all_bytes": keep_all,
+        "budget_bytes": keep_all - saved_bytes(problem) + near_free,
+        "least_bytes": least,
+        "streamed_bytes": None if streamed is None else streamed[1].found.ram_bytes,
+    }
+
+
+def price(solved: Path, built: Path) -> dict[str, Any]:
+    """The time of the schedule on the other device, in as many threads; its step, compiled for this machine."""
+    import poetc
+    from poetc.commands.programs import graph_of, training_program
+    from poetc.commands.requests import ways_of
+    from poetc.devices import build_problem, load_profile
+    from poetc.measure import compile_library
+    from poetc.planning.kernels import fastest
+    from poetc.scheduling import trace_of
+
+    made, profile = poetc.open_solution(solved).artifact, load_profile(OTHER)
+    assert made.graph is not None
+    problem = build_problem(made.graph, profile, budget_bytes=2 * made.problem.budget_bytes)
+    ways = ways_of(_request(solved, OTHER), problem, made.graph, profile)
+    # Tensors are where the schedule has them at the start of a step.
+    one = replace(fastest(ways[int(made.summary["threads"])]), tensors=made.problem.tensors)
+    program, values = replace(training_program(made), probes={}), dict(graph_of(made).values)
+    built.mkdir(exist_ok=True)
+    library = compile_library([program], values, built, cflags=CFLAGS, threads=2)
+    (built / "step.pickle").write_bytes(pickle.dumps((library, program, values)))
+    return {"other_time_s": trace_of(one, made.schedule).time_ns / 1e9}
+
+
+def planned(model: Path, folder: Path, limit_s: float) -> dict[str, Any]:
+    """What the tool says of a row, and its own processor time and memory."""
+    found = _of_process("look", model, kept=model.with_suffix(".look.json"))
+    solved = folder / f"{model.stem}.solved"
+    words = ["solve", model, "--random-weights", 0, "--lora", RANK, "--optimizer", OPTIMIZER, "--frozen", FROZEN]
+    words += ["--device", DEVICE, "--budget", found["budget_bytes"], "--no-paging", "--time-limit", limit_s]
+    words += ["-o", solved, "--force"]
+    found |= _of_process("tool", *words, kept=model.with_suffix(".tool.json"))
+    said = json.loads((solved / "summary.json").read_text())
+    found |= {"ratio": said["time_ns"] / said["compute_once_ns"], "gap": said["gap"], "threads": said["threads"]}
+    found |= {"energy_j": said["energy_pj"] / 1e12, "time_s": said["time_ns"] / 1e9}
+    return found | _of_process("price", solved, folder / f"{model.stem}.built", kept=model.with_suffix(".price.json"))
+
+
+def tool(*words: str) -> dict[str, Any]:
+    """Processor time and memory of a command."""
+    ended = subprocess.run([sys.executable, "-m", "poetc", *words, "--quiet"], check=False)
+    if ended.returncode:
+        raise SystemExit(f"poetc {' '.join(words)} failed")
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"tool_s": used.ru_utime + used.ru_stime, "tool_bytes": used.ru_maxrss << 10}
+
+
+def train(built: Path) -> None:
+    """A worker: a step for each line, its processor time in ms, the loss, and the memory of the process in bytes."""
+    from poetc.measure import HostModel
+    from poetc.program import sample_inputs
+
+    library, program, values = pickle.loads((built / "step.pickle").read_bytes())
+    inputs = sample_inputs(program, 0)
+    with HostModel(library, [program], values) as model:
+        print("ready", flush=True)
+        for _ in sys.stdin:
+            busy = time.process_time()
+            loss = model.run(inputs)
+            print(1e3 * (time.process_time() - busy), loss, peak_bytes(), flush=True)
+
+
+def _of_process(kind: str, *words: object, kept: Path | None = None) -> dict[str, Any]:
+    """The answer of a worker; one that a file holds is not asked for again."""
+    if kept is not None and kept.exists():
+        held: dict[str, Any] = json.loads(kept.read_text())
+        return held
+    command = [sys.executable, "-m", "bench.language_models", "--worker", kind, "--", *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{kind} failed")
+    if kept is not None:
+        kept.write_text(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def work(kind: str, first: str, rest: tuple[str, ...] = ()) -> None:
+    """What a process of its own does; a line of JSON is its answer."""
+    if kind == "train":
+        train(Path(first))
+        return
+    if kind == "tool":
+        found = tool(first, *rest)
+    else:
+        found = look(Path(first)) if kind == "look" else price(Path(first), Path(rest[0]))
+    print(json.dumps(found))
+
+
+def _start(*words: object) -> subprocess.Popen[str]:
+    environment = {**os.environ, **dict.fromkeys(("POETC_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")}
+    process = subprocess.Popen(
+        list(map(str, words)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "ready\n":
+            return process
+    raise SystemExit(f"{words[:4]} failed")
+
+
+def _turn(process: subprocess.Popen[str]) -> tuple[float, ...]:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return tuple(map(float, process.stdout.readline().split()))
+
+
+def measured(torch: str, name: str, tokens: int, built: Path, rounds: int) -> dict[str, Any]:
+    """Steps of both engines in turn, on one thread: the least processor time of each, and the memory of the process."""
+    own = _start(sys.executable, "-m", "bench.language_models", "--worker", "train", built)
+    peer = _start(torch, "-P", HERE / "peer_language_models.py", "run", name, tokens, "float32")
+    times = [(_turn(own), _turn(peer)) for _ in range(rounds + 1)][1:]  # the first is not counted
+    for process in (own, peer):
+        process.communicate()
+    busy, peer_busy = (min(row[k][0] for row in times) / 1e3 for k in (0, 1))
+    memory, peer_memory = (int(times[-1][k][2]) for k in (0, 1))
+    found = {"busy_s": busy, "peer_busy_s": peer_busy, "memory_bytes": memory, "peer_bytes": peer_memory}
+    return found | {"load": os.getloadavg()[0]}
+
+
+def table(
+    torch: str, folder: Path, *, models: tuple[str, ...] = MODELS, rounds: int = 2, limit_s: float = 60.0
+) -> Rows:
+    folder.mkdir(parents=True, exist_ok=True)
+    held = Table(folder / "rows.csv", COLUMNS, ("model", "tokens"))
+    yield (
+        "model, tokens", "least RAM; streamed, MB", "RAM, MB (of keep-all; time)", "gap", f"{DEVICE}, tokens/s",
+        f"{OTHER}, tokens/s", "J a token", "here: tokens a second of a core", "PyTorch's", "process, MB", "PyTorch's",
+        "tool, s; GB",
+    )  # fmt: skip
+    for tokens in LENGTHS:
+        for name in models:
+            row = held.rows.get((name, str(tokens))) or held.add(_row(torch, folder, name, tokens, rounds, limit_s))
+            yield _cells(row)
+
+
+def _row(torch: str, folder: Path, name: str, tokens: int, rounds: int, limit_s: float) -> dict[str, Any]:
+    model = folder / f"{name}-{tokens}.onnx"
+    if not model.exists():
+        words = [torch, "-P", str(HERE / "peer_language_models.py"), "export", name, str(tokens), str(model)]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+    found = planned(model, folder, limit_s)
+    built = folder / f"{model.stem}.built"
+    return {"model": name, "tokens": tokens, **found, **measured(torch, name, tokens, built, rounds)}
+
+
+def _cells(row: Mapping[str, str]) -> tuple[str, ...]:
+    tokens, of = int(row["tokens"]), {key: float(row[key] or "nan") for key in COLUMNS[2:]}
+    mega = {key: f"{of[key] / 1e6:,.1f}" for key in of if key.endswith("bytes")}
+    share = of["budget_bytes"] / of["keep_all_bytes"]
+    return (
+        f"{row['model']}, {tokens}",
+        f"{mega['least_bytes']}; {mega['streamed_bytes']}",
+        f"{mega['budget_bytes']} ({100 * share:.0f} %; {of['ratio']:.3f} x)",
+        f"{100 * of['gap']:.2f} %",
+        f"{tokens / of['time_s']:.1f}",
+        f"{tokens / of['other_time_s']:.1f}",
+        f"{of['energy_j'] / tokens:.2f}",
+        f"{tokens / of['busy_s']:.1f}",
+        f"{tokens / of['peer_busy_s']:.1f}",
+        mega["memory_bytes"],
+        mega["peer_bytes"],
+        f"{of['tool_s']:.0f}; {of['tool_bytes'] / 1e9:.2f}",
+    )
+
+
+if __name__ == "__main__":
+    main(table, worker=work)
