@@ -56,7 +56,9 @@ class Overlap(Reduction[int]):
 
     name = "overlap"
 
-    def __init__(self) -> None:
+    def __init__(self, *, one_share: bool = False) -> None:
+        """`one_share`: the first one alone, with its own bound."""
+        self.one_share = one_share
         # By budget and operators, of the first solution: the bounds of shares and of ways are about one order.
         self._orders: dict[tuple[int, tuple[str, ...]], tuple[int, ...]] = {}
 
@@ -93,6 +95,8 @@ class Overlap(Reduction[int]):
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
         share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
         best = found = self._solved(problem, share, planner, OVERLAP.first_part)
+        if self.one_share:
+            return best
         best = self._with_bound_by_phases(problem, best, planner)
         tried = {share}
         for part in OVERLAP.parts:

@@ -20,6 +20,7 @@ from poetc.devices.units import format_count, format_ns
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.planning.arena import ram_bytes
 from poetc.planning.kernels import Kernels
+from poetc.planning.overlap import Overlap
 from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.solution import Solution, everything
@@ -67,6 +68,7 @@ PLACEMENTS = 3  # that are solved for
 MIP_SHARE = 0.05  # for the placement with one processor at a time
 CUT_SHARE = 0.3  # the same for two processors: a minimum cut, which ends long before that unless the machine is busy
 APART_SHARE = 0.5  # of the time that is left, and of the work limit: for transfers beside the work
+APART_ENOUGH = 0.02  # of the cost, above a bound for any processors: other shares of the transfers are not tried
 TRIES_SHARE = 0.1  # of the work limit, for simulations of placements near the best one
 TRY_S = 0.0003  # of work, an operator
 PATIENCE = 3  # times that share of the time, on the clock
@@ -248,13 +250,16 @@ class _Side:
             proof = part.solve(found.problem).proof
         except LimitError:
             return simple
-        if proof.bound < found.least:
+        if proof.bound < simple.bound:
             return simple
         return replace(proof, method=f"{proof.method}, weighted shares of processors")
 
     def _simple(self) -> Proof:
         """The bound that holds for every schedule."""
         least, method = self.relaxed.least, "work and hand-overs divided among processors, critical path"
+        around = self._around_loss()
+        if around > least:
+            least, method = around, "parts of the step around one operator"
         return Proof(status=Status.LIMIT, objective=least, bound=least, scope=everything(), method=method)
 
     def _apart(self) -> Solution | None:
@@ -271,13 +276,27 @@ class _Side:
         least = ([o.workspace_bytes, *(v.workspace_bytes for v in o.low_workspace)] for o in problem.operators)
         aside_bytes = max(map(min, least))
         planner.progress("transfers beside the work of another processor")
+        asked = replace(asked, budget_bytes=asked.budget_bytes - aside_bytes)
         part = planner.inner.part(APART_SHARE * planner.left_s, work_limit_s=APART_SHARE * planner.options.work_limit_s)
-        try:
-            plain = part.knowing(None).solve(replace(asked, budget_bytes=asked.budget_bytes - aside_bytes))
-        except (InfeasibleError, LimitError):
-            return None
-        self.transfers_ns = transfers_ns(plain.problem, plain.schedule.steps)
-        return self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,))
+        one_share = tuple(Overlap(one_share=True) if isinstance(r, Overlap) else r for r in part.reductions)
+        best: Solution | None = None
+        for chain in (replace(part, reductions=one_share), part):
+            try:
+                plain = chain.knowing(None).solve(asked)
+            except (InfeasibleError, LimitError):
+                return best
+            self.transfers_ns = transfers_ns(plain.problem, plain.schedule.steps)
+            found = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,))
+            if found is not None and (best is None or found.cost < best.cost):
+                best = found
+            if planner.left_s <= 0 or (best is not None and best.cost * (1 - APART_ENOUGH) <= self._around_loss()):
+                break
+        return best
+
+    def _around_loss(self) -> int:
+        """A bound from the parts of a step around one operator; 0 where none is known."""
+        seconds = max(self.planner.left_s, LEAST_SHARE * self.limit_s)
+        return solvers.phased_bound(self.problem, time_limit_s=seconds)
 
     def _plain(self, choice: Placement, part: Planner) -> Solution:
         """For a placement, with one processor at a time."""

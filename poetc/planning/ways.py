@@ -17,7 +17,7 @@ from poetc.errors import InfeasibleError, LimitError
 from poetc.planning.alternatives import better_of, smallest_of, with_lowest_bound
 from poetc.planning.overlap import expected_cost
 from poetc.planning.planner import Planner, Reduction
-from poetc.planning.processors import on_several, transfers_ns
+from poetc.planning.processors import on_several
 from poetc.planning.repricing import carried_bound
 from poetc.planning.saved import Saved
 from poetc.planning.settings import WAYS
@@ -298,7 +298,6 @@ class CoreUsage(Reduction[int]):
             self.by_phases[way, streams] = solvers.phased_bound(
                 asked,
                 time_limit_s=max(WAYS.phases_share * planner.options.time_limit_s, planner.left_s),
-                transfers_ns=transfers_ns(known.problem, known.schedule.steps),
             )
         return self.by_phases[way, streams]
 

@@ -27,6 +27,7 @@ tensors.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -53,11 +54,29 @@ class Lanes:
     page_out: int
 
 
-def phased_bound(problem: Problem, *, time_limit_s: float, transfers_ns: int = 0, cutoff: float = math.inf) -> int:
+@functools.lru_cache(maxsize=16)
+def _known(problem: Problem) -> list[int]:
+    """Where `phased_bound` keeps its answer for a problem."""
+    del problem
+    return []
+
+
+def phased_bound(problem: Problem, *, time_limit_s: float) -> int:
     """No schedule costs less, with any order, kernels and placement of state; 0 where nothing is known.
 
-    `transfers_ns`: as `weights_of` takes it. `cutoff`: a bound this high is enough.
+    The answers for the latest problems are kept.
     """
+    kept = _known(problem)
+    if not kept:
+        stop_at = time.monotonic() + time_limit_s
+        bound = _computed(problem, stop_at)
+        if time.monotonic() >= stop_at:
+            return bound
+        kept.append(bound)
+    return kept[0]
+
+
+def _computed(problem: Problem, stop_at: float) -> int:
     if problem.objective is not Objective.ENERGY or problem.banks:
         return 0
     if not problem.processors and not prices_waiting(problem):
@@ -65,15 +84,14 @@ def phased_bound(problem: Problem, *, time_limit_s: float, transfers_ns: int = 0
     priced = _above_idle(problem)
     if priced is None:
         return 0
-    lanes = tuple(_lanes(problem, transfers_ns))
+    lanes = tuple(_lanes(problem))
     at = fullest_operator(open_model(priced))
     kernels = _kernels(problem.operators[at])
     own_pj = [_own_pj(problem, kernel) for kernel in kernels]
-    stop_at = time.monotonic() + time_limit_s
 
     def around(kernel: OperatorSpec | Variant) -> int | None:
         """The rest of the energy, with the workspace of that kernel."""
-        return _around(problem, priced, at, kernel, lanes, stop_at - time.monotonic(), cutoff - min(own_pj))
+        return _around(problem, priced, at, kernel, lanes, stop_at - time.monotonic())
 
     # With less workspace nothing around the operator costs more: kernels without a chance are left out.
     rest = around(kernels[-1])
@@ -143,7 +161,7 @@ def _above_idle(problem: Problem) -> Problem | None:
     )
 
 
-def _lanes(problem: Problem, transfers_ns: int) -> Iterator[Lanes]:
+def _lanes(problem: Problem) -> Iterator[Lanes]:
     operators, count = problem.operators, len(problem.processors)
     if not problem.processors:  # the processor, and the bus, which streamed operators have alone
         yield Lanes(tuple(GRAIN * _fastest_ns(o) for o in operators), 0, 0)
@@ -156,7 +174,7 @@ def _lanes(problem: Problem, transfers_ns: int) -> Iterator[Lanes]:
         return
     alone = [GRAIN, *[0] * (count - 1)]
     all_weights = [alone, [GRAIN // count] * count]
-    all_weights += [weights_of(problem, by_time=False, transfers_ns=ns) for ns in dict.fromkeys((0, transfers_ns))]
+    all_weights.append(weights_of(problem, by_time=False))
     for weights in dict.fromkeys(map(tuple, all_weights)):
         pages = weights[0] if problem.paging is Paging.SYNC else 0
         yield Lanes(tuple(_weighted(o, weights) for o in operators), pages, pages)
@@ -238,7 +256,6 @@ def _around(
     kernel: OperatorSpec | Variant,
     lanes: Sequence[Lanes],
     time_limit_s: float,
-    cutoff: float,
 ) -> int | None:
     """The least energy but for that of operator `at`; None where time is up. `priced`: `_above_idle`."""
     before, after = _related(problem, at)
@@ -275,7 +292,7 @@ def _around(
         for columns, terms, least_ns in rows:
             kept = {c: -ns * scale for c, ns in terms.items() if ns}
             relaxed.mip.row([*columns, *kept], [*[1.0] * len(columns), *kept.values()], least_ns * scale)
-    relaxation = relaxed.solve(time_limit_s=time_limit_s, relax=True, cutoff=cutoff)
+    relaxation = relaxed.solve(time_limit_s=time_limit_s, relax=True)
     if not relaxation.exact or relaxation.infeasible:
         return None
     return max(0, math.floor(relaxation.bound) - ROUNDED_PJ)
