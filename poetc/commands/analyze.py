@@ -18,7 +18,6 @@ from poetc.commands.requests import (
     training_graph,
     with_any_weights,
 )
-from poetc.commands.saving import MOST_OPERATORS
 from poetc.commands.small_ram import Step, least_streamed
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.saved import saved_bytes, saved_near_free
@@ -29,11 +28,11 @@ from poetc.ops import bind, spec
 from poetc.planning import RamSearch, Solution
 from poetc.planning.pieces import longest_piece
 from poetc.planning.saved import EncodingSpace
-from poetc.planning.smallest_ram import LONGEST_SEARCH_S
+from poetc.planning.smallest_ram import LONGEST_SEARCH_S, PATIENCE
 from poetc.scheduling import Problem, keep_all_peak_bytes
 
-LEAST_WORK_S = 2.0  # counted, for a schedule that is shown beside the least RAM
-LEAST_S, LEAST_OF_LARGE_S = 3.0, 10.0  # on the clock, for the same; for steps of more than MOST_OPERATORS
+LEAST_WORK_S = 1.0  # counted, for a schedule that is shown beside the least RAM
+LEAST_S = 60.0  # on the clock, for the same: counted work ends it, on a busy machine too
 LEAST_GAP = 0.02  # ends it
 
 
@@ -56,9 +55,10 @@ class Analyzed:
 def analyze(
     request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent, *, streams: bool = True
 ) -> dict[str, Any]:
-    """The answer of `poetc analyze`: the model, its training step, how small its RAM can be (`search_s` of search).
+    """The answer of `poetc analyze`: the model, its training step, how small its RAM can be.
 
-    `streams`: with streamed operands too, which takes several times as long.
+    `search_s`: of the search for that, in counted work. `streams`: with streamed operands too, which takes several
+    times as long.
     """
     return analyze_parts(request, search_s, progress, streams=streams)[0]
 
@@ -74,12 +74,13 @@ def analyze_parts(
     progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
     offers = offers_of(step, profile, problem, None)
     asked = SolveRequest(model=request)
-    search = asked.planner(search_s, offers=offers).search_ram(problem, search_s)
+    clock_s = PATIENCE * search_s
+    search = asked.planner(clock_s, offers=offers).search_ram(problem, clock_s, work_limit_s=search_s)
     minimum, whole = search.found, Step(graph=step, model=graph, problem=problem)
     streamed: tuple[Step, RamSearch] | None = None
     if streams:
         progress("looking for the smallest budget with streamed operands")
-        streamed = least_streamed(asked, whole, profile, minimum.ram_bytes, search_s)
+        streamed = least_streamed(asked, whole, profile, minimum.ram_bytes, clock_s, search_s)
     near_free = saved_near_free(problem, step)
     macs = {phase.value: 0 for phase in Phase}
     for op in step.operators:
@@ -131,9 +132,10 @@ def at_least_ram(
     if search.found.schedule is None or search.found.ram_bytes is None:
         return None
     problem, search = replace(step.problem, budget_bytes=search.found.ram_bytes), search.as_budget()
-    request = replace(request, options=replace(request.options, work_limit_s=LEAST_WORK_S, gap=LEAST_GAP))
-    limit_s = LEAST_S if len(problem.operators) <= MOST_OPERATORS else LEAST_OF_LARGE_S
-    planner = request.planner(limit_s, offers=offers, streams=streams_of(step.graph, profile=profile))
+    options = replace(request.options, work_limit_s=LEAST_WORK_S, is_quick=True, gap=LEAST_GAP)
+    planner = replace(request, options=options).planner(
+        LEAST_S, offers=offers, streams=streams_of(step.graph, profile=profile)
+    )
     known = planner.least_ram_solution(problem, search)
     try:
         solution = planner.knowing(search).solve(problem)

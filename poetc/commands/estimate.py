@@ -7,7 +7,6 @@ The band has every number at the low end and at the high end.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,13 +39,15 @@ from poetc.graph import Graph, TrainingGraph
 from poetc.planning import Solution, ram_bytes
 from poetc.planning.inference import alone_problem
 from poetc.planning.saved import Saved
+from poetc.planning.smallest_ram import PATIENCE
 from poetc.planning.streaming import Streaming, Streams
 from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack, verify, verify_parts
 
-SEARCH_S = 2.0  # for the smallest RAM, and again with streamed operands
+SEARCH_S = 2.0  # counted, for the smallest RAM, and again with streamed operands
 SLOWER = 1.05  # of the time without recomputing or paging: the good budget is the smallest within this
-GOOD_SEARCH_S = 1.0  # for the good budget
-BATCHES_S = 2.0  # of processor time for the largest batch, after which the answer is a range
+GOOD_SEARCH_S = 1.0  # counted, for the good budget
+BATCHES_OPERATORS = 5_000  # of all steps that are built for the largest batch, after which the answer is a range
+LEAST_BATCHES = 4  # that are tried all the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,8 @@ def _good(request: ModelRequest, known: Analyzed) -> tuple[Step, Solution] | Non
     limited = replace(known.problem, deadline_ns=math.floor(SLOWER * known.problem.compute_once_ns))
     search_s = search_time_s(known.problem, GOOD_SEARCH_S)
     asked, offers = SolveRequest(model=request), offers_of(known.step, known.profile, known.problem, None)
-    search = asked.planner(search_s, offers=offers).search_ram(limited, search_s)
+    clock_s = PATIENCE * search_s
+    search = asked.planner(clock_s, offers=offers).search_ram(limited, clock_s, work_limit_s=search_s)
     step = Step(graph=known.step, model=known.graph, problem=limited)
     return at_least_ram(asked, known.profile, step, search, offers)
 
@@ -161,7 +163,7 @@ def _budget(
     problem, schedule = solution.problem, solution.schedule
     trace = verify(problem, schedule)
     graph = made(step.graph, Saved.option(solution))
-    streams = _streams(known.profile, graph, solution)
+    streams = _streams(known.profile, step, graph, solution)
     low, high = (ends[end].trace(graph, solution, streams) for end in ENDS)
     wear = wear_of(problem, schedule, known.profile, trace.time_ns)
     sized = Artifact(
@@ -206,11 +208,11 @@ def _is_streamed(solution: Solution) -> bool:
     return any(op.is_streamed for op in solution.problem.operators)
 
 
-def _streams(profile: DeviceProfile, graph: TrainingGraph, solution: Solution) -> Streams:
+def _streams(profile: DeviceProfile, step: Step, graph: TrainingGraph, solution: Solution) -> Streams:
     """The choice of streamed operands, which is the same at both ends."""
     if not _is_streamed(solution):
         return ()
-    whole = build_problem(graph, profile, budget_bytes=0)
+    whole = step.problem if graph is step.graph else build_problem(graph, profile, budget_bytes=0)
     return Streaming(streams_of(graph, profile=profile)).chosen(whole, solution.problem) or ()
 
 
@@ -265,19 +267,19 @@ def _largest_batch(request: ModelRequest, known: Analyzed, progress: Progress) -
             needs[batch] = keep_all_peak_bytes(problem), bound
         return needs[batch]
 
-    stop_at = time.process_time() + BATCHES_S
+    most = max(LEAST_BATCHES, BATCHES_OPERATORS // len(known.problem.operators))
     try:
-        kept, more = last_within(limit, lambda batch: need(batch)[0], stop_at)
-        _, possible = last_within(limit, lambda batch: need(batch)[1], stop_at)
+        kept, more = last_within(limit, lambda batch: need(batch)[0], lambda: len(needs) < most)
+        _, possible = last_within(limit, lambda batch: need(batch)[1], lambda: len(needs) < most)
     except PoetcError:
         return None  # it cannot be read at another batch
     return {"keep_all": kept, "is_largest": kept == more, "bound": possible, "most": MOST_BATCH}
 
 
-def last_within(limit: int, need: Callable[[int], int], stop_at: float = math.inf) -> tuple[int, int]:
+def last_within(limit: int, need: Callable[[int], int], goes_on: Callable[[], bool] = lambda: True) -> tuple[int, int]:
     """Twice the largest batch up to MOST_BATCH that needs at most `limit` bytes, 0 where one sample needs more.
 
-    Where the time is up: the largest batch known to need no more, and the largest not known to need more.
+    Where it does not go on: the largest batch known to need no more, and the largest not known to need more.
     `need` grows with the batch, nearly along a line, which is followed.
     """
     low, high = 0, MOST_BATCH + 1
@@ -285,7 +287,7 @@ def last_within(limit: int, need: Callable[[int], int], stop_at: float = math.in
     if known[1] > limit:
         return 0, 0
     low, guess = 1, 2
-    while high - low > 1 and time.process_time() < stop_at:
+    while high - low > 1 and goes_on():
         known[guess] = need(guess)
         low, high = (guess, high) if known[guess] <= limit else (low, guess)
         a, b = sorted(known, key=lambda batch: abs(known[batch] - limit))[:2]
@@ -375,8 +377,9 @@ def _least_above_base(request: SolveRequest, profile: DeviceProfile, step: Step,
         problem.page_buffer_bytes,
     )
     if key not in known:
-        answer = request.planner(WAY_SEARCH_S).search_ram(problem, WAY_SEARCH_S).found
+        clock_s = PATIENCE * WAY_SEARCH_S
+        answer = request.planner(clock_s).search_ram(problem, clock_s, work_limit_s=WAY_SEARCH_S).found
         needed = keep_all_peak_bytes(problem) if answer.ram_bytes is None else answer.ram_bytes
-        streamed = least_streamed(request, step, profile, needed, WAY_SEARCH_S)
+        streamed = least_streamed(request, step, profile, needed, clock_s, WAY_SEARCH_S)
         known[key] = (needed if streamed is None else streamed[0].problem.budget_bytes) - problem.base_bytes
     return known[key]

@@ -31,12 +31,13 @@ from poetc.events import Progress, silent
 from poetc.graph import Graph, Role, TrainingGraph
 from poetc.ops.optimizers import OPTIMIZERS
 from poetc.planning import ENGINE
+from poetc.planning.smallest_ram import PATIENCE
 from poetc.scheduling import Paging, Problem, keep_all_peak_bytes
 
 _Change = Callable[[], ModelRequest]
 
-WAYS_S = 5.0  # of processor time for the table of ways, after which the others are left out
-WAY_SEARCH_S = 0.3  # for the smallest RAM of each way, and of each board
+WAYS_S = 30.0  # of processor time for the table of ways, after which the others are left out
+WAY_SEARCH_S = 0.5  # counted, for the smallest RAM of each way, and of each board
 LARGE_TIMES = 4.0  # as much for steps of more than MOST_OPERATORS
 MOST_OPERATORS = 1_000  # of a step; with more, the largest batch is not searched for, and few ways are tried
 RANK = 8
@@ -50,7 +51,7 @@ _WAY = ("name", "options", "least_bytes", "least_whole_bytes", "keep_all_peak_by
 
 
 def search_time_s(problem: Problem, usual_s: float) -> float:
-    """Seconds of a search for the least RAM: more of them for a large step."""
+    """Counted work of a search for the least RAM, in seconds: more for a large step."""
     return LARGE_TIMES * usual_s if len(problem.operators) > MOST_OPERATORS else usual_s
 
 
@@ -74,8 +75,8 @@ def ways_to_save(
     `problem`: the step as it is. `known`: `least_bytes` that do for it, and so they do with more encodings offered, and
     `least_whole_bytes` without streamed operands.
 
-    Every search takes `search_s`; after `limit_s` the other options are left out. The option that makes the step
-    longest is tried last, so that it takes no time from the others.
+    Every search takes `search_s` of counted work; after `limit_s` the other options are left out. The option that makes
+    the step longest is tried last, so that it takes no time from the others.
     """
     model = request.model
     graph, stop_at = read_model(with_any_weights(model)), time.process_time() + limit_s
@@ -154,8 +155,10 @@ def _way(
     problem = _within_limits(request, build_problem(step, profile, budget_bytes=0, paging=paging), step, profile)
     offers = offers_of(step, profile, problem, paging) if request.longest_piece is None else ()
     search_s = search_time_s(problem, search_s)
-    whole_bytes = request.planner(search_s, offers=offers).search_ram(problem, search_s).found.ram_bytes
-    streamed = least_streamed(request, Step(graph=step, model=graph, problem=problem), profile, whole_bytes, search_s)
+    clock_s = PATIENCE * search_s
+    search = request.planner(clock_s, offers=offers).search_ram(problem, clock_s, work_limit_s=search_s)
+    whole_bytes, whole = search.found.ram_bytes, Step(graph=step, model=graph, problem=problem)
+    streamed = least_streamed(request, whole, profile, whole_bytes, clock_s, search_s)
     trained = sum(
         step.tensors[name].type.elements for name in step.updates if step.tensors[name].role is Role.PARAMETER
     )

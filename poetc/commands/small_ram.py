@@ -74,12 +74,18 @@ def _cost_of_streams(planner: Planner, streaming: Streaming, problem: Problem) -
 
 
 def least_streamed(
-    request: SolveRequest, step: Step, profile: DeviceProfile, whole_bytes: int | None, search_s: float
+    request: SolveRequest,
+    step: Step,
+    profile: DeviceProfile,
+    whole_bytes: int | None,
+    search_s: float,
+    work_limit_s: float = math.inf,
 ) -> tuple[Step, RamSearch] | None:
     """The step with the least RAM that is found with streams, as its budget, and the search that found it.
 
-    None where streams do not need clearly less than `whole_bytes`, the least that is known without them, or where
-    kernels for little RAM exceed --longest-piece.
+    `search_s`: of the search, on the clock; `work_limit_s`: the same in counted work. None where streams do not need
+    clearly less than `whole_bytes`, the least that is known without them, or where kernels for little RAM exceed
+    --longest-piece.
     """
     if not _can_stream(request, step, profile):
         return None
@@ -90,7 +96,7 @@ def least_streamed(
     floor = _streaming(request, made, profile).floor(made.problem)
     if _planner(request).lower_bound_bytes(floor) >= limit_bytes:
         return None
-    search = request.planner(search_s).search_ram(floor, search_s)
+    search = request.planner(search_s).search_ram(floor, search_s, work_limit_s=work_limit_s)
     if search.found.ram_bytes is None or search.found.ram_bytes >= limit_bytes:
         return None
     problem = replace(made.problem, budget_bytes=search.found.ram_bytes)

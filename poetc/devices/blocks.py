@@ -205,18 +205,19 @@ def blocks_of(
     roots: Sequence[str],
     units: tuple[int, ...],
     store_block: int,
+    passing: Sequence[Stream] | None = None,
 ) -> list[Blocks]:
     """The operator in blocks of `units`, the operands of `streamed` through windows, for each kernel that can be cut.
 
-    `roots`: the storages of all operands, inputs first.
+    `roots`: the storages of all operands, inputs first. `passing`: the answer of `passing_of`, where it is known.
     """
     if not all(is_even(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
         return []
     ranges = [[r for r, _ in thirds(axis.extent, n)] for axis, n in zip(cut.axes, units, strict=True)]
     corners = list(itertools.product(*ranges))
     different = list(dict.fromkeys(corners))  # along an axis with one block or two some are the same
-    streams = streams_of(kind, bound, cut, streamed, roots, units)
-    if streams is None:
+    streams = passing_of(kind, bound, cut, streamed, roots) if passing is None else passing
+    if streams is None or not are_made_once(streams, cut, units):
         return []
     extents = [axis.extent for axis in cut.axes]
     counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
@@ -243,16 +244,15 @@ def blocks_of(
     return found
 
 
-def streams_of(
-    kind: str, bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str], units: tuple[int, ...]
+def passing_of(
+    kind: str, bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str]
 ) -> list[Stream] | None:
     """The operands that pass through windows: those of `streamed`, and others whose blocks do not lie together.
 
-    None where there are no such blocks, or they read nothing that is to be streamed.
+    None where there are no such blocks, or they read nothing that is to be streamed. The same for blocks of all sizes.
     """
     count = len(bound.inputs)
     pairs = {count + o: i for i, o in spec(kind).must_alias}
-    counts = [-(-axis.extent // n) for axis, n in zip(cut.axes, units, strict=True)]
     streams: list[Stream] = []
     for number, type in enumerate((*bound.inputs, *bound.outputs)):
         stream = _stream(number, type, cut, roots[number])
@@ -264,13 +264,17 @@ def streams_of(
         if stays and number != cut.indices and (not stream.axes or (stream.is_sequence and not stream.has_halo)):
             continue
         writes = number >= count
-        if writes and not cut.fills and {a for a, n in enumerate(counts) if n > 1} - stream.axes:
-            return None  # a part of a result would be made more than once
         streams.append(replace(stream, writes=writes, pair=pairs.get(number), in_ram=stays))
     on_store = sum(not s.in_ram for s in streams)
     if count + len(bound.outputs) >= MOST_OPERANDS:
         return None
     return streams if (on_store or not streamed) and len(streams) <= MOST_STREAMS else None
+
+
+def are_made_once(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:
+    """Whether blocks of `units` make no part of a result more than once."""
+    several = {a for a, (axis, n) in enumerate(zip(cut.axes, units, strict=True)) if axis.extent > n}
+    return cut.fills or not any(several - stream.axes for stream in streams if stream.writes)
 
 
 def unit_steps(

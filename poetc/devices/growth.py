@@ -4,29 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.devices.blocks import Stream, is_even, streams_of, unit_steps
+from poetc.devices.blocks import Stream, are_made_once, is_even, unit_steps
 from poetc.ops import WHOLE, Bound, Cut
 
 
 class Growth:
     """The blocks of one cut of an operator, for window after window: all that is the same for them is found once.
 
-    `store_block`: pieces in sequence are whole blocks of the store; 1 where they may begin and end within them.
+    `streams`: the operands that pass through windows. `numbers`: of those that are on the store. `store_block`: pieces
+    in sequence are whole blocks of the store; 1 where they may begin and end within them.
     """
 
     def __init__(
-        self, kind: str, bound: Bound, cut: Cut, numbers: frozenset[int], roots: Sequence[str], store_block: int
+        self,
+        bound: Bound,
+        cut: Cut,
+        streams: Sequence[Stream],
+        numbers: frozenset[int],
+        roots: Sequence[str],
+        store_block: int,
     ) -> None:
         self.cut, self.extents = cut, [axis.extent for axis in cut.axes]
-        self.streams: list[Stream] | None = None
+        self.streams = streams
         self.least: list[int] | None = None
         self._possible: dict[tuple[int, int], bool] = {}
         self._taken: dict[tuple[int, ...], int] = {}  # windows of all sizes grow along the same path
         if cut.name == WHOLE:
             return
         self.steps = unit_steps(bound, cut, numbers, roots, store_block)
-        self.streams = streams_of(kind, bound, cut, numbers, roots, self.steps)
-        if self.streams is None or any(s >= e for s, e in zip(self.steps, self.extents, strict=True)):
+        if any(s >= e for s, e in zip(self.steps, self.extents, strict=True)):
+            return
+        if not are_made_once(streams, cut, self.steps):
             return
         least = [self._least(axis, step) for axis, step in enumerate(self.steps)]
         self.least = None if None in least else [n for n in least if n is not None]
@@ -72,7 +80,7 @@ class Growth:
     def _bytes_of(self, units: tuple[int, ...]) -> int:
         ranges = [(max(0, min(n, e - n)), min(e, 2 * n)) for n, e in zip(units, self.extents, strict=True)]
         taken = 0
-        for stream in self.streams or ():
+        for stream in self.streams:
             if stream.pair is None:
                 rows, size, _ = stream.pieces(ranges, self.extents)
                 taken += stream.window_bytes(rows, size)

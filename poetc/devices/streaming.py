@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from poetc.devices.blocks import Blocks, Stream, blocks_of, is_even, thirds, unit_steps
+from poetc.devices.blocks import Blocks, Stream, blocks_of, is_even, passing_of, thirds, unit_steps
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
@@ -69,16 +69,20 @@ def forms_of_operator(
     for cut in (*spec(kind).cuts(bound), whole(bound)):
         if not fixed.issuperset(cut.tables):
             continue
+        passing = passing_of(kind, bound, cut, numbers, roots)
+        if passing is None:
+            continue
         seen = set[tuple[tuple[int, ...], str]]()
         fitting: dict[tuple[int, ...], list[Blocks]] = {}
-        growths = [Growth(kind, bound, cut, numbers, roots, size) for size in (block_bytes, 1)]
+        growths = [Growth(bound, cut, passing, numbers, roots, size) for size in (block_bytes, 1)]
         for most in WINDOW_BYTES:
             choices = (growth.units(most) for growth in growths)
             units = next((u for u, fits in choices if fits), None) or growths[1].units(most)[0]
             if units is None:
                 continue
             if units not in fitting:
-                fitting[units] = blocks_of(kind, bound, cut, kernels, numbers, roots, units, block_bytes)
+                made = blocks_of(kind, bound, cut, kernels, numbers, roots, units, block_bytes, passing)
+                fitting[units] = made
             if fitting[units]:
                 room = max(most, min(b.windows[0] for b in fitting[units]))
                 chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
@@ -124,11 +128,14 @@ class StreamedAlternatives:
             tables = () if self.store is None else summed_tables(graph, problem, self.block_bytes)
         self.summed = {self.tensors[name] for name in tables if name in self.tensors}
         self._found: dict[tuple[int, frozenset[int], int], OperatorSpec] = {}
-        self._forms: dict[tuple[object, ...], list[Blocks]] = {}
-        self._titles: dict[tuple[object, ...] | None, list[Form]] = {}
-        self._form_of: dict[tuple[int, frozenset[int]], tuple[object, ...] | None] = {}
-        self._prices: dict[tuple[object, int], tuple[Cost, int, int]] = {}  # by form and number, as `_cost` says
-        self._alike: dict[int, tuple[object, ...]] = {}
+        # Numbers stand for the keys of equal operators, whose types and attributes take long to hash.
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._forms: dict[int | None, list[Blocks]] = {None: []}
+        self._titles: dict[int | None, list[Form]] = {}
+        self._workspaces: dict[int | None, list[int]] = {}
+        self._form_of: dict[tuple[int, frozenset[int]], int | None] = {}
+        self._prices: dict[tuple[int | None, int], tuple[Cost, int, int]] = {}  # by form and number, as `_cost` says
+        self._alike: dict[int, int] = {}
         self.readers: dict[int, list[int]] = {}
         self.maker: dict[int, int] = {}
         for index, op in enumerate(problem.operators):
@@ -159,7 +166,7 @@ class StreamedAlternatives:
         op = self.operators[self.problem.operators[index].name]
         return tuple(self.roots[t] for t in (*op.inputs, *op.outputs))
 
-    def alike(self, index: int) -> tuple[object, ...]:
+    def alike(self, index: int) -> int:
         """Equal for operators whose alternatives differ in names alone, as those of a network's equal blocks do."""
         if index not in self._alike:
             plain = self.problem.operators[index]
@@ -175,14 +182,18 @@ class StreamedAlternatives:
                 for p in plain.in_place
                 if p.required
             ]
-            self._alike[index] = (
+            key = (
                 (op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs),
                 tuple(roots.index(root) for root in roots),
                 (plain.workspace_bytes, *(v.workspace_bytes for v in plain.low_workspace)),
                 tuple(operands),
                 tuple(pairs),
             )
+            self._alike[index] = self._number(key)
         return self._alike[index]
+
+    def _number(self, key: tuple[object, ...]) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
 
     def is_state(self, t: int) -> bool:
         """Whether it is there when the step begins and could lie on the store: state, or an input of the step."""
@@ -213,6 +224,14 @@ class StreamedAlternatives:
         if key not in self._titles:
             self._titles[key] = [_form(b) for b in blocks]
         return self._titles[key]
+
+    def workspaces(self, index: int, streamed: frozenset[int]) -> list[int]:
+        """The workspace of each alternative, bytes. They differ in it alone as far as RAM is concerned."""
+        blocks = self._blocks(index, streamed)
+        key = self._form_of[index, streamed]
+        if key not in self._workspaces:
+            self._workspaces[key] = [align(b.workspace_bytes) for b in blocks]
+        return self._workspaces[key]
 
     def alternative(self, index: int, streamed: frozenset[int], number: int) -> OperatorSpec:
         """That one of the alternatives."""
@@ -259,10 +278,9 @@ class StreamedAlternatives:
         """Of each alternative."""
         if (index, streamed) not in self._form_of:
             self._form_of[index, streamed] = self._key(index, streamed)
-        key = self._form_of[index, streamed]
-        return [] if key is None else self._forms[key]
+        return self._forms[self._form_of[index, streamed]]
 
-    def _key(self, index: int, streamed: frozenset[int]) -> tuple[object, ...] | None:
+    def _key(self, index: int, streamed: frozenset[int]) -> int | None:
         """The key of its blocks in `_forms`, equal for equal operators; None where these cannot be streamed."""
         op = self.operators[self.problem.operators[index].name]
         bound, kind = bind(op, self.graph.tensors), spec(op.kind)
@@ -281,11 +299,12 @@ class StreamedAlternatives:
         alike = tuple(roots.index(root) for root in roots)
         fixed = frozenset(n for n in numbers if self.tensors[roots[n]] in self.summed)
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike, fixed
-        if key not in self._forms:
+        number = self._number(key)
+        if number not in self._forms:
             forms, most_ns = forms_of_operator(*key, self.block_bytes), self.longest_ns
             # By the time on the main processor alone, so that alternatives have the same numbers in every way.
-            self._forms[key] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
-        return key
+            self._forms[number] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
+        return number
 
     def tables_of(self, index: int) -> frozenset[int]:
         """The tensors of which an operator can read single rows from the store, together; none: it cannot."""

@@ -124,12 +124,14 @@ class Planner:
         """No schedule costs less, whatever is chosen: every operator once."""
         return min((reduction.least_cost(problem) for reduction in self.reductions), default=least_cost(problem))
 
-    def search_ram(self, problem: Problem, least_s: float, stop_at: float = 0.0) -> RamSearch:
+    def search_ram(
+        self, problem: Problem, least_s: float, stop_at: float = 0.0, *, work_limit_s: float = math.inf
+    ) -> RamSearch:
         """The search for the least RAM with the choices that probably need the least."""
         frugal = problem
         for reduction in self.reductions:
             frugal = reduction.frugal(frugal)
-        return RamSearch(frugal, least_s, stop_at, self.lower_bound_bytes(problem))
+        return RamSearch(frugal, least_s, stop_at, self.lower_bound_bytes(problem), work_limit_s)
 
     def fixed(self, problem: Problem, solution: Solution) -> Problem:
         """`problem` with those choices of `solution` made that are made here."""

@@ -150,6 +150,7 @@ class SmallestRamSettings:
 
     share: float = 0.1  # of a time limit, at most
     pack_share: float = 0.4  # of the search, for packing
+    pack_s: float = 12.0  # work of packing a large schedule with all effort; moves save the rest
     nearly: float = 1.001  # an arena within this factor of the most that is alive at once is small enough
     attempts: int = 6  # to pack into the live bytes, or as little more as possible
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from dataclasses import dataclass, replace
 
@@ -14,6 +15,7 @@ from poetc.scheduling import Problem, pack
 from poetc.scheduling.schedule import MemoryPlan, Schedule
 
 LONGEST_SEARCH_S = 10.0  # of the search for the smallest RAM
+PATIENCE = 10.0  # times counted work, on the clock: a busy machine has the same result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,16 +36,25 @@ class RamSearch:
     """The search for the least RAM of a plain problem. It runs once, when its result is first asked for.
 
     It lasts until the clock says `stop_at`, but no shorter than `least_s` and no longer than LONGEST_SEARCH_S. It
-    claims no bound above `least_bytes`, which other choices than those of `problem` may need.
+    claims no bound above `least_bytes`, which other choices than those of `problem` may need. `work_limit_s`: of
+    counted work, so that the same input has the same result where the clock leaves time.
     """
 
-    def __init__(self, problem: Problem, least_s: float, stop_at: float = 0.0, least_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        least_s: float,
+        stop_at: float = 0.0,
+        least_bytes: int | None = None,
+        work_limit_s: float = math.inf,
+    ) -> None:
         self.problem, self.least_s, self.stop_at, self.least_bytes = problem, least_s, stop_at, least_bytes
+        self.work_limit_s = work_limit_s
 
     @functools.cached_property
     def found(self) -> SmallestRam:
         left_s = min(LONGEST_SEARCH_S, self.stop_at - time.monotonic())
-        found = find_smallest_ram(self.problem, max(self.least_s, left_s))
+        found = find_smallest_ram(self.problem, max(self.least_s, left_s), self.work_limit_s)
         if self.least_bytes is None:
             return found
         return replace(found, bound_bytes=min(found.bound_bytes, self.least_bytes))
@@ -56,9 +67,8 @@ class RamSearch:
     def as_budget(self) -> RamSearch:
         """The same search, finished, of the problem with its result as the budget. Only where something was found."""
         assert self.found.ram_bytes is not None
-        same = RamSearch(
-            replace(self.problem, budget_bytes=self.found.ram_bytes), self.least_s, self.stop_at, self.least_bytes
-        )
+        smaller = replace(self.problem, budget_bytes=self.found.ram_bytes)
+        same = RamSearch(smaller, self.least_s, self.stop_at, self.least_bytes, self.work_limit_s)
         same.found = self.found
         return same
 
@@ -69,7 +79,7 @@ class RamSearch:
 
 class _OtherKernels(RamSearch):
     def __init__(self, problem: Problem, known: RamSearch) -> None:
-        super().__init__(problem, known.least_s, known.stop_at, known.least_bytes)
+        super().__init__(problem, known.least_s, known.stop_at, known.least_bytes, known.work_limit_s)
         self.known = known
 
     @functools.cached_property
@@ -82,15 +92,17 @@ def search_share_s(time_limit_s: float) -> float:
     return min(LONGEST_SEARCH_S, SMALLEST_RAM.share * time_limit_s)
 
 
-def find_smallest_ram(problem: Problem, time_limit_s: float) -> SmallestRam:
-    """The least RAM of a plain problem, packing included."""
+def find_smallest_ram(problem: Problem, time_limit_s: float, work_limit_s: float = math.inf) -> SmallestRam:
+    """The least RAM of a plain problem, packing included, in so much counted work where the clock leaves time."""
     stop_at = time.monotonic() + time_limit_s
-    found = solvers.min_budget(problem, time_limit_s=(1 - SMALLEST_RAM.pack_share) * time_limit_s)
+    share = 1 - SMALLEST_RAM.pack_share
+    found = solvers.min_budget(problem, time_limit_s=share * time_limit_s, work_limit_s=share * work_limit_s)
     if found.schedule is None:
         return SmallestRam(
             ram_bytes=None, bound_bytes=found.lower_bound_bytes, schedule=None, plan=None, tensors=found.tensors
         )
-    schedule, plan = found.schedule, pack(problem, found.schedule, stop_at=stop_at)
+    effort = min(1.0, SMALLEST_RAM.pack_share * work_limit_s / SMALLEST_RAM.pack_s)
+    schedule, plan = found.schedule, pack(problem, found.schedule, stop_at=stop_at, effort=effort)
     low, high = plan.max_live_bytes, plan.arena_bytes
     for _ in range(SMALLEST_RAM.attempts):
         if high <= SMALLEST_RAM.nearly * low or time.monotonic() >= stop_at:

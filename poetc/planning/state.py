@@ -302,7 +302,9 @@ class _OpenPlacement:
         on, solution = self._cheaper_that_packs(search, ordered, on, solved)
         if solution is solved and not on and solution.proof.bound >= search.bound:
             return with_own_order(self.order, solution)
-        solution, is_complete = self._other_placements(search, ordered, solution)
+        is_complete = False
+        if not self.options.is_quick:
+            solution, is_complete = self._other_placements(search, ordered, solution)
         solution = self._for_any_placement(solution, math.ceil(search.bound), is_complete)
         return with_own_order(self.order, solution)
 

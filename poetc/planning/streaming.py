@@ -68,7 +68,7 @@ class Streaming(Reduction[Streams]):
             return
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in STREAMING.shares]
-        proposed = [_recorded(offer, within(offer, limit)) for limit in limits]
+        proposed = [_recorded(offer, _unpriced(offer, limit)) for limit in limits]
         yield from dict.fromkeys(choice for choice in (*proposed, self._least(problem)) if choice)
 
     def fix(self, problem: Problem, choice: Streams) -> Problem:
@@ -232,8 +232,9 @@ class Streaming(Reduction[Streams]):
         if offer is None or not offer.is_possible:
             return ()
         if id(offer) not in self._floors:
-            made = _recorded(offer, within(offer, 0)), ()  # windows may take more than they save
-            self._floors[id(offer)] = min(made, key=lambda choice: _least_bytes(self.fix(problem, choice)))
+            made = _unpriced(offer, 0)
+            saves = _least_bytes(streamed_problem(problem, made)) <= _least_bytes(problem)
+            self._floors[id(offer)] = _recorded(offer, made) if saves else ()  # windows may take more than they save
         return self._floors[id(offer)]
 
     def _offer(self, problem: Problem) -> StreamedAlternatives | None:
@@ -321,13 +322,18 @@ def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
     A tensor that an operator makes and others read is on the store for all of them, or for none. So is state whose
     transfer as a whole is not allowed.
     """
+    return {k: _priced(offer, k, op) for k, op in _unpriced(offer, limit_bytes).items()}
+
+
+def _unpriced(offer: StreamedAlternatives, limit_bytes: int) -> Made:
+    """The same without prices, which take longer than the choice."""
     barred: frozenset[int] = frozenset()
     decided: Decided = {}
     while True:
         made = _within(offer, limit_bytes, barred, decided)
         stuck = _stuck(offer.problem, made)
         if not stuck:
-            return {k: _priced(offer, k, op) for k, op in made.items()}
+            return made
         barred |= stuck
 
 
@@ -491,16 +497,20 @@ def _best(
     if tables and not tables & barred:
         sets.insert(0, streamed | tables)
     best: OperatorSpec | None = None
+    least = math.inf
     for chosen in sets:
-        found = offer.alternatives(k, chosen)
-        fitting = [n for n, f in enumerate(found) if _needs(problem, f, tokens) <= limit_bytes]
+        sizes = offer.workspaces(k, chosen)
+        if not sizes:
+            continue
+        besides = _needs(problem, offer.alternative(k, chosen, 0), tokens) - sizes[0]  # the same for each of them
+        fitting = [n for n, size in enumerate(sizes) if besides + size <= limit_bytes]
         if fitting:
             priced = [offer.priced(k, chosen, n) for n in fitting]
             best = min(priced, key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
             break
-        for alternative in found:
-            if best is None or _needs(problem, alternative, tokens) < _needs(problem, best, tokens):
-                best = alternative
+        if besides + min(sizes) < least:
+            least = besides + min(sizes)
+            best = offer.alternative(k, chosen, sizes.index(min(sizes)))
     if best is None or (not own and _needs(problem, best, tokens) >= _needs(problem, op, tokens)):
         return None
     return best

@@ -41,26 +41,35 @@ FixedPlace = tuple[Lifetime, Lifetime]
 Ints = npt.NDArray[np.int64]
 
 
-def pack(problem: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float = math.inf) -> MemoryPlan:
+def pack(
+    problem: Problem,
+    schedule: Schedule,
+    *,
+    enough_bytes: int = 0,
+    stop_at: float = math.inf,
+    effort: float = 1.0,
+) -> MemoryPlan:
     """Offsets for a schedule that `verify` accepts (but for its budget). Deterministic.
 
     `max_live_bytes` is the peak that `verify` finds without base_bytes; `arena_bytes` equals it or lies close above.
     The search ends at an arena of `enough_bytes`, if that is at most CLOSE x max-live, and at the latest when
-    `time.monotonic()` is `stop_at`. Where the problem names banks, each of them is packed apart: as low as is needed
-    for its budget.
+    `time.monotonic()` is `stop_at`. `effort`: the share of the most placements that a search takes. Where the problem
+    names banks, each of them is packed apart: as low as is needed for its budget.
     """
     step_count = len(schedule.steps)
     lifetimes = lifetimes_of(problem, schedule)
     if problem.banks:
-        return _pack_banks(problem, schedule, lifetimes, stop_at)
+        return _pack_banks(problem, schedule, lifetimes, stop_at, effort)
     places = fixed_places_of(problem, lifetimes, step_count)
     buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
     enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
-    _place(problem, lifetimes, places, step_count, enough, stop_at)
+    _place(problem, lifetimes, places, step_count, enough, stop_at, effort)
     return memory_plan_of(problem, schedule, lifetimes, places)
 
 
-def _pack_banks(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], stop_at: float) -> MemoryPlan:
+def _pack_banks(
+    problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], stop_at: float, effort: float
+) -> MemoryPlan:
     step_count, arrivals = len(schedule.steps), arrival_banks(problem, schedule)
     pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
 
@@ -76,7 +85,7 @@ def _pack_banks(problem: Problem, schedule: Schedule, lifetimes: list[Lifetime],
         buffer_bytes = problem.page_buffer_bytes if pages and b == 0 else 0
         enough = bank.budget_bytes - buffer_bytes - (problem.base_bytes if b == 0 else 0)
         if own:
-            _place(problem, own, fixed, step_count, min(enough, int(CLOSE * _max_live(own))), stop_at)
+            _place(problem, own, fixed, step_count, min(enough, int(CLOSE * _max_live(own))), stop_at, effort)
         if buffer_bytes:
             own.append(Lifetime(buffer_bytes, 0, step_count, offset_bytes=_aligned(problem, _top(own))))
         uses.append(BankUse(arena_bytes=_top(own), state_bytes=_state_bytes(problem, fixed)))
@@ -211,7 +220,13 @@ def _top(lifetimes: list[Lifetime]) -> int:
 
 
 def _place(
-    problem: Problem, lifetimes: list[Lifetime], places: list[FixedPlace], step_count: int, enough: int, stop_at: float
+    problem: Problem,
+    lifetimes: list[Lifetime],
+    places: list[FixedPlace],
+    step_count: int,
+    enough: int,
+    stop_at: float,
+    effort: float,
 ) -> None:
     """Set all offsets.
 
@@ -250,6 +265,7 @@ def _place(
         highest = np.full(len(items), arena_bytes // unit, np.int64)
         highest[1 : 1 + len(absent)] = state_bytes // unit
         capacity = arena_bytes // unit
+        placements = int(effort * placements)
         found = fit(
             starts, ends, sizes, fixed, placements, capacity=capacity, again=again, highest=highest, stop_at=stop_at
         )
@@ -257,11 +273,8 @@ def _place(
             put(found)
         return found is not None
 
-    put(
-        place(
-            starts, ends, sizes, fixed, SEARCH_PLACEMENTS, enough=max(0, enough // unit), again=again, stop_at=stop_at
-        )
-    )
+    most, wanted = int(effort * SEARCH_PLACEMENTS), max(0, enough // unit)
+    put(place(starts, ends, sizes, fixed, most, enough=wanted, again=again, stop_at=stop_at))
     arena_bytes, high = max(enough, _top(lifetimes)), _state_bytes(problem, places)
     low = lasting_bytes + sum(_aligned(problem, first.size_bytes) for first, _ in absent)
     most, placements = low, ONE_PIECE_PLACEMENTS

@@ -14,7 +14,7 @@ from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.options import warm_start_of
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.smallest_budget import MinimumBudget, min_budget
-from poetc.solvers.poetc.settings import ENGINE
+from poetc.solvers.poetc.settings import ENGINE, WORK
 
 
 class Solving:
@@ -31,6 +31,8 @@ class Solving:
         self.gap = min(options.gap, ENGINE.small_gap) if self.small else options.gap
         self.stop_at = time.monotonic() + options.time_limit_s
         self.race = Race(problem, options.seed, self.stop_at)
+        if options.is_quick:
+            self.race.most_runs = max(ENGINE.first_runs, options.work_limit_s / (self.race.model.n_ops * WORK.run_s))
         self.model = self.race.model
         self.ties = not self.small and has_many_alike(self.model)
         self.bound = float(self.model.base_cost)

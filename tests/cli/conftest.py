@@ -75,7 +75,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
 @pytest.fixture
 def no_ways_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
     """`poetc analyze` leaves out other options and the largest batch."""
-    monkeypatch.setattr(estimate, "BATCHES_S", 0.1)
+    monkeypatch.setattr(estimate, "BATCHES_OPERATORS", 0)
     monkeypatch.setattr(estimate, "ways_to_save", lambda *_, **__: ())
 
 

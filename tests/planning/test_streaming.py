@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -339,6 +340,25 @@ def test_a_floor_looks_at_a_concatenation_few_times(tmp_path: Path, monkeypatch:
     (concat,) = (op for op in made.values() if op.kind == "Concat")
     assert len(concat.reads_store) == count and concat.writes_store
     assert looks.count("Concat") <= 2
+
+
+def test_alternatives_differ_in_their_workspace_alone(model: Path) -> None:
+    """As far as RAM is concerned: so the least is found without making each of them."""
+    problem, _, streaming = planned(model)
+    offer = streaming._offer(problem)
+    assert offer is not None
+    compared = 0
+    for k, op in enumerate(problem.operators):
+        operands = dict.fromkeys((*op.inputs, *op.outputs))
+        for streamed in (frozenset(some) for n in (1, 2, 3) for some in itertools.combinations(operands, n)):
+            made, sizes = offer.alternatives(k, streamed), offer.workspaces(k, streamed)
+            assert len(made) == len(sizes)
+            besides = {
+                planning_streaming._needs(problem, f, streamed) - size for f, size in zip(made, sizes, strict=True)
+            }
+            assert len(besides) <= 1
+            compared += len(made) > 1
+    assert compared > 20
 
 
 def test_a_bound_is_one_for_the_other_way_of_using_cores(model: Path) -> None:

@@ -10,13 +10,13 @@ from random import Random
 
 import pytest
 
-from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement, solve_curve
-from poetc.scheduling import Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes
+from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement, smallest_ram, solve_curve
+from poetc.scheduling import MemoryPlan, Problem, Schedule, SolveOptions, keep_all, keep_all_peak_bytes
 from poetc.solvers import Work, best_order, min_budget
 from poetc.solvers.poetc import engine
 from poetc.solvers.poetc.search.eviction import Policy, Simulation, Stuck
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.settings import SMALLEST_BUDGET
+from poetc.solvers.poetc.settings import SMALLEST_BUDGET, WORK
 from tests.support.planning import planner
 from tests.support.problems import training_problem, with_budget
 
@@ -122,3 +122,37 @@ def test_work_ends_a_search_though_there_is_time(monkeypatch: pytest.MonkeyPatch
     work = Work(0.2)
     best_order(problem, OPTIONS, work)
     assert 0.1 < work.spent_s < 0.4
+
+
+def test_a_quick_solve_counts_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once there is a schedule, the runs before the first relaxation are part of its work, too."""
+    runs, one = [0], Race._one
+
+    def counted(race: Race) -> None:
+        one(race)
+        runs[0] = max(runs[0], race.runs)
+
+    monkeypatch.setattr(Race, "_one", counted)
+    problem, found = tight(1), []
+    for is_quick in (False, True):
+        runs[0] = 0
+        work_s = 19.5 * len(problem.operators) * WORK.run_s
+        options = SolveOptions(time_limit_s=600.0, work_limit_s=work_s, fixed_order=True, is_quick=is_quick)
+        engine.solve(problem, options)
+        found.append(runs[0])
+    assert found[1] <= 20 < found[0]
+
+
+def test_a_search_for_the_least_ram_packs_in_counted_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And ends at the same schedule however late it is, as long as the clock leaves time."""
+    efforts, packing = list[float](), smallest_ram.pack
+
+    def pack(problem: Problem, schedule: Schedule, *, stop_at: float, effort: float) -> MemoryPlan:
+        efforts.append(effort)
+        return packing(problem, schedule, stop_at=stop_at, effort=effort)
+
+    monkeypatch.setattr(smallest_ram, "pack", pack)
+    whole, part = (smallest_ram.find_smallest_ram(tight(1), 600.0, work) for work in (math.inf, 0.3))
+    assert efforts[0] == 1.0 and 0 < efforts[1] < 0.1
+    assert part.ram_bytes is not None and whole.ram_bytes is not None
+    assert part.bound_bytes == whole.bound_bytes and part.ram_bytes >= whole.ram_bytes

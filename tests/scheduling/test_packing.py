@@ -467,3 +467,24 @@ def test_steps_that_free_unused_inputs_first() -> None:
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
     assert plan.arena_bytes == 16
+
+
+def test_effort_is_a_share_of_the_most_placements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The greedy orders alone, at no effort; the plan holds all the same."""
+    given, search = list[int](), _placement._squeaky_wheel
+
+    def counted(
+        placer: _placement._Placer, order: list[int], capacity: int, random: Random, work: int, until: float
+    ) -> bool:
+        given.append(work)
+        return search(placer, order, capacity, random, work, until)
+
+    monkeypatch.setattr(_placement, "_squeaky_wheel", counted)
+    problem = training_problem(Random(1), 20, scale=64)
+    schedule = keep_all(problem)
+    sums = []
+    for effort in (1.0, 0.01, 0.0):
+        given.clear()
+        verify_plan(problem, schedule, pack(problem, schedule, effort=effort))
+        sums.append(sum(given))
+    assert sums[0] > 2 * sums[1] > 0 == sums[2]

@@ -52,6 +52,7 @@ class Race:
     incumbent: Incumbent | None = None
     is_needed: bool = True  # no other schedule is known, so that the first one may be late
     runs: int = 0
+    most_runs: float = math.inf  # once there is a schedule
     arms: list[_Arm] = field(default_factory=list)
     random: np.random.Generator = field(init=False)
     too_slow: float = 0.0  # the largest weight on time whose schedules missed the deadline
@@ -78,6 +79,8 @@ class Race:
 
     @property
     def out_of_time(self) -> bool:
+        if self.incumbent is not None and self.runs >= self.most_runs:
+            return True
         return time.monotonic() >= self.stop_at
 
     @property
