@@ -84,7 +84,7 @@ def test_a_budget_below_every_schedule_is_infeasible_for_a_named_solver_too(prob
 
 
 def test_a_named_solver_whose_schedule_does_not_pack_says_so(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float, **_: float) -> MemoryPlan:
         return replace(pack(asked, schedule), arena_bytes=problem.budget_bytes - problem.base_bytes + 64)
 
     replace_packing(monkeypatch, packed)
@@ -125,7 +125,7 @@ def test_more_is_put_aside_with_each_attempt(problem: Problem, monkeypatch: pyte
         solved.append((problem.budget_bytes - asked.budget_bytes, options.time_limit_s, options.fixed_order))
         return keep_all(problem)
 
-    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float, **_: float) -> MemoryPlan:
         assert enough_bytes in (0, problem.budget_bytes - problem.base_bytes)
         assert stop_at < math.inf
         plan = pack(asked, schedule)
@@ -162,7 +162,7 @@ def test_little_is_tried_again_when_the_time_is_up(problem: Problem, monkeypatch
         clock.now += options.time_limit_s + 1.5  # HiGHS is late
         return keep_all(problem)
 
-    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float, **_: float) -> MemoryPlan:
         until.append(stop_at)
         clock.now = max(clock.now, stop_at)
         excess = 64 if enough_bytes else 0
@@ -192,13 +192,13 @@ def test_what_the_search_began_with_is_the_answer_where_it_is_cheaper(
             raise LimitError("nothing found")
         return replace(start, solver="what does not pack")
 
-    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float, **_: float) -> MemoryPlan:
         plan = pack(asked, schedule)
         return replace(plan, arena_bytes=plan.arena_bytes + (64 if schedule.solver == "what does not pack" else 0))
 
     monkeypatch.setattr("poetc.solvers.solve", solve)
     replace_packing(monkeypatch, packed)
-    monkeypatch.setattr(smallest_ram, "find_smallest_ram", lambda asked, time_limit_s: smallest)
+    monkeypatch.setattr(smallest_ram, "find_smallest_ram", lambda *_: smallest)
     for began, says, objective in (
         (None, "the schedule of least RAM", dear.proof.objective),
         (start, "what the search began with", start.proof.objective),
@@ -216,7 +216,8 @@ def test_the_least_ram_is_searched_for_once_and_within_what_is_left(
     clock, given = Clock(), []
     real = smallest_ram.find_smallest_ram
 
-    def searched(asked: Problem, time_limit_s: float) -> SmallestRam:
+    def searched(asked: Problem, time_limit_s: float, work_limit_s: float) -> SmallestRam:
+        assert work_limit_s == math.inf
         given.append(time_limit_s)
         return real(asked, 0.1)
 
@@ -239,7 +240,7 @@ def test_when_the_time_is_up_short_races_find_what_packs(problem: Problem, monke
         clock.now += 120.0  # far too late
         return keep_all(problem)
 
-    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float) -> MemoryPlan:
+    def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float, **_: float) -> MemoryPlan:
         plan = pack(asked, schedule)
         excess = 64 if schedule.steps == keep_all(problem).steps else 0
         return replace(plan, arena_bytes=plan.arena_bytes + excess)
