@@ -127,7 +127,7 @@ def test_the_least_ram_is_searched_once_and_always_does(tmp_path: Path, monkeypa
     path.write_bytes(problem_to_json(training_problem(Random(1), 4)))
     find = smallest_ram.find_smallest_ram
 
-    def counted(problem: Problem, time_limit_s: float) -> SmallestRam:
+    def counted(problem: Problem, time_limit_s: float, *work: float) -> SmallestRam:
         searches.append(find(problem, time_limit_s))
         return searches[-1]
 

@@ -135,7 +135,7 @@ def test_the_smallest_budget_is_not_looked_for_when_time_is_up(monkeypatch: pyte
     """A search that has begun before is asked for its result."""
     asked: list[float] = []
 
-    def searched(problem: Problem, time_limit_s: float) -> SmallestRam:
+    def searched(problem: Problem, time_limit_s: float, work_limit_s: float) -> SmallestRam:
         asked.append(time_limit_s)
         return SmallestRam(ram_bytes=7, bound_bytes=7, schedule=None, plan=None, tensors=())
 
