@@ -508,6 +508,7 @@ def summary_of(
         "recomputes": trace.recomputes,
         "recomputed_operators": sum(n > 1 for n in trace.executions),
         "streamed_operators": streamed,
+        "overlapping_operators": sum(op.overlaps for op in problem.operators),
         "may_stream": request.solver == ENGINE and profile is not None and may_stream(problem),
         "page_outs": trace.page_outs,
         "page_ins": trace.page_ins,

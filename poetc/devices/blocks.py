@@ -108,7 +108,8 @@ class Blocks:
 
     Its workspace holds the kernel's own workspace, then the windows, then a buffer for pieces that are no whole blocks
     of the store. Offsets are within it, in bytes. `kernels`: of a first block, one in between and a last one along
-    each axis, in this order, of the outer axis first.
+    each axis, in this order, of the outer axis first. `seconds`: how many bytes behind its window each stream has
+    another one, 0 for those that have none; blocks go to both in turn.
     """
 
     name: str  # of the whole operator's kernel
@@ -119,6 +120,12 @@ class Blocks:
     windows: tuple[int, ...]  # the offset of each stream's window
     buffer: int
     buffer_bytes: int
+    seconds: tuple[int, ...]
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether transfers of a block can overlap the kernel of another one."""
+        return any(self.seconds)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -206,10 +213,14 @@ def blocks_of(
     units: tuple[int, ...],
     store_block: int,
     passing: Sequence[Stream] | None = None,
+    *,
+    overlaps: bool = False,
 ) -> list[Blocks]:
     """The operator in blocks of `units`, the operands of `streamed` through windows, for each kernel that can be cut.
 
     `roots`: the storages of all operands, inputs first. `passing`: the answer of `passing_of`, where it is known.
+    `overlaps`: operands on the store have two windows where there is more than one block; none are found where they
+    cannot have them.
     """
     if not all(is_even(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
         return []
@@ -219,9 +230,12 @@ def blocks_of(
     streams = passing_of(kind, bound, cut, streamed, roots) if passing is None else passing
     if streams is None or not are_made_once(streams, cut, units):
         return []
+    if overlaps and not can_overlap(streams, cut, units):
+        return []
     extents = [axis.extent for axis in cut.axes]
     counts = [-(-e // n) for e, n in zip(extents, units, strict=True)]
     offsets, place, pieces = list[int](), dict[int, int](), [store_block if streamed else ALIGNMENT_BYTES]
+    seconds, of_input = list[int](), dict[int, int]()
     end = 0
     for stream in streams:
         boxes = [stream.pieces(r, extents) for r in different]
@@ -230,18 +244,42 @@ def blocks_of(
             pieces += [stream.buffer_bytes(size, has_edges, store_block) for _, size, _ in boxes]
         if stream.pair is not None and stream.pair in place:
             offsets.append(place[stream.pair])
+            seconds.append(of_input[stream.pair])
             continue
         place[stream.operand] = end
         offsets.append(end)
-        end += max(stream.window_bytes(rows, size) for rows, size, _ in boxes)
+        window = max(stream.window_bytes(rows, size) for rows, size, _ in boxes)
+        second = window if overlaps and not stream.in_ram and fills_of(stream.axes, counts) > 1 else 0
+        of_input[stream.operand] = second
+        seconds.append(second)
+        end += window + second
     found: list[Blocks] = []
     for name, made in kernels_of_blocks(kind, bound, cut, kernels, different).items():
         if len({k.symbol for k in made}) == 1:
             at = align(max(k.workspace_bytes for k in made))
             of_corners = tuple(made[different.index(r)] for r in corners)
             windows = tuple(at + offset for offset in offsets)
-            found.append(Blocks(name, cut, units, of_corners, tuple(streams), windows, at + end, max(pieces)))
+            found.append(
+                Blocks(name, cut, units, of_corners, tuple(streams), windows, at + end, max(pieces), tuple(seconds))
+            )
     return found
+
+
+def fills_of(axes: set[int], counts: Sequence[int]) -> int:
+    """How often the window of an operand is filled whose blocks depend on these axes of the cut."""
+    return math.prod(counts) if len(counts) - 1 in axes else counts[0] if axes else 1
+
+
+def can_overlap(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:
+    """Whether operands on the store can have two windows: several blocks, no rows that indices name.
+
+    A result is written behind each block, or behind the last one.
+    """
+    counts = [-(-axis.extent // n) for axis, n in zip(cut.axes, units, strict=True)]
+    several = {a for a, n in enumerate(counts) if n > 1}
+    if any(s.is_table or (s.writes and s.axes and several - s.axes) for s in streams):
+        return False
+    return any(not s.in_ram and fills_of(s.axes, counts) > 1 for s in streams)
 
 
 def passing_of(

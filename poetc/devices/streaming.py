@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from poetc.devices.blocks import Blocks, Stream, blocks_of, is_even, passing_of, thirds, unit_steps
+from poetc.devices.ahead import Transfers, pipelined_ns, rows_of
+from poetc.devices.blocks import Blocks, Stream, blocks_of, fills_of, is_even, passing_of, thirds, unit_steps
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
@@ -38,14 +39,16 @@ class Form(NamedTuple):
     block: int
     inner_block: int
     kernel: str
+    overlaps: bool
 
     @classmethod
     def of(cls, op: OperatorSpec) -> Form:
-        return cls(op.cut, op.block, op.inner_block, op.kernel)
+        return cls(op.cut, op.block, op.inner_block, op.kernel, op.overlaps)
 
 
 def _form(blocks: Blocks) -> Form:
-    return Form(blocks.cut.title, blocks.units[0], blocks.units[1] if len(blocks.units) > 1 else 0, blocks.name)
+    inner = blocks.units[1] if len(blocks.units) > 1 else 0
+    return Form(blocks.cut.title, blocks.units[0], inner, blocks.name, blocks.overlaps)
 
 
 @functools.lru_cache(maxsize=1 << 14)  # the steps of several options, priced in one command, have most in common
@@ -58,10 +61,12 @@ def forms_of_operator(
     alike: tuple[int, ...],
     fixed: frozenset[int],
     block_bytes: int,
+    overlaps: bool,
 ) -> tuple[Blocks, ...]:
     """Equal operators have the same. `numbers`: of the streamed operands. `fixed`: of those with checksums of rows.
 
     `alike`: of each operand the first with the same storage. A stream's tensor has that number for its name.
+    `overlaps`: those with two windows instead, in which a block takes half as much.
     """
     bound, roots = Bound(dict(attributes), inputs, outputs), [str(n) for n in alike]
     kernels = spec(kind).kernels(bound)
@@ -76,13 +81,15 @@ def forms_of_operator(
         fitting: dict[tuple[int, ...], list[Blocks]] = {}
         growths = [Growth(bound, cut, passing, numbers, roots, size) for size in (block_bytes, 1)]
         for most in WINDOW_BYTES:
-            choices = (growth.units(most) for growth in growths)
-            units = next((u for u, fits in choices if fits), None) or growths[1].units(most)[0]
+            room_bytes = most // 2 if overlaps else most
+            choices = (growth.units(room_bytes) for growth in growths)
+            units = next((u for u, fits in choices if fits), None) or growths[1].units(room_bytes)[0]
             if units is None:
                 continue
             if units not in fitting:
-                made = blocks_of(kind, bound, cut, kernels, numbers, roots, units, block_bytes, passing)
-                fitting[units] = made
+                fitting[units] = blocks_of(
+                    kind, bound, cut, kernels, numbers, roots, units, block_bytes, passing, overlaps=overlaps
+                )
             if fitting[units]:
                 room = max(most, min(b.windows[0] for b in fitting[units]))
                 chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
@@ -301,7 +308,9 @@ class StreamedAlternatives:
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike, fixed
         number = self._number(key)
         if number not in self._forms:
-            forms, most_ns = forms_of_operator(*key, self.block_bytes), self.longest_ns
+            forms, most_ns = forms_of_operator(*key, self.block_bytes, False), self.longest_ns
+            if self.problem.paging is Paging.DMA:  # last, so that the others keep their numbers
+                forms += forms_of_operator(*key, self.block_bytes, True)
             # By the time on the main processor alone, so that alternatives have the same numbers in every way.
             self._forms[number] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
         return number
@@ -347,15 +356,21 @@ class StreamedAlternatives:
         All blocks have the same share of the transfers.
         """
         time_ns = energy_pj = more_bytes = piece_ns = 0
+        kernels_ns = list[int]()
         parts = [thirds(axis.extent, n) for axis, n in zip(blocks.cut.axes, blocks.units, strict=True)]
         for kernel, chosen in zip(blocks.kernels, itertools.product(*parts), strict=True):
             times = math.prod(n for _, n in chosen)
+            kernels_ns.append(0)
             if times:
                 block = spec(op.kind).block(bound, blocks.cut, [r for r, _ in chosen])
                 cost = self._of_block(op, block, kernel, threads)
                 time_ns, energy_pj = time_ns + times * cost.time_ns, energy_pj + times * cost.energy_pj
                 piece_ns = max(piece_ns, cost.time_ns)
+                kernels_ns[-1] = cost.time_ns
         of_kernels_ns = time_ns
+        if blocks.overlaps:
+            cost, more_bytes = self._overlapped(blocks, Cost(time_ns, energy_pj), kernels_ns, threads)
+            return cost, more_bytes, min(cost.time_ns, piece_ns + cost.time_ns // math.prod(blocks.counts))
         for stream in blocks.streams:
             cost, more = self._transfer(stream, blocks)
             if threads is not None:
@@ -363,6 +378,35 @@ class StreamedAlternatives:
             time_ns, energy_pj, more_bytes = time_ns + cost.time_ns, energy_pj + cost.energy_pj, more_bytes + more
         piece_ns += -(-(time_ns - of_kernels_ns) // math.prod(blocks.counts))
         return Cost(time_ns, energy_pj), more_bytes, piece_ns
+
+    def _overlapped(
+        self, blocks: Blocks, kernels: Cost, kernels_ns: Sequence[int], threads: Prices | None
+    ) -> tuple[Cost, int]:
+        """Of all blocks where their transfers overlap their kernels, and the bytes that are written twice.
+
+        Copies within RAM are the processor's, as kernels are. It waits for the rest of the time.
+        """
+        assert self.store is not None
+        count, more_bytes, busy_ns, energy_pj = math.prod(blocks.counts), 0, kernels.time_ns, kernels.energy_pj
+        sums = {"read": 0, "read_in_rows": 0, "read_once": 0, "written": 0, "written_once": 0, "finish": 0}
+        copied_ns = 0
+        for stream in blocks.streams:
+            cost, more = self._transfer(stream, blocks, waits=False)
+            energy_pj, more_bytes = energy_pj + cost.energy_pj, more_bytes + more
+            if stream.in_ram:
+                busy_ns, copied_ns = busy_ns + cost.time_ns, copied_ns + -(-cost.time_ns // count)
+                continue
+            trailer_ns = self.costs.stream(self.store, self.block_bytes, 0, 1, write=stream.writes).time_ns
+            fills = fills_of(stream.axes, blocks.counts)
+            often = "_once" if fills == 1 else "_in_rows" if fills < count else ""
+            sums[("written" if stream.writes else "read") + often] += -(-(cost.time_ns - trailer_ns) // fills)
+            sums["finish"] += trailer_ns
+        parts = [thirds(axis.extent, n) for axis, n in zip(blocks.cut.axes, blocks.units, strict=True)]
+        times = [[n for _, n in part] for part in parts]
+        time_ns = pipelined_ns(*rows_of([n + copied_ns for n in kernels_ns], times), Transfers(**sums))
+        waited_ns = max(0, time_ns - busy_ns)
+        waiting_uw = self.costs.waiting_uw(self.store) + (0 if threads is None else threads.waiting_uw)
+        return Cost(time_ns, energy_pj + -(-waited_ns * waiting_uw // 1000)), more_bytes
 
     def _of_block(self, op: Operator, block: Bound, kernel: Kernel, threads: Prices | None) -> Cost:
         names = (*op.inputs, *op.outputs)
@@ -379,8 +423,11 @@ class StreamedAlternatives:
         split = is_split(features.macs, max((t.size_bytes // 4 for t in types), default=0))
         return Cost(*threads.kernel(cost.time_ns, cost.energy_pj, split=split))
 
-    def _transfer(self, stream: Stream, blocks: Blocks) -> tuple[Cost, int]:
-        """Of one stream, for all blocks; and the bytes that it writes beyond the page's."""
+    def _transfer(self, stream: Stream, blocks: Blocks, *, waits: bool = True) -> tuple[Cost, int]:
+        """Of one stream, for all blocks; and the bytes that it writes beyond the page's.
+
+        `waits`: the processor waits for them, and draws power meanwhile.
+        """
         if stream.in_ram:
             return self.costs.move(_passing_bytes(stream, blocks)), 0
         assert self.store is not None
@@ -417,9 +464,10 @@ class StreamedAlternatives:
         if has_edges:
             moved = self._written_bytes(stream, blocks)
             more_bytes = moved + size - page
-        cost = self.costs.stream(self.store, moved + size, data, pieces + 1, write=stream.writes)
+        cost = self.costs.stream(self.store, moved + size, data, pieces + 1, write=stream.writes, waits=waits)
         if has_edges:
-            again = self.costs.stream(self.store, 2 * size * pieces, 0, 2 * pieces, write=False)  # edges are read
+            # Edges are read.
+            again = self.costs.stream(self.store, 2 * size * pieces, 0, 2 * pieces, write=False, waits=waits)
             cost = Cost(cost.time_ns + again.time_ns, cost.energy_pj + again.energy_pj)
         return cost, more_bytes
 

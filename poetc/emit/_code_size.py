@@ -176,6 +176,7 @@ def firmware_size(
         if not name.startswith("ports/") or name.partition(":")[0] in ports
     }
     roots = main.kernels | ({"poetc_stream"} if main.has_blocks else set())
+    roots |= {"poetc_stream_half"} if main.has_blocks and queues else set()
     roots |= {"poetc_session_fill"} if inputs_on_store(main) else set()
     kept = _reached(sections, roots | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
     total = dict.fromkeys((CODE, VARIABLES, INITIALISED), 0)

@@ -99,6 +99,7 @@ def _block_ints(call: Call) -> list[int]:
         form = s.form
         rows = form.indices if form.is_table else form.rows
         numbers_of_blocks += [s.operand, -1 if s.page is None else s.page, _source(s), rows, form.pitch]
+        numbers_of_blocks.append(s.second_bytes // ALIGNMENT_BYTES)
         numbers_of_blocks += [*_dimension(form.outer), *_dimension(form.inner)]
     return [*numbers_of_blocks, *(n for ints in lists for n in ints)]
 
@@ -120,7 +121,8 @@ def step_rows(program: Program, pools: Pools) -> list[str]:
                 kernel, what = instruction.symbol, instruction.operator
                 int_row = [integer(v) for v in instruction.ints]
                 if instruction.blocks is not None:
-                    opcode, int_row = "POETC_STREAM", [integer(v) for v in _block_ints(instruction)]
+                    opcode = "POETC_STREAM_AHEAD" if instruction.blocks.overlaps else "POETC_STREAM"
+                    int_row = [integer(v) for v in _block_ints(instruction)]
                 float_row = [floating(v) for v in instruction.floats]
             case PageOut(page=page):
                 opcode, what, int_row = "POETC_PAGE_OUT", instruction.operand.tensor, [str(page)]

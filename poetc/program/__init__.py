@@ -36,6 +36,7 @@ from poetc.program._ir import (
     Program,
     Space,
     Stream,
+    reads_ahead,
     streams_of,
 )
 from poetc.program._limits import (

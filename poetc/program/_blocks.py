@@ -27,7 +27,8 @@ def blocks_in(
     units = (wanted.block, wanted.inner_block) if wanted.inner_block else (wanted.block,)
     if cut is None or kernel is None or len(units) != len(cut.axes):
         return None
-    return next(iter(blocks_of(op.kind, bound, cut, [kernel], numbers, names, units, store_block)), None)
+    found = blocks_of(op.kind, bound, cut, [kernel], numbers, names, units, store_block, overlaps=wanted.overlaps)
+    return next(iter(found), None)
 
 
 def sums_page(table: Page, block_bytes: int) -> Page:
@@ -67,10 +68,10 @@ def call_in_blocks(
     begin = workspace.offset_bytes
     types = (*bound.inputs, *bound.outputs)
     streams = []
-    for s, at in zip(blocks.streams, blocks.windows, strict=True):
+    for s, at, second in zip(blocks.streams, blocks.windows, blocks.seconds, strict=True):
         window = Operand(Space.STORE, begin + at, types[s.operand], s.tensor)
         source = None if s.writes or s.in_ram else sources[s.tensor]
-        streams.append(Stream(s.operand, None if s.in_ram else pages[s.tensor], source, window, s))
+        streams.append(Stream(s.operand, None if s.in_ram else pages[s.tensor], source, window, s, second))
     stored = {s.operand: s.window for s in streams if s.page is not None}
     operands = [places[n] if n in places else stored[n] for n in range(len(types))]
     own = blocks.own_bytes

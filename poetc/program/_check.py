@@ -6,6 +6,7 @@ import bisect
 from collections.abc import Iterator
 from itertools import pairwise, product
 
+from poetc.devices.blocks import fills_of
 from poetc.errors import PoetcError
 from poetc.graph import DType, TensorType
 from poetc.ops import Bound, spec
@@ -221,7 +222,10 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
     sizes = dict[int, int]()
     for s in blocks.windows:
         at = s.window.offset_bytes
-        sizes[at] = max(sizes.get(at, 0), _window_bytes(s, blocks, operands[s.operand], where))
+        size_bytes = _window_bytes(s, blocks, operands[s.operand], where)
+        for window in {at, at + s.second_bytes}:
+            sizes[window] = max(sizes.get(window, 0), size_bytes)
+        _check_second(s, blocks, where)
     spans = sorted([*inside, *sizes.items()])
     if any(a + size > b for (a, size), (b, _) in pairwise(spans)) or spans[0][0] < low or sum(spans[-1]) > high:
         raise ProgramError(f"{where}: its windows overlap, or lie outside its workspace")
@@ -252,6 +256,17 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
             stored[s.page] = operands[s.operand].tensor
             if program.pages[s.page].slots == 1:
                 given.pop(s.page, None)
+
+
+def _check_second(stream: Stream, blocks: Blocks, where: str) -> None:
+    """Where transfers overlap kernels, each operand on the store whose window is filled anew has two."""
+    form = stream.form
+    is_filled_anew = stream.page is not None and fills_of(form.axes, blocks.counts) > 1
+    several = {a for a, n in enumerate(blocks.counts) if n > 1}
+    if bool(stream.second_bytes) != (is_filled_anew and blocks.overlaps):
+        raise ProgramError(f"{where}: operand {stream.operand} has one window, or two, and needs the other number")
+    if blocks.overlaps and (form.is_table or (form.writes and form.axes and several - form.axes)):
+        raise ProgramError(f"{where}: the blocks of operand {stream.operand} cannot be read or written ahead")
 
 
 def _check_table(stream: Stream, program: Program, windows: set[int], where: str) -> None:

@@ -42,6 +42,7 @@ class Stream:
     """An operand of a call whose blocks pass through a window: from a page, or to it where `source` is None.
 
     `page` is None for an operand in RAM, whose blocks do not lie together. `form`: the pieces of each block.
+    `second_bytes`: how far behind the window it has another one, 0: it has none. Blocks go to both in turn.
     """
 
     operand: int  # its number among inputs, then outputs
@@ -49,6 +50,7 @@ class Stream:
     source: PageSource | None
     window: Operand
     form: Form
+    second_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class Blocks:
     def streams(self) -> tuple[Stream, ...]:
         """The operands on the store."""
         return tuple(s for s in self.windows if s.page is not None)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether transfers of a block can overlap the kernel of another one."""
+        return any(s.second_bytes for s in self.windows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +259,11 @@ class Program:
         streams = (s.page for i in self.instructions for s in streams_of(i) if s.source is None and s.page is not None)
         written = itertools.chain(writes, streams)
         return any(b.final_tensor != b.name for b in self.state) or any(self.pages[p].slots == 2 for p in written)
+
+
+def reads_ahead(instruction: Instruction) -> bool:
+    """Whether an instruction has transfers that can overlap its kernels."""
+    return isinstance(instruction, Call) and instruction.blocks is not None and instruction.blocks.overlaps
 
 
 def streams_of(instruction: Instruction) -> tuple[Stream, ...]:

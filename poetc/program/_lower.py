@@ -27,6 +27,7 @@ from poetc.program._ir import (
     Program,
     QueueStep,
     Space,
+    reads_ahead,
     streams_of,
 )
 from poetc.program._queues import queues_of, workers_of
@@ -492,7 +493,8 @@ class Lowering:
         """
         overlaps = self.problem.paging is Paging.DMA
         processors = workers_of(program, self.schedule.steps, self.starts, overlaps=overlaps)
-        return queues_of(program, processors, max(processors) + 1) if any(processors) else ()
+        count = max([*processors, *map(reads_ahead, program.instructions)]) + 1
+        return queues_of(program, processors, count) if count > 1 else ()
 
     def _page_buffer(
         self, instructions: tuple[Instruction, ...], given: list[Binding], arena_bytes: int, state_bytes: int

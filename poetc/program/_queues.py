@@ -8,7 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.program._check import ProgramError
-from poetc.program._ir import Call, Instruction, Move, Operand, PageIn, PageOut, Program, QueueStep, Space, streams_of
+from poetc.program._ir import (
+    Call,
+    Instruction,
+    Move,
+    Operand,
+    PageIn,
+    PageOut,
+    Program,
+    QueueStep,
+    Space,
+    reads_ahead,
+    streams_of,
+)
 from poetc.scheduling import Compute, Step
 
 Ints = npt.NDArray[np.int64]
@@ -41,7 +53,7 @@ def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[
 
     A step waits for every earlier one that touches the same bytes, unless both only read them. A step that writes over
     the bytes of state that is on the store waits for all earlier steps of the first processor. Implied waits are left
-    out.
+    out. A call that reads ahead is in two queues: that of its processor has its kernels, the last one its transfers.
     """
     begins = {absence.begin for absence in program.absences}
     queues: list[list[QueueStep]] = [[] for _ in range(count)]
@@ -54,53 +66,67 @@ def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[
             needed[queue] = max(needed[queue], place + 1)
         if index in begins:
             needed[0] = len(queues[0])
-        now, waits = over[own].copy(), [0] * count
-        for other in np.argsort(-needed, kind="stable"):
-            if other != own and needed[other] > now[other]:
-                waits[int(other)] = int(needed[other])
-                now = np.maximum(now, ends[int(other)][int(needed[other]) - 1])
-        touched.add(instruction, own, len(queues[own]))
-        queues[own].append(QueueStep(index, tuple(waits)))
-        now[own] = len(queues[own])
-        over[own] = now
-        ends[own].append(now)
+        for queue in _queues_with(instruction, own, count):
+            now, waits = over[queue].copy(), [0] * count
+            for other in np.argsort(-needed, kind="stable"):
+                if other != queue and needed[other] > now[other]:
+                    waits[int(other)] = int(needed[other])
+                    now = np.maximum(now, ends[int(other)][int(needed[other]) - 1])
+            touched.add(instruction, queue, len(queues[queue]))
+            queues[queue].append(QueueStep(index, tuple(waits)))
+            now[queue] = len(queues[queue])
+            over[queue] = now
+            ends[queue].append(now)
     result = tuple(tuple(queue) for queue in queues)
     check_queues(program, result)
     return result
 
 
+def _queues_with(instruction: Instruction, own: int, count: int) -> tuple[int, ...]:
+    """Those of `count` queues that an instruction of processor `own` is in."""
+    return (own, count - 1) if reads_ahead(instruction) else (own,)
+
+
 def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> None:
     """ProgramError unless every step is in one queue, in order, and behind all steps that it must not overtake."""
-    where = {step.instruction: (q, n) for q, queue in enumerate(queues) for n, step in enumerate(queue)}
-    if sorted(where) != list(range(len(program.instructions))) or len(where) != sum(map(len, queues)):
-        raise ProgramError("the queues of the processors do not have every instruction once")
-    over: dict[int, Ints] = {}
+    where: dict[int, list[tuple[int, int]]] = {}
+    for q, queue in enumerate(queues):
+        for n, step in enumerate(queue):
+            where.setdefault(step.instruction, []).append((q, n))
+    of = [[q for q, _ in where.get(index, ())] for index in range(len(program.instructions))]
+    if len(where) > len(of) or any(
+        not qs or tuple(qs) != _queues_with(i, qs[0], len(queues))
+        for i, qs in zip(program.instructions, of, strict=True)
+    ):
+        raise ProgramError("the queues of the processors do not have every instruction once, or both of its halves")
+    over: dict[tuple[int, int], Ints] = {}
     touched = _Touched()
     begins = {absence.begin for absence in program.absences}
-    if any(where[absence.end - 1][0] for absence in program.absences):
+    if any(of[absence.end - 1][0] for absence in program.absences):
         raise ProgramError("state comes back to its place in a queue that is not the first one")
     for index, instruction in enumerate(program.instructions):
-        q, n = where[index]
-        step = queues[q][n]
-        before = over[queues[q][n - 1].instruction] if n else np.zeros(len(queues), np.int64)
-        for other, count in enumerate(step.waits):
-            if count:
-                last = queues[other][count - 1].instruction
-                if last not in over:
-                    raise ProgramError(f"instruction {index} waits for {last}, which comes later")
-                before = np.maximum(before, over[last])
-        if n and queues[q][n - 1].instruction > index:
-            raise ProgramError(f"instruction {index} is behind a later one in its queue")
-        for other, place in touched.conflicts(instruction):
-            if place >= before[other] and other != q:
-                overtaken = queues[other][place].instruction
-                raise ProgramError(f"instruction {index} may overtake {overtaken}, which touches the same bytes")
-        if q and index in begins and before[0] < sum(step.instruction < index for step in queues[0]):
-            raise ProgramError(f"instruction {index} may write where state is before that is said to be away")
-        touched.add(instruction, q, n)
-        before = before.copy()
-        before[q] = n + 1
-        over[index] = before
+        conflicts = touched.conflicts(instruction)
+        for q, n in where[index]:
+            before = over[q, n - 1] if n else np.zeros(len(queues), np.int64)
+            for other, count in enumerate(queues[q][n].waits):
+                if count:
+                    if (other, count - 1) not in over:
+                        last = queues[other][count - 1].instruction
+                        raise ProgramError(f"instruction {index} waits for {last}, which comes later")
+                    before = np.maximum(before, over[other, count - 1])
+            if n and queues[q][n - 1].instruction > index:
+                raise ProgramError(f"instruction {index} is behind a later one in its queue")
+            for other, place in conflicts:
+                if place >= before[other] and other != q:
+                    overtaken = queues[other][place].instruction
+                    raise ProgramError(f"instruction {index} may overtake {overtaken}, which touches the same bytes")
+            if q and index in begins and before[0] < sum(step.instruction < index for step in queues[0]):
+                raise ProgramError(f"instruction {index} may write where state is before that is said to be away")
+            before = before.copy()
+            before[q] = n + 1
+            over[q, n] = before
+        for q, n in where[index]:
+            touched.add(instruction, q, n)
 
 
 class _Touched:

@@ -322,7 +322,10 @@ def _operator_to_json(operator: OperatorSpec) -> dict[str, Any]:
     )
 
 
-_STREAMED = ("reads_store", "writes_store", "replaces", "cut", "block", "inner_block", "rewritten_bytes", "piece_ns")
+_STREAMED = (
+    *("reads_store", "writes_store", "replaces", "cut", "block", "inner_block"),
+    *("rewritten_bytes", "piece_ns", "overlaps"),
+)
 
 
 def _given(members: dict[str, Any], *optional: str) -> dict[str, Any]:

@@ -186,6 +186,8 @@ def _check_streamed(problem: Problem, operator: OperatorSpec, path: str) -> None
         raise _WrongError(
             path, "an operator in blocks has cut and block, and so has one with reads_store or writes_store"
         )
+    if operator.overlaps and (not operator.is_streamed or problem.paging is not Paging.DMA):
+        raise _WrongError(f"{path}.overlaps", "takes streamed operands, and transfers that overlap compute")
     if operator.piece_ns > operator.time_ns:
         raise _WrongError(f"{path}.piece_ns", f"{operator.piece_ns} ns of {operator.time_ns} ns")
 

@@ -128,7 +128,8 @@ class OperatorSpec:
     the one that it reads and the one that it writes. Costs include the transfers. Where `cut` names two axes, blocks
     have `inner_block` units along the second one. `rewritten_bytes`: of blocks of the store that it writes again, since
     pieces of a tensor share them. `piece_ns`: of its longest block, with its transfers; 0: it is one piece. An operator
-    in blocks may have all its operands in RAM.
+    in blocks may have all its operands in RAM. `overlaps`: each operand on the store has two windows, so that the
+    transfers of a block overlap the kernel of another one.
     """
 
     name: str
@@ -152,6 +153,7 @@ class OperatorSpec:
     inner_block: int = 0
     rewritten_bytes: int = 0
     piece_ns: int = 0
+    overlaps: bool = False
 
     @property
     def is_streamed(self) -> bool:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from poetc import measure
-from poetc.program import inputs_on_store, streams_of
+import onnx
+from msgspec.structs import replace
+
+from poetc import measure, passes
+from poetc.commands.requests import ModelRequest, training_graph
+from poetc.devices import load_profile
+from poetc.emit import Memory
+from poetc.program import inputs_on_store, reads_ahead, sample_inputs, streams_of
 from poetc.runtime import runtime_directory
-from tests.arm.conftest import Solve
+from tests.arm.conftest import Solve, layers, load_networks, run_host
+from tests.host_c.test_ahead import cases_of, program_of
 
 BOARD = "lm3s6965evb"
 
@@ -37,6 +44,29 @@ def test_trains_a_weight_twice_as_large_as_its_ram(solve: Solve, tmp_path: Path)
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
     assert run.arena_bytes == solved.program.high_water_bytes
     assert run.stack_bytes is not None and run.stack_bytes <= firmware.stack_bound_bytes
+
+
+def test_reads_ahead_in_turn_on_one_core(tmp_path: Path) -> None:
+    """Blocks go to two windows, and one core transfers in turn with its kernels: the bits of two threads."""
+    profile = load_profile(f"qemu-{BOARD}")
+    name = profile.default_store
+    assert name is not None
+    fast = replace(profile.stores[name], mode="dma")  # as if its transfers could overlap
+    profile = replace(profile, stores=profile.stores | {name: fast})
+    model = tmp_path / "layers.onnx"
+    onnx.save(layers(load_networks()).model(), model)
+    step = passes.for_small_ram(training_graph(ModelRequest(source=model, batch=1, device=f"qemu-{BOARD}"))[1], 0)
+    program, values = program_of(cases_of(step, 0, profile)[1]), dict(step.values)
+    assert any(map(reads_ahead, program.instructions)) and len(program.queues) == 2
+    batches = [dict(sample_inputs(program, seed)) for seed in range(2)]
+    with measure.build_host([program], values) as host:
+        expected = run_host(host, batches)
+    memory = Memory(65536, int(profile.memory.stack_bytes.value))
+    firmware = measure.build_firmware(program, values, BOARD, tmp_path / "fw", memory=memory)
+    assert firmware.stack_bound_bytes is not None and firmware.stack_bound_bytes <= 2048
+    run = measure.execute(firmware, batches)
+    assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
+    assert run.arena_bytes == program.high_water_bytes
 
 
 def test_trains_on_images_larger_than_its_ram(solve: Solve, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -15,7 +15,8 @@ import pytest
 from poetc.devices import load_profile
 from poetc.devices.streaming import StreamedAlternatives, streamed_problem
 from poetc.emit import emit
-from poetc.program import Program, all_inputs, fit_input, sample_inputs, streams_of
+from poetc.program import Program, all_inputs, fit_input, reads_ahead, sample_inputs, streams_of
+from poetc.scheduling import Paging
 from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
 
@@ -63,32 +64,41 @@ def in_place(directory: Path, files: dict[str, bytes]) -> None:
         (directory / name).write_bytes(data)
 
 
-def streamed_case() -> Case:
-    """Updates of large weights that read and write weight, velocity and gradient block by block."""
+def streamed_case(*, overlaps: bool) -> Case:
+    """Updates of large weights that read and write weight, velocity and gradient block by block.
+
+    `overlaps`: beside their kernels, in a thread.
+    """
     case = training_case(mlp(256), block_bytes=512)
+    if overlaps:
+        case = replace(case, problem=replace(case.problem, paging=Paging.DMA))
     offer = StreamedAlternatives(case.graph, load_profile("nrf52840"), case.problem)
     operators = list(enumerate(case.problem.operators))
     made = {}
     for k, op in operators:
         pairs = [p for p in op.in_place if p.required and case.problem.tensors[p.input].size_bytes > 1024]
         streamed = frozenset(t for p in pairs for t in (p.input, p.output))
-        if streamed and offer.alternatives(k, streamed):
-            made[k] = offer.priced(k, streamed, 0)
+        found = [n for n, form in enumerate(offer.forms(k, streamed)) if form.overlaps == overlaps] if streamed else []
+        if found:
+            made[k] = offer.priced(k, streamed, found[0])
     assert len(made) == 2 and all(len(op.writes_store) == 2 for op in made.values())
     return Case(case.graph, streamed_problem(case.problem, made))
 
 
-@pytest.fixture(scope="module", params=[(t, w) for t in TARGETS for w in ("ram", "store", "streamed")], ids=" ".join)
+@pytest.fixture(
+    scope="module", params=[(t, w) for t in TARGETS for w in ("ram", "store", "streamed", "ahead")], ids=" ".join
+)
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     target, where = request.param
     directory = tmp_path_factory.mktemp("plug")
     case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=512)
-    if where == "streamed":
-        case = streamed_case()
+    if where in ("streamed", "ahead"):
+        case = streamed_case(overlaps=where == "ahead")
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
     actions = state_paged_actions(case, names) if where == "store" else None
     program = case.program(paged_actions(case, "a") if where == "ram" else actions)
-    assert any(streams_of(i) for i in program.instructions) == (where == "streamed")
+    assert any(streams_of(i) for i in program.instructions) == (where in ("streamed", "ahead"))
+    assert any(map(reads_ahead, program.instructions)) == bool(program.queues) == (where == "ahead")
     emit([program], case.graph.values, model="mlp", target=target, out_dir=directory)
     recorder = directory / "recorder.o"
     include = f"-I{directory / 'runtime' / 'include'}"

@@ -86,7 +86,13 @@ static inline void *poetc_out(const poetc_call *call, unsigned operand)
     return call->arena + (size_t)(call->refs[operand] >> 1) * POETC_ALIGN;
 }
 
-enum poetc_opcode { POETC_COMPUTE = 0, POETC_PAGE_OUT = 1, POETC_PAGE_IN = 2, POETC_STREAM = 3 };
+enum poetc_opcode {
+    POETC_COMPUTE = 0,
+    POETC_PAGE_OUT = 1,
+    POETC_PAGE_IN = 2,
+    POETC_STREAM = 3,
+    POETC_STREAM_AHEAD = 4
+};
 
 /* Which write of a page a page-in must find; anything else is POETC_ECORRUPT. */
 enum poetc_page_source {
@@ -96,7 +102,8 @@ enum poetc_page_source {
 };
 
 /* One step of a program. Page-out: refs[0] is the tensor, ints = { page }. Page-in: ints = { page, source }. A stream
- * is a computation in blocks, some of whose operands are on the store (src/poetc_stream.c). */
+ * is a computation in blocks, some of whose operands are on the store (src/poetc_stream.c). One that reads ahead has two
+ * windows for each, so that its transfers can overlap its kernels (poetc_queues.h). */
 typedef struct poetc_step {
     poetc_kernel kernel; /* NULL in a page step; of each block in a stream */
     const poetc_ref *refs;

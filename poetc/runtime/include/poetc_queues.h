@@ -3,6 +3,7 @@
  * The program itself is a list of steps, which poetc_run executes on one processor. Here each processor executes its
  * part of the list in order. It waits at a step until all steps of other processors are over that touch the same bytes
  * and come first in the list. So a run gives the same bits, however long the steps take. The processors decide nothing.
+ * A stream that reads ahead is in two queues: the first has its kernels, the other its transfers.
  *
  * The port starts the other processors, each of which calls poetc_queues_serve in a loop. Counters are read and written
  * with the atomic operations of GCC and Clang. A port may define others, and a pause, before it includes this file.
@@ -63,6 +64,7 @@ typedef struct poetc_team {
     poetc_fence generation;             /* runs begun */
     poetc_fence over[POETC_PROCESSORS]; /* steps that are over, of all runs; each written by its processor */
     poetc_fence error[POETC_PROCESSORS];
+    poetc_fence blocks[2];            /* of streams that read ahead: those over, by kernels and by transfers */
     uint32_t begun[POETC_PROCESSORS]; /* each processor's own: steps of earlier runs */
 } poetc_team;
 

@@ -482,7 +482,7 @@ int poetc_execute(poetc_runtime *runtime, const poetc_step *step, poetc_slice *s
         return page_out(runtime, step);
     if (step->opcode == POETC_PAGE_IN)
         return page_in(runtime, step);
-    if (step->opcode == POETC_STREAM)
+    if (step->opcode == POETC_STREAM || step->opcode == POETC_STREAM_AHEAD)
         return poetc_stream(runtime, step, slice);
     POETC_ASSERT(step->opcode == POETC_COMPUTE);
     call.refs = step->refs;

@@ -4,6 +4,10 @@
 
 #include <string.h>
 
+#ifdef __GNUC__
+#pragma weak poetc_stream_half /* only programs with streams link its file */
+#endif
+
 int poetc_queues_init(poetc_team *team, poetc_runtime *runtime, const poetc_queues *queues)
 {
     if (team == NULL || runtime == NULL || queues == NULL || runtime->program != queues->program)
@@ -61,6 +65,43 @@ static int wait_for(const poetc_team *team, uint32_t runs_before, const uint32_t
     return !has_failed(team); /* the counter of a processor that failed says nothing */
 }
 
+/* One half of a step that two queues have: the first has its kernels, the other its transfers. Blocks are counted on
+ * from step to step, and both halves begin a step with as many. */
+typedef struct {
+    poetc_team *team;
+    poetc_fence *own;
+    const poetc_fence *other;
+    uint32_t before;
+} half_of_step;
+
+static int wait_for_half(void *context, uint32_t blocks)
+{
+    const half_of_step *half = context;
+
+    while ((int32_t)(POETC_FENCE_LOAD(&half->other->words[0]) - half->before - blocks) < 0) {
+        if (has_failed(half->team))
+            return 0;
+        POETC_FENCE_PAUSE();
+    }
+    return 1;
+}
+
+static void tell_half(void *context, uint32_t blocks)
+{
+    const half_of_step *half = context;
+
+    store(half->own, half->before + blocks);
+}
+
+static int execute_half(poetc_team *team, const poetc_step *step, int is_of_store)
+{
+    poetc_fence *own = &team->blocks[is_of_store];
+    half_of_step blocks = {team, own, &team->blocks[!is_of_store], own->words[0]};
+    const poetc_half half = {is_of_store, wait_for_half, tell_half, &blocks};
+
+    return poetc_stream_half(team->runtime, step, &half);
+}
+
 /* The queue of one processor, in the run after `runs_before` complete ones. Its counter ends at the end of the queue,
  * whether or not all of it was executed. */
 static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
@@ -71,19 +112,22 @@ static void execute(poetc_team *team, uint32_t own, uint32_t runs_before)
     uint32_t i;
 
     for (i = 0; i < count; i++, row += width) {
-        int err;
+        const poetc_step *step = &queues->program->steps[row[0]];
+        const int is_half = step->opcode == POETC_STREAM_AHEAD;
+        int err = POETC_OK;
 
         if (own == 0) /* of a run that fails, poetc_recover needs the place of the first processor */
             team->runtime->step = row[0];
         if (!wait_for(team, runs_before, row + 1, own))
             break;
-        err = observe(team->runtime, row[0]);
+        if (own == 0 || !is_half)
+            err = observe(team->runtime, row[0]);
         if (err >= 0)
-            err = poetc_execute(team->runtime, &queues->program->steps[row[0]], NULL);
-        if (err < 0) {
+            err = is_half ? execute_half(team, step, own != 0) : poetc_execute(team->runtime, step, NULL);
+        if (err < 0)
             store(&team->error[own], (uint32_t)err);
+        if (err < 0 || (is_half && err == POETC_COMPLETE)) /* the other half failed */
             break;
-        }
         store(&team->over[own], runs_before * count + i + 1u);
     }
     if (own == 0 && i == count)
@@ -109,6 +153,8 @@ int poetc_queues_run(poetc_team *team)
 
     for (other = 0; other < team->queues->processor_count; other++)
         POETC_FENCE_STORE(&team->error[other].words[0], 0u);
+    for (other = 0; other < 2u; other++) /* a run that failed may have left them apart */
+        POETC_FENCE_STORE(&team->blocks[other].words[0], 0u);
     poetc_begin(runtime, NULL);
     store(&team->generation, runs_before + 1u);
     execute(team, 0, runs_before);

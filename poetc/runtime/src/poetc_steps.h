@@ -12,6 +12,19 @@ int poetc_execute(poetc_runtime *runtime, const poetc_step *step, poetc_slice *s
 /* The same for a step of the opcode POETC_STREAM. Only programs with one link its file. */
 int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice);
 
+/* One half of a step of the opcode POETC_STREAM_AHEAD: all of its transfers, or all of its kernels. */
+typedef struct poetc_half {
+    int is_of_store;
+    /* Until the other half is done with so many blocks of the step. 0: it never will be, since its processor failed. */
+    int (*wait)(void *context, uint32_t blocks);
+    void (*done)(void *context, uint32_t blocks);
+    void *context;
+} poetc_half;
+
+/* Run that half, while another processor runs the other. Both are over with one block more than there are, once all is
+ * written. POETC_COMPLETE: the other half failed, and nothing that is written here has got its trailer. */
+int poetc_stream_half(poetc_runtime *runtime, const poetc_step *step, const poetc_half *half);
+
 /* Bring back to RAM the state that is away at `step`, as poetc_recover does for the present program. */
 int poetc_bring_back(poetc_runtime *runtime, const poetc_absence *absences, uint32_t count, uint32_t step);
 

@@ -6,133 +6,13 @@
  * that anybody takes for whole. */
 #include "poetc_bytes.h"
 #include "poetc_crc.h"
+#include "poetc_pieces.h"
 #include "poetc_steps.h"
 
 #include <string.h>
 
-#define MOST_REFS 16u
-#define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
-
-/* In place of a source. ROWS: of a table, rows that indices name. */
-enum { ROWS = -1, WRITES = 3, FROM_RAM = 4, TO_RAM = 5 };
-
-/* ints begin with the numbers of references, streams and of the kernel's own numbers, and the buffer's bytes. There
- * follows the place among the kernel's numbers of the block's first unit, or -1. For the outer and the inner axis come
- * blocks, units of a block, and units. Nine numbers say which list of the kernel's numbers a block has: a first one,
- * one in between or a last one along each axis. Then come two steps in units of POETC_ALIGN for each reference, the
- * streams, and the lists. The references are those of the operands, of the kernel's workspace if there is one, and of
- * the buffer. Those of operands in RAM that have windows follow, in the order of their streams. */
-enum { REFS, STREAMS, NUMBERS, BUFFER, BEGIN, AXES, LISTS = AXES + 6, STEPS = LISTS + 9 };
-enum { BLOCKS, UNITS, EXTENT, AXIS_NUMBERS };
-
-/* The rows of an operand that units of an axis need. The first block begins with row 0, the last one ends with the last
- * row. No axis: -1. */
-typedef struct {
-    int32_t axis, limit, mul, div, low, high, unit; /* unit: bytes */
-} dimension;
-
-/* A page has rows of `pitch` bytes: `rows` of them, or as many for each row of the outer dimension. A block has of each
- * row the piece that the inner dimension names, or all. A table has `pitch` bytes, and rows of `inner.unit` bytes.
- * `rows` is the operand with its indices then, and the inner dimension says how many of them a block has. */
-typedef struct {
-    int32_t operand, page, source, rows, pitch;
-    dimension outer, inner;
-} stream;
-#define STREAM_NUMBERS ((int32_t)(sizeof(stream) / sizeof(int32_t)))
-
-/* A block of a stream: pieces, bytes of each, and where the first one begins. `old`: bytes of each that were in the
- * block before. */
-typedef struct {
-    uint32_t rows, bytes, first, old;
-} pieces;
-
-typedef struct {
-    poetc_runtime *runtime;
-    const int32_t *ints;
-    uint8_t *buffer;
-    const int32_t *block; /* the number of the block along each axis */
-} streaming;
-
 /* A frame of its own, so that those of transfers and of the kernel are never on the stack together. */
 #define APART __attribute__((noinline)) static
-
-static const stream *stream_at(const int32_t *ints, int32_t index)
-{
-    return (const void *)(ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * index);
-}
-
-static int32_t clip(int32_t value, int32_t most)
-{
-    return value < 0 ? 0 : value > most ? most : value;
-}
-
-static int32_t floor_of(int32_t value, int32_t by)
-{
-    return value >= 0 ? value / by : -((by - 1 - value) / by);
-}
-
-/* The first row, and the one behind the last, of a block. */
-static int32_t first_row(const streaming *at, const dimension *d, int32_t block)
-{
-    const int32_t begin = block * at->ints[AXES + AXIS_NUMBERS * d->axis + UNITS];
-
-    return block == 0 ? 0 : clip(floor_of(begin * d->mul + d->low, d->div), d->limit);
-}
-
-static int32_t end_row(const streaming *at, const dimension *d, int32_t block)
-{
-    const int32_t *axis = at->ints + AXES + AXIS_NUMBERS * d->axis;
-    const int32_t last = (block + 1) * axis[UNITS] - 1;
-
-    return block == axis[BLOCKS] - 1 ? d->limit : clip(floor_of(last * d->mul + d->high, d->div) + 1, d->limit);
-}
-
-static pieces pieces_of(const streaming *at, const stream *s)
-{
-    pieces p = {(uint32_t)s->rows, (uint32_t)s->pitch, 0, 0};
-
-    if (s->outer.axis >= 0) {
-        const int32_t block = at->block[s->outer.axis], first = first_row(at, &s->outer, block);
-
-        p.rows *= (uint32_t)(end_row(at, &s->outer, block) - first);
-        p.first = (uint32_t)first * (uint32_t)s->outer.unit;
-    }
-    if (s->inner.axis >= 0) {
-        const int32_t block = at->block[s->inner.axis], first = first_row(at, &s->inner, block);
-
-        p.bytes = (uint32_t)(end_row(at, &s->inner, block) - first) * (uint32_t)s->inner.unit;
-        p.first += (uint32_t)first * (uint32_t)s->inner.unit;
-        if (block > 0 && s->outer.axis < 0) { /* its halo */
-            const int32_t before = end_row(at, &s->inner, block - 1);
-
-            p.old = before > first ? (uint32_t)(before - first) * (uint32_t)s->inner.unit : 0;
-        }
-    }
-    return p;
-}
-
-/* Whether a block follows the one before in one piece; of a page that is written, in whole blocks of the store. */
-static int is_sequence(const streaming *at, const stream *s)
-{
-    const int32_t *axis = at->ints + AXES + AXIS_NUMBERS * s->inner.axis;
-
-    if (s->outer.axis >= 0 || s->rows != 1)
-        return 0;
-    if (s->source != WRITES || s->inner.axis < 0 || axis[BLOCKS] == 1)
-        return 1;
-    return (uint32_t)(s->inner.unit * axis[UNITS]) % at->runtime->program->block_bytes == 0;
-}
-
-static uint32_t size_of(const stream *s)
-{
-    return (uint32_t)s->rows * (uint32_t)s->pitch * (uint32_t)(s->outer.axis >= 0 ? s->outer.limit : 1);
-}
-
-/* Whether another block along an axis is another block of this operand. */
-static int depends_on(const stream *s, int32_t axis)
-{
-    return s->outer.axis == axis || s->inner.axis == axis;
-}
 
 /* The version that a page must have or gets, and the slot: as page_in and page_out of poetc.c. */
 static uint32_t stamp_of(const streaming *at, const stream *s, uint32_t *slot)
@@ -337,6 +217,11 @@ static uint8_t *address_of(const streaming *at, poetc_ref ref)
     return (uint8_t *)at->runtime->config->arena + (size_t)(ref >> 1) * POETC_ALIGN;
 }
 
+static uint8_t *window_of(const streaming *at, const poetc_step *step, const stream *s)
+{
+    return address_of(at, step->refs[s->operand] + second_window(at, s));
+}
+
 static const uint8_t *source_of(const streaming *at, poetc_ref ref)
 {
     if (ref & POETC_REF_FLASH)
@@ -429,14 +314,14 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
 
     for (i = 0; i < ints[STREAMS]; i++) {
         const stream *s = stream_at(ints, i);
-        uint8_t *window = address_of(at, step->refs[s->operand]);
+        uint8_t *window = window_of(at, step, s);
         const int is_new = depends_on(s, 1) || (at->block[1] == 0 && (depends_on(s, 0) || at->block[0] == 0));
         const int repeats = at->block[0] > 0 && !depends_on(s, 0);
         int err = POETC_OK;
 
-        if (s->source == FROM_RAM && is_new)
+        if (s->source == FROM_RAM && is_new && at->parts & OF_KERNEL)
             copy_block(at, s, source_of(at, step->refs[place]), window);
-        else if (s->source != ROWS && s->source < WRITES && is_new) {
+        else if (s->source != ROWS && s->source < WRITES && is_new && at->parts & OF_STORE) {
             if (at->block[1] == 0 && repeats)
                 again[i] = begin_crc(at, s);
             err = read_block(at, s, window, repeats ? &again[i] : &crc[i]);
@@ -459,14 +344,14 @@ APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *c
 
     for (i = 0; i < ints[STREAMS]; i++) {
         const stream *s = stream_at(ints, i);
-        uint8_t *window = address_of(at, step->refs[s->operand]);
+        uint8_t *window = window_of(at, step, s);
         int err = POETC_OK;
 
         if (s->source >= WRITES && !depends_on(s, 0) && !depends_on(s, 1) && !is_last)
             err = POETC_OK;
-        else if (s->source == TO_RAM)
+        else if (s->source == TO_RAM && at->parts & OF_KERNEL)
             copy_back(at, s, address_of(at, step->refs[place]), window);
-        else if (s->source == WRITES)
+        else if (s->source == WRITES && at->parts & OF_STORE)
             err = write_block(at, s, window, &crc[i]);
         if (err)
             return err;
@@ -495,6 +380,11 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
 
         refs[i] = step->refs[i] + 2u * (uint32_t)(at->block[0] * steps[0] + at->block[1] * steps[1]);
     }
+    for (i = 0; i < ints[STREAMS]; i++) {
+        const stream *s = stream_at(ints, i);
+
+        refs[s->operand] += second_window(at, s);
+    }
     call.refs = refs;
     call.ints = lists + ints[NUMBERS] * ints[LISTS + which];
     call.floats = step->floats;
@@ -517,7 +407,7 @@ static int run_block(const streaming *at, const poetc_step *step, poetc_slice *s
 {
     int err = read_windows(at, step, slice->crc, slice->again);
 
-    if (!err)
+    if (!err && at->parts & OF_STORE)
         err = read_tables(at, step);
     if (!err)
         err = call_kernel(at, step);
@@ -538,40 +428,53 @@ APART int finish(const streaming *at, const poetc_step *step, const uint32_t *cr
         if (k < streams && s->source != ROWS && s->source < WRITES)
             err = check_page(at, s, crc[k]);
         else if (k >= streams && s->source == WRITES)
-            err = finish_page(at, s, crc[k - streams], address_of(at, step->refs[s->operand]));
+            err = finish_page(at, s, crc[k - streams], window_of(at, step, s));
         if (err)
             return err;
     }
     return POETC_OK;
 }
 
+/* Whether the tables of this file have room for the step. */
+static int has_room(const int32_t *ints)
+{
+    return ints[REFS] <= (int32_t)MOST_REFS && ints[STREAMS] <= POETC_STREAMS &&
+           (ints[BEGIN] < 0 || ints[NUMBERS] <= MOST_NUMBERS);
+}
+
+/* Before the first block. */
+static void begin(const streaming *at, poetc_slice *slice)
+{
+    int32_t k;
+
+    at->buffer[at->ints[BUFFER] - 1] = 0; /* so that the memory that is touched does not depend on the pieces */
+    slice->block[0] = slice->block[1] = 0;
+    for (k = 0; k < at->ints[STREAMS]; k++) {
+        const stream *s = stream_at(at->ints, k);
+
+        slice->crc[k] = slice->again[k] = s->source < FROM_RAM ? begin_crc(at, s) : 0;
+    }
+}
+
 int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice)
 {
-    const int32_t *ints = step->ints, count = ints[REFS], streams = ints[STREAMS];
+    const int32_t *ints = step->ints;
     const int32_t outer = ints[AXES + BLOCKS], inner = ints[AXES + AXIS_NUMBERS + BLOCKS];
     const int is_whole = slice == NULL;
     poetc_slice own;
-    streaming at = {runtime, ints, NULL, NULL};
-    int32_t k;
+    streaming at = {runtime, ints, NULL, NULL, OF_STORE | OF_KERNEL};
     int err;
 
-    if (count > (int32_t)MOST_REFS || streams > POETC_STREAMS || (ints[BEGIN] >= 0 && ints[NUMBERS] > MOST_NUMBERS))
+    if (!has_room(ints))
         return POETC_EINVAL;
     if (is_whole) {
         own.is_within = 0;
         slice = &own;
     }
     at.block = slice->block;
-    at.buffer = address_of(&at, step->refs[count]);
-    if (!slice->is_within) {
-        at.buffer[ints[BUFFER] - 1] = 0; /* so that the memory that is touched does not depend on the pieces */
-        slice->block[0] = slice->block[1] = 0;
-        for (k = 0; k < streams; k++) {
-            const stream *s = stream_at(ints, k);
-
-            slice->crc[k] = slice->again[k] = s->source < FROM_RAM ? begin_crc(&at, s) : 0;
-        }
-    }
+    at.buffer = address_of(&at, step->refs[ints[REFS]]);
+    if (!slice->is_within)
+        begin(&at, slice);
     do {
         err = run_block(&at, step, slice);
         slice->is_within = !err && (slice->block[0] < outer - 1 || slice->block[1] < inner - 1);
@@ -581,4 +484,74 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
         }
     } while (is_whole && slice->is_within);
     return err || slice->is_within ? err : finish(&at, step, slice->crc);
+}
+
+static void go_to(poetc_slice *slice, int32_t block, int32_t inner)
+{
+    slice->block[0] = block / inner;
+    slice->block[1] = block % inner;
+}
+
+/* All transfers. Those of a block wait until the kernel is done with the block two before, whose window they get. */
+static int transfer_blocks(const streaming *at, const poetc_step *step, poetc_slice *slice, const poetc_half *half)
+{
+    const int32_t inner = at->ints[AXES + AXIS_NUMBERS + BLOCKS], count = at->ints[AXES + BLOCKS] * inner;
+    int32_t k;
+    int err = POETC_OK;
+
+    for (k = 0; k < count + 2 && !err; k++) {
+        if (k >= 2) {
+            if (!half->wait(half->context, (uint32_t)k - 1u))
+                return POETC_COMPLETE;
+            go_to(slice, k - 2, inner);
+            err = write_windows(at, step, slice->crc);
+        }
+        if (k < count && !err) {
+            go_to(slice, k, inner);
+            err = read_windows(at, step, slice->crc, slice->again);
+            if (!err)
+                half->done(half->context, (uint32_t)k + 1u);
+        }
+    }
+    if (!err)
+        err = finish(at, step, slice->crc);
+    if (!err)
+        half->done(half->context, (uint32_t)count + 1u);
+    return err;
+}
+
+/* All kernels, each once its windows have been read. The step is over once all transfers are. */
+static int compute_blocks(const streaming *at, const poetc_step *step, poetc_slice *slice, const poetc_half *half)
+{
+    const int32_t inner = at->ints[AXES + AXIS_NUMBERS + BLOCKS], count = at->ints[AXES + BLOCKS] * inner;
+    int32_t k;
+
+    for (k = 0; k < count; k++) {
+        int err;
+
+        if (!half->wait(half->context, (uint32_t)k + 1u))
+            return POETC_COMPLETE;
+        go_to(slice, k, inner);
+        err = run_block(at, step, slice);
+        if (err)
+            return err;
+        half->done(half->context, (uint32_t)k + 1u);
+    }
+    half->done(half->context, (uint32_t)count + 1u);
+    return half->wait(half->context, (uint32_t)count + 1u) ? POETC_OK : POETC_COMPLETE;
+}
+
+int poetc_stream_half(poetc_runtime *runtime, const poetc_step *step, const poetc_half *half)
+{
+    poetc_slice own;
+    streaming at = {runtime, step->ints, NULL, own.block, half->is_of_store ? OF_STORE : OF_KERNEL};
+
+    if (!has_room(step->ints))
+        return POETC_EINVAL;
+    at.buffer = address_of(&at, step->refs[step->ints[REFS]]);
+    if (half->is_of_store) {
+        begin(&at, &own);
+        return transfer_blocks(&at, step, &own, half);
+    }
+    return compute_blocks(&at, step, &own, half);
 }
