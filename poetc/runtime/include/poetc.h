@@ -102,8 +102,8 @@ enum poetc_page_source {
 };
 
 /* One step of a program. Page-out: refs[0] is the tensor, ints = { page }. Page-in: ints = { page, source }. A stream
- * is a computation in blocks, some of whose operands are on the store (src/poetc_stream.c). One that reads ahead has two
- * windows for each, so that its transfers can overlap its kernels (poetc_queues.h). */
+ * is a computation in blocks, some of whose operands are on the store (src/poetc_stream.c). One that reads ahead has
+ * two windows for each, so that its transfers can overlap its kernels (poetc_queues.h). */
 typedef struct poetc_step {
     poetc_kernel kernel; /* NULL in a page step; of each block in a stream */
     const poetc_ref *refs;
