@@ -26,6 +26,7 @@ from poetc.planning.streaming import Streaming, without_streams
 from poetc.scheduling import PlanError, Problem, ScheduleError, verify_parts, verify_plan
 from poetc.scheduling.schedule import Status
 from poetc.scheduling.scope import Scope
+from poetc.solvers.overlap import prices_waiting
 from poetc.solvers.processors import above_idle, relaxed
 
 ALONE, SIDE_BY_SIDE = 0, 1  # greater numbers are those of threads
@@ -251,10 +252,20 @@ class CoreUsage(Reduction[int]):
         self.tried[way] = OptionResult(way, proof.objective, max(least, proof.bound), proof.status.value)
 
     def _bounded(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
-        """With a bound for all ways in which something may fit: the lowest one."""
-        proof = best.proof
+        """With a bound for all ways in which something may fit: the lowest one.
+
+        Side by side, it is one for schedules without streamed operands if that is higher.
+        """
         open_ = self._set(problem).keys() - self.barred
-        least = {way: self._least(problem, way, proof.scope, planner) for way in open_}
+        scopes = [best.proof.scope]
+        if self.option(best) == SIDE_BY_SIDE and Streaming.option(best) is None:
+            # It streams nothing. Bounds of other ways may be about that alone.
+            scopes.append(best.proof.scope.with_choice(Streaming.name, ()))
+        by_scope = {
+            scope: {way: self._least(problem, way, scope, planner) for way in open_} for scope in dict.fromkeys(scopes)
+        }
+        scope = max(by_scope, key=lambda scope: min(by_scope[scope].values(), default=0))
+        least, best = by_scope[scope], best.with_scope(scope)
         for way in least.keys() & self.tried.keys():
             self.tried[way] = replace(self.tried[way], least=max(least[way], self.tried[way].least))
         return with_lowest_bound(best, least.values(), planner.options.gap)
@@ -279,6 +290,8 @@ class CoreUsage(Reduction[int]):
                 for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
                     pair = streaming.as_in(pair[0], known), streaming.as_in(pair[1], known)
                 least = max(least, _carried(pair[0], proof.bound, pair[1]))
+        if scope is None and way != SIDE_BY_SIDE and not prices_waiting(asked):
+            return least  # the own proof is as good
         return max(least, self._by_phases(way, asked, scope, planner))
 
     def _by_phases(self, way: int, asked: Problem, scope: Scope | None, planner: Planner) -> int:

@@ -36,7 +36,8 @@ from poetc.scheduling import (
 from poetc.scheduling.schedule import SolveOptions
 from poetc.solvers import phased_bound
 from poetc.solvers.processors import relaxed
-from tests.support.problems import random_dag, training_problem
+from tests.support.oracle import optimum
+from tests.support.problems import random_dag, training_problem, with_budget
 
 LISTS = 4_000  # random lists, a problem
 
@@ -196,6 +197,21 @@ def test_no_list_of_a_small_problem_costs_less() -> None:
     shares = [share for found, share in map(compare, range(40)) if found]
     assert len(shares) > 10
     assert sum(share > 0.95 for share in shares) > 6
+
+
+def test_exhaustive_search_on_one_processor_finds_nothing_cheaper() -> None:
+    shares = []
+    for seed in range(16):
+        random = Random(seed)
+        problem = random_dag(random, random.randint(3, 5), paging=True)
+        tensors = tuple(replace(t, move_ns=None, move_pj=0) for t in problem.tensors)
+        problem = replace(problem, tensors=tensors, idle_uw=1000)
+        problem = with_budget(problem, random.choice((0.7, 0.9)))
+        best = optimum(problem, fixed_order=False)
+        if best is not None:
+            shares.append(phased_bound(problem, time_limit_s=60.0) / best.cost)
+            assert shares[-1] <= 1, seed
+    assert len(shares) > 6 and max(shares) > 0.9
 
 
 def solved(problem: Problem) -> int | None:

@@ -36,7 +36,6 @@ from dataclasses import dataclass, replace
 
 from poetc.scheduling import Objective, OperatorSpec, Paging, Problem, TensorSpec, Variant, movable_state
 from poetc.solvers.model import NEVER, Model
-from poetc.solvers.overlap import prices_waiting
 from poetc.solvers.poetc.bounds.ladder import fullest_operator
 from poetc.solvers.poetc.bounds.ram import operand_bytes
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
@@ -79,8 +78,8 @@ def phased_bound(problem: Problem, *, time_limit_s: float) -> int:
 def _computed(problem: Problem, stop_at: float) -> int:
     if problem.objective is not Objective.ENERGY or problem.banks:
         return 0
-    if not problem.processors and not prices_waiting(problem):
-        return 0
+    if not problem.processors and problem.paging is not Paging.DMA:
+        problem = replace(problem, idle_uw=0)  # which such a step does not draw
     priced = _above_idle(problem)
     if priced is None:
         return 0
