@@ -70,6 +70,8 @@ DEPTHWISE = (
     *((1, 40, 0, 4, 4, (3, 3), 1, 1, True, False), (1, 40, 0, 2, 2, (3, 3), 2, 1, True, False)),
     *((1, 24, 0, 4, 4, (3, 3), 2, 1, True, False), (1, 24, 0, 6, 6, (3, 3), 2, 1, True, False)),
     *((1, 16, 0, 8, 8, (3, 3), 2, 1, True, False), (1, 16, 0, 10, 10, (3, 3), 2, 1, True, False)),
+    *((1, 24, 0, 9, 6, (3, 3), 1, 1, True, False), (1, 16, 0, 16, 16, (3, 3), 1, 1, True, False)),
+    *((1, 24, 0, 8, 8, (3, 3), 1, 1, True, False), (1, 8, 0, 24, 24, (3, 3), 1, 1, True, True)),
 )
 # (rows, inputs, outputs) of a dense layer.
 LAYERS = (

@@ -8,7 +8,6 @@ import numpy as np
 
 from poetc.devices.loops import _direct
 from poetc.devices.loops._convolution_packed import is_shifted, pack_planes
-from poetc.devices.loops._convolution_packed_grad_weight import is_every_second
 from poetc.devices.loops._gemm import carve, parts, run, runs_of_columns
 from poetc.devices.loops._machine import Loops, Machine, add, counts
 from poetc.devices.loops._window import output_range
@@ -20,22 +19,12 @@ _MASKED_MOST = 64  # masks of rows: poetc_convolution_packed.h
 _MOST_APART = 4  # strides of results that are put back by masks
 
 
-def _spreads_every_second(w: Convolution, m: Machine) -> bool:
-    """Whether spread_every_second writes all pixels of gx, and nothing is filled before."""
-    strided = (-(-w.height // w.stride_h), -(-w.width // 2)) == (w.output_height, w.output_width)
-    return is_every_second(w, m) and strided and w.width > 8
-
-
 def _spread(w: Convolution, m: Machine, block_rows: int) -> Loops:
     """All calls of `spread` for one channel, rows of the output in blocks."""
     if m.lanes == 16 and is_shifted(w) and w.kernel_w * w.width <= _MASKED_MOST:
         blocks = w.batch * max(1, -(-w.output_height // block_rows))
         vectors = blocks * -(-min(block_rows, w.output_height) * w.width // 16)
         return {"spread.masked_tap": blocks * w.taps, "spread.masked": vectors * w.taps}
-    if _spreads_every_second(w, m):
-        return {"spread.masked": w.batch * w.height * -(-w.width // 16)}
-    if _has_halves(w, m):
-        return _spread_halves(w, block_rows)
     if m.lanes == 16 and 1 < w.stride_w <= _MOST_APART:
         return _spread_apart(w, block_rows)
     loops: Loops = {"spread.channel": 1}
@@ -64,22 +53,8 @@ def _has_threes(w: Convolution) -> bool:
     return plain and w.width >= 8 and w.width % 4 == 0
 
 
-def _has_halves(w: Convolution, m: Machine) -> bool:
-    return m.lanes == 16 and w.stride_w == 2 and w.taps <= _MASKED_MOST
-
-
-def _spread_halves(w: Convolution, block_rows: int) -> Loops:
-    """Even and odd pixels of gx, sixteen of each at once; of several rows where they are short and images whole."""
-    short = block_rows % w.output_height == 0 and w.output_width in (4, 8) and (w.width + 1) // 2 == w.output_width
-    rows = 16 // w.output_width if short else 1
-    chunks = -(-w.output_height // rows) * (1 if short else -(-w.output_width // 16))
-    return {"spread.masked_tap": w.taps, "spread.apart": w.batch * chunks * w.taps}
-
-
-def _fill(w: Convolution, m: Machine, block_rows: int, channels: int) -> Loops:
-    """The first values of gx, unless it is made as a whole."""
-    if _spreads_every_second(w, m) or (_has_halves(w, m) and block_rows % w.output_height == 0):
-        return {}
+def _fill(w: Convolution, channels: int) -> Loops:
+    """The first values of gx."""
     return {"fill.plane": w.batch * channels, "fill.float": w.batch * channels * w.height * w.width}
 
 
@@ -111,7 +86,7 @@ def _stream_weights(w: Convolution, m: Machine, size: int, depth: int) -> Loops:
             add(one, dict(run(m, w.pixels, terms, 0, columns, columns, "", True)), many * times - first)
         add(one, {"transpose.block": columns // m.lanes * (w.pixels // m.lanes), "spread.call": 1}, many)
     add(one, _spread(w, m, w.output_height), channels)
-    add(one, _fill(w, m, w.output_height, channels))
+    add(one, _fill(w, channels))
     loops: Loops = {}
     add(loops, one, w.group)
     return loops
@@ -157,7 +132,7 @@ def conv_grad_input_packed(kernel: Kernel, m: Machine) -> Loops:
                 add(one, {"spread.call": row_times * channel_times})
     if not pointwise:
         add(one, _spread(w, m, block_rows), channels)
-        add(one, _fill(w, m, block_rows, channels))
+        add(one, _fill(w, channels))
     loops: Loops = {"conv_grad_input_packed.call": 1, "conv_grad_input_packed.group": w.group}
     add(loops, one, w.group)
     return loops

@@ -74,25 +74,6 @@ def _pack_windows(w: Convolution, m: Machine, inputs: int, depth: int, most: int
     return loops
 
 
-def is_every_second(w: Convolution, m: Machine) -> bool:
-    """A window is a pixel, every second one of a row."""
-    return m.lanes == 16 and w.taps == 1 and w.stride_w == 2 and w.pad_top == w.pad_left == 0
-
-
-def _packs_every_second(w: Convolution, m: Machine, depth: int, width: int) -> bool:
-    """Whether pack_every_second packs windows: sixteen pixels are a part of a row or some whole rows."""
-    fits = w.output_width % 16 == 0 or w.output_width in (4, 8)
-    inside = 2 * w.output_width - 1 <= w.width and (w.output_height - 1) * w.stride_h < w.height
-    return is_every_second(w, m) and fits and inside and not (w.pixels % 16 or depth % 16 or width % m.columns)
-
-
-def _pack_every_second(w: Convolution, inputs: int, depth: int, most: int) -> Loops:
-    """All calls for one image and group: squares of sixteen pixels and channels."""
-    squares = w.pixels // 16 * (inputs // 16)
-    calls = -(-inputs // most) * -(-w.pixels // depth)
-    return {"windows.call": calls, "pixels.masked": 16 * squares, "transpose.block": squares}
-
-
 def _pack_strips(w: Convolution, m: Machine, inputs: int, depth: int, most: int, strip: int) -> Loops:
     """All calls of pack_strips for one image and group."""
     reach = (w.kernel_h - 1) * w.dilation_h
@@ -106,8 +87,6 @@ def _pack_strips(w: Convolution, m: Machine, inputs: int, depth: int, most: int,
     calls = -(-width // most) * -(-w.pixels // depth)
     loops: Loops = {"windows.call": calls}
     segments: dict[tuple[int, bool], int] = {}
-    whole = m.lanes == 16 and (w.kernel_h, w.kernel_w, w.dilation_w) == (3, 3, 1)
-    windows = [0, 0]  # of 3 x 3 at once, in one panel and in two
     channels = 0  # copied with zeros around them
     for begin in range(0, width, most):
         at, columns = 0, min(most, width - begin)
@@ -115,10 +94,6 @@ def _pack_strips(w: Convolution, m: Machine, inputs: int, depth: int, most: int,
         while at < columns:
             tap, lane = (begin + at) % w.taps, at % m.columns
             kw = tap % w.kernel_w
-            if whole and tap == 0 and at + 9 <= columns:
-                windows[lane + 9 > m.columns] += 1
-                at += 9
-                continue
             taken = min(w.kernel_w - kw, columns - at, m.columns - lane)
             spill = w.dilation_w == 1 and 1 < taken <= 4 and lane + 4 <= m.columns
             segments[taken, spill] = segments.get((taken, spill), 0) + 1
@@ -136,8 +111,6 @@ def _pack_strips(w: Convolution, m: Machine, inputs: int, depth: int, most: int,
             "windows.copied": w.pixels * taken if name == "windows.copy" else 0,
         }
         add(loops, counts, many)
-    add(loops, {"windows.whole": w.pixels * sum(windows), "windows.whole_rest": w.pixels * windows[1]})
-    add(loops, {"windows.whole_row": rows * sum(windows)})
     copied = (w.output_height - 1) * w.stride_h + 1 + strips * reach
     add(loops, {"windows.strip": strips, "windows.strip_row": copied}, channels)
     add(loops, {"windows.strip_wide": copied * -(-row // m.lanes)}, channels)
@@ -305,9 +278,7 @@ def grad_weight(p: PackedGradWeight, m: Machine, most: int, moves: bool = False)
             first = min(at_once, w.pixels * images)  # the first block of a column is not added to earlier sums
             add(one, dict(run(m, outputs, first, 0, columns, width, "", True, depth)), -many)
             add(one, dict(run(m, outputs, first, 0, columns, width, "", False, depth)), many)
-    if _packs_every_second(w, m, at_once, width):
-        add(one, _pack_every_second(w, inputs, at_once, most), w.batch)
-    elif not w.is_pointwise:
+    if not w.is_pointwise:
         add(one, _pack_strips(w, m, inputs, at_once, most, _strip(m, p)), w.batch)
     loops: Loops = {"conv_grad_weight_packed.call": 1, "conv_grad_weight_packed.group": w.group}
     add(loops, one, w.group)

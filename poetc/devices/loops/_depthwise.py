@@ -252,6 +252,19 @@ def _in_registers(m: Machine, w: Convolution) -> Loops:
     return {f"plane_{stride}_{side}": w.batch * w.channels}
 
 
+def _is_in_place(m: Machine, w: Convolution) -> bool:
+    """Whether poetc_depthwise_in_place.h reads planes where they are."""
+    usual = w.kernel_h == w.kernel_w == 3 and w.stride_h == w.stride_w == w.dilation_h == w.dilation_w == 1
+    same = (w.output_height, w.output_width) == (w.height, w.width) and w.pad_top == w.pad_left == 1
+    return m.has_fours and usual and same and (w.width in (3, 5, 6, 7) or w.width % 8 == 0)
+
+
+def _slides(w: Convolution) -> Loops:
+    """slide_in_place."""
+    blocks, rows = -(-w.width // 8), w.height * -(-w.width // 8)
+    return {"tiles.place": blocks, "tiles.place_row": rows, "tiles.place_pixel": w.height * w.width}
+
+
 def _starts(m: Machine, w: Convolution) -> Loops:
     """The loops of `start_with`, which begins the sums of a channel with its bias."""
     return {"filter.start": w.batch * w.channels} if m.has_fours and w.bias_or_norm else {}
@@ -262,8 +275,6 @@ def _sums(w: Convolution, flat: bool, rows: int, step: int) -> Loops:
     lines, quads = w.kernel_h, -(-rows * step // 4)
     name = f"taps.{dict(zip(_TAPS, ('three', 'five', 'seven'), strict=True))[w.kernel_w]}"
     loops: Loops = {"taps.call": 1}
-    if not flat and step % 4:
-        return loops | {f"{name}_pairs": lines, f"taps.short_{step}": lines * rows}
     if not flat:
         return loops | {f"{name}_pairs": lines, "taps.row": lines * rows, f"{name}_pairs_quad": lines * quads}
     if w.kernel_w == 3:
@@ -296,6 +307,9 @@ def depthwise(kernel: Kernel, m: Machine) -> Loops:
 
     planes = w.batch * w.channels
     loops: Loops = {"depthwise.call": 1, "depthwise.plane": planes, **_starts(m, w)}
+    if _is_in_place(m, w):
+        add(loops, _slides(w), planes)
+        return loops
     add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.output_height))
     return loops
 
@@ -341,6 +355,9 @@ def depthwise_grad_input(kernel: Kernel, m: Machine) -> Loops:
 
     planes = w.batch * w.channels
     loops: Loops = {"depthwise_grad_input.call": 1, "depthwise_grad_input.plane": planes, **_starts(m, w)}
+    if _is_in_place(m, w):
+        add(loops, _slides(w) | {"filter.turned": w.taps}, planes)
+        return loops
     add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.height))
     return loops
 
@@ -355,8 +372,6 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
     reach = (w.kernel_h - 1) * w.dilation_h
     flat = w.stride_h == w.stride_w == 1
     step = s.row if flat else -(-w.output_width // 4) * 4
-    if m.has_fours and s.pairs and w.kernel_w == 3 and w.output_width in (5, 6):
-        step = w.output_width
     small = w.kernel_h == w.kernel_w == 3
     is_fast = m.has_fours and (flat or s.pairs) and w.kernel_w in _TAPS and w.dilation_w == 1
     is_copied = step != w.output_width or (flat and w.output_height * step % 4)
@@ -366,10 +381,6 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
         if again and is_fast:
             reach_of_all = (w.output_height - 1) * w.stride_h + reach + 1
             add(loops, _again(m, min(w.height, reach_of_all - w.pad_top), w.width))
-            side = w.output_width
-            if flat and w.kernel_w == 3 and 5 <= side <= 7 and side == s.row - 1:
-                narrow = {"taps.narrow_line": w.kernel_h, f"taps.narrow_{side}": w.kernel_h * w.output_height}
-                return loops | {"taps.narrow": 1} | narrow
             if is_copied:
                 add(loops, _copy_rows(m, w.output_height, w.output_width))
             if not flat or w.kernel_h <= 3:
@@ -404,5 +415,9 @@ def depthwise_grad_weight(kernel: Kernel, m: Machine) -> Loops:
         "depthwise_grad_weight.tap": w.channels * w.taps,
     }
     planes = w.batch * w.channels
+    if _is_in_place(m, w) and (w.width <= 8 or w.width == 16) and not w.bias_or_norm and block >= w.height:
+        rows = 3 * w.height - 2  # of three lines of taps: rows of gy that meet the image
+        add(loops, {"taps.plane": 1, "taps.plane_row": rows, "taps.plane_pixel": rows * w.width}, planes)
+        return loops
     add(loops, _planes(m, s, planes, plane(False), plane(True), block >= w.output_height))
     return loops

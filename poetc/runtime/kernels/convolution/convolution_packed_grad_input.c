@@ -280,7 +280,7 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
             int32_t columns;
             count = poetc_min(most, end - channel), columns = count * taps;
             total = turned + pixels * columns, sums = total + pixels * columns;
-            for (i = 0; i < count && !spread_is_all(c, c->output_height); i++)
+            for (i = 0; i < count; i++)
                 fill(to + (ptrdiff_t)i * plane, plane, bias ? channel_bias[i] : 0.0f);
             for (first = 0; first < outputs; first += terms) {
                 const int32_t depth = poetc_min(terms, outputs - first);
@@ -305,7 +305,7 @@ POETC_APART int stream_weights(const convolution *c, const float *gy, const floa
             for (i = 0; i < pixels; i += POETC_LANES)
                 poetc_transpose_lanes(turned + i, pixels, total + (ptrdiff_t)i * columns, columns,
                                       columns / POETC_LANES);
-            spread_somehow(c, turned, count, 0, c->output_height, channel_bias, to);
+            spread_somehow(c, turned, count, 0, c->output_height, to);
         }
     }
     workspace[size - 1] = 0.0f; /* so that the memory that is touched is that of the packing kernel */
@@ -340,7 +340,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
         return POETC_OK;
     if (!pointwise && direct_grad_input(&c, gy, w, bias, gx, workspace, size, terms))
         return POETC_OK;
-    if (!pointwise && !spread_is_all(&c, block_rows)) {
+    if (!pointwise) {
         float *to = gx;
         for (n = 0; n < c.batch; n++)
             for (i = 0; i < c.channels; i++, to += plane)
@@ -386,9 +386,7 @@ int poetc_op_conv_grad_input_packed(const poetc_call *call)
                     }
                 }
                 if (!pointwise)
-                    spread_somehow(&c, workspace, count, row, rows,
-                                   bias ? bias + (ptrdiff_t)group * channels + channel : NULL,
-                                   g_gx + (ptrdiff_t)channel * plane);
+                    spread_somehow(&c, workspace, count, row, rows, g_gx + (ptrdiff_t)channel * plane);
             }
         }
     }

@@ -306,12 +306,6 @@ POETC_APART void pack_taps(const poetc_gemm_space *space, const convolution *c, 
             p->panels(p, column, space, g->columns, g->depth);
         return;
     }
-#if POETC_GEMM_COLUMNS > 4
-    if (!p && packs_every_second(c, n * pixels + first, g->depth, g->columns)) {
-        pack_every_second(space, c, image, n * pixels + first, g->depth, column, g->columns);
-        return;
-    }
-#endif
     if (held > 0)
         pack_strips(space, c, image, n * pixels + first, g->depth, column, g->columns, strip, held, p);
     else

@@ -152,170 +152,6 @@ POETC_APART void spread_apart(const convolution *c, const float *products, int32
     }
 }
 
-/* A tap of sixteen pixels of one parity: the products that it adds to them. */
-typedef struct {
-    ptrdiff_t from;
-    __mmask16 mask;
-} tap_lanes;
-
-/* Every second column of a row of gx belongs to the same taps. So even and odd pixels are summed up apart, sixteen
- * each, then laid side by side. Where rows are short, several of them. */
-typedef struct {
-    int32_t rows, columns; /* at once, of the pixels of one parity */
-    int whole;             /* images: sums begin with the bias, else with the values there */
-} halves;
-
-static halves halves_of(const convolution *c, int32_t row, int32_t rows)
-{
-    halves h = {1, 16, row % c->output_height == 0 && rows % c->output_height == 0};
-    if (h.whole && (c->output_width == 4 || c->output_width == 8) && (c->width + 1) / 2 == c->output_width)
-        h.columns = c->output_width, h.rows = 16 / h.columns;
-    return h;
-}
-
-/* Lanes [low, high) of a row, in all rows. */
-static inline uint32_t lanes_of_columns(const halves *h, int32_t low, int32_t high)
-{
-    uint32_t mask = 0, one;
-    int32_t i;
-    low = clip(low, 0, h->columns), high = clip(high, low, h->columns);
-    one = (1u << high) - (1u << low);
-    for (i = 0; i < h->rows; i++)
-        mask |= one << i * h->columns;
-    return mask;
-}
-
-/* As spread, with columns of the output two columns of gx apart: a pixel's sum has the same order. */
-POETC_APART void spread_halves(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
-                               const float *bias, float *gx)
-{
-    const halves h = halves_of(c, row, rows);
-    const int32_t taps = c->kernel_h * c->kernel_w, step = c->stride_h;
-    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, width = (ptrdiff_t)rows * c->output_width;
-    const __m512i low_half = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i high_half = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odds = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-    int32_t r, end, phase, line, column, channel, kh, kw, i;
-    for (r = 0; r < rows; r = end) { /* rows of one image */
-        const int32_t image = (row + r) / c->output_height, begin = row + r - image * c->output_height;
-        float *const pixels = gx + (ptrdiff_t)image * c->channels * plane;
-        int32_t stop;
-        end = poetc_min(rows, r + c->output_height - begin), stop = begin + end - r;
-        for (phase = 0; phase < step; phase++) { /* rows of gx that the same taps reach */
-            const int32_t lines = (c->height - phase + step - 1) / step;
-            for (line = 0; line < lines; line += h.rows) {
-                for (column = 0; 2 * column < c->width; column += h.columns) {
-                    tap_lanes list[2][MASKED_MOST];
-                    int32_t count[2] = {0, 0};
-                    float *const at = pixels + (ptrdiff_t)(line * step + phase) * c->width + 2 * column;
-                    const float *from = products;
-                    float *to = at;
-                    for (kh = c->kernel_h - 1; kh >= 0; kh--) {
-                        const int32_t down = kh * c->dilation_h - c->pad_top, first = line - floor_div(down, step);
-                        uint32_t there = 0;
-                        if (down - floor_div(down, step) * step != phase)
-                            continue;
-                        for (i = 0; i < h.rows; i++)
-                            if (first + i >= begin && first + i < stop)
-                                there |= ((1u << h.columns) - 1u) << i * h.columns;
-                        for (kw = 0; there && kw < c->kernel_w; kw++) {
-                            const int32_t across = kw * c->dilation_w - c->pad_left, shift = floor_div(across, 2);
-                            const int odd = across - 2 * shift;
-                            const uint32_t mask =
-                                there & lanes_of_columns(&h, shift - column, shift + c->output_width - column);
-                            tap_lanes *t = &list[odd][count[odd]];
-                            if (mask == 0)
-                                continue;
-                            t->from = (kh * c->kernel_w + kw) * width +
-                                      (ptrdiff_t)(r + first - begin) * c->output_width + column - shift;
-                            t->mask = (__mmask16)mask, count[odd]++;
-                        }
-                    }
-                    if (!h.whole && count[0] + count[1] == 0)
-                        continue;
-                    for (channel = 0; channel < channels; channel++, to += plane, from += taps * width) {
-                        const int32_t most = c->width - 2 * column;
-                        const __mmask16 low = (__mmask16)(most < 16 ? (1u << most) - 1u : 0xffffu);
-                        const __mmask16 high = (__mmask16)(most < 16   ? 0u
-                                                           : most < 32 ? (1u << (most - 16)) - 1u
-                                                                       : 0xffffu);
-                        __m512 sum[2], u, v;
-                        if (h.whole) {
-                            sum[0] = sum[1] = _mm512_set1_ps(bias ? bias[channel] : 0.0f);
-                        } else {
-                            u = _mm512_maskz_loadu_ps(low, to), v = _mm512_maskz_loadu_ps(high, to + 16);
-                            sum[0] = _mm512_permutex2var_ps(u, evens, v), sum[1] = _mm512_permutex2var_ps(u, odds, v);
-                        }
-                        POETC_UNROLL
-                        for (i = 0; i < 2; i++) {
-                            const tap_lanes *t = list[i], *const last = t + count[i];
-                            for (; t < last; t++)
-                                sum[i] = _mm512_mask_add_ps(sum[i], t->mask, sum[i],
-                                                            _mm512_maskz_loadu_ps(t->mask, from + t->from));
-                        }
-                        u = _mm512_permutex2var_ps(sum[0], low_half, sum[1]),
-                        v = _mm512_permutex2var_ps(sum[0], high_half, sum[1]);
-                        if (h.rows == 1) {
-                            _mm512_mask_storeu_ps(to, low, u);
-                            _mm512_mask_storeu_ps(to + 16, high, v);
-                        } else {
-                            const int32_t wide = 2 * h.columns; /* lanes of a row */
-                            for (i = 0; i < h.rows && line + i < lines; i++) {
-                                const int32_t lane = i * wide % 16;
-                                _mm512_mask_storeu_ps(to + (ptrdiff_t)i * step * c->width - lane,
-                                                      (__mmask16)((uint32_t)low << lane), i * wide < 16 ? u : v);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-/* As spread, of single taps: every second pixel of some rows is its product, all others are the bias. Nothing need be
- * there before. A channel's rows follow each other, which memory likes better than the same rows of all channels. */
-POETC_APART void spread_every_second(const convolution *c, const float *products, int32_t channels, int32_t row,
-                                     int32_t rows, const float *bias, float *gx)
-{
-    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width;
-    const int32_t first_image = row / c->output_height, first_oh = row - first_image * c->output_height;
-    int32_t channel, r, line, column;
-    for (channel = 0; channel < channels; channel++) {
-        const __m512 start = _mm512_set1_ps(bias ? bias[channel] : 0.0f);
-        float *image = gx + ((ptrdiff_t)first_image * c->channels + channel) * plane;
-        int32_t oh = first_oh;
-        for (r = 0; r < rows; r++, products += c->output_width) {
-            float *to = image + (ptrdiff_t)oh * c->stride_h * c->width;
-            const int32_t lines = poetc_min(c->stride_h, c->height - oh * c->stride_h);
-            for (column = 0; column < c->width; column += 16) {
-                const int32_t most = c->width - column;
-                const __mmask16 there = (__mmask16)(most < 16 ? (1u << most) - 1u : 0xffffu);
-                const __mmask16 read = (__mmask16)(most < 16 ? (1u << (most + 1) / 2) - 1u : 0xffu);
-                const __m512 v = _mm512_add_ps(start, _mm512_maskz_loadu_ps(read, products + column / 2));
-                _mm512_mask_storeu_ps(to + column, there, _mm512_mask_expand_ps(start, 0x5555, v));
-                for (line = 1; line < lines; line++)
-                    _mm512_mask_storeu_ps(to + (ptrdiff_t)line * c->width + column, there, start);
-            }
-            if (++oh == c->output_height)
-                oh = 0, image += c->channels * plane;
-        }
-    }
-}
-
-/* Short rows are several at once in spread_halves. */
-static inline int spreads_every_second(const convolution *c)
-{
-    return c->width > 8 && c->kernel_h * c->kernel_w == 1 && c->stride_w == 2 && c->pad_top == 0 && c->pad_left == 0 &&
-           (c->width + 1) / 2 == c->output_width && (c->height + c->stride_h - 1) / c->stride_h == c->output_height;
-}
-
-static inline int spreads_halves(const convolution *c)
-{
-    return c->stride_w == 2 && c->kernel_h * c->kernel_w <= MASKED_MOST;
-}
-
 static inline int spreads_apart(const convolution *c)
 {
     return c->stride_w > 1 && c->stride_w <= 4;
@@ -324,10 +160,6 @@ static inline int spreads_apart(const convolution *c)
 #else
 #define spreads_masked(c) 0
 #define spread_masked(c, products, channels, row, rows, gx) ((void)0)
-#define spreads_every_second(c) 0
-#define spread_every_second(c, products, channels, row, rows, bias, gx) ((void)0)
-#define spreads_halves(c) 0
-#define spread_halves(c, products, channels, row, rows, bias, gx) ((void)0)
 #define spreads_apart(c) 0
 #define spread_apart(c, products, channels, row, rows, gx) ((void)0)
 #endif
@@ -424,27 +256,16 @@ POETC_APART void spread(const convolution *c, const float *products, int32_t cha
     }
 }
 
-/* Whether blocks of so many rows spread to the whole of gx: it need not be filled before. */
-static inline int spread_is_all(const convolution *c, int32_t block_rows)
-{
-    return spreads_every_second(c) || (spreads_halves(c) && block_rows % c->output_height == 0);
-}
-
 static void spread_somehow(const convolution *c, const float *products, int32_t channels, int32_t row, int32_t rows,
-                           const float *bias, float *gx)
+                           float *gx)
 {
-    (void)bias;
 #if defined(POETC_HELIUM)
     if (c->stride_w == 1) {
         spread_rows(c, products, channels, row, rows, gx);
         return;
     }
 #endif
-    if (spreads_every_second(c))
-        spread_every_second(c, products, channels, row, rows, bias, gx);
-    else if (spreads_halves(c))
-        spread_halves(c, products, channels, row, rows, bias, gx);
-    else if (spreads_masked(c))
+    if (spreads_masked(c))
         spread_masked(c, products, channels, row, rows, gx);
     else if (spreads_apart(c))
         spread_apart(c, products, channels, row, rows, gx);

@@ -10,10 +10,6 @@
 #include "convolution/poetc_convolution_packed.h"
 #include "operators/poetc_norm.h"
 
-#if defined(POETC_MASKED)
-#include <immintrin.h>
-#endif
-
 /* The operators on pixels on their way in: the batch norm of each channel, the activation. By functions, so that only
  * kernels that do so bring their code along. */
 typedef struct prologue {
@@ -93,31 +89,6 @@ static inline void put_windows(const convolution *c, const window_strip *s, int3
     }
 }
 
-#if defined(POETC_MASKED)
-/* All of a window of 3 x 3: `here` taps in one panel, the others in the next. */
-static inline void put_whole_windows(const convolution *c, const window_strip *s, float *to, int32_t here,
-                                     ptrdiff_t next)
-{
-    const ptrdiff_t down = (ptrdiff_t)c->dilation_h * s->width;
-    const __mmask16 first = (__mmask16)((1u << here) - 1u), rest = (__mmask16)(0x1ffu & ~first);
-    const float *row = s->strip;
-    int32_t ow = s->ow, left = s->pixels;
-    for (; left > 0; row += (ptrdiff_t)c->stride_h * s->width, ow = 0) {
-        const float *from = row + ow * c->stride_w;
-        int32_t count = poetc_min(c->output_width - ow, left);
-        left -= count;
-        for (; count > 0; count--, from += c->stride_w, to += COLUMNS) {
-            __m512 window = _mm512_maskz_loadu_ps(7, from);
-            window = _mm512_mask_loadu_ps(window, 7 << 3, from + down - 3);
-            window = _mm512_mask_loadu_ps(window, 7 << 6, from + 2 * down - 6);
-            _mm512_mask_storeu_ps(to, first, window);
-            if (rest)
-                _mm512_mask_storeu_ps(to + next - here, rest, window);
-        }
-    }
-}
-#endif
-
 static inline int32_t strip_width(const convolution *c)
 {
     return (c->output_width - 1) * c->stride_w + (c->kernel_w - 1) * c->dilation_w + 1;
@@ -159,14 +130,6 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
                 else
                     copy_padded(strip, plane, c, top, taken, width);
             }
-#if defined(POETC_MASKED)
-            if (tap == 0 && taps == 9 && c->kernel_w == 3 && c->dilation_w == 1 && at + taps <= columns) {
-                const int32_t fit = poetc_min(taps, COLUMNS - lane);
-                put_whole_windows(c, &s, to, fit, (ptrdiff_t)depth * COLUMNS - lane);
-                run = taps;
-                continue;
-            }
-#endif
             put_windows(c, &s, kh, kw, run, c->dilation_w == 1 && run > 1 && run <= 4 && lane + 4 <= COLUMNS, to);
         }
     }
@@ -174,54 +137,6 @@ POETC_APART void pack_strips(const poetc_gemm_space *space, const convolution *c
         for (k = 0; k < depth; k++)
             poetc_gemm_panel(space, at, depth)[(ptrdiff_t)k * COLUMNS + at % COLUMNS] = 0.0f;
 }
-
-#if defined(POETC_MASKED)
-/* Whether windows are single pixels, every second one of a row. Sixteen of them must be half a row of the image, or
- * one, two or four rows. */
-static inline int packs_every_second(const convolution *c, int32_t first, int32_t depth, int32_t columns)
-{
-    const int32_t wide = c->output_width;
-    return c->kernel_h * c->kernel_w == 1 && c->stride_w == 2 && c->pad_top == 0 && c->pad_left == 0 &&
-           2 * wide - 1 <= c->width && (c->output_height - 1) * c->stride_h < c->height &&
-           (wide % 16 == 0 || wide == 8 || wide == 4) && c->output_height * wide % 16 == 0 &&
-           (first | depth) % 16 == 0 && columns % COLUMNS == 0;
-}
-
-/* Sixteen pixels of sixteen channels at a time: a row of the panel each, then turned where they are. */
-POETC_APART void pack_every_second(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,
-                                   int32_t depth, int32_t column, int32_t columns)
-{
-    const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const int32_t pixels = c->output_height * c->output_width, wide = c->output_width;
-    const ptrdiff_t plane = (ptrdiff_t)c->height * c->width, line = (ptrdiff_t)c->stride_h * c->width;
-    const ptrdiff_t half = wide >= 16  ? 16
-                           : wide == 8 ? line
-                                       : 2 * line; /* from the first eight pixels to the others */
-    int32_t k, at, i;
-    for (k = 0; k < depth; k += 16) {
-        const int32_t image = (first + k) / pixels, pixel = first + k - image * pixels, oh = pixel / wide;
-        const float *from = x + (image * (ptrdiff_t)c->channels + column) * plane + oh * line + (pixel - oh * wide) * 2;
-        for (at = 0; at < columns; at += 16) {
-            float *const to = poetc_gemm_panel(space, at, depth) + (ptrdiff_t)k * COLUMNS + at % COLUMNS;
-            for (i = 0; i < 16; i++, from += plane) {
-                __m512 low, high;
-                if (wide == 4) {
-                    low = _mm512_mask_loadu_ps(_mm512_maskz_loadu_ps(0x55, from), 0x5500, from + line - 8);
-                    high =
-                        _mm512_mask_loadu_ps(_mm512_maskz_loadu_ps(0x55, from + half), 0x5500, from + half + line - 8);
-                } else {
-                    low = _mm512_maskz_loadu_ps(0x5555, from), high = _mm512_maskz_loadu_ps(0x5555, from + half);
-                }
-                _mm512_storeu_ps(to + i * COLUMNS, _mm512_permutex2var_ps(low, evens, high));
-            }
-            poetc_transpose_lanes(to, COLUMNS, to, COLUMNS, 1);
-        }
-    }
-}
-#else
-#define packs_every_second(c, first, depth, columns) 0
-#define pack_every_second(space, c, x, first, depth, column, columns) ((void)0)
-#endif
 
 /* Without one, or where rows are too wide for it. */
 POETC_APART void pack_windows(const poetc_gemm_space *space, const convolution *c, const float *x, int32_t first,

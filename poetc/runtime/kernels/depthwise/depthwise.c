@@ -14,8 +14,7 @@
 #include "depthwise/poetc_depthwise.h"
 
 #if POETC_LANES == 1 && !defined(POETC_SOFT_FLOAT)
-#include "depthwise/poetc_depthwise_planes.h"
-#include "depthwise/poetc_depthwise_taps.h"
+#include "depthwise/poetc_depthwise_in_place.h"
 #elif POETC_LANES > 1
 #include "depthwise/poetc_depthwise_vectors.h"
 #if defined(POETC_HELIUM)
@@ -146,6 +145,13 @@ int poetc_op_depthwise(const poetc_call *call)
             POETC_SKIP(c.share, channel, c.channels, f.y += (ptrdiff_t)c.output_height * c.output_width)
             f.weight = weight + (ptrdiff_t)channel * c.kernel_h * c.kernel_w;
             start_with(&f, start, bias, channel);
+#if defined(IN_PLACE)
+            if (is_in_place(&c) && !is_negative_zero(f.bias)) {
+                slide_in_place(x, f.weight, start, f.y, c.height, c.width);
+                f.y += (ptrdiff_t)c.output_height * c.output_width;
+                continue;
+            }
+#endif
 #if defined(PLANS)
             if (s.has_zeros && p.count) {
                 run_plane(&p, &f, x, c.width);
@@ -313,6 +319,14 @@ int poetc_op_depthwise_grad_input(const poetc_call *call)
         for (channel = 0; channel < c.channels; channel++, gy += (ptrdiff_t)c.output_height * c.output_width) {
             POETC_SKIP(c.share, channel, c.channels, gx += (ptrdiff_t)c.height * c.width)
             start_with(&f, start, bias, channel);
+#if defined(IN_PLACE)
+            if (is_in_place(&c) && !is_negative_zero(f.bias)) {
+                f.weight = weight + (ptrdiff_t)channel * taps + taps - 1;
+                slide_turned(&f, gy, start, gx, c.height, c.width);
+                gx += (ptrdiff_t)c.height * c.width;
+                continue;
+            }
+#endif
 #if defined(PLANS)
             if (s.has_zeros && p.count) {
                 f.weight = weight + (ptrdiff_t)channel * taps, f.y = gx;
@@ -378,17 +392,10 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     strip s = describe_strip(call, workspace);
     const int32_t reach = (c.kernel_h - 1) * c.dilation_h, block = call->ints[20];
     const int flat = c.stride_h == 1 && c.stride_w == 1;
-#if defined(IS_SHORT)
-    const int is_short = s.pairs && c.kernel_w == 3 && IS_SHORT(c.output_width);
-#else
-    const int is_short = 0;
+#if defined(IN_PLACE)
+    const int in_place = !norm && is_in_place(&c) && has_taps_in_place(c.width) && block >= c.height;
 #endif
-#if defined(IS_NARROW)
-    const int is_narrow =
-        flat && c.kernel_w == 3 && c.dilation_w == 1 && IS_NARROW(c.output_width) && s.row == c.output_width + 1;
-#endif
-    const int32_t whole = flat ? s.row : (c.output_width + 3) / 4 * 4,
-                  step = is_short ? c.output_width : whole; /* of gy */
+    const int32_t step = flat ? s.row : (c.output_width + 3) / 4 * 4; /* of gy */
     int32_t n, channel, top, kh, kw;
 #if defined(POETC_HELIUM)
     window planes;
@@ -403,7 +410,7 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
     const ptrdiff_t next = (ptrdiff_t)c.stride_h * s.row, down = (ptrdiff_t)c.dilation_h * s.row;
 #endif
     /* So that the memory that is touched does not depend on the width. */
-    rows_of_gy[(block * whole + 3) / 4 * 4 - 1] = 0.0f;
+    rows_of_gy[(block * step + 3) / 4 * 4 - 1] = 0.0f;
 #if defined(POETC_HELIUM)
     if (!norm && has_lanes_of_channels(&c, &planes)) {
         add_taps_of_channels(&planes, x, gy, c.batch, c.channels, gw);
@@ -438,16 +445,16 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
         for (n = 0; n < c.batch; n++) {
             const float *plane = x + ((ptrdiff_t)n * c.channels + channel) * c.height * c.width;
             const float *from = gy + ((ptrdiff_t)n * c.channels + channel) * c.output_height * c.output_width;
+#if defined(IN_PLACE)
+            if (in_place) {
+                add_taps_in_place(plane, from, c.height, c.width, gw);
+                continue;
+            }
+#endif
 #if defined(MOST_TAPS) && EXACT_ROWS
             if (s.has_zeros && fast && held > 0) { /* a plane like the one before */
                 const float *lines_of_gy = is_copied ? rows_of_gy : from;
                 copy_pixels(norm, s.data + c.pad_top * s.row + c.pad_left, s.row, plane, c.width, held, c.width);
-#if defined(IS_NARROW)
-                if (is_narrow) {
-                    add_taps_of_narrow(s.data, down, c.kernel_h, from, c.output_height, c.output_width, gw);
-                    continue;
-                }
-#endif
                 if (is_copied)
                     copy_rows(rows_of_gy, step, from, c.output_width, c.output_height, c.output_width);
                 if (flat && c.kernel_h > 3)

@@ -103,56 +103,6 @@ POETC_APART void add_taps_of_row(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* Three taps of planes of five, six or seven columns, whose gy is read where it is. Rows of the strip are a zero
- * longer, so that lanes move on from row to row. Registers: x in s12 to s20, gy in s21 to s27. */
-#define IS_NARROW(width) ((width) >= 5 && (width) <= 7)
-#define THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l)                                                                 \
-    PRODUCTS(28, 29, a, b, c, d, 12, 13, 14, 15, 21, 22, 23, 24)                                                       \
-    PRODUCTS(28, 29, e, f, g, h, 13, 14, 15, 16, 21, 22, 23, 24) PRODUCTS(28, 29, i, j, k, l, 14, 15, 16, 17, 21, 22, 23, 24)
-#define ROW_OF_5(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
-    "vldmia %[x], {s12-s18}\n\tvldmia %[gy]!, {s21-s25}\n\tadd %[x], #24\n\t"                                            \
-    THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l) PAIR(28, 29, a, 16, 25, e, 17, 25) MLA(i, 18, 25)
-#define ROW_OF_6(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
-    "vldmia %[x], {s12-s19}\n\tvldmia %[gy]!, {s21-s26}\n\tadd %[x], #28\n\t"                                            \
-    THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l) PAIR(28, 29, a, 16, 25, b, 17, 26)                                  \
-        PAIR(28, 29, e, 17, 25, f, 18, 26) PAIR(28, 29, i, 18, 25, j, 19, 26)
-#define ROW_OF_7(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
-    "vldmia %[x], {s12-s20}\n\tvldmia %[gy]!, {s21-s27}\n\tadd %[x], #32\n\t"                                            \
-    THREE_TAPS(a, b, c, d, e, f, g, h, i, j, k, l) PAIR(28, 29, a, 16, 25, b, 17, 26)                                  \
-        PAIR(28, 29, c, 18, 27, e, 17, 25) PAIR(28, 29, f, 18, 26, g, 19, 27) PAIR(28, 29, i, 18, 25, j, 19, 26)       \
-            MLA(k, 20, 27)
-#define FROM_0(row) row(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
-#define FROM_1(row) row(1, 2, 3, 0, 5, 6, 7, 4, 9, 10, 11, 8)
-#define FROM_2(row) row(2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9)
-#define FROM_3(row) row(3, 0, 1, 2, 7, 4, 5, 6, 11, 8, 9, 10)
-
-POETC_APART void add_taps_of_narrow(const float *line, ptrdiff_t down, int32_t lines, const float *gradient,
-                                    int32_t rows, int32_t width, float *gw)
-{
-    for (; lines > 0; lines--, line += down) {
-        const float *x = line, *gy = gradient;
-        int32_t left = rows;
-#define UNLESS_LAST "subs %[left], #1\n\tbeq 2f\n\t"
-#define ROWS(some, last)                                                                                               \
-    __asm__ volatile("vldmia %[none], {s0-s11}\n1:\t" some last "subs %[left], #1\n\tbne 1b\n2:\t" END_THREE           \
-                     : [x] "+r"(x), [gy] "+r"(gy), [left] "+r"(left), [gw] "+r"(gw)                                    \
-                     : [none] "r"(no_sums)                                                                             \
-                     : SCRATCH)
-        if (width == 5)
-            ROWS(FROM_0(ROW_OF_5) UNLESS_LAST, FROM_2(ROW_OF_5));
-        else if (width == 6)
-            ROWS(FROM_0(ROW_OF_6) UNLESS_LAST FROM_3(ROW_OF_6) UNLESS_LAST FROM_2(ROW_OF_6) UNLESS_LAST,
-                 FROM_1(ROW_OF_6));
-        else
-            ROWS("", FROM_0(ROW_OF_7));
-#undef ROWS
-#undef UNLESS_LAST
-    }
-}
-
-/* Rows of gy of which three taps are summed up without zeros at their ends. */
-#define IS_SHORT(width) ((width) == 5 || (width) == 6)
-
 #define ROWS_OF_QUADS(sums, body, end)                                                                                 \
     __asm__ volatile("vldmia %[none], {" sums "}\n"                                                                    \
                      "1:\tmov %[quads], %[width]\n"                                                                    \
@@ -191,8 +141,8 @@ POETC_APART void add_seven_apart(const float *line, ptrdiff_t down, int32_t line
     }
 }
 
-/* The same under a stride of two. It has `rows` rows of `width` floats of gy, a multiple of four, five or six, and of
- * x, `step` floats apart. */
+/* The same under a stride of two. It has `rows` rows of `width` floats of gy, a multiple of four, and of x, `step`
+ * floats apart. */
 POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines, ptrdiff_t step, const float *gradient,
                                 int32_t rows, int32_t width, float *gw, int taps)
 {
@@ -204,36 +154,6 @@ POETC_APART void add_taps_apart(const float *line, ptrdiff_t down, int32_t lines
     for (; lines > 0; lines--, line += down) {
         const float *x = line, *gy = gradient;
         int32_t left = rows, quads;
-        if (taps == 3 && width == 5) {
-            /* clang-format off */
-            __asm__ volatile("vldmia %[none], {s0-s11}\n"
-                             "1:\tvldmia %[x], {s12-s22}\n\tvldmia %[gy]!, {s25-s29}\n\tadd %[x], %[x], %[step]\n\t"
-                             PRODUCTS(30, 31, 0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
-                             PRODUCTS(30, 31, 4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
-                             PRODUCTS(30, 31, 8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
-                             PAIR(30, 31, 0, 20, 29, 4, 21, 29) MLA(8, 22, 29)
-                             "subs %[left], #1\n\tbne 1b\n\t" END_THREE
-                             : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
-                             : [none] "r"(no_sums), [step] "r"(4 * step)
-                             : SCRATCH);
-            /* clang-format on */
-            continue;
-        }
-        if (taps == 3 && width == 6) { /* nothing is left of 32 registers */
-            /* clang-format off */
-            __asm__ volatile("vldmia %[none], {s0-s11}\n"
-                             "1:\tvldmia %[x], {s12-s24}\n\tvldmia %[gy]!, {s25-s30}\n\tadd %[x], %[x], %[step]\n\t"
-                             AT_ONCE(0, 1, 2, 3, 12, 14, 16, 18, 25, 26, 27, 28)
-                             AT_ONCE(4, 5, 6, 7, 13, 15, 17, 19, 25, 26, 27, 28)
-                             AT_ONCE(8, 9, 10, 11, 14, 16, 18, 20, 25, 26, 27, 28)
-                             MLA(0, 20, 29) MLA(1, 22, 30) MLA(4, 21, 29) MLA(5, 23, 30) MLA(8, 22, 29) MLA(9, 24, 30)
-                             "subs %[left], #1\n\tbne 1b\n\t" END_THREE
-                             : [x] "+&r"(x), [gy] "+&r"(gy), [left] "+&r"(left), [gw] "+&r"(gw)
-                             : [none] "r"(no_sums), [step] "r"(4 * step)
-                             : SCRATCH);
-            /* clang-format on */
-            continue;
-        }
         if (taps == 3)
             THREE_APART;
         else /* s24 to s31, of which s24 to s26 become those beyond */
