@@ -86,10 +86,10 @@ POETC_APART void slide_turned(const filter *f, const float *x, const float *star
 
 /* Three taps of a row: their lanes a to d, e to h, i to l. x is in s12 and following, gy behind it. Lanes are those of
  * a strip whose rows are a zero longer, so that they move on from row to row. */
-#define ROW_OF_3(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
+#define TAPS_OF_ROW_3(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x]!, {s12-s14}\n\tvldmia %[gy]!, {s21-s23}\n\t" PAIR(28, 29, b, 12, 22, c, 13, 23)                       \
         PAIR(28, 29, e, 12, 21, f, 13, 22) TRIPLE_TAPS(28, 29, g, 14, 23, i, 13, 21, j, 14, 22)
-#define ROW_OF_5(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
+#define TAPS_OF_ROW_5(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x]!, {s12-s16}\n\tvldmia %[gy]!, {s21-s25}\n\t" PAIR(28, 29, b, 12, 22, c, 13, 23)                       \
         PAIR(28, 29, d, 14, 24, a, 15, 25) PAIR(28, 29, e, 12, 21, f, 13, 22) PAIR(28, 29, g, 14, 23, h, 15, 24)       \
             PAIR(28, 29, i, 13, 21, j, 14, 22) TRIPLE_TAPS(28, 29, e, 16, 25, k, 15, 23, l, 16, 24)
@@ -99,17 +99,17 @@ POETC_APART void slide_turned(const filter *f, const float *x, const float *star
 #else
 #define MLA_OF(p, sum, x, g) MUL(p, x, g) ADD_TO(sum, p)
 #endif
-#define ROW_OF_6(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
+#define TAPS_OF_ROW_6(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x]!, {s12-s17}\n\tvldmia %[gy]!, {s21-s26}\n\t" PAIR(28, 29, b, 12, 22, c, 13, 23)                       \
         PAIR(28, 29, d, 14, 24, a, 15, 25) PAIR(28, 29, e, 12, 21, f, 13, 22) PAIR(28, 29, g, 14, 23, h, 15, 24)       \
             PAIR(28, 29, b, 16, 26, i, 13, 21) PAIR(28, 29, j, 14, 22, k, 15, 23) PAIR(28, 29, e, 16, 25, f, 17, 26)   \
                 PAIR(28, 29, l, 16, 24, i, 17, 25)
-#define ROW_OF_7(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
+#define TAPS_OF_ROW_7(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x]!, {s12-s18}\n\tvldmia %[gy]!, {s21-s27}\n\t" PAIR(28, 29, b, 12, 22, c, 13, 23)                       \
         PAIR(28, 29, d, 14, 24, a, 15, 25) PAIR(28, 29, e, 12, 21, f, 13, 22) PAIR(28, 29, g, 14, 23, h, 15, 24)       \
             PAIR(28, 29, b, 16, 26, c, 17, 27) PAIR(28, 29, i, 13, 21, j, 14, 22) PAIR(28, 29, k, 15, 23, l, 16, 24)   \
                 PAIR(28, 29, e, 16, 25, f, 17, 26) TRIPLE_TAPS(28, 29, g, 18, 27, i, 17, 25, j, 18, 26)
-#define ROW_OF_8(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
+#define TAPS_OF_ROW_8(a, b, c, d, e, f, g, h, i, j, k, l)                                                                   \
     "vldmia %[x]!, {s12-s19}\n\tvldmia %[gy]!, {s20-s27}\n\t" PAIR(28, 29, b, 12, 21, c, 13, 22)                       \
         PAIR(28, 29, d, 14, 23, a, 15, 24) PAIR(28, 29, b, 16, 25, c, 17, 26) PAIR(28, 29, e, 12, 20, f, 13, 21)       \
             PAIR(28, 29, g, 14, 22, h, 15, 23) PAIR(28, 29, e, 16, 24, f, 17, 25) PAIR(28, 29, g, 18, 26, h, 19, 27)   \
@@ -119,7 +119,7 @@ POETC_APART void slide_turned(const filter *f, const float *x, const float *star
 #define TAP_OF_8(a, b, c, d, r, s, t, u, v, w, x, y)                                                                   \
     PAIR(29, 30, a, r, 21, b, s, 22) PAIR(29, 30, c, t, 23, d, u, 24) PAIR(29, 30, a, v, 25, b, w, 26)                 \
         PAIR(29, 30, c, x, 27, d, y, 28)
-#define ROW_OF_16(a, b, c, d, e, f, g, h, i, j, k, l)                                                                  \
+#define TAPS_OF_ROW_16(a, b, c, d, e, f, g, h, i, j, k, l)                                                                  \
     "vldmia %[x], {s12-s20}\n\tvldmia %[gy]!, {s21-s28}\n\tadd %[x], #28\n\t" PAIR(29, 30, b, 12, 22, c, 13, 23)      \
         PAIR(29, 30, d, 14, 24, a, 15, 25) PAIR(29, 30, b, 16, 26, c, 17, 27)                                          \
             TAP_OF_8(e, f, g, h, 12, 13, 14, 15, 16, 17, 18, 19) TAP_OF_8(i, j, k, l, 13, 14, 15, 16, 17, 18, 19, 20)  \
@@ -156,20 +156,20 @@ POETC_APART void add_taps_in_place(const float *plane, const float *gradient, in
                      : [none] "r"(no_sums), [line] "r"(line)                                                           \
                      : SCRATCH)
         switch (width) {
-        case 3: ROWS("", FROM_0(ROW_OF_3)); break;
-        case 5: ROWS(FROM_0(ROW_OF_5) UNLESS_LAST, FROM_2(ROW_OF_5)); break;
+        case 3: ROWS("", FROM_0(TAPS_OF_ROW_3)); break;
+        case 5: ROWS(FROM_0(TAPS_OF_ROW_5) UNLESS_LAST, FROM_2(TAPS_OF_ROW_5)); break;
         case 6:
-            ROWS(FROM_0(ROW_OF_6) UNLESS_LAST,
-                 FROM_3(ROW_OF_6) UNLESS_LAST FROM_2(ROW_OF_6) UNLESS_LAST FROM_1(ROW_OF_6));
+            ROWS(FROM_0(TAPS_OF_ROW_6) UNLESS_LAST,
+                 FROM_3(TAPS_OF_ROW_6) UNLESS_LAST FROM_2(TAPS_OF_ROW_6) UNLESS_LAST FROM_1(TAPS_OF_ROW_6));
             break;
-        case 7: ROWS("", FROM_0(ROW_OF_7)); break;
+        case 7: ROWS("", FROM_0(TAPS_OF_ROW_7)); break;
         case 8:
-            ROWS(FROM_0(ROW_OF_8) UNLESS_LAST,
-                 FROM_1(ROW_OF_8) UNLESS_LAST FROM_2(ROW_OF_8) UNLESS_LAST FROM_3(ROW_OF_8));
+            ROWS(FROM_0(TAPS_OF_ROW_8) UNLESS_LAST,
+                 FROM_1(TAPS_OF_ROW_8) UNLESS_LAST FROM_2(TAPS_OF_ROW_8) UNLESS_LAST FROM_3(TAPS_OF_ROW_8));
             break;
         default:
-            ROWS(FROM_0(ROW_OF_16) UNLESS_LAST,
-                 FROM_1(ROW_OF_16) UNLESS_LAST FROM_2(ROW_OF_16) UNLESS_LAST FROM_3(ROW_OF_16));
+            ROWS(FROM_0(TAPS_OF_ROW_16) UNLESS_LAST,
+                 FROM_1(TAPS_OF_ROW_16) UNLESS_LAST FROM_2(TAPS_OF_ROW_16) UNLESS_LAST FROM_3(TAPS_OF_ROW_16));
         }
 #undef ROWS
     }
