@@ -160,6 +160,13 @@ def is_even(axis: Cut, units: int) -> bool:
     return all(_is_even(span, axis.extent, units, count) for span in _spans(axis))
 
 
+def has_bands(axis: Cut, units: int) -> bool:
+    """Whether each block has rows of every operand: the last of an image may lie behind all windows."""
+    ranges = [r for r, _ in thirds(axis.extent, units)]
+    bands = (span.of(*r, axis.extent) for span in _spans(axis) for r in ranges)
+    return all(first < end for first, end in bands)
+
+
 def _spans(axis: Cut) -> set[Span]:
     return {part.span for part in axis.parts if part is not None and part.span is not None}
 
@@ -222,7 +229,7 @@ def blocks_of(
     `overlaps`: operands on the store have two windows where there is more than one block; none are found where they
     cannot have them.
     """
-    if not all(is_even(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
+    if not all(is_even(axis, n) and has_bands(axis, n) for axis, n in zip(cut.axes, units, strict=True)):
         return []
     ranges = [[r for r, _ in thirds(axis.extent, n)] for axis, n in zip(cut.axes, units, strict=True)]
     corners = list(itertools.product(*ranges))

@@ -146,7 +146,9 @@ def making(sources: Path, variables: Sequence[str]) -> tuple[list[str], dict[str
     native = None if Path(words[0]).name == "ccache" else _native_through_ccache(words, environment)
     if native is None:
         return command, environment
-    return [*command, f"CC=ccache {' '.join(words)}"], environment | {"CCACHE_NAMESPACE": native}
+    return [*command, f"CC=ccache {' '.join(words)}"], environment | {
+        "CCACHE_NAMESPACE": f"{environment.get('CCACHE_NAMESPACE', '')}{native}"
+    }
 
 
 def _native_through_ccache(words: Sequence[str], environment: Mapping[str, str]) -> str | None:

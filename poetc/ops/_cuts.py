@@ -124,11 +124,13 @@ def within_steps(elements: int, start: int, steps: Sequence[int], extents: Seque
     step, extent = steps[loop], extents[loop]
     if step == 0:
         return None
+    if min(steps) < 0:
+        raise ValueError(f"steps {tuple(steps)} go back")
     others = [(s, n) for k, (s, n) in enumerate(zip(steps, extents, strict=True)) if k != loop and n > 1]
     pitch = min((s for s, _ in others if s >= step), default=elements)
-    first, inside = start % pitch // step if step > 0 else 0, sum(s * (n - 1) for s, n in others if s < step)
-    is_even = all(s % pitch == 0 for s, _ in others if s >= step) and elements % pitch == pitch % max(1, step) == 0
-    if step < 0 or not is_even or start % step + inside not in range(step) or (first + extent) * step > pitch:
+    first, inside = start % pitch // step, sum(s * (n - 1) for s, n in others if s < step)
+    is_even = all(s % pitch == 0 for s, _ in others if s >= step) and elements % pitch == pitch % step == 0
+    if not is_even or start % step + inside not in range(step) or (first + extent) * step > pitch:
         raise ValueError(f"steps {tuple(steps)} along {tuple(extents)} have no part along axis {loop}")
     limit = pitch // step
     span = None if limit == extent else Span(limit, low=first, high=first)
@@ -174,11 +176,14 @@ def on_axis(op: Bound, name: str, axes: Sequence[Axes], *, binds: bool = True) -
 
 
 def runs(extents: Sequence[int], patterns: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The first and the last axis of each run of axes with one pattern that is not None. Axes of one do not count."""
+    """The first and the last axis of each run of axes with one pattern that is not None.
+
+    An axis of one with a pattern does not end a run.
+    """
     found: list[tuple[int, int]] = []
     before: Hashable = None
     for axis, (n, pattern) in enumerate(zip(extents, patterns, strict=True)):
-        if n == 1:
+        if n == 1 and pattern is not None:
             continue
         if pattern is not None:
             is_next = pattern == before

@@ -276,8 +276,9 @@ class _Attention(OpSpec):
                     if part is not None and part.span is not None:
                         raise ValueError(f"{name} lies between other numbers")
                     parts.append(part)
-                    if len(parts) > len(op.inputs) and type.elements != math.prod(extents[name]):
-                        raise ValueError(f"the gradient of {name} has elements that nobody reads")
+                    is_result = len(parts) > len(op.inputs)
+                    if is_result and (part is None or type.elements != math.prod(extents[name])):
+                        raise ValueError(f"the gradient of {name} has elements that nobody reads, or is a sum")
             except ValueError:
                 continue
             if extents["q"][loop] > 1:

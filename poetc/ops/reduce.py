@@ -93,7 +93,7 @@ class Reduction(OpSpec):
         """Along the first axes that stay. A block keeps the loops of the whole reduction."""
         shape = op.inputs[0].shape
         axes = axes_of(op, len(shape))
-        found = runs(shape, [None if a in axes else True for a in range(len(shape))])
+        found = runs(shape, [None if a in axes and n > 1 else True for a, n in enumerate(shape)])
         if not found:
             return ()
         first, last = found[0]

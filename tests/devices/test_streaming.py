@@ -15,6 +15,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest, streams_of, trai
 from poetc.devices import build_problem, load_profile
 from poetc.devices.blocks import Blocks, Stream, is_even
 from poetc.devices.streaming import StreamedAlternatives, forms_of_operator
+from poetc.graph import DType, TensorType
 from poetc.ops import Cut, Part, Span
 from poetc.planning.streaming import within
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE
@@ -156,6 +157,21 @@ def test_blocks_that_are_alike_are_those_that_look_alike_one_by_one() -> None:
         assert is_even(cut, units) == even, (extent, units, span)
         answers.add(even)
     assert answers == {True, False}
+
+
+def test_every_block_has_rows_of_the_gradient() -> None:
+    """Rows of an image that no window reaches: a block of them alone has an operand without elements."""
+    attributes = {"group": 1, "strides": (2, 2), "dilations": (1, 1), "pads": (0, 0, 0, 0), "input_size": (17, 17)}
+    inputs = tuple(TensorType(shape, DType.F32) for shape in ((1, 32, 8, 8), (32, 32, 2, 2)))
+    outputs = (TensorType((1, 32, 17, 17), DType.F32),)
+    numbers, alike, sizes = frozenset({0, 2}), (0, 1, 2), set[int]()
+    key = "ConvGradInput", tuple(sorted(attributes.items())), inputs, outputs, numbers, alike, frozenset[int]()
+    for blocks in forms_of_operator(*key, 512, False):
+        sizes |= {n for axis, n in zip(blocks.cut.axes, blocks.units, strict=True) if axis.name == "image_rows"}
+        for kernel in blocks.kernels:
+            shape = kernel.parameters.convolution
+            assert min(shape.height, shape.output_height) > 0, (blocks.cut.title, blocks.units)
+    assert sizes, "bands of other sizes are offered"
 
 
 def test_the_steps_of_a_command_share_their_blocks() -> None:

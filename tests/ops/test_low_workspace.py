@@ -44,6 +44,7 @@ PRODUCTS = [
     matmul.product(29, 130, 33, True, False, gradient=False),
     matmul.product(12, 129, 97, False, True, ((2,), (2,)), gradient=False),
     matmul.product(23, 300, 48, True, True, gradient=False),
+    matmul.product(64, 1, 64, False, False, gradient=False),
     matmul.product(12, 129, 97, False, False, ((3, 2), ()), gradient=False),
     Case(
         "MatMulOfViews",

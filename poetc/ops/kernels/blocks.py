@@ -134,7 +134,7 @@ def _columns(kernel: Kernel, units: int) -> Sized:
 
 def _packed_columns(kernel: Kernel, units: int) -> Sized:
     p = kernel.parameters_as(PackedProduct)
-    b_term = 1 if p.strides.b_column != 1 else units
+    b_term = 1 if p.strides.b_term == 1 else units  # not by b_column: of one term both steps are 1
     batch = tuple((extent, a, b, y * units // p.columns) for extent, a, b, y in p.batch)
     strides = replace(p.strides, b_term=b_term, y_row=units)
     return replace(p, columns=units, strides=strides, batch=batch), kernel.workspace_bytes // 4
@@ -172,7 +172,7 @@ def _matrices(kernel: Kernel, block: Block) -> Parameters:
 
 def _packed_rows(kernel: Kernel, units: int) -> Sized:
     p = kernel.parameters_as(PackedProduct)
-    a_term = 1 if p.strides.a_row != 1 else units
+    a_term = 1 if p.strides.a_term == 1 else units  # not by a_row: of one term both steps are 1
     return replace(p, rows=units, strides=replace(p.strides, a_term=a_term)), kernel.workspace_bytes // 4
 
 
