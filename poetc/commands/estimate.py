@@ -36,6 +36,7 @@ from poetc.devices.units import parse_battery
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import Graph, TrainingGraph
+from poetc.passes import code_model
 from poetc.planning import Solution, ram_bytes
 from poetc.planning.inference import alone_problem
 from poetc.planning.saved import Saved
@@ -103,7 +104,8 @@ def estimate(
         if found is not None
     ]
     enough = {"least_whole_bytes": known.least_whole_bytes, "least_bytes": budgets[0]["ram_bytes"]}
-    inference = keep_all_peak_bytes(alone_problem(known.graph, known.profile, known.problem))
+    model = code_model(known.graph, known.step)
+    inference = keep_all_peak_bytes(alone_problem(model, known.profile, known.problem))
     return {
         "device": request.model.device,
         "ram_bytes": known.profile.ram_bytes,

@@ -2,7 +2,7 @@
 
 from poetc.graph import TrainingGraph
 from poetc.passes._check import GraphError, check_graph
-from poetc.passes._coded_weights import code_weights
+from poetc.passes._coded_weights import code_model, code_weights
 from poetc.passes._encoding import Encoding, encoded, offered, without_encodings
 from poetc.passes._fusion import fuse
 from poetc.passes._linear_loss import join_losses

@@ -11,9 +11,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from poetc.graph import Attribute, Coded, DType, Operator, Role, Tensor, TensorType, TrainingGraph, Value, materialize
+from poetc.graph import (
+    Attribute,
+    Coded,
+    DType,
+    Graph,
+    Operator,
+    Role,
+    Tensor,
+    TensorType,
+    TrainingGraph,
+    Value,
+    materialize,
+)
 from poetc.graph._coded import encode
-from poetc.passes._indexed import Indexed
 
 AS_IS, FLOATS = "as-is", "f32"
 LEAST_ELEMENTS = 1024  # of a weight that is rounded: smaller ones save nothing
@@ -21,7 +32,21 @@ LEAST_ELEMENTS = 1024  # of a weight that is rounded: smaller ones save nothing
 
 def code_weights(graph: TrainingGraph) -> TrainingGraph:
     """The graph without codes as values: they are tensors of their own, or floats where they must be."""
-    return _Coding(graph).run()
+    return _Coding(graph, str(graph.options.get("frozen") or AS_IS)).of_step(graph)
+
+
+def code_model(model: Graph, step: TrainingGraph) -> Graph:
+    """A model for predictions with the weights in the codes that its training step has, so that both share them.
+
+    A weight that something else reads here stays as it is.
+    """
+    readers = {t: op for op in step.operators for t in op.inputs}
+    coding = _Coding(model, str(step.options.get("frozen") or AS_IS))
+    for name in model.values:
+        reader = readers.get(f"{name}.codes")
+        if name not in step.tensors and reader is not None:
+            coding.share(name, step, reader)
+    return replace(model, tensors=coding.tensors, values=coding.values, operators=tuple(coding.operators.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +65,27 @@ _READS = {
 }
 
 
-class _Coding(Indexed):
-    def __init__(self, graph: TrainingGraph) -> None:
-        super().__init__(graph)
-        self.frozen = str(graph.options.get("frozen") or AS_IS)
+def _is_turned(readers: list[Operator]) -> bool:
+    """Whether the codes are of the transposed matrix: blocks lie along the terms of the forward product."""
+    forward = [op for op in readers if op.kind in ("MatMul", "LinearCrossEntropy")]
+    return len(forward) == len(readers) > 0 and not forward[0].attributes.get("trans_b")
+
+
+class _Coding:
+    def __init__(self, graph: Graph, frozen: str) -> None:
+        self.graph, self.frozen = graph, frozen
+        self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
+        for op in graph.operators:
+            for tensor in dict.fromkeys(op.inputs):
+                self.readers[tensor].append(op)
         self.tensors, self.values = dict(graph.tensors), dict(graph.values)
         self.operators = {op.name: op for op in graph.operators}
         self.counts: dict[str, int] = {}
         self.errors: list[float] = []
 
-    def run(self) -> TrainingGraph:
-        for name in self.graph.values:
-            value, tensor = self.graph.values[name], self.graph.tensors[name]
+    def of_step(self, graph: TrainingGraph) -> TrainingGraph:
+        for name in graph.values:
+            value, tensor = graph.values[name], graph.tensors[name]
             codes = self._codes(name, value) if tensor.role is Role.CONSTANT else None
             if codes is not None:
                 self._put(name, codes)
@@ -59,13 +93,13 @@ class _Coding(Indexed):
                 self.values[name] = materialize(value, tensor.type)
         if not self.counts:
             none = (f"--frozen {self.frozen}: no matrix is frozen",) if self.frozen not in (AS_IS, FLOATS) else ()
-            return replace(self.graph, values=self.values, notes=(*self.graph.notes, *none))
+            return replace(graph, values=self.values, notes=(*graph.notes, *none))
         return replace(
-            self.graph,
+            graph,
             tensors=self.tensors,
             values=self.values,
             operators=tuple(self.operators.values()),
-            notes=(*self.graph.notes, self._note()),
+            notes=(*graph.notes, self._note()),
         )
 
     def _codes(self, name: str, value: Value) -> tuple[Coded, bool] | None:
@@ -76,20 +110,33 @@ class _Coding(Indexed):
             return None
         if not all(self._reads(op, name) for op in readers):
             return None
-        if isinstance(value, Coded) and self.frozen in (AS_IS, value.form):
-            return value, False
+        if self._is_in_codes(value):
+            return value, False  # type: ignore[return-value]
         if self.frozen == AS_IS or type.elements < LEAST_ELEMENTS:
             return None
-        # Blocks lie along the terms of the forward product.
-        forward = [op for op in readers if op.kind in ("MatMul", "LinearCrossEntropy")]
-        has_gather = len(forward) < len(readers)
-        turned = bool(forward) and not forward[0].attributes.get("trans_b") and not has_gather
+        turned = _is_turned(readers)
         numbers = materialize(value, type)
         coded = encode(np.ascontiguousarray(numbers.T) if turned else numbers, self.frozen)
         scale = float(np.sqrt(np.mean(np.square(numbers, dtype=np.float64)))) or 1.0
         back = coded.decoded().T if turned else coded.decoded()
         self.errors.append(float(np.sqrt(np.mean(np.square(back - numbers, dtype=np.float64)))) / scale)
         return coded, turned
+
+    def _is_in_codes(self, value: Value) -> bool:
+        return isinstance(value, Coded) and self.frozen in (AS_IS, value.form)
+
+    def share(self, name: str, step: TrainingGraph, reader: Operator) -> None:
+        """Take over the codes that `reader` has in `step`, if all that read the weight here can read them."""
+        readers, of = self.readers[name], reader.attributes
+        turned = not self._is_in_codes(self.values[name]) and _is_turned(readers)
+        rows, depth = int(of["rows"]), int(of["depth"])  # type: ignore[arg-type]
+        shape = self.tensors[name].shape
+        if not all(self._reads(op, name) for op in readers) or shape != ((depth, rows) if turned else (rows, depth)):
+            return
+        parts = [step.values.get(f"{name}.{part}") for part in ("codes", "scales", "zeros")]
+        codes, scales, zeros = (None if p is None else np.asarray(p) for p in parts)
+        assert codes is not None
+        self._put(name, (Coded(str(of["form"]), (rows, depth), codes, int(of["block"]), scales, zeros), turned))  # type: ignore[arg-type]
 
     def _reads(self, op: Operator, name: str) -> bool:
         read = _READS.get(op.kind)

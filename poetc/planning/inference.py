@@ -14,6 +14,7 @@ from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
 from poetc.graph import Graph, Phase, TrainingGraph
+from poetc.passes import code_model
 from poetc.planning.kernels import KERNELS, fastest, with_least_workspace
 from poetc.planning.plain import ENGINE
 from poetc.planning.settings import INFERENCE, STREAMING
@@ -75,7 +76,8 @@ def programs(
 
     They are on the state and the constants of `training`, which `problem` was solved for.
     """
-    evaluation = evaluation_of(inference, step)
+    evaluation = code_model(evaluation_of(inference, step), step)
+    inference = code_model(inference, step)
     if found.schedule is None or found.plan is None:
         infer = _keeping_all(inference, profile, problem, training, "infer")
         return infer, _keeping_all(evaluation, profile, problem, _sharing(training, infer), "evaluate")
@@ -148,7 +150,8 @@ def within_budget(
     One schedule serves evaluation and prediction, which is the same without the loss. Where evaluation has none, or its
     outputs are others than the model's, the model itself is scheduled. All of it may take `limit_s`.
     """
-    evaluation = evaluation_of(inference, graph)
+    evaluation = code_model(evaluation_of(inference, graph), graph)
+    inference = code_model(inference, graph)
     serves_both = (evaluation.inputs[:-1], evaluation.outputs[1:]) == (inference.inputs, inference.outputs)
     found = InferencePlan()
     end = time.monotonic() + limit_s

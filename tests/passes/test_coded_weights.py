@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from onnx.helper import make_node
 from poetc.errors import UsageError
 from poetc.frontend import load
 from poetc.graph import Coded, DType, Graph, Role, TrainingGraph, encode, materialize
-from poetc.passes import _linear_loss, run_standard
+from poetc.ops import bind, spec
+from poetc.passes import _linear_loss, code_model, run_standard
 from poetc.passes._coded_weights import _Coding
 from poetc.training import TrainingOptions, build
 from tests.frontend.support import make, save
@@ -83,8 +85,49 @@ def test_what_else_reads_a_matrix_reads_floats() -> None:
     """Columns of a table lie across its rows."""
     graph = coded(decoder(), "table", "int8")
     turned = [replace(o, attributes={"axis": 1}) if o.kind == "Gather" else o for o in graph.operators]
-    coding = _Coding(build(graph, TrainingOptions(train="scale")))
+    coding = _Coding(build(graph, TrainingOptions(train="scale")), "as-is")
     assert [coding._reads(o, "table") for o in (graph.operators[0], turned[0])] == [True, False]
+
+
+def outputs_of(graph: Graph, ids: np.ndarray[Any, np.dtype[np.int32]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """The first output, in numpy."""
+    held: dict[str, Any] = {n: materialize(v, graph.tensors[n].type) for n, v in graph.values.items()}
+    held[graph.inputs[0]] = ids
+    for op in graph.operators:
+        results = spec(op.kind).evaluate(bind(op, graph.tensors), [held[t] for t in op.inputs])
+        held |= dict(zip(op.outputs, results, strict=True))
+    return np.asarray(held[graph.outputs[0]])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("is_filed", [False, True])
+def test_predictions_share_the_codes_of_the_step(form: str, turned: bool, is_filed: bool) -> None:
+    """No matrix has floats beside its codes, and outputs are those of the decoded numbers."""
+    name = "table" if turned else "head"
+    graph = coded(decoder(turned), name, form) if is_filed else decoder(turned)
+    step = step_of(graph, frozen="as-is" if is_filed else form)
+    model = code_model(graph, step)
+    codes = {t for t in step.values if t.endswith(".codes")}
+    assert f"{name}.codes" in codes <= set(model.values)
+    for operand in codes:
+        assert model.values[operand] is step.values[operand]
+        assert operand.removesuffix(".codes") not in {*model.values, *model.tensors}
+    decoded = dict(graph.values)
+    for op in model.operators:
+        for operand in (t for t in op.inputs if t in codes):
+            of, whole = op.attributes, operand.removesuffix(".codes")
+            parts = [model.values.get(f"{whole}.{part}") for part in ("codes", "scales", "zeros")]
+            back = Coded(str(of["form"]), (of["rows"], of["depth"]), *_placed(parts, of["block"])).decoded()  # type: ignore[arg-type]
+            decoded[whole] = back if back.shape == graph.tensors[whole].shape else back.T
+    ids = np.random.default_rng(3).integers(0, CLASSES, graph.tensors[graph.inputs[0]].shape).astype(np.int32)
+    expected = outputs_of(replace(graph, values=decoded), ids)
+    np.testing.assert_allclose(outputs_of(model, ids), expected, rtol=1e-5, atol=1e-6)
+
+
+def _placed(parts: list[Any], block: Any) -> tuple[Any, ...]:
+    codes, scales, zeros = parts
+    return codes, block, scales, zeros
 
 
 def test_nothing_is_frozen() -> None:
