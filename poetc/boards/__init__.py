@@ -12,5 +12,5 @@ from poetc.boards._targets import (
     numerics_of_target,
     resolve,
 )
-from poetc.boards._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, telling, tool_environment
+from poetc.boards._toolchain import Elf, build_counter, command, compiler_prefix, read_elf, telling
 from poetc.boards._toolchain import require as require_toolchain

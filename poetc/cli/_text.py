@@ -101,19 +101,12 @@ def solve_text(summary: Mapping[str, Any]) -> str:
 
     keep_all = summary["keep_all_peak_bytes"]
     limit = summary["deadline_ns"]
+    bound = summary["gap"], summary["asked_gap"]
+    claimed = status_words(summary["status"], *bound, summary["one_core_of"], summary.get("stopped_by"))
     recomputed = recomputed_of(summary["recomputed_operators"], summary["recomputes"], summary["operators"])
     return fields(
         (
-            (
-                "status",
-                status_words(
-                    summary["status"],
-                    summary["gap"],
-                    summary["asked_gap"],
-                    summary["one_core_of"],
-                    summary.get("stopped_by"),
-                ),
-            ),
+            ("status", claimed),
             ("solved by", f"{summary['solver']}, {summary['solve_seconds']:.1f} s"),
             ("budget", share(summary["budget_bytes"], keep_all)),
             ("peak", share(summary["peak_bytes"], keep_all)),

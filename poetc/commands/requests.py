@@ -163,13 +163,16 @@ class SolveRequest:
 def streams_of(
     *steps: TrainingGraph | None,
     profile: DeviceProfile | None,
-    longest_ns: int | None = None,
+    request: SolveRequest | None = None,
     ways: Sequence[Problems] = (),
 ) -> tuple[AlternativesOf, ...]:
     """Make the streamed alternatives of the problems of these steps, when a planner asks for them.
 
-    `longest_ns`: none has a block that takes longer. `ways`: of using the processors, whose problems may be asked for.
+    `request`: no block takes longer than its longest piece, and with `--state ram` no state streams. `ways`: of using
+    the processors, whose problems may be asked for.
     """
+    longest_ns = None if request is None else request.longest_ns
+    moves_state = request is None or request.state_mode != "ram"
 
     def of(step: TrainingGraph, profile: DeviceProfile) -> AlternativesOf:
         def offer(problem: Problem) -> StreamedAlternatives | None:
@@ -178,7 +181,9 @@ def streams_of(
             if not is_its:
                 return None
             prices = prices_in_threads(problem, step, profile, ways)
-            return StreamedAlternatives(step, profile, problem, longest_ns=longest_ns, prices=prices)
+            return StreamedAlternatives(
+                step, profile, problem, longest_ns=longest_ns, prices=prices, moves_state=moves_state
+            )
 
         return offer
 

@@ -123,7 +123,7 @@ def _planner(request: SolveRequest) -> Planner:
 
 
 def _streaming(request: SolveRequest, step: Step, profile: DeviceProfile) -> Streaming:
-    return Streaming(streams_of(step.graph, profile=profile, longest_ns=request.longest_ns))
+    return Streaming(streams_of(step.graph, profile=profile, request=request))
 
 
 def _for_ram(request: SolveRequest, step: Step, profile: DeviceProfile, ram_bytes: int) -> Step | None:

@@ -289,7 +289,7 @@ def _solve_read(
         progress,
         offers=offers,
         ways=[ways] if ways else (),
-        streams=streams_of(graph, profile=profile, longest_ns=request.longest_ns, ways=[ways]),
+        streams=streams_of(graph, profile=profile, request=request, ways=[ways]),
     )
     search = least or _search(request, planner, problem, step, search_s, stop_at)
     try:
@@ -370,7 +370,7 @@ def _solve_by_parts(request: SolveRequest, stop_at: float, progress: Progress) -
         problems,
         offers=offers,
         ways=tuple(ways.values()),
-        streams=streams_of(*(s.graph for s in steps.values()), profile=profile, ways=tuple(ways.values())),
+        streams=streams_of(*(s.graph for s in steps.values()), profile=profile, request=request, ways=[*ways.values()]),
     )
     solution = planner.solve(next(iter(problems.values())))
     parts = MicroBatches.option(solution)

@@ -245,7 +245,7 @@ def test_kernels_run_while_a_slow_card_transfers(tmp_path: Path) -> None:
     include = f"-I{sources / 'runtime' / 'include'}"
     subprocess.run(["gcc", "-O1", "-fPIC", include, "-c", "meter.c"], check=True, cwd=tmp_path)
     options = " ".join([str(tmp_path / "meter.o"), *(f"-Wl,--wrap={s}" for s in sorted(symbols))])
-    library = make_library(sources, *make_variables("-O1", "separate", None, 0), f"LDFLAGS={options}")
+    library = make_library(sources, *make_variables("-O1", "separate", 0), f"LDFLAGS={options}")
     losses, met = list[float](), list[int]()
     for program, limit_ms in ((head.program, 500), (replace(head.program, queues=()), 1)):
         card = MeteredCard(program.block_bytes, library, limit_ms)
