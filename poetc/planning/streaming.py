@@ -328,7 +328,7 @@ def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
 def _unpriced(offer: StreamedAlternatives, limit_bytes: int, *, spares: bool = False) -> Made:
     """The same without prices, which take longer than the choice.
 
-    `spares`: no operator reads what another one makes through windows that take more than all of its operands.
+    `spares`: no operator reads a tensor of another one through windows that take more than all of its operands.
     """
     barred: frozenset[int] = frozenset()
     decided: Decided = {}
