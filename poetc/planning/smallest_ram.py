@@ -125,7 +125,8 @@ def find_smallest_ram(problem: Problem, time_limit_s: float, work_limit_s: float
 
 def next_step(problem: Problem) -> str:
     """Advice to a user whose budget is too small."""
-    return "raise --budget" + ("" if problem.deadline_ns is None else ", or allow a longer --deadline")
+    others = "" if problem.deadline_ns is None else ", or allow a longer --deadline"
+    return "raise --budget" + others + ("" if problem.write_limit_bytes is None else ", or raise --max-written")
 
 
 def advice(problem: Problem, smallest: SmallestRam) -> str:

@@ -119,7 +119,8 @@ class Solving:
             limit = problem.write_limit_bytes
             if limit is not None and stored > limit:
                 raise InfeasibleError(
-                    f"tensors that end on the store take {stored} bytes of writing, the limit is {limit}; allow that"
+                    f"tensors that end on the store take {stored} bytes of writing, the limit is {limit};"
+                    f" --max-written must be at least {stored} bytes"
                 )
             raise InfeasibleError(
                 f"the store is too small: {stored - model.store_free} bytes more are needed at the end"

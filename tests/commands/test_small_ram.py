@@ -201,3 +201,14 @@ def test_parts_in_threads_stream_each_in_its_own_step(model: Path) -> None:
     asked = replace(asked, model=replace(asked.model, device="rpi4"))
     found = solve(replace(asked, smallest=False))
     assert found.summary["streamed_operators"] and verify(found.problem, found.schedule).peak_bytes <= 90_000
+
+
+def test_a_limit_on_writing_is_named(model: Path) -> None:
+    """The message has the bytes that a step writes at least."""
+    with pytest.raises((InfeasibleError, LimitError), match=r"; --max-written must be at least \d+ bytes"):
+        solve(replace(request(model, 1), max_written="100B"))
+
+
+def test_no_state_streams_where_it_has_to_be_in_ram(model: Path) -> None:
+    with pytest.raises((InfeasibleError, LimitError), match="no schedule"):
+        solve(replace(request(model, 1), state="ram"))
