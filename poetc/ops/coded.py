@@ -10,7 +10,7 @@ from typing import Any
 from poetc.graph import DType, TensorType
 from poetc.graph._coded import BF16, BITS, decode
 from poetc.ops._bound import Bound
-from poetc.ops._cuts import Cut, along
+from poetc.ops._cuts import Cut, along, crossed, on_axis
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.gather import by_indices, wrapped
 from poetc.ops.kernels import Kernel, Parameters
@@ -39,8 +39,9 @@ class CodedProduct(Parameters):
     terms: int
 
     def in_block(self, kernel: Kernel, axis: str, block: Block) -> Kernel | None:
-        """Of some columns of the result."""
-        return replace(kernel, parameters=replace(self, columns=block.units))
+        """Of some columns of the result, or of some rows."""
+        own = replace(self, rows=block.units) if axis == "rows" else replace(self, columns=block.units)
+        return replace(kernel, parameters=own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +202,16 @@ class MatMulCoded(OpSpec):
         return tuple(offered)
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By columns of the result, where they are rows of codes."""
-        codes, y = Codes.of(op), op.outputs[0]
+        """By rows of the result, and by its columns where they are rows of codes."""
+        codes, (y,) = Codes.of(op), op.outputs
+        rank = len(y.shape)
+        of_rows = [(0, rank - 2), *(None for _ in op.inputs[1:]), (0, rank - 2)] if rank > 1 else []
+        rows = on_axis(op, "rows", of_rows, binds=False) if of_rows else ()
         if not op.get_int("trans_b") or codes.rows < 2:
-            return ()
+            return rows
         of_weight = (along(t, 0) for t in op.inputs[1:])  # and of the bias
-        return (Cut("columns", codes.rows, (None, *of_weight, along(y, len(y.shape) - 1))),)
+        columns = Cut("columns", codes.rows, (None, *of_weight, along(y, rank - 1)))
+        return crossed(op, columns, rows[0]) if rows else (columns,)
 
 
 @register

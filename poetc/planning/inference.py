@@ -237,6 +237,8 @@ def _choices(limited: Problem, offer: StreamedAlternatives, room_bytes: int) -> 
 
 def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Schedule, MemoryPlan] | None:
     """Within the arena of `training`, whose state has its places there; None if nothing is found."""
+    if solvers.lower_bound_bytes(alone) > alone.base_bytes + training.arena_bytes:
+        return None
     places = {b.name: b.operand.offset_bytes for b in training.state}
     state = {chain[0]: places[alone.tensors[chain[0]].name] for chain in state_chains(alone)}
     own = {alone.tensors[t].name for t in state}
@@ -252,7 +254,7 @@ def _scheduled(alone: Problem, training: Program, stop_at: float) -> tuple[Sched
         left_s = stop_at - time.monotonic()
         if left_s <= 0:
             return None
-        options = SolveOptions(time_limit_s=left_s, gap=GAP, work_limit_s=LIMIT_S)
+        options = SolveOptions(time_limit_s=left_s / 2, gap=GAP, work_limit_s=LIMIT_S)  # others want time, too
         try:
             solved = solvers.solve(limited, ENGINE, options)
         except (InfeasibleError, LimitError):
