@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,8 +99,11 @@ def test_alternatives_have_the_same_numbers_in_every_way() -> None:
     """Also where the time of a block is limited, which is shorter in threads."""
     model, profile = ModelRequest(source=DIGITS, batch=64, device="rpi4"), load_profile("rpi4")
     step = training_graph(model)[1]
-    ways = ways_of(SolveRequest(model=model), build_problem(step, profile, budget_bytes=10**6), step, profile)
-    (offer,) = streams_of(step, profile=profile, longest_ns=10**6, ways=[ways])
+    request = SolveRequest(model=model, longest_piece="1ms")
+    ways = ways_of(
+        replace(request, longest_piece=None), build_problem(step, profile, budget_bytes=10**6), step, profile
+    )
+    (offer,) = streams_of(step, profile=profile, request=request, ways=[ways])
     alone, threads = (offer(problem) for way, problem in sorted(ways.items()) if way != SIDE_BY_SIDE)
     assert alone is not None and threads is not None
     lists = 0
