@@ -294,7 +294,7 @@ def test_a_directory_that_cannot_be_written(poetc: Run, model: Path, tmp_path: P
 
 def test_ctrl_c_while_solving_leaves_nothing(model: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "poetc", "solve", model, "--batch", "16", "--device", "stm32f746", "-v"]
-    command += ["--budget", "36%", "-o", tmp_path / "out"]
+    command += ["--budget", "40%", "-o", tmp_path / "out"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stderr is not None
     for line in process.stderr:
