@@ -95,7 +95,7 @@ def price(solved: Path, built: Path) -> dict[str, Any]:
 
 
 def planned(model: Path, folder: Path, limit_s: float) -> dict[str, Any]:
-    """What the tool says of a row, and its own processor time and memory."""
+    """The answer of the tool for a row, and its own processor time and memory."""
     found = _of_process("look", model, kept=model.with_suffix(".look.json"))
     solved = folder / f"{model.stem}.solved"
     words = ["solve", model, "--random-weights", 0, "--lora", RANK, "--optimizer", OPTIMIZER, "--frozen", FROZEN]
@@ -148,7 +148,7 @@ def _of_process(kind: str, *words: object, kept: Path | None = None) -> dict[str
 
 
 def work(kind: str, first: str, rest: tuple[str, ...] = ()) -> None:
-    """What a process of its own does; a line of JSON is its answer."""
+    """The work of a process of its own; a line of JSON is its answer."""
     if kind == "train":
         train(Path(first))
         return

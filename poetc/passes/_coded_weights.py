@@ -8,6 +8,7 @@ have another order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from poetc.graph import (
     materialize,
 )
 from poetc.graph._coded import encode
+from poetc.passes._indexed import readers_of
 
 AS_IS, FLOATS = "as-is", "f32"
 LEAST_ELEMENTS = 1024  # of a weight that is rounded: smaller ones save nothing
@@ -74,10 +76,7 @@ def _is_turned(readers: list[Operator]) -> bool:
 class _Coding:
     def __init__(self, graph: Graph, frozen: str) -> None:
         self.graph, self.frozen = graph, frozen
-        self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
-        for op in graph.operators:
-            for tensor in dict.fromkeys(op.inputs):
-                self.readers[tensor].append(op)
+        self.readers = readers_of(graph)
         self.tensors, self.values = dict(graph.tensors), dict(graph.values)
         self.operators = {op.name: op for op in graph.operators}
         self.counts: dict[str, int] = {}
@@ -111,7 +110,7 @@ class _Coding:
         if not all(self._reads(op, name) for op in readers):
             return None
         if self._is_in_codes(value):
-            return value, False  # type: ignore[return-value]
+            return value, False
         if self.frozen == AS_IS or type.elements < LEAST_ELEMENTS:
             return None
         turned = _is_turned(readers)
@@ -122,7 +121,7 @@ class _Coding:
         self.errors.append(float(np.sqrt(np.mean(np.square(back - numbers, dtype=np.float64)))) / scale)
         return coded, turned
 
-    def _is_in_codes(self, value: Value) -> bool:
+    def _is_in_codes(self, value: Value) -> TypeGuard[Coded]:
         return isinstance(value, Coded) and self.frozen in (AS_IS, value.form)
 
     def share(self, name: str, step: TrainingGraph, reader: Operator) -> None:

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from poetc.graph import Operator, TrainingGraph
+from poetc.graph import Graph, Operator, TrainingGraph
 from poetc.ops import spec, view_roots
+
+
+def readers_of(graph: Graph) -> dict[str, list[Operator]]:
+    """By tensor, the operators that read it, in their order."""
+    readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
+    for op in graph.operators:
+        for tensor in dict.fromkeys(op.inputs):
+            readers[tensor].append(op)
+    return readers
 
 
 class Indexed:
@@ -15,10 +24,7 @@ class Indexed:
     def __init__(self, graph: TrainingGraph) -> None:
         self.graph = graph
         self.maker = {t: op for op in graph.operators for t in op.outputs}
-        self.readers: dict[str, list[Operator]] = {name: [] for name in graph.tensors}
-        for op in graph.operators:
-            for tensor in dict.fromkeys(op.inputs):
-                self.readers[tensor].append(op)
+        self.readers = readers_of(graph)
         self.place = {op.name: i for i, op in enumerate(graph.operators)}
         self.roots = view_roots(graph)
         self.updated = {

@@ -232,9 +232,9 @@ class Streaming(Reduction[Streams]):
         if offer is None or not offer.is_possible:
             return ()
         if id(offer) not in self._floors:
-            choices: list[Made] = [*(_unpriced(offer, 0, spares=spares) for spares in (False, True)), {}]
-            least = min(choices, key=lambda made: _least_bytes(streamed_problem(problem, made)))
-            self._floors[id(offer)] = _recorded(offer, least)
+            made = _unpriced(offer, 0)
+            saves = _least_bytes(streamed_problem(problem, made)) <= _least_bytes(problem)
+            self._floors[id(offer)] = _recorded(offer, made) if saves else ()  # windows may take more than they save
         return self._floors[id(offer)]
 
     def _offer(self, problem: Problem) -> StreamedAlternatives | None:
@@ -325,15 +325,12 @@ def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
     return {k: _priced(offer, k, op) for k, op in _unpriced(offer, limit_bytes).items()}
 
 
-def _unpriced(offer: StreamedAlternatives, limit_bytes: int, *, spares: bool = False) -> Made:
-    """The same without prices, which take longer than the choice.
-
-    `spares`: no operator reads a tensor of another one through windows that take more than all of its operands.
-    """
+def _unpriced(offer: StreamedAlternatives, limit_bytes: int) -> Made:
+    """The same without prices, which take longer than the choice."""
     barred: frozenset[int] = frozenset()
     decided: Decided = {}
     while True:
-        made = _within(offer, limit_bytes, barred, decided, spares=spares)
+        made = _within(offer, limit_bytes, barred, decided)
         stuck = _stuck(offer.problem, made)
         if not stuck:
             return made
@@ -366,9 +363,7 @@ def _stuck(problem: Problem, made: Made) -> frozenset[int]:
     return frozenset(found.union(*(pair for pair in pairs if pair & found)))
 
 
-def _within(
-    offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int], decided: Decided, *, spares: bool
-) -> Made:
+def _within(offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int], decided: Decided) -> Made:
     """The same without prices, `barred` in RAM. `decided`: of this limit, by operators that are alike.
 
     An operator is looked at again when one of its operands has gone to the store, or come back.
@@ -381,7 +376,7 @@ def _within(
     tokens: frozenset[int] = frozenset()
     made: Made = {}
     short: set[int] = set()  # operators that need more than the limit
-    stuck: set[int] = set()  # those that have no cut, or none of use, for all of their tokens
+    stuck: set[int] = set()  # those that have no cut for all of their tokens
     again: Iterable[int] = range(len(problem.operators))
     while True:
         for k in again:
@@ -398,8 +393,7 @@ def _within(
                 best = None
             if best is not None:
                 made[k] = best
-            whole = _needs(problem, op, frozenset()) if spares else math.inf
-            if own and (best is None or _needs(problem, best, tokens) > max(limit_bytes, whole)):
+            elif own:
                 stuck.add(k)
             if _needs(problem, best or op, tokens) > limit_bytes:
                 short.add(k)

@@ -67,7 +67,7 @@ def _limited(words: Sequence[str], folder: Path, stdin: str = "") -> subprocess.
 
 @pytest.fixture(scope="module")
 def folder(solved: tuple[Path, Ended], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the commands read."""
+    """The folder of the files that the commands read."""
     folder = tmp_path_factory.mktemp("little")
     random = np.random.Generator(np.random.PCG64(0))
     images, labels = random.random((8, 1, 8, 8), np.float32), random.integers(0, 10, 8).astype(np.int32)

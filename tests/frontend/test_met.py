@@ -369,3 +369,10 @@ def test_laws(op: str, attributes: dict[str, Any], mean: float, deviation: float
     assert drawn.mean() == pytest.approx(mean, abs=4 * deviation / 70)
     assert drawn.std() == pytest.approx(deviation, rel=0.05)
     assert len(np.unique(drawn)) > 4900
+
+
+def test_integers_behind_a_transform_are_refused_by_name() -> None:
+    """The transform is a product with constants alone, which stays in floats; the one behind it has no weights."""
+    graph = load(MET / "stft_op.onnx")
+    with pytest.raises(UnsupportedModelError, match="MatMul node 'node_matmul' has no integer form"):
+        training.in_precision(graph, TrainingOptions(precision="niti"))

@@ -185,6 +185,7 @@ class _Model:
             emit = _FORMS.get(op.kind)
             inputs = [t for t in op.inputs if not self._is_given(t)]
             if inputs and not any(t in self.pairs or t in self.blame for t in inputs) and not self._has_weights(op):
+                self._declare_constants(op)
                 b.emit(op.kind, op.inputs, op.attributes, outputs=op.outputs)  # before the first layer
             elif emit is None or not emit(self, op):
                 self._floating(op)
@@ -214,6 +215,12 @@ class _Model:
                 self.b.add_tensor(name, tensor.type, tensor.role, self.graph.values.get(name))
             elif name in self.graph.outputs:
                 self.b.fresh(name)
+
+    def _declare_constants(self, op: Operator) -> None:
+        """Those of a product that stays in floats, such as a Fourier transform."""
+        for name in op.inputs:
+            if self._is_given(name) and name not in self.b.tensors:
+                self.b.add_tensor(name, self.graph.tensors[name].type, Role.CONSTANT, self.graph.values.get(name))
 
     def _is_given(self, name: str) -> bool:
         return self.graph.tensors[name].role not in (Role.INPUT, Role.ACTIVATION)
@@ -259,6 +266,7 @@ class _Model:
         """An operator behind the last layer, in floats."""
         if self._has_weights(op):
             raise self._refused(op, "and it has weights")
+        self._declare_constants(op)
         inputs = [t if self._is_given(t) else self._float(t) for t in op.inputs]
         self.b.emit(op.kind, inputs, op.attributes, outputs=op.outputs)
         self.blame.update(dict.fromkeys(op.outputs, op))
