@@ -15,9 +15,7 @@ from poetc.ops import Bound, spec
 from poetc.ops._loss import Loss as LossKind
 from poetc.training import evaluation
 
-CLASS_LOSSES = ("CrossEntropy", "SoftCrossEntropy", "Dice")
 _BELOW_1 = np.nextafter(np.float32(1), np.float32(0))  # a sigmoid that is 1 was rounded: its logit is above 16.6
-_OF_LABELS = ("Ctc", "Triplet", "Contrastive")  # their target has another shape than the output
 NAMES = "accuracy, topK (as top5), confusion, mse, mae, perplexity"
 
 
@@ -70,9 +68,15 @@ class Loss:
         return output.reshape(self.shape)
 
     @property
+    def spec(self) -> LossKind:
+        kind = spec(self.kind)
+        assert isinstance(kind, LossKind)
+        return kind
+
+    @property
     def class_axis(self) -> int | None:
         """The axis of the classes; None: there are none."""
-        if self.kind not in CLASS_LOSSES:
+        if not self.spec.has_classes:
             return None
         return int(self.attributes.get("axis", -1)) % len(self.shape)
 
@@ -139,11 +143,11 @@ def default_metrics(loss: Loss, *, of_tokens: bool = False) -> tuple[str, ...]:
 
     `of_tokens`: perplexity too.
     """
-    if loss.kind in _OF_LABELS:
+    if loss.spec.is_of_labels:
         return ()
-    if of_tokens and loss.kind in CLASS_LOSSES:
-        return "accuracy", "perplexity"
-    return ("accuracy",) if loss.kind in (*CLASS_LOSSES, "BceWithLogits") else ("mae",)
+    if loss.spec.has_classes:
+        return ("accuracy", "perplexity") if of_tokens else ("accuracy",)
+    return ("accuracy",) if loss.kind == "BceWithLogits" else ("mae",)
 
 
 def parse_metrics(text: str, loss: Loss) -> tuple[str, ...]:
@@ -153,7 +157,7 @@ def parse_metrics(text: str, loss: Loss) -> tuple[str, ...]:
         known = name in ("accuracy", "confusion", "mse", "mae", "perplexity") or _top(name)
         if not known:
             raise UsageError(f"--metrics {name}: choose from {NAMES}")
-        if loss.kind in _OF_LABELS:
+        if loss.spec.is_of_labels:
             raise UsageError(f"--metrics {name}: the loss {loss.kind} of this model has none")
         is_share = name == "accuracy" and loss.kind != "BceWithLogits"
         of_classes = is_share or name in ("confusion", "perplexity") or _top(name)

@@ -6,9 +6,10 @@ from poetc.ops._bound import Bound, bind
 from poetc.ops._builder import Builder
 from poetc.ops._by_parts import box_of, results_by_parts
 from poetc.ops._cuts import INDICES, WHOLE, Cut, Part, Range, Span, whole
+from poetc.ops._indices import Indices, Use
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
-from poetc.ops._samples import Use, labels_of, sample
+from poetc.ops._samples import sample
 from poetc.ops._views import view_roots
 from poetc.ops.kernels import Kernel, Parameters
 
@@ -20,6 +21,7 @@ __all__ = [
     "Bound",
     "Builder",
     "Cut",
+    "Indices",
     "Kernel",
     "OpSpec",
     "Parameters",
@@ -31,7 +33,6 @@ __all__ = [
     "bind",
     "box_of",
     "kernels_of_blocks",
-    "labels_of",
     "load_others",
     "register",
     "registry",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
@@ -12,6 +13,9 @@ from poetc.ops._registry import Gradients, OpSpec
 
 class Loss(OpSpec):
     """A scalar of a prediction and a target. The kind `<kind>Grad` is its gradient in the prediction."""
+
+    has_classes: ClassVar[bool] = False  # the prediction has a score of each class, along `axis`
+    is_of_labels: ClassVar[bool] = False  # the target has another shape than the prediction, and is no class of it
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         self.check(op)

@@ -15,6 +15,7 @@ from poetc.graph import Array, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import INFER, Builder
 from poetc.ops._cuts import Cut, Range, block_of
+from poetc.ops._indices import Indices, Use
 from poetc.ops._others import load_others
 from poetc.ops.kernels import Kernel, low_workspace_kernels
 
@@ -97,6 +98,10 @@ class OpSpec:
         """`kernel(op)`, which is the fastest, and those with less and less workspace that compute the same bits."""
         kernel = self.kernel(op)
         return (kernel, *low_workspace_kernels(kernel))
+
+    def indices(self, use: Use) -> Indices | None:
+        """The operand that holds classes or indices, and their range."""
+        return None
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """The axes along which it may be cut into blocks whose results have the bits of the whole operator."""

@@ -2,38 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from poetc.graph import Array, Attribute, TensorType
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """An operator that reads tensors: by which names, and of which type the first is."""
-
-    kind: str
-    attributes: Mapping[str, Attribute]
-    inputs: Sequence[str]
-    outputs: Sequence[str]
-    first: TensorType
-
-
-# The attribute with the length of the axis that the indices go along.
-_LENGTHS = {"LinearCrossEntropy": "classes", "GatherCoded": "rows"}
-
-
-def labels_of(use: Use) -> str:
-    """The operand that may be classes or indices."""
-    if use.kind == "GatherCoded":
-        return use.inputs[-1]
-    if use.kind != "LinearCrossEntropy":
-        return use.inputs[1]
-    form = str(use.attributes.get("form", ""))
-    codes = form.startswith("int") + bool(use.attributes.get("has_zeros"))
-    return use.inputs[2 + codes + bool(use.attributes.get("has_bias"))]
+from poetc.graph import Array, TensorType
+from poetc.ops._indices import Use
+from poetc.ops._registry import spec
 
 
 def sample(types: Mapping[str, TensorType], uses: Iterable[Use], seed: int) -> dict[str, Array]:
@@ -53,19 +28,12 @@ def sample(types: Mapping[str, TensorType], uses: Iterable[Use], seed: int) -> d
 
 def _index_limit(uses: Iterable[Use], tensor: str) -> int:
     """One more than the largest index that is in range wherever `tensor`, or a slice of it, is used as one."""
-    limits = [2]
+    most = []
     slices = {tensor}  # a micro-batch reads its part
     for use in uses:
         if use.kind == "Slice" and use.inputs[0] in slices:
             slices.add(use.outputs[0])
-        if len(use.inputs) >= 2 and labels_of(use) in slices:
-            if isinstance(classes := use.attributes.get(_LENGTHS.get(use.kind, "")), int):
-                limits.append(classes)
-                continue
-            if use.kind.startswith("GatherND"):
-                limits.append(min(use.first.shape))
-                continue
-            axis = use.attributes.get("axis", 1 if use.kind.startswith("CrossEntropy") else 0)
-            if use.kind.startswith(("CrossEntropy", "Ctc", "Gather")) and isinstance(axis, int) and use.first.shape:
-                limits.append(use.first.shape[axis])
-    return min(limits[1:], default=2)
+        indices = spec(use.kind).indices(use)
+        if indices is not None and indices.operand in slices:
+            most.append(indices.most)
+    return min(most, default=1) + 1

@@ -15,9 +15,9 @@ import numpy as np
 
 from poetc.graph import Array, DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._indices import Use
 from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, register
-from poetc.ops._samples import Use
 from poetc.ops.kernels import Kernel, Parameters
 
 EPSILON = 1e-7

@@ -11,6 +11,7 @@ from poetc.graph import DType, TensorType
 from poetc.graph._coded import BF16, BITS, decode
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, along, crossed, on_axis
+from poetc.ops._indices import Indices, Use
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.gather import by_indices, wrapped
 from poetc.ops.kernels import Kernel, Parameters
@@ -231,6 +232,10 @@ class GatherCoded(OpSpec):
         codes = Codes.of(op)
         dtype = inputs[1].dtype if codes.bits <= 8 else "float32"
         return (codes.decoded(inputs[:-1], dtype)[wrapped(inputs[-1], codes.rows)],)
+
+    def indices(self, use: Use) -> Indices | None:
+        rows = use.integer("rows", 1)
+        return Indices(use.inputs[-1], -rows, rows - 1)
 
     def work(self, op: Bound) -> Work:
         y, rows = op.outputs[0], op.inputs[0].shape[0]

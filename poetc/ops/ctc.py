@@ -15,6 +15,7 @@ import numpy as np
 
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._indices import Indices, Use
 from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.kernels import Kernel, Parameters
@@ -122,9 +123,15 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
     return Kernel(symbol, parameters, (), 4 * rows * (2 * labels + 1))
 
 
+def _labels_of(use: Use) -> Indices:
+    """-1 fills rows of fewer labels."""
+    return Indices(use.inputs[1], 0, use.first.shape[-1] - 1, -1)
+
+
 @register
 class Ctc(Loss):
     of_probabilities = True
+    is_of_labels = True
     summary = (
         "CTC loss of logits [samples, steps, classes] and labels i32 [samples, most]. Labels end at the first blank "
         "or -1; blank, time_first ([steps, samples, classes]), axis (2)"
@@ -135,6 +142,9 @@ class Ctc(Loss):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (_losses(op, inputs)[0].mean(),)
+
+    def indices(self, use: Use) -> Indices | None:
+        return _labels_of(use)
 
     def work(self, op: Bound) -> Work:
         batch, steps, classes, labels = _sizes(op)
@@ -154,6 +164,9 @@ class CtcGrad(OpSpec):
         if len(op.inputs) > 2 and op.inputs[2].elements != 1:
             raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
         return op.inputs[:1]
+
+    def indices(self, use: Use) -> Indices | None:
+        return _labels_of(use)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         gradients = _losses(op, inputs)[1] / inputs[0].dtype.type(_sizes(op)[0])

@@ -14,6 +14,7 @@ import numpy as np
 
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._indices import Indices, Use, classes_of
 from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel, Parameters
@@ -63,6 +64,7 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 @register
 class Dice(Loss):
     of_probabilities = True
+    has_classes = True
     summary = (
         "1 minus the overlap of softmax(logits [N, C, ...]) with the target, i32, by their sizes: "
         "the mean over samples and classes; axis, smooth"
@@ -76,6 +78,9 @@ class Dice(Loss):
         expected = logits.shape[:axis] + logits.shape[axis + 1 :]
         if target.shape != expected or target.dtype is not DType.I32:
             raise ValueError(f"the target must be i32 of shape {expected}, not {target.dtype} of shape {target.shape}")
+
+    def indices(self, use: Use) -> Indices | None:
+        return classes_of(use)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         _, _, overlap, size = _overlap(op, *inputs)
@@ -96,6 +101,9 @@ class DiceGrad(OpSpec):
         if len(op.inputs) > 2 and op.inputs[2].elements != 1:
             raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
         return (op.inputs[0],)
+
+    def indices(self, use: Use) -> Indices | None:
+        return classes_of(use)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         p, y, overlap, size = _overlap(op, *inputs[:2])

@@ -17,6 +17,7 @@ from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
 from poetc.ops._cuts import INDICES, Cut, Part, along
+from poetc.ops._indices import Indices, Use, places_of
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._strides import contiguous_strides, normalize_axes, walk
 from poetc.ops.kernels import Kernel, Parameters
@@ -42,6 +43,9 @@ class _Gather(OpSpec):
             raise ValueError(f"{self.kind} needs a tensor and i32 indices, not {op.inputs}")
         x, indices = op.inputs
         return (TensorType(self.places(op, x, indices), x.dtype),)
+
+    def indices(self, use: Use) -> Indices | None:
+        return places_of(use)
 
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         attributes = {**op.attributes, "shape": b.type(op.inputs[0]).shape}
@@ -294,6 +298,11 @@ class GatherND(_Gather):
         ):
             raise ValueError(f"GatherND: indices {indices.shape} do not fit x {x.shape} with batch_dims {batch_dims}")
         return indices.shape[:-1] + x.shape[batch_dims + depth :]
+
+    def indices(self, use: Use) -> Indices | None:
+        """In range of each axis that a tuple may name; how long a tuple is, only its own shape says."""
+        length = min(use.first.shape)
+        return Indices(use.inputs[1], -length, length - 1, is_exact=False)
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
         x, indices = inputs

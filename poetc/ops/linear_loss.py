@@ -15,6 +15,7 @@ from typing import Any
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._cuts import Cut, Part, along
+from poetc.ops._indices import Indices, Use
 from poetc.ops._registry import OpSpec, Work, register
 from poetc.ops.coded import CodedProduct, Codes, MatMulCoded
 from poetc.ops.kernels import Kernel, Parameters
@@ -209,6 +210,13 @@ class LinearCrossEntropy(OpSpec):
                 f"LinearCrossEntropy: the bias is {op.inputs[first - 1]}, not of shape {logits.shape[-1:]}"
             )
         return TensorType((), op.inputs[0].dtype), op.inputs[0]
+
+    def indices(self, use: Use) -> Indices | None:
+        """Its target stands behind the weight, or the codes of it, and the bias."""
+        form = str(use.attributes.get("form", ""))
+        codes = form.startswith("int") + bool(use.integer("has_zeros", 0))
+        target = use.inputs[2 + codes + use.integer("has_bias", 0)]
+        return Indices(target, 0, use.integer("classes", 1) - 1, use.integer("ignore_index", 0))
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         product, loss, backward = _parts(op)

@@ -15,6 +15,7 @@ import numpy as np
 
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._indices import Indices, Use, classes_of
 from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel
@@ -166,6 +167,7 @@ class CrossEntropy(_Loss):
     """
 
     of_probabilities = True
+    has_classes = True
     summary = (
         "Mean of (1 - p)^gamma · -log p, p = softmax(logits)[target], target i32 without the class axis; axis, "
         "ignore_index, label_smoothing, class_weights, gamma"
@@ -183,6 +185,9 @@ class CrossEntropy(_Loss):
             raise ValueError(f"{len(weights)} weights, none below 0, are given for {logits.shape[axis]} classes")
         if op.get_float("gamma") and op.get_float("label_smoothing"):
             raise ValueError("the focal loss has no label smoothing")
+
+    def indices(self, use: Use) -> Indices | None:
+        return classes_of(use)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits, target = inputs
@@ -202,6 +207,9 @@ class CrossEntropy(_Loss):
 class CrossEntropyGrad(_LossGrad):
     summary = "Gradient of CrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 15
+
+    def indices(self, use: Use) -> Indices | None:
+        return classes_of(use)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits = inputs[0]
@@ -226,6 +234,7 @@ class CrossEntropyGrad(_LossGrad):
 @register
 class SoftCrossEntropy(_Loss):
     of_probabilities = True
+    has_classes = True
     summary = (
         "Mean of -Σ target · log softmax(logits), target a distribution shaped like the logits; axis, label_smoothing"
     )

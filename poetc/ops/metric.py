@@ -70,6 +70,8 @@ _LOSSES = {"Triplet": _triplet, "Contrastive": _contrastive}
 
 
 class _Metric(Loss):
+    is_of_labels = True
+
     def check(self, op: Bound) -> None:
         _check(op)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from poetc.errors import UsageError
 from poetc.graph import Array, DType, TensorType
-from poetc.ops import Bound, Use, labels_of, spec
+from poetc.ops import Bound, Use, spec
 from poetc.ops.boxes import is_target_of_boxes, negative_sides
 from poetc.program._interpret import all_inputs
 from poetc.program._ir import Binding, Call, Program
@@ -68,8 +68,9 @@ def limit_of(uses: Iterable[Use], names: set[str], shape: tuple[int, ...] = ()) 
     """
     reaches: list[tuple[Limit, Array]] = []
     for use, places in _reaching(uses, names, shape):
-        if len(use.inputs) > 1 and (reached := places.get(labels_of(use))) is not None:
-            reaches += [(limit, reached) for limit in _of_use(use)]
+        indices = spec(use.kind).indices(use)
+        if indices is not None and indices.is_exact and (reached := places.get(indices.operand)) is not None:
+            reaches.append((Limit(indices.least, indices.most, indices.ignored), reached))
     if not reaches:
         return None
     ignored = reaches[0][0].ignored
@@ -152,29 +153,6 @@ def _reaching(uses: Iterable[Use], names: set[str], shape: tuple[int, ...]) -> I
         types = (TensorType(source.shape, DType.I32),)
         results = spec(use.kind).evaluate(Bound(use.attributes, types), [source])
         places.update(zip(use.outputs, (np.asarray(r) for r in results), strict=True))
-
-
-def _of_use(use: Use) -> list[Limit]:
-    shape = use.first.shape
-    if use.kind == "LinearCrossEntropy":
-        return [Limit(0, _attribute(use, "classes", 1) - 1, _attribute(use, "ignore_index", 0))]
-    if use.kind == "GatherCoded":
-        rows = _attribute(use, "rows", 1)
-        return [Limit(-rows, rows - 1, 0)]
-    if use.kind.startswith(("CrossEntropy", "Dice")):
-        classes = shape[int(_attribute(use, "axis", 1))]
-        return [Limit(0, classes - 1, int(_attribute(use, "ignore_index", 0)))]
-    if use.kind.startswith("Ctc"):
-        return [Limit(0, shape[-1] - 1, -1)]
-    if use.kind in ("Gather", "GatherElements"):
-        length = shape[int(_attribute(use, "axis", 0))]
-        return [Limit(-length, length - 1, 0)]
-    return []
-
-
-def _attribute(use: Use, name: str, default: int) -> int:
-    value = use.attributes.get(name, default)
-    return value if isinstance(value, int) else default
 
 
 def require_usable(program: Program, inputs: Mapping[str, Array], where: str, called: Mapping[str, str]) -> None:
