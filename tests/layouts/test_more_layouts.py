@@ -192,6 +192,30 @@ fn trains_saves_and_loads() {
 }
 """
 
+THREADS_RS = """
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+#[test]
+fn one_session_at_a_time() {
+    let holders = AtomicUsize::new(0);
+    let twice = AtomicUsize::new(0);
+    let end = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| while Instant::now() < end {
+                if let Some(session) = poetc_mlp::Session::take() {
+                    twice.fetch_add(holders.fetch_add(1, SeqCst), SeqCst);
+                    holders.fetch_sub(1, SeqCst);
+                    drop(session);
+                }
+            });
+        }
+    });
+    assert_eq!(twice.load(SeqCst), 0);
+}
+"""
+
 
 @needs_cargo
 def test_rust_crate(model: Model, losses: list[int], tmp_path: Path) -> None:
@@ -199,6 +223,7 @@ def test_rust_crate(model: Model, losses: list[int], tmp_path: Path) -> None:
     out = write([model.part()], Form("rust"), tmp_path / "crate", "c99")
     (out / "tests").mkdir()
     (out / "tests" / "session.rs").write_text(TEST_RS)
+    (out / "tests" / "threads.rs").write_text(THREADS_RS)
     words = ["cargo", "test", "--offline", "--quiet", "--", "--nocapture"]
     done = subprocess.run(words, cwd=out, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -168,7 +168,12 @@ static TAKEN: AtomicBool = AtomicBool::new(false);
 impl Session {
     /// The session with the initial weights; `None` while there is one already.
     pub fn take() -> Option<Result<Session, Error>> {
-        if TAKEN.load(Ordering::Acquire) {
+        #[cfg(target_has_atomic = "8")]
+        let taken = TAKEN.swap(true, Ordering::AcqRel);
+        // Cortex-M0 has no swap: take the session outside interrupts there.
+        #[cfg(not(target_has_atomic = "8"))]
+        let taken = TAKEN.load(Ordering::Acquire);
+        if taken {
             return None;
         }
         TAKEN.store(true, Ordering::Release);
