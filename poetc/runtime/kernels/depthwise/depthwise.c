@@ -496,9 +496,9 @@ static int grad_weight(const poetc_call *call, float *gw, float *workspace, prol
                 }
 #endif
 #if defined(POETC_HELIUM)
-                if (c.kernel_w == 5) {
+                if (has_five_taps(&s, &c)) {
                     for (kh = 0; kh < c.kernel_h; kh++)
-                        add_taps(&s, &c, lines_of_gy, width, lines, 1, 5, kh, 0, gw + 5 * kh);
+                        add_five_taps(&s, &c, lines_of_gy, width, lines, kh, gw + 5 * kh);
                     continue;
                 }
 #endif

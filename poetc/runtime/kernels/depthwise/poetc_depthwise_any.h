@@ -156,4 +156,40 @@ POETC_INLINE void add_taps(const strip *s, const convolution *c, const float *gy
 }
 #endif
 
+#if defined(POETC_HELIUM)
+/* The same of a line of five taps that lie side by side, or in turn in a strip of two phases. */
+#define NEXT_TAP(sum, x, offset) "vldrw.u32 %q[p], [%[" x "], #4*(" offset ")]\n\tvfma.f32 %q[" sum "], %q[g], %q[p]\n\t"
+#define QUADS_OF_FIVE(apart)                                                                                           \
+    __asm__("dls lr, %[n]\n1:\tvldrw.u32 %q[g], [%[gy]], #16\n\t" NEXT_TAP("a", "near", "0") NEXT_TAP("b", "far", "0") \
+                NEXT_TAP("c", "near", apart) NEXT_TAP("d", "far", apart) NEXT_TAP("e", "near", "2*" apart)             \
+            "adds %[near], #16\n\tadds %[far], #16\n\tle lr, 1b"                                                      \
+            : [a] "+w"(a), [b] "+w"(b), [c] "+w"(third), [d] "+w"(d), [e] "+w"(e), [g] "=&w"(g), [p] "=&w"(p),             \
+              [near] "+l"(near), [far] "+l"(far), [gy] "+r"(gy)                                                        \
+            : [n] "r"(width / 4)                                                                                       \
+            : "lr", "cc", "memory")
+
+static int has_five_taps(const strip *s, const convolution *c)
+{
+    return c->kernel_w == 5 && c->dilation_w == 1 && s->phases <= 2;
+}
+
+POETC_APART void add_five_taps(const strip *s, const convolution *c, const float *gy, int32_t width, int32_t rows,
+                               int32_t line, float *gw)
+{
+    const float *near = s->data + (ptrdiff_t)line * c->dilation_h * s->row, *far = near + tap_column(s, 1);
+    const ptrdiff_t next = (ptrdiff_t)c->stride_h * s->row - width;
+    poetc_f4 a = POETC_F4_ZERO, b = a, third = a, d = a, e = a, g, p;
+    for (; rows > 0; rows--, near += next, far += next) {
+        if (s->phases == 1)
+            QUADS_OF_FIVE("2");
+        else
+            QUADS_OF_FIVE("1");
+    }
+    gw[0] += poetc_f4_total(a), gw[1] += poetc_f4_total(b), gw[2] += poetc_f4_total(third);
+    gw[3] += poetc_f4_total(d), gw[4] += poetc_f4_total(e);
+}
+#undef QUADS_OF_FIVE
+#undef NEXT_TAP
+#endif
+
 #endif

@@ -99,10 +99,45 @@ POETC_INLINE void correlate_eights(const filter *f, const float *from, int32_t r
     }
 }
 
+/* Lines of five taps for eight pixels. `near` and `far` are the first and the second tap. The others lie `apart` floats
+ * behind them in turn. */
+#define TAP_OF_EIGHT(at, apart, w)                                                                                     \
+    "vldrw.u32 %q[u], [%[" at "], #4*(" apart ")]\n\tvldrw.u32 %q[v], [%[" at "], #4*(4+" apart ")]\n\t"                \
+    "vfma.f32 %q[low], %q[u], " w "\n\tvfma.f32 %q[high], %q[v], " w "\n\t"
+#define LINES_OF_FIVE(apart)                                                                                           \
+    __asm__("wls lr, %[lines], 2f\n1:\tldmia %[w]!, {r4, r5, r6, r8, r9}\n\t" TAP_OF_EIGHT("near", "0", "r4")               \
+            TAP_OF_EIGHT("far", "0", "r5") TAP_OF_EIGHT("near", apart, "r6") TAP_OF_EIGHT("far", apart, "r8")          \
+            TAP_OF_EIGHT("near", "2*" apart, "r9")                                                                     \
+            "add %[near], %[near], %[down]\n\tadd %[far], %[far], %[down]\n\tle lr, 1b\n2:"                                 \
+            : [near] "+r"(near), [far] "+r"(far), [w] "+r"(w), [low] "+w"(low), [high] "+w"(high), [u] "=&w"(u),       \
+              [v] "=&w"(v)                                                                                             \
+            : [lines] "r"(f->kernel_h), [down] "r"(4 * down)                                                           \
+            : "r4", "r5", "r6", "r8", "r9", "lr", "memory")
+
 POETC_APART void correlate_five_taps(const filter *f, const float *from, int32_t rows, int32_t stride_h)
 {
-    correlate_eights(f, from, rows, stride_h, 5);
+    const ptrdiff_t row = f->s->row, down = (ptrdiff_t)f->down * row, second = tap_column(f->s, f->across);
+    const uint32x4_t put = vmulq_n_u32(vidupq_n_u32(0, 1), 4u * (uint32_t)f->y_step);
+    float weights[5 * 5], *y = f->y;
+    int32_t at;
+    load_weights(f, f->kernel_h, 5, weights);
+    for (; rows > 0; rows--, from += stride_h * row, y += f->y_row) {
+        for (at = 0; at < f->width; at += 8) {
+            const float *near = from + at, *far = near + second, *w = weights;
+            float32x4_t low = vdupq_n_f32(f->bias), high = low, u, v;
+            float *to = y + at * f->y_step;
+            if (f->s->phases == 1)
+                LINES_OF_FIVE("2");
+            else
+                LINES_OF_FIVE("1");
+            vstrwq_scatter_offset_p_f32(to, put, low, vctp32q((uint32_t)(f->width - at)));
+            if (f->width - at > 4)
+                vstrwq_scatter_offset_p_f32(to + 4 * f->y_step, put, high, vctp32q((uint32_t)(f->width - at) - 4));
+        }
+    }
 }
+#undef LINES_OF_FIVE
+#undef TAP_OF_EIGHT
 
 POETC_APART void correlate_few_taps(const filter *f, const float *from, int32_t rows, int32_t stride_h)
 {
@@ -117,9 +152,9 @@ static int correlate_fast(const filter *f, float *from, int32_t rows, int32_t st
     (void)stride_w;
     if (f->kernel_h != 3 || f->kernel_w != 3 || f->y_step != 1 || f->y_row != f->width) {
 #if defined(POETC_HELIUM)
-        if (f->kernel_w == 5)
+        if (f->kernel_w == 5 && f->kernel_h <= 5 && f->across == 1 && f->s->phases <= 2)
             correlate_five_taps(f, from, rows, stride_h);
-        else if (f->kernel_w < 5)
+        else if (f->kernel_w <= 5)
             correlate_few_taps(f, from, rows, stride_h);
         return f->kernel_w <= 5;
 #else
