@@ -63,8 +63,8 @@ def peft_names(graph: Graph, updates: Updates) -> dict[str, tuple[str, bool]]:
     """The tensor of the graph by its name in peft, and whether peft has it transposed."""
     pairs = training.adapter_names(graph, updates.adapters)
     names = {PREFIX + name: (name, False) for pair in pairs.values() for name in pair}
-    adapted = {_module(pair[0]) for pair in pairs.values()}
-    saved = {n: _placed(graph, n) for n in sorted(updates.whole | frozenset(updates.channels))}
+    adapted, layers = {_module(pair[0]) for pair in pairs.values()}, training.layers_of(graph)
+    saved = {n: _placed(graph, layers, n) for n in sorted(updates.whole | frozenset(updates.channels))}
     homeless = [n for n, place in saved.items() if place is None or place[0] in adapted]
     if homeless:
         raise UnsupportedModelError(
@@ -74,7 +74,7 @@ def peft_names(graph: Graph, updates: Updates) -> dict[str, tuple[str, bool]]:
     modules = {place[0] for place in saved.values() if place is not None}
     for name, tensor in graph.tensors.items():
         if tensor.role in (Role.PARAMETER, Role.STATISTIC) and name in graph.values:
-            place = _placed(graph, name)
+            place = _placed(graph, layers, name)
             if place is not None and place[0] in modules:
                 names[f"{PREFIX}{place[0]}.{place[1]}"] = name, place[2]
     return names
@@ -113,12 +113,12 @@ def _by_module(graph: Graph, updates: Updates) -> dict[str, Adapter]:
     return {_module(names[n][0]): adapter for n, adapter in updates.adapters.items()}
 
 
-def _placed(graph: Graph, name: str) -> tuple[str, str, bool] | None:
+def _placed(graph: Graph, layers: Mapping[str, training.Layer], name: str) -> tuple[str, str, bool] | None:
     """The module of a weight or a statistic, its name within it, and whether PyTorch has it transposed.
 
     None where the file does not say which module has it.
     """
-    origin, layer = graph.origins.get(name), training.layers_of(graph).get(name)
+    origin, layer = graph.origins.get(name), layers.get(name)
     if origin is not None and origin.module:
         # Under an exporter's name: the weight of a product, which exporters transpose.
         if layer is None:

@@ -28,6 +28,7 @@ from poetc.commands.weights import (
     npz_bytes,
     safetensors_bytes,
     trained_names,
+    weight_names,
     weights,
 )
 from poetc.errors import UnsupportedModelError, UsageError, printable
@@ -99,19 +100,19 @@ def export_arrays(
     outputs, out, adapter = request.outputs(), request.out, request.adapter
     source = find_model(solved, request.model) if request.reads_model else None
     require_free(outputs, source, request.force)
-    named = weights(model_of(solved), arrays)
+    graph = model_of(solved)
     document: dict[str, Any] = {
         **dict.fromkeys(("out", "external_data", "model", "changed", "npz", "safetensors", "adapter")),
         **dict.fromkeys(("gguf_adapter", "onnx_adapter", "adapter_base")),
-        "tensors": len(named),
+        "tensors": len(weight_names(graph)),
         "trained": len(trained_names(solved)),
         "notes": [],
     }
     packed: dict[str, tuple[Path, bytes]] = {}
     if request.safetensors is not None:
-        packed["safetensors"] = request.safetensors, safetensors_bytes(named)
+        packed["safetensors"] = request.safetensors, safetensors_bytes(weights(graph, arrays))
     if request.npz is not None:
-        packed["npz"] = request.npz, npz_bytes(named)
+        packed["npz"] = request.npz, npz_bytes(weights(graph, arrays))
     if adapter is not None:
         data, text = adapter_bytes(solved, arrays)
         packed["adapter"] = adapter, data
@@ -238,7 +239,8 @@ def _merged(
 
     UnsupportedModelError where it computes anything else than the model with adapters.
     """
-    values = {names[n]: _array(adapted, n) for n in adapted.values if n in names}
+    held = {names[n]: n for n in adapted.values if n in names}
+    values = {m: adapted.values[n] if m in original.values else _array(adapted, n) for m, n in held.items()}
     whole = training.merged(original, updates, values)
     if not _computes_alike(adapted, whole, ROUNDED_TOLERANCE):
         raise UnsupportedModelError(f"{source}: with merged adapters it would be another model; write --adapter")
@@ -377,11 +379,14 @@ def _sample(random: np.random.Generator, type: TensorType) -> Array:
 
 def _evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
     values: dict[str, Array] = {**inputs}
+    last = {name: op for op in graph.operators for name in op.inputs}
     for op in graph.operators:
-        for name in op.inputs:
-            if name not in values:
-                values[name] = _array(graph, name)
+        # Weights are there for one operator, since all of them may be codes here.
+        operands = [values[t] if t in values else _array(graph, t) for t in op.inputs]
         with np.errstate(all="ignore"):
-            results = spec(op.kind).evaluate(bind(op, graph.tensors), [values[t] for t in op.inputs])
+            results = spec(op.kind).evaluate(bind(op, graph.tensors), operands)
         values.update(zip(op.outputs, results, strict=True))
+        for name in {*op.inputs, *op.outputs} - set(graph.outputs):
+            if last.get(name, op) is op:
+                values.pop(name, None)
     return {name: np.asarray(values[name]) for name in graph.outputs}

@@ -25,16 +25,17 @@ def trainer(
     undo: bool = False,
     threads: int = 0,
     elastic: bool = False,
+    programs: list[Program] | None = None,
 ) -> Session:
     """Compile the programs of `solved` and start a session from their initial state; see `Session`.
 
     `threads`: the most that kernels run in, 0: built without threads. `elastic`: with all plans of
-    a bundle, for `follow_memory`. Nothing of the build stays. Raises UsageError where this machine has no compiler. Its
-    trained.bin is that of `poetc emit --target host`.
+    a bundle, for `follow_memory`. `programs`: those of `solved`, where they are there. Nothing of the build stays.
+    Raises UsageError where this machine has no compiler. Its trained.bin is that of `poetc emit --target host`.
     """
     bundle = switches_of(solved)[0] if elastic else None
     with scratch_directory("poetc-trainer-") as scratch:
-        programs = all_programs(solved, bundle)
+        programs = programs or all_programs(solved, bundle)
         library = measure.compile_library(
             programs,
             values_of(solved),
@@ -67,9 +68,10 @@ def quick_trainer(solved: Artifact, *, elastic: bool = False) -> Iterator[tuple[
 
     The successor has the same bits, and the initial state. Both are closed after the block.
     """
-    programs = all_programs(solved)
-    if elastic or programs[0].arena_bytes > MOST_TWICE:
-        with trainer(solved, elastic=elastic) as session:
+    programs = [] if elastic else all_programs(solved)
+    if not programs or programs[0].arena_bytes > MOST_TWICE:
+        threads = int(solved.summary.get("threads") or 1)  # that the schedule counts on
+        with trainer(solved, elastic=elastic, programs=programs, threads=threads if threads > 1 else 0) as session:
             yield session, lambda: None
         return
     following: list[Session] = []

@@ -41,7 +41,8 @@ def file_name(graph: Graph, name: str) -> str:
 
 def trained_names(solved: Artifact) -> set[str]:
     """The weights that training changes."""
-    return {n for n in graph_of(solved).updates if n in model_of(solved).tensors}
+    tensors = model_of(solved).tensors
+    return {n for n in graph_of(solved).updates if n in tensors}
 
 
 def require_floats(solved: Artifact, where: str) -> None:
@@ -59,11 +60,16 @@ def weights(graph: Graph, values: Mapping[str, Array] | None = None) -> dict[str
     """Every parameter and statistic by the file's name; `values` by the graph's name replace the graph's own."""
     own = values or {}
     arrays: dict[str, Array] = {}
-    for name, tensor in graph.tensors.items():
-        if tensor.role in _WEIGHTS and name in graph.values:
-            array = own[name] if name in own else materialize(graph.values[name], tensor.type)
-            arrays[file_name(graph, name)] = np.asarray(array)
+    for named, name in weight_names(graph).items():
+        array = own[name] if name in own else materialize(graph.values[name], graph.tensors[name].type)
+        arrays[named] = np.asarray(array)
     return dict(sorted(arrays.items()))
+
+
+def weight_names(graph: Graph) -> dict[str, str]:
+    """The graph's name of every parameter and statistic, by the file's name."""
+    named = (n for n, t in graph.tensors.items() if t.role in _WEIGHTS and n in graph.values)
+    return {file_name(graph, n): n for n in named}
 
 
 def by_graph_name(solved: Artifact, state: Mapping[str, Any], where: str) -> dict[str, Array]:

@@ -87,8 +87,9 @@ def check_program(program: Program) -> None:
     for binding in program.state:
         final = binding.final_tensor or binding.name
         contents.read(_renamed(binding.operand, final), f"state {binding.name} at the end")
+    updates_state = program.updates_state
     for i, region in enumerate(program.pages):
-        if region.slots == 2 and program.updates_state and stored.get(i) != region.final_tensor:
+        if region.slots == 2 and updates_state and stored.get(i) != region.final_tensor:
             left = stored.get(i, region.tensor)
             raise ProgramError(f"page {i}: a run leaves {left} on the store, not {region.final_tensor}")
 

@@ -64,11 +64,12 @@ def _described(program: Program) -> list[tuple[str, str, tuple[int, ...]]]:
 def regions(program: Program) -> tuple[Region, ...]:
     """State by the names of its tensors, in the order of the file; neighbours in RAM are one region."""
     joined: list[Region] = []
+    places = {page: i for i, page in enumerate(program.pages)}
     offset = 0
     for tensor in _by_name(program):
         size, last = align(tensor.type.size_bytes), joined[-1] if joined else None
         if tensor.page is not None:
-            joined.append(Region(offset, size, page=program.pages.index(tensor.page)))
+            joined.append(Region(offset, size, page=places[tensor.page]))
         elif last and last.page is None and last.arena_offset_bytes + last.size_bytes == tensor.arena_offset_bytes:
             joined[-1] = replace(last, size_bytes=last.size_bytes + size)
         else:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType, materialize
+from poetc.graph import Array, Attribute, Fill, Graph, Operator, Role, TensorType, Value, materialize
 from poetc.ops import Builder, view_roots
 from poetc.training._layers import Layer, adapter_names, layers_of
 from poetc.training._updates import Adapter, Updates
@@ -112,12 +112,12 @@ def _uniform(shape: tuple[int, ...], bound: float, key: str) -> Array:
     return np.asarray(random.uniform(-bound, bound, shape), np.float32)
 
 
-def merged(graph: Graph, updates: Updates, values: Mapping[str, Array]) -> Graph:
+def merged(graph: Graph, updates: Updates, values: Mapping[str, Value]) -> Graph:
     """The model `graph`, without adapters, in which each weight W is W + scale · B · A.
 
-    `values` holds the numbers of its tensors, and of the factors, by name; the graph's stand for missing ones. The sum
-    is made in float64 and rounded once. Where operators without the adapter read W too, its products read a tensor of
-    their own, which `untied_by_merging` names.
+    `values` holds those of its tensors, and the arrays of the factors, by name; the graph's stand for missing ones. The
+    sum is made in float64 and rounded once. Where operators without the adapter read W too, its products read a tensor
+    of their own, which `untied_by_merging` names.
     """
     layers, names = layers_of(graph), adapter_names(graph, updates.adapters)
     untied = untied_by_merging(graph, updates)

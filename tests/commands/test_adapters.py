@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,17 @@ import onnx
 import pytest
 import safetensors.numpy
 
-from poetc import artifact
-from poetc.commands.export import ExportRequest, export
+from poetc import artifact, training
+from poetc.commands import weights
+from poetc.commands.adapter_files import adapter_bytes
+from poetc.commands.export import ExportRequest, _computes_alike, export, initial_weights
 from poetc.commands.import_state import import_state, read_values
 from poetc.commands.reading_weights import read_weights
 from poetc.errors import UnsupportedModelError, UsageError
+from poetc.graph import encode
 from tests.cli.conftest import run
 from tests.commands.trained import DIGITS, assert_as_inferred, solved_of, trained
+from tests.support.language import write_decoder
 
 LORA = ("2:alpha=6:dropout=0.1", "4:13")
 
@@ -74,3 +80,32 @@ def test_what_a_file_of_adapters_cannot_hold_is_named(tmp_path: Path) -> None:
     artifact.write(solved, tmp_path / "plain.poetc", {})
     ended = run("export", tmp_path / "plain.poetc", "--adapter", tmp_path / "a.safetensors")
     assert ended.code == 2 and "solved without adapters" in ended.err and ended.err.count("\n") == 1
+
+
+def test_the_files_of_the_end_take_little_work_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layers of a model are listed once for a file, not once a weight; outputs need the weights one by one."""
+    solved = solved_of(
+        write_decoder(tmp_path / "m.onnx", layers=12, vocabulary=64),
+        lora=("2",),
+        dim=("batch_size=1", "sequence_length=4"),
+    )
+    listed, layers_of = [], training.layers_of
+    monkeypatch.setattr(training, "layers_of", lambda graph: listed.append(graph) or layers_of(graph))
+    restored, model_of = [], weights.model_of
+    monkeypatch.setattr(weights, "model_of", lambda made: restored.append(made) or model_of(made))
+    adapter_bytes(solved, {})
+    assert len(listed) == 2  # for the numbers, and for the configuration
+    weights.by_graph_name(solved, initial_weights(solved), "the state")
+    assert len(restored) < 6 and len(initial_weights(solved)) > 48
+
+    graph = weights.model_of(solved)
+    coded = {
+        n: encode(v, "int8") for n, v in graph.values.items() if isinstance(v, np.ndarray) and v.ndim == 2 and v.size
+    }
+    decoded_bytes = sum(4 * c.shape[0] * c.shape[1] for c in coded.values())
+    graph = replace(graph, values={**graph.values, **coded})
+    tracemalloc.start()
+    assert _computes_alike(graph, graph)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < decoded_bytes // 2

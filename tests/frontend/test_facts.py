@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from poetc.commands.advice import of_model, of_training
 from poetc.datasets._slots import slots_of
 from poetc.errors import UsageError
 from poetc.frontend import load, parameter_decisions
+from poetc.frontend.facts import fixed_tensors
 from poetc.graph import Graph, Role, graph_from_json, graph_to_json
 from poetc.training import TrainingOptions, build, plan_losses, select_parameters
 from tests.frontend.support import make, normal, save
@@ -172,6 +174,21 @@ def test_a_bias_by_distance_has_one_note(tmp_path: Path) -> None:
     told = [note for note in graph.notes if "slopes" in note or "distance" in note]
     assert len(told) == 2
     assert all(note.startswith("not trained: ") for note in told)
+
+
+def test_a_few_rows_tell_of_most_weights_that_they_are_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty matrices of one shape: their pairs are not compared whole, and no copy of all is made."""
+    weights = {f"w{k}": normal(64, 64, seed=k) for k in range(30)}
+    nodes = [make_node("MatMul", [f"x{k}", f"w{k}"], [f"x{k + 1}"]) for k in range(30)]
+    graph = load(save(make(nodes, {"x0": (2, 64)}, ["x30"], weights), tmp_path))
+    looked, power = [], fixed_tensors._power
+    monkeypatch.setattr(fixed_tensors, "_power", lambda a, b: looked.append(a.size) or power(a, b))
+    tracemalloc.start()
+    assert not list(fixed_tensors.find(graph))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(looked) >= 30 * 29 and max(looked) == 4 * 64
+    assert peak_bytes < sum(a.nbytes for a in weights.values()) // 2
 
 
 @pytest.mark.parametrize("value", [(0.0625, 0.00390626), (0.25, 0.0625), (1, 1), (1, 2, 3), (0.5, 0.25, 0.125)])

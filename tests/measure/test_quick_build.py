@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
+from poetc import measure
+from poetc.commands import trainer
 from poetc.commands.programs import all_programs, values_of
 from poetc.emit import runtime_sources, without_unused
 from poetc.measure import QuickBuild, compile_library
@@ -118,3 +121,17 @@ def test_what_a_header_calls_stays(tmp_path: Path) -> None:
     declared = text.split(b"#line", 1)[0]
     assert all(f"poetc_op_{name}(".encode() in declared for name in ("selu", "elu", "tanh"))
     assert all(f"poetc_op_{name}(".encode() not in declared for name in ("gelu", "relu"))
+
+
+def test_a_large_step_is_built_once_with_the_threads_of_its_schedule(
+    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved = poetc.load(files[0]).solve(device="host").artifact
+    solved = replace(solved, summary={**solved.summary, "threads": 3})
+    made, built, compile_ = [], [], measure.compile_library
+    monkeypatch.setattr(trainer, "MOST_TWICE", 0)
+    monkeypatch.setattr(trainer, "all_programs", lambda *given: made.append(given) or all_programs(*given))
+    monkeypatch.setattr(measure, "compile_library", lambda *a, **b: built.append(b["threads"]) or compile_(*a, **b))
+    with trainer.quick_trainer(solved) as (session, successor):
+        assert successor() is None and session.state_names()
+    assert (len(made), built) == (1, [3])

@@ -22,6 +22,7 @@ _MASK_VALUE = -1e4  # a mask added to attention scores holds numbers that no wei
 _LARGEST = 1 << 24  # elements that are looked at
 _RAMP = 6  # numbers of a row
 _CLOSE = 1e-4  # of the largest number
+_FEW = 4  # rows that are looked at before all are
 _ANCHOR = re.compile(r"(.*[._/])?(anchors?(_grid|_points?)?|priors?(_boxes)?|strides?(_tensor)?)", re.IGNORECASE)
 
 
@@ -34,9 +35,9 @@ def find(graph: Graph, known: frozenset[str] = frozenset()) -> Iterator[Fact]:
         if tensor.role is not Role.PARAMETER or name in known or not isinstance(value, np.ndarray):
             continue
         if tensor.dtype is DType.F32 and 2 <= value.size <= _LARGEST:
-            candidates[name] = np.asarray(value, np.float64)
+            candidates[name] = value
     for name, value in candidates.items():
-        reason = _reason(name, value) or _beside_another(name, value, candidates)
+        reason = _reason(name, np.asarray(value, np.float64)) or _beside_another(name, value, candidates)
         if reason:
             found[name] = reason
     found |= _on_a_spectrum(graph, candidates, found)
@@ -109,11 +110,15 @@ def _is_slopes(flat: Array, tolerance: float) -> bool:
 
 def _are_ramps(rows: Array) -> bool:
     """Rows of one step each, which differ from row to row; so long that numbers of few bits are none by chance."""
-    if len(rows) < 2 or rows.shape[1] < _RAMP:
+    if len(rows) < 2 or rows.shape[1] < _RAMP or not _are_steady(rows[:1]).all():
         return False
-    steps = np.diff(rows, axis=1)
-    close = np.ptp(steps, axis=1) <= 1e-5 * np.abs(rows).max(axis=1)
-    return bool(close.all() and steps[:, 0].all() and np.ptp(steps[:, 0]))
+    steps = rows[:, 1] - rows[:, 0]
+    return bool(steps.all() and np.ptp(steps) and _are_steady(rows).all())
+
+
+def _are_steady(rows: Array) -> Array:
+    """Of each row, whether its numbers have one distance."""
+    return np.asarray(np.ptp(np.diff(rows, axis=1), axis=1) <= 1e-5 * np.abs(rows).max(axis=1))
 
 
 def _is_distance(value: Array) -> bool:
@@ -159,17 +164,25 @@ def _is_fourier(rows: Array) -> bool:
 
 
 def _share_a_window(real: Array, imaginary: Array) -> bool:
-    power = np.square(real) + np.square(imaginary)
+    """Whether the squares of both add up to equal rows. The first few tell of most weights that they do not."""
+    few = _power(real[:_FEW], imaginary[:_FEW])
+    if float(np.abs(few - few[:1]).max()) > 1.1e-3 * float(few[0].max()):
+        return False  # if all rows are close to the first, its largest number is close to that of all
+    power = _power(real, imaginary)
     largest = float(power.max())
     same = float(np.abs(power - power[:1]).max()) <= 1e-3 * largest
     return same and largest > 0 and float(np.abs(real - real[:1]).max()) > 1e-3 * math.sqrt(largest)
 
 
+def _power(real: Array, imaginary: Array) -> Array:
+    return np.asarray(np.square(real, dtype=np.float64) + np.square(imaginary, dtype=np.float64))
+
+
 def _is_cosine(rows: Array) -> bool:
     """Each row is a multiple of cos(π k (n + ½) / N): the transform of the second kind, its first rows or all."""
     count, length = rows.shape
-    if length < 4 or count > length:
-        return False
+    if length < 4 or count > length or float(np.ptp(rows[0])) > 2 * _CLOSE * float(np.abs(rows).max()):
+        return False  # the first cosine is 1 everywhere
     basis = np.cos(math.pi / length * (np.arange(length) + 0.5) * np.arange(count)[:, None])
     scales = (rows * basis).sum(axis=1) / np.square(basis).sum(axis=1)
     close = float(np.abs(rows - scales[:, None] * basis).max()) <= _CLOSE * float(np.abs(rows).max())
