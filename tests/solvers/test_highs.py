@@ -103,8 +103,8 @@ def test_an_option_that_highs_lacks_is_no_secret(monkeypatch: pytest.MonkeyPatch
 
 @functools.cache
 def solved_here() -> str:
-    problem = with_budget(training_problem(Random(2), 6, paging=True), 0.5)
-    return schedule_to_json(solve(problem, "poetc", SolveOptions(time_limit_s=60, work_limit_s=0.5))).decode()
+    problem = with_budget(training_problem(Random(2), 4, paging=True), 0.5)
+    return schedule_to_json(solve(problem, "poetc", SolveOptions(time_limit_s=60, work_limit_s=0.2))).decode()
 
 
 @pytest.mark.parametrize("cores", [1, 2])
@@ -113,8 +113,8 @@ def test_answers_do_not_move_with_the_cores_of_the_process(cores: int) -> None:
         "import os, sys; os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:int(sys.argv[1])]));"
         "from random import Random; from tests.support.problems import training_problem, with_budget;"
         "from poetc.scheduling import SolveOptions, schedule_to_json; from poetc.solvers import solve;"
-        "p = with_budget(training_problem(Random(2), 6, paging=True), 0.5);"
-        "print(schedule_to_json(solve(p, 'poetc', SolveOptions(time_limit_s=60, work_limit_s=0.5))).decode())"
+        "p = with_budget(training_problem(Random(2), 4, paging=True), 0.5);"
+        "print(schedule_to_json(solve(p, 'poetc', SolveOptions(time_limit_s=60, work_limit_s=0.2))).decode())"
     )
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(

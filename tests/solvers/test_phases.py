@@ -193,10 +193,11 @@ def compare(seed: int) -> tuple[bool, float]:
     return True, bound / max(1, cost)
 
 
-def test_no_list_of_a_small_problem_costs_less() -> None:
-    shares = [share for found, share in map(compare, range(40)) if found]
-    assert len(shares) > 10
-    assert sum(share > 0.95 for share in shares) > 6
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 40), marks=pytest.mark.long)], ids=str)
+def test_no_list_of_a_small_problem_costs_less(seeds: range) -> None:
+    shares = [share for found, share in map(compare, seeds) if found]
+    assert len(shares) > len(seeds) // 4
+    assert sum(share > 0.95 for share in shares) > len(seeds) // 7
 
 
 def test_exhaustive_search_on_one_processor_finds_nothing_cheaper() -> None:
@@ -222,7 +223,7 @@ def solved(problem: Problem) -> int | None:
         return None
 
 
-@pytest.mark.parametrize("seeds", [range(6), range(6, 12)])
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 12), marks=pytest.mark.long)], ids=str)
 def test_no_schedule_that_the_planner_finds_costs_less(seeds: range) -> None:
     found = 0
     for seed in seeds:
@@ -233,7 +234,7 @@ def test_no_schedule_that_the_planner_finds_costs_less(seeds: range) -> None:
         cost = solved(problem)
         found += cost is not None
         assert cost is None or phased_bound(problem, time_limit_s=60.0) <= cost, seed
-    assert found > 2
+    assert found > len(seeds) // 2 - 1
 
 
 def frozen_chain(layers: int = 3, *, in_bus: bool = False) -> Problem:
