@@ -34,13 +34,13 @@ DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 def solved() -> tuple[TrainingGraph, Switching, list[Switch], ProgramBundle]:
     request = SolveRequest(
         model=ModelRequest(source=DIGITS, batch=4, device="stm32f746"),
-        options=SolveOptions(time_limit_s=20, work_limit_s=0.2, gap=0.05),
+        options=SolveOptions(time_limit_s=60, work_limit_s=0.05, gap=0.2),
     )
     _, step, _, problem = read_problem(request)
     assert step is not None
     problem = limits(replace(request, budget="100%"), problem)
     peak = keep_all_peak_bytes(problem)
-    switching = Switching(solve_bundle(problem, [peak, int(0.62 * peak)], request.planner(20)))
+    switching = Switching(solve_bundle(problem, [peak, int(0.62 * peak)], request.planner(60)))
     switches = [s for pair in ((0, 1), (1, 0)) for s in switching.switches(*pair)]
     plans = [(s.problem, s.schedule, s.plan) for s in switching.bundle.solutions]
     return step, switching, switches, lower_bundle([step] * len(plans), plans, switches)

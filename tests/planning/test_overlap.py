@@ -21,7 +21,7 @@ from tests.support.oracle import optimum
 from tests.support.problems import ProblemBuilder, random_dag, training_problem, with_budget
 from tests.support.small import small_model
 
-OPTIONS = SolveOptions(time_limit_s=60, work_limit_s=0.15, gap=0.0)
+OPTIONS = SolveOptions(time_limit_s=60, work_limit_s=0.05, gap=0.0)
 COMPARED = 8  # problems that are solved for time too
 
 
