@@ -55,6 +55,16 @@ def test_files_that_a_page_names_are_there(page: Path) -> None:
             assert (ROOT / name).exists() or (ROOT / "poetc" / name).exists(), f"{page.name}: {name}"
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "results").glob("*.md")), ids=lambda p: p.stem)
+def test_results_begin_with_a_sentence_of_result(page: Path) -> None:
+    """A figure, in words of its own: neither a table nor how it was measured."""
+    first = page.read_text().split("\n\n")[1]
+    sentence = re.split(r"(?<=\.)\s", first)[0]
+    assert re.match(r"[A-Z0-9]", first) and sentence.endswith("."), first
+    assert re.search(r"\d|\b(all|each|every|no|none|as (near|accurate))\b", sentence, re.IGNORECASE), sentence
+    assert not re.search(r"make[s]? these|ran on|commands?\b|\d{4}-\d\d|\b20\d\d\b", sentence), sentence
+
+
 def in_navigation(items: list[dict[str, Any]]) -> Iterator[str]:
     for item in items:
         for target in item.values():
@@ -64,7 +74,7 @@ def in_navigation(items: list[dict[str, Any]]) -> Iterator[str]:
 def test_every_page_is_in_the_navigation() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     pages = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md") if page.parent.name != "lab"}
-    assert set(in_navigation(site["nav"])) == pages - {"DESIGN.md"}  # which the home page links
+    assert set(in_navigation(site["nav"])) == pages
 
 
 def test_the_home_page_links_every_page_and_names_every_command() -> None:
