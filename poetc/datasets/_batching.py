@@ -28,7 +28,7 @@ class Batches:
     batches.
 
     Where the samples do not fill the last batch, samples from the epoch's beginning fill it. Each sample is seen in
-    each epoch, and those few twice.
+    each epoch, and those few twice, or more often where all samples are less than one batch.
     """
 
     source: Samples | BatchFunction
@@ -52,10 +52,14 @@ class Batches:
         """How the last batch is filled; "" if it is full."""
         if isinstance(self.source, BatchFunction) or len(self.source) % self.rows == 0:
             return ""
-        samples, last, count = len(self.source), len(self.source) % self.rows, self.count or 0
-        batches = f"{count} batches" if count > 1 else "1 batch"
+        samples, last = len(self.source), len(self.source) % self.rows
+        if samples < self.rows:
+            return (
+                f"{samples} samples do not fill a batch of {self.rows}; it has each of them up to"
+                f" {-(-self.rows // samples)} times; --batch {samples} has each once"
+            )
         return (
-            f"{samples} samples make {batches} of {self.rows} an epoch; the last has {last} of them and"
+            f"{samples} samples make {self.count} batches of {self.rows} an epoch; the last has {last} of them and"
             f" {self.rows - last} again from the epoch's beginning"
         )
 

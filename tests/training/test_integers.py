@@ -179,6 +179,17 @@ def test_operators_without_an_integer_form_are_named() -> None:
         in_precision(_model(lambda b, h: b.emit1("MatMul", [b.emit1("MatMul", [h, "v"]), "v"])), NITI)
 
 
+def test_a_convolution_along_one_axis_is_told_the_way(tmp_path: Path) -> None:
+    """Its weight is a view, and no other layer has it."""
+    random = np.random.default_rng(0)
+    weight = onnx.numpy_helper.from_array(random.standard_normal((4, 3, 5)).astype(np.float32), "w")
+    x, y = (onnx.helper.make_tensor_value_info(n, 1, [2, c, 16]) for n, c in (("x", 3), ("y", 4)))
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], name="c1", kernel_shape=[5], pads=[2, 2])
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y], [weight])), tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedModelError, match=r"'c1' .* weight '.*' is computed \(a convolution along one axis"):
+        in_precision(poetc.load(tmp_path / "m.onnx").graph, NITI)
+
+
 @pytest.mark.parametrize(
     ("rows", "taps", "message"),
     [

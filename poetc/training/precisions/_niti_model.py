@@ -289,10 +289,13 @@ class _Model:
         bias = _bias_name(op, norm)
         tensor = self.graph.tensors[name]
         for parameter in (name, bias):
+            if parameter and not self._is_given(parameter):
+                of_one_axis = " (a convolution along one axis takes part as one of images of height 1)"
+                raise self._refused(
+                    op, f"since its weight {parameter!r} is computed{of_one_axis if op.kind == 'Conv' else ''}"
+                )
             if parameter in self.b.tensors:
                 raise self._refused(op, f"since it shares its weight {parameter!r} with another layer")
-            if parameter and not self._is_given(parameter):
-                raise self._refused(op, f"since its weight {parameter!r} is computed")
         values = materialize(self.graph.values[name], tensor.type).astype(np.float64)
         if op.kind == "MatMul":
             values = (values if op.attributes.get("trans_b") else values.T).reshape(outputs, -1, 1, 1)
