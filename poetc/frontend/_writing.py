@@ -33,6 +33,7 @@ from poetc.frontend._reading import (
     tensor_dtype,
 )
 from poetc.frontend._requantizing import recodable, recode
+from poetc.frontend._serialized import write_model
 from poetc.frontend._training_step import with_forward_part
 from poetc.frontend._untying import Untied, untie
 from poetc.frontend._values import absent_value
@@ -376,7 +377,7 @@ class _Writer:
                     tensor.ClearField("raw_data")
                     _point(tensor, data.name, offset, len(content))
         try:
-            out.write_bytes(self.model.SerializeToString())
+            write_model(self.model, out)
         except (EncodeError, ValueError):
             raise UsageError(f"{self.source}: with trained weights more than the 2 GB of an ONNX file") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 F16, BF16 = "f16", "bf16"
+_PART_NUMBERS = 1 << 22  # that are coded, or decoded, at once
 BITS = {"int4": 4, "int8": 8, F16: 16, BF16: 16}
 
 
@@ -76,11 +78,14 @@ def decode(form: str, block: int, depth: int, codes: Array, scales: Array | None
     if form == BF16:
         return (codes.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     assert scales is not None
-    bits, blocks = BITS[form], scales.shape[1]
-    zero = np.full(scales.shape, 2 ** (bits - 1), np.float32) if zeros is None else zeros
-    zero = unpack(zero, bits, blocks) if zero.dtype == np.uint8 else zero
-    wide = [np.repeat(a.astype(np.float32), block, 1)[:, :depth] for a in (zero, np.asarray(scales))]
-    return np.asarray((unpack(codes, bits, depth).astype(np.float32) - wide[0]) * wide[1], np.float32)
+    bits, result = BITS[form], np.empty((len(codes), depth), np.float32)
+    for rows in _parts(len(codes), depth):
+        few = scales[rows]
+        zero = np.full(few.shape, 2 ** (bits - 1), np.float32) if zeros is None else zeros[rows]
+        zero = unpack(zero, bits, few.shape[1]) if zero.dtype == np.uint8 else zero
+        wide = [np.repeat(a.astype(np.float32), block, 1)[:, :depth] for a in (zero, np.asarray(few))]
+        result[rows] = (unpack(codes[rows], bits, depth).astype(np.float32) - wide[0]) * wide[1]
+    return result
 
 
 def encode(values: Array, form: str, block: int = 32) -> Coded:
@@ -93,7 +98,21 @@ def encode(values: Array, form: str, block: int = 32) -> Coded:
         words = np.ascontiguousarray(values, np.float32).view(np.uint32)
         rounded = (words + 0x7FFF + (words >> 16 & 1)) >> 16
         return Coded(form, (rows, depth), np.ascontiguousarray(rounded.astype(np.uint16)).view(np.uint8))
-    bits, blocks = BITS[form], -(-depth // block)
+    found = [_encoded(values[part], BITS[form], block) for part in _parts(rows, depth)]
+    codes, scales = (np.concatenate(each) if len(found) > 1 else each[0] for each in zip(*found, strict=True))
+    return Coded(form, (rows, depth), codes, block, scales)
+
+
+def _parts(rows: int, depth: int) -> Iterator[slice]:
+    """All rows, a few at a time: copies of a whole table of embeddings would take gigabytes."""
+    few = max(1, _PART_NUMBERS // max(1, depth))
+    return (slice(start, start + few) for start in range(0, max(1, rows), few))
+
+
+def _encoded(values: Array, bits: int, block: int) -> tuple[Array, Array]:
+    """Codes and scales of some rows."""
+    rows, depth = values.shape
+    blocks = -(-depth // block)
     filled = np.zeros((rows, blocks * block), np.float32)
     filled[:, :depth] = values
     parts = filled.reshape(rows, blocks, block)
@@ -101,5 +120,4 @@ def encode(values: Array, form: str, block: int = 32) -> Coded:
     half = 2 ** (bits - 1)
     scales = np.where(most > 0, most / (half - 1), 1).astype(np.float32)
     whole = np.clip(np.rint(parts / scales[..., None]), 1 - half, half - 1) + half
-    codes = pack(whole.reshape(rows, -1)[:, :depth].astype(np.uint8), bits)
-    return Coded(form, (rows, depth), codes, block, scales)
+    return pack(whole.reshape(rows, -1)[:, :depth].astype(np.uint8), bits), scales

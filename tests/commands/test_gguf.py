@@ -99,6 +99,20 @@ def test_one_line_names_what_is_missing(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.gguf"]
 
 
+@pytest.mark.parametrize(("at", "said"), [(8, "21 tensors and 17 fields"), (16, "20 tensors and 18 fields")])
+def test_a_header_that_counts_too_much_is_told_by_its_counts(tmp_path: Path, at: int, said: str) -> None:
+    gguf_files.write(tmp_path / "m.gguf", kind="Q8_0")
+    data = bytearray((tmp_path / "m.gguf").read_bytes())
+    data[at] += 1
+    for damaged in (data, data[:2000]):
+        (tmp_path / "m.gguf").write_bytes(damaged)
+        with pytest.raises(UsageError, match=f"it does not hold the {said} that its header counts"):
+            import_gguf(tmp_path / "m.gguf", tmp_path / "m.onnx")
+    (tmp_path / "m.gguf").write_bytes(data[:20])
+    with pytest.raises(UsageError, match="it ends within its header"):
+        import_gguf(tmp_path / "m.gguf", tmp_path / "m.onnx")
+
+
 def test_damaged_files_end_in_an_error_for_users(tmp_path: Path) -> None:
     gguf_files.write(tmp_path / "m.gguf", kind="Q8_0")
     whole, chosen = (tmp_path / "m.gguf").read_bytes(), random.Random(0)

