@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poetc.errors import PoetcError
 from poetc.scheduling import Repetition
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
@@ -14,14 +14,12 @@ from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.staged import StagedModel
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.search.flatten import flatten
+from poetc.solvers.poetc.search.heuristics import offer_published
 from poetc.solvers.poetc.search.plans import codes_of, lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.unrolled import Unrolled
-from poetc.solvers.poetc.settings import CANDIDATES, CUTS, RELAXING
+from poetc.solvers.poetc.settings import CANDIDATES, CUTS, HEURISTICS, RELAXING
 from poetc.solvers.poetc.solving import Solving
-from poetc.solvers.published import capuchin, chen_greedy, dtr, dtr_eq, kusumoto_approx, melon
-
-PUBLISHED = (chen_greedy, kusumoto_approx, dtr, dtr_eq, melon, capuchin)  # quick, and often good
 
 
 def repair(solving: Solving, codes: list[int], runs: int) -> None:
@@ -120,19 +118,12 @@ def _flatten(
     return True
 
 
-def published(solving: Solving) -> None:
-    """Offer the schedules of published heuristics, cleaned up."""
-    if solving.model.n_ops > CANDIDATES.published_operators:
-        return
-    for method in PUBLISHED:
-        if solving.done or solving.race.out_of_time:
-            return
-        try:
-            schedule = method.solve(solving.problem, replace(solving.options, time_limit_s=solving.race.left_s))
-        except PoetcError:
-            continue
-        solving.offer_improved(solving.model.codes(schedule.steps), method.INFO.name)
-    solving.say("published heuristics")
+def published(solving: Solving, *, quick_alone: bool) -> None:
+    """Offer the schedules of published heuristics."""
+    if not solving.done and not solving.race.out_of_time:
+        stop_at = time.monotonic() + HEURISTICS.stop_share * (solving.stop_at - time.monotonic())
+        offer_published(solving.race, solving.options, solving.target, stop_at, quick_alone=quick_alone)
+        solving.say("published heuristics")
 
 
 def spell_out(solving: Solving, relaxation: Relaxation) -> None:

@@ -22,10 +22,11 @@ from poetc.solvers.poetc.options import warm_start_of
 from poetc.solvers.poetc.orders.best_order import best_order
 from poetc.solvers.poetc.orders.reordering import reordered, restored
 from poetc.solvers.poetc.relaxing import Relaxing, Rung, Solved
+from poetc.solvers.poetc.search.heuristics import offer_published
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
-from poetc.solvers.poetc.search.race import at_once
-from poetc.solvers.poetc.settings import ENGINE, LADDER, WORK
+from poetc.solvers.poetc.search.race import Incumbent, Race
+from poetc.solvers.poetc.settings import ENGINE, HEURISTICS, LADDER, WORK
 from poetc.solvers.poetc.solving import Solving
 from poetc.solvers.poetc.work import Work
 
@@ -47,9 +48,16 @@ class _Solve(Solving):
     """A solve under one order of operators, in stages."""
 
     def __init__(
-        self, problem: Problem, options: SolveOptions, progress: Progress | None, to_beat: float = math.inf
+        self,
+        problem: Problem,
+        options: SolveOptions,
+        progress: Progress | None,
+        to_beat: float = math.inf,
+        first: Incumbent | None = None,
     ) -> None:
+        """`first`: a sequence that no published heuristic is ahead of, where they have been asked."""
         super().__init__(problem, options, progress, to_beat)
+        self.first = first
         self.windows = Windows(self.race)
         self.relaxing = Relaxing(self)
         self.beside: Beside[Any] | None = None  # the task in the background
@@ -75,8 +83,12 @@ class _Solve(Solving):
         start = self.warm_start.start
         if start is not None:
             self.race.offer(self.model.codes(start.steps), "the start")
+        if self.first is not None:
+            self.race.offer(self.first.codes, self.first.origin)
         self.race.run(ENGINE.first_runs, self.target)
         self.say("first schedules")
+        if self.first is None:
+            candidates.published(self, quick_alone=not self.options.fixed_order)
         relaxation = self.relax_one(self.model.cut, "the cut at the loss")
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
@@ -110,7 +122,6 @@ class _Solve(Solving):
         if not self.done and nest(self.race, self.target):
             self.say("nested checkpoints")
         candidates.flatten_keep_all(self)
-        candidates.published(self)
         self.slide(ENGINE.first_windows_share * self.options.work_limit_s)
         if self.model.n_ops <= ENGINE.tiny_operators:
             candidates.exhaust(self)
@@ -192,7 +203,10 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         to_beat = warm_start_of(options).to_beat
         return _Solve(problem, options, progress, math.inf if to_beat is None else to_beat).run()
     started = time.monotonic()
-    first = at_once(problem, options)
+    race = Race(problem, options.seed, math.inf)
+    race.begin()
+    offer_published(race, options, race.model.base_cost, started + HEURISTICS.stop_share * options.time_limit_s)
+    first = race.best()
     if first is None:
         return _solve_any_order(problem, options, progress)
     least = first.proof.objective
@@ -205,20 +219,22 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     report(Event(stage="at once", objective=least, bound=first.proof.bound))
     left_s = max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started))
     try:
-        reordered = _solve_any_order(problem, replace(options, time_limit_s=left_s), report)
+        found = _solve_any_order(problem, replace(options, time_limit_s=left_s), report, race.incumbent)
     except LimitError:
         return first
-    return first if least < reordered.proof.objective else reordered
+    return first if least < found.proof.objective else found
 
 
-def _solve_any_order(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:
-    """Solve under the order that short races choose."""
+def _solve_any_order(
+    problem: Problem, options: SolveOptions, progress: Progress | None, first: Incumbent | None = None
+) -> Schedule:
+    """Solve under the order that short races choose; `first`: a sequence under the problem's own."""
     started = time.monotonic()
     stop_at = started + ENGINE.order_stop_share * options.time_limit_s
     order = best_order(problem, options, Work(ENGINE.order_share * options.work_limit_s, stop_at))
     rest = replace(options, time_limit_s=max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started)))
     if order is None:
-        return _Solve(problem, rest, progress).run()
+        return _Solve(problem, rest, progress, first=first).run()
     schedule = restored(_Solve(reordered(problem, order), rest, progress).run(), order)
     proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
     proven = proof.scope.is_everything and proof.status is Status.OPTIMAL

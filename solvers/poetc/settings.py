@@ -290,7 +290,6 @@ class NeighbourhoodSettings:
 class CandidateSettings:
     """Schedules from elsewhere than the race (`candidates`)."""
 
-    published_operators: int = 400  # up to so many, published heuristics are asked
     exhaustive_operators: int = 40  # up to so many, all schedules are searched
     exhaustive_states: int = 30_000  # at most
     staged_operators: int = 100  # up to so many, the staged MIP is solved; up to half of it, from the first operator
@@ -303,6 +302,14 @@ class CandidateSettings:
     overhead_factor: float = 1.5  # of the best schedule's: dearer ones are left, clean-up takes away a third at most
     tightened: int = 3  # plans for less RAM, at most
     tightened_share: float = 0.01  # of the capacity: how much less, at most
+
+
+@dataclass(frozen=True, slots=True)
+class HeuristicSettings:
+    """Schedules of published heuristics (`search.heuristics`)."""
+
+    most_operators: int = 400  # up to so many, the slow ones are asked too
+    stop_share: float = 0.2  # of the time limit: where they stop on a slow machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,5 +370,6 @@ FLATTEN = FlattenSettings()
 NESTED = NestedSettings()
 NEIGHBOURHOODS = NeighbourhoodSettings()
 CANDIDATES = CandidateSettings()
+HEURISTICS = HeuristicSettings()
 SMALLEST_BUDGET = SmallestBudgetSettings()
 PLACEMENT = PlacementSettings()

@@ -8,7 +8,6 @@ import time
 from poetc.errors import InfeasibleError, LimitError
 from poetc.scheduling import Completer, Problem, Proof, Repetition, Schedule, Scope, SolveOptions, Status, keep_all
 from poetc.solvers.interface import ENGINE_NAME, ROUNDING, BudgetError, Event, NotFoundError, Progress
-from poetc.solvers.liveness import improve
 from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
 from poetc.solvers.poetc.options import warm_start_of
@@ -97,8 +96,7 @@ class Solving:
 
     def offer_improved(self, codes: list[int], origin: str) -> None:
         """Offer a sequence, cleaned up."""
-        capacity = self.race.capacity_for(codes)
-        self.race.offer(improve(self.model, codes, capacity), origin)
+        self.race.offer_improved(codes, origin)
 
     def guide(self, relaxation: Relaxation, name: str) -> None:
         if relaxation.held and not self.done:

@@ -45,7 +45,7 @@ def test_choosing_an_order_counts_against_the_time_limit(monkeypatch: pytest.Mon
         clock[0] += 7.0
 
     class Solve:
-        def __init__(self, problem: Problem, options: SolveOptions, progress: object) -> None:
+        def __init__(self, problem: Problem, options: SolveOptions, progress: object, **_: object) -> None:
             limits_s.append(options.time_limit_s)
 
         def run(self) -> Schedule:

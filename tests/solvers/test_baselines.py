@@ -11,7 +11,9 @@ import pytest
 
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UnsupportedProblemError
 from poetc.scheduling import Paging, Problem, Schedule, SolveOptions, schedule_to_json, verify
-from poetc.solvers import available, solve
+from poetc.solvers import Event, available, solve
+from poetc.solvers.poetc.search import heuristics
+from poetc.solvers.poetc.search.race import Race
 from tests.problems import best_known, problems
 from tests.solvers.chains import chain
 from tests.support.problems import random_dag, training_problem, with_budget
@@ -35,7 +37,7 @@ def cases() -> tuple[Problem, ...]:
     for seed in range(4):
         random = Random(seed)
         paging = seed % 2 == 1
-        found.append(with_budget(training_problem(random, 2 + seed % 3, paging=paging), 0.3 + 0.1 * (seed % 3)))
+        found.append(with_budget(training_problem(random, 4 + seed % 3, paging=paging), 0.7 + 0.05 * (seed % 3)))
     return tuple(dataclasses.replace(p, name=f"case{k}") for k, p in enumerate(found))
 
 
@@ -57,6 +59,32 @@ def test_no_method_beats_ours(solver: str) -> None:
         trace = verify(problem, schedule)
         if not available()[solver].paging:
             assert trace.page_ins == trace.page_outs == 0
+
+
+QUICK = (*heuristics.QUICK, *heuristics.PROGRAMS, *heuristics.SLOW)
+
+
+def test_ours_is_never_behind_a_published_heuristic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little time the search gets: here it gets none."""
+    monkeypatch.setattr(Race, "run", lambda *_: None)
+    fixed = SolveOptions(time_limit_s=20, fixed_order=True)
+    for problem in cases():
+        found = [s for s in (attempt(problem, method.INFO.name) for method in QUICK) if s is not None]
+        assert found
+        least = min(schedule.proof.objective for schedule in found)
+        events: list[Event] = []
+        solve(problem, "poetc", fixed, events.append)
+        known = next(e.objective for e in events if e.stage == "published heuristics")
+        assert known is not None and known <= least, problem.name
+        with monkeypatch.context() as patch:
+            patch.setattr("poetc.solvers.poetc.engine._solve_any_order", no_time)
+            first = solve(problem, "poetc", SolveOptions(time_limit_s=20))
+        assert first.proof.objective <= least, problem.name
+        assert verify(problem, first).peak_bytes <= problem.budget_bytes
+
+
+def no_time(*_: object) -> Schedule:
+    raise LimitError("no time")
 
 
 @pytest.mark.parametrize("solver", BASELINES)

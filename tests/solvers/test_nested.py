@@ -11,6 +11,7 @@ from poetc.scheduling import Completer, Problem, Proof, Schedule, Scope, SolveOp
 from poetc.solvers import Event, solve
 from poetc.solvers.dependences import Dependences
 from poetc.solvers.model import Model
+from poetc.solvers.poetc import candidates
 from poetc.solvers.poetc.orders.low_traffic import low_traffic_order
 from poetc.solvers.poetc.orders.reordering import reordered
 from poetc.solvers.poetc.search.nested import Program, nest, segments_of
@@ -104,6 +105,7 @@ def test_poetc_tries_it(monkeypatch: pytest.MonkeyPatch) -> None:
         assert event.objective is None and event.stage != "flattened"
 
     monkeypatch.setattr(Race, "run", lambda self, count, target: None)  # which takes long here
+    monkeypatch.setattr(candidates, "published", lambda *_, **__: None)
     with pytest.raises(Reached):
         solve(recurrent(36, 2, 0.05), options=SolveOptions(time_limit_s=60, fixed_order=True), progress=stop)
 

@@ -121,6 +121,10 @@ class Race:
             self.incumbent = Incumbent(codes, cost, time_ns, origin)
         return True
 
+    def offer_improved(self, codes: list[int], origin: str) -> None:
+        """Offer a sequence, cleaned up."""
+        self.offer(improve(self.model, codes, self.capacity_for(codes)), origin)
+
     def run(self, count: int, target: float) -> None:
         """Run up to `count` times, until the incumbent costs at most `target`, or the time is up."""
         for _ in range(count):
@@ -193,25 +197,33 @@ class Race:
         if cost < arm.best:
             arm.best, arm.policy = cost, policy
 
+    def begin(self) -> None:
+        """The first run that succeeds, of one of each kind.
+
+        Near the smallest budget, paging alone often succeeds where recomputing has no room.
+        """
+        self.run(len(self.arms), math.inf)
+        if self.incumbent is None and not all(arm.recompute for arm in self.arms):
+            self.run(1, math.inf)
+
+    def best(self) -> Schedule | None:
+        """The best schedule so far; the bound is that of every operator once."""
+        if self.incumbent is None:
+            return None
+        cost = self.incumbent.cost
+        proof = Proof(
+            status=Status.LIMIT,
+            objective=cost,
+            bound=min(cost, int(self.model.base_cost)),
+            scope=Scope(),
+            method=f"schedule: {self.incumbent.origin}; bound: every operator once",
+        )
+        steps = self.completer.run(self.model.actions(self.incumbent.codes)).steps
+        return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
+
 
 def at_once(problem: Problem, options: SolveOptions) -> Schedule | None:
-    """The schedule of the first run that succeeds, of one of each kind, under the problem's own order.
-
-    Near the smallest budget, paging alone often succeeds where recomputing has no room.
-    """
+    """The schedule that a race begins with, under the problem's own order."""
     race = Race(problem, options.seed, math.inf)
-    race.run(len(race.arms), math.inf)
-    if race.incumbent is None and not all(arm.recompute for arm in race.arms):
-        race.run(1, math.inf)
-    if race.incumbent is None:
-        return None
-    steps = Completer(problem).run(race.model.actions(race.incumbent.codes)).steps
-    cost = race.incumbent.cost
-    proof = Proof(
-        status=Status.LIMIT,
-        objective=cost,
-        bound=min(cost, int(race.model.base_cost)),
-        scope=Scope(),
-        method=f"schedule: {race.incumbent.origin}; bound: every operator once",
-    )
-    return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
+    race.begin()
+    return race.best()
