@@ -79,6 +79,7 @@ def _block_ints(call: Call) -> list[int]:
     blocks = call.blocks
     assert blocks is not None
     lists = list(dict.fromkeys(blocks.ints))
+    longest = max(map(len, lists))  # fewer loops in a last block of one unit: C finds all lists equally far apart
     numbers = [lists.index(ints) for ints in blocks.ints]
     axes = list(zip(blocks.counts, blocks.units, blocks.extents, strict=True))
     steps = [list(by_operand) for by_operand in blocks.steps]
@@ -89,7 +90,7 @@ def _block_ints(call: Call) -> list[int]:
     numbers_of_blocks = [
         len(steps[0]) + bool(blocks.own),
         len(blocks.windows),
-        len(call.ints),
+        longest,
         blocks.buffer.type.size_bytes,
     ]
     numbers_of_blocks += [blocks.begin, *(n for axis in axes for n in axis), *numbers]
@@ -101,7 +102,7 @@ def _block_ints(call: Call) -> list[int]:
         numbers_of_blocks += [s.operand, -1 if s.page is None else s.page, _source(s), rows, form.pitch]
         numbers_of_blocks.append(s.second_bytes // ALIGNMENT_BYTES)
         numbers_of_blocks += [*_dimension(form.outer), *_dimension(form.inner)]
-    return [*numbers_of_blocks, *(n for ints in lists for n in ints)]
+    return [*numbers_of_blocks, *(n for ints in lists for n in (*ints, *[0] * (longest - len(ints))))]
 
 
 def step_rows(program: Program, pools: Pools) -> list[str]:

@@ -77,9 +77,10 @@ class Cut:
     """An axis of `extent` units. `parts`: of the inputs, then of the outputs; None: a block has the whole operand.
 
     Blocks have a multiple of `step` units. `within`: each block is cut along another axis, too. `binds`: the kernel of
-    a block is the kernel that the operator has for operands of its sizes. `fills`: blocks fill a result that is not cut
-    little by little, in its window. `tables`: operands of which a block needs the rows alone that its part of the
-    operand `indices` names. Their windows have these rows one after the other, and the kernel finds indices 0, 1, ...
+    a block is the kernel that the operator has for operands of its sizes. `fills`: blocks fill a result that an
+    axis does not cut, or add to it, in its window. `tables`: operands of which a block needs the rows alone that its
+    part of the operand `indices` names. Their windows have these rows one after the other, and the kernel finds
+    indices 0, 1, ...
     """
 
     name: str
@@ -235,6 +236,14 @@ def crossed(op: Bound, first: Cut, second: Cut) -> tuple[Cut, ...]:
 
     inner, outer = sorted((second, first), key=lambda c: size_bytes(c, second if c is first else first))
     return (*cuts, replace(outer, within=inner))
+
+
+def summing(results: Cut, terms: Cut) -> tuple[Cut, ...]:
+    """By results, and in each block of these by terms of their sums: a block of terms adds to the sums so far.
+
+    For kernels alone whose sums have these terms outermost. None where either has less than two units.
+    """
+    return (replace(results, within=terms, fills=True),) if min(results.extent, terms.extent) > 1 else ()
 
 
 def block_of(op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:

@@ -33,7 +33,7 @@ from poetc.ops._convolutions import (
     shape_of,
     weight_shape,
 )
-from poetc.ops._cuts import Cut, Part, Span, along, crossed
+from poetc.ops._cuts import Cut, Part, Span, along, crossed, summing
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops._windows import Windows
 from poetc.ops.kernels import Kernel
@@ -105,7 +105,7 @@ class Conv(OpSpec):
         return conv_kernel(shape, operand_bytes_of(op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By output channels, each of which has sums of its own, and by rows of the output."""
+        """By output channels, each of which has sums of its own, by rows of the output, and by terms of the sums."""
         x, w, *bias = op.inputs
         (y,) = op.outputs
         if is_depthwise(op, x, y):
@@ -123,7 +123,8 @@ class Conv(OpSpec):
                 op, _by_groups(op, x, y, (_of_group(op, x, y), along(w, 0), *(along(b, 0) for b in bias), of_y)), rows
             )
         outputs = Cut("outputs", w.shape[0], (None, along(w, 0), *(along(b, 0) for b in bias), along(y, 1)))
-        return crossed(op, outputs, rows)
+        terms = Cut("summed_channels", w.shape[1], (along(x, 1), along(w, 1), *(None for _ in bias), None))
+        return (*crossed(op, outputs, rows), *summing(outputs, terms))
 
 
 @register
@@ -149,7 +150,7 @@ class ConvGradInput(OpSpec):
         return grad_input_kernel(shape, operand_bytes_of(op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By channels and rows of the image. A sum over output channels, then over taps, is never cut."""
+        """By channels and rows of the image; a sum over output channels only where the kernel adds those up first."""
         gy, w = op.inputs
         (gx,) = op.outputs
         if is_depthwise(op, gx, gy):
@@ -160,11 +161,13 @@ class ConvGradInput(OpSpec):
         channels = Cut("channels", w.shape[1], (None, along(w, 1), along(gx, 1)))
         if not is_alone:
             channels = _by_groups(op, gx, gy, (along(gy, 1), along(w, 0), _of_group(op, gx, gy)))
+        terms = Cut("summed_outputs", w.shape[0], (along(gy, 1), along(w, 0), None))
+        sums = summing(channels, terms) if is_alone else ()
         if not has_rows:
-            return (channels,)
+            return (channels, *sums)
         span = Span(gy.shape[axis], div=stride, low=before - reach + stride - 1, high=before)
         rows = Cut("image_rows", gx.shape[axis], (along(gy, axis, span=span), None, along(gx, axis)), step=stride)
-        return crossed(op, channels, rows)
+        return (*crossed(op, channels, rows), *sums)
 
 
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/operators/poetc_norm.h

@@ -266,3 +266,36 @@ def test_rows_of_a_damaged_table_and_of_another_one(tmp_path: Path) -> None:
         tokens[0, 5] = 0
         with pytest.raises(SessionError, match="damaged"):
             session.step(tokens, target)
+
+
+def test_sums_over_many_channels_go_on_from_block_to_block(tmp_path: Path) -> None:
+    """Neither a band of all channels nor the filters of one result fit. A last block of one column has fewer loops."""
+    random = np.random.default_rng(0)
+    shapes = {"w1": (130, 2, 3, 3), "w2": (133, 130, 3, 3), "b2": (133,), "w3": (133, 5)}
+    weights = [
+        numpy_helper.from_array((0.1 * random.standard_normal(shape)).astype(np.float32), name)
+        for name, shape in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("Conv", ["r1", "w2", "b2"], ["c2"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c2"], ["r2"]),
+        helper.make_node("GlobalAveragePool", ["r2"], ["g"]),
+        helper.make_node("Flatten", ["g"], ["f"]),
+        helper.make_node("MatMul", ["f", "w3"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "deep",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 5, 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
+        weights,
+    )
+    path = tmp_path / "deep.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    solution = poetc.load(path).solve(device=DEVICE, budget=12_000, gap=0.05, time_limit_s=10)
+    cuts = {(op.kind, op.cut) for op in solution.problem.operators}
+    assert {("Conv", "outputs/summed_channels"), ("ConvGradInput", "channels/summed_outputs")} <= cuts
+    assert ("Expand", "columns") in cuts
+    assert solution.validate()["bit_identical_to_keep_all"]  # raises CheckFailed

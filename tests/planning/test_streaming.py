@@ -254,7 +254,7 @@ def test_streamed_state_is_found_after_a_load(model: Path) -> None:
 
 
 def test_state_whose_transfer_takes_too_long_is_streamed_by_all_or_in_ram(model: Path) -> None:
-    """An operator that has no blocks of 6 ms would wait for all of `w2`, 32 ms."""
+    """An operator that has no blocks of 3 ms would wait for all of `w2`, 32 ms."""
     request = SolveRequest(
         model=ModelRequest(source=model, device=DEVICE),
         budget="200kB",
@@ -265,7 +265,7 @@ def test_state_whose_transfer_takes_too_long_is_streamed_by_all_or_in_ram(model:
     assert any(op.reads_store for op in found.problem.operators)
     assert found.summary["longest_piece"]["time_ns"] <= 15e6
     with pytest.raises(LimitError, match="no schedule was found for 200000 bytes"):
-        solve(replace(request, longest_piece="6ms"))
+        solve(replace(request, longest_piece="3ms"))
 
 
 def deep_model(path: Path, layers: int) -> Path:
@@ -386,7 +386,7 @@ def test_a_deadline_is_compared_with_the_cheapest_streams(model: Path) -> None:
         solve(replace(request, deadline="1ms"))
     needed = re.search(r"once takes ([\d.]+) ms", str(refused.value))
     assert needed is not None, refused.value
-    assert float(needed[1]) * 1e6 <= taken_ns
+    assert float(needed[1]) * 1e6 <= taken_ns * (1 + 1e-5)  # six digits are printed
 
 
 def test_the_cheapest_streams_get_the_rest_of_the_work(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

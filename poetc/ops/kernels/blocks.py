@@ -123,6 +123,23 @@ def _image_rows(kernel: Kernel, block: Block) -> Parameters:
     return p.with_convolution(height=block.units, output_height=block.rows, pad_top=top)
 
 
+def _summed_channels(kernel: Kernel, block: Block) -> Parameters:
+    """Of Conv. Blocks behind the first one go on with the sums: GOES_ON of convolution.c."""
+    p = kernel.parameters_as(ConvolutionParameters)
+    return p.with_convolution(channels=block.units, bias_or_norm=p.convolution.bias_or_norm | _goes_on(block))
+
+
+def _summed_outputs(kernel: Kernel, block: Block) -> Parameters:
+    """Of ConvGradInput."""
+    return kernel.parameters_as(ConvolutionParameters).with_convolution(
+        outputs=block.units, bias_or_norm=_goes_on(block)
+    )
+
+
+def _goes_on(block: Block) -> int:
+    return 2 if block.begin else 0
+
+
 def _packed_channels(kernel: Kernel, units: int) -> Sized:
     p = kernel.parameters_as(PackedGradInput).with_convolution(channels=units)
     return replace(p, block_channels=min(p.block_channels, units)), kernel.workspace_bytes // 4
@@ -195,6 +212,8 @@ _BANDS: dict[tuple[str, type[Parameters]], Callable[[Kernel, Block], Parameters]
     ("output_rows", PackedConvolution): _output_rows,
     ("image_rows", ConvolutionParameters): _image_rows,
     ("image_rows", PackedGradInput): _image_rows,
+    ("summed_channels", ConvolutionParameters): _summed_channels,
+    ("summed_outputs", ConvolutionParameters): _summed_outputs,
     ("matrices", Product): _matrices,
     ("matrices", PackedProduct): _matrices,
 }

@@ -338,8 +338,8 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
 APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
 {
     const int32_t *ints = at->ints;
-    const int is_last = at->block[0] == ints[AXES + BLOCKS] - 1 &&
-                        at->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1; /* of a result that blocks fill */
+    const int is_inner_last = at->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1;
+    const int is_outer_last = at->block[0] == ints[AXES + BLOCKS] - 1;
     int32_t i, place = ints[REFS] + 1;
 
     for (i = 0; i < ints[STREAMS]; i++) {
@@ -347,8 +347,8 @@ APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *c
         uint8_t *window = window_of(at, step, s);
         int err = POETC_OK;
 
-        if (s->source >= WRITES && !depends_on(s, 0) && !depends_on(s, 1) && !is_last)
-            err = POETC_OK;
+        if (s->source >= WRITES && !depends_on(s, 1) && (!is_inner_last || (!depends_on(s, 0) && !is_outer_last)))
+            err = POETC_OK; /* a result that blocks fill: not whole yet */
         else if (s->source == TO_RAM && at->parts & OF_KERNEL)
             copy_back(at, s, address_of(at, step->refs[place]), window);
         else if (s->source == WRITES && at->parts & OF_STORE)

@@ -11,7 +11,7 @@
 typedef struct {
     const float *source;                    /* the first source row that a tap reads, at column 0, first channel */
     const float *weight;                    /* of the first channel, first depth, first tap */
-    const float *bias;                      /* of the first channel, or NULL */
+    const float *start;                     /* with which sums begin: of the first channel, first pixel */
     float *result;                          /* of the first channel, first pixel */
     int32_t channels, depth, rows, columns; /* of taps: rows x columns */
     ptrdiff_t depth_step, row_step;         /* in the source */
@@ -20,19 +20,31 @@ typedef struct {
     int32_t source_width;
     ptrdiff_t weight_channel, weight_depth, weight_row, weight_column;
     ptrdiff_t result_channel, result_pixel;
+    ptrdiff_t start_channel, start_pixel;
 } row_task;
 
+#define GOES_ON 2 /* in has_bias: these are further terms of the sums that the result holds */
+static const float ZERO = 0.0f;
+
 /* Sums begin with the bias: added last it would meet a sum that has lost the bits that decide which side of zero it is.
- */
-static inline float bias_of(const row_task *t, int32_t channel)
+ * `bias`: of the first channel, or NULL. */
+static inline void begin_sums(row_task *t, const float *bias, int goes_on)
 {
-    return t->bias ? t->bias[channel] : 0.0f;
+    t->start = goes_on ? t->result : bias ? bias : &ZERO;
+    t->start_channel = goes_on ? t->result_channel : bias ? 1 : 0;
+    t->start_pixel = goes_on ? t->result_pixel : 0;
 }
 
-static inline poetc_f4 splat_bias(const row_task *t, int32_t channel)
+static inline float start_of(const row_task *t, int32_t channel, int32_t p)
 {
-    float bias = bias_of(t, channel);
-    return poetc_f4_set(bias, bias, bias, bias);
+    return t->start[channel * t->start_channel + p * t->start_pixel];
+}
+
+static inline poetc_f4 four_starts(const row_task *t, int32_t channel, int32_t p)
+{
+    const float *start = t->start + channel * t->start_channel + p * t->start_pixel;
+    const ptrdiff_t s = t->start_pixel;
+    return poetc_f4_set(start[0], start[s], start[2 * s], start[3 * s]);
 }
 
 /* 4 channels x 4 pixels from pixel `p` on, all taps inside the source. */
@@ -43,8 +55,8 @@ static void tile_4x4(const row_task *t, int32_t channel, int32_t p)
     const ptrdiff_t o = t->weight_channel, s = t->pixel_step;
     poetc_f4 sum[4];
     int32_t d, r, k, i, j;
-    poetc_f4 s0 = splat_bias(t, channel), s1 = splat_bias(t, channel + 1);
-    poetc_f4 s2 = splat_bias(t, channel + 2), s3 = splat_bias(t, channel + 3);
+    poetc_f4 s0 = four_starts(t, channel, p), s1 = four_starts(t, channel + 1, p);
+    poetc_f4 s2 = four_starts(t, channel + 2, p), s3 = four_starts(t, channel + 3, p);
     for (d = 0; d < t->depth; d++) {
         for (r = 0; r < t->rows; r++) {
             const float *x = source + d * t->depth_step + r * t->row_step;
@@ -77,7 +89,7 @@ static void tile_1x4(const row_task *t, int32_t channel, int32_t p)
     const ptrdiff_t s = t->pixel_step;
     float lanes[4];
     int32_t d, r, k, j;
-    poetc_f4 sum = splat_bias(t, channel);
+    poetc_f4 sum = four_starts(t, channel, p);
     for (d = 0; d < t->depth; d++) {
         for (r = 0; r < t->rows; r++) {
             const float *x = source + d * t->depth_step + r * t->row_step;
@@ -109,8 +121,8 @@ static void border_pixel(const row_task *t, int32_t p)
         const float *weight = t->weight + channel * o + first * t->weight_column;
         float *y = t->result + channel * t->result_channel + p * t->result_pixel;
         const int32_t other = count == 4;
-        float s0 = bias_of(t, channel), s1 = bias_of(t, channel + other), s2 = bias_of(t, channel + 2 * other);
-        float s3 = bias_of(t, channel + 3 * other);
+        float s0 = start_of(t, channel, p), s1 = start_of(t, channel + other, p);
+        float s2 = start_of(t, channel + 2 * other, p), s3 = start_of(t, channel + 3 * other, p);
         for (d = 0; first < last && d < t->depth; d++) {
             for (r = 0; r < t->rows; r++) {
                 const float *x = t->source + d * t->depth_step + r * t->row_step + column;
@@ -138,7 +150,8 @@ static void border_pixel(const row_task *t, int32_t p)
     }
 }
 
-/* All pixels: border, tiles of the interior (the last one overlaps the one before, with the same values), border. */
+/* All pixels: border, tiles of the interior (the last one overlaps the one before, with the same values), border. Where
+ * sums go on, tiles do not overlap. The rest of a row is border then, and channels left over have tiles of one. */
 static void correlate_row(const row_task *t)
 {
     int32_t reach = (t->columns - 1) * t->column_step, channel, p;
@@ -153,11 +166,15 @@ static void correlate_row(const row_task *t)
         high = t->pixels;
     if (high - low < 4)
         low = high = 0;
+    if (t->start == t->result)
+        high -= (high - low) % 4;
     for (p = 0; p < low; p++)
         border_pixel(t, p);
     for (channel = 0; channel < t->channels && high > low;) {
         int32_t block = t->channels < 4 ? 1 : 4;
-        if (channel + block > t->channels)
+        if (channel + block > t->channels && t->start == t->result)
+            block = 1;
+        else if (channel + block > t->channels)
             channel = t->channels - block;
         for (p = low; p < high; p += 4) {
             int32_t at = p + 4 > high ? high - 4 : p;
@@ -176,8 +193,9 @@ static void correlate_row(const row_task *t)
 int poetc_op_conv(const poetc_call *call)
 {
     const convolution c = describe(call);
-    const float *x = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
-    float *y = poetc_out(call, c.has_bias ? 3 : 2);
+    const int has_bias = c.has_bias & 1, goes_on = c.has_bias & GOES_ON;
+    const float *x = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = has_bias ? poetc_in(call, 2) : NULL;
+    float *y = poetc_out(call, has_bias ? 3 : 2);
     const ptrdiff_t plane = (ptrdiff_t)c.height * c.width, output_plane = (ptrdiff_t)c.output_height * c.output_width;
     const ptrdiff_t taps = (ptrdiff_t)c.kernel_h * c.kernel_w;
     const int32_t depth = c.channels / c.group, channels = c.outputs / c.group;
@@ -194,7 +212,6 @@ int poetc_op_conv(const poetc_call *call)
                 top = last > first ? top + first * c.dilation_h : 0;
                 t.source = x + ((ptrdiff_t)n * c.channels + (ptrdiff_t)g * depth) * plane + (ptrdiff_t)top * c.width;
                 t.weight = w + (ptrdiff_t)g * channels * depth * taps + (ptrdiff_t)first * c.kernel_w;
-                t.bias = bias ? bias + (ptrdiff_t)g * channels : NULL;
                 t.result = y + ((ptrdiff_t)n * c.outputs + (ptrdiff_t)g * channels) * output_plane +
                            (ptrdiff_t)oh * c.output_width;
                 t.channels = channels, t.depth = depth, t.rows = last - first, t.columns = c.kernel_w;
@@ -204,6 +221,7 @@ int poetc_op_conv(const poetc_call *call)
                 t.weight_channel = depth * taps, t.weight_depth = taps;
                 t.weight_row = c.kernel_w, t.weight_column = 1;
                 t.result_channel = output_plane, t.result_pixel = 1;
+                begin_sums(&t, bias ? bias + (ptrdiff_t)g * channels : NULL, goes_on);
                 correlate_row(&t);
             }
         }
@@ -240,8 +258,9 @@ static tap_progression taps_at(int32_t at, int32_t kernel, int32_t dilation, int
 int poetc_op_conv_grad_input(const poetc_call *call)
 {
     const convolution c = describe(call);
-    const float *gy = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = c.has_bias ? poetc_in(call, 2) : NULL;
-    float *gx = poetc_out(call, c.has_bias ? 3 : 2);
+    const int has_bias = c.has_bias & 1, goes_on = c.has_bias & GOES_ON;
+    const float *gy = poetc_in(call, 0), *w = poetc_in(call, 1), *bias = has_bias ? poetc_in(call, 2) : NULL;
+    float *gx = poetc_out(call, has_bias ? 3 : 2);
     const ptrdiff_t plane = (ptrdiff_t)c.height * c.width, output_plane = (ptrdiff_t)c.output_height * c.output_width;
     const ptrdiff_t taps = (ptrdiff_t)c.kernel_h * c.kernel_w;
     const int32_t channels = c.channels / c.group, depth = c.outputs / c.group;
@@ -257,7 +276,6 @@ int poetc_op_conv_grad_input(const poetc_call *call)
                                (ptrdiff_t)down.position * c.output_width;
                     t.weight =
                         w + (ptrdiff_t)g * depth * channels * taps + (ptrdiff_t)down.first * c.kernel_w + across.first;
-                    t.bias = bias ? bias + (ptrdiff_t)g * channels : NULL;
                     t.result = gx + ((ptrdiff_t)n * c.channels + (ptrdiff_t)g * channels) * plane +
                                (ptrdiff_t)ih * c.width + phase;
                     t.channels = channels, t.depth = depth, t.rows = down.count, t.columns = across.count;
@@ -268,6 +286,7 @@ int poetc_op_conv_grad_input(const poetc_call *call)
                     t.weight_channel = taps, t.weight_depth = channels * taps;
                     t.weight_row = (ptrdiff_t)down.step * c.kernel_w, t.weight_column = across.step;
                     t.result_channel = plane, t.result_pixel = c.stride_w;
+                    begin_sums(&t, bias ? bias + (ptrdiff_t)g * channels : NULL, goes_on);
                     correlate_row(&t);
                 }
             }
