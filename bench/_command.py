@@ -80,14 +80,39 @@ def markdown(rows: Iterable[Sequence[object]]) -> Iterator[str]:
         is_head = isinstance(row, str)
 
 
-def with_tables(page: str, tables: Mapping[str, Iterable[Sequence[object]]]) -> str:
-    """A page with its tables made anew, each behind a line `<!-- NAME -->`. One that has no rows stays."""
+def with_tables(
+    page: str, tables: Mapping[str, Iterable[Sequence[object]]], keys: Mapping[str, int] | None = None
+) -> str:
+    """A page with its tables made anew, each behind a line `<!-- NAME -->`. One that has no rows stays.
+
+    `keys`: by table, how many of the first columns name a row. Of such a table rows stay that are not made anew.
+    """
     for name, rows in tables.items():
         lines = list(markdown(rows))
         if len(lines) > 2:
+            if keys and name in keys:
+                lines = _merged(_lines(page, name), lines, keys[name])
             text = "".join(f"{line}\n" for line in lines)
             page = re.sub(rf"(<!-- {name} -->\n)(?:\|.*\n)*", partial(_behind, text), page)
     return page
+
+
+def _lines(page: str, name: str) -> list[str]:
+    found = re.search(rf"<!-- {name} -->\n((?:\|.*\n)*)", page)
+    return found[1].splitlines() if found else []
+
+
+def _merged(before: Sequence[str], made: Sequence[str], keys: int) -> list[str]:
+    """The lines of `made`, in the order of `before` where that has rows with the same key, and those rows' others."""
+    if list(before[:1]) != list(made[:1]):
+        return list(made)  # another head
+
+    def key(line: str) -> tuple[str, ...]:
+        return tuple(cell.strip() for cell in line.split("|")[1 : 1 + keys])
+
+    new = {key(line): line for line in made[2:]}
+    kept = [new.pop(key(line), line) for line in before[2:]]
+    return [*made[:2], *kept, *new.values()]
 
 
 def _behind(text: str, found: re.Match[str]) -> str:

@@ -1,7 +1,9 @@
 """`make papers`: what the papers behind this project publish, beside the same quantities from poetc.
 
-    python -m bench.papers run MODELS [--only NAME] [--network NAME]    appends to build/papers.jsonl, and goes on there
-    python -m bench.papers page                                         makes the tables of docs/results/papers.md anew
+    python -m bench.papers run MODELS [--only NAME] [--network NAME] [--key TEXT]
+    python -m bench.papers page
+
+The first appends to build/papers.jsonl, and goes on there. The second makes rows of docs/results/papers.md of it.
 
 MODELS is a folder of graphs, each NAME.EXPORTER.graph.onnx; `bench.networks` writes those that it lacks. Every answer
 is that of a command of poetc, which stands in the file beside it. Published figures stand in `bench/paper_tables`.
@@ -37,6 +39,17 @@ TABLES: dict[str, tuple[Callable[[float], Iterator[Run]], Callable[[Known], Rows
     "mandheling-hours": (lambda _: iter(()), mandheling.hours),
     "emdl": (emdl.runs, emdl.table),
 }
+KEYS = {  # how many of the first columns name a row of the page
+    "poet-energy": 4,
+    "poet-least": 2,
+    "sage": 1,
+    "sage-switch": 3,
+    "melon": 2,
+    "melon-throughput": 2,
+    "mandheling": 1,
+    "mandheling-hours": 1,
+    "emdl": 1,
+}
 WRITES = ("solve", "compare")  # commands that leave a directory
 
 
@@ -61,12 +74,15 @@ def run(
     *,
     only: Annotated[str | None, f"of {', '.join(TABLES)}"] = None,
     network: str | None = None,
+    key: Annotated[str | None, "text in the key of a run, such as 'mkr1000 1 32KiB'"] = None,
     time_limit: float = 20.0,
 ) -> None:
     known = answers()
     OUT.parent.mkdir(exist_ok=True)
     for item in (item for runs, _ in TABLES.values() for item in runs(time_limit)):
         if (item.table, item.key) in known or only not in (None, item.table) or network not in (None, item.network):
+            continue
+        if key is not None and key not in item.key:
             continue
         graph = graph_of(models, item.network, item.words)
         if graph is None:
@@ -92,12 +108,12 @@ def run(
 
 
 def page() -> None:
-    """The page with its tables made anew. Those whose runs are missing stay."""
+    """The page with its tables made anew. Tables and rows whose runs are missing stay."""
     known, tables = answers(), {}
     for name, (_, table) in TABLES.items():
         with contextlib.suppress(KeyError):
             tables[name] = list(table(known))
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), tables), encoding="utf-8")
+    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8"), tables, KEYS), encoding="utf-8")
 
 
 if __name__ == "__main__":
