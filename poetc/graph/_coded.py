@@ -45,6 +45,17 @@ class Coded:
         """The numbers as f32 [rows, depth]."""
         return decode(self.form, self.block, self.shape[1], self.codes, self.scales, self.zeros)
 
+    def error(self, numbers: Array) -> float:
+        """The root mean square of the rounding of `numbers` [rows, depth], as a part of that of the numbers."""
+        size = error = 0.0
+        for rows in _parts(*self.shape):
+            scales, zeros = (None if a is None else a[rows] for a in (self.scales, self.zeros))
+            part = numbers[rows].astype(np.float64)
+            size += float(np.square(part).sum())
+            part -= decode(self.form, self.block, self.shape[1], self.codes[rows], scales, zeros)
+            error += float(np.square(part).sum())
+        return float(np.sqrt(error / (size or numbers.size or 1)))
+
     def turned(self) -> Coded | None:
         """The codes of the transposed matrix; None where blocks of a row would become blocks of a column."""
         if self.form not in (F16, BF16):

@@ -115,10 +115,9 @@ class _Coding:
             return None
         turned = _is_turned(readers)
         numbers = materialize(value, type)
-        coded = encode(np.ascontiguousarray(numbers.T) if turned else numbers, self.frozen)
-        scale = float(np.sqrt(np.mean(np.square(numbers, dtype=np.float64)))) or 1.0
-        back = coded.decoded().T if turned else coded.decoded()
-        self.errors.append(float(np.sqrt(np.mean(np.square(back - numbers, dtype=np.float64)))) / scale)
+        numbers = np.ascontiguousarray(numbers.T) if turned else numbers
+        coded = encode(numbers, self.frozen)
+        self.errors.append(coded.error(numbers))
         return coded, turned
 
     def _is_in_codes(self, value: Value) -> TypeGuard[Coded]:

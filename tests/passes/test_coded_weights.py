@@ -183,7 +183,12 @@ def test_a_table_is_coded_a_few_rows_at_a_time(form: str, monkeypatch: pytest.Mo
     tracemalloc.reset_peak()
     numbers = parted.decoded()
     of_decoding = tracemalloc.get_traced_memory()[1]
+    tracemalloc.reset_peak()
+    error = parted.error(values)
+    of_error = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert of_encoding < 0.8 * values.nbytes and of_decoding < 1.6 * values.nbytes
+    assert of_encoding < 0.8 * values.nbytes and of_decoding < 1.6 * values.nbytes and of_error < 1.6 * values.nbytes
+    exact = np.square(numbers - values, dtype=np.float64).mean() / np.square(values, dtype=np.float64).mean()
+    assert 0 < error == pytest.approx(np.sqrt(exact), rel=1e-6)
     assert np.array_equal(whole.codes, parted.codes) and np.array_equal(np.asarray(whole.scales), parted.scales)
     assert np.array_equal(numbers, whole.decoded())
