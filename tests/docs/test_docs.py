@@ -85,6 +85,12 @@ def test_the_home_page_links_every_page_and_names_every_command() -> None:
     assert set(re.findall(r"`([\w-]+)`", rows)) == set(cli.commands)
 
 
+@pytest.mark.parametrize("name", ["first-schedule", "microcontroller", "raspberry-pi", "language-model"])
+def test_tutorials_begin_with_a_model_of_your_own(name: str) -> None:
+    beginning = (DOCS / "tutorials" / f"{name}.md").read_text().split("\n## ")[:2]
+    assert "export-your-model.md" in "".join(beginning) or "import-gguf" in "".join(beginning)
+
+
 def test_the_laboratory_lists_its_pages() -> None:
     listed = set(re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "lab" / "index.md").read_text()))
     assert listed == {page.name for page in (DOCS / "lab").glob("*.md")} - {"index.md"}
