@@ -61,7 +61,7 @@ class Streaming(Reduction[Streams]):
         return offer is not None and offer.is_possible
 
     def propose(self, problem: Problem, found: Solution | None) -> Iterator[Streams]:
-        """By smaller and smaller limits of an operator's operands."""
+        """By smaller and smaller limits of an operator's operands; at last the floor, first in the cheapest blocks."""
         offer = self._offer(problem)
         if offer is None or not offer.is_possible:
             yield ()
@@ -69,7 +69,9 @@ class Streaming(Reduction[Streams]):
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in STREAMING.shares]
         proposed = [_recorded(offer, _unpriced(offer, limit)) for limit in limits]
-        yield from dict.fromkeys(choice for choice in (*proposed, self._least(problem)) if choice)
+        least = self._least(problem)
+        proposed.append(_recorded(offer, _widened(offer, _decoded(offer, least), room)))
+        yield from dict.fromkeys(choice for choice in (*proposed, least) if choice)
 
     def fix(self, problem: Problem, choice: Streams) -> Problem:
         offer = self._offer(problem)
@@ -335,6 +337,18 @@ def _unpriced(offer: StreamedAlternatives, limit_bytes: int) -> Made:
         if not stuck:
             return made
         barred |= stuck
+
+
+def _widened(offer: StreamedAlternatives, made: Made, limit_bytes: int) -> Made:
+    """The same operands streamed, in the cheapest blocks with which each operator keeps within the limit."""
+    problem, found = offer.problem, dict(made)
+    for k, op in made.items():
+        streamed = frozenset({*op.reads_store, *op.writes_store})
+        besides = _needs(problem, op, frozenset(op.reads_store)) - op.workspace_bytes
+        sizes = offer.workspaces(k, streamed)
+        fitting = [offer.priced(k, streamed, n) for n, size in enumerate(sizes) if besides + size <= limit_bytes]
+        found[k] = min([op, *fitting], key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
+    return found
 
 
 def _first_cost(problem: Problem, planner: Planner) -> float:

@@ -26,6 +26,7 @@ from poetc.planning import streaming as planning_streaming
 from poetc.planning.chain import reductions
 from poetc.planning.kernels import with_least_workspace
 from poetc.planning.planner import Planner
+from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.state import everything_on_store
 from poetc.planning.streaming import Streaming, within
 from poetc.scheduling import (
@@ -150,6 +151,22 @@ def test_floors(model: Path) -> None:
     ) as failed:
         planner.solve(replace(problem, budget_bytes=15_000))
     assert f"(no schedule with these streamed operands needs less than {least})" in str(failed.value)  # others may
+
+
+def test_with_the_least_ram_blocks_are_as_large_as_fits(model: Path) -> None:
+    """All that the floor streams, in the cheapest blocks that keep within the same RAM, each of them a choice."""
+    problem, planner, streaming = planned(model)
+    least = planner.lower_bound_bytes(problem)
+    tight = replace(problem, budget_bytes=least)
+    floor = streaming.floor(tight)
+    proposed = [streaming.fix(tight, choice) for choice in streaming.propose(tight, None)]
+    (wide,) = (
+        p for p in proposed if p != floor and [op.inputs for op in p.operators] == [op.inputs for op in floor.operators]
+    )
+    assert planner.inner.lower_bound_bytes(wide) <= least
+    assert cost_of_computing_once(wide) < 0.8 * cost_of_computing_once(floor)
+    larger = [(a, b) for a, b in zip(floor.operators, wide.operators, strict=True) if a != b]
+    assert larger and all(b.is_streamed and b.energy_pj < a.energy_pj for a, b in larger)
 
 
 def test_windows_that_take_more_than_they_save_set_no_floor(tmp_path: Path) -> None:
