@@ -93,7 +93,9 @@ def test_ways_have_the_numbers_of_their_option(answer: dict[str, Any], model: Pa
     assert answer["estimate"]["least_without_streams_bytes"] == answer["min_budget_bytes"]
     assert last["least_whole_bytes"] == pytest.approx(alone["min_budget_bytes"], rel=0.01)
     assert last["least_bytes"] == pytest.approx(alone["streamed_min_budget_bytes"], rel=0.01)
-    assert last["least_bytes"] < answer["streamed_min_budget_bytes"] < answer["min_budget_bytes"]
+    # Frozen norms stream less: with streams the last layer alone may need more than the whole step.
+    assert max(last["least_bytes"], answer["streamed_min_budget_bytes"]) < last["least_whole_bytes"]
+    assert last["least_whole_bytes"] < answer["min_budget_bytes"]
 
 
 def test_least_ram_as_shown_is_solved_at_its_cost(answer: dict[str, Any], model: Path) -> None:
