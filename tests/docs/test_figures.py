@@ -99,3 +99,32 @@ def test_the_picture_is_what_make_draws(tmp_path: Path) -> None:
         subprocess.run([sys.executable, "-m", "poetc", *words[1:]], cwd=ROOT, check=True)
     anew = more_energy((tmp_path / drawn.name).read_text(encoding="utf-8"))
     assert anew == pytest.approx(more_energy(drawn.read_text(encoding="utf-8")), abs=3.0)
+
+
+PAPERS = ROOT / "docs" / "results" / "papers.md"
+
+
+def numbers(cells: list[str]) -> list[float]:
+    """Those among them: other cells say why there is none."""
+    return [float(cell.replace(",", "")) for cell in cells if re.fullmatch(r"[\d,]+(\.\d+)?", cell)]
+
+
+def test_no_published_method_is_ahead_of_ours_in_the_figure_of_poet() -> None:
+    rows_of_page = table(PAPERS, "| network | device, batch | RAM, MB | deadline | POET")
+    compared = 0
+    for row in rows_of_page:
+        theirs, found = numbers(row[4:-2]), numbers(row[-2:])
+        if theirs:
+            ours, bound = found
+            assert bound <= ours <= min(theirs), row
+            compared += 1
+    assert compared > 15
+
+
+def test_the_boards_of_poet_hold_what_the_page_says() -> None:
+    """VGG-16 and ResNet-18 in the RAM of both microcontrollers, where no other method has a schedule."""
+    rows_of_page = table(PAPERS, "| network | device, batch | RAM, MB | deadline | POET")
+    for device, ram in (("mkr1000, 1", "0.033"), ("nrf52840, 1", "0.262")):
+        for network in ("vgg16_cifar", "resnet18_cifar"):
+            (row,) = [r for r in rows_of_page if r[:3] == [network, device, ram]]
+            assert not numbers(row[4:-2]) and len(numbers(row[-2:])) == 2
