@@ -17,8 +17,8 @@ def own_modules(package: str, prefix: str = "") -> dict[str, ModuleType]:
 
     Those with an underscore are left out, unless `prefix` has one.
     """
-    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    names = [m.name for m in found if not m.ispkg and m.name.startswith(prefix or tuple(string.ascii_lowercase))]
+    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    names = [m.name for m in modules if not m.ispkg and m.name.startswith(prefix or tuple(string.ascii_lowercase))]
     return {name: importlib.import_module(f"{package}.{name}") for name in names}
 
 

@@ -38,19 +38,19 @@ def of_length(schedule: Schedule, ema: float | None, accumulate: int, epochs: in
     updates = steps // accumulate
     if not updates:
         raise UsageError(f"--accumulate {accumulate}: the training has {steps} steps, and none would update a weight")
-    found = []
+    notes = []
     if ema is not None and (left := ema**updates) > MOST_OLD:
-        found.append(
+        notes.append(
             f"--ema {ema}: after {updates:,} updates {left:.0%} of the average are still the untrained weights, and the"
             f" average is written; {MOST_OLD ** (1 / updates):.4g} would leave half of it"
         )
     if schedule.warmup >= updates:
-        found.append(f"--schedule {schedule}: the warm-up outlasts the training, which has {updates:,} updates")
+        notes.append(f"--schedule {schedule}: the warm-up outlasts the training, which has {updates:,} updates")
     elif schedule.kind == "step" and schedule.every >= updates - schedule.warmup:
-        found.append(f"--schedule {schedule}: the rate never falls in the {updates:,} updates of this training")
+        notes.append(f"--schedule {schedule}: the rate never falls in the {updates:,} updates of this training")
     elif schedule.kind == "plateau" and schedule.patience + 2 >= epochs:
-        found.append(f"--schedule {schedule}: the rate never falls in a training of {format_count(epochs, 'epoch')}")
-    return found
+        notes.append(f"--schedule {schedule}: the rate never falls in a training of {format_count(epochs, 'epoch')}")
+    return notes
 
 
 def of_training(document: Mapping[str, Any]) -> list[str]:

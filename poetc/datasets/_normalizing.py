@@ -66,9 +66,9 @@ class Normalization:
 
 
 def _parse(text: str, slot: Slot) -> Scale:
-    found = _RANGE.fullmatch(text)
-    if found:
-        low, high, to_low, to_high = (float(n) if n else None for n in found.groups())
+    ends = _RANGE.fullmatch(text)
+    if ends:
+        low, high, to_low, to_high = (float(n) if n else None for n in ends.groups())
         assert low is not None and high is not None
         to_low, to_high = (0.0, 1.0) if to_low is None or to_high is None else (to_low, to_high)
         if low == high or to_low == to_high:

@@ -64,13 +64,13 @@ def from_table(
         )
     _require_present(where, dict(zip(features, parts, strict=True)), inputs[0], lines)
     columns[inputs[0].name] = columns[inputs[0].name].reshape(-1, *inputs[0].sample_shape)
-    found = match(where, columns, slots, {}, classes)
-    called = dict(found.called)  # as the table has them
+    columns_of = match(where, columns, slots, {}, classes)
+    called = dict(columns_of.called)  # as the table has them
     if target is not None:
         called[target.name] = "+".join(targets)
     if len(features) == 1:
         called[inputs[0].name] = features[0]
-    return replace(found, called=called, features=tuple(features), targets=tuple(targets), lines=lines)
+    return replace(columns_of, called=called, features=tuple(features), targets=tuple(targets), lines=lines)
 
 
 def _as_in(where: str, features: Sequence[str], like: Samples) -> list[str]:

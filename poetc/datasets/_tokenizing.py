@@ -81,7 +81,7 @@ class Tokenizer:
         """
         text = "".join(span.text for span in spans)
         try:
-            found = self._model.encode(text, add_special_tokens=special)
+            encoding = self._model.encode(text, add_special_tokens=special)
         except TypeError:  # a byte that is no UTF-8, as in an argument of the command line
             wrong = [(i, letter) for i, letter in enumerate(text, 1) if "\ud800" <= letter <= "\udfff"]
             if not wrong:
@@ -92,13 +92,13 @@ class Tokenizer:
         for span in spans:
             at += len(span.text)
             ends.append(at)
-        for (start, end), added in zip(found.offsets, found.special_tokens_mask, strict=True):
+        for (start, end), added in zip(encoding.offsets, encoding.special_tokens_mask, strict=True):
             if added and start == end:
                 counts.append(False)
                 continue
             place = max(end - 1, start)
             counts.append(next((s.counts for s, e in zip(spans, ends, strict=True) if place < e), spans[-1].counts))
-        return Encoded(list(found.ids), counts)
+        return Encoded(list(encoding.ids), counts)
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         """The text of tokens; `special`: with the special ones."""
@@ -159,11 +159,11 @@ class Tokenizer:
         beside = self.path.with_name(TEMPLATE)
         if beside.is_file():
             return _text(beside)
-        found = self._config.get("chat_template")
-        if isinstance(found, list):  # several, by name
-            named = {e.get("name"): e.get("template") for e in found if isinstance(e, dict)}
-            found = named.get("default")
-        return found if isinstance(found, str) else None
+        template = self._config.get("chat_template")
+        if isinstance(template, list):  # several, by name
+            named = {e.get("name"): e.get("template") for e in template if isinstance(e, dict)}
+            template = named.get("default")
+        return template if isinstance(template, str) else None
 
     def _template_name(self) -> str:
         beside = self.path.with_name(TEMPLATE)

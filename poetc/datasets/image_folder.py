@@ -97,8 +97,8 @@ def read_images(request: Request) -> Samples:
     most = target.limit.most if target.limit is not None else len(names) - 1
     if len(names) > most + 1:
         raise UsageError(f"{path}: has {len(names)} classes, the model {most + 1}")
-    found = [(image, numbers[folder.name]) for folder in folders for image in _images_in(folder)]
-    images = _Images(tuple(image for image, _ in found), inputs[0].sample_shape, channels, channels_last)
+    labelled = [(image, numbers[folder.name]) for folder in folders for image in _images_in(folder)]
+    images = _Images(tuple(image for image, _ in labelled), inputs[0].sample_shape, channels, channels_last)
     try:
         with Image.open(images.paths[0]) as first:
             width, height = first.size
@@ -107,7 +107,7 @@ def read_images(request: Request) -> Samples:
     wanted = inputs[0].sample_shape[:2] if channels_last else inputs[0].sample_shape[-2:]
     if width and (height, width) != tuple(wanted):
         note(f"{path}: images are resized to {wanted[1]} x {wanted[0]}, the first from {width} x {height}")
-    labels = np.array([number for _, number in found], np.int32).reshape(-1, *target.sample_shape)
+    labels = np.array([number for _, number in labelled], np.int32).reshape(-1, *target.sample_shape)
     return Samples(
         where=str(path),
         columns={inputs[0].name: images, target.name: labels},

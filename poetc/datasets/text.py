@@ -237,8 +237,8 @@ class _Reader:
             self._sample(where, self.tokenizer.encode(spans, special=False))
         elif "prompt" in row or "completion" in row:
             prompt, completion = _word(where, row, "prompt"), _word(where, row, "completion")
-            found = self.tokenizer.encode([Span(prompt, not mask), Span(completion, True)])
-            self._sample(where, self._ended(found))
+            encoding = self.tokenizer.encode([Span(prompt, not mask), Span(completion, True)])
+            self._sample(where, self._ended(encoding))
         else:
             self._document(where, _word(where, row, "text"))
 

@@ -260,16 +260,16 @@ def blocks_of(
         of_input[stream.operand] = second
         seconds.append(second)
         end += window + second
-    found: list[Blocks] = []
+    blocks: list[Blocks] = []
     for name, made in kernels_of_blocks(kind, bound, cut, kernels, different).items():
         if len({k.symbol for k in made}) == 1:
             at = align(max(k.workspace_bytes for k in made))
             of_corners = tuple(made[different.index(r)] for r in corners)
             windows = tuple(at + offset for offset in offsets)
-            found.append(
+            blocks.append(
                 Blocks(name, cut, units, of_corners, tuple(streams), windows, at + end, max(pieces), tuple(seconds))
             )
-    return found
+    return blocks
 
 
 def fills_of(axes: set[int], counts: Sequence[int]) -> int:

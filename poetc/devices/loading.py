@@ -165,13 +165,13 @@ def _find(name_or_path: str | Path) -> Path:
 def _titled(text: str, names: Sequence[str]) -> list[str]:
     """The devices whose title has `text`, whatever is between its letters and digits: pico is a Raspberry Pi Pico."""
     asked = "".join(filter(str.isalnum, text.lower()))
-    found = []
+    titles = []
     for name in names:
         lines = read_text(profile_folder() / f"{name}.yaml").splitlines()
         title = next((line for line in lines if line.startswith("title:")), "").removeprefix("title:")
         if asked and asked in "".join(filter(str.isalnum, (name + title).lower())):
-            found.append(name)
-    return found
+            titles.append(name)
+    return titles
 
 
 def _load(path: Path, heirs: tuple[Path, ...]) -> tuple[dict[str, Any], dict[KeyPath, str]]:

@@ -297,10 +297,10 @@ class Floats:
             return None if held is None or shape is None else held.reshape([int(d) for d in shape])
         if tensor is None:
             return None
-        found = read_tensor(tensor, self.folder)
-        if found is None:  # seeded numbers stand for no codes
+        array = read_tensor(tensor, self.folder)
+        if array is None:  # seeded numbers stand for no codes
             raise Unsupported(f"its weights ({name!r}) lie in {external_location(tensor)!r}, which is absent")
-        return found
+        return array
 
     def factor(self, name: str) -> Array | None:
         """The numbers of a constant, or of a product of two, whose node may come later in the file."""

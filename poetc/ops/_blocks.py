@@ -21,21 +21,21 @@ def kernels_of_blocks(
     """
     if cut.name == WHOLE:
         return {kernel.name: (kernel,) * len(blocks) for kernel in kernels}
-    found: dict[str, tuple[Kernel, ...]] = {}
+    kernels_by_name: dict[str, tuple[Kernel, ...]] = {}
     if cut.binds:
         own = spec(kind)
         bound = [{k.name: k for k in own.kernels(own.block(op, cut, ranges))} for ranges in blocks]
         for kernel in kernels:
             made = [b[kernel.name] for b in bound if kernel.name in b and b[kernel.name].repeats == kernel.repeats]
             if len(made) == len(blocks):
-                found[kernel.name] = tuple(made)
-        return found
+                kernels_by_name[kernel.name] = tuple(made)
+        return kernels_by_name
     along = [_along(cut, ranges) for ranges in blocks]
     for kernel in kernels:
         cut_so = [_cut(kernel, axes) for axes in along]
         if (of_blocks := tuple(k for k in cut_so if k is not None)) and len(of_blocks) == len(blocks):
-            found[kernel.name] = of_blocks
-    return found
+            kernels_by_name[kernel.name] = of_blocks
+    return kernels_by_name
 
 
 def _along(cut: Cut, ranges: Sequence[Range]) -> list[tuple[str, Block]]:

@@ -43,8 +43,8 @@ def _conv(op: Bound, product: Product, x: Any, w: Any, bias: Any = None) -> Any:
     group, (y,) = group_of(op), op.outputs
     _, outputs, oh, ow = y.shape
     columns = columns_of(Windows.of(op, w.shape[2:]), x, (oh, ow), group)  # [n, group, terms, pixels]
-    found = product(w.reshape(1, group, outputs // group, -1), columns).reshape(y.shape)
-    return found if bias is None else found + bias.reshape(1, -1, 1, 1)
+    sums = product(w.reshape(1, group, outputs // group, -1), columns).reshape(y.shape)
+    return sums if bias is None else sums + bias.reshape(1, -1, 1, 1)
 
 
 def _grad_input(op: Bound, product: Product, gy: Any, w: Any) -> Any:
@@ -78,9 +78,9 @@ def _grad_weight(op: Bound, product: Product, x: Any, gy: Any) -> Any:
 
 def _matmul(op: Bound, product: Product, a: Any, b: Any, bias: Any = None) -> Any:
     a, b = a.reshape(-1, a.shape[-1]), b.reshape(b.shape[-2:])
-    found = product(a.T if op.get_int("trans_a") else a, b.T if op.get_int("trans_b") else b)
-    found = found.reshape(op.outputs[0].shape)
-    return found if bias is None else found + bias
+    sums = product(a.T if op.get_int("trans_a") else a, b.T if op.get_int("trans_b") else b)
+    sums = sums.reshape(op.outputs[0].shape)
+    return sums if bias is None else sums + bias
 
 
 def _reduce_sum(op: Bound, product: Product, x: Any) -> Any:

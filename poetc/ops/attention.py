@@ -261,7 +261,7 @@ class _Attention(OpSpec):
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """By samples, and by heads of keys with the queries that they serve, where steps lead through whole tensors."""
-        found: list[Cut] = []
+        declared: list[Cut] = []
         extents = dict(zip("qkvy", _shapes(_sizes(op)), strict=True))
         of_operands = ["q", "k", "v", *["y"] * bool(_wants(op)), *["mask"] * (_mask(op) is not None)]
         of_results = [name for name, wanted in zip("qkv", _wants(op), strict=True) if wanted] if _wants(op) else ["y"]
@@ -282,8 +282,8 @@ class _Attention(OpSpec):
             except ValueError:
                 continue
             if extents["q"][loop] > 1:
-                found.append(Cut(cut, extents["q"][loop], tuple(parts)))
-        return tuple(found)
+                declared.append(Cut(cut, extents["q"][loop], tuple(parts)))
+        return tuple(declared)
 
     def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
         """With its own sizes, and steps within windows."""

@@ -52,13 +52,13 @@ class NarrowedChunks(Narrowed):
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         if op.get_str("of") not in KINDS or op.get_str("dtype") != "bf16" or any(f not in (0, 1) for f in _forms(op)):
             raise ValueError(f"{self.kind}: {op.get_str('of')} with forms {_forms(op)} has no sums in chunks")
-        found = super().infer(op)
+        types = super().infer(op)
         low, mantissa, power = (op.get_int(name) for name in ("low", "mantissa", "power"))
         if not (min(low, low + power) >= LEAST_LOW and low <= 0 <= mantissa <= MOST_BITS and abs(power) <= MOST_POWER):
             raise ValueError(f"{self.kind}: low {low}, mantissa {mantissa} or power {power} is beyond its range")
-        if not 1 <= op.get_int("chunk") <= MOST_CHUNK or any(t.dtype.is_narrow for t in found):
-            raise ValueError(f"{self.kind}: chunks of {op.get_int('chunk')} terms, results {found}")
-        return found
+        if not 1 <= op.get_int("chunk") <= MOST_CHUNK or any(t.dtype.is_narrow for t in types):
+            raise ValueError(f"{self.kind}: chunks of {op.get_int('chunk')} terms, results {types}")
+        return types
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         chunk, low, mantissa = (op.get_int(name) for name in ("chunk", "low", "mantissa"))
@@ -72,18 +72,20 @@ class NarrowedChunks(Narrowed):
             loaded(x, t.dtype) if t.dtype.is_narrow else x.astype(np.float32)
             for x, t in zip(inputs, op.inputs, strict=True)
         ]
-        found = sums.evaluate(op.get_str("of"), plain(op), floats, partial(sums.product, terms=chunk, rounded=on_grid))
-        assert found is not None
-        return found
+        outputs = sums.evaluate(
+            op.get_str("of"), plain(op), floats, partial(sums.product, terms=chunk, rounded=on_grid)
+        )
+        assert outputs is not None
+        return outputs
 
     def work(self, op: Bound) -> Work:
-        found = spec(op.get_str("of")).work(plain(op))
-        return Work(found.macs, 12 * found.macs)
+        whole = spec(op.get_str("of")).work(plain(op))
+        return Work(whole.macs, 12 * whole.macs)
 
     def kernel(self, op: Bound) -> Kernel:
-        found = kernel_of(op)
-        assert found is not None
-        product = found.parameters
+        whole = kernel_of(op)
+        assert whole is not None
+        product = whole.parameters
         assert isinstance(product, NarrowConvolution | NarrowProduct)
         chunk, low, mantissa, power = (op.get_int(name) for name in ("chunk", "low", "mantissa", "power"))
         parameters = Chunked(replace(product, workspace_floats=0), chunk, low, mantissa, power)

@@ -62,11 +62,11 @@ class Transpose(Movement):
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Along the first axes of the result, those together that follow each other in x."""
         shape, perm = op.outputs[0].shape, op.get_ints("perm")
-        found: list[tuple[int, int]] = []
+        declared: list[tuple[int, int]] = []
         for a, b in runs(shape, [p - axis for axis, p in enumerate(perm)])[:2]:
             lies_together = math.prod(shape[a : b + 1]) == math.prod(op.inputs[0].shape[perm[a] : perm[b] + 1])
-            found.append((a, b) if lies_together else (a, a))
-        return on_runs(op, [[(perm[a], perm[b]), (a, b)] for a, b in found])
+            declared.append((a, b) if lies_together else (a, a))
+        return on_runs(op, [[(perm[a], perm[b]), (a, b)] for a, b in declared])
 
     def kernel(self, op: Bound) -> Kernel:
         strides = contiguous_strides(op.inputs[0].shape)

@@ -219,5 +219,5 @@ class NarrowedSgd(SgdOf):
         return Work(work.macs, work.flops + 2 * math.prod(part.outputs[0].shape))
 
     def kernel(self, op: Bound) -> Kernel:
-        found = spec(self.cost_like).kernel(self.part(op))
-        return replace(found, symbol=f"{found.symbol}_sgd")
+        whole = spec(self.cost_like).kernel(self.part(op))
+        return replace(whole, symbol=f"{whole.symbol}_sgd")

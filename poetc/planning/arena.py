@@ -35,11 +35,11 @@ def pack_with_moves_in_time(
     problem: Problem, schedule: Schedule, capacity_bytes: int, stop_at: float
 ) -> tuple[Schedule, MemoryPlan] | None:
     """With moves within RAM; None if that does not fit either, or the deadline leaves no time for them."""
-    found = pack_with_moves(problem, schedule, capacity_bytes, stop_at=stop_at)
-    if found is None or problem.deadline_ns is None:
-        return found
+    packed = pack_with_moves(problem, schedule, capacity_bytes, stop_at=stop_at)
+    if packed is None or problem.deadline_ns is None:
+        return packed
     roomy = replace(problem, deadline_ns=None, budget_bytes=problem.base_bytes + capacity_bytes)
-    return found if trace_of(roomy, found[0]).time_ns <= problem.deadline_ns else None
+    return packed if trace_of(roomy, packed[0]).time_ns <= problem.deadline_ns else None
 
 
 def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at: float) -> tuple[Schedule, MemoryPlan]:

@@ -193,7 +193,7 @@ class _InBanks:
         self, problem: Problem, schedule: Schedule, placed: Placed, proof: Proof
     ) -> tuple[Schedule | None, MemoryPlan | None]:
         """The schedule in its banks, with its own cost; None where it is too late or does not fit."""
-        found = replace(
+        placed_schedule = replace(
             schedule,
             solver=self.planner.solver,
             steps=placed.steps,
@@ -202,16 +202,16 @@ class _InBanks:
             proof=replace(proof, objective=0, bound=0),
         )
         try:
-            trace = trace_of(problem, found)
+            trace = trace_of(problem, placed_schedule)
         except ScheduleError:
             return None, None
         if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
             return None, None
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
         own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
-        found = replace(found, proof=own)
+        placed_schedule = replace(placed_schedule, proof=own)
         stop_at = max(self.planner.stop_at, time.monotonic() + 1.0)
-        return found, pack(problem, found, stop_at=stop_at)
+        return placed_schedule, pack(problem, placed_schedule, stop_at=stop_at)
 
     def _proven(self, best: Solution, proof: Proof) -> Solution:
         """`best` with the bound of the relaxation for all RAM."""
@@ -226,7 +226,7 @@ class _InBanks:
             status = Status.OPTIMAL
         elif best.cost - bound <= self.planner.options.gap * best.cost:
             status = Status.FEASIBLE
-        found = best.proof.method.partition("; bound: ")[0]
-        method = f"{found}, placed in banks; bound: {method.rpartition('bound: ')[2]}, cheapest banks first"
+        origin = best.proof.method.partition("; bound: ")[0]
+        method = f"{origin}, placed in banks; bound: {method.rpartition('bound: ')[2]}, cheapest banks first"
         stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)
         return best.with_proof(stated)

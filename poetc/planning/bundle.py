@@ -73,19 +73,19 @@ def solve_bundle(
         parts = MicroBatches({count: replace(p, budget_bytes=budgets[-1]) for count, p in by_parts.items()})
         first = replace(first, reductions=(parts, *first.reductions))
     smallest = first.solve(replace(problem, budget_bytes=budgets[-1]))
-    found = [smallest]
+    solutions = [smallest]
     for budget in reversed(budgets[:-1]):
         planner.progress(f"the plan for {budget} bytes")
         of_budget: list[Solution] = []
         for count, own in by_parts.items() if by_parts else [(None, problem)]:
-            leader = next((s for s in found if MicroBatches.option(s) == count), None)
+            leader = next((s for s in solutions if MicroBatches.option(s) == count), None)
             part = planner.part(limit_s / len(by_parts or (None,)))
-            following = _following(own, budget, smallest, found[-1], leader, part)
+            following = _following(own, budget, smallest, solutions[-1], leader, part)
             if following is not None:
                 of_budget.append(following.with_choice(MicroBatches.name, count))
         if of_budget:
-            found.append(min(of_budget, key=lambda s: s.cost))
-    return Bundle(solutions=tuple(reversed(found)))
+            solutions.append(min(of_budget, key=lambda s: s.cost))
+    return Bundle(solutions=tuple(reversed(solutions)))
 
 
 def _following(

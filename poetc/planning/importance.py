@@ -60,8 +60,8 @@ class Importance:
 
     def updates(self, chosen: Iterable[int]) -> Updates:
         """The set of updates of these candidates."""
-        found = (self.candidates[k] for k in sorted(chosen))
-        return Updates({c.parameter: c.update for c in found}, self.seed)
+        chosen_updates = (self.candidates[k] for k in sorted(chosen))
+        return Updates({c.parameter: c.update for c in chosen_updates}, self.seed)
 
 
 def fingerprint(graph: Graph) -> str:

@@ -153,7 +153,7 @@ def within_budget(
     evaluation = code_model(evaluation_of(inference, graph), graph)
     inference = code_model(inference, graph)
     serves_both = (evaluation.inputs[:-1], evaluation.outputs[1:]) == (inference.inputs, inference.outputs)
-    found = InferencePlan()
+    inference_plan = InferencePlan()
     end = time.monotonic() + limit_s
     models = [evaluation, inference] if serves_both else [inference]
     on_store = {tensor.name for tensor in problem.tensors if tensor.initial == "store"}
@@ -162,10 +162,12 @@ def within_budget(
         alone = alone_problem(model, profile, problem)
         own_s = (end - time.monotonic()) / left
         offer = StreamedAlternatives(model, profile, alone, moves_state=False, tables=tables)
-        found = _within_budget(graph, alone, offer, problem, schedule, plan, own_s, time.monotonic() + own_s, progress)
-        if found.schedule is not None or not found.note or time.monotonic() >= end:
+        inference_plan = _within_budget(
+            graph, alone, offer, problem, schedule, plan, own_s, time.monotonic() + own_s, progress
+        )
+        if inference_plan.schedule is not None or not inference_plan.note or time.monotonic() >= end:
             break
-    return found
+    return inference_plan
 
 
 def _within_budget(
@@ -188,7 +190,7 @@ def _within_budget(
         return InferencePlan()
     progress("scheduling the model itself")
     training = lower(graph, problem, schedule, plan)
-    limited, found = _limited(alone, training, problem), None
+    limited, inference_plan = _limited(alone, training, problem), None
     for choice in _choices(limited, offer, problem.budget_bytes - problem.base_bytes):
         placed = _scheduled(choice, training, stop_at)
         if placed is not None:
@@ -199,27 +201,29 @@ def _within_budget(
                 budget_bytes=problem.budget_bytes,
                 objective=problem.objective,
             )
-            found = InferencePlan(problem=solved, schedule=placed[0], plan=placed[1])
+            inference_plan = InferencePlan(problem=solved, schedule=placed[0], plan=placed[1])
         if placed is not None or time.monotonic() >= stop_at:
             break
     late = time.monotonic() >= stop_at - INFERENCE.late_share * limit_s
     needed = problem.base_bytes + kept.arena_bytes - own_bytes + plan.state_bytes
-    if found is None:
+    if inference_plan is None:
         why = (
             f"training fits the budget of {problem.budget_bytes:,} bytes, but no schedule of the model itself was"
             f" found that does: predictions take {needed:,}"
         )
         why += "; the time limit ended the search for one" if late else ""
         return InferencePlan(note=why)
-    assert found.problem is not None and found.schedule is not None and found.plan is not None
-    trace = verify(found.problem, found.schedule)
-    taken, again = problem.base_bytes + found.plan.arena_bytes, sum(n > 1 for n in trace.executions)
+    assert (
+        inference_plan.problem is not None and inference_plan.schedule is not None and inference_plan.plan is not None
+    )
+    trace = verify(inference_plan.problem, inference_plan.schedule)
+    taken, again = problem.base_bytes + inference_plan.plan.arena_bytes, sum(n > 1 for n in trace.executions)
     note = (
         f"predictions are scheduled too, in {taken:,} bytes instead of {needed:,}:"
         f" {'1 operator is' if again == 1 else f'{again:,} operators are'} recomputed,"
         f" {format_count(trace.page_outs + trace.page_ins, 'page transfer')}"
     )
-    return replace(found, note=note)
+    return replace(inference_plan, note=note)
 
 
 def _choices(limited: Problem, offer: StreamedAlternatives, room_bytes: int) -> Iterator[Problem]:

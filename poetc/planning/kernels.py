@@ -82,8 +82,8 @@ class Kernels(Reduction[Kernel]):
 
     def realise(self, problem: Problem, solution: Solution, stop_at: float = 0.0) -> Solution:
         """With the fastest kernels of `problem` that the schedule has room for."""
-        found = _with_faster_kernels(problem, solution, stop_at)
-        return found.with_choice(self.name, kernels_of(problem, found.problem))
+        realised = _with_faster_kernels(problem, solution, stop_at)
+        return realised.with_choice(self.name, kernels_of(problem, realised.problem))
 
     @classmethod
     def scope_words(cls, option: Option) -> str:
@@ -91,12 +91,12 @@ class Kernels(Reduction[Kernel]):
 
     @classmethod
     def note(cls, asked: Problem, solution: Solution) -> str:
-        found = sorted(low_workspace_operators(asked, solution.problem), key=lambda o: o[0].workspace_bytes - o[1])
-        if not found:
+        replaced = sorted(low_workspace_operators(asked, solution.problem), key=lambda o: o[0].workspace_bytes - o[1])
+        if not replaced:
             return ""
-        shown = [f"{op.name} ({format_bytes(b)} -> {format_bytes(op.workspace_bytes)})" for op, b in found[:NAMED]]
-        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-        operators = format_count(len(found), "operator")
+        shown = [f"{op.name} ({format_bytes(b)} -> {format_bytes(op.workspace_bytes)})" for op, b in replaced[:NAMED]]
+        more = f" and {len(replaced) - NAMED} more" if len(replaced) > NAMED else ""
+        operators = format_count(len(replaced), "operator")
         return (
             f"{operators} in kernels with less workspace than the fastest, as RAM is short (the same results): "
             f"{', '.join(shown)}{more}"
@@ -154,11 +154,11 @@ def kernels_of(problem: Problem, solved: Problem) -> Kernel:
     """
     chosen = []
     for op, plain in zip(problem.operators, solved.operators, strict=True):
-        found = next((n for n in range(1 + len(op.low_workspace)) if _with_kernel(op, n) == plain), None)
-        if found is None:
+        number = next((n for n in range(1 + len(op.low_workspace)) if _with_kernel(op, n) == plain), None)
+        if number is None:
             reason = f"{op.name!r} has a workspace of {plain.workspace_bytes} bytes, {plain.time_ns} ns and"
             raise ScheduleError(None, f"{reason} {plain.energy_pj} pJ, which no kernel of it has")
-        chosen.append(found)
+        chosen.append(number)
     return tuple(chosen)
 
 
@@ -237,12 +237,12 @@ class _OpenKernels:
 
     def _realised(self, solution: Solution) -> Solution | None:
         """With the fastest kernels that it has room for; None if that is too late."""
-        found = self.reduction.realise(self.problem, solution, self.planner.stop_at)
+        realised = self.reduction.realise(self.problem, solution, self.planner.stop_at)
         deadline_ns = self.problem.deadline_ns
         if deadline_ns is None:
-            return found
-        late = verify(replace(found.problem, deadline_ns=None), found.schedule).time_ns > deadline_ns
-        return None if late else found
+            return realised
+        late = verify(replace(realised.problem, deadline_ns=None), realised.schedule).time_ns > deadline_ns
+        return None if late else realised
 
     def _closed(self, first: Solution, best: Solution) -> bool:
         tolerance = max(solvers.ROUNDING, self.planner.options.gap) * best.cost

@@ -94,7 +94,7 @@ class Overlap(Reduction[int]):
             return planner.inner.solve(problem)
         low, high = 0, WHOLE  # the schedule waits at `low`, and the transfers pause at `high`
         share = WHOLE if _expected_transfer_ns(problem) > problem.compute_once_ns and at_share(problem, WHOLE) else 0
-        best = found = self._solved(problem, share, planner, OVERLAP.first_part)
+        best = solution = self._solved(problem, share, planner, OVERLAP.first_part)
         if self.one_share:
             return best
         best = self._with_bound_by_phases(problem, best, planner)
@@ -102,7 +102,7 @@ class Overlap(Reduction[int]):
         for part in OVERLAP.parts:
             if best.proof.gap() <= planner.options.gap or planner.left_s <= 0:
                 break
-            if _waits(found):
+            if _waits(solution):
                 low, share = share, high
             else:
                 high, share = share, low
@@ -111,10 +111,10 @@ class Overlap(Reduction[int]):
                 break
             tried.add(share)
             try:
-                found = self._solved(problem, share, planner, part)
+                solution = self._solved(problem, share, planner, part)
             except (InfeasibleError, LimitError):
                 break
-            best = _better(best, found)
+            best = _better(best, solution)
         return best
 
     def _with_bound_by_phases(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
@@ -127,32 +127,32 @@ class Overlap(Reduction[int]):
         if bound <= proof.bound:
             return best
         method = f"{proof.method.partition('; bound: ')[0]}; bound: parts of the step around one operator"
-        found = best.with_proof(replace(proof, bound=bound, method=method))
-        if not found.is_close(planner.options.gap):
-            return found
+        proven = best.with_proof(replace(proof, bound=bound, method=method))
+        if not proven.is_close(planner.options.gap):
+            return proven
         status = Status.OPTIMAL if bound == proof.objective else Status.FEASIBLE
-        return found.with_proof(replace(found.proof, status=status))
+        return proven.with_proof(replace(proven.proof, status=status))
 
     def _solved(self, problem: Problem, share: int, planner: Planner, part: float) -> Solution:
         """The solution with this share of overlapping, in this part of the time and of the work that are left."""
         inner = replace(planner.inner, relaxed=planner.relaxed | {self.name})
         inner = inner.part(part * planner.left_s, work_limit_s=part * planner.options.work_limit_s)
         asked, key = self.fix(problem, share), (problem.budget_bytes, tuple(op.name for op in problem.operators))
-        found = self._in_known_order(asked, self._orders.get(key), inner) or inner.solve(asked)
-        self._orders.setdefault(key, first_executions(found.schedule.steps))
-        found = self.realise(problem, found)
-        ahead = _issued_ahead(found, time.monotonic() + OVERLAP.pack_share * planner.options.time_limit_s)
-        return found if ahead is None or ahead.cost >= found.cost else ahead
+        solution = self._in_known_order(asked, self._orders.get(key), inner) or inner.solve(asked)
+        self._orders.setdefault(key, first_executions(solution.schedule.steps))
+        solution = self.realise(problem, solution)
+        ahead = _issued_ahead(solution, time.monotonic() + OVERLAP.pack_share * planner.options.time_limit_s)
+        return solution if ahead is None or ahead.cost >= solution.cost else ahead
 
     def _in_known_order(self, asked: Problem, order: tuple[int, ...] | None, inner: Planner) -> Solution | None:
         """The solution in this order of operators; None where nothing fits in it, though something may in another."""
         if order is None:
             return None
         try:
-            found = inner.part(inner.left_s, fixed_order=True).solve(in_order(asked, order))
+            solution = inner.part(inner.left_s, fixed_order=True).solve(in_order(asked, order))
         except InfeasibleError:
             return None
-        return _in_model_order(asked, order, found, inner)
+        return _in_model_order(asked, order, solution, inner)
 
 
 def _in_model_order(asked: Problem, order: tuple[int, ...], found: Solution, planner: Planner) -> Solution:

@@ -184,12 +184,12 @@ class _Side:
         """The steps of a schedule for one processor in one of the best placements; None if they fit in none."""
         made = self.planner.fixed(self.problem, in_turn)
         ranked = _ranked(made, self.planner.options, self.planner.stop_at)
-        found = None
+        packed = None
         if self.planner.left_s > 0:
-            found = self._cheapest(made, in_turn, ranked[:PLACEMENTS], stop_at=self.planner.stop_at)
-        if found is None:
+            packed = self._cheapest(made, in_turn, ranked[:PLACEMENTS], stop_at=self.planner.stop_at)
+        if packed is None:
             return None
-        return found.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
+        return packed.with_scope(in_turn.proof.scope.with_choice(Processors.name, ANY))
 
     def _searched(self, best: Solution) -> Solution:
         """`best`, or a cheaper one, with the proof of exact search as far as that comes."""
@@ -205,11 +205,11 @@ class _Side:
         for once in (True, False):
             # The limit of nodes ends it. It comes last, so that a slow machine may take all time that is left.
             stop_at = time.monotonic() + (0.5 if once else 1.0) * max(0.0, self.planner.left_s)
-            found = search(problem, best.cost, nodes, once=once, stop_at=stop_at)
-            if found.steps is not None:
-                best = self._listed(best, found.steps) or best
-            if found.is_complete:
-                least[Repetition.ONCE if once else Repetition.ANY] = found.cost
+            outcome = search(problem, best.cost, nodes, once=once, stop_at=stop_at)
+            if outcome.steps is not None:
+                best = self._listed(best, outcome.steps) or best
+            if outcome.is_complete:
+                least[Repetition.ONCE if once else Repetition.ANY] = outcome.cost
         counts = Counter(s.operator for s in best.schedule.steps if isinstance(s, Compute))
         if max(counts.values()) > 1:
             least.pop(Repetition.ONCE, None)
@@ -221,12 +221,12 @@ class _Side:
     def _listed(self, best: Solution, steps: tuple[Step, ...]) -> Solution | None:
         """The solution with these steps, as they are; None if they do not pack."""
         problem, proof = best.problem, best.proof
-        found = self._in_memory(problem, steps, verify_parts([(problem, steps)]), proof)
-        if ram_bytes(problem, found.plan) > problem.budget_bytes:
+        packed = self._in_memory(problem, steps, verify_parts([(problem, steps)]), proof)
+        if ram_bytes(problem, packed.plan) > problem.budget_bytes:
             return None
-        stated = replace(found.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], SEARCHED))
-        return replace(found.with_proof(stated), choices=best.choices).with_choice(
-            Processors.name, _placement(problem, found.schedule)
+        stated = replace(packed.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], SEARCHED))
+        return replace(packed.with_proof(stated), choices=best.choices).with_choice(
+            Processors.name, _placement(problem, packed.schedule)
         )
 
     def _exact(self, best: Solution, scope: Scope, least: int) -> Solution:
@@ -286,9 +286,9 @@ class _Side:
             except (InfeasibleError, LimitError):
                 return best
             self.transfers_ns = transfers_ns(plain.problem, plain.schedule.steps)
-            found = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,))
-            if found is not None and (best is None or found.cost < best.cost):
-                best = found
+            packed = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,))
+            if packed is not None and (best is None or packed.cost < best.cost):
+                best = packed
             if planner.left_s <= 0 or (best is not None and best.cost * (1 - APART_ENOUGH) <= self._around_loss()):
                 break
         return best
@@ -318,9 +318,9 @@ class _Side:
         for placement in placements:
             if best is not None and self.planner.left_s <= 0:
                 break
-            found = self._packed(problem, steps, placement, plain.proof, stop_at)
-            if found is not None and (best is None or found.cost < best.cost):
-                best = replace(found, choices=plain.choices).with_choice(Processors.name, placement)
+            packed = self._packed(problem, steps, placement, plain.proof, stop_at)
+            if packed is not None and (best is None or packed.cost < best.cost):
+                best = replace(packed, choices=plain.choices).with_choice(Processors.name, placement)
         return best
 
     def _packed(
@@ -368,14 +368,14 @@ class _Side:
         return Solution(problem=problem, schedule=schedule, plan=plan)
 
     def _proven(self, best: Solution, proof: Proof) -> Solution:
-        found = best.proof.method.partition("; bound: ")[0]
+        origin = best.proof.method.partition("; bound: ")[0]
         scope = proof.scope.with_choice(Processors.name, ANY)
         if not scope.choices_cover(best.scope):  # that was about another order, or other kernels
             proof = self._simple()
             scope = proof.scope
         bound = min(proof.bound, best.cost)
         status = self._status(best.cost, bound)
-        method = f"{found}; bound: {proof.method.rpartition('bound: ')[2]}"
+        method = f"{origin}; bound: {proof.method.rpartition('bound: ')[2]}"
         stated = Proof(status=status, objective=best.cost, bound=bound, scope=scope, method=method)
         return best.with_proof(stated)
 
@@ -402,8 +402,8 @@ def transfers_ns(problem: Problem, steps: Sequence[Step]) -> int:
 
 def _placement(problem: Problem, schedule: Schedule) -> Placement:
     """The processor of each operator's last execution."""
-    found = {s.operator: s.processor for s in schedule.steps if isinstance(s, Compute)}
-    return tuple(found[k] for k in range(len(problem.operators)))
+    processor_of = {s.operator: s.processor for s in schedule.steps if isinstance(s, Compute)}
+    return tuple(processor_of[k] for k in range(len(problem.operators)))
 
 
 def _fastest_are_cheapest(problem: Problem) -> bool:

@@ -150,12 +150,12 @@ class Saved(Alternatives[Encodings]):
             fixed = self.fix(problem, choice)
             relaxed, searched = KERNELS.relax(fixed), 0
             if len(offer.proposals) > _FEW:
-                found = solvers.min_budget(KERNELS.frugal(fixed), time_limit_s=_SEARCH_S, work_limit_s=_WORK_S)
-                searched = found.smallest_bytes or keep_all_peak_bytes(fixed)
+                least = solvers.min_budget(KERNELS.frugal(fixed), time_limit_s=_SEARCH_S, work_limit_s=_WORK_S)
+                searched = least.smallest_bytes or keep_all_peak_bytes(fixed)
             return solvers.lower_bound_bytes(relaxed), searched, keep_all_peak_bytes(fixed)
 
-        found = offer._frugal[deadline_ns] = min(filter(in_time, self.propose(problem, None)), key=need, default=())
-        return found
+        least = offer._frugal[deadline_ns] = min(filter(in_time, self.propose(problem, None)), key=need, default=())
+        return least
 
     def _offer(self, problem: Problem) -> EncodingSpace | None:
         return next((o for o in self.offers if o.exact.operators == problem.operators), None)

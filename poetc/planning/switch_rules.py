@@ -110,8 +110,8 @@ def compare_rules(
 
 def _cheapest(rows: Sequence[SwitchRow]) -> SwitchRow:
     """The row of poetc, the first of `rows`: its own run, or the run of another rule that costs less."""
-    found = [row for row in rows if row.cost is not None]
-    best = min(found, key=lambda row: row.cost or 0, default=rows[0])  # the first of several that cost the same
+    priced = [row for row in rows if row.cost is not None]
+    best = min(priced, key=lambda row: row.cost or 0, default=rows[0])  # the first of several that cost the same
     return replace(best, rule=rows[0].rule, own_cost=rows[0].cost, seconds=round(sum(row.seconds for row in rows), 3))
 
 

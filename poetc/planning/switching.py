@@ -129,12 +129,12 @@ class _Line:
         """The points with sums over parts of the batch, or nothing yet, and nothing else that an operator has made."""
         given = {t for t, tensor in enumerate(self.problem.tensors) if tensor.initial}
         sums = {t for t, tensor in enumerate(self.problem.tensors) if is_partial_sum(tensor.name)}
-        found = []
+        starts = []
         for point in self.points[:-1]:
             made = point.resident.keys() - given
             if (made or not point.step) and made <= sums and not self.has_updated(point):
-                found.append(point)
-        return found
+                starts.append(point)
+        return starts
 
     @cached_property
     def _later(self) -> frozenset[int]:

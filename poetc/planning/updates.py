@@ -162,14 +162,14 @@ def set_model(reduction: BestUpdates) -> SetModel:
 def _resident(problem: Problem) -> dict[str, int]:
     """Bytes that stay in RAM for the whole step, by the tensor at its start, where nothing is paged."""
     later = {pair.input: pair.output for op in problem.operators for pair in op.in_place if pair.required}
-    found = {}
+    resident = {}
     for k, tensor in enumerate(problem.tensors):
         last = k
         while last in later:
             last = later[last]
         if tensor.initial == "ram" and problem.tensors[last].final == "ram":
-            found[tensor.name] = tensor.size_bytes
-    return found
+            resident[tensor.name] = tensor.size_bytes
+    return resident
 
 
 def _pieces(problem: Problem, resident: set[str]) -> dict[object, Piece]:

@@ -101,13 +101,13 @@ def constants_image(program: Program, values: Mapping[str, Value]) -> bytes:
 
 def initial_pages(program: Program, values: Mapping[str, Value]) -> dict[int, bytes]:
     """Data of the pages that must be on the store before the first run, by page."""
-    found: dict[int, bytes] = {}
+    pages: dict[int, bytes] = {}
     for i, page in enumerate(program.pages):
         if page.is_sums:
-            found[i] = sums_of(found[i - 1])
+            pages[i] = sums_of(pages[i - 1])
         elif page.image and page.type:
-            found[i] = _bytes(page.tensor, values[page.tensor], page.type).tobytes()
-    return found
+            pages[i] = _bytes(page.tensor, values[page.tensor], page.type).tobytes()
+    return pages
 
 
 def sums_of(data: bytes) -> bytes:

@@ -266,12 +266,12 @@ def _place(
         highest[1 : 1 + len(absent)] = state_bytes // unit
         capacity = arena_bytes // unit
         placements = int(effort * placements)
-        found = fit(
+        placements_below = fit(
             starts, ends, sizes, fixed, placements, capacity=capacity, again=again, highest=highest, stop_at=stop_at
         )
-        if found is not None:
-            put(found)
-        return found is not None
+        if placements_below is not None:
+            put(placements_below)
+        return placements_below is not None
 
     most, wanted = int(effort * SEARCH_PLACEMENTS), max(0, enough // unit)
     put(place(starts, ends, sizes, fixed, most, enough=wanted, again=again, stop_at=stop_at))

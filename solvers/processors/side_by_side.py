@@ -71,9 +71,9 @@ def _fitting_list(
     in_turn: list[range] = []
     for count in IN_TURN:
         listing = _List(problem, steps, placement, reach, by_rank, in_turn)
-        found = listing.run()
-        if found is not None or reach == 1:
-            return found
+        listed = listing.run()
+        if listed is not None or reach == 1:
+            return listed
         in_turn.append(range(listing.next - count, listing.next + 1))
     return _List(problem, steps, placement, reach, by_rank, in_turn).run()
 

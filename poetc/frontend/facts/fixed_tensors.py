@@ -28,7 +28,7 @@ _ANCHOR = re.compile(r"(.*[._/])?(anchors?(_grid|_points?)?|priors?(_boxes)?|str
 
 def find(graph: Graph, known: frozenset[str] = frozenset()) -> Iterator[Fact]:
     """A fact for each parameter that is a fixed transform; not for those that the file calls parameters, `known`."""
-    found: dict[str, str] = {}
+    fixed: dict[str, str] = {}
     candidates = {}
     for name, tensor in graph.tensors.items():
         value = graph.values.get(name)
@@ -39,11 +39,11 @@ def find(graph: Graph, known: frozenset[str] = frozenset()) -> Iterator[Fact]:
     for name, value in candidates.items():
         reason = _reason(name, np.asarray(value, np.float64)) or _beside_another(name, value, candidates)
         if reason:
-            found[name] = reason
-    found |= _on_a_spectrum(graph, candidates, found)
+            fixed[name] = reason
+    fixed |= _on_a_spectrum(graph, candidates, fixed)
     for name in candidates:
-        if name in found:
-            yield Fact(KIND, name, "not trained", found[name], "likely", f"--train 'all,{name}'")
+        if name in fixed:
+            yield Fact(KIND, name, "not trained", fixed[name], "likely", f"--train 'all,{name}'")
 
 
 def _reason(name: str, value: Array) -> str:

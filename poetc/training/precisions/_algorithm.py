@@ -92,20 +92,20 @@ class Numbers:
         if self.rises_to:
             random: dict[str, Attribute] = {"rounding": self.rounding, "seed": seed}
             return {"scale": "adapted", **(random if self.rounding == "stochastic" else {})}
-        found = self.grid()
+        grid = self.grid()
         if self.scale != "fixed":
-            found["scale"] = self.scale
+            grid["scale"] = self.scale
         elif self.power:
-            found["power"] = self.power
+            grid["power"] = self.power
         if self.range != 1:
-            found["range"] = self.range
+            grid["range"] = self.range
         if self.groups:
-            found["groups"] = 1
+            grid["groups"] = 1
         if self.rounding == "stochastic":
-            found |= {"rounding": self.rounding, "seed": seed}
+            grid |= {"rounding": self.rounding, "seed": seed}
         if self.unit:
-            found["unit"] = self.unit
-        return found
+            grid["unit"] = self.unit
+        return grid
 
     def __str__(self) -> str:
         exponent, mantissa = self.floats
@@ -247,17 +247,17 @@ class _Reader:
         for name in PRODUCTS:
             if name not in given:
                 raise self.error((), f"{name} are missing")
-        found: dict[str, Any] = {n: self.numbers(given[n], (n,)) for n in (*PRODUCTS, *STATE) if n in given}
+        by_name: dict[str, Any] = {n: self.numbers(given[n], (n,)) for n in (*PRODUCTS, *STATE) if n in given}
         if "products" in given:
-            found["products"] = self.choice(given["products"], ("products",), ARITHMETIC)
+            by_name["products"] = self.choice(given["products"], ("products",), ARITHMETIC)
         if "sums" in given:
-            found["sums"] = self.sums(given["sums"])
+            by_name["sums"] = self.sums(given["sums"])
         for end, names in (*((end, PRODUCTS) for end in ENDS), ("norms", NORMS)):
             if end in given:
                 own = self.section(given[end], (end,), names)
-                found[end] = {name: self.numbers(numbers, (end, name)) for name, numbers in own.items()}
+                by_name[end] = {name: self.numbers(numbers, (end, name)) for name, numbers in own.items()}
         try:
-            return Algorithm(**found)
+            return Algorithm(**by_name)
         except ValueError as error:
             raise self.error((), str(error)) from None
 

@@ -88,7 +88,7 @@ def file_values(original: Graph, graph: Graph, state: Mapping[str, Array]) -> di
     Batch norms are unfolded again.
     """
     exponents = exponents_of(graph)
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     norms = _norms(original)
     for op in original.operators:
         if op.kind not in ("Conv", "MatMul"):
@@ -105,11 +105,11 @@ def file_values(original: Graph, graph: Graph, state: Mapping[str, Array]) -> di
                 before = materialize(original.values[weight], original.tensors[weight].type)
                 safe = np.where(factor == 0, 1, factor).reshape(-1, 1, 1, 1)
                 w = np.where(factor.reshape(-1, 1, 1, 1) == 0, before, w.reshape(shape) / safe)
-            found[weight] = np.ascontiguousarray(w.reshape(shape), np.float32)
+            values[weight] = np.ascontiguousarray(w.reshape(shape), np.float32)
         if bias and bias in state:
             b = _dequantized(state[bias], exponents[bias])
-            found[bias] = (b - shift if norm is not None else b).astype(np.float32)
-    return found
+            values[bias] = (b - shift if norm is not None else b).astype(np.float32)
+    return values
 
 
 def numbers_of(w: Array, stored: Array, exponent: int) -> Array:

@@ -131,16 +131,16 @@ class _Step:
             needed = [t in active and is_integer for t, is_integer in zip(op.inputs, is_i8, strict=True)]
             if not any(needed):
                 continue
-            found = spec(op.kind).gradient(b, op, [error, scale], needed)
+            gradients = spec(op.kind).gradient(b, op, [error, scale], needed)
             for i, tensor in enumerate(op.inputs):
-                gradient = found[i] if needed[i] else None
+                gradient = gradients[i] if needed[i] else None
                 if gradient is None:
                     continue
                 if tensor in self.trained:
                     self._update(tensor, gradient)
                     continue
                 has_scale = i + 1 < len(op.inputs) and not is_i8[i + 1]
-                own = found[i + 1] if has_scale and i + 1 < len(found) else None
+                own = gradients[i + 1] if has_scale and i + 1 < len(gradients) else None
                 self._add(tensor, gradient, own or scale)
 
     def _float(self, op: Operator, error: str, scale: str) -> None:

@@ -40,18 +40,18 @@ def real_values(graph: Graph, state: Mapping[str, Array]) -> dict[str, Array]:
 
     A weight of a dense layer has the shape [outputs, inputs, 1, 1] here; `poetc export` gives it the file's.
     """
-    found: dict[str, Array] = {}
+    values: dict[str, Array] = {}
     for op in graph.operators:
         if op.kind != "QLinearConv":
             continue
         scales = materialize(graph.values[op.inputs[2]], graph.tensors[op.inputs[2]].type).astype(np.float32)
         w, bias = op.inputs[1], op.inputs[3] if len(op.inputs) > 3 else ""
         if w in state:
-            found[w] = state[w].astype(np.float32) * scales.reshape(-1, 1, 1, 1)
+            values[w] = state[w].astype(np.float32) * scales.reshape(-1, 1, 1, 1)
         if bias in state:
             unit = np.float32(op.attributes["x_scale"]) * scales  # type: ignore[arg-type]
-            found[bias] = state[bias].astype(np.float32) * unit
-    return found
+            values[bias] = state[bias].astype(np.float32) * unit
+    return values
 
 
 def file_values(original: Graph, graph: Graph, state: Mapping[str, Array]) -> dict[str, Array]:
@@ -292,14 +292,14 @@ class _Model:
             self.scales[name], self.turned[name] = self._weight(op, outputs), turned
         elif self.b.type(name).shape[0] != outputs or self.turned[name] != turned:
             raise self._refused(op, f"shares its weight {name!r} in another form")
-        found = [name, self.scales[name]]
+        names = [name, self.scales[name]]
         if bias:
             if self.units.setdefault(bias, x.scale) != x.scale:
                 raise self._refused(op, f"shares its bias {bias!r} with a layer of another scale")
             if bias not in self.b.tensors:
                 self._bias(op, bias, self._values(self.scales[name]) * np.float32(x.scale))
-            found.append(bias)
-        return found
+            names.append(bias)
+        return names
 
     def _values(self, name: str) -> Array:
         held = self.b.values.get(name, self.graph.values.get(name))
