@@ -87,7 +87,7 @@ NAMES = (
 
 
 def check_out(out: Path, *, force: bool = False) -> None:
-    """Raises UsageError where `write` would, before anything is solved."""
+    """Raise UsageError, before anything is solved, if `write` could not write the directory `out`."""
     check_replaceable(out, KIND, force=force, names=NAMES)
 
 

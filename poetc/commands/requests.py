@@ -344,9 +344,9 @@ def processors_of(request: SolveRequest, profile: DeviceProfile) -> tuple[str, .
 def ways_of(
     request: SolveRequest, problem: Problem, step: TrainingGraph | None, profile: DeviceProfile | None
 ) -> dict[int, Problem]:
-    """By way of using the processors of a request, the step of `problem`; empty where there is one processor.
+    """The scheduling problem of the same step for each way to use several processors; empty where there is one.
 
-    A published solver that was given none has its operators in turn. So has `--dma`, unless processors are named.
+    Without named processors, published solvers and `--dma` run operators one after another.
     """
     if step is None or profile is None or problem.processors:
         return {}
@@ -365,7 +365,7 @@ def ways_of(
 
 
 def paging_of(request: SolveRequest, profile: DeviceProfile) -> Paging | None:
-    """None: as the device's store does it, each transfer for itself."""
+    """How tensors are transferred to and from the store. None leaves the choice to the device: one after another."""
     if request.dma and not request.paging:
         raise UsageError("--dma and --no-paging exclude each other")
     if not request.dma:

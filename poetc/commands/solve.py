@@ -546,7 +546,7 @@ def summary_of(
 
 
 def _unused_cores(solution: Solution, profile: DeviceProfile | None) -> int | None:
-    """The equal cores of a device, where schedules on one of them alone were considered. None elsewhere."""
+    """The number of equal cores of the device, if only schedules for one of them were searched; else None."""
     cores = 1 + len(equal_cores(profile)) if profile else 1
     return cores if cores > 1 and not solution.ways and not solution.problem.processors else None
 

@@ -151,7 +151,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def safetensors_bytes(arrays: Mapping[str, Array]) -> bytes:
-    """A .safetensors file."""
+    """The contents of a .safetensors file with these arrays."""
     from safetensors.numpy import save
 
     return bytes(save({n: np.ascontiguousarray(a) for n, a in arrays.items()}))

@@ -278,9 +278,9 @@ def fills_of(axes: set[int], counts: Sequence[int]) -> int:
 
 
 def can_overlap(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:
-    """Whether operands on the store can have two windows: several blocks, no rows that indices name.
+    """Whether transfers can run beside the blocks: an operand on the store then has two buffers in RAM.
 
-    A result is written behind each block, or behind the last one.
+    It needs several blocks, no rows chosen by indices, and results that are written after each block or at the end.
     """
     counts = [-(-axis.extent // n) for axis, n in zip(cut.axes, units, strict=True)]
     several = {a for a, n in enumerate(counts) if n > 1}

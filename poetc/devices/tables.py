@@ -9,7 +9,10 @@ from poetc.scheduling import Problem
 
 
 def summed_tables(graph: Graph, problem: Problem, block_bytes: int) -> frozenset[str]:
-    """Their names: an operator of `graph` reads rows of them, no step changes them, and they are long enough."""
+    """The names of the tables that get checksums of their blocks.
+
+    They are long, no step changes them, and an operator of `graph` reads single rows of them.
+    """
     roots, read = view_roots(graph), set[str]()
     for op in graph.operators:
         if spec(op.kind).reads_rows:

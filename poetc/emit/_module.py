@@ -485,7 +485,7 @@ ENTRIES = ("train", "infer", "evaluate")  # the programs that a session calls, b
 
 
 def entries(module: Module) -> dict[str, Program]:
-    """The programs that a session calls. The main program trains, whatever its name, unless it is another entry."""
+    """The programs that a session calls, by the names in ENTRIES. A first program of another name is `train`."""
     named = {p.name: p for p in module.programs if p.name in ENTRIES}
     main = module.programs[0]
     return {**({} if main.name in ENTRIES else {"train": main}), **named}

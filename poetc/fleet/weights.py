@@ -102,7 +102,7 @@ class FleetModel:
         return sum(array.size for array in self.initial.values())
 
     def arrays(self, state: Mapping[str, Array]) -> dict[str, Array]:
-        """The weights of a state (by the names of the graph) by the names of messages."""
+        """The weights that travel, by their names in messages. `state` has the names of the graph."""
         return {w.name: state[w.tensor] for w in self.weights}
 
     def state(self, received: Mapping[str, Any], fingerprint: str | None = None) -> dict[str, Array]:

@@ -89,7 +89,7 @@ def number(name: str, message: Message, context: Context) -> float | None:
 
 
 def integer(name: str, default: int, message: Message, context: Context) -> int:
-    """The same for a whole number."""
+    """The whole number called `name` in a message or its context, or `default`. UsageError for a fraction."""
     value = number(name, message, context)
     if value is not None and not value.is_integer():
         raise UsageError(f"{name}: {value:g} is no whole number")

@@ -177,9 +177,9 @@ def on_axis(op: Bound, name: str, axes: Sequence[Axes], *, binds: bool = True) -
 
 
 def runs(extents: Sequence[int], patterns: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The first and the last axis of each run of axes with one pattern that is not None.
+    """Neighbouring axes of equal pattern, as (first, last). Axes whose pattern is None are left out.
 
-    An axis of one with a pattern does not end a run.
+    An axis of length 1 with any pattern ends no run.
     """
     found: list[tuple[int, int]] = []
     before: Hashable = None

@@ -40,9 +40,9 @@ from poetc.solvers.overlap import WHOLE, at_share, prices_waiting, with_waiting
 
 
 def expected_cost(problem: Problem) -> int:
-    """The cost of every operator once, and of waiting for as much as probably passes the bus: no bound.
+    """An estimate, and no bound: the cost of every operator once, and of waiting for the likely transfers.
 
-    That is twice the bytes which do not fit the budget, as of weights for the forward and the backward pass.
+    These are twice the bytes that do not fit the budget: weights are read in the forward and in the backward pass.
     """
     least = least_cost(problem)
     if not prices_waiting(problem):

@@ -121,7 +121,7 @@ def _melon(before: Problem, after: Problem, options: SolveOptions) -> Bundle:
 
 
 def _row_of_plans(rule: str, bundle: Bundle, position: int, change: Change, **joins: int) -> SwitchRow:
-    """The row of a rule whose plans are known before: its first switch at or behind the step `position`."""
+    """The row of a rule that makes all its plans in advance: it switches at the first chance from `position` on."""
     if len(bundle.solutions) == 1:
         cost = bundle.smallest.cost
         return SwitchRow(rule=rule, change=change, status="kept", seconds=0.0, cost=cost, redone=0.0, least_redone=0.0)

@@ -357,7 +357,10 @@ class _Replay:
         return time_ns
 
     def count_banks(self, more_bytes: dict[int, int], *names: str) -> None:
-        """Refuse the step if a bank does not hold its tensors, with `more_bytes` besides."""
+        """Update the peak of each bank; refuse the step if one needs more than its budget.
+
+        `more_bytes`: the need of the step in each bank, beyond the tensors that are resident.
+        """
         in_use = []
         for b, bank in enumerate(self.problem.banks):
             used = (self.fixed_bytes if b == 0 else 0) + self.bank_bytes[b] + more_bytes.get(b, 0)

@@ -38,9 +38,9 @@ LEAST_ABSENCE = 2  # steps without an access, of a tensor that is copied to anot
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Banks for a schedule's tensors and workspaces. `steps`: its steps, with copies between banks.
+    """The bank of each tensor and workspace of a schedule, and its `steps` with copies between banks.
 
-    `bound`: the least that banks cost for these steps, with any bank a group and the copies that were considered.
+    `bound`: no assignment of banks to groups of tensors costs less, with the copies that were considered.
     """
 
     banks: tuple[int, ...]

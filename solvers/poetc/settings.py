@@ -29,7 +29,7 @@ class BesideSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The stages of a solve (`engine`, `solving`)."""
+    """How much work each stage of a solve gets: runs, windows, relaxations, orders (`engine`, `solving`)."""
 
     small_operators: int = 200  # up to so many, a problem is small: its relaxations take milliseconds
     small_gap: float = 1e-6  # fraction of the total: small problems are closed so far where that costs next to nothing

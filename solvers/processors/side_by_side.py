@@ -383,7 +383,7 @@ class _List:
         return not stay.left and not stay.lasts and not stay.taken
 
     def _is_last_step_over(self, stay: _Stay) -> int | None:
-        """The processor whose latest step is over, workspace and all, for whatever comes after the stay is freed."""
+        """The processor that used the tensor last, where it has begun nothing since, so that its workspace is free."""
         own, number = stay.last_use
         return own if own >= 0 and number == self.steps[own] else None
 

@@ -33,7 +33,10 @@ Linear = list[tuple[int, float]]  # columns with coefficients
 
 
 class StageModel:
-    """R and S with their rows. `room_bytes`: RAM for everything but state. Subclasses add `memory`."""
+    """The MILP with the variables R and S of above, and the rows that make a schedule of them.
+
+    `room_bytes`: RAM for everything but state. Subclasses add the rows of `memory`.
+    """
 
     def __init__(self, model: Model, room_bytes: int) -> None:
         problem = model.problem

@@ -51,7 +51,10 @@ def next_checkpoint(steps: int, checkpoints: int) -> int:
 
 
 def _reverse(tape: ChainTape, first: int, steps: int, checkpoints: int) -> None:
-    """Reverse blocks first ... first + steps - 1; the input of block `first` is available."""
+    """Record the backward pass of `steps` blocks from `first` on, with so many checkpoints.
+
+    The input of block `first` is available.
+    """
     last = len(tape.chain.blocks) - 1
     if steps == 1:
         if first == last:

@@ -160,7 +160,7 @@ def dumps(lock: LockFile) -> str:
 
 
 def read(path: Path) -> LockFile:
-    """Raises UsageError that names the fault."""
+    """Read and check a lock file. UsageError names the file and its fault."""
     try:
         data = read_file(path)
     except OSError as error:

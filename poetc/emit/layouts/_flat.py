@@ -53,5 +53,5 @@ def one_folder(contents: Contents, folder: str) -> dict[str, bytes]:
 
 
 def store_images(contents: Contents) -> dict[str, bytes]:
-    """Images that are copied to a store, and not compiled."""
+    """The files that are copied to a store and are no source code, by name."""
     return {name: data for name, data in contents.images.items() if name.endswith(".img")}

@@ -403,7 +403,7 @@ def _view(m: _Model, op: Operator) -> bool:
 
 
 def _dropout(m: _Model, op: Operator) -> bool:
-    """Two operators, as a dropout changes the exponent too."""
+    """A dropout of the integers, and a copy of their exponent: training scales both."""
     x, scale = m._pair(op.inputs[0], op)
     name = m._name(op.outputs[0])
     m.b.emit(op.kind, [x], op.attributes, outputs=[name])
