@@ -14,7 +14,7 @@ from poetc.devices import load_profile
 from poetc.emit import Memory
 from poetc.program import inputs_on_store, reads_ahead, sample_inputs, streams_of
 from poetc.runtime import runtime_directory
-from tests.arm.conftest import Solve, layers, load_networks, run_host
+from tests.arm.conftest import Solve, load_networks, run_host
 from tests.host_c.test_ahead import cases_of, program_of
 
 BOARD = "lm3s6965evb"
@@ -54,7 +54,9 @@ def test_reads_ahead_in_turn_on_one_core(tmp_path: Path) -> None:
     fast = replace(profile.stores[name], mode="dma")  # as if its transfers could overlap
     profile = replace(profile, stores=profile.stores | {name: fast})
     model = tmp_path / "layers.onnx"
-    onnx.save(layers(load_networks()).model(), model)
+    networks = load_networks()
+    network = networks.Network("layers", 8).dense(33).relu().dense(110).relu().dense(networks.CLASSES)
+    onnx.save(network.model(), model)
     step = passes.for_small_ram(training_graph(ModelRequest(source=model, batch=1, device=f"qemu-{BOARD}"))[1], 0)
     program, values = program_of(cases_of(step, 0, profile)[1]), dict(step.values)
     assert any(map(reads_ahead, program.instructions)) and len(program.queues) == 2
