@@ -52,7 +52,7 @@ def request(folder: Path, parts: int | str, solver: str = "poetc", processors: s
     device.write_text(CACHED.replace("CACHE", str(7 * IMAGE_BYTES)))
     training = TrainingOptions(micro_batches=parts)  # type: ignore[arg-type]
     model = ModelRequest(source=network(folder / "n.onnx"), batch=BATCH, device=str(device), training=training)
-    options = SolveOptions(time_limit_s=1)
+    options = SolveOptions(time_limit_s=60)
     return SolveRequest(model=model, budget="100%", options=options, solver=solver, processors=processors)
 
 
