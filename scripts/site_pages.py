@@ -203,7 +203,8 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _examples(epilog: str) -> list[str]:
-    lines = [line.strip() for line in epilog.replace("\b", "").splitlines()]
+    """Lines that go on in the next one are joined."""
+    lines = [line.strip() for line in re.sub(r"\n    +(?=--)", " ", epilog.replace("\b", "")).splitlines()]
     return [line for line in lines if line.startswith(("poetc ", "make ", "in ~", "once"))]
 
 

@@ -30,6 +30,7 @@ HEADINGS = {
 ALL, USUAL = "all", "usual"
 USUAL_ONES = ("out", "resume")  # of the options of one command
 WIDEST = 30  # columns of an option with its value, in the short help
+WIDEST_CHOICE = 70  # columns of an option with the names that it takes: with more of them the help has them
 SHORT = 30  # a command with more options shows the usual ones
 
 
@@ -149,9 +150,15 @@ def _owner_first(option: click.Option) -> tuple[str, ...]:
 
 def _record(option: click.Option, context: click.Context, *, is_short: bool) -> tuple[str, str] | None:
     record = option.get_help_record(context)
-    if record is None or not (is_short and isinstance(option, DeclaredOption)):
-        return record
-    names, _ = record
+    if record is None:
+        return None
+    names, text = record
+    if not (is_short and isinstance(option, DeclaredOption)):
+        if isinstance(option.type, click.Choice) and len(names) > WIDEST_CHOICE:
+            names = f"{', '.join(sorted(option.opts, key=len))} {option.opts[-1].strip('-').upper()}"
+            help_text, gap, default = text.partition("  [")
+            text = f"{help_text} One of {', '.join(map(str, option.type.choices))}.{gap}{default}"
+        return names, text
     if isinstance(option.type, click.Choice) or len(names) > WIDEST:
         names = f"{option.opts[-1]} {str(option.name).upper()}"
     return names, option.declared.usual

@@ -56,9 +56,9 @@ class Bash(BashComplete):
 @command(
     epilog="""\b
 Examples:
-  in ~/.bashrc                   eval "$(poetc completion bash)"
-  in ~/.zshrc, after compinit    eval "$(poetc completion zsh)"
-  once, for fish                 poetc completion fish > ~/.config/fish/completions/poetc.fish
+  in ~/.bashrc    eval "$(poetc completion bash)"
+  in ~/.zshrc     eval "$(poetc completion zsh)"   (after compinit)
+  once, for fish  poetc completion fish > ~/.config/fish/completions/poetc.fish
 """,
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))

@@ -15,7 +15,7 @@ EPILOG = """\b
 Examples:
   poetc export model.poetc --state trained.bin -o trained.onnx
   poetc export model.poetc --state trained.bin --npz weights.npz
-  poetc export model.poetc --state trained.bin --adapter lora/adapter_model.safetensors
+  poetc export model.poetc --state trained.bin --adapter adapter.safetensors
 """
 
 

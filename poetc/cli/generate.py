@@ -15,7 +15,7 @@ from poetc.commands.options import CHAT, DRAWING, TEMPLATE
 EPILOG = """\b
 Examples:
   poetc generate tuned.onnx --prompt "Which board?" --chat
-  poetc generate tuned.onnx --prompt "Once upon" --tokens 100 --top-p 0.9 --seed 3
+  poetc generate tuned.onnx --prompt "Once upon" --tokens 100 --top-p 0.9
 """
 
 

@@ -21,7 +21,8 @@ from poetc.training import TRAINING
 EPILOG = """\b
 Examples:
   poetc importance model.onnx --data train.npz -o importance.yaml
-  poetc solve model.onnx --device stm32f746 --budget 128kB --train best --importance importance.yaml
+  poetc solve model.onnx --device stm32f746 --budget 128kB
+    --train best --importance importance.yaml
 """
 
 

@@ -15,7 +15,7 @@ from poetc.cli._help import command
 EPILOG = """\b
 Examples:
   poetc lock model.onnx --batch 16 --device stm32f746 --budget 200kB
-  poetc lock model.onnx --batch 16 --device rpi4 --budget 50% --name "half on the Pi"
+  poetc lock model.onnx --batch 16 --device rpi4 -b 50% --name "half on the Pi"
   poetc check poetc.lock
 """
 

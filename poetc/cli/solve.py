@@ -15,7 +15,7 @@ from poetc.cli._help import command
 EPILOG = """\b
 Examples:
   poetc solve model.onnx --device rpi4 --budget 256MB
-  poetc solve model.onnx --batch 16 --device stm32f746 --budget 60% --deadline 1.3x
+  poetc solve model.onnx --batch 16 -d stm32f746 -b 60% --deadline 1.3x
   poetc solve problem.json --budget 64KiB -o solved
 """
 

@@ -15,7 +15,7 @@ from poetc.cli._help import command
 EPILOG = """\b
 Examples:
   poetc sweep model.onnx --batch 16 -d rpi4 -b 30% -b 50% -b 70%
-  poetc sweep model.onnx -d rpi4 -b 40% -b 50% -b 60% -b 70% -b 80% --html curve.html
+  poetc sweep model.onnx -d rpi4 -b 40% -b 60% -b 80% --html curve.html
   poetc sweep *.onnx -d stm32f746 -d nrf52840 -b 128kB -o boards.jsonl -j 4
   poetc sweep *.onnx -d rpi4 -b 50% --scheduler tcp://10.0.0.5:8786
 """

@@ -21,11 +21,13 @@ from poetc.training import TRAINING
 
 EPILOG = """\b
 Examples:
-  poetc train model.onnx --data train.npz --validation-split 0.1 --epochs 20 -o trained.onnx
-  poetc train model.onnx --batch 32 --data photos/ --normalize 0..255 --augment flip,crop:4 --epochs 10 -o trained.onnx
-  poetc train model.onnx --batch 16 --device rpi4 --budget 60% --data d.npz:x_train,y_train
-    --validation d.npz:x_test,y_test --schedule cosine:warmup=100 --epochs 30 -o trained.onnx
-  poetc train --resume -o trained.onnx
+  poetc train m.onnx --data d.npz --validation-split 0.1 --epochs 20 -o out.onnx
+  poetc train m.onnx --batch 32 --data photos/ --normalize 0..255
+    --augment flip,crop:4 --epochs 10 -o out.onnx
+  poetc train m.onnx --batch 16 --device rpi4 --budget 60%
+    --data d.npz:x_train,y_train --validation d.npz:x_test,y_test
+    --schedule cosine:warmup=100 --epochs 30 -o out.onnx
+  poetc train --resume -o out.onnx
 """
 
 

@@ -291,6 +291,16 @@ def test_help_of_every_command_has_an_explanation_for_every_option() -> None:
         assert not heading or re.match(r"s?:\n+ .*poetc ", examples), name
 
 
+def test_help_fits_80_columns_and_the_usual_one_a_screen() -> None:
+    def lines(*words: str) -> list[str]:
+        return CliRunner(env={"COLUMNS": "80"}).invoke(cli, words).output.splitlines()
+
+    for name in cli.commands:
+        usual = lines(name, "--help")
+        assert not [line for line in (*usual, *lines(name, "--help", "all")) if len(line) > 80], name
+        assert "Usual options:" not in usual or len(usual) <= 50, name
+
+
 def test_profile_show_prints_yaml_with_sources() -> None:
     result = CliRunner().invoke(cli, ["profile", "show", "stm32f746"])
     assert result.exit_code == 0
