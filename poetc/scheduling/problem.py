@@ -101,7 +101,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Another kernel of an operator, with the same results. `kernel` is its name; "" in files of before names."""
+    """Another way to execute an operator, with the same results: its kernel `kernel`, if kernels have names."""
 
     workspace_bytes: int
     time_ns: int
