@@ -70,7 +70,8 @@ def quick_trainer(solved: Artifact, *, elastic: bool = False) -> Iterator[tuple[
     """
     programs = [] if elastic else all_programs(solved)
     if not programs or programs[0].arena_bytes > MOST_TWICE:
-        threads = int(solved.summary.get("threads") or 1)  # that the schedule counts on
+        # Those that the schedule counts on: more than this machine has would wait for each other.
+        threads = min(int(solved.summary.get("threads") or 1), len(os.sched_getaffinity(0)))
         with trainer(solved, elastic=elastic, programs=programs, threads=threads if threads > 1 else 0) as session:
             yield session, lambda: None
         return

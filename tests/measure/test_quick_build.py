@@ -123,9 +123,11 @@ def test_what_a_header_calls_stays(tmp_path: Path) -> None:
     assert all(f"poetc_op_{name}(".encode() not in declared for name in ("gelu", "relu"))
 
 
+@pytest.mark.parametrize(("cores", "threads"), [(8, 3), (2, 2), (1, 0)])
 def test_a_large_step_is_built_once_with_the_threads_of_its_schedule(
-    files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    cores: int, threads: int, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     solved = poetc.load(files[0]).solve(device="host").artifact
     solved = replace(solved, summary={**solved.summary, "threads": 3})
     made, built, compile_ = [], [], measure.compile_library
@@ -134,4 +136,4 @@ def test_a_large_step_is_built_once_with_the_threads_of_its_schedule(
     monkeypatch.setattr(measure, "compile_library", lambda *a, **b: built.append(b["threads"]) or compile_(*a, **b))
     with trainer.quick_trainer(solved) as (session, successor):
         assert successor() is None and session.state_names()
-    assert (len(made), built) == (1, [3])
+    assert (len(made), built) == (1, [threads])
