@@ -22,6 +22,7 @@ import onnx.parser
 import poetc
 from poetc import artifact
 from poetc.commands import locking as locks
+from poetc.commands.gguf import import_gguf
 from poetc.commands.sweep import read_results
 from poetc.commands.weights import npz_bytes, read_safetensors, safetensors_bytes
 from poetc.datasets import Samples, Settings, Slot, open_source
@@ -47,10 +48,11 @@ from poetc.scheduling import (
     verify_plan,
 )
 from tests.program.models import mlp
-from tests.support import fuzzing
-from tests.support.language import write_tokenizer
+from tests.support import fuzzing, gguf_files
+from tests.support.language import END, TEMPLATE, write_tokenizer
 from tests.support.problems import training_problem
 
+CHAT = b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
 Seeds = Iterator[tuple[str, bytes]]
 SLOTS = (
     Slot(name="x", shape=(2, 3), dtype=DType.F32, is_target=False, sample_shape=(3,)),
@@ -221,9 +223,55 @@ def _read_texts(data: bytes, folder: Path) -> None:
     open_source(str(folder / "texts.jsonl"), slots, lambda text: None, settings=settings)
 
 
+def _read_tokenizer(data: bytes, folder: Path) -> None:
+    """A tokenizer.json beside texts."""
+    _beside_texts(folder)
+    (folder / "tokenizer.json").write_bytes(data)
+    _read_texts(CHAT, folder)
+
+
+def _read_template(data: bytes, folder: Path) -> None:
+    """A chat template in tokenizer_config.json beside chats."""
+    _beside_texts(folder)
+    config = {"eos_token": END, "chat_template": data.decode(errors="replace")}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    _read_texts(CHAT, folder)
+
+
+def _beside_texts(folder: Path) -> None:
+    if not (folder / "tokenizer_config.json").exists():
+        write_tokenizer(folder)
+
+
+def _tokenizer_seeds() -> Seeds:
+    with TemporaryDirectory() as folder:
+        write_tokenizer(Path(folder))
+        yield "bytes", (Path(folder) / "tokenizer.json").read_bytes()
+
+
+def _read_gguf(data: bytes, folder: Path) -> None:
+    (folder / "m.gguf").write_bytes(data)
+    import_gguf(folder / "m.gguf", folder / "m.onnx", force=True)
+
+
+def _gguf_seeds() -> Seeds:
+    with TemporaryDirectory() as folder:
+        for architecture, kind in (("llama", "Q4_0"), ("gemma3", "Q8_0")):
+            gguf_files.write(Path(folder) / "m.gguf", architecture, kind)
+            yield architecture, (Path(folder) / "m.gguf").read_bytes()
+
+
+def _in_the_header(data: bytes, random: Random) -> bytes:
+    """Other bytes among counts, fields and the list of tensors, which are the first few thousand."""
+    changed = bytearray(data)
+    for _ in range(random.randint(1, 4)):
+        changed[random.randrange(min(len(changed), 6000))] = random.choice((0, 1, 127, 255, random.randrange(256)))
+    return bytes(changed)
+
+
 def _text_seeds() -> Seeds:
     yield "pair", b'{"prompt": "2+2=", "completion": "4"}\n{"prompt": "a", "completion": "bc"}\n'
-    yield "chat", b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'
+    yield "chat", CHAT
 
 
 def _csv_seeds() -> Seeds:
@@ -394,6 +442,9 @@ TARGETS: dict[str, Target] = {
     "csv": Target(_read_data("data.csv"), _csv_seeds),
     "json-lines": Target(_read_data("data.jsonl"), _json_lines_seeds),
     "texts": Target(_read_texts, _text_seeds),
+    "tokenizer": Target(_read_tokenizer, _tokenizer_seeds),
+    "template": Target(_read_template, lambda: iter([("chat", TEMPLATE.encode())])),
+    "gguf": Target(_read_gguf, _gguf_seeds, _in_the_header),
     "parquet": Target(_read_data("data.parquet"), _parquet_seeds),
     "image": Target(_read_image, _image_seeds),
     "arrays": Target(_as_file("arrays.npz", read_arrays), _npz_seeds),
