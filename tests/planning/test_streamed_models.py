@@ -269,7 +269,7 @@ def test_rows_of_a_damaged_table_and_of_another_one(tmp_path: Path) -> None:
 
 
 def test_sums_over_many_channels_go_on_from_block_to_block(tmp_path: Path) -> None:
-    """Neither a band of all channels nor the filters of one result fit. A last block of one column has fewer loops."""
+    """Neither a band of all channels nor the filters of one result fit."""
     random = np.random.default_rng(0)
     shapes = {"w1": (130, 2, 3, 3), "w2": (133, 130, 3, 3), "b2": (133,), "w3": (133, 5)}
     weights = [
@@ -297,5 +297,4 @@ def test_sums_over_many_channels_go_on_from_block_to_block(tmp_path: Path) -> No
     solution = poetc.load(path).solve(device=DEVICE, budget=12_000, gap=0.05, time_limit_s=10)
     cuts = {(op.kind, op.cut) for op in solution.problem.operators}
     assert {("Conv", "outputs/summed_channels"), ("ConvGradInput", "channels/summed_outputs")} <= cuts
-    assert ("Expand", "columns") in cuts
     assert solution.validate()["bit_identical_to_keep_all"]  # raises CheckFailed
