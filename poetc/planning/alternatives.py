@@ -155,7 +155,7 @@ class _Comparison:
             self.best = found
 
     def _solved(self, choice: Any, **limits: Any) -> Solution:
-        inner = self.reduction.inner(self.problem, choice, self.planner)
+        inner = self.reduction.inner(self.problem, choice, self.planner).having(self.reduction, choice)
         solution = inner.part(**limits).solve(self.fixed[choice])
         return self.reduction.restore(self.problem, choice, solution)
 

@@ -108,7 +108,7 @@ class Kernels(Reduction[Kernel]):
             return inner.solve(quick)
         own = (0,) * len(problem.operators)
         if planner.solver != ENGINE:
-            return self.restore(problem, own, inner.solve(quick))
+            return self.restore(problem, own, inner.having(self, own).solve(quick))
         search = planner.smallest_ram
         if search is None:
             search = planner.search_ram(problem, search_share_s(planner.options.time_limit_s))
@@ -117,7 +117,8 @@ class Kernels(Reduction[Kernel]):
         late = problem.deadline_ns is not None and problem.compute_once_ns > problem.deadline_ns
         if late or problem.budget_bytes > KERNEL.tight * needed_bytes or needed_bytes == least_bytes:
             try:
-                return self.restore(problem, own, inner.knowing(search.without_schedule(quick)).solve(quick))
+                inner = inner.knowing(search.without_schedule(quick)).having(self, own)
+                return self.restore(problem, own, inner.solve(quick))
             except (InfeasibleError, LimitError):
                 if late or least_bytes > problem.budget_bytes:
                     raise

@@ -124,7 +124,7 @@ class _PlainSolve:
                         f"packed with {format_count(len(moves), 'move')} of {format_bytes(sum(moves))} within RAM"
                     )
                 if not self.planner.relaxed:
-                    self.planner.best.keep(problem, solved.proof.objective)
+                    self.planner.best.keep(problem, solved.proof.objective, self.planner.made)
                 return _relabelled(problem, solved, first), plan
             self.planner.best.drop(problem)
             remaining_s = (self.stop_at - time.monotonic()) / 2  # the rest is for packing and the attempts to come

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -37,7 +37,8 @@ class Planner:
     for the least RAM, used where nothing fits. `warm_start`: knowledge that the engine begins with. `solve_share`: of
     the time, for the first solve of a plain problem; the rest is for packing. `best`: shared by all planners made from
     this one. `relaxed`: the names of choices that are relaxed. Objectives of schedules are then none of the problem's,
-    and bounds hold for each such choice.
+    and bounds hold for each such choice. `made`: the options that were taken on the way here, by their choice, of
+    choices whose options bounds may name.
     """
 
     options: SolveOptions
@@ -49,6 +50,7 @@ class Planner:
     solve_share: float = PLAIN.solve_share
     best: BestSoFar = field(default_factory=BestSoFar)
     relaxed: frozenset[str] = frozenset()
+    made: Mapping[str, Any] = field(default_factory=dict)
     started: float = field(default_factory=lambda: time.monotonic())  # by the clock of the moment
 
     @property
@@ -85,6 +87,10 @@ class Planner:
         """This planner with `known` in its warm start."""
         return replace(self, warm_start=replace(self.warm_start, **known))
 
+    def having(self, choice: type[Reduction[Any]] | Reduction[Any], option: Any) -> Planner:
+        """This planner for problems with that option taken; a choice whose bounds are for all options stays open."""
+        return replace(self, made={**self.made, choice.name: option}) if choice.scoped else self
+
     def knowing(self, smallest_ram: RamSearch | None) -> Planner:
         """This planner with another search for the least RAM."""
         return replace(self, smallest_ram=smallest_ram)
@@ -95,7 +101,7 @@ class Planner:
         `any_state`: the bound holds for every placement of state, though that is open.
         """
         covers = self.relaxed | {"state"} if any_state else self.relaxed
-        seen = self.best.seen(problem, event, is_real=not self.relaxed, covers=covers)
+        seen = self.best.seen(problem, event, is_real=not self.relaxed, covers=covers, made=self.made)
         self.progress(progress_line(problem, seen))
 
     def solve(self, problem: Problem) -> Solution:

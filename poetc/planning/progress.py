@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol
 
 from poetc import solvers
 from poetc.devices import format_cost, format_share
@@ -61,6 +62,11 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
     return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
 
 
+# The options that a search takes as given, by the names of their choices. Only choices whose options bounds may name.
+Made = frozenset[tuple[str, Any]]
+NOTHING_MADE: Made = frozenset()
+
+
 class Choice(Protocol):
     """A part of a `Reduction`."""
 
@@ -73,10 +79,12 @@ class Choice(Protocol):
 class BestSoFar:
     """The least objective of all searches of one planner, by budget: a later search may begin with a worse schedule."""
 
-    bounds: dict[tuple[str, int], int] = field(default_factory=dict)  # on all choices, the best so far
+    bounds: dict[tuple[str, int], dict[Made, int]] = field(
+        default_factory=dict
+    )  # the best, by the options they are for
     choices: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # those that are open, by name
-    packed: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules whose arena fits
-    searched: dict[tuple[str, int], int] = field(default_factory=dict)  # of schedules that nobody has packed yet
+    packed: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # the best schedule whose arena fits
+    searched: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # and that nobody has packed yet
     log: SearchLog | None = None
     is_late: bool = False  # the clock has ended a search
 
@@ -85,33 +93,52 @@ class BestSoFar:
         key = _key(problem)
         if key not in self.choices:
             self.choices[key] = frozenset(r.name for r in reductions if r.is_open(problem))
-            self.bounds[key] = least_cost(problem)
+            self.bounds[key] = {NOTHING_MADE: least_cost(problem)}
 
     def seen(
-        self, problem: Problem, event: solvers.Event, *, is_real: bool = True, covers: frozenset[str] = frozenset()
+        self,
+        problem: Problem,
+        event: solvers.Event,
+        *,
+        is_real: bool = True,
+        covers: frozenset[str] = frozenset(),
+        made: Mapping[str, Any] = MappingProxyType({}),
     ) -> solvers.Event:
-        """`event` with the best objective and the best bound so far. `is_real`: its own schedule is the problem's.
+        """`event` with the best objective so far, and the best bound for schedules with the same options.
 
-        `covers`: the names of the choices for whose every option its bound holds. A bound on a part of the choices is
-        none on all. `event` keeps it only where it is above the best schedule.
+        `is_real`: its own schedule is the problem's. `covers`: the names of the choices for whose every option its
+        bound holds. `made`: the options that it is for. Where other choices are open, its bound says nothing.
+        `event` keeps it only where it is above the best schedule.
         """
         key = _key(problem)
-        if not self.choices.get(key, frozenset()) - covers:
-            self.bounds[key] = max(event.bound, self.bounds.get(key, 0))
+        own = frozenset((name, option) for name, option in made.items() if name not in covers)
+        bounds = self.bounds.setdefault(key, {NOTHING_MADE: 0})
+        if not self.choices.get(key, frozenset()) - covers - {name for name, _ in own}:
+            bounds[own] = max(event.bound, bounds.get(own, 0))
         if event.objective is not None and is_real:
-            self.searched[key] = min(event.objective, self.searched.get(key, event.objective))
-        best = min(self.packed.get(key, math.inf), self.searched.get(key, math.inf))
-        bound = event.bound if event.bound > best else min(self.bounds.get(key, 0), best)
+            options = frozenset(made.items())
+            known = self.searched.get(key, (math.inf, options))
+            if event.objective < known[0] or (event.objective == known[0] and options > known[1]):
+                self.searched[key] = event.objective, options
+        best, options = self._best(key)
+        known_bound = min(best, max(bound for given, bound in bounds.items() if given <= options))
+        bound = event.bound if event.bound > best else known_bound
+        objective = None if best == math.inf else int(best)
         if self.log is not None:
-            known = int(min(self.bounds.get(key, 0), best))
-            stage, objective = stage_words(event.stage), None if best == math.inf else int(best)
-            self.log.take(stage, objective, known, event.bound)
-        return replace(event, objective=None if best == math.inf else int(best), bound=int(bound))
+            self.log.take(stage_words(event.stage), objective, int(known_bound), event.bound)
+        return replace(event, objective=objective, bound=int(bound))
 
-    def keep(self, problem: Problem, objective: int) -> None:
+    def keep(self, problem: Problem, objective: int, made: Mapping[str, Any]) -> None:
         """Take up a schedule that packs."""
         key = _key(problem)
-        self.packed[key] = min(objective, self.packed.get(key, objective))
+        known = self.packed.get(key)
+        if known is None or objective < known[0]:
+            self.packed[key] = objective, frozenset(made.items())
+
+    def _best(self, key: tuple[str, int]) -> tuple[float, Made]:
+        """The least objective, and the options of its schedule."""
+        found = [known[key] for known in (self.packed, self.searched) if key in known]
+        return min(found, key=lambda known: known[0], default=(math.inf, NOTHING_MADE))
 
     def drop(self, problem: Problem) -> None:
         """Forget schedules that were found and do not pack."""

@@ -126,7 +126,7 @@ class Saved(Alternatives[Encodings]):
         if not self.is_open(problem):
             return planner.inner.solve(problem)
         if planner.solver != ENGINE or keep_all_peak_bytes(problem) <= problem.budget_bytes:
-            return self.restore(problem, (), planner.inner.knowing(None).solve(problem))
+            return self.restore(problem, (), planner.inner.knowing(None).having(self, ()).solve(problem))
         return self.cheapest(problem, planner)
 
     def _frugal(self, problem: Problem) -> Encodings:

@@ -16,8 +16,9 @@ class Row:
     """An event. Costs are in pJ, or in ns where time is the objective.
 
     `best`: of the cheapest schedule so far, which may not be packed yet; None: there is none. `bound`: no schedule of
-    the class that the answer names costs less, whatever is chosen; it never falls. `bound_here`: the same for the
-    choices that the search at hand has made. `gap`: of `best` and `bound`.
+    the class that an answer with this schedule names costs less. It falls only where the best schedule is of another
+    class than the one before. `bound_here`: the same for the choices that the search at hand has made. `gap`: of `best`
+    and `bound`.
     """
 
     seconds: float
@@ -33,19 +34,21 @@ class SearchLog:
 
     def __init__(self, file: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows: list[Row] = []
-        self._file, self._clock, self._started, self._bound = file, clock, clock(), 0
+        self._file, self._clock, self._started = file, clock, clock()
 
     def take(self, stage: str, best: int | None, bound: int, bound_here: int) -> None:
         """Note an event, unless it says nothing new."""
-        self._bound = max(self._bound, bound)
-        gap = None if best is None else max(0.0, 1 - self._bound / best) if best else 0.0
+        gap = None if best is None else max(0.0, 1 - bound / best) if best else 0.0
         last = self.rows[-1] if self.rows else None
         if last is not None and (last.stage, last.best, last.bound, last.bound_here) == (
-            *(stage, best, self._bound, bound_here),
+            stage,
+            best,
+            bound,
+            bound_here,
         ):
             return
         seconds = round(self._clock() - self._started, 3)
-        row = Row(seconds=seconds, stage=stage, best=best, bound=self._bound, bound_here=bound_here, gap=gap)
+        row = Row(seconds=seconds, stage=stage, best=best, bound=bound, bound_here=bound_here, gap=gap)
         if len(self.rows) < MOST_ROWS or stage == END:
             self.rows.append(row)
         if self._file is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from poetc import solvers
@@ -32,9 +32,11 @@ from poetc.scheduling import (
     on_store,
     stored_state,
     unchanged_state,
+    without_moves,
 )
 from poetc.scheduling.schedule import Schedule, Status
-from poetc.scheduling.scope import ANY, Option, Scope
+from poetc.scheduling.scope import ANY, Option, Repetition, Scope
+from poetc.solvers.poetc.options import Ladders
 
 State = Literal["auto", "ram", "store"]
 STATES: tuple[str, ...] = get_args(State)
@@ -53,6 +55,8 @@ class StatePlacement(Reduction[Placement]):
         if mode not in STATES:
             raise UsageError(f"--state {mode}: there are {', '.join(STATES)}")
         self.mode = mode
+        self.begun: dict[tuple[Problem, bool], _Begun] = {}  # by problem, and whether its order is fixed
+        self.ladders: Ladders = {}
 
     def is_open(self, problem: Problem) -> bool:
         """Whether state on the store can be of any use."""
@@ -194,6 +198,19 @@ def _left_s(planner: Planner) -> float:
     return max(planner.left_s, min(STATE.floor_s, STATE.floor_share * planner.options.work_limit_s))
 
 
+@dataclass(slots=True)
+class _Begun:
+    """A solve with the placement open that has ended: another one of the same problem goes on there.
+
+    `found` and `proven`: by placement, the schedule without moves and the bound, under the order that was chosen.
+    """
+
+    order: Order
+    search: solvers.PlacementSearch
+    found: dict[Placement, Schedule] = field(default_factory=dict)
+    proven: dict[Placement, int] = field(default_factory=dict)
+
+
 class _OpenPlacement:
     """A solve with the placement open, under one order of operators: first the placement, then the schedule."""
 
@@ -202,6 +219,7 @@ class _OpenPlacement:
         self.options, self.limit_s = planner.options, planner.options.time_limit_s
         self.order: Order = None
         self.least_bytes = 0
+        self.begun: _Begun
 
     def solve(self) -> Solution:
         problem, planner = self.problem, self.planner
@@ -213,15 +231,14 @@ class _OpenPlacement:
             solution = _with(planner, roomier, self.least_bytes).solve(roomier)
             return self.reduction.restore(problem, placement_of(problem, roomier), solution)
         planner.progress("choosing where state lives")
-        first = self._at_once()
-        if not self.options.fixed_order:
-            self.order = self._best_order(planner.started + STATE.stop_share * self.limit_s / 2)
-        ordered = in_order(problem, self.order)
-        search = solvers.PlacementSearch(
-            ordered, self.options, planner.started + STATE.stop_share * self.limit_s, self._report
-        )
-        if first is not None and self.order is None:
-            search.take(*first)
+        search = self._search()
+        try:
+            return self._placed(search)
+        finally:
+            search.rest()
+
+    def _placed(self, search: solvers.PlacementSearch) -> Solution:
+        planner, ordered = self.planner, search.problem
         search.run(STATE.choice_share * self.options.work_limit_s, until_settled=True)
         while search.least == math.inf and search.run(STATE.more_share * self.options.work_limit_s):
             pass  # with a placement that nothing was found for the solve below would find nothing either
@@ -246,6 +263,27 @@ class _OpenPlacement:
 
     def _report(self, event: solvers.Event) -> None:
         self.planner.report(self.problem, event, any_state=True)
+
+    def _search(self) -> solvers.PlacementSearch:
+        """The search for a placement: a new one under the best order, or that of an earlier solve."""
+        stop_at = self.planner.started + STATE.stop_share * self.limit_s
+        key = self.problem, self.options.fixed_order
+        begun = self.reduction.begun.get(key)
+        if begun is None:
+            first = self._at_once()
+            if not self.options.fixed_order:
+                self.order = self._best_order(self.planner.started + STATE.stop_share * self.limit_s / 2)
+            search = solvers.PlacementSearch(in_order(self.problem, self.order), self.options, stop_at, self._report)
+            if first is not None and self.order is None:
+                search.take(*first)
+            begun = self.reduction.begun[key] = _Begun(self.order, search)
+        else:
+            self.options = replace(self.options, seed=self.options.seed + 1)  # runs of the race are others than before
+            begun.search.go_on(self.options, stop_at, self._report)
+            for on, schedule in begun.found.items():
+                begun.search.take(on, schedule)
+        self.order, self.begun = begun.order, begun
+        return begun.search
 
     def _at_once(self) -> tuple[Placement, Schedule] | None:
         """Something to show before orders are searched: with everything on the store, where it fits most easily."""
@@ -292,10 +330,19 @@ class _OpenPlacement:
 
     def _solved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solve_share: float) -> Solution:
         problem = self.reduction.fix(ordered, on)
-        part = self.planner.part(_left_s(self.planner), fixed_order=True)
-        part = part.with_warm_start(start=search.schedule(on), proven=math.ceil(search.bound), cuts=search.cuts)
+        part = self.planner.part(_left_s(self.planner), fixed_order=True, seed=self.options.seed)
+        proven = max(math.ceil(search.bound), self.begun.proven.get(on, 0))
+        known = {"proven": proven, "cuts": search.cuts, "ladders": self.reduction.ladders}
+        part = part.with_warm_start(start=search.schedule(on), **known)
         part = replace(part, solve_share=solve_share)
-        return self.reduction.restore(ordered, on, _with(part, problem, self.least_bytes).solve(problem))
+        if not on:  # `_improved` may claim the bound for this placement alone
+            part = part.having(self.reduction, on)
+        solution = _with(part, problem, self.least_bytes).solve(problem)
+        proof = solution.proof
+        if proof.scope.order == tuple(range(len(problem.operators))) and proof.scope.repetition is Repetition.ANY:
+            self.begun.proven[on] = max(proof.bound, self.begun.proven.get(on, 0))
+        self.begun.found[on] = without_moves(problem, solution.schedule)
+        return self.reduction.restore(ordered, on, solution)
 
     def _improved(self, search: solvers.PlacementSearch, ordered: Problem, on: Placement, solved: Solution) -> Solution:
         """`solved`, or a cheaper one with another placement, with the bound for any."""
@@ -350,7 +397,8 @@ class _OpenPlacement:
                 is_complete = False
                 break
             better = self.planner.part(left_s, fixed_order=True)
-            better = better.with_warm_start(proven=math.ceil(search.bound), cuts=search.cuts, to_beat=solution.cost)
+            known = {"cuts": search.cuts, "ladders": self.reduction.ladders}
+            better = better.with_warm_start(proven=math.ceil(search.bound), to_beat=solution.cost, **known)
             search.solved[other] = math.inf
             self.planner.progress(f"trying {len(other)} tensors of state on the store")
             problem = self.reduction.fix(ordered, other)

@@ -144,7 +144,7 @@ class Streaming(Reduction[Streams]):
             planner = planner.part(left_s, work_limit_s=(1 - share) * planner.options.work_limit_s)
         if fits:
             try:
-                plain = self.restore(problem, (), planner.inner.solve(problem))
+                plain = self.restore(problem, (), planner.inner.having(self, ()).solve(problem))
                 return plain if best is None or plain.cost <= best.cost else best
             except (InfeasibleError, LimitError) as failed:
                 error = failed
@@ -189,7 +189,7 @@ class Streaming(Reduction[Streams]):
             seconds = max(planner.left_s / left, STREAMING.floor_share * limit_s)
             if best is not None and planner.left_s <= 0:
                 break
-            part = inner.part(seconds, work_limit_s=share * work_s)
+            part = inner.part(seconds, work_limit_s=share * work_s).having(self, choice)
             try:
                 found = self.restore(problem, choice, part.solve(fixed[choice]))
             except (InfeasibleError, LimitError) as failed:
@@ -201,6 +201,7 @@ class Streaming(Reduction[Streams]):
             chosen = self.option(best)
             assert chosen is not None
             part = inner.part(planner.left_s, work_limit_s=(1 - STREAMING.first_share) * work_s)
+            part = part.having(self, chosen)
             with suppress(InfeasibleError, LimitError):
                 best = better_of(best, self.restore(problem, chosen, part.solve(fixed[chosen])))
         return best, error

@@ -93,11 +93,12 @@ class _Solve(Solving):
         self.say("cut at the loss")
         self.guide(relaxation, "held at the loss")
         ladder = self.relaxing.ladder
-        known = () if self.ties else self.warm_start.cuts  # where many operators are alike, one good cut comes first
-        ladder.cuts = set(known)
+        if not ladder.cuts and not self.ties:  # where many operators are alike, one good cut comes first
+            ladder.cuts = set(self.warm_start.cuts)
+        known = bool(ladder.cuts)
         single: Beside[list[Solved]] | None = None
         climbing: Beside[list[Rung]] | None = None
-        if ladder.cuts:
+        if known:
             pass
         elif self.small:
             ladder.cuts = self.single_cuts([] if self.done else self.relaxing.single_cutting()())

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
-from poetc.scheduling import Schedule, SolveOptions
+from poetc.scheduling import Problem, Schedule, SolveOptions
+
+Ladders = dict[Problem, Any]  # by problem, the `bounds.ladder.Ladder` of a solve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +18,7 @@ class WarmStart:
     start: Schedule | None = None  # a schedule that fits, in the problem's order
     proven: int = 0  # lower bound for schedules in the problem's order
     cuts: tuple[int, ...] = ()  # operators at which the last relaxation in that order enforced RAM
+    ladders: Ladders | None = None  # of the problems that were solved before: their relaxations go on there
     looser_bound: int | None = None  # for a larger budget, same order: the gap is measured from it if it is lower
 
 

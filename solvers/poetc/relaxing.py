@@ -16,7 +16,7 @@ from poetc.solvers.interface import ROUNDING
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.ladder import Ladder, around, left, single_cut_positions
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
-from poetc.solvers.poetc.settings import CUTS, RELAXING
+from poetc.solvers.poetc.settings import CUTS, LADDER, RELAXING
 from poetc.solvers.poetc.solving import Solving
 from poetc.solvers.poetc.work import simplex_s
 
@@ -49,8 +49,17 @@ class Relaxing:
     def __init__(self, solving: Solving) -> None:
         self.solving, self.options = solving, solving.options
         self.race, self.model = solving.race, solving.model
-        self.ladder = Ladder(self.model, most_new=1 if solving.ties else None)
+        self.ladder = self._ladder()
         self.work_s = 0.0  # work on the last relaxation, seconds of a usual machine
+
+    def _ladder(self) -> Ladder:
+        """That of an earlier solve of the problem, if there was one."""
+        reach = LADDER.small_reach if self.solving.small else LADDER.reach
+        ladder = Ladder(self.model, most_new=1 if self.solving.ties else None, reach=reach)
+        known = self.solving.warm_start.ladders
+        if known is not None:
+            ladder = known.setdefault(self.solving.problem, ladder)
+        return ladder
 
     def single_cutting(self) -> Callable[..., list[Solved]]:
         """A task that solves relaxations with one cut along the backward pass, where RAM is scarce."""

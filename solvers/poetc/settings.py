@@ -100,6 +100,7 @@ class LadderSettings:
     coarse_tensors: int = 100  # problems with more tensors first do without their smallest
     free_share: float = 1e-3  # of the capacity: bytes of those smallest tensors, in all
     reach: float = 0.35  # of the gap left: the part that a relaxation is asked to close; dearer plans are not looked at
+    small_reach: float = 1.0  # the same for a small problem: its relaxations are solved to the end, and have a plan
     least_reach: float = 0.05  # half of the reach is next where a relaxation found no plan in time, down to this
     small_gap: float = 1e-3  # fraction of the cost: so small a gap is closed at once
     slack: float = 0.1  # of the gap left: how closely the first are solved; their plans soon show other cuts

@@ -13,6 +13,7 @@ import poetc.solvers
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Kernels, MicroBatches, Planner, StatePlacement
 from poetc.planning.progress import BestSoFar
+from poetc.planning.search_log import SearchLog
 from poetc.scheduling import SolveOptions
 from poetc.solvers import Event
 from tests.support.problems import training_problem, with_budget
@@ -76,6 +77,28 @@ def test_a_bound_on_a_part_of_the_choices_is_not_kept() -> None:
     assert [bound(20, "state", "kernels"), bound(34), bound(24), bound(15, "state", "kernels")] == [20] * 4
     assert [bound(30, "state", "kernels", is_real=False), bound(25)] == [30, 30]
     assert bound(120) == 120, "every schedule tried next costs at least that"
+
+
+def test_a_bound_for_some_options_stands_beside_a_schedule_with_them() -> None:
+    """As of encodings of saved tensors: those of the answer are named beside its bound."""
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    best = BestSoFar(log=SearchLog())
+    best.begin(problem, [Kernels(), StatePlacement("auto")], lambda _: 10)
+    best.choices[problem.objective, problem.budget_bytes] = frozenset({"saved", "kernels", "state"})
+
+    def bound(objective: int, own: int, made: dict[str, int], *covers: str) -> int:
+        event = Event(stage="", objective=objective, bound=own)
+        return best.seen(problem, event, covers=frozenset({"state", *covers}), made=made).bound
+
+    assert bound(100, 30, {"saved": 1}) == 10, "kernels are open"
+    assert bound(100, 40, {"saved": 1, "kernels": 0}) == 40
+    assert bound(110, 90, {"saved": 2, "kernels": 0}) == 40, "for other encodings, of which nothing is cheaper"
+    assert bound(120, 50, {"saved": 1, "kernels": 3}, "kernels") == 50, "whatever kernels run"
+    assert bound(100, 45, {"saved": 1, "kernels": 0}) == 50
+    assert bound(80, 60, {"saved": 2, "kernels": 1}) == 60
+    best.keep(problem, 70, {"saved": 2, "kernels": 0})
+    assert bound(95, 20, {"saved": 1, "kernels": 0}) == 70, "that of a schedule found packed, no more than its cost"
+    assert best.log is not None and [row.bound for row in best.log.rows] == [10, 40, 40, 50, 50, 60, 70]
 
 
 def test_every_stage_of_the_engine_has_plain_words() -> None:

@@ -10,19 +10,23 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
 from poetc.scheduling import SolveOptions
-from poetc.solvers import solve
+from poetc.solvers import EngineOptions, WarmStart, solve
 from poetc.solvers.highs import Mip
 from poetc.solvers.model import Model
 from poetc.solvers.poetc import engine
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ladder import Ladder
+from poetc.solvers.poetc.options import Ladders
 from poetc.solvers.poetc.settings import ENGINE, LADDER
 from tests.support.problems import training_problem, with_budget
+
+OPTIONS = SolveOptions(time_limit_s=600.0, fixed_order=True)
 
 
 def test_a_result_and_an_error_arrive_where_they_are_waited_for() -> None:
@@ -140,6 +144,40 @@ def test_relaxations_go_on_for_as_much_work_as_they_are_given() -> None:
     assert len(one) == 1 and more[0] == one[0]
     assert len(more) > 2 and len(more[-1].cuts) > len(more[0].cuts)
     assert more[0].bound < max(relaxation.bound for relaxation in more) <= optimum
+
+
+def test_relaxations_go_on_where_an_earlier_solve_of_the_problem_ended() -> None:
+    problem = with_budget(training_problem(Random(5), 12, paging=True), 0.5)
+    other = replace(problem, budget_bytes=problem.budget_bytes + 16)
+    ladders: Ladders = {}
+    options = EngineOptions(time_limit_s=600.0, fixed_order=True, warm_start=WarmStart(ladders=ladders))
+    first = engine._Solve(problem, options, None)
+    first.run()
+    cuts = first.relaxing.ladder.cuts
+    assert len(cuts) > 1
+    asked: list[tuple[int, ...]] = []
+    second = engine._Solve(problem, options, None)
+    task = second.relaxing.task
+
+    def recorded(cuts: tuple[int, ...], **given: Any) -> Any:
+        asked.append(cuts)
+        return task(cuts, **given)
+
+    second.relaxing.task = recorded  # type: ignore[method-assign]
+    second.run()
+    assert asked[1] == tuple(sorted(cuts)), "behind the cut at the loss, whose plan guides races"
+    assert not engine._Solve(other, options, None).relaxing.ladder.cuts
+
+
+def test_a_small_problem_has_all_of_the_gap_asked_of_its_relaxations() -> None:
+    """Where nothing as dear as the best schedule is left out, there is a plan, which shows the next cuts."""
+    small, large = (
+        engine._Solve(with_budget(training_problem(Random(5), layers, paging=True), 0.5), OPTIONS, None)
+        for layers in (12, 40)
+    )
+    assert (small.small, large.small) == (True, False)
+    assert small.relaxing.ladder.aim(100.0, 200.0, 0.0) == 200.0
+    assert large.relaxing.ladder.aim(100.0, 200.0, 0.0) == 100.0 + LADDER.reach * 100.0
 
 
 def test_what_is_asked_of_the_next_relaxation() -> None:

@@ -76,6 +76,15 @@ class PlacementSearch:
         self._taken: set[frozenset[int]] = set()  # placements whose first runs of a race are known
         self._stages = self._all_stages()
 
+    def go_on(self, options: SolveOptions, stop_at: float, progress: Progress | None) -> None:
+        """Take up these options, in another solve of the problem."""
+        self.options, self.stop_at, self.progress = options, stop_at, progress
+        self.settled = self.suggested is not None
+
+    def rest(self) -> None:
+        """Let go of the last relaxation, which can take much memory, until the search goes on."""
+        self.__dict__.pop("relaxed", None)
+
     def best(self) -> frozenset[int]:
         """The placement for which races found the cheapest schedule: the state on the store."""
         # Where races found nothing, all state on the store may still be the only placement that fits.
