@@ -112,7 +112,9 @@ class Planner:
         """
         self.best.begin(problem, self.reductions, self.least_cost)
         if self.reductions:
-            return self.reductions[0].solve(problem, self)
+            outermost = self.reductions[0]  # which the first problem may have left open, but not this one
+            planner = self if outermost.is_open(problem) else self.having(outermost, None)
+            return outermost.solve(problem, planner)
         schedule, plan = plain.solve_and_pack(problem, self)
         return Solution(problem=problem, schedule=schedule, plan=plan)
 

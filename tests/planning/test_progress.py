@@ -101,6 +101,17 @@ def test_a_bound_for_some_options_stands_beside_a_schedule_with_them() -> None:
     assert best.log is not None and [row.bound for row in best.log.rows] == [10, 40, 40, 50, 50, 60, 70]
 
 
+def test_a_choice_that_an_option_does_not_leave_is_made() -> None:
+    """One problem has kernels to choose from, the other one, with encodings, has not."""
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    planner = Planner(options=SolveOptions(), reductions=(Kernels(), StatePlacement("ram")))
+    planner.best.begin(problem, planner.reductions, lambda _: 10)
+    planner.best.choices[problem.objective, problem.budget_bytes] = frozenset({"kernels"})
+    planner.solve(problem)
+    (bounds,) = planner.best.bounds.values()
+    assert max(bounds.values()) > 10, "no bound was taken, as if kernels were open"
+
+
 def test_every_stage_of_the_engine_has_plain_words() -> None:
     from poetc.planning.progress import STAGES, stage_words
 
