@@ -10,7 +10,7 @@ from typing import Any
 from poetc import emit, reporting, training
 from poetc.artifact import Artifact, check_out, write
 from poetc.commands.best_updates import settled
-from poetc.commands.encodings import is_lossy, made, offers_of, require_exact
+from poetc.commands.encodings import as_exactly_as_works, is_lossy, made, offers_of, require_exact
 from poetc.commands.encodings import summary_of as summary_of_encodings
 from poetc.commands.parts import MOST_OPERATORS
 from poetc.commands.programs import POINTER_BYTES, switches_of
@@ -26,9 +26,10 @@ from poetc.commands.requests import (
     require_time,
     training_graph,
 )
-from poetc.commands.solve import as_exactly_as_works, summary_of
+from poetc.commands.solve import summary_of
 from poetc.devices import AUTO, load_profile, parse_size
 from poetc.devices.profile import MAIN
+from poetc.devices.streaming import may_stream
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.events import Progress, silent
 from poetc.graph import TrainingGraph
@@ -79,6 +80,15 @@ def bundle(
     return as_exactly_as_works(request, way, progress)
 
 
+def _without_streams(failed: InfeasibleError | LimitError, problem: Problem) -> InfeasibleError | LimitError:
+    """The same error, which says that operands do not stream here, though they could elsewhere."""
+    if not may_stream(problem):
+        return failed
+    text = f"{failed}; the plans of a bundle stream no operands, since all switch between the same tensors"
+    kind = InfeasibleError if isinstance(failed, InfeasibleError) else LimitError
+    return kind(f"{text}: `poetc solve` may need less", details=failed.details)
+
+
 def _bundle(
     request: SolveRequest,
     budgets: Sequence[str],
@@ -109,11 +119,14 @@ def _bundle(
         step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
     try:
         bundle = solve_bundle(problem, sizes, planner, problems)
-    except (InfeasibleError, LimitError):
+    except (InfeasibleError, LimitError) as failed:
         if saved or not offers:
-            raise
-        step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
-        bundle = solve_bundle(problem, sizes, planner)
+            raise _without_streams(failed, problem) from None
+        try:
+            step, problem, saved = _encoded(request, step, problem, sizes[-1], offers, progress)
+            bundle = solve_bundle(problem, sizes, planner)
+        except (InfeasibleError, LimitError) as again:
+            raise _without_streams(again, problem) from None
     steps = [graphs[MicroBatches.option(s) or 1] if graphs else step for s in bundle.solutions]
     step = steps[0]
     plans = [(s.problem, s.schedule, s.plan) for s in bundle.solutions]

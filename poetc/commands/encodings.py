@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from poetc import passes
-from poetc.commands.requests import ModelRequest
+from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.devices import DeviceProfile, build_problem
-from poetc.errors import UsageError
+from poetc.errors import InfeasibleError, LimitError, UsageError
+from poetc.events import Progress
 from poetc.graph import TrainingGraph
 from poetc.ops.encoding import FORMATS
 from poetc.planning import Solution
@@ -18,7 +22,10 @@ from poetc.scheduling.problem import Paging, Problem
 from poetc.training import PRECISIONS, TrainingOptions
 
 CODERS = ("SlopeBits", "PackNibbles", "UnpackNibbles", "Encode", "Decode")
+LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 WORTH = 0.01  # of keep-all's peak: encodings that spare less altogether are not tried
+
+T = TypeVar("T")
 
 
 def require_exact(request: ModelRequest, reason: str) -> None:
@@ -113,3 +120,26 @@ def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str,
         }
         for e in (encodings[i] for i in choice or ())
     ]
+
+
+def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], T], progress: Progress) -> T:
+    """The result of `way`; with `--saved auto` that of the most exact form for which there is one.
+
+    A further form gets the time that the ones before it left, or a little where they left none.
+    """
+    if request.model.training.saved != "auto":
+        return way(request)
+    *others, last = formats_of_auto(request.model.training)
+    limit_s, started = request.options.time_limit_s, time.monotonic()
+    for form in others:
+        with suppress(InfeasibleError, LimitError):
+            return way(with_saved(request, form))
+        progress(f"nothing found with saved tensors as --saved {form}")
+        left_s = max(limit_s - (time.monotonic() - started), LEAST_LEFT * limit_s)
+        request = replace(request, options=replace(request.options, time_limit_s=left_s))
+    return way(with_saved(request, last))
+
+
+def with_saved(request: SolveRequest, saved: str) -> SolveRequest:
+    """The request with another `--saved`."""
+    return replace(request, model=replace(request.model, training=replace(request.model.training, saved=saved)))

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from poetc import passes
 from poetc.commands.requests import SolveRequest, problem_of, streams_of, with_short_pieces
-from poetc.devices import DeviceProfile
-from poetc.errors import InfeasibleError
+from poetc.devices import DeviceProfile, format_ns
+from poetc.errors import InfeasibleError, LimitError
 from poetc.graph import Graph, TrainingGraph
 from poetc.planning import ENGINE, Planner, RamSearch, reductions
 from poetc.planning.saved import EncodingSpace
+from poetc.planning.smallest_ram import PATIENCE, advice, details, within_limits
 from poetc.planning.solution import cost_of_computing_once
 from poetc.planning.streaming import Streaming
 from poetc.scheduling.problem import Problem
@@ -101,6 +102,53 @@ def least_streamed(
         return None
     problem = replace(made.problem, budget_bytes=search.found.ram_bytes)
     return replace(made, problem=problem, floor=search.as_budget().problem), search.as_budget()
+
+
+def require_time_to_stream(request: SolveRequest, step: Step, profile: DeviceProfile) -> None:
+    """LimitError where operands have to be streamed, and each way of that which may fit takes longer than the deadline.
+
+    Times without streams would say nothing of this budget.
+    """
+    problem = step.problem
+    if problem.deadline_ns is None or step.floor is None:
+        return
+    planner, streaming = _planner(request), _streaming(request, step, profile)
+    fixed = (streaming.fix(problem, choice) for choice in streaming.propose(problem, None))
+    fitting = [p for p in fixed if planner.lower_bound_bytes(p) <= problem.budget_bytes]
+    once_ns = min((p.compute_once_ns for p in fitting), default=0)
+    if problem.deadline_ns < once_ns:
+        raise LimitError(
+            f"no schedule was found for {problem.budget_bytes} bytes{within_limits(problem)}: every operator once, with"
+            f" operands streamed through windows, takes {format_ns(once_ns)}; allow more than that, or raise --budget"
+        )
+
+
+def in_least_ram(
+    request: SolveRequest, step: Step, profile: DeviceProfile, search_s: float, failed: InfeasibleError | LimitError
+) -> tuple[Step, RamSearch]:
+    """The step with the schedule that `--budget least` finds with streams, if the budget has room for it.
+
+    Raises `failed`, of a schedule for the budget, where it has not. The error names the smaller one of both budgets, so
+    that a budget that it names is one that works.
+    """
+    clock_s, known = PATIENCE * search_s, failed.details.get("min_budget_bytes")
+    budget_bytes, limit_bytes = step.problem.budget_bytes, known if isinstance(known, int) else None
+    found = least_streamed(request, step, profile, None, clock_s, search_s)
+    if found is None:
+        raise failed
+    least, search = found
+    if least.problem.budget_bytes <= budget_bytes:
+        search = search.as_budget(budget_bytes)
+        problem = replace(least.problem, budget_bytes=budget_bytes)
+        return replace(least, problem=problem, floor=search.problem), search
+    if limit_bytes is not None and limit_bytes <= least.problem.budget_bytes:
+        raise failed
+    kind = InfeasibleError if isinstance(failed, InfeasibleError) else LimitError
+    why = "no schedule fits in" if kind is InfeasibleError else "no schedule was found for"
+    whole_bytes = _planner(request).lower_bound_bytes(step.problem)
+    text = f"{why} {budget_bytes} bytes{within_limits(step.problem)}; {advice(search.problem, search.found)}"
+    text += f" (with operands streamed; without streaming no schedule needs less than {whole_bytes} bytes)"
+    raise kind(text, details=details(step.problem, search.found))
 
 
 def least_bound_bytes(request: SolveRequest, step: Step, profile: DeviceProfile) -> int:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -36,7 +35,7 @@ from poetc.commands.requests import (
     with_short_pieces,
 )
 from poetc.commands.saving import is_about_budget, with_ways
-from poetc.commands.small_ram import Step, least_streamed, step_for_budget
+from poetc.commands.small_ram import Step, in_least_ram, least_streamed, require_time_to_stream, step_for_budget
 from poetc.devices import DeviceProfile, equal_cores, fit_notes, load_profile
 from poetc.devices.streaming import may_stream
 from poetc.errors import InfeasibleError, LimitError, PoetcError, UsageError
@@ -70,7 +69,6 @@ from poetc.scheduling.problem import Problem
 LEAST_S = 0.5  # for each search after the schedule is there, where time is up
 ENCODINGS_SHARE = 0.6  # of the time, for encodings of saved tensors where streamed operands come next
 LATER_SHARE = 0.15  # of the time limit, at most, for the model itself and reports
-LEAST_LEFT = 0.2  # of the time limit, for each further form of --saved auto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,29 +110,11 @@ def solve(request: SolveRequest, progress: Progress = silent) -> Artifact:
             raise UsageError(f"--log {request.log}: {(error.strerror or str(error)).lower()}") from error
     stop_at = time.monotonic() + request.options.time_limit_s
     try:
-        return as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
+        return encodings.as_exactly_as_works(request, lambda r: _solve(r, progress), progress)
     except (InfeasibleError, LimitError) as error:
         if request.is_problem or request.is_best or not is_about_budget(error):
             raise
         raise with_ways(request, error, progress, stop_at - time.monotonic()) from None
-
-
-def as_exactly_as_works(request: SolveRequest, way: Callable[[SolveRequest], Artifact], progress: Progress) -> Artifact:
-    """The result of `way`; with `--saved auto` that of the most exact form for which there is one.
-
-    A further form gets the time that the ones before it left, or a little where they left none.
-    """
-    if request.model.training.saved != "auto":
-        return way(request)
-    *others, last = encodings.formats_of_auto(request.model.training)
-    limit_s, started = request.options.time_limit_s, time.monotonic()
-    for form in others:
-        with suppress(InfeasibleError, LimitError):
-            return way(with_saved(request, form))
-        progress(f"nothing found with saved tensors as --saved {form}")
-        left_s = max(limit_s - (time.monotonic() - started), LEAST_LEFT * limit_s)
-        request = replace(request, options=replace(request.options, time_limit_s=left_s))
-    return way(with_saved(request, last))
 
 
 def _solve(request: SolveRequest, progress: Progress) -> Artifact:
@@ -226,11 +206,6 @@ def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: flo
     return {key: found[0].problem.budget_bytes}
 
 
-def with_saved(request: SolveRequest, saved: str) -> SolveRequest:
-    """The request with another `--saved`."""
-    return replace(request, model=replace(request.model, training=replace(request.model.training, saved=saved)))
-
-
 def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:
     """The problem as it is, or with the number of micro-batches that was asked for."""
     whole, step, profile, problem = read_problem(request)
@@ -245,10 +220,12 @@ def _solve_read(
     progress: Progress,
     *,
     encodes: bool = True,
+    found: tuple[Step, RamSearch] | None = None,
 ) -> _Answer:
     """`read`: the model for predictions, its training step, its device, and the problem.
 
-    `encodes`: saved tensors are encoded rather than operands streamed, where a schedule may fit so.
+    `encodes`: saved tensors are encoded rather than operands streamed, where a schedule may fit so. `found`: with
+    streams in the least RAM, where no other schedule was found.
     """
     model, graph, profile, problem = read
     problem = with_short_pieces(request, problem, graph, profile)
@@ -262,7 +239,9 @@ def _solve_read(
     streams_else = False  # where nothing is found with encodings
     if model is not None and graph is not None and profile is not None:
         as_it_is = step = Step(graph=graph, model=model, problem=problem)
-        if least is None:
+        if found is not None:
+            step, least = found
+        elif least is None:
             step = step_for_budget(request, step, profile, offers if encodes else ())
             may_do = step is as_it_is and encodes and bool(offers)
             streams_else = may_do and step_for_budget(request, step, profile) is not step
@@ -274,6 +253,8 @@ def _solve_read(
             graph, problem = step.graph, step.problem
             ways = ways_of(request, problem, graph, profile)
             offers = ()  # tensors that pass through windows are not encoded
+    if step is not None and profile is not None:
+        require_time_to_stream(request, step, profile)
     require_time(request, problem, ways)
     require_offsets(request, problem, graph)
     progress("solving")
@@ -294,9 +275,13 @@ def _solve_read(
     search = least or _search(request, planner, problem, step, search_s, stop_at)
     try:
         solution = planner.knowing(search).solve(problem)
-    except (InfeasibleError, LimitError):
+    except (InfeasibleError, LimitError) as failed:
         if streams_else:
             return _solve_read(request, read, stop_at, progress, encodes=False)
+        if least is None and step is not None and profile is not None:
+            progress("looking for the smallest budget with streamed operands")
+            found = in_least_ram(request, step.whole, profile, search_s, failed)
+            return _solve_read(request, read, stop_at, progress, encodes=encodes, found=found)
         if least is None or request.solver != ENGINE:
             raise
         solution = planner.least_ram_solution(problem, least)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from poetc.graph import TensorType
 from poetc.ops import Bound, Cut, Kernel, Range, Span, kernels_of_blocks, spec
-from poetc.runtime.layout import ALIGNMENT_BYTES, SUMMED_BYTES, align, sums_bytes
+from poetc.runtime.layout import ALIGNMENT_BYTES, SUMMED_BYTES, align, changed_bytes, parts_of_row, sums_bytes
 
 MOST_STREAMS, MOST_OPERANDS = 12, 16  # of an operator: POETC_STREAMS of poetc.h, MOST_REFS of poetc_stream.c
 
@@ -31,7 +31,8 @@ class Stream:
     of each row the piece that `inner` names, or all. `place`: "store"; or "ram", for an operand in RAM whose
     blocks do not lie together. `writes`: from the window. `pair`: for an output that takes over an input's bytes, that
     input, whose window it shares. `indices`: of a table, the operand that names the rows of a block. `inner` has their
-    places in the window then, and the checksums of the table's pieces lie behind them.
+    places in the window then, and the checksums of the table's pieces lie behind them. `changed`: how many rows the
+    step replaces in its other slot, 0: it reads them. Their numbers and checksums lie behind those of the pieces.
     """
 
     operand: int
@@ -44,6 +45,7 @@ class Stream:
     pair: int | None = None
     in_ram: bool = False
     indices: int = -1
+    changed: int = 0
 
     @property
     def is_table(self) -> bool:
@@ -53,7 +55,11 @@ class Stream:
     def window_bytes(self, rows: int, piece_bytes: int) -> int:
         """Of a window for so many pieces."""
         taken = align(rows * piece_bytes)
-        return taken + align(sums_bytes(self.pitch)) if self.is_table else taken
+        if self.is_table:
+            taken += align(sums_bytes(self.pitch) + (changed_bytes(self.changed) if self.changed else 0))
+        if self.is_table and self.changed and self.inner is not None:
+            taken += align(4 * self.changed * parts_of_row(self.inner.unit))
+        return taken
 
     @property
     def axes(self) -> set[int]:
@@ -310,10 +316,26 @@ def passing_of(
             continue
         writes = number >= count
         streams.append(replace(stream, writes=writes, pair=pairs.get(number), in_ram=stays))
+    if any(s.is_table and s.writes for s in streams):
+        streams = [replace(s, changed=cut.extent) if s.is_table else s for s in streams]
     on_store = sum(not s.in_ram for s in streams)
     if count + len(bound.outputs) >= MOST_OPERANDS:
         return None
     return streams if (on_store or not streamed) and len(streams) <= MOST_STREAMS else None
+
+
+def passing_bytes(stream: Stream, blocks: Blocks) -> int:
+    """All that goes through the window of an operand in RAM."""
+    extents = [axis.extent for axis in blocks.cut.axes]
+    axes = sorted(stream.axes)
+    found = 0
+    for chosen in itertools.product(*(thirds(extents[a], blocks.units[a]) for a in axes)):
+        ranges = [(0, e) for e in extents]
+        for a, (r, _) in zip(axes, chosen, strict=True):
+            ranges[a] = r
+        rows, piece, _ = stream.pieces(ranges, extents)
+        found += math.prod(n for _, n in chosen) * rows * piece
+    return found * (blocks.counts[0] if axes == [1] else 1)
 
 
 def are_made_once(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:

@@ -17,19 +17,31 @@ from typing import NamedTuple
 import numpy as np
 
 from poetc.devices.ahead import Transfers, pipelined_ns, rows_of
-from poetc.devices.blocks import Blocks, Stream, blocks_of, fills_of, is_even, passing_of, thirds, unit_steps
+from poetc.devices.blocks import (
+    Blocks,
+    Stream,
+    blocks_of,
+    fills_of,
+    is_even,
+    passing_bytes,
+    passing_of,
+    thirds,
+    unit_steps,
+)
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
-from poetc.devices.tables import summed_tables
+from poetc.devices.rows import moved_rows, read_rows, sample_rows, touched_blocks
+from poetc.devices.tables import summed_tables, trained_tables
 from poetc.devices.threads import Prices, is_split
 from poetc.graph import Attribute, Graph, Operator, Role, TensorType
 from poetc.ops import Bound, Cut, Kernel, bind, spec, view_roots, whole
-from poetc.runtime.layout import SUMMED_BYTES, align, page_bytes, sums_bytes
+from poetc.runtime.layout import align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
 WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
+LITTLE_BYTES = (1, 256, 1 << 10)  # where larger blocks take too long; 1: the least blocks
 
 
 class Form(NamedTuple):
@@ -62,6 +74,7 @@ def forms_of_operator(
     fixed: frozenset[int],
     block_bytes: int,
     overlaps: bool,
+    windows_bytes: tuple[int, ...] = WINDOW_BYTES,
 ) -> tuple[Blocks, ...]:
     """Equal operators have the same. `numbers`: of the streamed operands. `fixed`: of those with checksums of rows.
 
@@ -80,7 +93,7 @@ def forms_of_operator(
         seen = set[tuple[tuple[int, ...], str]]()
         fitting: dict[tuple[int, ...], list[Blocks]] = {}
         growths = [Growth(bound, cut, passing, numbers, roots, size) for size in (block_bytes, 1)]
-        for most in WINDOW_BYTES:
+        for most in windows_bytes:
             room_bytes = most // 2 if overlaps else most
             choices = (growth.units(room_bytes) for growth in growths)
             units = next((u for u, fits in choices if fits), None) or growths[1].units(room_bytes)[0]
@@ -134,10 +147,15 @@ class StreamedAlternatives:
         if tables is None:
             tables = () if self.store is None else summed_tables(graph, problem, self.block_bytes)
         self.summed = {self.tensors[name] for name in tables if name in self.tensors}
+        trained = () if self.store is None else trained_tables(graph, problem, self.block_bytes)
+        # Of trained tables whose rows may move alone: the operator that moves them.
+        self.mover = {self.tensors[t.name]: t.operator for t in trained}
+        self.summed |= {self.tensors[n] for t in trained for n in (t.name, t.version)}
         self._found: dict[tuple[int, frozenset[int], int], OperatorSpec] = {}
         # Numbers stand for the keys of equal operators, whose types and attributes take long to hash.
         self._numbers: dict[tuple[object, ...], int] = {}
         self._forms: dict[int | None, list[Blocks]] = {None: []}
+        self._little: set[int | None] = set()  # of those, in blocks that are for the longest piece alone
         self._titles: dict[int | None, list[Form]] = {}
         self._workspaces: dict[int | None, list[int]] = {}
         self._form_of: dict[tuple[int, frozenset[int]], int | None] = {}
@@ -281,6 +299,11 @@ class StreamedAlternatives:
             default=None,
         )
 
+    def is_little(self, index: int, streamed: frozenset[int]) -> bool:
+        """Whether the alternatives have smaller blocks than others, since those would take longer than `longest_ns`."""
+        self._blocks(index, streamed)
+        return self._form_of[index, streamed] in self._little
+
     def _blocks(self, index: int, streamed: frozenset[int]) -> list[Blocks]:
         """Of each alternative."""
         if (index, streamed) not in self._form_of:
@@ -308,19 +331,29 @@ class StreamedAlternatives:
         key = op.kind, tuple(sorted(op.attributes.items())), bound.inputs, bound.outputs, numbers, alike, fixed
         number = self._number(key)
         if number not in self._forms:
-            forms, most_ns = forms_of_operator(*key, self.block_bytes, False), self.longest_ns
+            forms = forms_of_operator(*key, self.block_bytes, False)
             if self.problem.paging is Paging.DMA:  # last, so that the others keep their numbers
                 forms += forms_of_operator(*key, self.block_bytes, True)
-            # By the time on the main processor alone, so that alternatives have the same numbers in every way.
-            self._forms[number] = [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
+            self._forms[number] = self._in_time(op, bound, forms)
+            if forms and not self._forms[number]:
+                forms = forms_of_operator(*key, self.block_bytes, False, LITTLE_BYTES)
+                self._forms[number] = self._in_time(op, bound, forms)
+                self._little.add(number)
         return number
+
+    def _in_time(self, op: Operator, bound: Bound, forms: Sequence[Blocks]) -> list[Blocks]:
+        """Those of which no block takes too long on the main processor: of the same numbers in every way."""
+        most_ns = self.longest_ns
+        return [b for b in forms if most_ns is None or self._cost(op, bound, b, None)[2] <= most_ns]
 
     def tables_of(self, index: int) -> frozenset[int]:
         """The tensors of which an operator can read single rows from the store, together; none: it cannot."""
         op, roots = self.operators[self.problem.operators[index].name], self.operands_of(index)
         cuts = spec(op.kind).cuts(bind(op, self.graph.tensors)) if spec(op.kind).reads_rows else ()
-        tables = frozenset(self.tensors.get(roots[n], -1) for cut in cuts for n in cut.tables)
-        return tables if tables <= self.summed and all(map(self.is_state, tables)) else frozenset()
+        numbers = {n for cut in cuts for n in cut.tables}
+        tables = frozenset(self.tensors.get(roots[n], -1) for n in numbers)
+        read = {self.tensors.get(roots[n], -1) for n in numbers if n < len(op.inputs)}
+        return tables if tables <= self.summed and all(map(self.is_state, read)) else frozenset()
 
     def _operator(self, plain: OperatorSpec, roots: Sequence[str], blocks: Blocks) -> OperatorSpec:
         streams = [s for s in blocks.streams if not s.in_ram]
@@ -353,7 +386,7 @@ class StreamedAlternatives:
     def _cost(self, op: Operator, bound: Bound, blocks: Blocks, threads: Prices | None) -> tuple[Cost, int, int]:
         """The cost of kernels and transfers, the bytes of blocks that are written twice, and the longest block's time.
 
-        All blocks have the same share of the transfers.
+        All blocks have the same share of the transfers, but for rows that move, of which one may have all.
         """
         time_ns = energy_pj = more_bytes = piece_ns = 0
         kernels_ns = list[int]()
@@ -376,7 +409,9 @@ class StreamedAlternatives:
             if threads is not None:
                 cost = Cost(cost.time_ns, threads.transfer_pj(cost.time_ns, cost.energy_pj))
             time_ns, energy_pj, more_bytes = time_ns + cost.time_ns, energy_pj + cost.energy_pj, more_bytes + more
-        piece_ns += -(-(time_ns - of_kernels_ns) // math.prod(blocks.counts))
+        # The first block of rows that move copies those of the run before.
+        shares = 1 if any(s.is_table and s.writes for s in blocks.streams) else math.prod(blocks.counts)
+        piece_ns += -(-(time_ns - of_kernels_ns) // shares)
         return Cost(time_ns, energy_pj), more_bytes, piece_ns
 
     def _overlapped(
@@ -429,13 +464,15 @@ class StreamedAlternatives:
         `waits`: the processor waits for them, and draws power meanwhile.
         """
         if stream.in_ram:
-            return self.costs.move(_passing_bytes(stream, blocks)), 0
+            return self.costs.move(passing_bytes(stream, blocks)), 0
         assert self.store is not None
         size, more_bytes = self.block_bytes, 0
         extents = [axis.extent for axis in blocks.cut.axes]
         page = page_bytes(stream.size_bytes, size)
+        if stream.is_table and stream.writes:
+            return moved_rows(self.costs, self.store, stream, size)
         if stream.is_table:
-            return self._of_rows(stream, extents[0]), 0
+            return read_rows(self.costs, self.store, stream, extents[0], size), 0
         axes = sorted(stream.axes)
         passes = blocks.counts[0] if axes == [1] else 1
         parts = [thirds(axis.extent, n) for axis, n in zip(blocks.cut.axes, blocks.units, strict=True)]
@@ -450,7 +487,7 @@ class StreamedAlternatives:
             rows, piece, first = stream.pieces(ranges, extents)
             if piece == stream.pitch:  # they follow each other
                 rows, piece = 1, rows * piece
-            samples = _sample_rows(rows, size, stream.pitch)
+            samples = sample_rows(rows, size, stream.pitch)
             touched = sum(
                 (first + k * stream.pitch + piece + size - 1) // size - (first + k * stream.pitch) // size
                 for k in samples
@@ -470,14 +507,6 @@ class StreamedAlternatives:
             again = self.costs.stream(self.store, 2 * size * pieces, 0, 2 * pieces, write=False, waits=waits)
             cost = Cost(cost.time_ns + again.time_ns, cost.energy_pj + again.energy_pj)
         return cost, more_bytes
-
-    def _of_rows(self, stream: Stream, rows: int) -> Cost:
-        """Of so many rows of a table at the mean of all places, in pieces with a checksum, and of all checksums."""
-        assert self.store is not None and stream.inner is not None
-        size, row = self.block_bytes, stream.inner.unit
-        pieces = math.ceil(rows * _touched(stream.pitch // row, row, 0, row, SUMMED_BYTES) * row / stream.pitch)
-        moved = pieces * SUMMED_BYTES + page_bytes(sums_bytes(stream.pitch), size) + size
-        return self.costs.stream(self.store, moved, moved, pieces + 3, write=False)
 
     def _written_bytes(self, stream: Stream, blocks: Blocks) -> int:
         """In whole blocks of the store, one for each piece at least, without the trailer's.
@@ -503,22 +532,8 @@ class StreamedAlternatives:
                     distance = stream.pieces(after, extents)[2] - first
                     begins = (begins[:, None] + distance * np.arange(times)).ravel()
             for place, times in zip(*np.unique(begins % size, return_counts=True), strict=True):
-                found += int(times) * _touched(rows, piece, int(place), stream.pitch, size)
+                found += int(times) * touched_blocks(rows, piece, int(place), stream.pitch, size)
         return found * size
-
-
-def _passing_bytes(stream: Stream, blocks: Blocks) -> int:
-    """All that goes through the window of an operand in RAM."""
-    extents = [axis.extent for axis in blocks.cut.axes]
-    axes = sorted(stream.axes)
-    found = 0
-    for chosen in itertools.product(*(thirds(extents[a], blocks.units[a]) for a in axes)):
-        ranges = [(0, e) for e in extents]
-        for a, (r, _) in zip(axes, chosen, strict=True):
-            ranges[a] = r
-        rows, piece, _ = stream.pieces(ranges, extents)
-        found += math.prod(n for _, n in chosen) * rows * piece
-    return found * (blocks.counts[0] if axes == [1] else 1)
 
 
 def _with_price(op: OperatorSpec, cost: Cost, rewritten_bytes: int, piece_ns: int) -> OperatorSpec:
@@ -544,22 +559,6 @@ def _smaller_units(cut: Cut, steps: Sequence[int], parts: float) -> Iterator[tup
             if is_even(cut.axes[axis], n):
                 yield tuple(min(u, e) for u, e in zip(units, extents, strict=True))
         count = 2.0
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _touched(rows: int, piece_bytes: int, first: int, pitch_bytes: int, block_bytes: int) -> int:
-    """Blocks of the store on which pieces lie, one counted for each piece; the places within blocks repeat."""
-    period = len(_sample_rows(rows, block_bytes, pitch_bytes))
-    begins = first + pitch_bytes * np.arange(period, dtype=np.int64)
-    each = (begins + piece_bytes + block_bytes - 1) // block_bytes - begins // block_bytes
-    return rows // period * int(each.sum()) + int(each[: rows % period].sum())
-
-
-@functools.lru_cache(maxsize=1024)
-def _sample_rows(rows: int, block_bytes: int, row_bytes: int) -> range:
-    """So many rows that their places within blocks of the store repeat after them."""
-    period = block_bytes // math.gcd(block_bytes, row_bytes)
-    return range(min(rows, period))
 
 
 def streamed_problem(problem: Problem, made: dict[int, OperatorSpec]) -> Problem:

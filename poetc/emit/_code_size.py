@@ -177,6 +177,7 @@ def firmware_size(
     }
     roots = main.kernels | ({"poetc_stream"} if main.has_blocks else set())
     roots |= {"poetc_stream_half"} if main.has_blocks and queues else set()
+    roots |= {"poetc_rows"} if main.has_tables else set()
     roots |= {"poetc_session_fill"} if inputs_on_store(main) else set()
     kept = _reached(sections, roots | {name for name in sections if name.endswith((":.vectors", ":.text.start"))})
     total = dict.fromkeys((CODE, VARIABLES, INITIALISED), 0)

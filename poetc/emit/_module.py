@@ -18,6 +18,7 @@ from poetc.program import (
     Limit,
     Move,
     Operand,
+    Page,
     Program,
     ProgramBundle,
     all_inputs,
@@ -124,8 +125,9 @@ class Module:
         """Files of the runtime's core that not every emission has."""
         queues = ("poetc_queues.c",) if any(p.queues for p in self.programs) else ()
         streams = ("poetc_stream.c",) if any(p.has_blocks for p in self.programs) else ()
+        rows = ("poetc_rows.c",) if any(p.has_tables for p in self.programs) else ()
         inputs = ("poetc_input.c",) if any(inputs_on_store(p) for p in self.programs) else ()
-        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams, *inputs)
+        return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams, *rows, *inputs)
 
     def constants_program(self) -> Program:
         """The one that has all the constants."""
@@ -439,8 +441,7 @@ def _program_source(prefix: str, program: Program) -> list[str]:
     if program.pages:
         lines += ["", f"static const poetc_page {program.name}_pages[] = {{"]
         lines += [
-            f"    {{{p.first_block}u, {p.size_bytes}u, {0 if p.is_sums else p.slots}u}}, {comment(p.tensor)}"
-            for p in program.pages
+            f"    {{{p.first_block}u, {p.size_bytes}u, {_slots(p)}u}}, {comment(p.tensor)}" for p in program.pages
         ]
         lines.append("};")
     if program.absences:
@@ -451,6 +452,11 @@ def _program_source(prefix: str, program: Program) -> list[str]:
         ]
         lines.append("};")
     return [*lines, *_bindings(name, program), *_descriptor(prefix, program), *queue_tables(prefix, program)]
+
+
+def _slots(page: Page) -> int:
+    """As poetc_page has it."""
+    return page.slots if not page.is_sums else 0 if page.slots == 1 else 3
 
 
 _DTYPES = {DType.F32: "POETC_F32", DType.I32: "POETC_I32", DType.U8: "POETC_U8", DType.I8: "POETC_I8"}

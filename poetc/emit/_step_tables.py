@@ -56,14 +56,15 @@ class Pools:
         return lines
 
 
-ROWS, WRITES, FROM_RAM, TO_RAM = -1, 3, 4, 5  # of poetc_stream.c, in place of a source
+ROWS, OLD_ROWS, NEW_ROWS, WRITES, FROM_RAM, TO_RAM = -1, -2, -3, 3, 4, 5  # of poetc_pieces.h, in place of a source
 
 
 def _source(stream: Stream) -> int:
     if stream.page is None:
         return TO_RAM if stream.form.writes else FROM_RAM
     if stream.form.is_table:
-        return ROWS
+        moved = NEW_ROWS if stream.form.writes else OLD_ROWS
+        return moved if stream.form.changed else ROWS
     return WRITES if stream.source is None else int(stream.source)
 
 
@@ -153,6 +154,10 @@ def required(prefix: str, parts: Collection[str]) -> list[str]:
         arguments = "poetc_runtime *runtime, const poetc_step *step, poetc_slice *slice"
         lines += ["", f"int poetc_stream({arguments});"]
         lines.append(f"int (*const {prefix}_stream)({arguments}) = poetc_stream;")
+    if "poetc_rows.c" in parts:
+        arguments = "const void *at, const poetc_step *step, int32_t phase"
+        lines += ["", f"int poetc_rows({arguments});"]
+        lines.append(f"int (*const {prefix}_rows)({arguments}) = poetc_rows;")
     if "poetc_input.c" in parts:
         arguments = "poetc_session *, const poetc_entry *, uint32_t, poetc_source, void *"
         lines += ["", f"int (*const {prefix}_fill)({arguments}) = poetc_session_fill;"]

@@ -150,24 +150,34 @@ class ConvGradInput(OpSpec):
         return grad_input_kernel(shape, operand_bytes_of(op))
 
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
-        """By channels and rows of the image; a sum over output channels only where the kernel adds those up first."""
-        gy, w = op.inputs
-        (gx,) = op.outputs
-        if is_depthwise(op, gx, gy):
-            return (Cut("planes", w.shape[0], (along(gy, 1), along(w, 0), along(gx, 1))),)
-        windows, axis = Windows.of(op, w.shape[2:]), _row_axis(gx, gy)
-        stride, reach, before = _along_rows(windows, axis)
-        is_alone, has_rows = group_of(op) == 1, reach >= stride - 1 or before % stride == 0
-        channels = Cut("channels", w.shape[1], (None, along(w, 1), along(gx, 1)))
-        if not is_alone:
-            channels = _by_groups(op, gx, gy, (along(gy, 1), along(w, 0), _of_group(op, gx, gy)))
-        terms = Cut("summed_outputs", w.shape[0], (along(gy, 1), along(w, 0), None))
-        sums = summing(channels, terms) if is_alone else ()
-        if not has_rows:
-            return (channels, *sums)
-        span = Span(gy.shape[axis], div=stride, low=before - reach + stride - 1, high=before)
-        rows = Cut("image_rows", gx.shape[axis], (along(gy, axis, span=span), None, along(gx, axis)), step=stride)
-        return (*crossed(op, channels, rows), *sums)
+        return _cuts_of_image(op)
+
+
+def _cuts_of_image(op: Bound) -> tuple[Cut, ...]:
+    """By channels and rows of the image, of (gy, w, [bias]).
+
+    By terms of a sum over output channels only where the kernel adds those up first.
+    """
+    gy, w, *bias = op.inputs
+    (gx,) = op.outputs
+    of_bias = tuple(along(b, 0) for b in bias)
+    if is_depthwise(op, gx, gy):
+        return (Cut("planes", w.shape[0], (along(gy, 1), along(w, 0), *of_bias, along(gx, 1))),)
+    windows, axis = Windows.of(op, w.shape[2:]), _row_axis(gx, gy)
+    stride, reach, before = _along_rows(windows, axis)
+    has_rows = reach >= stride - 1 or before % stride == 0
+    channels = Cut("channels", w.shape[1], (None, along(w, 1), *of_bias, along(gx, 1)))
+    if group_of(op) != 1:
+        of_gx = _of_group(op, gx, gy)
+        of_bias = tuple(replace(part, span=of_gx.span) for part in of_bias)
+        channels = _by_groups(op, gx, gy, (along(gy, 1), along(w, 0), *of_bias, of_gx))
+    terms = Cut("summed_outputs", w.shape[0], (along(gy, 1), along(w, 0), None))
+    sums = summing(channels, terms) if group_of(op) == 1 and not bias else ()
+    if not has_rows:
+        return (channels, *sums)
+    span = Span(gy.shape[axis], div=stride, low=before - reach + stride - 1, high=before)
+    parts = (along(gy, axis, span=span), None, *(None for _ in bias), along(gx, axis))
+    return (*crossed(op, channels, Cut("image_rows", gx.shape[axis], parts, step=stride)), *sums)
 
 
 NORM_ACTIVATIONS = ("", "Relu", "LeakyRelu", "Clip", "HardSwish")  # by their numbers in kernels/operators/poetc_norm.h
@@ -324,6 +334,9 @@ class ConvTranspose(OpSpec):
         return Work(
             macs=x.elements * (w.elements // w.shape[0]), flops=op.outputs[0].elements if len(op.inputs) > 2 else 0
         )
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return _cuts_of_image(op)
 
     def kernel(self, op: Bound) -> Kernel:
         windows = Windows.of(op, op.inputs[1].shape[2:])

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from poetc.graph import TensorType
+from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound, operand_bytes_of
-from poetc.ops._cuts import Cut
+from poetc.ops._cuts import INDICES, Cut, Range
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.gather import gather_layout
 from poetc.ops.kernels import Kernel
@@ -112,6 +112,7 @@ def register_with_sum(cls: S) -> S:
     attributes = {
         "summary": f"total + {summed}(...), in place of the total: (total, the inputs of {summed}, -1); its attributes",
         "adds": True,
+        "reads_rows": False,  # it is no state
         "__module__": cls.__module__,
     }
     register(type(f"{summed}Sum", (cls,), attributes))
@@ -122,6 +123,22 @@ def register_with_sum(cls: S) -> S:
 class GatherGradSgd(SgdOf):
     summary = "Sgd of (w, indices, gy, lr) on GatherGrad(indices, gy): only the slices that were read; axis 0, shape"
     cost_like: ClassVar[str] = "GatherGrad"
+    reads_rows = True
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By rows of the table; by indices: the rows that they name are read, moved and written."""
+        cuts, inputs = super().cuts(op), len(op.inputs)
+        count = op.inputs[1].elements
+        if not self.reads_rows or not 1 < count < op.inputs[0].shape[0] or op.get_int("axis") != 0:
+            return cuts
+        return (*cuts, Cut(INDICES, count, (None,) * (inputs + 1), tables=(0, inputs), indices=1))
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        if cut.name != INDICES:
+            return super().block(op, cut, ranges)
+        ((begin, end),) = ranges
+        indices, gy = TensorType((end - begin,), DType.I32), TensorType((end - begin, *op.inputs[0].shape[1:]))
+        return Bound(op.attributes, (op.inputs[0], indices, gy, *op.inputs[3:]), op.outputs)
 
     def fits(self, op: Bound) -> bool:
         """Looking for repeated indices takes less than passing over the table."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from poetc import solvers
 from poetc.devices import DeviceProfile, build_problem
 from poetc.devices.streaming import StreamedAlternatives, streamed_problem
-from poetc.devices.tables import summed_tables
+from poetc.devices.tables import moved_by_rows, summed_tables
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError
 from poetc.events import Progress
@@ -157,7 +157,8 @@ def within_budget(
     end = time.monotonic() + limit_s
     models = [evaluation, inference] if serves_both else [inference]
     on_store = {tensor.name for tensor in problem.tensors if tensor.initial == "store"}
-    tables = on_store & summed_tables(graph, problem, problem.page_buffer_bytes or DEFAULT_BLOCK_BYTES)
+    block_bytes = problem.page_buffer_bytes or DEFAULT_BLOCK_BYTES
+    tables = on_store & {*summed_tables(graph, problem, block_bytes), *moved_by_rows(graph, problem, block_bytes)}
     for left, model in zip(range(len(models), 0, -1), models, strict=True):
         alone = alone_problem(model, profile, problem)
         own_s = (end - time.monotonic()) / left

@@ -64,10 +64,13 @@ class RamSearch:
         """Whether its result is there."""
         return "found" in vars(self)
 
-    def as_budget(self) -> RamSearch:
-        """The same search, finished, of the problem with its result as the budget. Only where something was found."""
+    def as_budget(self, budget_bytes: int | None = None) -> RamSearch:
+        """The same search, finished, of the problem with its result as the budget, or with one that has room for it.
+
+        Only where something was found.
+        """
         assert self.found.ram_bytes is not None
-        smaller = replace(self.problem, budget_bytes=self.found.ram_bytes)
+        smaller = replace(self.problem, budget_bytes=budget_bytes or self.found.ram_bytes)
         same = RamSearch(smaller, self.least_s, self.stop_at, self.least_bytes, self.work_limit_s)
         same.found = self.found
         return same

@@ -14,13 +14,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from poetc import solvers
 from poetc.devices.blocks import MOST_STREAMS
 from poetc.devices.streaming import Form, StreamedAlternatives, streamed_problem
 from poetc.devices.units import format_count
 from poetc.errors import InfeasibleError, LimitError, PoetcError
-from poetc.ops import INDICES
+from poetc.ops import INDICES, bind, spec
 from poetc.planning.alternatives import better_of
 from poetc.planning.kernels import with_least_workspace
 from poetc.planning.plain import ENGINE
@@ -38,6 +39,17 @@ Made = dict[int, OperatorSpec]
 # By operators that are alike and the places of their operands: the streamed operands, and the alternative's number.
 Decided = dict[tuple[object, ...], tuple[tuple[int, ...], int] | None]
 AlternativesOf = Callable[[Problem], StreamedAlternatives | None]
+
+
+class Bans(NamedTuple):
+    """Operators may not stream tensors of `in_ram`, nor take single rows of those of `whole`.
+
+    `little`: nor may they stream in blocks that are only for a longest piece.
+    """
+
+    in_ram: frozenset[int]
+    whole: frozenset[int]
+    little: bool
 
 
 class Streaming(Reduction[Streams]):
@@ -68,7 +80,8 @@ class Streaming(Reduction[Streams]):
             return
         room = problem.budget_bytes - problem.base_bytes - problem.page_buffer_bytes
         limits = [math.floor(share * room) for share in STREAMING.shares]
-        proposed = [_recorded(offer, _unpriced(offer, limit)) for limit in limits]
+        sizes = (True, False) if offer.longest_ns is not None else (True,)
+        proposed = [_recorded(offer, _unpriced(offer, limit, little=little)) for little in sizes for limit in limits]
         least = self._least(problem)
         proposed.append(_recorded(offer, _widened(offer, _decoded(offer, least), room)))
         yield from dict.fromkeys(choice for choice in (*proposed, least) if choice)
@@ -226,18 +239,32 @@ class Streaming(Reduction[Streams]):
         )
         if not streamed:  # --longest-piece forbids them all, for example
             text = str(other)
+        text += self._uncut(problem, least)
         if isinstance(other, InfeasibleError) and bound > problem.budget_bytes and self.proves_too_small(problem):
             return InfeasibleError(text, details=other.details)
         return LimitError(text.replace("no schedule fits in", "no schedule was found for", 1), details=other.details)
+
+    def _uncut(self, problem: Problem, least: Problem) -> str:
+        """The operator that needs most at the floor, in words, if its kind has no blocks: another form of it may."""
+        offer = self._offer(problem)
+        assert offer is not None
+        most = max(least.operators, key=lambda op: _needs_at_least(problem, op, frozenset(op.reads_store)))
+        op = offer.operators[most.name]
+        if spec(op.kind).cuts(bind(op, offer.graph.tensors)):
+            return ""
+        why = " (operators on 16 bits have none: leave out --precision)" if op.kind == "Narrowed" else ""
+        return f"; {op.kind} {op.name!r} needs most, and has no blocks{why}"
 
     def _least(self, problem: Problem) -> Streams:
         offer = self._offer(problem)
         if offer is None or not offer.is_possible:
             return ()
         if id(offer) not in self._floors:
-            made = _unpriced(offer, 0)
-            saves = _least_bytes(streamed_problem(problem, made)) <= _least_bytes(problem)
-            self._floors[id(offer)] = _recorded(offer, made) if saves else ()  # windows may take more than they save
+            sizes = (True, False) if offer.longest_ns is not None else (True,)
+            options: list[Made] = [{}, *(_unpriced(offer, 0, little=little) for little in sizes)]
+            least = [_least_bytes(streamed_problem(problem, made)) for made in options]
+            best = len(least) - 1 - least[::-1].index(min(least))  # windows may take more than they save
+            self._floors[id(offer)] = _recorded(offer, options[best])
         return self._floors[id(offer)]
 
     def _offer(self, problem: Problem) -> StreamedAlternatives | None:
@@ -328,26 +355,36 @@ def within(offer: StreamedAlternatives, limit_bytes: int) -> Made:
     return {k: _priced(offer, k, op) for k, op in _unpriced(offer, limit_bytes).items()}
 
 
-def _unpriced(offer: StreamedAlternatives, limit_bytes: int) -> Made:
-    """The same without prices, which take longer than the choice."""
+def _unpriced(offer: StreamedAlternatives, limit_bytes: int, *, little: bool = True) -> Made:
+    """The same without prices, which take longer than the choice. `little`: as in Bans."""
     barred: frozenset[int] = frozenset()
     decided: Decided = {}
+    movers = offer.problem.operators
+    whole = {t for t, k in offer.mover.items() if _needs(offer.problem, movers[k], frozenset()) <= limit_bytes}
     while True:
-        made = _within(offer, limit_bytes, barred, decided)
+        made = _within(offer, limit_bytes, Bans(barred, frozenset(whole), little), decided)
+        # Rows can be read alone where they move alone, which keeps their checksums.
+        others = {t for t, k in offer.mover.items() if k not in made or made[k].cut != INDICES} - whole
         stuck = _stuck(offer.problem, made)
-        if not stuck:
+        if not stuck and not others:
             return made
-        barred |= stuck
+        whole |= others
+        barred |= frozenset() if others else stuck
 
 
 def _widened(offer: StreamedAlternatives, made: Made, limit_bytes: int) -> Made:
-    """The same operands streamed, in the cheapest blocks with which each operator keeps within the limit."""
+    """The same operands streamed, in the cheapest blocks with which each operator keeps within the limit.
+
+    Rows of a trained table are read and moved alone by the same operators.
+    """
     problem, found = offer.problem, dict(made)
     for k, op in made.items():
         streamed = frozenset({*op.reads_store, *op.writes_store})
         besides = _needs(problem, op, frozenset(op.reads_store)) - op.workspace_bytes
         sizes = offer.workspaces(k, streamed)
         fitting = [offer.priced(k, streamed, n) for n, size in enumerate(sizes) if besides + size <= limit_bytes]
+        if offer.tables_of(k) & offer.mover.keys():
+            fitting = [f for f in fitting if (f.cut == INDICES) == (op.cut == INDICES)]
         found[k] = min([op, *fitting], key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
     return found
 
@@ -378,8 +415,10 @@ def _stuck(problem: Problem, made: Made) -> frozenset[int]:
     return frozenset(found.union(*(pair for pair in pairs if pair & found)))
 
 
-def _within(offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int], decided: Decided) -> Made:
-    """The same without prices, `barred` in RAM. `decided`: of this limit, by operators that are alike.
+def _within(offer: StreamedAlternatives, limit_bytes: int, bans: Bans, decided: Decided) -> Made:
+    """The same without prices, and without the choices that `bans` rules out.
+
+    `decided`: of this limit, by operators that are alike.
 
     An operator is looked at again when one of its operands has gone to the store, or come back.
     """
@@ -401,9 +440,9 @@ def _within(offer: StreamedAlternatives, limit_bytes: int, barred: frozenset[int
             stuck.discard(k)
             made.pop(k, None)
             fits = not own and _needs(problem, op, tokens) <= limit_bytes
-            if fits and not offer.tables_of(k):
+            if fits and not offer.tables_of(k) - bans.whole:
                 continue
-            best = _once(offer, k, own, tokens, limit_bytes, barred, decided)
+            best = _once(offer, k, own, tokens, limit_bytes, bans, decided)
             if fits and best is not None and best.cut != INDICES:
                 best = None
             if best is not None:
@@ -465,15 +504,15 @@ def _once(
     own: frozenset[int],
     tokens: frozenset[int],
     limit_bytes: int,
-    barred: frozenset[int],
+    bans: Bans,
     decided: Decided,
 ) -> OperatorSpec | None:
     """The result of `_best`: as for an operator that is alike, where there was one."""
     op = offer.problem.operators[k]
     operands = (*op.inputs, *op.outputs)
-    key = offer.alike(k), tuple((t in tokens, t in barred) for t in operands)
+    key = offer.alike(k), tuple((t in tokens, t in bans.in_ram, t in bans.whole) for t in operands)
     if key not in decided:
-        best = _best(offer, k, own, tokens, limit_bytes, barred)
+        best = _best(offer, k, own, tokens, limit_bytes, bans)
         if best is None:
             decided[key] = None
         else:
@@ -493,12 +532,12 @@ def _best(
     own: frozenset[int],
     tokens: frozenset[int],
     limit_bytes: int,
-    barred: frozenset[int],
+    bans: Bans,
 ) -> OperatorSpec | None:
     """The operator with `own` streamed, and as much of its state as the limit asks for; None if it cannot be."""
     problem, op = offer.problem, offer.problem.operators[k]
     versions = _versions(offer, k, tokens)
-    read = [t for t in op.inputs if offer.is_state(t) and t not in versions | barred]
+    read = [t for t in op.inputs if offer.is_state(t) and t not in versions | bans.in_ram]
     read.sort(key=lambda t: -problem.tensors[t].size_bytes)
     read = [t for t in read if problem.tensors[t].size_bytes > problem.alignment_bytes]
     streamed = own | versions  # all versions: a bad block must not reach state in RAM
@@ -506,26 +545,32 @@ def _best(
     sets += [streamed | frozenset(read[: n + 1]) for n in range(len(read))]
     if own and versions:
         sets.insert(0, own)
-    if versions & barred:
+    if versions & bans.in_ram:
         sets = [own] if own else []
     tables = offer.tables_of(k)
-    if tables and not tables & barred:
+    is_whole = bool(tables & bans.whole)
+    if tables and not tables & bans.in_ram and not is_whole:
         sets.insert(0, streamed | tables)
     best: OperatorSpec | None = None
     least = math.inf
     for chosen in sets:
-        sizes = offer.workspaces(k, chosen)
+        if bans.little and offer.is_little(k, chosen):
+            continue
+        forms = enumerate(zip(offer.forms(k, chosen), offer.workspaces(k, chosen), strict=True))
+        sizes = {n: size for n, (form, size) in forms if not (is_whole and form.cut == INDICES)}
         if not sizes:
             continue
-        besides = _needs(problem, offer.alternative(k, chosen, 0), tokens) - sizes[0]  # the same for each of them
-        fitting = [n for n, size in enumerate(sizes) if besides + size <= limit_bytes]
+        first = next(iter(sizes))
+        besides = _needs(problem, offer.alternative(k, chosen, first), tokens) - sizes[first]  # the same for each
+        fitting = [n for n, size in sizes.items() if besides + size <= limit_bytes]
         if fitting:
             priced = [offer.priced(k, chosen, n) for n in fitting]
             best = min(priced, key=lambda f: problem.objective.cost(f.energy_pj, f.time_ns))
             break
-        if besides + min(sizes) < least:
-            least = besides + min(sizes)
-            best = offer.alternative(k, chosen, sizes.index(min(sizes)))
+        smallest = min(sizes, key=lambda n: sizes[n])
+        if besides + sizes[smallest] < least:
+            least = besides + sizes[smallest]
+            best = offer.alternative(k, chosen, smallest)
     if best is None or (not own and _needs(problem, best, tokens) >= _needs(problem, op, tokens)):
         return None
     return best

@@ -10,7 +10,7 @@ from poetc.graph import DType, Operator, TensorType
 from poetc.ops import Bound, spec, whole
 from poetc.ops.kernels.blocks import begin_of
 from poetc.program._ir import Blocks, Call, Operand, Page, PageSource, Space, Stream
-from poetc.runtime.layout import page_bytes, sums_bytes
+from poetc.runtime.layout import changed_bytes, page_bytes, sums_bytes
 from poetc.scheduling import OperatorSpec, Problem
 
 
@@ -31,12 +31,12 @@ def blocks_in(
     return next(iter(found), None)
 
 
-def sums_page(table: Page, block_bytes: int) -> Page:
-    """The page behind that of a table, for the checksums of its pieces."""
-    size_bytes = sums_bytes(table.size_bytes)
+def sums_page(table: Page, rows: int, block_bytes: int) -> Page:
+    """The page behind that of a table, for the checksums of its pieces; and the numbers of `rows` that a step moves."""
+    size_bytes = sums_bytes(table.size_bytes) + (changed_bytes(rows) if rows else 0)
     count = page_bytes(size_bytes, block_bytes) // block_bytes
-    first = table.first_block + table.block_count
-    return Page(first, count, size_bytes, table.tensor, image=True, is_sums=True)
+    first = table.first_block + table.block_count * table.slots
+    return Page(first, count, size_bytes, table.tensor, table.slots, image=True, is_sums=True)
 
 
 def _steps(bound: Bound, blocks: Cuts) -> tuple[tuple[int, ...], ...]:

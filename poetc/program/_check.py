@@ -10,8 +10,20 @@ from poetc.devices.blocks import fills_of
 from poetc.errors import PoetcError
 from poetc.graph import DType, TensorType
 from poetc.ops import Bound, spec
-from poetc.program._ir import Blocks, Call, Move, Operand, PageIn, PageOut, PageSource, Program, Space, Stream
-from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, page_bytes
+from poetc.program._ir import (
+    Blocks,
+    Call,
+    Move,
+    Operand,
+    PageIn,
+    PageOut,
+    PageSource,
+    Program,
+    Space,
+    Stream,
+    streams_of,
+)
+from poetc.runtime.layout import ALIGNMENT_BYTES, TRAILER_BYTES, changed_bytes, page_bytes, sums_bytes
 
 OFFSET_LIMIT = 1 << 32  # Offsets are uint32_t in the runtime.
 
@@ -88,8 +100,14 @@ def check_program(program: Program) -> None:
         final = binding.final_tensor or binding.name
         contents.read(_renamed(binding.operand, final), f"state {binding.name} at the end")
     updates_state = program.updates_state
+    replaced = {s.page for i in program.instructions for s in streams_of(i) if s.form.is_table and s.form.writes}
     for i, region in enumerate(program.pages):
-        if region.slots == 2 and updates_state and stored.get(i) != region.final_tensor:
+        if region.is_sums:
+            if region.slots == 2 and updates_state and i - 1 not in replaced:
+                raise ProgramError(
+                    f"page {i}: a run moves {region.tensor}, and leaves checksums of its rows as they are"
+                )
+        elif region.slots == 2 and updates_state and stored.get(i) != region.final_tensor:
             left = stored.get(i, region.tensor)
             raise ProgramError(f"page {i}: a run leaves {left} on the store, not {region.final_tensor}")
 
@@ -271,11 +289,17 @@ def _check_second(stream: Stream, blocks: Blocks, where: str) -> None:
 
 
 def _check_table(stream: Stream, program: Program, windows: set[int], where: str) -> None:
-    """A table never changes, the checksums of its pieces are behind it, and the indices have a window to count in."""
+    """The table is that of the last run, checksums of its pieces are behind it, and indices have a window to count in.
+
+    Of rows that move, their numbers are behind the checksums.
+    """
     assert stream.page is not None
     sums = program.pages[stream.page + 1] if stream.page + 1 < len(program.pages) else None
-    if stream.source is not PageSource.IMAGE or sums is None or not sums.is_sums:
+    moved_bytes = changed_bytes(stream.form.changed) if stream.form.changed else 0
+    if stream.source is PageSource.THIS_RUN or sums is None or not sums.is_sums:
         raise ProgramError(f"{where}: page {stream.page} has no checksums of its pieces")
+    if stream.form.changed and sums.size_bytes != sums_bytes(stream.form.pitch) + moved_bytes:
+        raise ProgramError(f"{where}: page {stream.page + 1} has no place for the numbers of rows that move")
     if stream.form.indices not in windows:
         raise ProgramError(f"{where}: indices of a table have no window")
 

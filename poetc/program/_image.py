@@ -104,7 +104,8 @@ def initial_pages(program: Program, values: Mapping[str, Value]) -> dict[int, by
     pages: dict[int, bytes] = {}
     for i, page in enumerate(program.pages):
         if page.is_sums:
-            pages[i] = sums_of(pages[i - 1])
+            sums = sums_of(pages[i - 1])
+            pages[i] = sums + b"\xff" * (page.size_bytes - len(sums))  # any row may differ in the other slot
         elif page.image and page.type:
             pages[i] = _bytes(page.tensor, values[page.tensor], page.type).tobytes()
     return pages

@@ -140,7 +140,8 @@ class Page:
     or is cut by a power loss, leaves the state of the last complete run. `image`: the store must hold the initial value
     of `tensor` before the first run. `final_tensor` is the version that a run of a training program must leave there.
     `is_input`: the caller writes it before each run, as if that run had. `is_sums`: it has the checksums of the pieces
-    of the page before it, a table whose rows are read one by one. It is no state, and has the table's name.
+    of the page before it, a table whose rows are read one by one. With two slots these are the table's, and behind the
+    checksums are the numbers of the rows that the last step moved. It is no state, and has the table's name.
     """
 
     first_block: int
@@ -251,6 +252,11 @@ class Program:
     def has_blocks(self) -> bool:
         """Whether a call runs in blocks, streamed or with all operands in RAM."""
         return any(isinstance(i, Call) and i.blocks is not None for i in self.instructions)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether a call reads or moves single rows of a table on the store."""
+        return any(s.form.is_table for i in self.instructions for s in streams_of(i))
 
     @property
     def updates_state(self) -> bool:

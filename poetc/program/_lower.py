@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from poetc.devices.tables import summed_tables
+from poetc.devices.tables import moved_by_rows, summed_tables
 from poetc.graph import DType, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Bound, Kernel, bind, spec, view_roots
 from poetc.program._banks import bank_peaks, gap, in_window, with_room
@@ -361,7 +361,8 @@ class Lowering:
 
         A version between them has a page of its own, should it ever be moved there.
         """
-        tables = summed_tables(self.graph, self.problem, self._block_bytes)
+        tables = dict.fromkeys(summed_tables(self.graph, self.problem, self._block_bytes), 0)
+        tables |= moved_by_rows(self.graph, self.problem, self._block_bytes)
         for tensor in self.problem.tensors:
             if tensor.initial != "store" or tensor.name in self.pages:
                 continue
@@ -372,7 +373,7 @@ class Lowering:
                 page = self._add_page(tensor.name, slots=min(len(chain), 2), image=True, final=chain[-1])
                 self.pages |= {chain[0]: page, chain[-1]: page}
                 if tensor.name in tables:
-                    self.page_table.append(sums_page(self.page_table[-1], self._block_bytes))
+                    self.page_table.append(sums_page(self.page_table[-1], tables[tensor.name], self._block_bytes))
 
     def _page(self, tensor: str) -> int:
         if tensor not in self.pages:

@@ -20,8 +20,18 @@ def sums_bytes(size_bytes: int) -> int:
     return 4 * -(-size_bytes // SUMMED_BYTES)
 
 
+def changed_bytes(rows: int) -> int:
+    """The bytes of a list of rows that a step may have changed, behind the checksums: a count, and their numbers."""
+    return 4 + 4 * rows
+
+
+def parts_of_row(row_bytes: int) -> int:
+    """Pieces with a checksum in which a row has a part, at most."""
+    return -(-(row_bytes - 1) // SUMMED_BYTES) + 1
+
+
 def has_sums(size_bytes: int, block_bytes: int) -> bool:
-    """Whether a table of so many bytes has checksums, where it lies on a store with such blocks and never changes."""
+    """Whether a table of so many bytes has checksums, where it lies on a store with such blocks."""
     return size_bytes >= 2 * SUMMED_BYTES and SUMMED_BYTES % block_bytes == 0
 
 

@@ -98,7 +98,7 @@ def problem_schema() -> dict[str, Any]:
         definition["additionalProperties"] = False
         for name, value in definition["properties"].items():
             for integer in _integers(value):
-                integer["minimum"] = 1 if name == "alignment_bytes" else 0
+                integer["minimum"] = {"alignment_bytes": 1, "rewritten_bytes": -MAX_BYTES}.get(name, 0)
                 if name.endswith("_bytes"):
                     integer["maximum"] = MAX_BYTES
     schema["$defs"]["Problem"]["properties"]["format"] = {"const": PROBLEM_FORMAT}

@@ -64,7 +64,7 @@ def _check_integers(part: Part, path: str) -> None:
         value = getattr(part, field.name)
         if not isinstance(value, int):
             continue
-        if value < 0:
+        if value < 0 and field.name != "rewritten_bytes":
             raise _WrongError(f"{path}.{field.name}", f"{value} is negative")
         most = MAX_BYTES if field.name.endswith("_bytes") else MAX_COST
         if value > most:
@@ -188,6 +188,9 @@ def _check_streamed(problem: Problem, operator: OperatorSpec, path: str) -> None
         )
     if operator.overlaps and (not operator.is_streamed or problem.paging is not Paging.DMA):
         raise _WrongError(f"{path}.overlaps", "takes streamed operands, and transfers that overlap compute")
+    written_bytes = sum(tensors[t].footprint_bytes for t in operator.writes_store) + operator.rewritten_bytes
+    if written_bytes < 0:
+        raise _WrongError(f"{path}.rewritten_bytes", f"it would write {written_bytes} bytes in all")
     if operator.piece_ns > operator.time_ns:
         raise _WrongError(f"{path}.piece_ns", f"{operator.piece_ns} ns of {operator.time_ns} ns")
 

@@ -127,9 +127,10 @@ class OperatorSpec:
     tensor that it writes is among `outputs`, and has a size of 0 bytes in RAM. `replaces`: pairs of versions of state,
     the one that it reads and the one that it writes. Costs include the transfers. Where `cut` names two axes, blocks
     have `inner_block` units along the second one. `rewritten_bytes`: of blocks of the store that it writes again, since
-    pieces of a tensor share them. `piece_ns`: of its longest block, with its transfers; 0: it is one piece. An operator
-    in blocks may have all its operands in RAM. `overlaps`: each operand on the store has two windows, so that the
-    transfers of a block overlap the kernel of another one.
+    pieces of a tensor share them. It is negative where only some rows of a tensor are written. `piece_ns`: of its
+    longest block, with its transfers; 0: it is one piece. An operator in blocks may have all its operands in RAM.
+    `overlaps`: each operand on the store has two windows, so that the transfers of a block overlap the kernel of
+    another one.
     """
 
     name: str

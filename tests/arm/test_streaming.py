@@ -16,6 +16,7 @@ from poetc.program import inputs_on_store, reads_ahead, sample_inputs, streams_o
 from poetc.runtime import runtime_directory
 from tests.arm.conftest import Solve, load_networks, run_host
 from tests.host_c.test_ahead import cases_of, program_of
+from tests.program.models import rows_case
 
 BOARD = "lm3s6965evb"
 
@@ -69,6 +70,22 @@ def test_reads_ahead_in_turn_on_one_core(tmp_path: Path) -> None:
     run = measure.execute(firmware, batches)
     assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
     assert run.arena_bytes == program.high_water_bytes
+
+
+def test_moves_rows_of_a_table_on_its_card(tmp_path: Path) -> None:
+    """Alone, in three steps: the bits of the host, and the stack that is set aside."""
+    case = rows_case()
+    program, values = case.program(), dict(case.graph.values)
+    batches = [dict(sample_inputs(program, seed)) for seed in range(3)]
+    with measure.build_host([program], values) as host:
+        expected = run_host(host, batches)
+    memory = Memory(65536, int(load_profile(f"qemu-{BOARD}").memory.stack_bytes.value))
+    firmware = measure.build_firmware(program, values, BOARD, tmp_path, memory=memory)
+    assert firmware.stack_bound_bytes is not None and firmware.stack_bound_bytes <= memory.stack_bytes
+    run = measure.execute(firmware, batches)
+    assert (run.losses, run.state_sha256) == (expected.losses, expected.state_sha256)
+    assert run.arena_bytes == program.high_water_bytes
+    assert run.stack_bytes is not None and run.stack_bytes <= firmware.stack_bound_bytes
 
 
 def test_trains_on_images_larger_than_its_ram(solve: Solve, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import poetc
 from poetc.artifact import Artifact
-from poetc.commands import compare, sweep
-from poetc.commands import solve as solve_command
+from poetc.commands import compare, encodings, sweep
 from poetc.commands.compare import CompareRequest
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.errors import LimitError, UsageError
@@ -133,11 +132,11 @@ def test_all_forms_together_have_one_time_limit(monkeypatch: pytest.MonkeyPatch)
         now[0] += 70.0
         raise LimitError("none found")
 
-    monkeypatch.setattr(solve_command.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(encodings.time, "monotonic", lambda: now[0])
     model = ModelRequest(source=Path("x.onnx"), training=TrainingOptions(saved="auto"))
     request = SolveRequest(model=model, options=SolveOptions(time_limit_s=100.0, work_limit_s=100.0))
     with pytest.raises(LimitError):
-        solve_command.as_exactly_as_works(request, way, silent)
+        encodings.as_exactly_as_works(request, way, silent)
     assert limits[:3] == [100.0, 30.0, 20.0][: len(limits)] and len(limits) > 1
 
 

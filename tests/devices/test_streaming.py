@@ -21,6 +21,7 @@ from poetc.ops import Cut, Part, Span
 from poetc.planning.streaming import within
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE
 from poetc.training import TrainingOptions
+from tests.program.models import rows_case, words
 
 DIGITS = Path(__file__).resolve().parents[2] / "demo" / "digits.onnx"
 
@@ -208,9 +209,23 @@ def test_rows_of_a_frozen_table_are_read_beside_a_trained_one_of_its_shape(tmp_p
     profile, training = load_profile("rpi4"), TrainingOptions(train=f"{trained},w")
     step = training_graph(ModelRequest(source=path, device="rpi4", training=training))[1]
     offer = StreamedAlternatives(step, profile, build_problem(step, profile, budget_bytes=0))
-    cuts = {op.name: op.cut for op in within(offer, 100_000).values()}
-    assert cuts == {
-        "Gather(from_a)": "table" if trained == "a" else "indices",
-        "Gather(from_b)": "table" if trained == "b" else "indices",
-        f"GatherGradSgd({trained}@1)": "table",
-    }
+    frozen = "b" if trained == "a" else "a"
+    assert {op.name: op.cut for op in within(offer, 3_000_000).values()} == {f"Gather(from_{frozen})": "indices"}
+    names = "Gather(from_a)", "Gather(from_b)", f"GatherGradSgd({trained}@1)"
+    assert {op.name: op.cut for op in within(offer, 100_000).values()} == dict.fromkeys(names, "indices")
+    few = [op for op in within(offer, 40_000).values() if op.kind == "GatherGradSgd"]
+    assert all(op.writes_store and op.rewritten_bytes < 0 for op in few)
+
+
+def test_rows_are_read_alone_only_where_they_move_alone(tmp_path: Path) -> None:
+    """Checksums of rows are those of the update, which a window of the whole table does not keep."""
+    step = rows_case(words(3000, 64)).graph
+    problem = build_problem(step, load_profile("nrf52840"), budget_bytes=0)
+    offer = StreamedAlternatives(step, load_profile("nrf52840"), problem)
+    found = set[tuple[str, ...]]()
+    for limit_bytes in (*range(2_000, 60_000, 1_500), 1_000_000):
+        made = within(offer, limit_bytes)
+        cuts = {op.kind: op.cut for op in made.values() if op.kind.startswith("Gather")}
+        found.add(tuple(sorted(cuts.values())))
+        assert (cuts.get("GatherGradSgd") == "indices") or cuts.get("Gather") != "indices", (limit_bytes, cuts)
+    assert {("indices", "indices"), ("table", "table"), ()} <= found

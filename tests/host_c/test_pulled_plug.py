@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -17,7 +18,7 @@ from poetc.devices.streaming import StreamedAlternatives, streamed_problem
 from poetc.emit import emit
 from poetc.program import Program, all_inputs, fit_input, reads_ahead, sample_inputs, streams_of
 from poetc.scheduling import Paging
-from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
+from tests.program.models import Case, mlp, paged_actions, rows_case, state_paged_actions, training_case
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
 
 STEPS = 6
@@ -37,6 +38,7 @@ class Built:
     files: dict[str, bytes]  # what is there before the program starts
     expected: bytes  # trained.bin of a run that was not cut
     events: tuple[Event, ...]  # what that run wrote
+    moves_rows: bool
 
 
 def records(program: Program, seeds: Iterable[int]) -> bytes:
@@ -86,7 +88,9 @@ def streamed_case(*, overlaps: bool) -> Case:
 
 
 @pytest.fixture(
-    scope="module", params=[(t, w) for t in TARGETS for w in ("ram", "store", "streamed", "ahead")], ids=" ".join
+    scope="module",
+    params=[(t, w) for t in TARGETS for w in ("ram", "store", "streamed", "ahead", "rows")],
+    ids=" ".join,
 )
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
     target, where = request.param
@@ -94,10 +98,12 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=512)
     if where in ("streamed", "ahead"):
         case = streamed_case(overlaps=where == "ahead")
+    if where == "rows":
+        case = rows_case()
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
     actions = state_paged_actions(case, names) if where == "store" else None
     program = case.program(paged_actions(case, "a") if where == "ram" else actions)
-    assert any(streams_of(i) for i in program.instructions) == (where in ("streamed", "ahead"))
+    assert any(streams_of(i) for i in program.instructions) == (where in ("streamed", "ahead", "rows"))
     assert any(map(reads_ahead, program.instructions)) == bool(program.queues) == (where == "ahead")
     emit([program], case.graph.values, model="mlp", target=target, out_dir=directory)
     recorder = directory / "recorder.o"
@@ -112,7 +118,12 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     words = TARGETS[target]
     train(directory, words, directory / "record")
     return Built(
-        directory, words, files, (directory / "trained.bin").read_bytes(), tuple(read_record(directory / "record"))
+        directory,
+        words,
+        files,
+        (directory / "trained.bin").read_bytes(),
+        tuple(read_record(directory / "record")),
+        where == "rows",
     )
 
 
@@ -123,6 +134,9 @@ def test_order_of_writes_and_syncs(built: Built) -> None:
     for end in ends:
         last = [e.kind for e in built.events[end - 3 : end]]
         assert last == ["s", "w", "s"], "a barrier before the trailer and one after it"
+    for begin, end in pairwise(ends):
+        syncs = sum(e.kind == "s" for e in built.events[begin + 1 : end])
+        assert syncs == (4 if built.moves_rows else 2), "rows: one after those of before, one after the list"
     kinds = "".join(e.kind if (e.kind, e.name) != ("s", ".") else "d" for e in built.events)
     assert re.search(r"[cr]d[^cr]*k", kinds), "the store's name, then its directory, then checkpoints"
     assert kinds.endswith("srd"), "the result is whole, renamed, and its name is on the medium"

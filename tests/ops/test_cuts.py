@@ -42,6 +42,9 @@ def run_blocks(
         *(np.full(t.shape, np.nan if t.dtype.numpy == np.float32 else 0, t.dtype.numpy) for t in op.outputs),
     ]
     whole = [np.ascontiguousarray(a) for a in whole]
+    moved = [n for n in cut.tables if n >= count]
+    for n in moved:
+        whole[n][...] = whole[replaced[n - count]]  # rows that no index names
     steps = [range(0, axis.extent, n) for axis, n in zip(cut.axes, units, strict=True)]
     kept = np.zeros(0, np.uint8)  # of the workspace, from block to block
     for begins in itertools.product(*steps):
@@ -82,17 +85,35 @@ def run_blocks(
             shape, box = box_of(types[n], cut, n, ranges)
             block = blocks[n]
             data = np.frombuffer(arena[places[n] : places[n] + block.nbytes].tobytes(), types[n].dtype.numpy)
+            if n in moved:
+                first = _first_uses(cut, whole)
+                for k in range(*ranges[0]):
+                    if first[k] == k:
+                        place = whole[cut.indices].ravel()[k]
+                        whole[n][place] = data.reshape(np.shape(block))[k - ranges[0][0]]
+                continue
             whole[n].reshape(shape)[box] = data.reshape(np.shape(whole[n].reshape(shape)[box]))
     return whole[count:]
 
 
 def _window(cut: Cut, n: int, block: AnyArray, whole: list[AnyArray], units: Range) -> AnyArray:
-    """The block; rows of a table that the block's indices name, which are 0, 1, ... in their window then."""
+    """The block; rows of a table that the block's indices name, which are 0, 1, ... in their window then.
+
+    Where rows move, the indices of all blocks are in the window: each the number of the first one of the same row.
+    """
+    if n == cut.indices and cut.parts[n] is None:
+        return np.array(_first_uses(cut, whole), block.dtype).reshape(block.shape)
     if n == cut.indices:
         return np.arange(block.size, dtype=block.dtype)
     if n in cut.tables:
         return np.ascontiguousarray(whole[n][whole[cut.indices].ravel()[slice(*units)]])
     return block
+
+
+def _first_uses(cut: Cut, whole: list[AnyArray]) -> list[int]:
+    length = whole[cut.tables[0]].shape[0]
+    rows = [int(i) % length for i in whole[cut.indices].ravel()]
+    return [rows.index(row) for row in rows]
 
 
 def _aligned(size: int) -> AnyArray:

@@ -399,9 +399,9 @@ def test_a_deadline_is_compared_with_the_cheapest_streams(model: Path) -> None:
         options=SolveOptions(time_limit_s=6, gap=0.05),
     )
     taken_ns = solve(request).summary["time_ns"]
-    with pytest.raises((InfeasibleError, LimitError), match="every operator once takes") as refused:
+    with pytest.raises((InfeasibleError, LimitError), match=r"every operator once, .* takes") as refused:
         solve(replace(request, deadline="1ms"))
-    needed = re.search(r"once takes ([\d.]+) ms", str(refused.value))
+    needed = re.search(r"windows, takes ([\d.]+) ms", str(refused.value))
     assert needed is not None, refused.value
     assert float(needed[1]) * 1e6 <= taken_ns * (1 + 1e-5)  # six digits are printed
 

@@ -8,8 +8,11 @@ from random import Random
 
 import numpy as np
 
-from poetc.graph import Graph, Role, TensorType, TrainingGraph
-from poetc.ops import Builder, bind, spec, view_roots
+from poetc.devices import load_profile
+from poetc.devices.streaming import StreamedAlternatives, streamed_problem
+from poetc.graph import DType, Graph, Role, TensorType, TrainingGraph
+from poetc.ops import INDICES, Builder, bind, spec, view_roots
+from poetc.passes import run_standard
 from poetc.program import Program, lower
 from poetc.runtime.layout import page_bytes
 from poetc.scheduling import (
@@ -50,6 +53,22 @@ def mlp(hidden: int = 20, seed: int = 0) -> Graph:
     h = b.emit1("Relu", [h], hint="a")
     y = b.emit1("MatMul", [h, parameter("fc2.weight", 3, hidden)], matmul, hint="logits")
     return Graph("mlp", b.tensors, tuple(b.operators), ("x",), (y,), b.values)
+
+
+def words(rows: int = 600, width: int = 24, seed: int = 0) -> Graph:
+    """tokens [2, 20] → rows of a table → mean → logits [2, 3]. Rows lie across blocks of the store, and pieces."""
+    random = np.random.default_rng(seed)
+    b = Builder()
+
+    def parameter(name: str, *shape: int) -> str:
+        value = random.standard_normal(shape).astype(np.float32)
+        return b.add_tensor(name, TensorType(shape), Role.PARAMETER, value)
+
+    tokens = b.add_tensor("tokens", TensorType((2, 20), DType.I32), Role.INPUT)
+    e = b.emit1("Gather", [parameter("table", rows, width), tokens], {"axis": 0}, hint="e")
+    m = b.emit1("ReduceMean", [e], {"axes": (1,), "keepdims": False}, hint="m")
+    y = b.emit1("MatMul", [m, parameter("fc.weight", width, 3)], {"trans_a": False, "trans_b": False, "alpha": 1.0})
+    return Graph("words", b.tensors, tuple(b.operators), ("tokens",), (y,), b.values)
 
 
 def make_problem(graph: Graph, *, on_store: Sequence[str] = (), block_bytes: int = 64) -> Problem:
@@ -145,6 +164,21 @@ def training_case(
 ) -> Case:
     graph = build(graph or mlp(), TrainingOptions(optimizer=optimizer, learning_rate=0.05))
     return Case(graph, make_problem(graph, on_store=on_store, block_bytes=block_bytes))
+
+
+def rows_case(graph: Graph | None = None) -> Case:
+    """Plain gradient descent of a table on the store, whose rows are read and moved alone, several in a block."""
+    step = run_standard(build(graph or words(), TrainingOptions(optimizer="sgd", learning_rate=0.05)))
+    problem = make_problem(step, block_bytes=512)
+    offer = StreamedAlternatives(step, load_profile("nrf52840"), problem)
+    made = {}
+    for k in range(len(problem.operators)):
+        tables = offer.tables_of(k)
+        forms = [n for n, form in enumerate(offer.forms(k, tables)) if form.cut == INDICES] if tables else []
+        if forms:
+            made[k] = offer.priced(k, tables, min(forms, key=lambda n: offer.forms(k, tables)[n].block))
+    assert [op.kind for op in made.values()] == ["Gather", "GatherGradSgd"]
+    return Case(step, streamed_problem(problem, made))
 
 
 def computes(case: Case) -> list[Compute]:

@@ -207,6 +207,12 @@ def _table(kernel: Kernel, units: int) -> Sized:
     return TableRows(p.length, p.size, p.count, 0, units), kernel.workspace_bytes // 4
 
 
+def _named_rows(kernel: Kernel, units: int) -> Sized:
+    """The table is then one of the rows that indices name, and they say which of these rows each of them names."""
+    p = kernel.parameters_as(DescendingSlices)
+    return TableRows(p.count, p.size, p.count, 0, units), kernel.workspace_bytes // 4
+
+
 _BANDS: dict[tuple[str, type[Parameters]], Callable[[Kernel, Block], Parameters]] = {
     ("output_rows", ConvolutionParameters): _output_rows,
     ("output_rows", PackedConvolution): _output_rows,
@@ -249,4 +255,5 @@ _RULES: dict[tuple[str, type[Parameters]], Callable[[Kernel, int], Sized]] = {
     ("table", Slices): _table,
     ("indices", Slices): _indices,
     ("table", DescendingSlices): _table,
+    ("indices", DescendingSlices): _named_rows,
 }

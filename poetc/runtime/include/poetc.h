@@ -118,7 +118,8 @@ typedef struct poetc_step {
 typedef struct poetc_page {
     uint32_t first_block;
     uint32_t size_bytes;
-    uint32_t slots; /* 1 or 2; 0: the checksums of the page before it, one for each POETC_SUMMED_BYTES */
+    uint32_t slots; /* 1 or 2; 0: the checksums of the page before it, one for each POETC_SUMMED_BYTES. 3: the same with
+                       two slots, and the rows that the last run moved: their count and numbers. */
 } poetc_page;
 
 #define POETC_SUMMED_BYTES 8192u /* of a table of which single rows are read */

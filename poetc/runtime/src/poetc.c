@@ -334,7 +334,7 @@ int poetc_load_page(poetc_runtime *runtime, uint32_t page, const void *data)
 
 int poetc_read_state_page(poetc_runtime *runtime, uint32_t page, poetc_sink sink, void *context)
 {
-    const uint32_t stamp = runtime->program->pages[page].slots == 2u ? version_of(runtime) : 0;
+    const uint32_t stamp = runtime->program->pages[page].slots & 2u ? version_of(runtime) : 0;
     int err = walk_page(runtime, page, stamp & 1u, stamp, NULL, NULL);
 
     return err ? err : walk_page(runtime, page, stamp & 1u, stamp, sink, context);
@@ -369,7 +369,7 @@ static int write_of(poetc_runtime *runtime, uint32_t page, uint32_t version, uin
     const poetc_program *program = runtime->program;
     const poetc_store *store = &runtime->config->store;
     const uint32_t block = program->block_bytes, size = program->pages[page].size_bytes;
-    const uint32_t stamp = program->pages[page].slots == 2u ? version : 0, count = poetc_page_blocks(program, page);
+    const uint32_t stamp = program->pages[page].slots & 2u ? version : 0, count = poetc_page_blocks(program, page);
     const uint32_t first = program->pages[page].first_block + (stamp & 1u) * count;
     uint8_t *buffer = (uint8_t *)runtime->config->arena + program->page_buffer_offset;
     uint8_t trailer[POETC_TRAILER];
@@ -379,7 +379,7 @@ static int write_of(poetc_runtime *runtime, uint32_t page, uint32_t version, uin
     if (err)
         return err;
     /* A page with one slot has no copy: a cut must not tear data that are right already. */
-    if (program->pages[page].slots != 2u && walk_page(runtime, page, 0, 0, NULL, NULL) == POETC_OK &&
+    if (!(program->pages[page].slots & 2u) && walk_page(runtime, page, 0, 0, NULL, NULL) == POETC_OK &&
         memcmp(trailer, buffer + block - POETC_TRAILER, POETC_TRAILER) == 0)
         return POETC_OK;
     for (i = 0; i < count; i++) {
@@ -418,6 +418,10 @@ static int give_sums(void *context, uint32_t offset, void *data, uint32_t size_b
         const uint32_t end = begin + (rest < POETC_SUMMED_BYTES ? rest : POETC_SUMMED_BYTES);
         uint32_t crc = 0;
 
+        if (begin >= table->size_bytes) { /* behind the checksums: any row may differ from the other slot's */
+            put_u32(to, UINT32_MAX);
+            continue;
+        }
         for (at = begin; at < end; at += used) {
             int err;
 
@@ -436,13 +440,20 @@ int poetc_write_state_page(poetc_runtime *runtime, uint32_t page, uint32_t versi
                            poetc_source source, void *context)
 {
     const poetc_program *program = runtime->program;
-    int err = write_of(runtime, page, version, offset, source, context);
+    const poetc_store *store = &runtime->config->store;
+    const uint32_t behind = page + 1u < program->page_count ? program->pages[page + 1u].slots : 1u;
+    summed_table table = {source, context, offset, program->pages[page].size_bytes};
+    int err = POETC_OK;
 
-    if (!err && page + 1u < program->page_count && program->pages[page + 1u].slots == 0) {
-        summed_table table = {source, context, offset, program->pages[page].size_bytes};
-
-        err = write_of(runtime, page + 1u, 0, 0, give_sums, &table);
+    if (behind == 3u) { /* before a row of this slot changes, so that none is taken for that of an earlier version */
+        err = write_of(runtime, page + 1u, version, 0, give_sums, &table);
+        if (!err && store->sync != NULL)
+            err = driver_code(store->sync(store->context));
     }
+    if (!err)
+        err = write_of(runtime, page, version, offset, source, context);
+    if (!err && behind == 0)
+        err = write_of(runtime, page + 1u, 0, 0, give_sums, &table);
     return err;
 }
 

@@ -329,7 +329,7 @@ static int check_pages(poetc_runtime *runtime)
     int err = POETC_OK;
 
     for (page = 0; page < program->page_count && !err; page++)
-        if (program->pages[page].slots == 2u)
+        if (program->pages[page].slots & 2u)
             err = poetc_read_state_page(runtime, page, NULL, NULL);
     return err;
 }
@@ -345,7 +345,7 @@ static int void_undone_pages(const poetc_runtime *runtime, const poetc_checkpoin
     for (i = 0; i < program->page_count && !err; i++) {
         const uint32_t end = program->pages[i].first_block + (slot + 1u) * poetc_page_blocks(program, i);
 
-        if (program->pages[i].slots == 2u)
+        if (program->pages[i].slots & 2u)
             err = driver_code(
                 runtime->config->store.page_out(runtime->config->store.context, end - 1u, 1, checkpoint->buffer));
     }

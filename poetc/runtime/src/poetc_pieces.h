@@ -1,14 +1,16 @@
-/* A step in blocks: its numbers, and the pieces of its operands that a block has. For poetc_stream.c alone. */
+/* A step in blocks: its numbers, and the pieces of its operands that a block has. For poetc_stream.c and poetc_rows.c.
+ */
 #ifndef POETC_PIECES_H
 #define POETC_PIECES_H
 
-#include "poetc.h"
+#include "poetc_bytes.h"
 
 #define MOST_REFS 16u
 #define MOST_NUMBERS 8 /* of a kernel that gets the block's first unit */
 
-/* In place of a source. ROWS: of a table, rows that indices name. */
-enum { ROWS = -1, WRITES = 3, FROM_RAM = 4, TO_RAM = 5 };
+/* In place of a source. ROWS: of a table, rows that indices name. OLD_ROWS, NEW_ROWS: those that a step moves, in the
+ * slot of the last run and in the other one. */
+enum { ROWS = -1, OLD_ROWS = -2, NEW_ROWS = -3, WRITES = 3, FROM_RAM = 4, TO_RAM = 5 };
 
 /* ints begin with the numbers of references, streams and of the kernel's own numbers, and the buffer's bytes. There
  * follows the place among the kernel's numbers of the block's first unit, or -1. For the outer and the inner axis come
@@ -51,30 +53,38 @@ typedef struct {
 
 enum { OF_STORE = 1, OF_KERNEL = 2 }; /* its transfers; its kernel, and copies within RAM */
 
-static const stream *stream_at(const int32_t *ints, int32_t index)
+/* Rows of the tables of a step: read those of a block, write those that it has moved, or finish all that is written.
+ * `at`: a streaming. Only programs with tables link its file. */
+enum { READ_ROWS, WRITE_ROWS, FINISH_ROWS };
+int poetc_rows(const void *at, const poetc_step *step, int32_t phase);
+
+/* A piece of a page that begins or ends within a block of the store, with the bytes around it as they are there. */
+int poetc_write_piece(const streaming *at, const stream *s, uint32_t from, uint32_t count, const uint8_t *data);
+
+POETC_MAY_BE_UNUSED static const stream *stream_at(const int32_t *ints, int32_t index)
 {
     return (const void *)(ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * index);
 }
 
-static int32_t clip(int32_t value, int32_t most)
+POETC_MAY_BE_UNUSED static int32_t clip(int32_t value, int32_t most)
 {
     return value < 0 ? 0 : value > most ? most : value;
 }
 
-static int32_t floor_of(int32_t value, int32_t by)
+POETC_MAY_BE_UNUSED static int32_t floor_of(int32_t value, int32_t by)
 {
     return value >= 0 ? value / by : -((by - 1 - value) / by);
 }
 
 /* The first row, and the one behind the last, of a block. */
-static int32_t first_row(const streaming *at, const dimension *d, int32_t block)
+POETC_MAY_BE_UNUSED static int32_t first_row(const streaming *at, const dimension *d, int32_t block)
 {
     const int32_t begin = block * at->ints[AXES + AXIS_NUMBERS * d->axis + UNITS];
 
     return block == 0 ? 0 : clip(floor_of(begin * d->mul + d->low, d->div), d->limit);
 }
 
-static int32_t end_row(const streaming *at, const dimension *d, int32_t block)
+POETC_MAY_BE_UNUSED static int32_t end_row(const streaming *at, const dimension *d, int32_t block)
 {
     const int32_t *axis = at->ints + AXES + AXIS_NUMBERS * d->axis;
     const int32_t last = (block + 1) * axis[UNITS] - 1;
@@ -82,7 +92,7 @@ static int32_t end_row(const streaming *at, const dimension *d, int32_t block)
     return block == axis[BLOCKS] - 1 ? d->limit : clip(floor_of(last * d->mul + d->high, d->div) + 1, d->limit);
 }
 
-static pieces pieces_of(const streaming *at, const stream *s)
+POETC_MAY_BE_UNUSED static pieces pieces_of(const streaming *at, const stream *s)
 {
     pieces p = {(uint32_t)s->rows, (uint32_t)s->pitch, 0, 0};
 
@@ -107,7 +117,7 @@ static pieces pieces_of(const streaming *at, const stream *s)
 }
 
 /* Whether a block follows the one before in one piece; of a page that is written, in whole blocks of the store. */
-static int is_sequence(const streaming *at, const stream *s)
+POETC_MAY_BE_UNUSED static int is_sequence(const streaming *at, const stream *s)
 {
     const int32_t *axis = at->ints + AXES + AXIS_NUMBERS * s->inner.axis;
 
@@ -118,25 +128,60 @@ static int is_sequence(const streaming *at, const stream *s)
     return (uint32_t)(s->inner.unit * axis[UNITS]) % at->runtime->program->block_bytes == 0;
 }
 
-static uint32_t size_of(const stream *s)
+POETC_MAY_BE_UNUSED static uint32_t size_of(const stream *s)
 {
     return (uint32_t)s->rows * (uint32_t)s->pitch * (uint32_t)(s->outer.axis >= 0 ? s->outer.limit : 1);
 }
 
 /* Whether another block along an axis is another block of this operand. */
-static int depends_on(const stream *s, int32_t axis)
+POETC_MAY_BE_UNUSED static int depends_on(const stream *s, int32_t axis)
 {
     return s->outer.axis == axis || s->inner.axis == axis;
 }
 
 /* The second window of an operand adds this to a reference to its first one. 0: the block is in the first one. */
-static uint32_t second_window(const streaming *at, const stream *s)
+POETC_MAY_BE_UNUSED static uint32_t second_window(const streaming *at, const stream *s)
 {
     uint32_t number = depends_on(s, 0) ? (uint32_t)at->block[0] : 0;
 
     if (depends_on(s, 1)) /* another one in each block of the inner axis */
         number = (uint32_t)(at->block[0] * at->ints[AXES + AXIS_NUMBERS + BLOCKS] + at->block[1]);
     return number & 1u ? 2u * (uint32_t)s->second : 0;
+}
+
+POETC_MAY_BE_UNUSED static int is_of_last_run(const stream *s)
+{
+    return s->source == POETC_PAGE_LAST_RUN || s->source == ROWS || s->source == OLD_ROWS;
+}
+
+/* The version that a page must have or gets, and the slot: as page_in and page_out of poetc.c. */
+POETC_MAY_BE_UNUSED static uint32_t stamp_of(const streaming *at, const stream *s, uint32_t *slot)
+{
+    const poetc_runtime *runtime = at->runtime;
+    uint32_t stamp = runtime->sequence;
+
+    *slot = 0;
+    if (s->source == POETC_PAGE_IMAGE)
+        return 0;
+    if (runtime->program->pages[s->page].slots & 2u) {
+        stamp = runtime->run_count + runtime->version_offset + !is_of_last_run(s);
+        *slot = stamp & 1u;
+    }
+    return stamp;
+}
+
+POETC_MAY_BE_UNUSED static uint32_t first_block(const streaming *at, const stream *s)
+{
+    const poetc_program *program = at->runtime->program;
+    uint32_t slot;
+
+    (void)stamp_of(at, s, &slot);
+    return program->pages[s->page].first_block + slot * poetc_page_blocks(program, (uint32_t)s->page);
+}
+
+POETC_MAY_BE_UNUSED static uint8_t *address_of(const streaming *at, poetc_ref ref)
+{
+    return (uint8_t *)at->runtime->config->arena + (size_t)(ref >> 1) * POETC_ALIGN;
 }
 
 #endif

@@ -11,33 +11,12 @@
 
 #include <string.h>
 
+#ifdef __GNUC__
+#pragma weak poetc_rows
+#endif
+
 /* A frame of its own, so that those of transfers and of the kernel are never on the stack together. */
 #define APART __attribute__((noinline)) static
-
-/* The version that a page must have or gets, and the slot: as page_in and page_out of poetc.c. */
-static uint32_t stamp_of(const streaming *at, const stream *s, uint32_t *slot)
-{
-    const poetc_runtime *runtime = at->runtime;
-    uint32_t stamp = runtime->sequence;
-
-    *slot = 0;
-    if (s->source == POETC_PAGE_IMAGE)
-        return 0;
-    if (runtime->program->pages[s->page].slots == 2u) {
-        stamp = runtime->run_count + runtime->version_offset + (s->source != POETC_PAGE_LAST_RUN);
-        *slot = stamp & 1u;
-    }
-    return stamp;
-}
-
-static uint32_t first_block(const streaming *at, const stream *s)
-{
-    const poetc_program *program = at->runtime->program;
-    uint32_t slot;
-
-    (void)stamp_of(at, s, &slot);
-    return program->pages[s->page].first_block + slot * poetc_page_blocks(program, (uint32_t)s->page);
-}
 
 /* `count` bytes from byte `from` of a page on. Whole blocks go straight to their place where they can. */
 static int read_piece(const streaming *at, const stream *s, uint32_t from, uint32_t count, uint8_t *to)
@@ -87,7 +66,7 @@ static int read_block(const streaming *at, const stream *s, uint8_t *window, uin
 }
 
 /* A piece that begins or ends within a block of the store, with the bytes around it as they are there. */
-static int write_piece(const streaming *at, const stream *s, uint32_t from, uint32_t count, const uint8_t *data)
+int poetc_write_piece(const streaming *at, const stream *s, uint32_t from, uint32_t count, const uint8_t *data)
 {
     const poetc_store *store = &at->runtime->config->store;
     const uint32_t block = at->runtime->program->block_bytes, page = first_block(at, s);
@@ -126,7 +105,7 @@ static int write_block(const streaming *at, const stream *s, const uint8_t *wind
             store->page_out(store->context, first_block(at, s) + p.first / block, p.bytes / block, window));
     }
     for (i = 0; i < p.rows; i++, window += p.bytes) {
-        int err = write_piece(at, s, p.first + i * pitch, p.bytes, window);
+        int err = poetc_write_piece(at, s, p.first + i * pitch, p.bytes, window);
 
         if (err)
             return err;
@@ -212,11 +191,6 @@ static int finish_page(const streaming *at, const stream *s, uint32_t crc, const
     return driver_code(store->page_out(store->context, first + count - 1u, 1, at->buffer));
 }
 
-static uint8_t *address_of(const streaming *at, poetc_ref ref)
-{
-    return (uint8_t *)at->runtime->config->arena + (size_t)(ref >> 1) * POETC_ALIGN;
-}
-
 static uint8_t *window_of(const streaming *at, const poetc_step *step, const stream *s)
 {
     return address_of(at, step->refs[s->operand] + second_window(at, s));
@@ -240,71 +214,6 @@ static uint32_t begin_crc(const streaming *at, const stream *s)
     return is_sequence(at, s) ? crc : times(crc, behind(at->runtime->program->pages[s->page].size_bytes));
 }
 
-/* The rows of a table that the indices of a block name, into its window. A piece of the table with a checksum of its
- * own is read for each, unless it is in the buffer already. */
-APART int read_rows(const streaming *at, const poetc_step *step, const stream *s)
-{
-    const poetc_store *store = &at->runtime->config->store;
-    const uint32_t block = at->runtime->program->block_bytes, size = (uint32_t)s->pitch, row = (uint32_t)s->inner.unit;
-    const uint32_t most = (uint32_t)at->ints[AXES + AXIS_NUMBERS * s->inner.axis + UNITS] * row;
-    const int32_t length = s->pitch / s->inner.unit, *index = (const void *)address_of(at, step->refs[s->rows]);
-    uint8_t *window = address_of(at, step->refs[s->operand]);
-    uint8_t *sums = window + (most + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN;
-    uint32_t count = pieces_of(at, s).bytes / row, held = size;
-    int err = POETC_OK;
-
-    if (at->block[0] == 0 && at->block[1] == 0)
-        err = poetc_read_page(at->runtime, (uint32_t)s->page + 1u, 0, 0, sums, at->buffer);
-
-    for (; count > 0 && !err; count--, index++) {
-        const int32_t place = *index < 0 ? *index + length : *index;
-        uint32_t from = (uint32_t)place * row, left = row;
-
-        if (place < 0 || place >= length)
-            return POETC_ERANGE;
-        while (left > 0 && !err) {
-            const uint32_t begin = from / POETC_SUMMED_BYTES * POETC_SUMMED_BYTES, rest = size - begin;
-            const uint32_t bytes = rest < POETC_SUMMED_BYTES ? rest : POETC_SUMMED_BYTES;
-            const uint32_t here = begin + bytes - from < left ? begin + bytes - from : left;
-
-            if (begin != held)
-                err = driver_code(store->page_in(store->context, first_block(at, s) + begin / block,
-                                                 (bytes + block - 1u) / block, at->buffer));
-            if (!err && begin != held &&
-                poetc_crc32(0, at->buffer, bytes) != get_u32(sums + begin / POETC_SUMMED_BYTES * 4u))
-                err = POETC_ECORRUPT;
-            held = begin;
-            memcpy(window, at->buffer + (from - begin), here);
-            window += here, from += here, left -= here;
-        }
-    }
-    return err;
-}
-
-/* Tables whose rows are read one by one. Then the window of their indices says that the rows follow each other. */
-static int read_tables(const streaming *at, const poetc_step *step)
-{
-    int32_t i, k;
-    int err = POETC_OK;
-
-    for (i = 0; i < at->ints[STREAMS] && !err; i++) {
-        if (stream_at(at->ints, i)->source == ROWS)
-            err = read_rows(at, step, stream_at(at->ints, i));
-    }
-    for (i = 0; i < at->ints[STREAMS]; i++) {
-        const stream *s = stream_at(at->ints, i);
-
-        if (s->source == ROWS) {
-            const int32_t count = (int32_t)pieces_of(at, s).bytes / s->inner.unit;
-            int32_t *index = (void *)address_of(at, step->refs[s->rows]);
-
-            for (k = 0; k < count; k++)
-                index[k] = k;
-        }
-    }
-    return err;
-}
-
 /* Bring windows that are read up to date. A page that is read once for each outer block must have the same CRC each
  * time. `again` is that of the passes after the first one. */
 APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *crc, uint32_t *again)
@@ -321,7 +230,7 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
 
         if (s->source == FROM_RAM && is_new && at->parts & OF_KERNEL)
             copy_block(at, s, source_of(at, step->refs[place]), window);
-        else if (s->source != ROWS && s->source < WRITES && is_new && at->parts & OF_STORE) {
+        else if (s->source >= 0 && s->source < WRITES && is_new && at->parts & OF_STORE) {
             if (at->block[1] == 0 && repeats)
                 again[i] = begin_crc(at, s);
             err = read_block(at, s, window, repeats ? &again[i] : &crc[i]);
@@ -402,15 +311,27 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
     return step->kernel(&call);
 }
 
+/* Whether single rows of an operand are read or written. Such a step has one window for each operand. */
+static int has_tables(const streaming *at)
+{
+    int32_t i = 0;
+
+    while (i < at->ints[STREAMS] && stream_at(at->ints, i)->source >= 0)
+        i++;
+    return i < at->ints[STREAMS];
+}
+
 /* The next block. It ends with the step where it is the last one. */
 static int run_block(const streaming *at, const poetc_step *step, poetc_slice *slice)
 {
     int err = read_windows(at, step, slice->crc, slice->again);
 
-    if (!err && at->parts & OF_STORE)
-        err = read_tables(at, step);
+    if (!err && has_tables(at))
+        err = poetc_rows(at, step, READ_ROWS);
     if (!err)
         err = call_kernel(at, step);
+    if (!err && has_tables(at))
+        err = poetc_rows(at, step, WRITE_ROWS);
     return err ? err : write_windows(at, step, slice->crc);
 }
 
@@ -425,7 +346,7 @@ APART int finish(const streaming *at, const poetc_step *step, const uint32_t *cr
         const stream *s = stream_at(at->ints, k % streams);
         int err = POETC_OK;
 
-        if (k < streams && s->source != ROWS && s->source < WRITES)
+        if (k < streams && s->source >= 0 && s->source < WRITES)
             err = check_page(at, s, crc[k]);
         else if (k >= streams && s->source == WRITES)
             err = finish_page(at, s, crc[k - streams], window_of(at, step, s));
@@ -483,7 +404,9 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
             slice->block[0]++;
         }
     } while (is_whole && slice->is_within);
-    return err || slice->is_within ? err : finish(&at, step, slice->crc);
+    if (!err && !slice->is_within)
+        err = finish(&at, step, slice->crc);
+    return err || slice->is_within || !has_tables(&at) ? err : poetc_rows(&at, step, FINISH_ROWS);
 }
 
 static void go_to(poetc_slice *slice, int32_t block, int32_t inner)

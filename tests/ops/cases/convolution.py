@@ -77,6 +77,8 @@ CASES = [
         TOLERANCE,
     ),
     Case("ConvTranspose", ((1, 2, 3, 3), (2, 5, 2, 2)), {"strides": (2, 2)}, TOLERANCE, TOLERANCE),
+    Case("ConvTranspose", ((1, 4, 3, 3), (4, 3, 2, 2), (6,)), {"group": 2}, TOLERANCE, TOLERANCE),
+    Case("ConvTranspose", ((1, 3, 4, 3), (3, 1, 2, 3), (3,)), {"group": 3, "strides": (2, 1)}, TOLERANCE, TOLERANCE),
     Case(
         "ConvTranspose",
         ((1, 2, 3, 4), (2, 3, 2, 3), (3,)),
