@@ -38,21 +38,24 @@ static int read_piece(const streaming *at, const stream *s, uint32_t from, uint3
     return err;
 }
 
-/* A block of a page into its window, and the CRC of its pieces, moved to their places. */
+/* A block of a page into its window, and the CRC of its pieces, moved to their places. Pieces that follow each other
+ * from the beginning of a store's block on are read at once. The buffer gets less than such a block of them. */
 static int read_block(const streaming *at, const stream *s, uint8_t *window, uint32_t *crc)
 {
-    pieces p = pieces_of(at, s);
+    const pieces p = pieces_of(at, s);
     const uint32_t pitch = (uint32_t)s->pitch, row = behind(pitch);
     const uint32_t end = p.first + (p.rows - 1u) * pitch + p.bytes;
+    const int together = p.bytes == pitch && p.first % at->runtime->program->block_bytes == 0;
     uint32_t sum = 0, i;
+    int err = POETC_OK;
 
     if (p.rows == 0 || p.bytes == 0)
         return POETC_OK;
-    if (p.bytes == pitch) /* pieces follow each other */
-        p.bytes *= p.rows, p.rows = 1;
+    if (together)
+        err = read_piece(at, s, p.first, p.rows * p.bytes, window);
     for (i = 0; i < p.rows; i++, window += p.bytes) {
-        int err = read_piece(at, s, p.first + i * pitch, p.bytes, window);
-
+        if (!together)
+            err = read_piece(at, s, p.first + i * pitch, p.bytes, window);
         if (err)
             return err;
         if (is_sequence(at, s)) {
