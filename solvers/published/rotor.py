@@ -19,6 +19,7 @@ the budget down, until its decisions fit when they are replayed exactly.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +45,8 @@ RECORD = -1  # the choice "record block a"
 class Program:
     """The tables for one chain: `cost[a][b][m]` and the choice that attains it (RECORD, or j)."""
 
-    def __init__(self, chain: Chain, slot_bytes: int, slots: int) -> None:
+    def __init__(self, chain: Chain, slot_bytes: int, slots: int, check_time: Callable[[], None]) -> None:
+        """`check_time` raises where the time is up: the tables of a long chain take minutes."""
         self.chain, self.slots = chain, slots
         blocks = chain.blocks
         count = len(blocks)
@@ -60,6 +62,7 @@ class Program:
             self.choice[a][a] = np.full(slots + 1, RECORD, np.int32)
         for length in range(2, count + 1):
             for a in range(count - length + 1):
+                check_time()
                 b = a + length - 1
                 running = 0
                 # Only runs that end with the last block are executed before there are gradients.
@@ -127,7 +130,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     baseline = Baseline(INFO, problem, options, progress)
     chain = chain_of(baseline.model, INFO.name)
     slot_bytes = max(1, -(-problem.budget_bytes // ROTOR.slots))
-    program = Program(chain, slot_bytes, ROTOR.most * ROTOR.slots)
+    program = Program(chain, slot_bytes, ROTOR.most * ROTOR.slots, baseline.check_time)
     # The estimate errs to either side: a larger memory than there is may still fit when replayed.
     for slots in ROTOR.memories():
         baseline.check_time()

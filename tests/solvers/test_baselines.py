@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import time
 from random import Random
 
 import pytest
@@ -164,3 +165,12 @@ def test_problem_library() -> None:
             assert schedule.proof.objective >= entry.bound
             compared += 1
     assert compared >= 4
+
+
+def test_tables_of_a_long_chain_end_with_the_time() -> None:
+    """They are filled before any schedule is made; for so many blocks that takes some 20 s."""
+    problem = with_budget(training_problem(Random(0), 120, skips=0.0), 0.5)
+    begun = time.process_time()
+    with pytest.raises(LimitError, match=r"rotor: found no schedule in 0.1 s"):
+        solve(problem, "rotor", SolveOptions(time_limit_s=0.1))
+    assert time.process_time() - begun < 5
