@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+from google.protobuf.unknown_fields import UnknownFieldSet  # type: ignore[import-untyped,unused-ignore]
 
 MOST_BYTES = 2**31 - 1  # of a protobuf message
 _HAS_LENGTH = 2  # protobuf's wire type
@@ -29,7 +30,10 @@ def write_model(model: onnx.ModelProto, out: Path) -> None:
 
 
 def _without(message: Any, number: int, is_before: bool) -> bytes:
-    """The fields of a message before a field or behind it: protobuf writes them in the order of their numbers."""
+    """The fields of a message before a field or behind it: protobuf writes them in the order of their numbers.
+
+    Those that this onnx does not know, of a newer format, come last.
+    """
     part = type(message)()
     for field, value in message.ListFields():
         if (field.number < number) if is_before else (field.number > number):
@@ -37,7 +41,21 @@ def _without(message: Any, number: int, is_before: bool) -> bytes:
                 setattr(part, field.name, value)
             else:
                 getattr(part, field.name).MergeFrom(value)
-    return bytes(part.SerializeToString())
+    return bytes(part.SerializeToString()) + (b"" if is_before else _unknown(message))
+
+
+def _unknown(message: Any) -> bytes:
+    """The fields that the classes of this onnx do not have."""
+    found = b""
+    for field in UnknownFieldSet(message):
+        found += _varint(field.field_number << 3 | field.wire_type)
+        if field.wire_type == _HAS_LENGTH:
+            found += _varint(len(field.data)) + field.data
+        elif field.wire_type == 0:
+            found += _varint(field.data)
+        else:
+            found += field.data.to_bytes({1: 8, 5: 4}[field.wire_type], "little")
+    return found
 
 
 def _numbered(tensors: Iterable[onnx.TensorProto]) -> Iterator[bytes]:

@@ -49,3 +49,15 @@ def test_a_message_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(_serialized, "MOST_BYTES", model.ByteSize() - 1)
     with pytest.raises(ValueError, match="more than the bytes"):
         _serialized.write_model(model, tmp_path / "m.onnx")
+
+
+def test_fields_of_a_newer_onnx_stay(tmp_path: Path) -> None:
+    """A number, eight and four bytes, and a text, of the model and of its graph."""
+    fields = b"\xc0\x3e\x96\x01" + b"\xc9\x3e12345678" + b"\xd5\x3e1234" + b"\xda\x3e\x03new"
+    model = _model()
+    model.graph.MergeFromString(fields)
+    model = onnx.ModelProto.FromString(model.SerializeToString() + fields)
+    _serialized.write_model(model, tmp_path / "m.onnx")
+    written = (tmp_path / "m.onnx").read_bytes()
+    assert written.count(fields) == 2
+    assert written == model.SerializeToString()
