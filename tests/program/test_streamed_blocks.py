@@ -184,6 +184,13 @@ def test_rows_that_fill_a_band_and_begin_within_a_block_of_the_store() -> None:
     assert compare("ConvGradInput", attributes, shapes, "channels/summed_outputs", (3, 5), [1, 2], 64)
 
 
+def test_groups_of_more_results_than_terms_are_no_whole_blocks_of_the_store() -> None:
+    """Blocks of 4 output channels have 6 channels of the image: 48 bytes."""
+    shapes = [(1, 12, 1, 2), (12, 3, 1, 1)]
+    attributes: dict[str, Attribute] = {"group": 3, "input_size": (1, 2)}
+    assert compare("ConvGradInput", attributes, shapes, "groups", (4,), [0, 2], 32)
+
+
 def test_random_convolutions_in_blocks_of_terms() -> None:
     draw, compared = random.Random(0), 0
     for _ in range(400):

@@ -125,7 +125,8 @@ POETC_MAY_BE_UNUSED static int is_sequence(const streaming *at, const stream *s)
         return 0;
     if (s->source != WRITES || s->inner.axis < 0 || axis[BLOCKS] == 1)
         return 1;
-    return (uint32_t)(s->inner.unit * axis[UNITS]) % at->runtime->program->block_bytes == 0;
+    return s->inner.mul == s->inner.div && /* units are rows */
+           (uint32_t)(s->inner.unit * axis[UNITS]) % at->runtime->program->block_bytes == 0;
 }
 
 POETC_MAY_BE_UNUSED static uint32_t size_of(const stream *s)
