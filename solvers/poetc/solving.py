@@ -114,11 +114,12 @@ class Solving:
             )
         stored = sum(model.footprint[t] for t in model.page_outs_needed)
         if stored > model.store_free:
-            limit = problem.write_limit_bytes
-            if limit is not None and stored > limit:
+            limit, written = problem.write_limit_bytes, stored + model.streamed_bytes
+            if limit is not None and written > limit:
+                writers = "streamed operators and tensors" if model.streamed_bytes else "tensors"
                 raise InfeasibleError(
-                    f"tensors that end on the store take {stored} bytes of writing, the limit is {limit};"
-                    f" --max-written must be at least {stored} bytes"
+                    f"{writers} that end on the store take {written} bytes of writing, the limit is {limit};"
+                    f" --max-written must be at least {written} bytes"
                 )
             raise InfeasibleError(
                 f"the store is too small: {stored - model.store_free} bytes more are needed at the end"

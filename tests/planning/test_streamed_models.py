@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import poetc
+from poetc.errors import LimitError
 from poetc.runtime.session import SessionError
 from poetc.training import TrainingOptions
 
@@ -309,3 +311,14 @@ def test_sums_over_many_channels_go_on_from_block_to_block(tmp_path: Path) -> No
     cuts = {(op.kind, op.cut) for op in solution.problem.operators}
     assert {("Conv", "outputs/summed_channels"), ("ConvGradInput", "channels/summed_outputs")} <= cuts
     assert solution.validate()["bit_identical_to_keep_all"]  # raises CheckFailed
+
+
+def test_a_limit_on_writing_counts_blocks_that_are_written_again(picture_model: Path) -> None:
+    solve = partial(poetc.load(picture_model).solve, device=DEVICE, budget=16_000, gap=0.05, time_limit_s=5)
+    free = solve()
+    assert any(op.rewritten_bytes > 0 for op in free.problem.operators)
+    written_bytes = free.summary["store_written_bytes"]
+    limited = solve(max_written=written_bytes)
+    assert limited.summary["store_written_bytes"] <= written_bytes
+    with pytest.raises(LimitError, match="--max-written must be at least"):
+        solve(max_written=written_bytes * 4 // 5)
