@@ -87,7 +87,8 @@ class Model:
         self.can_page = any(self.pageable) or self.must_page
         self.capacity = problem.budget_bytes - problem.base_bytes
         self.paging_capacity = self.capacity - problem.page_buffer_bytes
-        stored = sum(self.footprint[t] for t in streamed) + sum(s for s, there in zip(self.footprint, self.on_store, strict=True) if there)
+        stored = sum(s for s, there in zip(self.footprint, self.on_store, strict=True) if there)
+        stored += sum(self.footprint[t] for t in streamed)
         # That streamed operators write, blocks that they write again among them.
         self.streamed_bytes = sum(self.footprint[t] for t in streamed) + sum(o.rewritten_bytes for o in ops)
         # Room on the store, bytes. No solver writes a tensor twice, so a limit on bytes written is room as well.

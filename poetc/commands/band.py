@@ -14,7 +14,7 @@ from operator import ge
 from typing import Any
 
 from poetc.artifact import Artifact
-from poetc.commands.requests import SolveRequest, problem_of, ways_of
+from poetc.commands.requests import SolveRequest, problem_of, streams_of, ways_of
 from poetc.devices import DeviceProfile
 from poetc.devices.modelled import End, at_end, bands
 from poetc.errors import InfeasibleError, LimitError
@@ -23,6 +23,7 @@ from poetc.graph import TrainingGraph
 from poetc.planning.banks import Banks
 from poetc.planning.processors import Processors
 from poetc.planning.solution import least_cost
+from poetc.planning.streaming import Streaming, Streams
 from poetc.planning.ways import ALONE
 from poetc.scheduling import Objective, Problem, Schedule, verify_parts
 from poetc.scheduling.problem import OperatorSpec, TensorSpec, Variant
@@ -87,16 +88,25 @@ def band_of(
 
 
 def _ends(artifact: Artifact, request: SolveRequest, profile: DeviceProfile, step: TrainingGraph) -> Sequence[At]:
-    ends = []
+    ends, threads = [], artifact.summary["threads"]
+    way = threads if artifact.problem.processors or threads > 1 else ALONE
+
+    def whole_at(priced: DeviceProfile) -> tuple[Problem, Streaming]:
+        """The step in the way of the schedule, without streams, and those that it offers."""
+        problem = problem_of(request, step, priced)
+        ways = ways_of(request, problem, step, priced)
+        offers = streams_of(step, profile=priced, request=request, ways=(ways,) if ways else ())
+        return ways.get(way, problem), Streaming(offers)
+
+    streams: Streams = ()
+    if any(op.is_streamed for op in artifact.problem.operators):
+        whole, streaming = whole_at(profile)
+        streams = streaming.chosen(whole, artifact.problem) or ()
     for section in SECTIONS:
-        numbers = 0 if section == "threads" and artifact.summary["threads"] < 2 else bands(profile, section)
+        numbers = 0 if section == "threads" and threads < 2 else bands(profile, section)
         for end in ENDS if numbers else ():
-            priced = at_end(profile, section, end)
-            there = problem_of(request, step, priced)
-            ways = ways_of(request, there, step, priced)
-            threads = artifact.summary["threads"]
-            way = threads if artifact.problem.processors or threads > 1 else ALONE
-            there = ways.get(way, there)
+            there, streaming = whole_at(at_end(profile, section, end))
+            there = streaming.fix(there, streams)
             ends.append(At(section, end, numbers, priced_as(artifact.problem, there)))
     return ends
 

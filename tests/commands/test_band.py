@@ -110,6 +110,17 @@ def test_a_schedule_is_priced_at_both_ends(tmp_path: Path) -> None:
     assert "At the ends of the profile" in (tmp_path / "a.poetc" / "report.html").read_text(encoding="utf-8")
 
 
+def test_streamed_operands_have_their_transfers_at_the_ends(tmp_path: Path) -> None:
+    limits = ("--batch", "16", "-d", "stm32f746", "--budget", "10%", "--gap", "0.9", "--time-limit", "1")
+    ended = run("solve", MODEL, *limits, "--band", "-o", tmp_path / "a.poetc", "--json")
+    assert ended.code == 0
+    answer = ended.json
+    assert any(op.is_streamed for op in poetc.open_solution(tmp_path / "a.poetc").problem.operators)
+    low, high = (row for row in answer["band"] if row["section"] == "compute")
+    assert low["energy_pj"] < answer["energy_pj"] < high["energy_pj"]
+    assert low["time_ns"] < answer["time_ns"] < high["time_ns"]
+
+
 BOARD = """
 title: a board
 inherits: nrf52840
