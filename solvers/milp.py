@@ -21,6 +21,7 @@ import numpy as np
 import pulp
 
 from poetc.errors import PoetcError, UsageError
+from poetc.files import require_writable
 from poetc.solvers.highs import INFINITY, TOLERANCE, Answer, Mip, handed_to
 
 DIRECT = "highs"
@@ -77,11 +78,13 @@ class Handler:
 def elsewhere(solver: str = DIRECT, file: str | Path | None = None) -> Iterator[Handler | None]:
     """Hand the MILPs that are solved inside to `solver`, and write them to `file`, the second to FILE-2 and so on.
 
-    Raises UsageError for a solver that is not there and for a file that is neither MPS nor LP.
+    Raises UsageError for a solver that is not there and for a file that is neither MPS nor LP, OSError where it
+    cannot be written.
     """
     path = None if file is None else Path(file)
     if path is not None and path.suffix not in FORMATS:
         raise UsageError(f"--write-model {path}: its name must end in {' or '.join(FORMATS)}")
+    require_writable(path)
     handler = Handler(None if solver.lower() == DIRECT else _interface(solver), path)
     if handler.interface is None and path is None:
         yield None

@@ -75,11 +75,6 @@ def implausible(profile: DeviceProfile) -> Iterator[str]:
     banks = [b for b in profile.memory.banks.values() if b.kind == "ram"]
     if banks and profile.ram_bytes > sum(b.size_bytes.value for b in banks):
         yield "'memory.ram_bytes' is more than its banks have together"
-    for name, store in sorted(profile.stores.items()):
-        if store.block_bytes.value > store.capacity_bytes.value:
-            yield f"'stores.{name}.block_bytes' is more than its capacity"
-        if int(store.block_bytes.value) % 16:
-            yield f"'stores.{name}.block_bytes' must be a multiple of 16"
 
 
 def _bands(profile: DeviceProfile) -> Iterator[str]:

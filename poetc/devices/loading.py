@@ -425,6 +425,13 @@ def _check_whole(profile: DeviceProfile, origins: Mapping[KeyPath, str]) -> None
         raise UsageError(f"{at}: 'default_store' is {profile.default_store!r}, but 'stores' has: {known}")
     if profile.stores and not profile.default_store:
         raise UsageError(f"{_where(('stores',), origins)}: there are stores, so 'default_store' must name one of them")
+    for name, store in profile.stores.items():
+        block_bytes, key = int(store.block_bytes.value), f"'stores.{name}.block_bytes'"
+        at = _where(("stores", name, "block_bytes"), origins)
+        if block_bytes % 16 or block_bytes < 32:
+            raise UsageError(f"{at}: {key} must be a multiple of 16, at least 32, not {block_bytes}")
+        if block_bytes > store.capacity_bytes.value:
+            raise UsageError(f"{at}: {key} is more than the store's capacity, {int(store.capacity_bytes.value)}")
     if profile.power.idle_w.value > profile.power.active_w.value:
         raise UsageError(f"{_where(('power', 'idle_w'), origins)}: 'power.idle_w' is more than 'power.active_w'")
     if profile.threads is not None and not 0 < profile.threads.efficiency.value <= 1:

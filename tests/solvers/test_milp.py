@@ -80,3 +80,8 @@ def test_bad_names_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=message), elsewhere(solver, file):
             pass
+
+
+def test_a_file_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), elsewhere("highs", tmp_path / "absent" / "model.mps"):
+        pass
