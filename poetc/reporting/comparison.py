@@ -110,7 +110,8 @@ def placements(comparison: Comparison) -> str:
         at.setdefault(_in_words(placement), []).append(f"{budget / comparison.keep_all_peak_bytes:.0%}")
     parts = [words if len(at) == 1 else f"{words} at {', '.join(budgets)}" for words, budgets in at.items()]
     text = f"Schedules, gaps and bounds are for the same placement of state with every solver: {'; '.join(parts)}"
-    return f"{text}. `poetc solve` places each tensor and may need less" if comparison.placement_is_open else text
+    own = "`poetc solve` places each tensor, streams operands, and may need less"
+    return f"{text}. {own}" if comparison.placement_is_open else text
 
 
 def _in_words(placement: tuple[int, int]) -> str:
