@@ -108,7 +108,7 @@ def test_a_board_trains_as_the_host_does(
                 process.kill()
                 break
     rest = log_of(words, run)
-    assert re.search(r"resumed step [789]\n", rest), rest
+    assert re.search(r"resumed step ([789]|1[012])\n", rest), rest  # a busy machine kills it later
     assert rows_of(log + rest) == expected
     assert (run / "trained.bin").read_bytes() == trained.read_bytes()
 

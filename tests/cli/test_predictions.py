@@ -152,7 +152,7 @@ def test_the_smallest_budget_is_not_looked_for_when_time_is_up(monkeypatch: pyte
 def test_what_does_not_fit_is_said_when_it_is_solved(digits: Path, tmp_path: Path) -> None:
     """Training takes the batch in parts, predictions all of it."""
     out = tmp_path / "solved"
-    options = ("-b", "120kB", "--batch", "16", "--micro-batches", "8")
+    options = ("-b", "216kB", "--batch", "16", "--micro-batches", "8", "--no-paging")
     ended = run("solve", digits, *BOARD, *options, "-o", out)
     assert ended.code == 0, ended.err
     assert "no schedule of the model itself was found that does: predictions take" in ended.err

@@ -69,7 +69,7 @@ def test_a_bundle_of_several_micro_batches_has_the_bits_of_the_parts_that_ran(tm
     """Plans of other numbers of micro-batches, as Sage accumulates: written, read, and every way of adding up."""
     model = poetc.load(MODEL, batch=16, training=poetc.TrainingOptions(micro_batches="auto", batch_norm="frozen"))
     # Without a store, a third of the RAM holds no step of the whole batch.
-    solution = model.bundle(device="stm32f746", budgets=("100%", "33%"), paging=False, gap=0.3, time_limit_s=3)
+    solution = model.bundle(device="stm32f746", budgets=("100%", "33%"), paging=False, gap=0.3, time_limit_s=10)
     counts = [plan["micro_batches"] for plan in solution.summary["bundle"]["plans"]]
     assert len(set(counts)) > 1
     solution.save(tmp_path / "parts.bundle")

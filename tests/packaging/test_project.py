@@ -35,8 +35,9 @@ def test_scripts_can_be_run_and_parse(script: str) -> None:
 
 
 def test_benchmarks_are_no_tests() -> None:
-    tests = sorted((ROOT / "tests").rglob("*.py"))
-    assert not [path for path in tests if re.search(r"^\s*(from|import) bench\b", path.read_text(), re.MULTILINE)]
+    """But for the writer of their tables, which measures nothing."""
+    tests, measuring = sorted((ROOT / "tests").rglob("*.py")), r"^\s*(from|import) bench\b(?!\._command)"
+    assert not [path for path in tests if re.search(measuring, path.read_text(), re.MULTILINE)]
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(
         r"^(?:test(?:-all)?|conformance|lint|setup-test|setup-arm|setup-browser):.*\n(?:\t.*\n)*",
