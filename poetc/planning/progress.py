@@ -79,9 +79,7 @@ class Choice(Protocol):
 class BestSoFar:
     """The least objective of all searches of one planner, by budget: a later search may begin with a worse schedule."""
 
-    bounds: dict[tuple[str, int], dict[Made, int]] = field(
-        default_factory=dict
-    )  # the best, by the options they are for
+    bounds: dict[tuple[str, int], dict[Made, int]] = field(default_factory=dict)  # the best, by the options
     choices: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # those that are open, by name
     packed: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # the best schedule whose arena fits
     searched: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # and that nobody has packed yet

@@ -1,4 +1,4 @@
-"""What errors say of steps that stream operands: budgets that they name work, and times are those of streams."""
+"""Errors about steps that stream operands: budgets that they name work, and times are those of streams."""
 
 from __future__ import annotations
 

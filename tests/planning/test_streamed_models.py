@@ -53,14 +53,22 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _text(tmp_path_factory.mktemp("model") / "text.onnx", 2000, 48)
 
 
-def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
-    """Convolutions go through bands with halos, pools and rectifiers through planes: the bits of keep-all."""
+def _convolutions(path: Path, nodes: list[onnx.NodeProto], shapes: dict[str, tuple[int, ...]], x: list[int]) -> Path:
+    """A network of `nodes`, with seeded weights of these shapes, from an image `x` to five scores `y`."""
     random = np.random.default_rng(0)
-    shapes = {"w1": (8, 2, 3, 3), "b1": (8,), "w2": (6, 8, 3, 3), "w3": (6, 5)}
     weights = [
         numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
         for name, shape in shapes.items()
     ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", x), ("y", [1, 5]))]
+    graph = helper.make_graph(nodes, path.stem, ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
+    """Convolutions go through bands with halos, pools and rectifiers through planes: the bits of keep-all."""
+    shapes = {"w1": (8, 2, 3, 3), "b1": (8,), "w2": (6, 8, 3, 3), "w3": (6, 5)}
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c1"], ["r1"]),
@@ -71,15 +79,7 @@ def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
         helper.make_node("Flatten", ["g"], ["f"]),
         helper.make_node("MatMul", ["f", "w3"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "banded",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 24, 24])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
-        weights,
-    )
-    path = tmp_path / "banded.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    path = _convolutions(tmp_path / "banded.onnx", nodes, shapes, [1, 2, 24, 24])
     solution = poetc.load(path).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
     streamed = {op.kind: op.cut for op in solution.problem.operators if op.cut}
     assert {"Conv", "Relu", "ConvGradWeight", "MaxPoolGrad"} <= streamed.keys() and "rows" in streamed["Conv"], streamed
@@ -92,12 +92,7 @@ def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def picture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An image of 37 kB, whose planes take 2.3 kB each."""
-    random = np.random.default_rng(0)
     shapes = {"w1": (8, 16, 3, 3), "b1": (8,), "w2": (6, 8, 3, 3), "w3": (6, 5)}
-    weights = [
-        numpy_helper.from_array((0.2 * random.standard_normal(shape)).astype(np.float32), name)
-        for name, shape in shapes.items()
-    ]
     nodes = [
         helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c1"], ["r1"]),
@@ -107,14 +102,7 @@ def picture_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         helper.make_node("Flatten", ["g"], ["f"]),
         helper.make_node("MatMul", ["f", "w3"], ["y"]),
     ]
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [1, 16, 24, 24]), ("y", [1, 5]))
-    ]
-    graph = helper.make_graph(nodes, "picture", ends[:1], ends[1:], weights)
-    path = tmp_path_factory.mktemp("model") / "picture.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
-    return path
+    return _convolutions(tmp_path_factory.mktemp("model") / "picture.onnx", nodes, shapes, [1, 16, 24, 24])
 
 
 def test_an_image_larger_than_the_budget_is_trained_on(picture_model: Path, tmp_path: Path) -> None:
@@ -283,12 +271,7 @@ def test_rows_of_a_damaged_table_and_of_another_one(tmp_path: Path) -> None:
 
 def test_sums_over_many_channels_go_on_from_block_to_block(tmp_path: Path) -> None:
     """Neither a band of all channels nor the filters of one result fit."""
-    random = np.random.default_rng(0)
     shapes = {"w1": (130, 2, 3, 3), "w2": (133, 130, 3, 3), "b2": (133,), "w3": (133, 5)}
-    weights = [
-        numpy_helper.from_array((0.1 * random.standard_normal(shape)).astype(np.float32), name)
-        for name, shape in shapes.items()
-    ]
     nodes = [
         helper.make_node("Conv", ["x", "w1"], ["c1"], pads=[1, 1, 1, 1]),
         helper.make_node("Relu", ["c1"], ["r1"]),
@@ -298,15 +281,7 @@ def test_sums_over_many_channels_go_on_from_block_to_block(tmp_path: Path) -> No
         helper.make_node("Flatten", ["g"], ["f"]),
         helper.make_node("MatMul", ["f", "w3"], ["y"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "deep",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 5, 5])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 5])],
-        weights,
-    )
-    path = tmp_path / "deep.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    path = _convolutions(tmp_path / "deep.onnx", nodes, shapes, [1, 2, 5, 5])
     solution = poetc.load(path).solve(device=DEVICE, budget=12_000, gap=0.05, time_limit_s=10)
     cuts = {(op.kind, op.cut) for op in solution.problem.operators}
     assert {("Conv", "outputs/summed_channels"), ("ConvGradInput", "channels/summed_outputs")} <= cuts
