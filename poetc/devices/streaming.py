@@ -33,7 +33,7 @@ from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
 from poetc.devices.rows import moved_rows, read_rows, sample_rows, touched_blocks
-from poetc.devices.tables import summed_tables, trained_tables
+from poetc.devices.tables import row_tables, summed_tables, trained_tables
 from poetc.devices.threads import Prices, is_split
 from poetc.graph import Attribute, Graph, Operator, Role, TensorType
 from poetc.ops import Bound, Cut, Kernel, bind, spec, view_roots, whole
@@ -349,8 +349,7 @@ class StreamedAlternatives:
     def tables_of(self, index: int) -> frozenset[int]:
         """The tensors of which an operator can read single rows from the store, together; none: it cannot."""
         op, roots = self.operators[self.problem.operators[index].name], self.operands_of(index)
-        cuts = spec(op.kind).cuts(bind(op, self.graph.tensors)) if spec(op.kind).reads_rows else ()
-        numbers = {n for cut in cuts for n in cut.tables}
+        numbers = row_tables(self.graph, op)
         tables = frozenset(self.tensors.get(roots[n], -1) for n in numbers)
         read = {self.tensors.get(roots[n], -1) for n in numbers if n < len(op.inputs)}
         return tables if tables <= self.summed and all(map(self.is_state, read)) else frozenset()

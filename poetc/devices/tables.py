@@ -14,7 +14,7 @@ def summed_tables(graph: Graph, problem: Problem, block_bytes: int) -> frozenset
     """Frozen ones: an operator of `graph` reads rows of them, no step changes them, and they are long enough."""
     roots, read = view_roots(graph), set[str]()
     for op in graph.operators:
-        read |= {roots[op.inputs[n]] for n in _tables(graph, op) if n < len(op.inputs)}
+        read |= {roots[op.inputs[n]] for n in row_tables(graph, op) if n < len(op.inputs)}
     replaced = {p.input for op in problem.operators for p in (*op.in_place, *op.replaces) if p.required}
     return frozenset(
         tensor.name
@@ -41,7 +41,7 @@ def trained_tables(graph: Graph, problem: Problem, block_bytes: int) -> tuple[Tr
     operators, found = {op.name: op for op in graph.operators}, list[Trained]()
     for place, plain in enumerate(problem.operators):
         op = operators[plain.name]
-        moved = [n - len(op.inputs) for n in _tables(graph, op) if n >= len(op.inputs)]
+        moved = [n - len(op.inputs) for n in row_tables(graph, op) if n >= len(op.inputs)]
         for output in moved:
             pairs = {o: i for i, o in spec(op.kind).must_alias}
             name, version = op.inputs[pairs[output]], op.outputs[output]
@@ -58,7 +58,7 @@ def moved_by_rows(graph: Graph, problem: Problem, block_bytes: int) -> dict[str,
     return {t.name: t.rows for t in trained if problem.operators[t.operator].cut == INDICES}
 
 
-def _tables(graph: Graph, op: Operator) -> set[int]:
+def row_tables(graph: Graph, op: Operator) -> set[int]:
     """The operands of which a block needs some rows alone, by number."""
     if not spec(op.kind).reads_rows:
         return set()
