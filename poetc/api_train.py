@@ -8,10 +8,10 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from poetc.commands.options import DATA, RUN, TEXT
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.train import TrainRequest
 from poetc.commands.train import train as train_on_data
+from poetc.commands.train_options import DATA, OF_KINDS, RUN
 from poetc.commands.training_directory import recorded_options
 from poetc.devices import AUTO
 from poetc.events import Progress, silent
@@ -82,7 +82,7 @@ def train(
     loaded = model if isinstance(model, Model) else None
     path = loaded.path if loaded else Path(str(model))
     training = loaded.training if loaded else TrainingOptions()
-    texts = {option.name: arguments[option.name] for option in TEXT}
+    texts = {option.name: arguments[option.name] for option in OF_KINDS}
     loop: dict[str, Any] = {option.name: arguments[option.name] for option in (*DATA, *RUN) if option.name not in texts}
     limits: dict[str, Any] = {
         "device": str(device),

@@ -14,7 +14,7 @@ from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.cli._training import Interruption, TrainingDisplay
-from poetc.commands.options import DATA, RUN, TEXT
+from poetc.commands.train_options import DATA, OF_KINDS, RUN
 from poetc.declare import flag_of
 from poetc.errors import UsageError
 from poetc.training import TRAINING
@@ -109,7 +109,7 @@ def _request(
         more = "--data and --epochs are" if options["epochs"] is None else "--data is"
         raise UsageError(f"{more} missing (see poetc train --help)")
     mine = {name: options.pop(name) for name in (option.name for option in (*DATA, *RUN))}
-    mine["texts"] = {option.name: mine.pop(option.name) for option in TEXT}
+    mine["texts"] = {option.name: mine.pop(option.name) for option in OF_KINDS}
     if model.is_dir():
         solving = sorted(set(given) & set(options))
         if solving and not resume:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from poetc.declare import LARGEST_SEED, Choice, Number, Option, Switch, Text, When, Whole
+from poetc.declare import Choice, Number, Option, Switch, Text, When, Whole
 from poetc.errors import UsageError
 from poetc.scheduling import DEFAULT_GAP, TRAINING_GAP, Objective
 from poetc.scheduling.schedule import GROUPINGS
-from poetc.training.rates import kinds
 
 SECONDS = Number(above=True)
 
@@ -241,149 +240,6 @@ ANY_RANGE = Option(
     default=False,
     default_text="refuse them, unless the model itself scales them",
     help="Train on inputs that look unscaled too: beyond 16, and whole or of one sign.",
-)
-TEXT = (
-    Option(
-        name="tokenizer",
-        values=Text(),
-        group="data",
-        metavar="FILE",
-        default_text="tokenizer.json beside the model",
-        help="The tokenizer of texts: a tokenizer.json, or its folder.",
-    ),
-    Option(
-        name="chat_template",
-        values=Text(),
-        group="data",
-        metavar="FILE",
-        default_text="that of tokenizer_config.json or chat_template.jinja beside the tokenizer",
-        help="The template that makes a text of a chat.",
-    ),
-    Option(
-        name="mask_prompt",
-        values=Switch(),
-        group="data",
-        default=False,
-        help="The loss counts completions, and answers of the assistant, alone.",
-    ),
-    Option(
-        name="truncate",
-        values=Switch(),
-        group="data",
-        default=False,
-        default_text="refuse them",
-        help="Cut prompts with completions, and chats, that are longer than the model's sequence.",
-    ),
-    Option(
-        name="unpacked",
-        values=Switch(),
-        group="data",
-        default=False,
-        default_text="join documents to full windows",
-        help="No document shares a sample with another, so none attends to another.",
-    ),
-)
-DATA = (
-    Option(
-        name="data",
-        values=Text(),
-        group="data",
-        metavar="DATA",
-        usual="FILE.npz, .csv, .jsonl, .parquet, .txt, folder, module:function.",
-        help="Training data: an .npz file, X.npy,Y.npy, a folder of .npy files, a .csv, .jsonl or .parquet table, a "
-        "folder of images by class, or package.module:function. FILE:ARRAYS names its arrays: d.npz:x_train,y_train. "
-        "For models of tokens: a .txt, a .jsonl of text, prompt and completion or messages, or a folder of these.",
-    ),
-    *VALIDATION,
-    NORMALIZE,
-    ANY_RANGE,
-    Option(
-        name="augment",
-        values=Text(),
-        group="data",
-        default="",
-        metavar="HOW",
-        help="Change inputs at random, several ways with commas. Images: flip, crop:PIXELS, cutout:PIXELS. Signals: "
-        "shift:PLACES. Any: gain:SHARE, noise:DEVIATION.",
-    ),
-    Option(
-        name="seed",
-        values=Whole(0, LARGEST_SEED),
-        group="data",
-        default=0,
-        help="Seed of the order of samples, and of everything that is drawn.",
-    ),
-    Option(
-        name="shuffle",
-        values=Switch(has_no=True),
-        group="data",
-        default=True,
-        help="Take a new order of the samples in each epoch.",
-    ),
-    *TEXT,
-)
-RUN = (
-    EPOCHS,
-    Option(
-        name="schedule",
-        values=Text(),
-        group="run",
-        default="constant",
-        metavar="SCHEDULE",
-        help=f"Schedule of the learning rate, by updates: {', '.join(kind.example for kind in kinds())}."
-        " Each also takes warmup=N.",
-    ),
-    Option(
-        name="patience",
-        values=Whole(1),
-        group="run",
-        metavar="EPOCHS",
-        help="Stop when so many epochs in a row were no better than the best.",
-    ),
-    Option(
-        name="ema",
-        values=Number(above=True, below=1.0),
-        group="run",
-        metavar="DECAY",
-        help="Evaluate and write an average of the weights, of which each update keeps this share (0.999).",
-    ),
-    Option(
-        name="metrics",
-        values=Text(),
-        group="run",
-        metavar="NAMES",
-        default_text="accuracy; mae for numbers",
-        help="Metrics of the validation: accuracy, top5, confusion, mse, mae, perplexity.",
-    ),
-    Option(
-        name="save_every",
-        values=Whole(1),
-        group="run",
-        metavar="STEPS",
-        default_text="a minute, and after each epoch",
-        help="Steps between checkpoints.",
-    ),
-    Option(
-        name="log",
-        values=Text(),
-        group="run",
-        metavar="DIR",
-        help="Write losses, metrics and rates here while training runs: events for TensorBoard, and log.jsonl.",
-    ),
-    Option(
-        name="sample",
-        values=Text(),
-        group="run",
-        metavar="PROMPT",
-        help="Show the text of a language model behind this prompt before and after the training.",
-    ),
-    Option(
-        name="elastic",
-        values=Switch(),
-        group="run",
-        default=False,
-        help="Follow the memory that Linux leaves to this process. The model is a directory of `poetc bundle`.",
-    ),
 )
 NUMERICS = Option(
     name="numerics",

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from poetc import artifact
-from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, RUN, SEARCH, TEXT
+from poetc.commands.options import BATCH, BUDGET, DEVICE, IMPORTANCE, LIMITS, SEARCH
 from poetc.commands.requests import SolveRequest
+from poetc.commands.train_options import DATA, OF_KINDS, RUN
 from poetc.devices import AUTO
 from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
 from poetc.events import Progress
@@ -44,7 +45,7 @@ def recorded_options(out: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     Raises UsageError where there is none, and for options in `given` that differ from them, but for those that may
     change.
     """
-    absent = {o.name: o.default for o in TEXT} | {"elastic": False, "sample": None}  # in versions before 0.3
+    absent = {o.name: o.default for o in OF_KINDS} | {"elastic": False, "sample": None}  # in versions before 0.3
     recorded = {**absent, **_record(directory_of(out))["options"]}
     given = json.loads(json.dumps(given))
     begun_with, asked = _resolved(recorded), _resolved({**recorded, **given})

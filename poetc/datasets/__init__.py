@@ -2,7 +2,7 @@
 
 from poetc.datasets._batching import Batches, Evaluation
 from poetc.datasets._columns import Samples, require_no_idle
-from poetc.datasets._kinds import Settings
+from poetc.datasets._kinds import KINDS, Settings
 from poetc.datasets._matching import check_values, looks_raw, parse_selection, samples_of
 from poetc.datasets._normalizing import Normalization
 from poetc.datasets._opening import fits, ignored_by, open_source

@@ -10,7 +10,7 @@ from typing import Any
 from poetc.datasets._columns import Samples
 from poetc.datasets._matching import Note
 from poetc.datasets._slots import Slot
-from poetc.declare import Registry
+from poetc.declare import Option, Registry
 from poetc.errors import UsageError
 
 
@@ -36,16 +36,18 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`takes`: whether a file or a folder is of this kind. `words`: how messages call it.
+    """`takes`: whether a file or a folder is of this kind. `words`: how messages and the help of --data call it.
 
-    `ignores`: the class of targets that count for nothing, where its samples have such targets.
+    `help`: a sentence more of that help. `options`: those that it alone has. `ignores`: the class of targets that count
+    for nothing, where its samples have such targets.
     """
 
     name: str
     words: str
     takes: Callable[[Path], bool]
     read: Callable[[Request], Samples]
-    options: tuple[str, ...] = ()  # the names of those that it alone has
+    help: str = ""
+    options: tuple[Option, ...] = ()
     ignores: int | None = None
 
 
@@ -61,9 +63,9 @@ def require_used(kind: Kind | None, settings: Settings, source: str) -> None:
     """UsageError for an option with a value that is of another kind than that of `source`."""
     mine = () if kind is None else kind.options
     for other in KINDS.values():
-        for name in other.options:
-            if name not in mine and settings.values.get(name) not in (None, "", False):
-                raise UsageError(f"--{name.replace('_', '-')} is for {other.words}; {source} holds none")
+        for option in other.options:
+            if option not in mine and settings.values.get(option.name) not in (None, "", False):
+                raise UsageError(f"{option.flag} is for {other.words}; {source} holds none")
 
 
 def declare(name: str, words: str, read: Callable[[Request], Samples], *suffixes: str) -> None:

@@ -23,6 +23,7 @@ from poetc.datasets._kinds import KINDS, Kind, Request
 from poetc.datasets._objects import LARGEST_BYTES, objects
 from poetc.datasets._slots import Slot
 from poetc.datasets._tokenizing import Encoded, Span, Tokenizer, find_tokenizer
+from poetc.declare import Option, Switch, Text
 from poetc.errors import UsageError, printable
 from poetc.files import read_file
 from poetc.graph import Array, DType
@@ -34,7 +35,47 @@ _MASK, _POSITIONS, _SEGMENTS = (
     re.compile(p) for p in (r"(^|_)mask$", r"position_?ids$|positions$", r"token_type_ids$|segment_?ids$")
 )
 
-OPTIONS = ("tokenizer", "chat_template", "mask_prompt", "truncate", "unpacked")  # declared in commands/options.py
+OPTIONS = (
+    Option(
+        name="tokenizer",
+        values=Text(),
+        group="data",
+        metavar="FILE",
+        default_text="tokenizer.json beside the model",
+        help="The tokenizer of texts: a tokenizer.json, or its folder.",
+    ),
+    Option(
+        name="chat_template",
+        values=Text(),
+        group="data",
+        metavar="FILE",
+        default_text="that of tokenizer_config.json or chat_template.jinja beside the tokenizer",
+        help="The template that makes a text of a chat.",
+    ),
+    Option(
+        name="mask_prompt",
+        values=Switch(),
+        group="data",
+        default=False,
+        help="The loss counts completions, and answers of the assistant, alone.",
+    ),
+    Option(
+        name="truncate",
+        values=Switch(),
+        group="data",
+        default=False,
+        default_text="refuse them",
+        help="Cut prompts with completions, and chats, that are longer than the model's sequence.",
+    ),
+    Option(
+        name="unpacked",
+        values=Switch(),
+        group="data",
+        default=False,
+        default_text="join documents to full windows",
+        help="No document shares a sample with another, so none attends to another.",
+    ),
+)
 
 
 def read_text(request: Request) -> Samples:
@@ -354,5 +395,13 @@ def _takes(path: Path) -> bool:
 
 KINDS.add(
     "text",
-    Kind(name="text", words="texts (.txt, .jsonl)", takes=_takes, read=read_text, options=OPTIONS, ignores=IGNORED),
+    Kind(
+        name="text",
+        words="texts (.txt, .jsonl)",
+        takes=_takes,
+        read=read_text,
+        help="For models of tokens: a .txt, a .jsonl of text, prompt and completion or messages, or a folder of these.",
+        options=OPTIONS,
+        ignores=IGNORED,
+    ),
 )

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from poetc.artifact import require_solved
-from poetc.datasets import BatchFunction, StoredArray, check_values, open_source, slots_of
+from poetc.commands.train_options import DATA
+from poetc.datasets import KINDS, BatchFunction, StoredArray, check_values, open_source, slots_of
 from poetc.datasets.arrays import npy_column
 from poetc.errors import UsageError
 from poetc.graph import Graph, Role, TensorType
@@ -99,6 +100,13 @@ def test_npy_files_side_by_side_and_in_a_folder(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", array)
     for text in (tmp_path, f"{tmp_path / 'x.npy'},{tmp_path / 'target.npy'}"):
         assert (opened(text, IMAGE, CLASS).take(np.array([3]))["x"] == 3).all()
+
+
+def test_the_help_of_data_names_every_kind_and_has_its_options() -> None:
+    (data,) = (option for option in DATA if option.name == "data")
+    for kind in KINDS.values():
+        assert kind.words in data.help and kind.help in data.help
+        assert all(option in DATA for option in kind.options)
 
 
 def test_each_json_line_is_a_sample(tmp_path: Path) -> None:
