@@ -193,7 +193,7 @@ def _by_parts(
         return {1: whole}, {1: problem}, [f"{note}; --batch-norm frozen has none"]
     profile = load_profile(request.model.device)
     graphs: dict[int, TrainingGraph] = {}
-    for count in training.divisors(training.batch_of(model) or 1):
+    for count in training.divisors(model.batch or 1):
         options = replace(request.model.training, micro_batches=count)
         try:
             step = training_graph(replace(request.model, training=options), names_sums=True)[1]

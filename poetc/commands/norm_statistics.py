@@ -21,7 +21,7 @@ SAMPLES = 256  # at least, where there are as many
 def with_statistics(solved: Artifact, batches: Batches) -> Artifact:
     """The solution of a model with restored norms, which begin with the statistics of the first batches."""
     graph = model_of(solved)
-    rows = min(batches.rows, training.batch_of(graph) or batches.rows)
+    rows = min(batches.rows, graph.batch or batches.rows)
     first = islice(_inputs(graph, batches), -(-SAMPLES // rows))
     values = training.measured(graph, first, graph_of(solved).updates.keys())
     return with_values(solved, values, batches.source.where)

@@ -78,7 +78,7 @@ def _counts(request: SolveRequest, whole: Graph) -> list[int]:
     """The numbers of parts of a batch that change nothing but the order of sums."""
     if training.takes_batch_statistics(whole, replace(request.model.training, micro_batches=1)):
         return [1]
-    return training.divisors(training.batch_of(whole) or 1)
+    return training.divisors(whole.batch or 1)
 
 
 def _built(request: SolveRequest, whole: Graph, stop_at: float) -> Iterator[tuple[int, SolveRequest, TrainingGraph]]:

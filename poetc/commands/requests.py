@@ -251,7 +251,7 @@ def inference_model(request: ModelRequest, whole: Graph) -> Graph:
     Raises UsageError where the model cannot be had at that batch, or has other weights there.
     """
     batch = request.infer_batch
-    if batch is None or batch == training.batch_of(whole):
+    if batch is None or batch == whole.batch:
         return whole
     try:
         return training.at_batch(whole, load_model(replace(request, rows=batch)))

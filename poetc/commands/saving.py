@@ -86,7 +86,7 @@ def ways_to_save(
         return prepared(graph if is_read else read_model(with_any_weights(wanted)), wanted.training)
 
     is_large = len(problem.operators) > MOST_OPERATORS
-    offers = list(_offers(model, training.batch_of(graph), is_large=is_large))
+    offers = list(_offers(model, graph.batch, is_large=is_large))
     rows: dict[str, dict[str, Any]] = {options: {"name": name, "options": options} for name, options, _ in offers}
     for _, options, change in sorted(offers, key=lambda offer: offer[1].startswith(_MICRO_BATCHES)):
         row: dict[str, Any] = {"refused": f"left out: the others took {limit_s:g} s"}

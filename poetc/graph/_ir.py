@@ -210,6 +210,17 @@ class Graph:
         """The fact of that kind about a tensor, layer or input; None: there is none."""
         return next((f for f in self.facts if f.kind == kind and f.subject == subject), None)
 
+    def batch_axis(self, name: str) -> int:
+        """The axis of the samples in an input or output."""
+        fact = self.fact("batch axis", name)
+        return 0 if fact is None else int(fact.value)
+
+    @property
+    def batch(self) -> int | None:
+        """The samples of the first input that has axes; None where none has."""
+        shapes = ((name, self.tensors[name].shape) for name in self.inputs)
+        return next((shape[self.batch_axis(name)] for name, shape in shapes if shape), None)
+
     def to_networkx(self) -> networkx.DiGraph[str]:
         """Operators and tensors as nodes, with all annotations; see `poetc.graph.networks`."""
         from poetc.graph.networks import graph_network

@@ -12,7 +12,7 @@ import numpy as np
 from poetc.errors import UsageError
 from poetc.graph import Array, DType, Graph, Operator, Phase, TensorType, TrainingGraph
 from poetc.ops import Bound, spec
-from poetc.ops._loss import Loss as LossKind
+from poetc.ops.losses import LossKind
 from poetc.training import evaluation
 
 _BELOW_1 = np.nextafter(np.float32(1), np.float32(0))  # a sigmoid that is 1 was rounded: its logit is above 16.6

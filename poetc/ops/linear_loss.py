@@ -21,7 +21,7 @@ from poetc.ops.coded import CodedProduct, Codes, MatMulCoded
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.kernels.kernel import Block
 from poetc.ops.kernels.matmul import PackedProduct, Product
-from poetc.ops.loss import NEVER, CrossEntropy, CrossEntropyGrad
+from poetc.ops.losses.cross_entropy import NEVER, CrossEntropy, CrossEntropyGrad
 from poetc.ops.matmul import MatMul
 
 LEAST_ROWS = 4  # at a time: rows of x and of its gradient begin at multiples of 16 bytes

@@ -11,7 +11,7 @@ import numpy as np
 from poetc.errors import UsageError
 from poetc.graph import Array, DType, TensorType
 from poetc.ops import Bound, Use, spec
-from poetc.ops.boxes import is_target_of_boxes, negative_sides
+from poetc.ops.losses.boxes import is_target_of_boxes, negative_sides
 from poetc.program._interpret import all_inputs
 from poetc.program._ir import Binding, Call, Program
 

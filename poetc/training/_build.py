@@ -14,6 +14,7 @@ import numpy as np
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Fill, Graph, Operator, Phase, Role, TensorType, TrainingGraph
 from poetc.ops import Builder, spec
+from poetc.ops.losses import LOSSES, LossPlan
 from poetc.ops.optimizers import OPTIMIZERS
 from poetc.training._adapters import SITE
 from poetc.training._attention import join_attention
@@ -33,7 +34,6 @@ from poetc.training._selection import (
 from poetc.training._splits import partial_sum, with_names
 from poetc.training._state import emit_update
 from poetc.training._terms import Term
-from poetc.training.losses import LOSSES, LossPlan
 
 if TYPE_CHECKING:
     from poetc.training.options import TrainingOptions

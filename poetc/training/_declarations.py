@@ -25,10 +25,10 @@ from poetc.declare import (
 )
 from poetc.errors import UsageError, shortened
 from poetc.ops.encoding import FORMATS
+from poetc.ops.losses import LOSSES, Loss
 from poetc.ops.optimizers import OPTIMIZERS, Optimizer
 from poetc.training._selection import Lora, parse_entry
 from poetc.training._terms import parse_terms
-from poetc.training.losses import LOSSES, Loss
 from poetc.training.precisions import FILE, PRECISIONS, Precision, read_algorithm, recorded_algorithm
 
 SAVED = ("exact", "off", *FORMATS, "auto")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from poetc.errors import UsageError, shortened
 from poetc.graph import DType, Graph, Operator
 from poetc.ops import Builder, spec
-from poetc.training.losses import LOSSES, LossPlan, Output
-from poetc.training.losses.cross_entropy import (
+from poetc.ops.losses import LOSSES, LossPlan, Output
+from poetc.ops.losses.cross_entropy import (
     CLASS_AXIS,
     CLASS_WEIGHTS,
     IGNORE_INDEX,

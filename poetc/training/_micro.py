@@ -33,27 +33,13 @@ def divisors(batch: int) -> list[int]:
 
 def micro_batch_of(whole: Graph, count: int) -> int:
     """Rows of a micro-batch. UsageError where the batch cannot be split into `count`."""
-    batch = batch_of(whole)
+    batch = whole.batch
     if batch is None:
         raise UsageError(f"--micro-batches {count}: {whole.name} has no input with a batch axis")
     if batch % count:
         allowed = ", ".join(map(str, divisors(batch)))
         raise UsageError(f"--micro-batches {count}: does not divide the batch of {batch}; choose from {allowed}")
     return batch // count
-
-
-def batch_of(graph: Graph) -> int | None:
-    """The length of the axis of samples in the first input that has axes: the first one, but for a fact."""
-    for name in graph.inputs:
-        if shape := graph.tensors[name].shape:
-            return shape[batch_axis_of(graph, name)]
-    return None
-
-
-def batch_axis_of(graph: Graph, name: str) -> int:
-    """The axis of the samples in an input or output."""
-    fact = graph.fact("batch axis", name)
-    return 0 if fact is None else int(fact.value)
 
 
 def cut_of(name: str, whole: TensorType, part: TensorType, count: int) -> Cut | None:
@@ -86,7 +72,7 @@ def at_batch(whole: Graph, other: Graph) -> Graph:
 
     UsageError where a program of `other` cannot run on the weights of `whole`.
     """
-    if batch_of(whole) is None:
+    if whole.batch is None:
         raise UsageError(f"{whole.name} has no input with a batch axis")
     for name, tensor in whole.tensors.items():
         kept = tensor.role in (Role.PARAMETER, Role.STATISTIC) and name in other.tensors

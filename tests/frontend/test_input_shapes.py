@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from onnx.helper import make_node
 
-from poetc import training
 from poetc.commands.export import imported_with
 from poetc.commands.locking import options_of, request_of
 from poetc.commands.requests import ModelRequest, SolveRequest, inference_model, load_model, training_graph
@@ -98,7 +97,7 @@ def test_predictions_parts_and_locks_keep_them(path: Path, tmp_path: Path) -> No
     request = ModelRequest(source=path, infer_batch=1, training=options)
     whole = load_model(request)
     assert inference_model(request, whole).tensors["x"].shape == (1, 5, 4)
-    assert training.batch_of(training_graph(request)[0]) == 4
+    assert training_graph(request)[0].batch == 4
     locked = options_of(SolveRequest(model=request), tmp_path)
     assert request_of(locked, tmp_path).model.training.dim == options.dim
 

@@ -8,6 +8,7 @@ import pytest
 from poetc.errors import UsageError
 from poetc.graph import DType, Graph, Role, TensorType
 from poetc.ops import Builder, Use
+from poetc.ops.losses import LOSSES
 from poetc.passes import check_graph
 from poetc.program import limit_of
 from poetc.training import TrainingOptions, build, evaluation, takes_batch_statistics
@@ -37,6 +38,22 @@ def test_a_loss_by_name_alone_counts_once() -> None:
     assert one.operators == other.operators
 
 
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_every_declared_loss_makes_a_step_and_an_evaluation(loss: str) -> None:
+    """What a new one needs no test of its own for: a step, a target, a gradient, and options that others refuse."""
+    graph = speech(*((4, 3, 4) if loss == "ctc" else (12, 4)))
+    step = build(graph, TrainingOptions(loss=loss))
+    check_graph(step)
+    assert set(step.gradients) == {"w"}
+    target = step.tensors[step.target]
+    assert (target.dtype is DType.I32) == any(word in LOSSES[loss].target for word in ("index", "labels"))
+    check_graph(evaluation(graph, step))
+    random = np.random.default_rng(3)
+    values = random.integers(0, 3, target.shape) if target.dtype is DType.I32 else np.sort(random.random(target.shape))
+    inputs = {"x": random.standard_normal((2, 6, 3)).astype(np.float32), step.target: values.astype(target.dtype.numpy)}
+    assert np.isfinite(evaluate(step, inputs)[step.loss])
+
+
 def test_the_sum_is_evaluated() -> None:
     graph = network(ROWS, BOTH)
     step = build(graph, TrainingOptions(loss=LOSS))
@@ -63,7 +80,8 @@ def speech(*shape: int) -> Graph:
     """Twelve rows of logits, seen in a shape with time steps; the batch is the first axis of the input."""
     b = Builder()
     x = b.add_tensor("x", TensorType((2, 6, 3)), Role.INPUT)
-    w = b.add_tensor("w", TensorType((3, 4)), Role.PARAMETER, np.ones((3, 4), np.float32))
+    weights = np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4)
+    w = b.add_tensor("w", TensorType((3, 4)), Role.PARAMETER, weights)
     y = b.emit1("MatMul", [b.emit1("Reshape", [x], {"shape": (12, 3)}), w])
     y = b.emit1("Reshape", [y], {"shape": shape}, hint="y")
     return Graph("speech", b.tensors, tuple(b.operators), ("x",), (y,), b.values)

@@ -1,6 +1,6 @@
 /* Losses of boxes by their overlap (IoU, GIoU, CIoU), and their gradients in the boxes, which may overwrite them.
  *
- * The formulas are those of poetc/ops/boxes.py. Where two edges coincide, each has half the slope.
+ * The formulas are those of poetc/ops/losses/boxes.py. Where two edges coincide, each has half the slope.
  *
  * Layout: boxes are [boxes, 4].
  * Order of sums: boxes in sequence; the total carries its rounding error. */

@@ -8,7 +8,7 @@ from typing import Any
 
 from poetc.declare import Option, Registry
 from poetc.graph import Attribute, Fact, Graph, Operator, TensorType
-from poetc.ops import Builder
+from poetc.ops._builder import Builder
 
 _LEAST = 1e-30  # probability
 

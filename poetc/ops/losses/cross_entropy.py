@@ -1,8 +1,4 @@
-"""Losses, all averaged to a scalar of shape (). Their gradients recompute intermediate values from the prediction.
-
-A gradient kind reads (prediction, target) and, as an optional third input, the gradient of the loss itself. A loss that
-is the root of the training graph has gradient 1 and needs none.
-"""
+"""Cross-entropies of classes: of an index or a distribution, focal (Lin et al. 2017), and of probabilities."""
 
 from __future__ import annotations
 
@@ -13,34 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from poetc.graph import DType, TensorType
+from poetc.declare import LARGEST, LARGEST_FLOAT, Number, Numbers, Option, Whole
+from poetc.errors import UsageError
+from poetc.graph import Attribute, DType, Graph, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Indices, Use, classes_of
-from poetc.ops._loss import Loss
-from poetc.ops._registry import OpSpec, register
+from poetc.ops._registry import register
 from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Axis, Elements
+from poetc.ops.kernels.rows import Axis
+from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
+from poetc.ops.losses._operators import LossGradient, LossOfEqualShapes, upstream
 
 NEVER = -(2**31)  # an ignore_index that no target holds
-
-
-class _Loss(Loss):
-    def check(self, op: Bound) -> None:
-        if op.inputs[0].shape != op.inputs[1].shape:
-            raise ValueError(f"the prediction has shape {op.inputs[0].shape}, the target {op.inputs[1].shape}")
-
-
-class _LossGrad(OpSpec):
-    aliases = ((0, 0),)
-
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
-        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
-            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
-        return (op.inputs[0],)
-
-
-def _upstream(inputs: Sequence[Any]) -> Any:
-    return inputs[2].reshape(()) if len(inputs) > 2 else inputs[0].dtype.type(1)
 
 
 def _layout(op: Bound) -> tuple[int, int, int]:
@@ -135,11 +115,6 @@ class _WeightedClasses(Axis):
     has_upstream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _PointwiseLossGrad(Elements):
-    has_upstream: bool
-
-
 def _index_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
     smoothing = op.get_float("label_smoothing")
     classes = _layout(op)[1]
@@ -159,7 +134,7 @@ def _class_weights(op: Bound) -> tuple[float, ...]:
 
 
 @register
-class CrossEntropy(_Loss):
+class CrossEntropy(LossOfEqualShapes):
     """Mean over the samples whose target is not `ignore_index`; 0 if there is none.
 
     With `class_weights` (one a class) the mean is that of PyTorch: weighted, and divided by the weights of the targets.
@@ -204,7 +179,7 @@ class CrossEntropy(_Loss):
 
 
 @register
-class CrossEntropyGrad(_LossGrad):
+class CrossEntropyGrad(LossGradient):
     summary = "Gradient of CrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 15
 
@@ -220,11 +195,11 @@ class CrossEntropyGrad(_LossGrad):
             hit = _hits(op, inputs[1])
             rest = np.where(hit, (p * ~hit).sum(axis=1, keepdims=True), -p)
             slope = _focused(op, log_p, hit)[1] * weights.sum(axis=1, keepdims=True)
-            return ((slope * rest * (_upstream(inputs) / count)).reshape(logits.shape),)
+            return ((slope * rest * (upstream(inputs) / count)).reshape(logits.shape),)
         g = np.exp(log_p, out=log_p)
         g *= weights.sum(axis=1, keepdims=True)
         g -= weights
-        g *= _upstream(inputs) / count
+        g *= upstream(inputs) / count
         return (g.reshape(logits.shape),)
 
     def kernel(self, op: Bound) -> Kernel:
@@ -232,7 +207,7 @@ class CrossEntropyGrad(_LossGrad):
 
 
 @register
-class SoftCrossEntropy(_Loss):
+class SoftCrossEntropy(LossOfEqualShapes):
     of_probabilities = True
     has_classes = True
     summary = (
@@ -257,7 +232,7 @@ class SoftCrossEntropy(_Loss):
 
 
 @register
-class SoftCrossEntropyGrad(_LossGrad):
+class SoftCrossEntropyGrad(LossGradient):
     summary = "Gradient of SoftCrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 17
 
@@ -265,7 +240,7 @@ class SoftCrossEntropyGrad(_LossGrad):
         logits = inputs[0]
         weights, count = _soft_weights(op, inputs[1], logits.dtype)
         p = np.exp(_log_softmax(logits.reshape(_layout(op))))
-        g = (p * weights.sum(axis=1, keepdims=True) - weights) * (_upstream(inputs) / count)
+        g = (p * weights.sum(axis=1, keepdims=True) - weights) * (upstream(inputs) / count)
         return (g.reshape(logits.shape),)
 
     def kernel(self, op: Bound) -> Kernel:
@@ -274,92 +249,150 @@ class SoftCrossEntropyGrad(_LossGrad):
         return Kernel("poetc_op_soft_cross_entropy_grad", parameters, (1 - smoothing, smoothing / _layout(op)[1]))
 
 
-class Pointwise(_Loss):
-    """Mean over all elements of a function of prediction and target."""
-
-    flops = 3
-    symbol = ""
-
-    def value(self, op: Bound, x: Any, t: Any) -> Any:
-        raise NotImplementedError
-
-    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        return (self.value(op, *inputs).mean(),)
-
-    def kernel(self, op: Bound) -> Kernel:
-        return Kernel(self.symbol, Elements(op.inputs[0].elements), (op.get_float("delta", 1.0),))
-
-
-class PointwiseGrad(_LossGrad):
-    flops = 3
-    symbol = ""
-
-    def slope(self, op: Bound, x: Any, t: Any) -> Any:
-        raise NotImplementedError
-
-    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        x = inputs[0]
-        return (self.slope(op, x, inputs[1]) * (_upstream(inputs) / x.dtype.type(x.size)),)
-
-    def kernel(self, op: Bound) -> Kernel:
-        parameters = _PointwiseLossGrad(op.inputs[0].elements, len(op.inputs) > 2)
-        return Kernel(self.symbol, parameters, (op.get_float("delta", 1.0),))
-
-
-@register
-class MeanSquaredError(Pointwise):
-    summary = "Mean of (prediction - target)²"
-    symbol = "poetc_op_mean_squared_error"
-
-    def value(self, op: Bound, x: Any, t: Any) -> Any:
-        return np.square(x - t)
-
-
-@register
-class MeanSquaredErrorGrad(PointwiseGrad):
-    summary = "Gradient of MeanSquaredError from (prediction, target, [gradient of the loss])"
-    symbol = "poetc_op_mean_squared_error_grad"
-
-    def slope(self, op: Bound, x: Any, t: Any) -> Any:
-        return 2 * (x - t)
+LABEL_SMOOTHING = Option(
+    name="label_smoothing",
+    values=Number(below=1.0),
+    group="loss",
+    default=0.0,
+    help="Share of a target that is spread over all classes.",
+)
+IGNORE_INDEX = Option(
+    name="ignore_index",
+    values=Whole(-LARGEST - 1),
+    group="loss",
+    metavar="CLASS",
+    help="The class whose targets count for nothing.",
+)
+CLASS_AXIS = Option(
+    name="class_axis",
+    values=Whole(-8, 7),
+    group="loss",
+    metavar="AXIS",
+    default_text="that of its Softmax, or of the last layer's units; poetc train asks the target's shape where "
+    "they leave it open",
+    help="Axis of the output that holds the classes.",
+)
+CLASS_WEIGHTS = Option(
+    name="class_weights",
+    values=Numbers(),
+    group="loss",
+    default=(),
+    metavar="W,W,...|FILE",
+    help="Weight of a target of each class, or a text file of such numbers.",
+)
+FOCAL_GAMMA = Option(
+    name="focal_gamma",
+    values=Number(below=LARGEST_FLOAT),
+    group="loss",
+    default_text="2",
+    help="The exponent of 1 - p, which is the weight of a sample.",
+)
 
 
-@register
-class MeanAbsoluteError(Pointwise):
-    summary = "Mean of |prediction - target| (L1)"
-    symbol = "poetc_op_mean_absolute_error"
-
-    def value(self, op: Bound, x: Any, t: Any) -> Any:
-        return np.abs(x - t)
-
-
-@register
-class MeanAbsoluteErrorGrad(PointwiseGrad):
-    summary = "Gradient of MeanAbsoluteError from (prediction, target, [gradient of the loss]); 0 where they are equal"
-    symbol = "poetc_op_mean_absolute_error_grad"
-
-    def slope(self, op: Bound, x: Any, t: Any) -> Any:
-        return np.sign(x - t)
+def own_cross_entropy(graph: Graph, name: str, op: Operator, options: Any, *, is_focal: bool) -> LossPlan:
+    """The model ends in its loss: that one is trained, and the input that held the labels is the target."""
+    scores, labels = op.inputs
+    loss = "focal" if is_focal else "cross-entropy"
+    attributes = {**op.attributes, **_class_attributes(options, graph.tensors[scores].shape[_axis(op)], loss)}
+    if is_focal:
+        attributes.pop("label_smoothing", None)
+    note = f"loss {loss} of {scores!r}, which the model computes itself as output {name!r}"
+    if labels in graph.inputs:
+        note += f"; the target is its input {labels!r}"
+    return LossPlan("CrossEntropy", scores, graph.tensors[labels].type, attributes, note, labels)
 
 
-@register
-class Huber(Pointwise):
-    summary = "Mean of d²/2 where |d| ≤ delta, else delta · (|d| - delta/2), d = prediction - target; delta"
-    symbol = "poetc_op_huber"
-    flops = 5
-
-    def value(self, op: Bound, x: Any, t: Any) -> Any:
-        delta = x.dtype.type(op.get_float("delta", 1.0))
-        d = np.abs(x - t)
-        half = x.dtype.type(0.5)
-        return np.where(d <= delta, half * d * d, delta * (d - half * delta))
+def _axis(op: Operator) -> int:
+    axis = op.attributes.get("axis", -1)
+    assert isinstance(axis, int)
+    return axis
 
 
-@register
-class HuberGrad(PointwiseGrad):
-    summary = "Gradient of Huber from (prediction, target, [gradient of the loss]); delta"
-    symbol = "poetc_op_huber_grad"
+def _class_attributes(options: Any, classes: int, loss: str) -> dict[str, Attribute]:
+    """The loss over `classes`, as the options set it."""
+    if loss != "soft-cross-entropy" and options.class_weights and len(options.class_weights) != classes:
+        raise UsageError(f"--class-weights: {len(options.class_weights)} weights are given for {classes} classes")
+    attributes: dict[str, Attribute] = {}
+    if options.label_smoothing and loss != "focal":
+        attributes["label_smoothing"] = options.label_smoothing
+    if options.ignore_index is not None and loss != "soft-cross-entropy":
+        attributes["ignore_index"] = options.ignore_index
+    if options.class_weights and loss != "soft-cross-entropy":
+        attributes["class_weights"] = tuple(float(w) for w in options.class_weights)
+    if loss == "focal":
+        attributes["gamma"] = 2.0 if options.focal_gamma is None else options.focal_gamma
+    return attributes
 
-    def slope(self, op: Bound, x: Any, t: Any) -> Any:
-        delta = x.dtype.type(op.get_float("delta", 1.0))
-        return np.clip(x - t, -delta, delta)
+
+def plan_classes(output: Output) -> LossPlan:
+    """The cross-entropies: along the axis of the softmax, of the last layer's units, or of --class-axis."""
+    graph, name, last, note = output.graph, output.name, output.last, output.note
+    options, loss = output.options, output.loss
+    source, known = name, graph.fact("class axis", name)
+    softmax = last is not None and last.kind in ("Softmax", "LogSoftmax")
+    if softmax and last is not None:
+        source = last.inputs[0]
+    shape = graph.tensors[source].shape
+    axis = options.class_axis
+    if axis is None and softmax and last is not None:
+        axis = _axis(last)
+    elif axis is None and known is not None and isinstance(known.value, int):
+        axis = known.value
+        note += f"; classes along axis {axis}, {known.evidence} (--class-axis)"
+    elif axis is None:
+        axis = 1 if len(shape) == 4 else len(shape) - 1
+        if len(shape) > 2:
+            note += f"; classes along axis {axis}, which nothing in the file shows (--class-axis)"
+    elif not -len(shape) <= axis < len(shape):
+        raise UsageError(f"--class-axis {axis}: output {name!r} has the shape {list(shape)}")
+    else:
+        note += f"; classes along axis {axis % len(shape)}"
+    axis %= max(len(shape), 1)
+    if not shape or shape[axis] < 2:
+        raise UsageError(
+            f"--loss cross-entropy: output {name!r} {list(shape)} has no class axis of at least 2; try --loss mse"
+        )
+    if loss == "nll" and (fact := graph.fact("distribution", name)) is not None:
+        note += f"; -log p of its probabilities: {fact.evidence} (--loss cross-entropy takes logits)"
+    attributes: dict[str, Attribute] = {"axis": axis, **_class_attributes(options, shape[axis], loss)}
+    if loss == "soft-cross-entropy":
+        return LossPlan("SoftCrossEntropy", source, TensorType(shape), attributes, note)
+    target = TensorType(shape[:axis] + shape[axis + 1 :], DType.I32)
+    return LossPlan("CrossEntropy", source, target, attributes, note, of_probabilities=loss == "nll")
+
+
+_INDEX = "an index of a class"
+_OF_INDEX = (LABEL_SMOOTHING, IGNORE_INDEX, CLASS_AXIS, CLASS_WEIGHTS)
+
+declare(
+    Loss(
+        name="cross-entropy",
+        help="cross-entropy of a softmax",
+        target=_INDEX,
+        plan=plan_classes,
+        options=_OF_INDEX,
+        may_be_auto=True,
+    ),
+    Loss(
+        name="soft-cross-entropy",
+        help="cross-entropy of a softmax",
+        target="a distribution over the classes",
+        plan=plan_classes,
+        options=(LABEL_SMOOTHING, CLASS_AXIS),
+    ),
+    Loss(
+        name="focal",
+        help="cross-entropy times (1 - p)^gamma (`--focal-gamma`), for rare classes",
+        target=_INDEX,
+        plan=plan_classes,
+        options=(IGNORE_INDEX, CLASS_AXIS, CLASS_WEIGHTS, FOCAL_GAMMA),
+    ),
+    Loss(
+        name="nll",
+        help="-log p of an output of probabilities, divided by the sum of their row",
+        target=_INDEX,
+        plan=plan_classes,
+        options=_OF_INDEX,
+        may_be_auto=True,
+    ),
+)

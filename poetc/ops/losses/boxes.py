@@ -13,12 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from poetc.graph import Array, DType, TensorType
+from poetc.declare import Choice, Option
+from poetc.errors import UsageError
+from poetc.graph import Array, Attribute, DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Use
-from poetc.ops._loss import Loss
 from poetc.ops._registry import OpSpec, register
 from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
+from poetc.ops.losses._operators import LossKind
 
 EPSILON = 1e-7
 FORMATS = ("xyxy", "xywh", "cxcywh")
@@ -127,7 +130,7 @@ def _measure(op: Bound, kind: str, inputs: Sequence[Any]) -> tuple[Any, Any]:
     return loss[:, 0], slope @ corners
 
 
-class _Overlap(Loss):
+class _Overlap(LossKind):
     flops = 12
 
     def check(self, op: Bound) -> None:
@@ -187,3 +190,32 @@ class Ciou(_Overlap):
 @register
 class CiouGrad(_OverlapGrad):
     summary = "Gradient of Ciou in the boxes from (boxes, target, [gradient of the loss]), its alpha fixed; format"
+
+
+BOX_FORMAT = Option(
+    name="box_format",
+    values=Choice(FORMATS),
+    group="loss",
+    default_text="xyxy",
+    help="Numbers of a box; xyxy: two corners; xywh: a corner and a size; cxcywh: centre and size.",
+)
+
+
+def _plan(output: Output) -> LossPlan:
+    shape, format = output.graph.tensors[output.name].shape, output.options.box_format or FORMATS[0]
+    if shape[-1:] != (4,):
+        raise UsageError(f"--loss {output.loss}: output {output.name!r} {list(shape)} is not of boxes [..., 4]")
+    attributes: dict[str, Attribute] = {"format": format}
+    note = f"{output.note}, boxes as {format} (--box-format)"
+    return LossPlan(output.loss.capitalize(), output.name, TensorType(shape), attributes, note)
+
+
+def _overlap(name: str, help: str) -> Loss:
+    return Loss(name=name, help=help, target="boxes in the shape of the output", plan=_plan, options=(BOX_FORMAT,))
+
+
+declare(
+    _overlap("iou", "1 - intersection / union of boxes [..., 4] (`--box-format`)"),
+    _overlap("giou", "as `iou`, with a slope for boxes that do not meet"),
+    _overlap("ciou", "as `iou`, with the distance of centres and the shape of the boxes"),
+)

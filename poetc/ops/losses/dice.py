@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from poetc.declare import LARGEST_FLOAT, Number, Option
+from poetc.errors import UsageError
 from poetc.graph import DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Indices, Use, classes_of
-from poetc.ops._loss import Loss
-from poetc.ops._registry import OpSpec, register
+from poetc.ops._registry import register
 from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
+from poetc.ops.losses._operators import LossGradient, LossKind
+from poetc.ops.losses.cross_entropy import CLASS_AXIS, plan_classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
 
 
 @register
-class Dice(Loss):
+class Dice(LossKind):
     of_probabilities = True
     has_classes = True
     summary = (
@@ -91,16 +95,13 @@ class Dice(Loss):
 
 
 @register
-class DiceGrad(OpSpec):
+class DiceGrad(LossGradient):
     summary = "Gradient of Dice in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 36
-    aliases = ((0, 0),)
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
         _sizes(op)
-        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
-            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
-        return (op.inputs[0],)
+        return super().infer(op)
 
     def indices(self, use: Use) -> Indices | None:
         return classes_of(use)
@@ -114,3 +115,32 @@ class DiceGrad(OpSpec):
 
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, "poetc_op_dice_grad", 3)
+
+
+DICE_SMOOTH = Option(
+    name="dice_smooth",
+    values=Number(below=LARGEST_FLOAT),
+    group="loss",
+    default_text="1",
+    help="Added to the overlap and to the size, so that an absent class counts as found.",
+)
+
+
+def _plan(output: Output) -> LossPlan:
+    """As the cross-entropy reads the output; samples lie along its first axis."""
+    plan = plan_classes(output)
+    axis, smooth = plan.attributes["axis"], output.options.dice_smooth
+    if axis == 0:
+        raise UsageError(f"--loss dice: output {output.name!r} has its classes along the axis of the samples")
+    return replace(plan, kind="Dice", attributes={"axis": axis, "smooth": 1.0 if smooth is None else smooth})
+
+
+declare(
+    Loss(
+        name="dice",
+        help="1 - overlap of the softmax with the target, for each sample and class (`--dice-smooth`)",
+        target="an index of a class",
+        plan=_plan,
+        options=(DICE_SMOOTH, CLASS_AXIS),
+    )
+)

@@ -1,0 +1,96 @@
+"""Operators of losses: what a loss and its gradient have in common.
+
+A gradient kind reads (prediction, target) and, as an optional third input, the gradient of the loss itself. A loss that
+is the root of the training graph has gradient 1 and needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from poetc.graph import Operator, TensorType
+from poetc.ops._bound import Bound
+from poetc.ops._builder import Builder
+from poetc.ops._registry import Gradients, OpSpec
+from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.rows import Elements
+
+
+class LossKind(OpSpec):
+    """A scalar of a prediction and a target. The kind `<kind>Grad` is its gradient in the prediction."""
+
+    has_classes: ClassVar[bool] = False  # the prediction has a score of each class, along `axis`
+    is_of_labels: ClassVar[bool] = False  # the target has another shape than the prediction, and is no class of it
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        self.check(op)
+        return (TensorType((), op.inputs[0].dtype),)
+
+    def check(self, op: Bound) -> None:
+        """Raise ValueError where prediction and target do not fit."""
+        raise NotImplementedError
+
+    def gradient(self, b: Builder, op: Operator, grads: Gradients, needed: Sequence[bool]) -> Gradients:
+        """grads[0] None stands for 1: the loss is the root."""
+        if not needed[0]:
+            return [None, None]
+        inputs = [*op.inputs, *([grads[0]] if grads[0] is not None else [])]
+        return [b.emit1(f"{op.kind}Grad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
+
+
+class LossOfEqualShapes(LossKind):
+    def check(self, op: Bound) -> None:
+        if op.inputs[0].shape != op.inputs[1].shape:
+            raise ValueError(f"the prediction has shape {op.inputs[0].shape}, the target {op.inputs[1].shape}")
+
+
+class LossGradient(OpSpec):
+    aliases = ((0, 0),)
+
+    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
+            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
+        return (op.inputs[0],)
+
+
+def upstream(inputs: Sequence[Any]) -> Any:
+    return inputs[2].reshape(()) if len(inputs) > 2 else inputs[0].dtype.type(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _PointwiseLossGrad(Elements):
+    has_upstream: bool
+
+
+class Pointwise(LossOfEqualShapes):
+    """Mean over all elements of a function of prediction and target."""
+
+    flops = 3
+    symbol = ""
+
+    def value(self, op: Bound, x: Any, t: Any) -> Any:
+        raise NotImplementedError
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return (self.value(op, *inputs).mean(),)
+
+    def kernel(self, op: Bound) -> Kernel:
+        return Kernel(self.symbol, Elements(op.inputs[0].elements), (op.get_float("delta", 1.0),))
+
+
+class PointwiseGrad(LossGradient):
+    flops = 3
+    symbol = ""
+
+    def slope(self, op: Bound, x: Any, t: Any) -> Any:
+        raise NotImplementedError
+
+    def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        x = inputs[0]
+        return (self.slope(op, x, inputs[1]) * (upstream(inputs) / x.dtype.type(x.size)),)
+
+    def kernel(self, op: Bound) -> Kernel:
+        parameters = _PointwiseLossGrad(op.inputs[0].elements, len(op.inputs) > 2)
+        return Kernel(self.symbol, parameters, (op.get_float("delta", 1.0),))
