@@ -1,4 +1,4 @@
-"""Operators of losses: what a loss and its gradient have in common.
+"""The operators of losses: parts that a loss and its gradient share.
 
 A gradient kind reads (prediction, target) and, as an optional third input, the gradient of the loss itself. A loss that
 is the root of the training graph has gradient 1 and needs none.
