@@ -33,6 +33,7 @@ STAGES = {
     "relaxed MIP": BETTER,
     "windows": BETTER,
     "published heuristics": BETTER,
+    "large tensors": BETTER,
     "staged MILP": BETTER,
     "exhaustive search": BETTER,
     "state placement": PLACING,

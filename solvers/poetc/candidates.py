@@ -11,6 +11,7 @@ from poetc.scheduling import Repetition
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
+from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
 from poetc.solvers.poetc.bounds.staged import StagedModel
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.search.flatten import flatten
@@ -177,3 +178,13 @@ def exhaust(solving: Solving) -> None:
     bound = min(result.bound, cutoff)
     solving.take_bound(bound, "exhaustive search")
     solving.say("exhaustive search")
+
+
+def bound_by_large(solving: Solving) -> None:
+    """Take the bound of a search in which only large tensors take RAM, where cuts left a wide gap."""
+    if worth_large_tensors(solving.model, solving.bound, solving.known_cost):
+        found = bound_of_large(solving.problem, solving.known_cost, stop_at=solving.stop_at)
+        if found.bound == math.inf:
+            raise solving.infeasible("proven by large tensors")
+        solving.take_bound(found.bound, "large tensors")
+        solving.say("large tensors")

@@ -128,6 +128,8 @@ class _Solve(Solving):
             candidates.exhaust(self)
         if single is not None and not self.done:
             ladder.cuts = self.single_cuts(single.result())
+        if self.warm_start.proven == 0 and not self.done:
+            candidates.bound_by_large(self)
         now, windows_s = runs // 2, 0.0  # beside the next relaxation, by the work on the last one
         for round_ in range(ENGINE.refinements):
             if round_ == ENGINE.polish_round:

@@ -137,6 +137,22 @@ class BetweenSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LargeSettings:
+    """The search in which only large tensors take RAM (`bounds.large`)."""
+
+    shares: tuple[float, ...] = (0.2, 0.05, 0.02)  # of the capacity: the smallest large tensor, one after the other
+    most_chains: int = 4  # chains of state whose place is a decision; others take no room
+    most_states: int = 40_000  # in all
+    state_s: float = 4e-5  # work a state
+    gap: float = 0.05  # fraction of the cost: where cuts left less, it is not tried
+    most_operators: int = 1500  # larger problems are left
+    width: int = 50  # states after an operator; dearer ones are merged
+    leaders: int = 40  # cheapest states that others are compared with
+    most_drops: int = 64  # sets of tensors that may leave for one action
+    look: int = 256  # states between two looks at the clock
+
+
+@dataclass(frozen=True, slots=True)
 class OrderSettings:
     """The choice of an order (`orders.best_order`)."""
 
@@ -362,6 +378,7 @@ RELAXING = RelaxingSettings()
 LADDER = LadderSettings()
 CUTS = CutSettings()
 BETWEEN = BetweenSettings()
+LARGE = LargeSettings()
 ORDERS = OrderSettings()
 LOW_TRAFFIC = LowTrafficSettings()
 RACE = RaceSettings()

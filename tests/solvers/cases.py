@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from random import Random
 
 from poetc.scheduling import (
@@ -19,6 +20,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
+from poetc.solvers.poetc.bounds.large import bound_of_large
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from tests.support.oracle import Optimum, optimum
 from tests.support.problems import random_dag, training_problem, with_budget
@@ -126,6 +128,10 @@ def invalid_bounds(seed: int) -> list[str] | None:
     anywhere = min((o.cost for o in optima.values() if o is not None), default=None)
     in_ram = optima[frozenset()]
     wrong = []
+    if anywhere is not None:
+        bound = bound_of_large(problem, math.inf, chains=chains).bound
+        if bound > anywhere:
+            wrong.append(f"seed {seed}, large tensors, any placement: {bound} > {anywhere}")
     for cuts in [[v] for v in range(n)] + [sorted(cuts) for cuts in several]:
         if anywhere is not None:
             relaxation = OpenPlacement(opened, cuts, chains, between=True).solve(time_limit_s=60)

@@ -32,13 +32,14 @@ from poetc.solvers.model import Model
 from poetc.solvers.poetc.beside import Beside
 from poetc.solvers.poetc.bounds.cuts import Relaxation
 from poetc.solvers.poetc.bounds.ladder import fullest_operator, new_cuts, single_cut_positions
+from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
 from poetc.solvers.poetc.placement.relaxation import OpenPlacement, open_model
 from poetc.solvers.poetc.search.neighbourhoods import Windows
 from poetc.solvers.poetc.search.nested import nest
 from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
-from poetc.solvers.poetc.settings import PLACEMENT, WORK
+from poetc.solvers.poetc.settings import LARGE, PLACEMENT, WORK
 from poetc.solvers.poetc.work import simplex_s
 
 
@@ -195,6 +196,8 @@ class PlacementSearch:
             if not waiting:
                 k = positions.index(max(positions, key=lambda v: (found.get(v, -1.0), v)))
                 waiting = [v for v in positions[max(0, k - 1) : k + 2] if v not in found]
+        self._bound_by_large_tensors()
+        yield True
         cuts = {self.model.cut, *([best()] if found else [])}
         if excess and best() == at:
             cuts = {at, *new_cuts({at}, [v for _, v in excess], self.model.n_ops)}
@@ -264,6 +267,18 @@ class PlacementSearch:
         elif nothing_known:  # else it proves only that nothing is cheaper
             self.impossible = True
         return relaxation
+
+    def _bound_by_large_tensors(self) -> None:
+        if not worth_large_tensors(self.model, self.bound, self.least):
+            return
+        found = bound_of_large(self.problem, self.least, chains=self.chains, first=self.best(), stop_at=self.stop_at)
+        self.spent += found.states * LARGE.state_s
+        if found.bound == math.inf:
+            self.impossible = True
+            return
+        self.bound = max(self.bound, found.bound)
+        if self.progress is not None and self.least < math.inf:
+            self.progress(Event(stage="state placement", objective=int(self.least), bound=math.ceil(self.bound)))
 
     def _beside(self, task: Callable[[threading.Event], Relaxation]) -> Relaxation | None:
         """The relaxation of `task`, with a search beside it for schedules with the best placement so far.
