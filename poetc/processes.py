@@ -10,9 +10,11 @@ import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from poetc.errors import PoetcError
+
+ROOM_BYTES = 2 << 30  # of RAM of a machine, for two processes that search for schedules
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
@@ -29,33 +31,59 @@ def in_processes(
 
     Function, tasks and answers are pickled. An exception of `function` is raised again, as a RuntimeError.
     """
-    context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
-    waiting, running = list(enumerate(tasks)), dict[Any, tuple[Any, int]]()
+    waiting, running = list(enumerate(tasks)), dict[Any, tuple[Beside[Answer], int]]()
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 index, task = waiting.pop(0)
-                reader, writer = context.Pipe(duplex=False)
-                process = context.Process(target=_work, args=(function, task, writer), daemon=True)
-                process.start()
-                writer.close()
-                running[reader] = process, index
+                beside = Beside(function, task)
+                running[beside.reader] = beside, index
             ready: list[Any] = multiprocessing.connection.wait(list(running))
             for reader in ready:
-                process, index = running.pop(reader)
-                answer: Any = None
-                with contextlib.suppress(EOFError, OSError), reader:
-                    answer = reader.recv()
-                process.join()
-                if answer is None:
-                    answer = KilledError(f"its process was killed (exit code {process.exitcode}); out of memory?")
-                elif isinstance(answer, RuntimeError):
-                    raise answer
-                yield index, answer
+                beside, index = running.pop(reader)
+                yield index, beside.answer()
     finally:
-        for process, _ in running.values():
-            process.terminate()
-            process.join()
+        for beside, _ in running.values():
+            beside.end()
+
+
+class Beside(Generic[Answer]):
+    """`function` of a task in a process of its own, while this one does other work.
+
+    Function, task and answer are pickled.
+    """
+
+    def __init__(self, function: Callable[[Task], Answer], task: Task) -> None:
+        context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
+        self.reader, writer = context.Pipe(duplex=False)
+        self._process = context.Process(target=_work, args=(function, task, writer), daemon=True)
+        self._process.start()
+        writer.close()
+
+    def answer(self) -> Answer | KilledError:
+        """Wait for it. An exception of `function` is raised again, as a RuntimeError."""
+        answer: Any = None
+        with contextlib.suppress(EOFError, OSError), self.reader:
+            answer = self.reader.recv()
+        self._process.join()
+        if answer is None:
+            return KilledError(f"its process was killed (exit code {self._process.exitcode}); out of memory?")
+        if isinstance(answer, RuntimeError):
+            raise answer
+        found: Answer = answer
+        return found
+
+    def end(self) -> None:
+        """End it, if it still runs."""
+        self._process.terminate()
+        self._process.join()
+        self.reader.close()
+
+
+def has_room_beside() -> bool:
+    """Whether this process may use a second core, and the machine has memory for a process as large as this one."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return len(os.sched_getaffinity(0)) > 1 and memory_bytes >= ROOM_BYTES
 
 
 def _work(function: Callable[[Any], Any], task: Any, answer: Any) -> None:

@@ -110,16 +110,20 @@ def analyze(
         console.notes(estimates["notes"])
         console.answer(estimates, _estimate_text.boards_text(estimates))
         return
-    with console.progress("reading the model") as progress:
+    with console.progress("reading the model"):
         asked_for = estimating.with_facts_of_data(asked_for, console.note)
-        analysis, known = command.analyze_parts(asked_for.model, estimating.SEARCH_S, progress)
-        steps, _ = estimating.steps_of(asked_for, known.step), asked_for.battery_pj  # faults come before any answer
-        if parameters:
-            analysis["parameter_table"] = command.parameter_table(request)
-        if facts:
-            analysis["facts"] = command.fact_table(request)
-    console.notes(analysis["notes"])
-    console.first(f"{_text.analyze_text(analysis)}\n")
-    with console.progress("estimating") as progress:
-        analysis["estimate"] = estimating.estimate(asked_for, known, steps, progress)
+    with estimating.WaysBeside(asked_for.model) as beside:
+        with console.progress("reading the model") as progress:
+            analysis, known = command.analyze_parts(
+                asked_for.model, estimating.SEARCH_S, progress, on_problem=beside.begin
+            )
+            steps, _ = estimating.steps_of(asked_for, known.step), asked_for.battery_pj  # faults come before any answer
+            if parameters:
+                analysis["parameter_table"] = command.parameter_table(request)
+            if facts:
+                analysis["facts"] = command.fact_table(request)
+        console.notes(analysis["notes"])
+        console.first(f"{_text.analyze_text(analysis)}\n")
+        with console.progress("estimating") as progress:
+            analysis["estimate"] = estimating.estimate(asked_for, known, steps, progress, beside)
     console.answer(analysis, _estimate_text.estimate_text(analysis["estimate"]))

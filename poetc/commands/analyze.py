@@ -64,12 +64,18 @@ def analyze(
 
 
 def analyze_parts(
-    request: ModelRequest, search_s: float = LONGEST_SEARCH_S, progress: Progress = silent, *, streams: bool = True
+    request: ModelRequest,
+    search_s: float = LONGEST_SEARCH_S,
+    progress: Progress = silent,
+    *,
+    streams: bool = True,
+    on_problem: Callable[[Problem], None] = lambda _: None,
 ) -> tuple[dict[str, Any], Analyzed]:
-    """The answer, and the values that it was read from."""
+    """The answer, and the values that it was read from. `on_problem` is called before the searches."""
     graph, step = training_graph(with_any_weights(request))
     profile = load_profile(request.device)
     problem = build_problem(step, profile, budget_bytes=0)
+    on_problem(problem)
     peak = keep_all_peak_bytes(problem)
     progress(f"looking for the smallest budget of {len(problem.operators):,} operators")
     offers = offers_of(step, profile, problem, None)

@@ -27,7 +27,15 @@ from poetc.commands.requests import (
     training_graph,
     with_any_weights,
 )
-from poetc.commands.saving import MOST_OPERATORS, WAY_SEARCH_S, constant_bytes, search_time_s, ways_to_save
+from poetc.commands.saving import (
+    MOST_OPERATORS,
+    WAY_SEARCH_S,
+    constant_bytes,
+    rows_to_save,
+    search_time_s,
+    ways_to_save,
+    with_known,
+)
 from poetc.commands.small_ram import Step, least_streamed, step_for_budget
 from poetc.datasets import BatchFunction, open_source, slots_of
 from poetc.devices import DeviceProfile, build_problem, list_profiles, load_profile
@@ -42,12 +50,14 @@ from poetc.planning.inference import alone_problem
 from poetc.planning.saved import Saved
 from poetc.planning.smallest_ram import PATIENCE
 from poetc.planning.streaming import Streaming, Streams
+from poetc.processes import Beside, KilledError, has_room_beside
 from poetc.scheduling import Problem, Trace, keep_all, keep_all_peak_bytes, pack, verify, verify_parts
 
 SEARCH_S = 2.0  # counted, for the smallest RAM, and again with streamed operands
 SLOWER = 1.05  # of the time without recomputing or paging: the good budget is the smallest within this
 GOOD_SEARCH_S = 1.0  # counted, for the good budget
 BATCHES_OPERATORS = 5_000  # of all steps that are built for the largest batch, after which the answer is a range
+BESIDE_OPERATORS = 250  # of a step, for a second process
 LEAST_BATCHES = 4  # that are tried all the same
 
 
@@ -83,12 +93,45 @@ def with_facts_of_data(request: EstimateRequest, note: Progress) -> EstimateRequ
     return replace(request, model=replace(request.model, training=options))
 
 
+class WaysBeside:
+    """The table of ways of a large model, made in a second process where a core is there for it.
+
+    Every search of the table ends by counted work: the rows are the same in either process.
+    """
+
+    def __init__(self, model: ModelRequest) -> None:
+        self.model = model
+        self._rows: Beside[list[dict[str, Any]]] | None = None
+
+    def __enter__(self) -> WaysBeside:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._rows is not None:
+            self._rows.end()
+
+    def begin(self, problem: Problem) -> None:
+        """Begin, if the step is so large that another process takes less time to start than the rows take."""
+        if len(problem.operators) >= BESIDE_OPERATORS and has_room_beside():
+            self._rows = Beside(rows_to_save, (self.model, len(problem.operators)))
+
+    def rows(self) -> list[dict[str, Any]] | None:
+        """The rows; None where there is no such process, or it was killed."""
+        answer = None if self._rows is None else self._rows.answer()
+        return None if isinstance(answer, KilledError) else answer
+
+
 def estimate(
-    request: EstimateRequest, known: Analyzed, steps: int | None, progress: Progress = silent
+    request: EstimateRequest,
+    known: Analyzed,
+    steps: int | None,
+    progress: Progress = silent,
+    beside: WaysBeside | None = None,
 ) -> dict[str, Any]:
     """RAM at three budgets, with time, energy, wear and flash of each; the ways to save; inference; the largest batch.
 
-    `steps`: of an epoch, as `steps_of` says. Raises UsageError for a battery that cannot be read.
+    `steps`: of an epoch, as `steps_of` says. `beside`: the table of ways, where another process makes it. Raises
+    UsageError for a battery that cannot be read.
     """
     battery_pj, whole = request.battery_pj, Step(graph=known.step, model=known.graph, problem=known.problem)
     progress("estimating three budgets")
@@ -103,9 +146,15 @@ def estimate(
         )
         if found is not None
     ]
+    largest_batch = _largest_batch(request.model, known, progress)
     enough = {"least_whole_bytes": known.least_whole_bytes, "least_bytes": budgets[0]["ram_bytes"]}
     model = code_model(known.graph, known.step)
     inference = keep_all_peak_bytes(alone_problem(model, known.profile, known.problem))
+    progress("estimating options that would save RAM")
+    rows = None if beside is None else beside.rows()
+    if rows is None:
+        asked = SolveRequest(model=request.model)
+        rows = list(ways_to_save(asked, known.profile, len(known.problem.operators), progress))
     return {
         "device": request.model.device,
         "ram_bytes": known.profile.ram_bytes,
@@ -116,17 +165,9 @@ def estimate(
         "budgets": budgets,
         "inference_peak_bytes": inference,
         "training_to_inference": budgets[-1]["ram_bytes"] / inference,
-        "largest_batch": _largest_batch(request.model, known, progress),
+        "largest_batch": largest_batch,
         "least_without_streams_bytes": known.least_whole_bytes,
-        "ways": list(
-            ways_to_save(
-                SolveRequest(model=request.model),
-                known.profile,
-                known.problem,
-                progress,
-                known={key: size for key, size in enough.items() if size is not None},
-            )
-        ),
+        "ways": list(with_known(rows, {key: size for key, size in enough.items() if size is not None})),
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -63,7 +63,7 @@ def constant_bytes(step: TrainingGraph) -> int:
 def ways_to_save(
     request: SolveRequest,
     profile: DeviceProfile,
-    problem: Problem,
+    operators: int,
     progress: Progress = silent,
     *,
     limit_s: float = WAYS_S,
@@ -72,8 +72,7 @@ def ways_to_save(
 ) -> Iterator[dict[str, Any]]:
     """A row for each option that changes the training; `refused`: why the model does not take it.
 
-    `problem`: the step as it is. `known`: `least_bytes` that do for it, and so they do with more encodings offered, and
-    `least_whole_bytes` without streamed operands.
+    `operators`: of the step as it is. `known`: as `with_known` takes them.
 
     Every search takes `search_s` of counted work; after `limit_s` the other options are left out. The option that makes
     the step longest is tried last, so that it takes no time from the others.
@@ -85,7 +84,7 @@ def ways_to_save(
         is_read = wanted.rows is None and wanted.batch == model.batch
         return prepared(graph if is_read else read_model(with_any_weights(wanted)), wanted.training)
 
-    is_large = len(problem.operators) > MOST_OPERATORS
+    is_large = operators > MOST_OPERATORS
     offers = list(_offers(model, graph.batch, is_large=is_large))
     rows: dict[str, dict[str, Any]] = {options: {"name": name, "options": options} for name, options, _ in offers}
     for _, options, change in sorted(offers, key=lambda offer: offer[1].startswith(_MICRO_BATCHES)):
@@ -94,12 +93,26 @@ def ways_to_save(
             progress(f"estimating {options}")
             try:
                 row = {"refused": None, **_way(replace(request, model=change()), load, profile, search_s)}
-                if options.startswith(_SAVED):
-                    row |= {key: min(row[key], size) for key, size in known.items() if row[key]}
             except PoetcError as error:
                 row = {"refused": str(error).split("; ")[0]}
         rows[options] |= row
-    yield from rows.values()
+    yield from with_known(rows.values(), known)
+
+
+def with_known(rows: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iterator[dict[str, Any]]:
+    """The rows with what the step as it is needs: it does for saved tensors with more encodings too.
+
+    `known`: `least_bytes` that do for it, and `least_whole_bytes` without streamed operands.
+    """
+    for row in rows:
+        better = row["options"].startswith(_SAVED) and row["refused"] is None
+        yield row | {key: min(row[key], size) for key, size in known.items() if row[key]} if better else row
+
+
+def rows_to_save(task: tuple[ModelRequest, int]) -> list[dict[str, Any]]:
+    """`ways_to_save` of a model whose step has so many operators, in a process of its own."""
+    model, operators = task
+    return list(ways_to_save(SolveRequest(model=model), load_profile(model.device), operators))
 
 
 def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, _Change]]:
@@ -210,7 +223,7 @@ def with_ways(
         ways_to_save(
             request,
             profile,
-            problem,
+            len(problem.operators),
             progress,
             limit_s=limit_s,
             search_s=SEARCH_OF_ERROR_S,

@@ -17,6 +17,7 @@ nothing, so that their whole time is their price there.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from poetc.scheduling import Problem, Schedule, SolveOptions
@@ -70,19 +71,24 @@ def _candidates(model: Model, parts: Split) -> list[_Candidate]:
     return sorted(candidates, key=lambda c: (-c.free_ns, c.tensor))
 
 
-def _recompute_ns(model: Model, t: int, absent: set[int], redo: set[int]) -> int | None:
+def _recompute_ns(model: Model, t: int, absent: set[int], again: Counter[int]) -> int | None:
     """The time to make `t` from tensors that are there when the backward pass begins; None if it is impossible.
 
-    It is paid again for each tensor of `redo` that is made from `t`.
+    It is paid again for each recomputed tensor that is made from `t`: `again` of them.
     """
     operators = _lineage(model, t, absent)
     if operators is None:
         return None
-    again = 1
+    return (1 + again[t]) * sum(model.op_ns[v] for v in operators)
+
+
+def _read_by(model: Model, redo: set[int], absent: set[int]) -> Counter[int]:
+    """For each tensor, how many of `redo` are made from it."""
+    found: Counter[int] = Counter()
     for other in redo:
         made_by = _lineage(model, other, absent) or set()
-        again += any(t in model.inputs[v] for v in made_by)
-    return again * sum(model.op_ns[v] for v in operators)
+        found.update({t for v in made_by for t in model.inputs[v]})
+    return found
 
 
 def _lineage(model: Model, t: int, absent: set[int]) -> set[int] | None:
@@ -132,9 +138,10 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
         way = page
         if chosen is None:
             absent = (outputs - saved) | redo
+            made_from = _read_by(model, redo, absent)
             priced: list[tuple[float, int, set[int]]] = []
             for t in rest:
-                again, swap = _recompute_ns(model, t, absent, redo), waits.get(t)
+                again, swap = _recompute_ns(model, t, absent, made_from), waits.get(t)
                 if again is not None and (swap is None or again <= swap):
                     priced.append((model.size[t] / max(1, again), -t, redo))
                 elif swap is not None:

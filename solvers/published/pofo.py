@@ -92,16 +92,14 @@ def _best(choices: list[list[_Choice]], slots: int) -> list[_Choice] | None:
     value = np.full((count + 1, slots + 1), math.inf)
     value[count] = 0.0
     taken = np.zeros((count, slots + 1), np.int32)
-    memory = np.arange(slots + 1)
     for i in range(count - 1, -1, -1):
         for number, c in enumerate(choices[i]):
-            after = np.full(slots + 1, math.inf)
-            if c.slots <= slots:
-                after[: slots + 1 - c.slots] = value[c.end][c.slots :]
-            after = np.where(memory + c.needed <= slots, after + c.cost, math.inf)
-            better = after < value[i]
-            value[i][better] = after[better]
-            taken[i][better] = number
+            rooms = slots + 1 - max(c.slots, c.needed)  # memory slots that may be taken before it
+            if rooms > 0:
+                after = value[c.end][c.slots : c.slots + rooms] + c.cost
+                better = after < value[i][:rooms]
+                value[i][:rooms][better] = after[better]
+                taken[i][:rooms][better] = number
     if math.isinf(value[0][0]):
         return None
     path: list[_Choice] = []
