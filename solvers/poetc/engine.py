@@ -208,7 +208,8 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     started = time.monotonic()
     race = Race(problem, options.seed, math.inf)
     race.begin()
-    offer_published(race, options, race.model.base_cost, started + HEURISTICS.stop_share * options.time_limit_s)
+    stop_at = started + HEURISTICS.stop_share * options.time_limit_s
+    offer_published(race, options, race.model.base_cost, stop_at, quick_alone=options.is_quick)
     first = race.best()
     if first is None:
         return _solve_any_order(problem, options, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
 from poetc.devices.units import parse_battery
 from poetc.errors import InfeasibleError, UsageError
+from poetc.processes import has_room_beside
 from poetc.scheduling import SolveOptions
 from poetc.training import TrainingOptions
 from tests.cli.conftest import Ended
@@ -196,7 +198,38 @@ def test_the_longest_way_takes_no_time_from_the_others(model: Path) -> None:
     request = SolveRequest(model=ModelRequest(source=model, batch=4, device="rpi4"))
     _, step = training_graph(request.model)
     profile = load_profile("rpi4")
-    problem = build_problem(step, profile, budget_bytes=0)
-    rows = list(saving.ways_to_save(request, profile, problem, tried.append, search_s=0.01))
+    operators = len(build_problem(step, profile, budget_bytes=0).operators)
+    rows = list(saving.ways_to_save(request, profile, operators, tried.append, search_s=0.01))
     assert rows[0]["options"] == "--micro-batches 4" and tried[-1] == "estimating --micro-batches 4"
     assert len(tried) == len(rows)
+
+
+def test_a_second_process_makes_the_same_rows(poetc: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("analyze", model, "--batch", 4, "--device", "rpi4", "--json")
+    alone = poetc(*arguments).json["estimate"]["ways"]
+
+    def here(*_: object, **__: object) -> list[dict[str, Any]]:
+        raise AssertionError("the rows were made in this process")
+
+    monkeypatch.setattr(estimate, "BESIDE_OPERATORS", 1)
+    monkeypatch.setattr(estimate, "has_room_beside", lambda: True)
+    monkeypatch.setattr(estimate, "ways_to_save", here)
+    assert poetc(*arguments).json["estimate"]["ways"] == alone
+    monkeypatch.setattr(estimate, "rows_to_save", killed)
+    monkeypatch.setattr(estimate, "ways_to_save", lambda *_, **__: alone)
+    assert poetc(*arguments).json["estimate"]["ways"] == alone
+
+
+def killed(_: object) -> list[dict[str, Any]]:
+    """As by the kernel where RAM is short."""
+    os._exit(9)
+
+
+def test_a_machine_of_little_memory_has_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 17}.__getitem__)
+    assert not has_room_beside()
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 20}.__getitem__)
+    assert has_room_beside()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert not has_room_beside()

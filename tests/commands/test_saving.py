@@ -28,7 +28,7 @@ def refusals(saved: str = "exact", deadline: float = 0, longest_ns: int = 0) -> 
         deadline=f"{deadline * problem.compute_once_ns}ns" if deadline else None,
         longest_piece=format_ns(longest_ns) if longest_ns else None,
     )
-    found = ways_to_save(request, profile, problem, limit_s=60, search_s=0.01)
+    found = ways_to_save(request, profile, len(problem.operators), limit_s=60, search_s=0.01)
     return {w["options"]: w["refused"] or ("slow" if w["least_bytes"] is None else None) for w in found}
 
 
