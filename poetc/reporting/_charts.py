@@ -241,13 +241,18 @@ def _timeline_row(problem: Problem, t: int, fates: set[Origin], life: str, body:
 
 
 def size_bars(rows: Sequence[tuple[str, str, int, str, str]]) -> str:
-    """(class, label, bytes, remark, bytes as text): horizontal bars on one scale."""
-    full = max(n for _, _, n, _, _ in rows) or 1
+    """(class, label, bytes, remark, bytes as text): horizontal bars on one scale.
+
+    A limit far beyond the others is cut at its end: beside it nothing else could be seen.
+    """
+    full = max(n for c, _, n, _, _ in rows if c != "limit") or 1
+    if not any(is_beyond(n, full) for c, _, n, _, _ in rows if c == "limit"):
+        full = max(full, *(n for _, _, n, _, _ in rows))
     return (
         '<ul class="bars">'
         + "".join(
             f'<li><span class="label">{escape(label)}</span><span class="track"><span class="bar {c}" '
-            f'style="width:{max(n * 100 / full, 0.4):.1f}%"></span></span>'
+            f'style="width:{min(max(n * 100 / full, 0.4), 100):.1f}%"></span></span>'
             f'<span class="value">{text}<span class="small"> {escape(remark)}</span></span></li>'
             for c, label, n, remark, text in rows
         )

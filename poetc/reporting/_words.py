@@ -92,6 +92,12 @@ def of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
     return f"{percent(size_bytes / keep_all_bytes)} of keep-all"
 
 
+def of_budget(size_bytes: int, keep_all_bytes: int | None) -> str:
+    """The same of a budget, whose bar ends with the chart where it is far larger."""
+    cut = keep_all_bytes is not None and is_beyond(size_bytes, keep_all_bytes)
+    return of_keep_all(size_bytes, keep_all_bytes) + (", beyond this chart" if cut else "")
+
+
 def enough_of_keep_all(size_bytes: int, keep_all_bytes: int | None) -> str:
     """The same of a budget that suffices: rounded up."""
     if not keep_all_bytes or size_bytes > keep_all_bytes:

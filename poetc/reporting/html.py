@@ -101,7 +101,7 @@ def _sizes(solved: Solved) -> str:
     packed = problem.base_bytes + solved.plan.arena_bytes
     rows = [
         ("plain", "keep-all peak", keep_all, "nothing recomputed or paged"),
-        ("limit", "budget", problem.budget_bytes, _words.of_keep_all(problem.budget_bytes, keep_all)),
+        ("limit", "budget", problem.budget_bytes, _words.of_budget(problem.budget_bytes, keep_all)),
         (
             "strong",
             "peak of this schedule",

@@ -15,6 +15,8 @@ import pytest
 from poetc import reporting
 from poetc.planning.comparison import compare
 from poetc.reporting import html as report
+from poetc.reporting._charts import size_bars
+from poetc.reporting._words import of_budget
 from poetc.reporting.comparison import plot
 from poetc.reporting.training import section
 from poetc.scheduling import SolveOptions
@@ -144,6 +146,22 @@ def test_printed_bars_and_legends_keep_their_colours(pages: list[str]) -> None:
     (printed,) = re.findall(r"@media print \{(.*)\}\n", pages[0])
     (exact,) = re.findall(r"([^{}]*)\{ print-color-adjust: exact;", printed)
     assert {".bar", ".swatch", ".dot"} <= {name.strip() for name in exact.split(",")}
+
+
+def test_the_printed_table_of_operators_ends(tmp_path: Path) -> None:
+    """A network of hundreds of operators took dozens of sheets."""
+    page, paper = tmp_path / "report.html", tmp_path / "report.pdf"
+    page.write_text(report(example(length=150)))
+    command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'chromium'}"]
+    subprocess.run([*command, f"--print-to-pdf={paper}", page.as_uri()], capture_output=True, check=True)
+    assert 3 < len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes())) <= 12
+
+
+def test_a_budget_far_beyond_leaves_the_other_bars_to_be_seen() -> None:
+    rows = [("plain", "keep-all", 700, "", ""), ("limit", "budget", 8_000_000, "", ""), ("strong", "peak", 350, "", "")]
+    assert re.findall(r"width:([\d.]+)%", size_bars(rows)) == ["100.0", "100.0", "50.0"]
+    assert of_budget(8_000_000, 700).endswith("beyond this chart") and of_budget(350, 700) == "50.0 % of keep-all"
+    assert re.findall(r"width:([\d.]+)%", size_bars([*rows[::2], ("limit", "budget", 1400, "", "")]))[0] == "50.0"
 
 
 def test_the_report_of_a_bundle_fits_too(tmp_path: Path) -> None:
