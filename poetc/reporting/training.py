@@ -129,23 +129,30 @@ def _shown(value: float, kind: str) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], best: int) -> str:
-    heads = ("epoch", "loss", "val. loss", "accuracy", "rate", "seconds")
+    """Without the columns that no epoch has a number for; the accuracy in training where no validation has one."""
 
-    def cells(row: Mapping[str, Any]) -> Sequence[str]:
-        number = f"{row['epoch']} (best)" if row["epoch"] == best else str(row["epoch"])
-        loss, accuracy = row["validation_loss"], row["validation_accuracy"]
-        return (
-            number,
-            f"{row['loss']:.4g}",
-            "" if loss is None else f"{loss:.4g}",
-            "" if accuracy is None else f"{accuracy:.2%}",
-            f"{row['rate']:.3g}",
-            f"{row['seconds']:.1f}",
-        )
+    def of(row: Mapping[str, Any], key: str, form: str) -> str:
+        value = row.get(key)
+        return "" if value is None else format(value, form)
+
+    columns = [
+        ("epoch", [f"{row['epoch']} (best)" if row["epoch"] == best else str(row["epoch"]) for row in rows]),
+        ("loss", [of(row, "loss", ".4g") for row in rows]),
+        ("val. loss", [of(row, "validation_loss", ".4g") for row in rows]),
+        ("val. acc.", [of(row, "validation_accuracy", ".2%") for row in rows]),
+    ]
+    if not any(columns[-1][1]):
+        columns.append(("accuracy", [of(row, "accuracy", ".2%") for row in rows]))
+    columns += [
+        ("rate", [of(row, "rate", ".3g") for row in rows]),
+        ("seconds", [of(row, "seconds", ".1f") for row in rows]),
+    ]
+    columns = [(name, cells) for name, cells in columns if any(cells)]
+    heads, lines = [name for name, _ in columns], list(zip(*(cells for _, cells in columns), strict=True))
 
     head = "".join(f'<th scope="col" class="n">{name}</th>' for name in heads)
     body = "".join(
-        "<tr>" + "".join(f'<td class="n">{escape(cell)}</td>' for cell in cells(row)) + "</tr>" for row in rows[-_ROWS:]
+        "<tr>" + "".join(f'<td class="n">{escape(cell)}</td>' for cell in line) + "</tr>" for line in lines[-_ROWS:]
     )
     more = f'<p class="small">The first {len(rows) - _ROWS} epochs are not shown.</p>' if len(rows) > _ROWS else ""
     return (

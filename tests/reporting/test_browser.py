@@ -207,3 +207,21 @@ def test_what_is_wrong_is_found(tmp_path: Path) -> None:
     assert (phone["found"], desktop["found"]) == (["sticks out: DIV."], [])
     assert ["a chart of" in str(r["found"]) for r in others] == [True, True, False, False]
     assert ["too small to read: a" in str(r["found"]) for r in others] == [False, False, True, True]
+
+
+def test_columns_of_epochs_have_numbers() -> None:
+    """Without validation the accuracy in training is shown, and no column is empty."""
+    row = {"epoch": 1, "loss": 1.5, "validation_loss": None, "validation_accuracy": None, "rate": 0.1, "seconds": 2.0}
+    document = {"best_epoch": 1, "stopped_early": False, "steps": 9, "batch": 4, "step_ms": 1.5, "output": "a.onnx"}
+
+    def table(row: dict[str, object]) -> list[list[str]]:
+        text = section({**document, "epochs": [row]})
+        return [re.findall(f"<{tag}[^>]*>([^<]*)</{tag}>", text) for tag in ("th", "td")]
+
+    assert table({**row, "accuracy": 0.93}) == [
+        ["epoch", "loss", "accuracy", "rate", "seconds"],
+        ["1 (best)", "1.5", "93.00%", "0.1", "2.0"],
+    ]
+    assert table(row)[0] == ["epoch", "loss", "rate", "seconds"]
+    validated = {**row, "accuracy": 0.93, "validation_loss": 0.25, "validation_accuracy": 0.5}
+    assert table(validated)[0] == ["epoch", "loss", "val. loss", "val. acc.", "rate", "seconds"]
