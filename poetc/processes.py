@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from poetc.errors import PoetcError
 
-ROOM_BYTES = 2 << 30  # of RAM of a machine, for two processes that search for schedules
+ROOM_BYTES = 3 << 30  # of RAM of a machine, for two processes that search for schedules
 
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
