@@ -100,7 +100,7 @@ def ways_to_save(
 
 
 def with_known(rows: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """The rows with what the step as it is needs: it does for saved tensors with more encodings too.
+    """The rows. With more encodings of saved tensors none needs more RAM than the step as it is.
 
     `known`: `least_bytes` that do for it, and `least_whole_bytes` without streamed operands.
     """
