@@ -96,6 +96,7 @@ class _PlainSolve:
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
+        self.planner.keep_packed(self.problem, self.warm_start.start)
         started = time.monotonic()
         first = solvers.solve(self.problem, self.solver, self._for_solver(options), self._report)
         if time.monotonic() - started >= PLAIN.late_from * options.time_limit_s:

@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from poetc import solvers
 from poetc.events import Progress, silent
 from poetc.planning import plain
+from poetc.planning.arena import packed, ram_bytes
 from poetc.planning.progress import TIME_LIMIT, WORK_LIMIT, BestSoFar, progress_line
 from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import SCOPED, Solution, least_cost
 from poetc.scheduling import Problem
-from poetc.scheduling.schedule import SolveOptions
+from poetc.scheduling.schedule import Schedule, SolveOptions
 from poetc.scheduling.scope import ANY, Option, Scope
 from poetc.solvers import WarmStart
 
@@ -103,6 +104,18 @@ class Planner:
         covers = self.relaxed | {"state"} if any_state else self.relaxed
         seen = self.best.seen(problem, event, is_real=not self.relaxed, covers=covers, made=self.made)
         self.progress(progress_line(problem, seen))
+
+    def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> None:
+        """Take up `schedule`, or the first one found, as the best so far, if nothing is known and it packs at once."""
+        if self.relaxed or self.options.is_quick or self.solver != plain.ENGINE or self.best.has_packed(problem):
+            return
+        first = solvers.at_once(problem, self.options) if schedule is None else schedule
+        if first is None:
+            return
+        until = time.monotonic() + PLAIN.first_share * self.options.time_limit_s
+        first, plan = packed(problem, first, until, until)
+        if ram_bytes(problem, plan) <= problem.budget_bytes:
+            self.best.keep(problem, first.proof.objective, self.made)
 
     def solve(self, problem: Problem) -> Solution:
         """The cheapest solution found whose packed arena fits the budget.

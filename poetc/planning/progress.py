@@ -6,7 +6,7 @@ import functools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
@@ -47,6 +47,16 @@ def stage_words(stage: str) -> str:
     return BETTER if _CUTS.fullmatch(stage) else STAGES.get(stage, stage)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen(solvers.Event):
+    """An event beside all searches. Its objective is that of a schedule that packs.
+
+    `unpacked`: of a cheaper one that nobody has packed yet.
+    """
+
+    unpacked: int | None = None
+
+
 def progress_line(problem: Problem, event: solvers.Event) -> str:
     """The best schedule and the bound in the unit of the objective, the gap, and the work at hand.
 
@@ -55,12 +65,16 @@ def progress_line(problem: Problem, event: solvers.Event) -> str:
     """
     show = functools.partial(format_cost, problem.objective)
     stage = stage_words(event.stage)
+    unpacked = event.unpacked if isinstance(event, Seen) else None
+    if event.objective is None and unpacked is not None:
+        return f"{show(unpacked)} before packing, bound {show(event.bound)} ({stage})"
     if event.objective is None:
         return f"no schedule yet, bound {show(event.bound)} ({stage})"
     if event.bound > event.objective:
         return f"best {show(event.objective)}, every schedule tried next costs at least {show(event.bound)} ({stage})"
     gap = 1 - event.bound / event.objective if event.objective else 0.0
-    return f"best {show(event.objective)}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
+    found = "" if unpacked is None else f", {show(unpacked)} before packing"
+    return f"best {show(event.objective)}{found}, bound {show(event.bound)}, gap {format_share(gap)} ({stage})"
 
 
 # The options that a search takes as given, by the names of their choices. Only choices whose options bounds may name.
@@ -78,12 +92,17 @@ class Choice(Protocol):
 
 @dataclass(slots=True)
 class BestSoFar:
-    """The least objective of all searches of one planner, by budget: a later search may begin with a worse schedule."""
+    """The least objective of all searches of one planner, by budget: a later search may begin with a worse schedule.
+
+    The best schedule is one that packs, as soon as there is one.
+    """
 
     bounds: dict[tuple[str, int], dict[Made, int]] = field(default_factory=dict)  # the best, by the options
     choices: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # those that are open, by name
     packed: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # the best schedule whose arena fits
     searched: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # and that nobody has packed yet
+    # A choice that is open, and the bound for all of its options that one for the option at hand proves.
+    carry: tuple[str, Callable[[int, Mapping[str, Any]], int]] | None = None
     log: SearchLog | None = None
     is_late: bool = False  # the clock has ended a search
 
@@ -102,7 +121,7 @@ class BestSoFar:
         is_real: bool = True,
         covers: frozenset[str] = frozenset(),
         made: Mapping[str, Any] = MappingProxyType({}),
-    ) -> solvers.Event:
+    ) -> Seen:
         """`event` with the best objective so far, and the best bound for schedules with the same options.
 
         `is_real`: its own schedule is the problem's. `covers`: the names of the choices for whose every option its
@@ -112,20 +131,25 @@ class BestSoFar:
         key = _key(problem)
         own = frozenset((name, option) for name, option in made.items() if name not in covers)
         bounds = self.bounds.setdefault(key, {NOTHING_MADE: 0})
-        if not self.choices.get(key, frozenset()) - covers - {name for name, _ in own}:
-            bounds[own] = max(event.bound, bounds.get(own, 0))
+        left, proven = self.choices.get(key, frozenset()) - covers - {name for name, _ in own}, event.bound
+        if self.carry is not None and left == {self.carry[0]}:
+            left, proven = frozenset(), self.carry[1](proven, made)
+        if not left:
+            bounds[own] = max(proven, bounds.get(own, 0))
         if event.objective is not None and is_real:
             options = frozenset(made.items())
             known = self.searched.get(key, (math.inf, options))
             if event.objective < known[0] or (event.objective == known[0] and options > known[1]):
                 self.searched[key] = event.objective, options
         best, options = self._best(key)
-        known_bound = min(best, max(bound for given, bound in bounds.items() if given <= options))
+        least = min(best, self.searched[key][0] if key in self.searched else best)  # bounds may be about another order
+        known_bound = min(least, max(bound for given, bound in bounds.items() if given <= options))
         bound = event.bound if event.bound > best else known_bound
-        objective = None if best == math.inf else int(best)
+        packed, found = (known[key][0] if key in known else None for known in (self.packed, self.searched))
+        unpacked = found if found is not None and (packed is None or found < packed) else None
         if self.log is not None:
-            self.log.take(stage_words(event.stage), objective, int(known_bound), event.bound)
-        return replace(event, objective=objective, bound=int(bound))
+            self.log.take(stage_words(event.stage), packed, int(known_bound), event.bound, unpacked)
+        return Seen(stage=event.stage, objective=packed, bound=int(bound), unpacked=unpacked)
 
     def keep(self, problem: Problem, objective: int, made: Mapping[str, Any]) -> None:
         """Take up a schedule that packs."""
@@ -134,10 +158,13 @@ class BestSoFar:
         if known is None or objective < known[0]:
             self.packed[key] = objective, frozenset(made.items())
 
+    def has_packed(self, problem: Problem) -> bool:
+        """Whether a schedule that packs is known."""
+        return _key(problem) in self.packed
+
     def _best(self, key: tuple[str, int]) -> tuple[float, Made]:
-        """The least objective, and the options of its schedule."""
-        found = [known[key] for known in (self.packed, self.searched) if key in known]
-        return min(found, key=lambda known: known[0], default=(math.inf, NOTHING_MADE))
+        """The least objective, and the options of its schedule: of those that pack, if there is one."""
+        return self.packed.get(key) or self.searched.get(key) or (math.inf, NOTHING_MADE)
 
     def drop(self, problem: Problem) -> None:
         """Forget schedules that were found and do not pack."""

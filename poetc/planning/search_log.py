@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TextIO
 
 MOST_ROWS = 2000  # that are kept for the report: more than that would be no more to see
@@ -15,15 +15,16 @@ MOST_ROWS = 2000  # that are kept for the report: more than that would be no mor
 class Row:
     """An event. Costs are in pJ, or in ns where time is the objective.
 
-    `best`: of the cheapest schedule so far, which may not be packed yet; None: there is none. `bound`: no schedule of
-    the class that an answer with this schedule names costs less. It falls only where the best schedule is of another
-    class than the one before. `bound_here`: the same for the choices that the search at hand has made. `gap`: of `best`
-    and `bound`.
+    `best`: of the cheapest schedule so far that packs; None: there is none. `unpacked`: of a cheaper one that is not
+    packed yet; None: there is none. `bound`: no schedule of the class that an answer with this schedule names costs
+    less. It falls only where the best schedule is of another class than the one before. `bound_here`: the same for the
+    choices that the search at hand has made. `gap`: of `best` and `bound`.
     """
 
     seconds: float
     stage: str
     best: int | None
+    unpacked: int | None
     bound: int
     bound_here: int
     gap: float | None
@@ -36,19 +37,16 @@ class SearchLog:
         self.rows: list[Row] = []
         self._file, self._clock, self._started = file, clock, clock()
 
-    def take(self, stage: str, best: int | None, bound: int, bound_here: int) -> None:
+    def take(self, stage: str, best: int | None, bound: int, bound_here: int, unpacked: int | None = None) -> None:
         """Note an event, unless it says nothing new."""
         gap = None if best is None else max(0.0, 1 - bound / best) if best else 0.0
         last = self.rows[-1] if self.rows else None
-        if last is not None and (last.stage, last.best, last.bound, last.bound_here) == (
-            stage,
-            best,
-            bound,
-            bound_here,
-        ):
-            return
         seconds = round(self._clock() - self._started, 3)
-        row = Row(seconds=seconds, stage=stage, best=best, bound=bound, bound_here=bound_here, gap=gap)
+        row = Row(
+            seconds=seconds, stage=stage, best=best, unpacked=unpacked, bound=bound, bound_here=bound_here, gap=gap
+        )
+        if last is not None and replace(last, seconds=seconds) == row:
+            return
         if len(self.rows) < MOST_ROWS or stage == END:
             self.rows.append(row)
         if self._file is not None:

@@ -15,6 +15,7 @@ class PlainSettings:
     # Shares of the time limit. HiGHS ends up to some seconds late, and some time is left to solve again.
     solve_share: float = 0.88  # the first solve
     pack_share: float = 0.075  # packing
+    first_share: float = 0.01  # packing a first schedule for the log
     tight_share: float = 0.5  # of the first solve, where its first schedule does not pack
     retry_share: float = 0.05  # with less time left than that, short races solve again, at most that much too late
     late_s: float = 1.0  # and no more than that many seconds too late

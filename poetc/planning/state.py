@@ -291,6 +291,7 @@ class _OpenPlacement:
             first = solvers.at_once(self.reduction.fix(self.problem, placement), self.options)
             if first is not None:
                 once = cost_of_computing_once(self.problem)
+                self.planner.keep_packed(self.reduction.fix(self.problem, placement), first)
                 self._report(solvers.Event(stage="at once", objective=first.proof.objective, bound=once))
                 return placement, first
         return None

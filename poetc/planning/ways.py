@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 from poetc import solvers
 from poetc.devices.units import format_cost
@@ -196,7 +197,7 @@ class CoreUsage(Reduction[int]):
             rivals = [w for w in order[n + 1 :] if w not in hopeless and least[w] < least[way]]
             share = 1 / (1 + len(rivals))
             try:
-                found = self._solved(asked[way], way, planner, share)
+                found = self._solved(problem, way, planner, share)
             except (InfeasibleError, LimitError) as error:
                 outcome = "does not fit" if isinstance(error, InfeasibleError) else "nothing found"
                 self.tried.setdefault(way, OptionResult(way, None, bound, outcome))
@@ -213,13 +214,29 @@ class CoreUsage(Reduction[int]):
             raise min(errors, key=smallest_of)
         return self._again(problem, best, planner)
 
-    def _solved(self, asked: Problem, way: int, planner: Planner, share: float) -> Solution:
+    def _solved(self, problem: Problem, way: int, planner: Planner, share: float) -> Solution:
         """With that share of the work limit, and of the time that is left."""
+        asked = self.fix(problem, way)
         seconds = min(planner.left_s, WAYS.patience * share * planner.left_s)
         least_s = WAYS.least_share * planner.options.time_limit_s
         work_s = share * planner.options.work_limit_s
         part = planner.inner.part(max(seconds, least_s), work_limit_s=work_s)
-        return self.restore(asked, way, part.solve(asked))
+        if not self.solved:  # later ways may have another order than the best schedule
+            planner.best.carry = self.name, functools.partial(self._for_all_ways, problem, way)
+        try:
+            return self.restore(asked, way, part.solve(asked))
+        finally:
+            planner.best.carry = None
+
+    def _for_all_ways(self, problem: Problem, way: int, bound: int, made: Mapping[str, Any]) -> int:
+        """The bound for all ways that `bound` for one way proves, while that is searched; 0 where it says nothing."""
+        if way == SIDE_BY_SIDE or made.get(Saved.name) or made.get(Streaming.name):
+            return 0
+        known, least = self.fix(problem, way), bound
+        for other in self._set(problem).keys() - self.barred - {way}:
+            asked = self.fix(problem, other)
+            least = min(least, max(least_cost(asked), _carried(known, bound, asked)))
+        return least
 
     def _again(self, problem: Problem, best: Solution, planner: Planner) -> Solution:
         """The best way with the rest of the time, if it had a share: the better schedule and the better bound."""
@@ -229,7 +246,7 @@ class CoreUsage(Reduction[int]):
             return best
         planner.progress(f"{way_words(way)} again")
         try:
-            again = self._solved(self.fix(problem, way), way, planner, 1.0)
+            again = self._solved(problem, way, planner, 1.0)
         except (InfeasibleError, LimitError):
             return best
         best = better_of(best, again)

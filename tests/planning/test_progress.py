@@ -101,6 +101,45 @@ def test_a_bound_for_some_options_stands_beside_a_schedule_with_them() -> None:
     assert best.log is not None and [row.bound for row in best.log.rows] == [10, 40, 40, 50, 50, 60, 70]
 
 
+def test_the_best_schedule_is_one_that_packs() -> None:
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    best = BestSoFar(log=SearchLog())
+    best.begin(problem, [], lambda _: 10)
+
+    def row(objective: int | None) -> tuple[int | None, int | None]:
+        best.seen(problem, Event(stage=str(objective), objective=objective, bound=20))
+        assert best.log is not None
+        last = best.log.rows[-1]
+        assert last.gap == (None if last.best is None else 1 - last.bound / last.best)
+        return last.best, last.unpacked
+
+    assert [row(None), row(100)] == [(None, None), (None, 100)]
+    best.keep(problem, 110, {})
+    assert [row(105), row(90)] == [(110, 100), (110, 90)]
+    best.keep(problem, 95, {})
+    best.drop(problem)
+    assert [row(None), row(96), row(94)] == [(95, None), (95, None), (95, 94)]
+
+
+def test_the_log_of_a_solve_begins_with_a_schedule_that_packs() -> None:
+    """And goes on to the answer: no row has less, and none has more than the one before."""
+    seen = 0
+    for seed in range(6):
+        problem = with_budget(training_problem(Random(seed), 2, paging=True), 0.4)
+        planner = Planner(options=SolveOptions(time_limit_s=10, work_limit_s=0.3), reductions=(StatePlacement("auto"),))
+        planner.best.log = SearchLog()
+        try:
+            solution = planner.solve(problem)
+        except (InfeasibleError, LimitError):
+            continue
+        rows = planner.best.log.rows
+        bests = [row.best for row in rows if row.best is not None]
+        assert all(later <= earlier for earlier, later in pairwise(bests)) and min(bests) >= solution.cost
+        assert all(row.unpacked is None or row.best is None or row.unpacked < row.best for row in rows)
+        seen += rows[0].best is not None and len(rows) > 2
+    assert seen > 1
+
+
 def test_a_choice_that_an_option_does_not_leave_is_made() -> None:
     """One problem has kernels to choose from, the other one, with encodings, has not."""
     problem = with_budget(training_problem(Random(1), 2), 0.6)

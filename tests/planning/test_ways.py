@@ -15,6 +15,7 @@ from poetc.planning import Planner, Solution, processors, reductions
 from poetc.planning.kernels import Kernels
 from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.processors import Processors
+from poetc.planning.search_log import SearchLog
 from poetc.planning.state import StatePlacement
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
 from poetc.scheduling import (
@@ -106,6 +107,20 @@ def test_steps_of_one_processor_serve_every_way() -> None:
     best = planner(ways).solve(tight)
     assert best.proof.bound <= best.cost <= alone.cost
     assert [t.count for t in best.ways] == [ALONE, SIDE_BY_SIDE, THREADS]
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_the_bound_for_all_ways_is_shown_while_the_first_is_searched(seed: int) -> None:
+    """It is carried over from that of the way at hand, and never above the cost of another way."""
+    random = Random(seed)
+    ways = ways_of(several(random, training_problem(random, 4), 2_000_000))
+    budget_bytes = int(0.75 * keep_all_peak_bytes(ways[ALONE]))
+    tight = {way: replace(problem, budget_bytes=budget_bytes) for way, problem in ways.items()}
+    asked = planner(tight, time_limit_s=10)
+    asked.best.log = SearchLog()
+    found = asked.solve(tight[ALONE])
+    bounds = [row.bound for row in asked.best.log.rows]
+    assert asked.least_cost(tight[ALONE]) < max(bounds) <= found.cost
 
 
 def test_a_core_that_does_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
