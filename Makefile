@@ -206,7 +206,7 @@ coverage: setup-test setup-arm setup-browser ## lines and branches that the quic
 .PHONY: power-loss
 power-loss: setup-test setup-arm ## 10,000 power cuts and bit flips on this machine, 200 cuts on emulated boards
 	POETC_POWER_CUTS=$(or $(CUTS),2500) POETC_BIT_FLIPS=$(or $(FLIPS),2500) POETC_BOARD_CUTS=$(or $(BOARD_CUTS),67) \
-		$(PYTEST) tests/host_c/test_pulled_plug.py tests/arm/test_power_loss.py tests/arm/test_resume.py
+		$(PYTEST) tests/host_c/stores/test_pulled_plug.py tests/arm/stores/test_power_loss.py tests/arm/stores/test_resume.py
 
 .PHONY: random-networks
 random-networks: setup ## random PyTorch networks beside PyTorch; resumable: build/random-networks.jsonl (CASES= SEED=; installs PyTorch)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -45,16 +46,15 @@ LITTLE_WORK = {
     "locking",
     "measure",
     "passes",
-    "planning/test_overlap.py",
+    "planning/parallel/test_overlap.py",
+    "planning/parallel/test_ways.py",
+    "planning/streaming",
     "planning/test_progress.py",
-    "planning/test_streamed_models.py",
-    "planning/test_streaming.py",
-    "planning/test_ways.py",
     "reporting",
     "sweeping",
     "training",
 }
-WORK_S = 0.3
+WORK_S, QUICK_WORK_S = 0.3, 0.1  # of a long test, and of another
 # The parts of a small problem's solve that no limit of work shortens: the relaxation of stages, all schedules,
 # rounds of relaxations until the gap is closed, the least RAM, and offsets.
 LITTLE_STAGES: tuple[tuple[object, dict[str, float]], ...] = (
@@ -63,25 +63,34 @@ LITTLE_STAGES: tuple[tuple[object, dict[str, float]], ...] = (
     (settings.SMALLEST_BUDGET, {"work_s": WORK_S}),
     (_packing, {"SEARCH_PLACEMENTS": 15_000, "ONE_PIECE_PLACEMENTS": 4_000, "STATE_PLACEMENTS": 1_200}),
 )
-ALL_STAGES = [(stage, {name: getattr(stage, name) for name in little}) for stage, little in LITTLE_STAGES]
+QUICK_STAGES: tuple[tuple[object, dict[str, float]], ...] = (
+    *LITTLE_STAGES,
+    (settings.ENGINE, {"small_runs": 24, "refinements": 1}),
+    (settings.SMALLEST_BUDGET, {"work_s": QUICK_WORK_S}),
+    (settings.RELAXING, {"rounds": 10, "nodes": 20, "coarse_cuts": 12}),
+    (settings.NESTED, {"most_operators": 0}),
+    (settings.PLACEMENT, {"rounds": 10, "nodes": 20, "runs": 4, "coarse_cuts": 12}),
+)
+ALL_STAGES = [(stage, {name: getattr(stage, name) for name in little}) for stage, little in QUICK_STAGES]
+STAGES = {math.inf: (), WORK_S: LITTLE_STAGES, QUICK_WORK_S: QUICK_STAGES}
 _asked_for = SolveOptions.__post_init__
-_little_work = False
+_work_s = math.inf
 
 
 def _post_init(options: SolveOptions) -> None:
-    if _little_work and options.work_limit_s < 0:
-        object.__setattr__(options, "work_limit_s", min(WORK_S, options.time_limit_s))
+    if _work_s < math.inf and options.work_limit_s < 0:
+        object.__setattr__(options, "work_limit_s", min(_work_s, options.time_limit_s))
     _asked_for(options)
 
 
 SolveOptions.__post_init__ = _post_init  # type: ignore[method-assign]
 
 
-def _set_little_work(little: bool) -> None:
-    global _little_work
-    if little is not _little_work:
-        _little_work = little
-        for stage, values in LITTLE_STAGES if little else ALL_STAGES:
+def _set_work(work_s: float) -> None:
+    global _work_s
+    if work_s != _work_s:
+        _work_s = work_s
+        for stage, values in (*ALL_STAGES, *STAGES[work_s]):
             for name, value in values.items():
                 object.__setattr__(stage, name, value)  # settings are frozen
 
@@ -97,12 +106,24 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Fixtures that a test is the first to use are made within it."""
     path = item.path.relative_to(Path(__file__).parent)
-    listed = not LITTLE_WORK.isdisjoint((path.parts[0], str(path)))
-    _set_little_work(listed and item.get_closest_marker("searches") is None)
+    listed = not LITTLE_WORK.isdisjoint((path.parts[0], str(path.parent), str(path)))
+    if not listed or item.get_closest_marker("searches") is not None:
+        _set_work(math.inf)
+    else:
+        _set_work(WORK_S if item.get_closest_marker("long") is not None else QUICK_WORK_S)
     try:
         return (yield)
     finally:
-        _set_little_work(False)
+        _set_work(math.inf)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with `long_but`, the cases that are not named are long."""
+    for item in items:
+        marker, callspec = item.get_closest_marker("long_but"), getattr(item, "callspec", None)
+        if marker is not None and callspec is not None and callspec.id not in marker.args:
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

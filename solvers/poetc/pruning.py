@@ -1,7 +1,7 @@
 """Rules by which search and relaxations leave out schedules, columns and rows.
 
 Each is safe: with it switched off, the same optimum is found and bounds stay bounds, for more work
-(tests/solvers/test_pruning.py; docs/explanation/bounds.md has the list).
+(tests/solvers/bounds/test_pruning.py; docs/explanation/bounds.md has the list).
 """
 
 from __future__ import annotations

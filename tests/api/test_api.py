@@ -120,6 +120,7 @@ def test_save_open_emit(solution: poetc.Solution, tmp_path: Path) -> None:
     assert (tmp_path / "src" / "Makefile").exists()
 
 
+@pytest.mark.searches
 def test_a_problem_of_ones_own(solution: poetc.Solution, tmp_path: Path) -> None:
     saved = solution.save(tmp_path / "digits.poetc")
     problem = poetc.load_problem(saved / "problem.json")

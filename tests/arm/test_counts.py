@@ -69,6 +69,7 @@ def test_instructions_of_a_step_in_integers_are_those_predicted(board: str, tmp_
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", pytest.param("virt-a72", marks=pytest.mark.long)])
+@pytest.mark.long
 def test_instructions_of_a_step_on_codes_are_those_predicted(board: str, tmp_path: Path) -> None:
     """Of a QDQ model (`--precision qas`)."""
     options, profile = TrainingOptions(precision="qas"), load_profile(f"qemu-{board}")
@@ -153,6 +154,7 @@ def test_instructions_of_a_multiply_accumulate(
 
 
 @pytest.mark.parametrize(("network", "most"), [("lenet5", 3.5), pytest.param("resnet", 2.2, marks=pytest.mark.long)])
+@pytest.mark.long
 def test_instructions_of_a_multiply_accumulate_in_integers(network: str, most: float, tmp_path: Path) -> None:
     """Of all products, forward and backward, with SMLAD."""
     options = TrainingOptions(precision="niti")
@@ -178,6 +180,7 @@ PRODUCTS = (
 )
 
 
+@pytest.mark.long
 def test_layers_whose_outputs_share_little_take_no_more_than_others(tmp_path: Path) -> None:
     """Forward, gradient of the weight and of the input alike, each alone."""
     random = np.random.default_rng(5)
@@ -227,6 +230,7 @@ def test_instructions_of_a_multiply_accumulate_without_an_fpu(
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "virt-a72"])
+@pytest.mark.long
 def test_run_sets_counted_instructions_beside_the_predicted(board: str, tmp_path: Path) -> None:
     solved = tmp_path / "digits.poetc"
     chosen = ("--batch", "2", "--device", f"qemu-{board}", "--budget", "70%", "--gap", "0.05")

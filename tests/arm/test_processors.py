@@ -15,7 +15,7 @@ from poetc.errors import UsageError
 from poetc.graph import Array
 from poetc.measure import HostModel, build_host
 from poetc.program import Program, sample_inputs
-from tests.host_c.test_queues import parallel
+from tests.host_c.stores.test_queues import parallel
 from tests.program.models import Case
 
 STEPS = 3

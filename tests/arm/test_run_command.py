@@ -77,6 +77,7 @@ def test_answer_and_streamed_losses(directory: Path, tmp_path: Path) -> None:
     assert twice["instructions"] == document["instructions"]
 
 
+@pytest.mark.long
 def test_the_emulator_works_within_512_mb(directory: Path) -> None:
     """By itself QEMU asks for 1 GiB for the code that it translates to."""
     words = [sys.executable, "-m", "poetc", "run", str(directory), "--on", "qemu:mps2-an385", "--steps", "1", "--quiet"]
@@ -101,6 +102,7 @@ def test_a_checksum_of_gradients_counts_as_ram(directory: Path) -> None:
         assert 0 <= document["ram_predicted_bytes"] - document["ram_bytes"] <= 64
 
 
+@pytest.mark.long
 def test_fused_numerics_has_the_bits_of_the_host(directory: Path) -> None:
     """By vfma of a Cortex-M4F, with fewer instructions."""
     separate, fused, host = (
@@ -273,6 +275,7 @@ def test_pointers_of_a_kernel_lead_to_functions_of_its_file() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["convolution/convolution_winograd", "depthwise/depthwise"])
+@pytest.mark.long_but("depthwise/depthwise")
 def test_deepest_kernels_of_helium_stay_within_what_is_promised(kernel: str, tmp_path: Path) -> None:
     """Its eight vector registers leave most on the stack."""
     root, graph = runtime_directory(), CallGraph()

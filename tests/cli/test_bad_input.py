@@ -466,6 +466,7 @@ def test_a_damaged_bundle_is_to_be_bundled_again(poetc: Run, solved: Solved, out
     one_line(poetc("report", out), 2, "summary.json: damaged; run poetc bundle again")
 
 
+@pytest.mark.long
 def test_options_that_would_fit_are_named_where_the_budget_does_not(poetc: Run, digits: Path, tmp_path: Path) -> None:
     """In the message and in a table."""
     options = ("solve", digits, "--batch", "4", "--device", "stm32f746", "--no-paging", "-b", "230kB")

@@ -36,6 +36,7 @@ def completed(folder: Path, line: str) -> list[str]:
         ("poetc solve a.onnx --objective ", ["energy", "time"]),
     ],
 )
+@pytest.mark.long_but("poetc sol-expected0", "poetc run d --on qemu:mic-expected3")
 def test_bash(tmp_path: Path, line: str, expected: list[str]) -> None:
     assert completed(tmp_path, line) == expected
 

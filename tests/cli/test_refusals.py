@@ -72,6 +72,7 @@ def test_one_line_says_what_to_do(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_streams_that_there_are_none_of_are_left_out(poetc: Callable[..., Ended], digits: Path, tmp_path: Path) -> None:
     """No block of an operator keeps within this piece."""
     limits = ("--budget", "6kB", "--longest-piece", "2ms", "--time-limit", 1)

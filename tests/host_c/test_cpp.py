@@ -52,7 +52,7 @@ def compiler() -> None:
 
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda p: p.name)
-@pytest.mark.parametrize("standard", ["c++98", "c++20"])
+@pytest.mark.parametrize("standard", ["c++98", pytest.param("c++20", marks=pytest.mark.long)])
 def test_headers_of_the_runtime(header: Path, standard: str, tmp_path: Path) -> None:
     if header.name in PROGRAMS or header.name == "sd_card.h":  # a driver's: it declares what the driver defines
         subprocess.run(["g++", f"-std={standard}", *FLAGS, "-fsyntax-only", "-x", "c++", header], check=True)
@@ -171,6 +171,7 @@ int main()
 
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
+@pytest.mark.long_but("g++")
 def test_session_class(compiler: str, tmp_path: Path) -> None:
     """It trains, moves, saves and loads without exceptions, with the loss of the host and no warning."""
     case = training_case()

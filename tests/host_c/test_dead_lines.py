@@ -82,6 +82,7 @@ def test_headers_that_nothing_includes_any_more_are_left_out() -> None:
         pytest.param("cortex-m7", "-mfpu=fpv5-d16", False, marks=pytest.mark.long),
     ],
 )
+@pytest.mark.long
 def test_object_files_are_the_same(target: str, flags: str, some: bool, tmp_path: Path) -> None:
     root = runtime_directory()
     core = TARGETS[target].core

@@ -16,7 +16,7 @@ from poetc.measure import HostModel, compile_library
 from poetc.program import Program, sample_inputs
 from poetc.runtime.library import Library
 from poetc.runtime.session import Session
-from tests.host_c.test_queues import parallel
+from tests.host_c.stores.test_queues import parallel
 from tests.program.models import Case
 
 STEPS = 20

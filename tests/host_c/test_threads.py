@@ -109,6 +109,7 @@ def alone(row: Row) -> list[bytes] | int:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 5])
+@pytest.mark.long_but("2")
 def test_every_kernel_has_the_bits_of_one_thread(tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lib = threaded_library(tmp_path, threads, monkeypatch)
     for row in (*KERNEL_CASES, *LARGE):

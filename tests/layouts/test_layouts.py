@@ -292,6 +292,7 @@ def test_cmsis_pack(model: Model, names: tuple[str, ...], tmp_path: Path) -> Non
             run(["gcc", "-std=c99", *includes, "-fsyntax-only", source], out)
 
 
+@pytest.mark.long
 def test_two_models_share_a_runtime(tmp_path: Path, model: Model) -> None:
     """Trained in turn they have the losses that each has alone; all sources are compiled, and main by g++."""
     other = make_model(5)

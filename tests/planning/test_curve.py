@@ -90,6 +90,7 @@ def test_a_proof_that_names_no_budget_says_which_it_was_for() -> None:
     assert text == "nothing fits (proven for 48 bytes, so that 16 are too few)"
 
 
+@pytest.mark.long
 def test_a_wider_gap_needs_fewer_solves() -> None:
     counts = {0.0: 0, 0.5: 0}
     for seed in range(2):

@@ -102,6 +102,7 @@ def test_bounds_and_schedules_of_any_kernels() -> None:
     assert kinds["low"] >= 8 and kinds["only low"] >= 5 and kinds["mixed"] >= 3 and kinds["unpacked"] <= 3, kinds
 
 
+@pytest.mark.long
 def test_the_smallest_budget_counts_low_workspace_kernels() -> None:
     """No choice needs less than the bound, and what is found is less than with the fastest kernels."""
     less = 0

@@ -37,6 +37,7 @@ def test_operators_that_take_too_long_run_in_blocks(request_: SolveRequest) -> N
     assert not validate(program, programs.keep_all_program(artifact), artifact.graph.values, steps=1).problems()
 
 
+@pytest.mark.long
 def test_longer_pieces_of_kernels_for_little_ram_forbid_nothing(request_: SolveRequest) -> None:
     """The search for the least RAM tries them, with time to do so; all RAM does with the others."""
     summary = solve(replace(request_, longest_piece="100us", options=SolveOptions(time_limit_s=30, gap=0.5))).summary

@@ -46,6 +46,7 @@ def test_nothing_is_encoded_where_keep_all_fits(offer: EncodingSpace) -> None:
     assert found.proof.scope.choice("saved") is ANY
 
 
+@pytest.mark.long
 def test_encodings_that_pay_are_chosen_and_the_bound_says_for_which_it_holds(offer: EncodingSpace) -> None:
     budget = keep_all_peak_bytes(offer.exact) * 9 // 10
     problem, found = solved(offer, budget)
@@ -103,6 +104,7 @@ def test_other_solvers_and_switched_off_leave_all_as_it_is(offer: EncodingSpace)
     assert planner.solve(problem).choices["saved"] == ()
 
 
+@pytest.mark.long
 def test_lossy_encodings_that_are_allowed_do_not_raise_the_least_ram(monkeypatch: pytest.MonkeyPatch) -> None:
     """With all of them the least keep-all is needed, but their decoders need room: fewer of them need less.
 

@@ -184,6 +184,7 @@ def test_the_plan_of_a_cut_at_the_fullest_operator_is_a_schedule() -> None:
         assert search.least <= search.bound / 0.999
 
 
+@pytest.mark.long
 def test_cuts_are_added_as_far_as_the_relaxation_can_be_solved(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan asks for more than that: the worst of them come first, and prove more than none."""
     problem = _heavier(training_problem(Random(4), 3, paging=True), 4)
@@ -325,6 +326,7 @@ def test_the_same_bytes_on_slow_and_fast_machines(monkeypatch: pytest.MonkeyPatc
     assert compared > 1
 
 
+@pytest.mark.long
 def test_placements_that_leave_packing_too_little_give_way() -> None:
     """A little more goes to the store, at a price that a race knows, where it can."""
     loosened = 0
@@ -386,6 +388,7 @@ def test_smallest_ram_is_known_where_only_ram_meets_the_deadline() -> None:
     assert known > 0
 
 
+@pytest.mark.long
 def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.MonkeyPatch) -> None:
     # Short races alone find the optimum of problems as small.
     monkeypatch.setattr("poetc.solvers.poetc.placement.search.PLACEMENT", replace(PLACEMENT, runs=1))
@@ -406,6 +409,7 @@ def test_what_is_found_beside_a_relaxation_is_begun_with(monkeypatch: pytest.Mon
     assert longer > 0
 
 
+@pytest.mark.long
 def test_a_problem_solved_again_goes_on_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same order and bound, and with the cuts of its last relaxation."""
     orders: list[Problem] = []
@@ -440,6 +444,7 @@ def test_a_problem_solved_again_goes_on_where_it_ended(monkeypatch: pytest.Monke
     assert went_on > 0
 
 
+@pytest.mark.long
 def test_what_is_proven_in_two_solves_is_no_more_than_the_optimum() -> None:
     proven = 0
     for seed in SEEDS:

@@ -20,6 +20,7 @@ from tests.support.problems import training_problem
 OPTIONS = SolveOptions(time_limit_s=2, work_limit_s=0.3)
 
 
+@pytest.mark.long
 def test_every_rule_goes_on_under_the_new_budget() -> None:
     problem = training_problem(Random(3), 6)
     peak = keep_all_peak_bytes(problem)

@@ -97,6 +97,7 @@ def split() -> object:
     [(solve("auto"), 0.28), (solve("ram"), 0.45), (sweep, 0.42), (split, 0.08)],
     ids=["auto", "ram", "sweep", "split"],
 )
+@pytest.mark.long_but("auto", "split")
 def test_slow_machines_give_the_same_answers(
     command: Callable[[], object], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def cost_of(problem: Problem, paging: bool, beta: float = 0.05) -> int | None:
     return cost
 
 
+@pytest.mark.long
 def test_what_fits_is_a_schedule_and_near_the_optimum() -> None:
     ratios = []
     for seed in range(60):

@@ -111,6 +111,7 @@ def test_poetc_tries_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cell", [10, 31])
+@pytest.mark.long_but("10")
 def test_what_may_be_executed_once_only_is_not_repeated(cell: int) -> None:
     problem = recurrent(32, 2, 0.05)
     operators = list(problem.operators)

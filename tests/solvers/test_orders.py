@@ -7,6 +7,7 @@ import math
 from random import Random
 
 import numpy as np
+import pytest
 
 from poetc.errors import InfeasibleError
 from poetc.scheduling import (
@@ -238,6 +239,7 @@ def stacked(steps: int, layers: int, budget_bytes: int) -> Problem:
     )
 
 
+@pytest.mark.long
 def test_stacked_layers_go_step_by_step_together_so_that_runs_of_them_can_be_made_again() -> None:
     problem = stacked(24, 2, 0)
     model = Model(problem)

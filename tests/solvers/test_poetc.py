@@ -187,6 +187,7 @@ def test_keep_all_where_it_fits() -> None:
 
 
 @pytest.mark.parametrize("paging", [False, True])
+@pytest.mark.long_but("False")
 def test_training_step_under_pressure(paging: bool) -> None:
     problem = with_budget(training_problem(Random(3), 6, paging=paging, scale=16), 0.5)
     schedule = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.05))
@@ -304,6 +305,7 @@ def test_the_least_ram_is_found_where_recomputing_what_is_cheap_takes_too_much()
     verify(tight, first)
 
 
+@pytest.mark.long
 def test_neither_a_schedule_nor_a_proof() -> None:
     problem = with_budget(training_problem(Random(3), 3), 0.5)
     with pytest.raises(NotFoundError) as raised:

@@ -292,6 +292,7 @@ def planner(solver: str = "poetc", time_limit_s: float = 3.0) -> Planner:
     return Planner(options=options, solver=solver, reductions=reductions("ram"))
 
 
+@pytest.mark.long
 def test_the_planner_is_no_worse_than_the_rules_and_obeys_the_budget() -> None:
     problem = trained()
     rules = [solve(problem, s).proof.objective for s in ("heft", "mandheling", "weight_gradients")]

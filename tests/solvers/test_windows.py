@@ -169,6 +169,7 @@ def test_poetc_slides_them() -> None:
         solve(problem, options=SolveOptions(time_limit_s=60, gap=0.0, fixed_order=True), progress=stop)
 
 
+@pytest.mark.long
 def test_the_clock_does_not_choose_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left of a time limit differs from run to run; the work limit does not."""
     problem = with_budget(training_problem(Random(8), 5, paging=True, scale=4), 0.25)

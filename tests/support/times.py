@@ -1,7 +1,7 @@
 """Processor time of every test, with the programs that it ran: a plugin of pytest, and a table of what it wrote.
 
     python -m pytest -p tests.support.times ...     appends to build/test-times.jsonl
-    python -m tests.support.times                   sums by file, and the longest tests, in Markdown
+    python -m tests.support.times                   sums by room (a folder) and file, and the longest tests, in Markdown
 
 A busy machine changes these numbers little, unlike seconds of a clock. What a fixture takes counts for the first test
 that uses it.
@@ -43,15 +43,18 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 def main() -> None:
     tests = {name: (seconds, is_long) for name, seconds, is_long in map(json.loads, OUT.read_text().splitlines())}
     files: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    rooms: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
     for name, (seconds, is_long) in tests.items():
-        row = files[name.partition("::")[0]]
-        row[0] += 1
-        row[1 + is_long] += seconds
-    print("| file | tests | `make test`, s | long, s |\n|---|---:|---:|---:|")
-    for name, (count, quick, slow) in sorted(files.items(), key=lambda row: -sum(row[1][1:])):
-        print(f"| {name} | {count:.0f} | {quick:.1f} | {slow:.1f} |")
-    total = [sum(row[i] for row in files.values()) for i in range(3)]
-    print(f"| all | {total[0]:.0f} | {total[1]:.1f} | {total[2]:.1f} |\n")
+        file = name.partition("::")[0]
+        for row in (files[file], rooms[str(Path(file).parent)]):
+            row[0] += 1
+            row[1 + is_long] += seconds
+    for what, rows in (("room", rooms), ("file", files)):
+        print(f"| {what} | tests | `make test`, s | long, s |\n|---|---:|---:|---:|")
+        for name, (count, quick, slow) in sorted(rows.items(), key=lambda row: -row[1][1]):
+            print(f"| {name} | {count:.0f} | {quick:.1f} | {slow:.1f} |")
+        total = [sum(row[i] for row in rows.values()) for i in range(3)]
+        print(f"| all | {total[0]:.0f} | {total[1]:.1f} | {total[2]:.1f} |\n")
     print("| test | s | long |\n|---|---:|---|")
     for name, (seconds, is_long) in sorted(tests.items(), key=lambda row: -row[1][0])[:LONGEST]:
         print(f"| {name} | {seconds:.1f} | {'yes' if is_long else ''} |")

@@ -1,0 +1,1 @@
+"""Kernels on emulated boards: their bits are those of the host."""

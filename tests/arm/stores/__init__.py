@@ -1,0 +1,1 @@
+"""Stores of emulated boards: pages, checkpoints, streams, and cuts of power."""

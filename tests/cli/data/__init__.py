@@ -1,0 +1,1 @@
+"""Training data and texts of the command line."""

@@ -1,0 +1,1 @@
+"""`poetc analyze`, `solve` and what comes of a plan."""

@@ -1,0 +1,1 @@
+"""`poetc train`."""

@@ -1,0 +1,1 @@
+"""Commands where operands stream from the store."""

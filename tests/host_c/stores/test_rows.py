@@ -1,0 +1,172 @@
+"""Rows of a trained table on the store move alone: bits, cuts of power at every transfer, damage, other states."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from poetc.graph import Array
+from poetc.measure import HostModel, StepError, compile_library
+from poetc.program import Call, Program, lower, sample_inputs, streams_of
+from poetc.program._image import page_blocks, sums_of
+from poetc.scheduling import keep_all, pack
+from tests.host_c.stores.test_ahead import states_of
+from tests.host_c.stores.test_overlap import Card
+from tests.program.models import make_problem, rows_case
+
+
+class Cut(Card):
+    """Power goes with transfer `dies_at`, of which it does a part, and comes back when that is 0."""
+
+    dies_at, blocks_written = 0, 0
+
+    def has_failed(self) -> bool:
+        self.transfers += 1
+        return 0 < self.dies_at <= self.transfers
+
+    def page_out(self, first: int, count: int, address: int) -> int:
+        if self.transfers + 1 == self.dies_at:
+            whole, half = self.transfers % (count + 1), self.block_bytes // 2
+            for n in range(min(count, whole + 1)):
+                at = address + n * self.block_bytes
+                size = self.block_bytes if n < whole else half
+                old = self.blocks.get(first + n, b"\xff" * self.block_bytes)
+                self.blocks[first + n] = ctypes.string_at(at, size) + old[size:]
+        self.blocks_written += count
+        return super().page_out(first, count, address)
+
+
+@dataclass
+class Rows:
+    program: Program
+    values: dict[str, Array]
+    library: Path
+    card: Cut
+    expected: dict[tuple[int, ...], dict[str, bytes]]  # the state after steps with these seeds
+
+    def model(self) -> HostModel:
+        return HostModel(self.library, [self.program], self.values, store=(self.card.page_out, self.card.page_in))
+
+    def state(self, model: HostModel, steps: int = 1) -> dict[str, bytes]:
+        """The checksums on the card are those of the table."""
+        found = states_of(model, self.card, ["table", "fc.weight"])
+        index = next(i for i, p in enumerate(self.program.pages) if p.tensor == "table")
+        page, block = self.program.pages[index], self.program.block_bytes
+        first = page.first_block + steps % 2 * page.block_count
+        data = b"".join(self.card.blocks[first + n] for n in range(page.block_count))
+        whole = page_blocks(index, steps, found["table"], block)
+        assert data[: page.size_bytes] + data[-16:] == whole[: page.size_bytes] + whole[-16:]
+        behind = self.program.pages[index + 1]
+        sums = b"".join(self.card.blocks[behind.first_block + steps % 2 * behind.block_count + n] for n in range(1))
+        assert sums[: len(sums_of(data[: page.size_bytes]))] == sums_of(data[: page.size_bytes])
+        return found
+
+
+def batch(program: Program, seed: int) -> dict[str, Array]:
+    """Rows that follow each other, lie at both ends, and are named twice, also from the end."""
+    inputs = sample_inputs(program, seed)
+    tokens = np.random.default_rng(seed).integers(0, 600, (2, 20)).astype(np.int32)
+    tokens[0, :6] = 0, 599, -1, 7 + seed, 8 + seed, 8 + seed
+    tokens[1, :3] = tokens[0, 10], tokens[0, 10] - 600, 84  # row 85 lies across two pieces
+    return inputs | {"tokens": tokens}
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rows]:
+    case = rows_case()
+    program, plain = case.program(), make_problem(case.graph, block_bytes=512)
+    kept = lower(case.graph, plain, keep_all(plain), pack(plain, keep_all(plain)))
+    values, folders = dict(case.graph.values), [tmp_path_factory.mktemp(n) for n in ("rows", "kept")]
+    library, of_kept = (
+        compile_library([p], values, f, cflags="-O1") for p, f in zip((program, kept), folders, strict=True)
+    )
+    expected = dict[tuple[int, ...], dict[str, bytes]]()
+    with HostModel(of_kept, [kept], values) as model:
+        for seeds in ((0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3), (0, 2, 3)):
+            model.reset()
+            for seed in seeds:
+                model.run(batch(kept, seed))
+            expected[seeds] = {name: model.state(name).tobytes() for name in ("table", "fc.weight")}
+    yield Rows(program, values, library, Cut(program.block_bytes), expected)
+
+
+def test_only_the_rows_that_indices_name_pass(rows: Rows) -> None:
+    """Those of this run and of the run before, and their checksums, with the bits of keep-all."""
+    moved = next(i for i in rows.program.instructions if isinstance(i, Call) and i.kind == "GatherGradSgd")
+    assert all(s.form.is_table for s in streams_of(moved) if s.operand in (0, 4))
+    table = next(p for p in rows.program.pages if p.tensor == "table" and not p.is_sums)
+    with rows.model() as model:
+        written = []
+        for seed in range(4):
+            before = rows.card.blocks_written
+            model.run(batch(rows.program, seed))
+            written.append(rows.card.blocks_written - before)
+        assert rows.state(model, 4) == rows.expected[0, 1, 2, 3]
+    assert written[0] > table.block_count, "once all of the table is copied"
+    assert max(written[1:]) < table.block_count
+
+
+@pytest.mark.long
+def test_no_row_is_torn_wherever_power_goes(rows: Rows) -> None:
+    """The state is that of the last whole step, and a step with other rows goes on from there. So after two cuts."""
+    with rows.model() as model:
+
+        def begin() -> None:
+            model.reset()
+            model.run(batch(rows.program, 0))
+
+        def fails(seed: int, dies_at: int) -> None:
+            rows.card.dies_at = rows.card.transfers + dies_at
+            with pytest.raises(StepError):
+                model.run(batch(rows.program, seed))
+            rows.card.dies_at = 0
+            found = rows.state(model)["table"]
+            assert found == rows.expected[0,]["table"], dies_at
+
+        begin()
+        first = rows.card.transfers
+        model.run(batch(rows.program, 1))
+        count = rows.card.transfers - first
+        assert count > 100 and rows.state(model, 2) == rows.expected[0, 1]
+        weight = {rows.expected[seeds]["fc.weight"] for seeds in ((0,), (0, 1))}
+        for dies_at in range(1, count + 1):
+            begin()
+            fails(1, dies_at)
+            assert rows.state(model)["fc.weight"] in weight
+            if dies_at % 3 == 0:
+                fails(3, 1 + dies_at * 7 % (count // 2))
+            saved = model.state("fc.weight").tobytes() == rows.expected[0,]["fc.weight"]
+            model.set_state("fc.weight", np.frombuffer(rows.expected[0,]["fc.weight"], np.float32).reshape(24, 3))
+            model.run(batch(rows.program, 2))
+            assert rows.state(model, 2) == rows.expected[0, 2], (dies_at, saved)
+            model.run(batch(rows.program, 3))
+            assert rows.state(model, 3) == rows.expected[0, 2, 3], dies_at
+
+
+def test_a_damaged_row_is_found(rows: Rows) -> None:
+    """Also one that no step has moved: its piece has a checksum. After a wrong index nothing is written."""
+    page = next(p for p in rows.program.pages if p.tensor == "table" and not p.is_sums)
+    with rows.model() as model:
+        model.run(batch(rows.program, 0))
+        wrong = batch(rows.program, 1)
+        wrong["tokens"][1, 5] = 600
+        with pytest.raises(StepError, match="range"):
+            model.run(wrong)
+        assert rows.state(model) == rows.expected[0,]
+        for block in (0, 2 * 8192 // 512 + 3):
+            at = page.first_block + page.block_count + block  # slot 1
+            kept = rows.card.blocks[at]
+            rows.card.blocks[at] = bytes([kept[0] ^ 1]) + kept[1:]
+            inputs = batch(rows.program, 1)
+            inputs["tokens"][0, 0] = block * 512 // 96
+            with pytest.raises(StepError, match="damaged"):
+                model.run(inputs)
+            rows.card.blocks[at] = kept
+        model.set_state("fc.weight", np.frombuffer(rows.expected[0,]["fc.weight"], np.float32).reshape(24, 3))
+        model.run(batch(rows.program, 1))
+        assert rows.state(model, 2) == rows.expected[0, 1]

@@ -1,0 +1,1 @@
+"""What runs beside each other: transfers, processors, threads, banks."""

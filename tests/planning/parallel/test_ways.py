@@ -1,0 +1,229 @@
+"""The ways of using several processors: none costs more than the main processor alone, and none passes the limit."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import poetc
+from poetc.planning import Planner, Solution, processors, reductions
+from poetc.planning.kernels import Kernels
+from poetc.planning.micro_batches import MicroBatches
+from poetc.planning.processors import Processors
+from poetc.planning.search_log import SearchLog
+from poetc.planning.state import StatePlacement
+from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
+from poetc.scheduling import (
+    Compute,
+    Elsewhere,
+    Objective,
+    Paging,
+    Problem,
+    ProcessorSpec,
+    SolveOptions,
+    keep_all_peak_bytes,
+    verify,
+    verify_plan,
+)
+from poetc.solvers.processors import placed
+from tests.support.problems import random_dag, training_problem
+
+DIGITS = Path(__file__).resolve().parents[3] / "demo" / "digits.onnx"
+THREADS = 2
+
+
+def several(random: Random, plain: Problem, idle_uw: int) -> Problem:
+    """Two equal processors."""
+    processors = tuple(
+        ProcessorSpec(name=f"p{p}", active_uw=3_000_000, idle_uw=idle_uw, hand_over_ns=3) for p in range(2)
+    )
+    operators = []
+    for operator in plain.operators:
+        ns = random.randint(20, 60)
+        operators.append(
+            replace(
+                operator,
+                time_ns=ns,
+                energy_pj=3000 * ns,
+                elsewhere=(Elsewhere(processor=1, time_ns=ns, energy_pj=3000 * ns),),
+            )
+        )
+    return replace(plain, operators=tuple(operators), processors=processors, budget_bytes=2**30)
+
+
+def ways_of(problem: Problem) -> dict[int, Problem]:
+    """Threads halve the time, in every operator."""
+    plain = replace(
+        problem,
+        operators=tuple(replace(o, elsewhere=()) for o in problem.operators),
+        processors=(),
+    )
+    halved = tuple(replace(o, time_ns=o.time_ns // 2, energy_pj=6000 * (o.time_ns // 2) - 1) for o in plain.operators)
+    return {ALONE: plain, SIDE_BY_SIDE: problem, THREADS: replace(plain, operators=halved)}
+
+
+def planner(ways: dict[int, Problem], time_limit_s: float = 1.0) -> Planner:
+    options = SolveOptions(time_limit_s=time_limit_s, work_limit_s=0.2)
+    return Planner(options=options, reductions=reductions("ram", ways=[ways]))
+
+
+def test_no_way_costs_more_than_the_main_processor_alone(tmp_path: Path) -> None:
+    """A second core that draws nearly as much while it waits saves no energy; before, two cost more than one."""
+    device = tmp_path / "warm.yaml"
+    power = "{active_w: {value: 0.2, source: none}, idle_w: {value: 0.19, source: none}}"
+    sources = "sources: {none: {kind: estimated, text: for this test}}"
+    device.write_text(f"inherits: stm32h745\n{sources}\nprocessors: {{m4: {{power: {power}}}}}\n")
+    model = poetc.load(DIGITS, batch=4)
+    options: dict[str, Any] = {"device": device, "paging": False, "time_limit_s": 1.0}
+    one, both = model.solve(**options, processors="main"), model.solve(**options, processors="all")
+    assert both.summary["energy_pj"] <= one.summary["energy_pj"]
+    (note,) = [n for n in both.summary["notes"] if n.startswith("cores: ")]
+    assert note.startswith("cores: the main processor alone, ") and "; instead of operators side by side: " in note
+    assert not both.artifact.problem.processors
+
+
+def test_steps_of_one_processor_serve_every_way() -> None:
+    """Where no time is left after them: within the same RAM, at prices that the checker confirms."""
+    random = Random(5)
+    problem = several(random, training_problem(random, 4), 2_000_000)
+    ways = ways_of(problem)
+    tight = replace(ways[ALONE], budget_bytes=keep_all_peak_bytes(ways[ALONE]) - 16)
+    alone = planner(ways).inner.solve(CoreUsage([ways]).fix(tight, ALONE))
+    for way in (SIDE_BY_SIDE, THREADS):
+        chain = CoreUsage([ways])
+        chain.restore(tight, ALONE, alone)
+        found = chain.at_hand(tight, way, planner(ways))
+        assert found is not None and found.choices["threads"] == way
+        trace = verify(found.problem, found.schedule)
+        verify_plan(found.problem, found.schedule, found.plan)
+        assert found.problem.base_bytes + found.plan.arena_bytes <= tight.budget_bytes
+        assert bool(found.problem.processors) == (way == SIDE_BY_SIDE)
+        assert trace.time_ns <= alone.cost // 3000
+    best = planner(ways).solve(tight)
+    assert best.proof.bound <= best.cost <= alone.cost
+    assert [t.count for t in best.ways] == [ALONE, SIDE_BY_SIDE, THREADS]
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_the_bound_for_all_ways_is_shown_while_the_first_is_searched(seed: int) -> None:
+    """It is carried over from that of the way at hand, and never above the cost of another way."""
+    random = Random(seed)
+    ways = ways_of(several(random, training_problem(random, 4), 2_000_000))
+    budget_bytes = int(0.75 * keep_all_peak_bytes(ways[ALONE]))
+    tight = {way: replace(problem, budget_bytes=budget_bytes) for way, problem in ways.items()}
+    asked = planner(tight, time_limit_s=10)
+    asked.best.log = SearchLog()
+    found = asked.solve(tight[ALONE])
+    bounds = [row.bound for row in asked.best.log.rows]
+    assert asked.least_cost(tight[ALONE]) < max(bounds) <= found.cost
+
+
+def test_a_core_that_does_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transfers beside the work of the other core cost less than waiting for them, as the checker confirms."""
+    random = Random(2)
+    problem = several(random, training_problem(random, 3), 500_000)
+    page = {"page_in_ns": 40, "page_out_ns": 40, "page_in_pj": 24_000, "page_out_pj": 24_000, "pageable": True}
+    tensors = tuple(replace(t, **page) for t in problem.tensors)
+    problem = replace(problem, tensors=tensors, paging=Paging.SYNC, page_buffer_bytes=16)
+    alone = placed(problem, (0,) * len(problem.operators))
+    problem = replace(problem, budget_bytes=int(0.6 * keep_all_peak_bytes(alone)) // 16 * 16)
+
+    def solved() -> Solution:
+        options = SolveOptions(time_limit_s=60.0, work_limit_s=0.1)
+        found = Planner(options=options, reductions=reductions("ram")).solve(problem)
+        trace = verify(problem, found.schedule)
+        verify_plan(problem, found.schedule, found.plan)
+        assert found.cost == trace.energy_pj >= found.proof.bound
+        assert found.problem.base_bytes + found.plan.arena_bytes <= problem.budget_bytes
+        return found
+
+    apart = solved()
+    used = {s.processor for s in apart.schedule.steps if isinstance(s, Compute)}
+    monkeypatch.setattr(processors, "transfers_apart", lambda problem: None)
+    assert apart.cost < 0.97 * solved().cost and 1 in used
+
+
+class Counting(Kernels):
+    """Counts the plain problems that are solved."""
+
+    def __init__(self) -> None:
+        self.solved = 0
+
+    def solve(self, problem: Problem, planner: Planner) -> Solution:
+        self.solved += 1
+        return planner.inner.solve(problem)
+
+
+def test_a_search_whose_time_is_up_solves_one_placement() -> None:
+    random, counting = Random(2), Counting()
+    problem = several(random, training_problem(random, 4), 0)
+    options = SolveOptions(time_limit_s=1e-3, work_limit_s=3.0)
+    chain = (Processors(), counting, StatePlacement("ram"))
+    late = Planner(options=options, reductions=chain, started=time.monotonic() - 1.0)
+    verify(problem, late.solve(problem).schedule)
+    assert counting.solved == 1
+
+
+def test_exact_search_ends_with_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [several(Random(seed), random_dag(Random(seed), 7), 2_000_000) for seed in range(4)]
+    chain = Planner(options=SolveOptions(time_limit_s=3.0), reductions=(Processors(), Kernels(), StatePlacement("ram")))
+    stops, search = [], processors.search
+
+    def recorded(*given: Any, stop_at: float, **options: Any) -> Any:
+        stops.append(stop_at)
+        return search(*given, stop_at=stop_at, **options)
+
+    monkeypatch.setattr(processors, "search", recorded)
+    monkeypatch.setattr(time, "monotonic", lambda: chain.started + 2.9)
+    for problem in problems:
+        chain.solve(replace(problem, objective=Objective.TIME))
+    assert stops and max(stops) <= chain.stop_at
+
+
+def test_an_option_gets_no_time_that_is_not_left() -> None:
+    random = Random(3)
+    problem = placed(several(random, training_problem(random, 2), 0), (0,) * 40)
+    problems = {
+        1: problem,
+        2: replace(
+            problem,
+            operators=tuple(replace(o, energy_pj=o.energy_pj - 9) for o in problem.operators),
+            budget_bytes=keep_all_peak_bytes(problem) - 1,
+        ),
+    }
+    options = SolveOptions(time_limit_s=1e-3, work_limit_s=3.0)
+    late = Planner(options=options, reductions=(MicroBatches(problems),), started=time.monotonic() - 1.0)
+    found = late.solve(problem)
+    assert sorted(t.outcome for t in found.tried) == ["no time was left", "optimal"]
+
+
+@pytest.mark.parametrize("paging", [False, True])
+def test_of_equal_energies_the_faster_way_is_taken(paging: bool) -> None:
+    """Threads that halve the time at the same energy, and then a second core that only idles for nothing."""
+    random = Random(5)
+    ways = ways_of(several(random, training_problem(random, 4), 0))
+    plain = ways[ALONE]
+    plain = plain if paging else replace(plain, paging=type(plain.paging).NONE)
+    halved = tuple(replace(o, time_ns=o.time_ns // 2) for o in plain.operators)
+    ways = {ALONE: plain, THREADS: replace(plain, operators=halved)}
+    found = planner(ways).solve(plain)
+    assert CoreUsage.option(found) == THREADS and found.cost == plain.compute_once_pj
+    assert verify(found.problem, found.schedule).time_ns < plain.compute_once_ns
+    dearer = tuple(replace(o, energy_pj=o.energy_pj + 10) for o in halved)
+    found = planner({ALONE: plain, THREADS: replace(plain, operators=dearer)}).solve(plain)
+    assert CoreUsage.option(found) == ALONE
+
+
+def test_a_second_core_that_does_nothing_is_not_taken() -> None:
+    """Side by side an operator at a time is the schedule of one processor, at the same energy."""
+    random = Random(5)
+    both = several(random, training_problem(random, 4), 0)
+    alone = replace(both, operators=tuple(replace(o, elsewhere=()) for o in both.operators))
+    ways = {ALONE: ways_of(both)[ALONE], SIDE_BY_SIDE: alone}
+    found = planner(ways).solve(ways[ALONE])
+    assert CoreUsage.option(found) == ALONE and not found.problem.processors

@@ -1,0 +1,1 @@
+"""Operands that stream from the store."""

@@ -1,0 +1,1 @@
+"""Bounds: relaxations, their rules, and HiGHS."""

@@ -1,0 +1,123 @@
+"""HiGHS under the number of threads that is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import highspy
+import pytest
+
+from poetc.scheduling import SolveOptions, schedule_to_json, verify
+from poetc.solvers import highs, solve
+from poetc.solvers.highs import Mip
+from poetc.solvers.poetc.beside import Beside
+from tests.support.problems import training_problem, with_budget
+
+
+def knapsack() -> Mip:
+    random, mip = Random(1), Mip()
+    items = [mip.column(-random.randint(5, 40)) for _ in range(30)]
+    for _ in range(10):
+        mip.row(items, [random.randint(1, 30) for _ in items], upper=120)
+    return mip
+
+
+def test_the_number_of_threads_may_change() -> None:
+    """In one thread of ours, and beside another one that solves."""
+
+    def optima(numbers: tuple[int, ...]) -> list[float]:
+        answers = [knapsack().solve(time_limit_s=20, threads=number) for number in numbers]
+        assert all(answer.optimal for answer in answers)
+        return [answer.objective for answer in answers]
+
+    beside = Beside(lambda stop: optima((2, 1, 3))).start()
+    assert {*optima((1, 2, 1, 3)), *beside.result()} == {knapsack().solve(time_limit_s=20).objective}
+
+
+def test_standard_output_is_left_alone(capfd: pytest.CaptureFixture[str]) -> None:
+    """It belongs to the answer of `--json`. HiGHS 1.16 prints there when it is made, whatever its options say."""
+    knapsack().solve(time_limit_s=20)
+    ctypes.CDLL(None).fflush(None)
+    assert capfd.readouterr().out == ""
+
+
+def test_what_the_lp_proves_stays_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where HiGHS is interrupted before it has come as far again."""
+    monkeypatch.setattr(highs, "MANY_ENTRIES", 0)
+    mip = knapsack()
+    mip.implied.append(range(0))
+    lp, best = (mip.solve(time_limit_s=20, relax=relax).objective for relax in (True, False))
+    solved: list[bool] = []
+    run = highs.quiet_solver
+
+    def stopped(time_limit_s: float, threads: int, seed: int) -> highspy.Highs:
+        solver = run(time_limit_s, threads, seed)
+        if solved:
+            solver.setOptionValue("time_limit", 0.0)
+        solved.append(True)
+        return solver
+
+    monkeypatch.setattr(highs, "quiet_solver", stopped)
+    answer = mip.solve(time_limit_s=20)
+    assert len(solved) == 2 and not answer.optimal
+    assert answer.bound == pytest.approx(lp, abs=1e-5) and answer.bound <= best
+
+
+def test_a_solve_takes_more_threads() -> None:
+    problem = with_budget(training_problem(Random(1), 2, paging=True, scale=4), 0.5)
+    # Windows take one thread all the same, between relaxations that take two.
+    one, two = (solve(problem, "poetc", SolveOptions(time_limit_s=20, threads=n)) for n in (1, 2))
+    assert verify(problem, two).energy_pj == two.proof.objective == one.proof.objective
+    assert two.proof == one.proof
+
+
+def test_settings_that_change_with_cores_or_versions_are_pinned() -> None:
+    """Version 1.16 runs MIPs in parallel, as many ways as there are cores, unless it is told."""
+    for threads, parallel in ((1, "off"), (3, "on")):
+        solver = highs.quiet_solver(5, threads, 7)
+        values = {name: solver.getOptionValue(name) for name in highs.pinned(threads, 7)}
+        found = {name: value[1] if isinstance(value, tuple) else value for name, value in values.items()}
+        assert found == highs.pinned(threads, 7)
+        assert (found["parallel"], found["threads"], found["simplex_max_concurrency"]) == (parallel, threads, threads)
+
+
+def test_the_version_is_in_the_tested_range() -> None:
+    """pyproject.toml names the same range."""
+    own = tuple(int(part) for part in highspy.Highs().version().split(".")[:2])
+    least, below = highs.TESTED_VERSIONS
+    assert least <= own < below
+    text = (Path(__file__).resolve().parents[3] / "pyproject.toml").read_text()
+    assert f'"highspy>={least[0]}.{least[1]},<{below[0]}.{below[1]}"' in text
+
+
+def test_an_option_that_highs_lacks_is_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(highs, "pinned", lambda threads, seed: {"no_such_option": 1})
+    with pytest.raises(RuntimeError, match="has no option 'no_such_option'"):
+        highs.quiet_solver(5, 1, 0)
+
+
+@functools.cache
+def solved_here() -> str:
+    problem = with_budget(training_problem(Random(2), 4, paging=True), 0.5)
+    return schedule_to_json(solve(problem, "poetc", SolveOptions(time_limit_s=60, work_limit_s=0.2))).decode()
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_answers_do_not_move_with_the_cores_of_the_process(cores: int) -> None:
+    script = (
+        "import os, sys; os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:int(sys.argv[1])]));"
+        "from random import Random; from tests.support.problems import training_problem, with_budget;"
+        "from poetc.scheduling import SolveOptions, schedule_to_json; from poetc.solvers import solve;"
+        "p = with_budget(training_problem(Random(2), 4, paging=True), 0.5);"
+        "print(schedule_to_json(solve(p, 'poetc', SolveOptions(time_limit_s=60, work_limit_s=0.2))).decode())"
+    )
+    root = Path(__file__).resolve().parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(cores)], capture_output=True, text=True, cwd=root, check=True
+    )
+    assert done.stdout.strip() == solved_here().strip()

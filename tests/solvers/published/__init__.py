@@ -1,0 +1,1 @@
+"""Published methods, beside poetc's own."""
