@@ -72,7 +72,7 @@ def osaca_rows(bodies: list[list[str]]) -> list[dict[str, float] | None]:
 
 def osaca() -> Rows:
     """Cycles an instruction by class, and the profile's own with its band, in which both should lie."""
-    prefix, flags, triple = _pipeline.target_of(boards.Core(CORE))
+    prefix, flags, triple = _pipeline.target_of(boards.Core(CORE), load_profile(DEVICE).cpu.numerics)
     model = _pipeline.MODELS[CORE]
     loops = [loop for text in _pipeline.assemble(prefix, flags.split()) for loop in _pipeline.innermost_loops(text)]
     loops = [loop for loop in loops if len(loop.body) <= LONGEST]

@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 import yaml
 
-from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, missing_model, model_of, tool_for
+from poetc.benchmark._pipeline import (
+    FUSED_FLAG,
+    ClassCycles,
+    Model,
+    measure_class_cycles,
+    missing_model,
+    model_of,
+    tool_for,
+)
 from poetc.benchmark._profile_fit import reference
 from poetc.boards import BOARDS, TARGETS, Core
 from poetc.devices import DeviceProfile, load_profile
@@ -56,7 +64,7 @@ def fit_cycles(
     core = Core(parent.cpu.core, parent.cpu.fpu, parent.cpu.simd)
     model = model_of(core.name)
     counted = counted_like(parent)
-    classes = measure_class_cycles(core, _flags(counted, core), progress)
+    classes = measure_class_cycles(core, parent.cpu.numerics, _flags(counted, core), progress)
     text = _source_text(core.name, counted.cpu.core, model)
     if not core.is_microcontroller:
         text += " for Linux, as cycles of a counted instruction"
@@ -105,7 +113,8 @@ def _flags(counted: DeviceProfile, core: Core) -> str:
     """
     if core.is_microcontroller:
         return ""
-    return TARGETS[BOARDS[counted.name.removeprefix("qemu-")].target].flags
+    fused = FUSED_FLAG if counted.cpu.numerics == "fused" else ""
+    return TARGETS[BOARDS[counted.name.removeprefix("qemu-")].target].flags + fused
 
 
 def _source_text(core: str, counted: str, model: Model | None) -> str:

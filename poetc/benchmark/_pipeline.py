@@ -22,6 +22,7 @@ from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
 
 ITERATIONS = 50
+FUSED_FLAG = " -DPOETC_FUSED"
 SHORTEST, LONGEST = 3, 600  # instructions of a loop
 _LOW, _HIGH = 0.25, 0.75  # quantiles of a class's loops, as its band
 _TOGETHER = 32  # loops in one run of llvm-mca
@@ -147,12 +148,13 @@ def _release(program: str) -> int:
     return int(number[1]) if number else 0
 
 
-def target_of(core: boards.Core) -> tuple[str, str, str]:
+def target_of(core: boards.Core, numerics: boards.Numerics = "separate") -> tuple[str, str, str]:
     """GCC's prefix and flags for the kernels on a core, as firmware and programs compile them; LLVM's triple."""
+    fused = FUSED_FLAG if numerics == "fused" else ""
     if core.is_microcontroller:
         thumb = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
-        return "arm-none-eabi-", f"{thumb} {core.flags(exact=True)}", "thumbv7em-none-eabihf"
-    return "aarch64-linux-gnu-", f"-O2 {core.flags()}", "aarch64-linux-gnu"
+        return "arm-none-eabi-", f"{thumb} {core.flags(exact=True)}{fused}", "thumbv7em-none-eabihf"
+    return "aarch64-linux-gnu-", f"-O2 {core.flags()}{fused}", "aarch64-linux-gnu"
 
 
 def assemble(prefix: str, flags: Sequence[str], progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
@@ -333,17 +335,20 @@ def as_counted(timed: Iterable[Timed], counted: Iterable[Loop]) -> list[Timed]:
 
 
 def measure_class_cycles(
-    core: boards.Core, counted_flags: str = "", progress: Callable[[str], None] = lambda _: None
+    core: boards.Core,
+    numerics: boards.Numerics = "separate",
+    counted_flags: str = "",
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Mapping[str, ClassCycles]:
     """Cycles of a counted instruction by class of kernels; of a counted cycle, 1, where Arm has a table of the core.
 
-    `counted_flags`: GCC's on the board that counted, where they differ from those of the device. Raises UsageError
-    where a tool or a model is missing.
+    `numerics`: those of the device's programs. `counted_flags`: GCC's on the board that counted, where they differ from
+    those of the device. Raises UsageError where a tool or a model is missing.
     """
     model = model_of(core.name)
     if model is None:
         return {OTHER: ClassCycles(1.0, _REFILL_LOW, _REFILL_HIGH, 0)}
-    prefix, flags, triple = target_of(core)
+    prefix, flags, triple = target_of(core, numerics)
     loops = [loop for text in assemble(prefix, flags.split(), progress) for loop in innermost_loops(text)]
     timed = run_model(loops, triple, model.cpu, tool_for(model)[0])
     if counted_flags:

@@ -264,7 +264,8 @@ def _solve_read(
     search_s = search_share_s(left_s)
     left_s -= min(limit_s - left_s, LATER_SHARE * limit_s)  # the model itself takes about as long again
     left_s *= ENCODINGS_SHARE if streams_else else 1.0
-    offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
+    if offers:
+        offers = (*offers, *_offers_of_ways(request, ways, graph, profile))
     planner = request.planner(
         left_s - (0.0 if least else search_s),
         progress,

@@ -146,12 +146,23 @@ def test_a_way_that_waits_is_expected_to_cost_more() -> None:
 
 @pytest.mark.long
 def test_a_step_that_waits_for_the_store_is_told_of_dma() -> None:
-    model = ModelRequest(source=small_model(), batch=8, device="rpi4")
-    request = SolveRequest(model=model, budget="60%", state="store", options=replace(OPTIONS, gap=0.3), smallest=False)
+    model = ModelRequest(source=small_model(), batch=32, device="rpi4")
+    limits = replace(OPTIONS, gap=0.3)
+    request = SolveRequest(model=model, budget="60%", processors="main", state="store", options=limits, smallest=False)
     hint = "with --dma it may compute meanwhile"
     waiting, beside = (solve_model(replace(request, dma=dma)).summary for dma in (False, True))
     assert any(hint in note for note in waiting["notes"])
     assert not any(hint in note for note in beside["notes"])
+
+
+def test_no_way_of_cores_encodes_tensors_where_operands_stream() -> None:
+    """A schedule of one way serves the others only where all of them have the same operators."""
+    model = ModelRequest(source=small_model(), batch=8, device="rpi4")
+    limits = replace(OPTIONS, gap=0.3)
+    request = SolveRequest(model=model, budget="50%", state="store", options=limits, smallest=False)
+    notes = solve_model(request).summary["notes"]
+    assert any("kernels in 4 threads" in note for note in notes)
+    assert not any("saved for backward" in note for note in notes)
 
 
 def test_moves_that_shorten_waiting_keep_to_a_deadline() -> None:
