@@ -123,3 +123,13 @@ def test_estimates_say_so() -> None:
             assert q.source.kind in ("measured", "datasheet", "published", "modelled", "derived", "estimated")
             if "not measured" in text or "guess" in text:
                 assert q.source.kind == "estimated", (name, text)
+
+
+@pytest.mark.parametrize(("device", "all_busy_w"), [("rpi3bplus", 5.1), ("rpi5", 11.0), ("rpizero2w", 2.1)])
+def test_all_cores_together_draw_what_the_whole_board_does(device: str, all_busy_w: float) -> None:
+    """Measured at the plug with four busy cores; the profile has the source."""
+    profile = load_profile(device)
+    assert profile.power is not None
+    others = [core.power.active_w.value for core in profile.processors.values()]
+    assert len(others) == 3
+    assert profile.power.active_w.value + sum(others) == pytest.approx(all_busy_w, rel=0.01)
