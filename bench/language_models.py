@@ -1,12 +1,14 @@
 """Language models with adapters: RAM, modelled and measured speed, beside PyTorch with peft.
 
     bench/setup_peers peft
-    python -m bench.language_models build/peers/peft/bin/python build/language-models [--models NAME ...]
+    python -m bench.language_models modelled build/peers/peft/bin/python build/language-models [--models NAME ...]
+    python -m bench.language_models measured build/peers/peft/bin/python build/language-models [--models NAME ...]
 
 The models have the published configurations and random weights; frozen matrices are rounded to 4 bits. A row is a
-model and a number of tokens. Its budget is the keep-all peak without tensors that are near-free to compute again. Both
-engines are processes of their own, which take turns, a step each, on one thread. Rows that are there are kept, so that
-a run which was interrupted goes on. docs/results/language-models.md has the table.
+model and a number of tokens. Its budget is the keep-all peak without tensors that are near-free to compute again.
+*modelled* solves the rows, and *measured* compiles what was solved. Both engines are processes of their own there,
+which take turns, a step each, on one thread. Rows that are there are kept, so that a run which was interrupted goes
+on. docs/results/language-models.md has the tables.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +33,14 @@ from bench.memory import peak_bytes
 HERE = Path(__file__).resolve().parent
 MODELS = ("SmolLM2-135M", "SmolLM2-360M", "Gemma-3-270M", "Qwen3-0.6B")
 LENGTHS = (128, 256)
-RANK, OPTIMIZER, FROZEN, DEVICE, OTHER = 8, "adamw", "int4", "rpi4", "rpi5"
+RANK, OPTIMIZER, FROZEN, DEVICE, OTHERS = 8, "adamw", "int4", "rpi4", ("rpi5", "rpizero2w")
 SEARCH_S = 15.0  # of each of two searches for the least RAM
 PLANNED = (
-    "keep_all_bytes", "budget_bytes", "least_bytes", "streamed_bytes", "ratio", "gap", "energy_j",
-    "time_s", "other_time_s", "threads", "tool_s", "tool_bytes",
+    "keep_all_bytes", "budget_bytes", "least_bytes", "streamed_bytes", "ratio", "gap",
+    "threads", "tool_s", "tool_bytes", *(f"{name}_{what}" for name in (DEVICE, *OTHERS) for what in ("s", "j")),
 )  # fmt: skip
 MEASURED = ("busy_s", "peer_busy_s", "memory_bytes", "peer_bytes", "load")
-COLUMNS = ("model", "tokens", *PLANNED, *MEASURED)
+KEYS = ("model", "tokens")
 
 
 def _request(model: Path, device: str) -> Any:
@@ -71,27 +74,40 @@ def look(model: Path) -> dict[str, Any]:
     }
 
 
-def price(solved: Path, built: Path) -> dict[str, Any]:
-    """The time of the schedule on the other device, in as many threads; its step, compiled for this machine."""
+def price(solved: Path) -> dict[str, Any]:
+    """Time and energy of the schedule on the other devices, in as many threads; 0 where it does not fit."""
     import poetc
-    from poetc.commands.programs import graph_of, training_program
     from poetc.commands.requests import ways_of
     from poetc.devices import build_problem, load_profile
-    from poetc.measure import compile_library
     from poetc.planning.kernels import fastest
     from poetc.scheduling import trace_of
 
-    made, profile = poetc.open_solution(solved).artifact, load_profile(OTHER)
+    made, found = poetc.open_solution(solved).artifact, {}
     assert made.graph is not None
-    problem = build_problem(made.graph, profile, budget_bytes=2 * made.problem.budget_bytes)
-    ways = ways_of(_request(solved, OTHER), problem, made.graph, profile)
-    # Tensors are where the schedule has them at the start of a step.
-    one = replace(fastest(ways[int(made.summary["threads"])]), tensors=made.problem.tensors)
+    for name in OTHERS:
+        profile = load_profile(name)
+        fits = made.problem.budget_bytes <= profile.ram_bytes
+        problem = build_problem(made.graph, profile, budget_bytes=2 * made.problem.budget_bytes)
+        ways = ways_of(_request(solved, name), problem, made.graph, profile)
+        way = fastest(ways.get(int(made.summary["threads"]), problem))
+        # Tensors are where the schedule has them at the start of a step.
+        trace = trace_of(replace(way, tensors=made.problem.tensors), made.schedule)
+        found |= {f"{name}_s": fits * trace.time_ns / 1e9, f"{name}_j": fits * trace.energy_pj / 1e12}
+    return found
+
+
+def build(solved: Path, built: Path) -> dict[str, Any]:
+    """The step of a schedule, compiled for this machine."""
+    import poetc
+    from poetc.commands.programs import graph_of, training_program
+    from poetc.measure import compile_library
+
+    made = poetc.open_solution(solved).artifact
     program, values = replace(training_program(made), probes={}), dict(graph_of(made).values)
     built.mkdir(exist_ok=True)
     library = compile_library([program], values, built, cflags=CFLAGS, threads=2)
     (built / "step.pickle").write_bytes(pickle.dumps((library, program, values)))
-    return {"other_time_s": trace_of(one, made.schedule).time_ns / 1e9}
+    return {}
 
 
 def planned(model: Path, folder: Path, limit_s: float) -> dict[str, Any]:
@@ -104,8 +120,8 @@ def planned(model: Path, folder: Path, limit_s: float) -> dict[str, Any]:
     found |= _of_process("tool", *words, kept=model.with_suffix(".tool.json"))
     said = json.loads((solved / "summary.json").read_text())
     found |= {"ratio": said["time_ns"] / said["compute_once_ns"], "gap": said["gap"], "threads": said["threads"]}
-    found |= {"energy_j": said["energy_pj"] / 1e12, "time_s": said["time_ns"] / 1e9}
-    return found | _of_process("price", solved, folder / f"{model.stem}.built", kept=model.with_suffix(".price.json"))
+    found |= {f"{DEVICE}_j": said["energy_pj"] / 1e12, f"{DEVICE}_s": said["time_ns"] / 1e9}
+    return found | _of_process("price", solved, kept=model.with_suffix(".price.json"))
 
 
 def tool(*words: str) -> dict[str, Any]:
@@ -154,8 +170,10 @@ def work(kind: str, first: str, rest: tuple[str, ...] = ()) -> None:
         return
     if kind == "tool":
         found = tool(first, *rest)
+    elif kind == "build":
+        found = build(Path(first), Path(rest[0]))
     else:
-        found = look(Path(first)) if kind == "look" else price(Path(first), Path(rest[0]))
+        found = look(Path(first)) if kind == "look" else price(Path(first))
     print(json.dumps(found))
 
 
@@ -178,7 +196,7 @@ def _turn(process: subprocess.Popen[str]) -> tuple[float, ...]:
     return tuple(map(float, process.stdout.readline().split()))
 
 
-def measured(torch: str, name: str, tokens: int, built: Path, rounds: int) -> dict[str, Any]:
+def turns(torch: str, name: str, tokens: int, built: Path, rounds: int) -> dict[str, Any]:
     """Steps of both engines in turn, on one thread: the least processor time of each, and the memory of the process."""
     own = _start(sys.executable, "-m", "bench.language_models", "--worker", "train", built)
     peer = _start(torch, "-P", HERE / "peer_language_models.py", "run", name, tokens, "float32")
@@ -191,34 +209,58 @@ def measured(torch: str, name: str, tokens: int, built: Path, rounds: int) -> di
     return found | {"load": os.getloadavg()[0]}
 
 
-def table(
-    torch: str, folder: Path, *, models: tuple[str, ...] = MODELS, rounds: int = 2, limit_s: float = 60.0
+def modelled(
+    torch: str,
+    folder: Path,
+    *,
+    models: tuple[str, ...] = MODELS,
+    lengths: tuple[int, ...] = LENGTHS,
+    limit_s: float = 60.0,
 ) -> Rows:
-    folder.mkdir(parents=True, exist_ok=True)
-    held = Table(folder / "rows.csv", COLUMNS, ("model", "tokens"))
+    """RAM, speed and energy of schedules on the devices."""
+    held = Table(folder / "modelled.csv", (*KEYS, *PLANNED), KEYS)
     yield (
-        "model, tokens", "least RAM; streamed, MB", "RAM, MB (of keep-all; time)", "gap", f"{DEVICE}, tokens/s",
-        f"{OTHER}, tokens/s", "J a token", "here: tokens a second of a core", "PyTorch's", "process, MB", "PyTorch's",
-        "tool, s; GB",
+        "model, tokens", "least RAM; streamed, MB", "RAM, MB (of keep-all; time)", "gap",
+        *(f"{device}: tokens/s; J a token" for device in (DEVICE, *OTHERS)), "tool, s; GB",
     )  # fmt: skip
-    for tokens in LENGTHS:
-        for name in models:
-            row = held.rows.get((name, str(tokens))) or held.add(_row(torch, folder, name, tokens, rounds, limit_s))
-            yield _cells(row)
+    for tokens, name in product(lengths, models):
+        row = held.rows.get((name, str(tokens)))
+        if row is None:
+            model = _exported(torch, folder, name, tokens)
+            row = held.add({"model": name, "tokens": tokens, **planned(model, folder, limit_s)})
+        yield _modelled_cells(row)
 
 
-def _row(torch: str, folder: Path, name: str, tokens: int, rounds: int, limit_s: float) -> dict[str, Any]:
+def measured(
+    torch: str,
+    folder: Path,
+    *,
+    models: tuple[str, ...] = MODELS,
+    lengths: tuple[int, ...] = LENGTHS,
+    rounds: int = 2,
+) -> Rows:
+    """Steps of both engines on this machine, with the schedules of *modelled*."""
+    held = Table(folder / "measured.csv", (*KEYS, *MEASURED), KEYS)
+    yield "model, tokens", "poetc, tokens/s", "PyTorch", "poetc's process, MB", "PyTorch's"
+    for tokens, name in product(lengths, models):
+        row, at = held.rows.get((name, str(tokens))), folder / f"{name}-{tokens}"
+        if row is None:
+            _of_process("build", f"{at}.solved", built := Path(f"{at}.built"))
+            row = held.add({"model": name, "tokens": tokens, **turns(torch, name, tokens, built, rounds)})
+        yield _measured_cells(row)
+
+
+def _exported(torch: str, folder: Path, name: str, tokens: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     model = folder / f"{name}-{tokens}.onnx"
     if not model.exists():
         words = [torch, "-P", str(HERE / "peer_language_models.py"), "export", name, str(tokens), str(model)]
         subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    found = planned(model, folder, limit_s)
-    built = folder / f"{model.stem}.built"
-    return {"model": name, "tokens": tokens, **found, **measured(torch, name, tokens, built, rounds)}
+    return model
 
 
-def _cells(row: Mapping[str, str]) -> tuple[str, ...]:
-    tokens, of = int(row["tokens"]), {key: float(row[key] or "nan") for key in COLUMNS[2:]}
+def _modelled_cells(row: Mapping[str, str]) -> tuple[str, ...]:
+    tokens, of = int(row["tokens"]), {key: float(row[key] or "nan") for key in PLANNED}
     mega = {key: f"{of[key] / 1e6:,.1f}" for key in of if key.endswith("bytes")}
     share = of["budget_bytes"] / of["keep_all_bytes"]
     return (
@@ -226,16 +268,20 @@ def _cells(row: Mapping[str, str]) -> tuple[str, ...]:
         f"{mega['least_bytes']}; {mega['streamed_bytes']}",
         f"{mega['budget_bytes']} ({100 * share:.0f} %; {of['ratio']:.3f} x)",
         f"{100 * of['gap']:.2f} %",
-        f"{tokens / of['time_s']:.1f}",
-        f"{tokens / of['other_time_s']:.1f}",
-        f"{of['energy_j'] / tokens:.2f}",
-        f"{tokens / of['busy_s']:.1f}",
-        f"{tokens / of['peer_busy_s']:.1f}",
-        mega["memory_bytes"],
-        mega["peer_bytes"],
+        *(_pace(tokens, of[f"{device}_s"], of[f"{device}_j"]) for device in (DEVICE, *OTHERS)),
         f"{of['tool_s']:.0f}; {of['tool_bytes'] / 1e9:.2f}",
     )
 
 
+def _pace(tokens: int, time_s: float, energy_j: float) -> str:
+    return f"{tokens / time_s:.1f}; {energy_j / tokens:.2f}" if time_s else "does not fit"
+
+
+def _measured_cells(row: Mapping[str, str]) -> tuple[str, ...]:
+    tokens, of = int(row["tokens"]), {key: float(row[key]) for key in MEASURED}
+    paces = (f"{tokens / of[key]:.1f}" for key in ("busy_s", "peer_busy_s"))
+    return f"{row['model']}, {tokens}", *paces, *(f"{of[key] / 1e6:,.1f}" for key in ("memory_bytes", "peer_bytes"))
+
+
 if __name__ == "__main__":
-    main(table, worker=work)
+    main(modelled, measured, worker=work)
