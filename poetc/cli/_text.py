@@ -100,6 +100,11 @@ def solve_text(summary: Mapping[str, Any]) -> str:
     from poetc.reporting import band_rows, guesses, recomputed_of, status_words
 
     keep_all = summary["keep_all_peak_bytes"]
+
+    def ram(size_bytes: int) -> str:
+        """As the smallest budget is shown, where it is that."""
+        return (enough_share if size_bytes == summary["min_budget_bytes"] else share)(size_bytes, keep_all)
+
     limit = summary["deadline_ns"]
     bound = summary["gap"], summary["asked_gap"]
     claimed = status_words(summary["status"], *bound, summary["one_core_of"], summary.get("stopped_by"))
@@ -108,8 +113,8 @@ def solve_text(summary: Mapping[str, Any]) -> str:
         (
             ("status", claimed),
             ("solved by", f"{summary['solver']}, {summary['solve_seconds']:.1f} s"),
-            ("budget", share(summary["budget_bytes"], keep_all)),
-            ("peak", share(summary["peak_bytes"], keep_all)),
+            ("budget", ram(summary["budget_bytes"])),
+            ("peak", ram(summary["peak_bytes"])),
             ("packed arena", size(summary["arena_bytes"])),
             *(
                 (f"bank {b['name']}", f"{size(b['peak_bytes'])} of {size(b['budget_bytes'])}")

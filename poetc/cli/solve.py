@@ -42,7 +42,7 @@ Examples:
     type=_options.FILE,
     metavar="FILE.jsonl",
     help="Log of the search, a line of JSON an event: seconds, stage, best schedule, bound, gap. "
-    "`poetc report` plots it.",
+    "The page of `poetc report DIR --html PAGE` plots it.",
 )
 @_options.output_directory_option("Directory of the answer. Default: MODEL.poetc/ in this directory.")
 @_options.force_option

@@ -115,7 +115,10 @@ def _request(
         if solving and not resume:
             artifact.require_solved(model)
             option = flag_of(TRAINING, solving[0])
-            raise UsageError(f"{option}: {model} is solved already; leave the option out, or give the ONNX file")
+            raise UsageError(
+                f"{option}: {model} was solved with options of its own; leave it out, solve again with it, or train the"
+                " ONNX file"
+            )
         return TrainRequest(source=model, out=out, resume=resume, force=force, options=recorded, **mine)
     if model.suffix == ".json":
         raise UsageError(f"{model}: a problem alone has no model in it to train; give the ONNX file")

@@ -42,6 +42,7 @@ from poetc.emit import (
 from poetc.errors import UsageError
 from poetc.events import Progress, silent
 from poetc.program import state_in_ram_bytes, store_blocks
+from poetc.runtime import STACK_BYTES, WIDE_NESTED_STACK_BYTES
 from poetc.training.rates import parse as rates_of
 
 
@@ -118,6 +119,8 @@ def emit(
         threads=max(int(one.summary.get("threads", 1)) for one in solved),
     )
     emit_models(parts, form, build, out, force=force, copies=copies)
+    if chosen.build == "firmware" and its_board is not None:
+        notes += _small_stack(memory_of(solved[0]).stack_bytes, its_board)
     if package:
         progress("compiling")
         notes += _build_package(out, f"{chosen.cross_compile}gcc")
@@ -203,6 +206,17 @@ def _larger(solved: Artifact, part: Part) -> list[str]:
     return [
         f"training fits the budget of {budget_bytes:,} bytes with an arena of {training.arena_bytes:,};"
         f" {' and '.join(f'the program {p.name} takes one of {p.arena_bytes:,}' for p in larger)}"
+    ]
+
+
+def _small_stack(stack_bytes: int, board: boards.Board) -> list[str]:
+    """A note where the profile sets less stack aside than the deepest kernel may need: `poetc run` refuses it then."""
+    needed_bytes = STACK_BYTES + (WIDE_NESTED_STACK_BYTES if board.trap == "mmu" else 0)
+    if stack_bytes >= needed_bytes:
+        return []
+    return [
+        f"the device profile sets {stack_bytes:,} bytes of stack aside, kernels may need {needed_bytes:,}; raise its"
+        " memory.stack_bytes and solve again, or see what poetc run finds"
     ]
 
 

@@ -25,9 +25,9 @@ import msgspec
 
 from poetc.commands.locking import Options, model_hash, options_of, request_of
 from poetc.commands.locking._file import canonical
-from poetc.commands.requests import SolveRequest
+from poetc.commands.requests import LEAST, SolveRequest
 from poetc.commands.solve import solve, solve_budgets
-from poetc.devices import load_profile, profile_to_dict
+from poetc.devices import load_profile, names_banks, parse_size, profile_to_dict
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.files import read_file
 from poetc.processes import KilledError, in_processes
@@ -55,7 +55,13 @@ class Point:
 def make_points(
     template: SolveRequest, models: Sequence[Path], devices: Sequence[str], budgets: Sequence[str | None]
 ) -> list[Point]:
-    """The product, models first, in the order given. Raises UsageError for a file that is not there."""
+    """The product, models first, in the order given.
+
+    Raises UsageError for a file that is not there, and for a budget that is none.
+    """
+    for budget in budgets:
+        if budget not in (None, LEAST) and not names_banks(budget):
+            parse_size(budget, of=10**12, or_word=LEAST)
     points: dict[str, Point] = {}
     for model, device, budget in itertools.product(models, devices, budgets):
         request = replace(template, model=replace(template.model, source=model, device=device), budget=budget)

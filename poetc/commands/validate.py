@@ -56,6 +56,7 @@ def validate(
         kept,
         graph.values,
         reference=expected,
+        source=f"--reference {reference}",
         zero_gradients=graph.zero_gradients,
         steps=steps,
         exact=exact_program(solved),

@@ -154,6 +154,7 @@ def validate(
     values: Mapping[str, Value],
     *,
     reference: Mapping[str, Array] | None = None,
+    source: str = "the reference",
     zero_gradients: Collection[str] = (),
     steps: int,
     seed: int = 0,
@@ -166,12 +167,12 @@ def validate(
 
     `reference` is a mapping as loaded from an .npz: `in.NAME`, `target`, `loss`, `grad.NAME`, and optionally
     `bnmean.NAME`, `bnvar_onnx.NAME`; its inputs are then used for every step. Otherwise inputs are made up from
-    `seed`, new ones for each step. Gradients of `zero_gradients` are zero without being computed. The first step is
-    compared with the interpreter and the reference; loss, gradients
-    and state of all `steps` bit by bit with keep-all. `exact`: the step without lossy encodings of saved tensors, whose
+    `seed`, new ones for each step. `source` names the reference in errors. Gradients of `zero_gradients` are zero
+    without being computed. The first step is compared with the interpreter and the reference; loss, gradients and
+    state of all `steps` bit by bit with keep-all. `exact`: the step without lossy encodings of saved tensors, whose
     gradients tell the error of those encodings. Raises UsageError where the reference does not fit the program.
     """
-    batches = _batches(program, reference, zero_gradients, steps, seed)
+    batches = _batches(program, reference, source, zero_gradients, steps, seed)
     with scratch_directory("poetc-validate-") as scratch:
         build = partial(compile_library, numerics=numerics)
         # One after the other, with gradients in files: each has the weights in an arena of its own.
@@ -330,7 +331,12 @@ def _build(
 
 
 def _batches(
-    program: Program, reference: Mapping[str, Array] | None, zero_gradients: Collection[str], steps: int, seed: int
+    program: Program,
+    reference: Mapping[str, Array] | None,
+    source: str,
+    zero_gradients: Collection[str],
+    steps: int,
+    seed: int,
 ) -> list[Mapping[str, Array]]:
     if reference is None:
         return [sample_inputs(program, seed + step) for step in range(steps)]
@@ -338,17 +344,17 @@ def _batches(
     for binding in all_inputs(program):
         key = "target" if binding.role is Role.TARGET else f"in.{binding.name}"
         if key not in reference:
-            raise UsageError(f"the reference has no {key!r}: it is of another model")
+            raise UsageError(f"{source} has no {key!r}: it is of another model")
         array = np.asarray(reference[key])
         if array.shape != binding.operand.type.shape:
             raise UsageError(
-                f"the reference gives {key!r} in shape {array.shape}, the program takes {binding.operand.type.shape}"
+                f"{source} gives {key!r} in shape {array.shape}, the program takes {binding.operand.type.shape}"
             )
         inputs[binding.name] = array
     named = {b.name: "target" if b.role is Role.TARGET else f"in.{b.name}" for b in all_inputs(program)}
-    require_usable(program, inputs, "the reference", named)
+    require_usable(program, inputs, source, named)
     if "loss" not in reference:
-        raise UsageError("the reference has no 'loss'")
+        raise UsageError(f"{source} has no 'loss'")
     known = program.probes.keys() | _unstored(program).keys()
     kept = {b.name for b in program.state} | {p.tensor for p in program.pages if p.image}
     for what, keys, has in (
@@ -357,7 +363,7 @@ def _batches(
     ):
         missing = sorted(keys.keys() - has)
         if missing:
-            raise UsageError(f"the program does not {what} {', '.join(missing[:5])}, which the reference has")
+            raise UsageError(f"the program does not {what} {', '.join(missing[:5])}, which {source} has")
     return [inputs] * steps
 
 

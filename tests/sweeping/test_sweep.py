@@ -49,6 +49,13 @@ def test_the_product_in_order_each_once() -> None:
         sweeping.make_points(TEMPLATE, [Path("none.onnx")], ["host"], [None])
 
 
+@pytest.mark.parametrize("budget", ["many", "12xB", "-5kB", "0%"])
+def test_a_budget_that_is_none_is_refused_before_anything_is_solved(budget: str, tmp_path: Path) -> None:
+    ended = run("sweep", MODEL, *OPTIONS, "-b", "60%", "-b", budget, "-o", tmp_path / "a.jsonl")
+    assert (ended.code, ended.err.count("\n")) == (2, 1) and f"--budget '{budget}'" in ended.err
+    assert not (tmp_path / "a.jsonl").exists()
+
+
 def test_the_exit_code_tells_whether_anything_was_solved(tmp_path: Path) -> None:
     """And each row names its own budget."""
     done = run("sweep", MODEL, *OPTIONS, "-d", "rpi4", "-b", "1kB", "-b", "2kB", "-o", tmp_path / "a.jsonl", "--json")

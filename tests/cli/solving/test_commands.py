@@ -19,8 +19,11 @@ import onnx
 import pytest
 
 from poetc import api
+from poetc.cli import _text
+from poetc.commands import emit as emitting
 from poetc.commands import requests
 from poetc.commands.solve import solve
+from poetc.emit import Memory
 from poetc.errors import LimitError
 from poetc.planning import SmallestRam, plain, smallest_ram
 from poetc.scheduling import DEFAULT_GAP, Objective, Problem, Schedule, SolveOptions, problem_to_json
@@ -264,6 +267,36 @@ def test_validate_fails_in_one_object(poetc: Run, solved: Solved, tmp_path: Path
     assert ended.code == 1
     assert "loss, relative error" in ended.out
     assert ended.err.startswith("poetc: error: loss differs")
+    np.savez(tmp_path / "other.npz", **{**inputs, "in.image": np.zeros((4, 3), np.float32)}, loss=np.float64(1))
+    ended = poetc("validate", solved[0], "--reference", tmp_path / "other.npz")
+    assert ended.code == 2
+    assert ended.err.startswith(f"poetc: error: --reference {tmp_path / 'other.npz'} gives 'in.image' in shape (4, 3)")
+
+
+def test_the_least_budget_and_the_smallest_one_are_one_number(solved: Solved) -> None:
+    """Rounded up both: 13,101 bytes as 13.10 kB would be a budget that does not work."""
+    same = dict.fromkeys(("budget_bytes", "peak_bytes", "min_budget_bytes"), 13_101)
+    rows = _text.solve_text({**solved[1].json, **same}).splitlines()
+    shown = [row for row in rows if row.startswith(("budget ", "peak ", "smallest budget found "))]
+    assert len(shown) == 3 and all("13.11 kB" in row for row in shown)
+
+
+def test_emit_names_a_stack_that_kernels_may_need_more_of(
+    poetc: Run, solved: Solved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = ("--target", "cortex-m4f", "--board", "mps2-an386", "-o")
+    assert "of stack aside" not in poetc("emit", solved[0], *to, tmp_path / "usual").err
+    usual = emitting.memory_of
+    monkeypatch.setattr(emitting, "memory_of", lambda one: Memory(usual(one).budget_bytes, 512))
+    ended = poetc("emit", solved[0], *to, tmp_path / "small")
+    assert ended.code == 0 and "sets 512 bytes of stack aside, kernels may need 1,536" in ended.err
+
+
+def test_an_option_of_a_step_that_is_solved_has_a_way_out(poetc: Run, solved: Solved, tmp_path: Path) -> None:
+    data = ("--data", "no.npz", "--epochs", "1", "-o", tmp_path / "t.onnx")
+    ended = poetc("train", solved[0], *data, "--lr", "0.1")
+    assert ended.code == 2
+    assert ended.err.endswith("leave it out, solve again with it, or train the ONNX file\n")
 
 
 def test_emit_builds_with_one_make(poetc: Run, solved: Solved, tmp_path: Path) -> None:
