@@ -6,7 +6,7 @@ from poetc.solvers.model import Model
 
 
 class Dependences:
-    """By operator, those that must come `before` and `after` it.
+    """For each operator, the operators that must be executed `before` and `after` it.
 
     Before it come the producers of its inputs, and the other readers of the tensors that it overwrites.
     """

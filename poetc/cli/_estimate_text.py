@@ -12,7 +12,7 @@ Row = Mapping[str, Any]
 
 
 def estimate_text(found: Row) -> str:
-    """Budgets, inference and batch, ways."""
+    """The answer of `poetc estimate`: budgets, inference, the largest batch, and ways to save."""
     budgets = found["budgets"]
     header = (f"on {found['device']}", *(b["name"] for b in budgets))
     rows = [(label, *values) for label, values in _rows(found, budgets) if any(values)]

@@ -31,7 +31,7 @@ def of_model(graph: Graph, options: Mapping[str, Any]) -> list[str]:
 
 
 def of_length(schedule: Schedule, ema: float | None, accumulate: int, epochs: int, steps: int) -> list[str]:
-    """Warnings about options that come to nothing in a training of so many `epochs` and `steps`.
+    """Warnings about options without effect in a training of `epochs` passes over the data, `steps` batches in all.
 
     UsageError where no step would update a weight.
     """

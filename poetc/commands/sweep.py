@@ -46,7 +46,7 @@ KEY = b'{"key": '  # how a line begins
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One problem. `key` is a hash of the model's file, the profile and the options."""
+    """A model, a device and a budget to solve. `key` is a hash of the model's file, the profile and the options."""
 
     key: str
     options: Options  # paths absolute

@@ -130,7 +130,7 @@ class Module:
         return (*(() if self.bundle is None else ("poetc_bundle.c",)), *queues, *streams, *rows, *inputs)
 
     def constants_program(self) -> Program:
-        """The one that has all the constants."""
+        """The program with the most flash: its constants are those of all programs of the module."""
         return max(self.programs, key=lambda p: p.flash_bytes)
 
     def learning_rate(self) -> Binding | None:
@@ -398,7 +398,7 @@ def _scores(module: Module) -> list[str]:
 
 
 def spare_block(program: Program) -> int | None:
-    """Offset of a block of the store in the arena that is free between two runs, when only the state is needed."""
+    """Byte offset in the arena of a block's buffer that is free between two runs, when only state is held."""
     if program.page_buffer_offset is not None:
         return program.page_buffer_offset
     start = align(program.state_bytes)

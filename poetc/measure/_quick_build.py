@@ -84,7 +84,7 @@ class QuickBuild:
         self._process.wait()
 
     def close(self) -> None:
-        """End the work."""
+        """Stop the compiler, if it still runs, and wait for the thread."""
         with self._lock:
             self._is_over = True
             if self._process is not None:

@@ -51,19 +51,19 @@ class Spilled(MutableMapping[str, Array]):
 
 
 def digest(array: Array) -> bytes:
-    """Of the bits, without the shape."""
+    """BLAKE2b hash of the array's bytes in memory order; the shape does not count."""
     return hashlib.blake2b(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data).digest()
 
 
 def largest(array: Array) -> float:
-    """The largest absolute value; 0 of none, NaN where one is."""
+    """The largest absolute value: 0 of an empty array, NaN where an element is."""
     flat = np.asarray(array).reshape(-1)
     parts = (flat[start : start + _PART] for start in range(0, flat.size, _PART))
     return float(np.max([np.max(np.abs(np.asarray(part, np.float64))) for part in parts], initial=0.0))
 
 
 def largest_difference(a: Array, b: Array) -> float:
-    """The same of a - b, in 64 bits."""
+    """The largest absolute difference of two arrays of one size, in 64 bits. NaN where one is."""
     one, other = np.asarray(a).reshape(-1), np.asarray(b).reshape(-1)
     differences = [0.0]
     for start in range(0, one.size, _PART):

@@ -90,7 +90,7 @@ class Differentiable(Unary):
 
 
 class Gradient(Elementwise):
-    """gx = derivative(saved) * gy of a Differentiable kind."""
+    """Gradient of a `Differentiable` kind: gx = derivative(saved) * gy, where `saved` is its input or output."""
 
     arity = 2
     forward: ClassVar[Differentiable]

@@ -137,7 +137,7 @@ def coded_product(codes: Codes, rows: int, turned: bool, has_bias: bool, packing
 
 
 def packings(op: Bound, rows: int) -> Iterator[Packing]:
-    """The packing of the product of decoded numbers, and those with fewer panels at once."""
+    """How the decoded operand of a product may be packed: the fastest way first, then ways with smaller workspaces."""
     codes, turned = Codes.of(op), bool(op.get_int("trans_b"))
     columns, depth = (codes.rows, codes.depth) if turned else (codes.depth, codes.rows)
     operand_bytes = 4 * (rows * (columns + depth) + columns * depth)

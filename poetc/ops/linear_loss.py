@@ -50,7 +50,7 @@ class LinearLoss(Parameters):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """All numbers but those of the products."""
+        """The integer parameters of the C function, without those of its two products."""
         sizes = (self.rows, self.at_once, self.classes, self.features, self.ignored)
         return (*sizes, int(self.has_bias), int(self.has_upstream), self.weights)
 

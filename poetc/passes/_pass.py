@@ -11,7 +11,7 @@ from poetc.passes._check import GraphError, check_graph
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """`requires` and `ensures` raise GraphError. Every pass also keeps the graph well-formed (`check_graph`)."""
+    """A rewriting of the training graph. `requires` checks its input, `ensures` its output; both raise GraphError."""
 
     name: str
     run: Callable[[TrainingGraph], TrainingGraph]

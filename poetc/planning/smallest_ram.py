@@ -76,7 +76,7 @@ class RamSearch:
         return same
 
     def without_schedule(self, problem: Problem) -> RamSearch:
-        """Its result for `problem`, which has other kernels: the numbers, but no schedule."""
+        """This search for `problem`, which differs in its kernels: the numbers that were found, and no schedule."""
         return _OtherKernels(replace(self.problem, operators=problem.operators), self)
 
 

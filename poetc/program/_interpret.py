@@ -39,12 +39,12 @@ def all_inputs(program: Program) -> tuple[Binding, ...]:
 
 
 def inputs_on_store(program: Program) -> tuple[Binding, ...]:
-    """Those of them that lie on the store when a run begins."""
+    """The inputs of all runs that lie on the store when a run begins."""
     return tuple(b for b in all_inputs(program) if b.page is not None)
 
 
 def find_binding(bindings: tuple[Binding, ...], name: str) -> Binding:
-    """KeyError if there is none of that name."""
+    """The binding called `name`. Raises KeyError where there is none."""
     for binding in bindings:
         if binding.name == name:
             return binding

@@ -37,7 +37,7 @@ ORIGIN_CLASSES = {
 
 
 def legend(entries: Iterable[tuple[str, str]]) -> str:
-    """(class, label) pairs."""
+    """The HTML of a legend. `entries` are pairs of a CSS class, which has the colour, and a label."""
     return (
         '<ul class="legend">'
         + "".join(f'<li><span class="swatch {c}"></span>{escape(label)}</li>' for c, label in entries)

@@ -86,7 +86,7 @@ class Queues:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Workspace of the steps of all processors that may be at work."""
+        """Sum of the workspaces of the operators that may run at the same time, one a processor."""
         return sum(f.workspace_bytes for f in self._flights if f is not None)
 
     def compute(self, step: Compute, position: int, duration_ns: int) -> int:

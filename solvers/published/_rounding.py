@@ -18,7 +18,7 @@ from poetc.solvers.published._stages import StageModel, Values, build
 
 
 def rounded(stages: StageModel, values: Values) -> list[int]:
-    """The sequence of the rounded S and its least R."""
+    """Operators and evictions of Checkmate's rounding: S is cut at a threshold, and R is the least that S needs."""
     model, n = stages.model, stages.n
 
     def is_held(t: int, i: int) -> bool:

@@ -44,7 +44,10 @@ class Product(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Strides(Parameters):
-    """The operands of a packed product lie by these steps from these first elements."""
+    """Where the operands a, b and y of a packed product lie, in elements.
+
+    `*_start`: the place of the first element; the others: from one element to the next along that axis.
+    """
 
     a_row: int
     a_term: int

@@ -25,7 +25,7 @@ EPSILON = _shared_option("epsilon", _POSITIVE, 1e-8, "Added to the root that a g
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """A state of one element for all parameters, 1 at first, which operator `kind` moves once a step."""
+    """A scalar that all parameters share, such as a power of beta: 1 at first, updated by `kind` once a step."""
 
     name: str
     kind: str

@@ -271,7 +271,7 @@ class Draws:
         return product >> 32
 
     def fraction(self) -> float:
-        """A number of at least 0, below 1."""
+        """The next random number of [0, 1), with 53 bits."""
         return (self._word() >> 11) * 2.0**-53
 
 
