@@ -199,11 +199,11 @@ def _streamed_smallest(answer: _Answer, summary: Mapping[str, Any], stop_at: flo
     if answer.graph is None or graph is None or answer.profile is None or time.monotonic() >= stop_at:
         return {}
     step = Step(graph=graph, model=answer.graph, problem=problem)
-    found = least_streamed(answer.request, step, answer.profile, least_bytes, min(LEAST_S, answer.search_s))
-    if found is None:
+    least = least_streamed(answer.request, step, answer.profile, least_bytes, min(LEAST_S, answer.search_s))
+    if least is None:
         return {}
     key = "min_budget_bytes" if summary["streamed_operators"] else "streamed_min_budget_bytes"
-    return {key: found[0].problem.budget_bytes}
+    return {key: least[0].problem.budget_bytes}
 
 
 def _solve_whole(request: SolveRequest, stop_at: float, progress: Progress) -> _Answer:

@@ -59,30 +59,30 @@ def match(
     classes: tuple[str, ...] = (),
 ) -> Samples:
     """The columns that the slots take, in the shapes of their samples. Raises UsageError, which names the array."""
-    found: dict[str, Column] = {}
+    taken: dict[str, Column] = {}
     called: dict[str, str] = {}
     for slot in slots:
         name = _array_for(where, columns, slot, slots, selection)
-        found[slot.name], called[slot.name] = _shaped(where, name, columns[name], slot), name
-    require_equal_lengths(where, {called[name]: len(column) for name, column in found.items()})
-    return Samples(where=where, columns=found, called=called, classes=classes)
+        taken[slot.name], called[slot.name] = _shaped(where, name, columns[name], slot), name
+    require_equal_lengths(where, {called[name]: len(column) for name, column in taken.items()})
+    return Samples(where=where, columns=taken, called=called, classes=classes)
 
 
-def samples_of(where: str, given: Mapping[str, Array] | Sequence[Array], slots: Sequence[Slot]) -> Samples:
+def samples_of(where: str, source: Mapping[str, Array] | Sequence[Array], slots: Sequence[Slot]) -> Samples:
     """Arrays by name, or in the order of the inputs and the target. UsageError names `where` and the array."""
-    if isinstance(given, Mapping):
-        found, selection = dict(given), {}
+    if isinstance(source, Mapping):
+        arrays, selection = dict(source), {}
     else:
-        if len(given) != len(slots):
+        if len(source) != len(slots):
             names = ", ".join("target" if s.is_target else s.name for s in slots)
-            raise UsageError(f"{where}: {len(given)} arrays; needed are {len(slots)}: {names}")
-        names_of = [f"array {number}" for number in range(1, len(given) + 1)]
-        found = dict(zip(names_of, given, strict=True))
+            raise UsageError(f"{where}: {len(source)} arrays; needed are {len(slots)}: {names}")
+        names_of = [f"array {number}" for number in range(1, len(source) + 1)]
+        arrays = dict(zip(names_of, source, strict=True))
         selection = {slot.name: name for slot, name in zip(slots, names_of, strict=True)}
-    for name, array in found.items():
+    for name, array in arrays.items():
         if array.ndim == 0:
             raise UsageError(f"{where}: {name} is a single value, not an array of samples")
-    return match(where, found, slots, selection)
+    return match(where, arrays, slots, selection)
 
 
 def _array_for(

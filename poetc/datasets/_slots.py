@@ -69,14 +69,14 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
     batch = batch_size([graph.tensors[n].shape[axes[n] :] for n in names])
     uses = [Use(o.kind, o.attributes, o.inputs, o.outputs, graph.tensors[o.inputs[0]].type) for o in graph.operators]
     most = _HIDES_F16 if any(t.dtype is DType.F16 for t in graph.tensors.values()) else _HIDES
-    found = []
+    slots = []
     for name in names:
         tensor = graph.tensors[name]
         axis = axes[name]
         each = tensor.shape[:axis] + tensor.shape[axis + 1 :]
         rows = tensor.shape[axis] // batch
         is_mask = tensor.dtype is DType.F32 and is_added_to_scores(uses, {name})
-        found.append(
+        slots.append(
             Slot(
                 name=name,
                 shape=tensor.shape,
@@ -91,4 +91,4 @@ def slots_of(graph: TrainingGraph, targets: Sequence[str] = ()) -> tuple[Slot, .
                 hides=most if is_mask else 0.0,
             )
         )
-    return tuple(found)
+    return tuple(slots)

@@ -64,9 +64,9 @@ class Tokenizer:
             config = _json(self.path.with_name(name))
             for part in (config, config.get("text_config"), config.get("model")):
                 for key in _CONTEXT_KEYS:
-                    found = part.get(key) if isinstance(part, dict) else None
-                    if isinstance(found, int) and not isinstance(found, bool) and found > 0:
-                        return found, name
+                    length = part.get(key) if isinstance(part, dict) else None
+                    if isinstance(length, int) and not isinstance(length, bool) and length > 0:
+                        return length, name
         return 0, ""
 
     def require_model(self, words: int) -> None:
@@ -240,12 +240,12 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(read_file(path))
+        document = json.loads(read_file(path))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not JSON ({shortened(error, 80)})") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise UsageError(f"{path}: not an object with keys")
-    return found
+    return document
 
 
 def _text(path: Path) -> str:

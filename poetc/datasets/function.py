@@ -52,20 +52,20 @@ class BatchFunction:
 
     def _checked(self, batch: Any, slots: Sequence[Slot], number: int) -> dict[str, Array]:
         where = f"{self.name}, batch {number}"
-        found: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         if isinstance(batch, Mapping):
             for slot in slots:
                 names = (slot.name, *(TARGET_NAMES if slot is slots[-1] and slot.is_target else ()))
                 name = next((n for n in names if n in batch), None)
                 if name is None:
                     raise UsageError(f"{where}: has no array {names[0]!r} (it has {', '.join(map(str, batch))})")
-                found[slot.name] = np.asarray(batch[name])
+                arrays[slot.name] = np.asarray(batch[name])
         elif isinstance(batch, tuple | list) and len(batch) == len(slots):
-            found = {slot.name: np.asarray(array) for slot, array in zip(slots, batch, strict=True)}
+            arrays = {slot.name: np.asarray(array) for slot, array in zip(slots, batch, strict=True)}
         else:
             raise UsageError(f"{where}: needed is a tuple of {len(slots)} arrays, or a dictionary of them by name")
         for slot in slots:
-            array = found[slot.name]
+            array = arrays[slot.name]
             if array.dtype.kind not in "fiub" or array.ndim == 0 or array.shape[1:] != slot.sample_shape:
                 raise UsageError(
                     f"{where}: {slot.name} has shape {list(array.shape)} of {array.dtype}; needed are {slot.wanted}"
@@ -80,9 +80,9 @@ class BatchFunction:
                 missing=slot.may_miss,
                 boxes=slot.boxes,
             )
-        if len({len(array) for array in found.values()}) > 1 or not len(found[slots[0].name]):
-            raise UsageError(f"{where}: its arrays hold {', '.join(str(len(a)) for a in found.values())} samples")
-        return found
+        if len({len(array) for array in arrays.values()}) > 1 or not len(arrays[slots[0].name]):
+            raise UsageError(f"{where}: its arrays hold {', '.join(str(len(a)) for a in arrays.values())} samples")
+        return arrays
 
 
 def load_function(text: str) -> BatchFunction:

@@ -328,14 +328,14 @@ def passing_bytes(stream: Stream, blocks: Blocks) -> int:
     """All that goes through the window of an operand in RAM."""
     extents = [axis.extent for axis in blocks.cut.axes]
     axes = sorted(stream.axes)
-    found = 0
+    total_bytes = 0
     for chosen in itertools.product(*(thirds(extents[a], blocks.units[a]) for a in axes)):
         ranges = [(0, e) for e in extents]
         for a, (r, _) in zip(axes, chosen, strict=True):
             ranges[a] = r
         rows, piece, _ = stream.pieces(ranges, extents)
-        found += math.prod(n for _, n in chosen) * rows * piece
-    return found * (blocks.counts[0] if axes == [1] else 1)
+        total_bytes += math.prod(n for _, n in chosen) * rows * piece
+    return total_bytes * (blocks.counts[0] if axes == [1] else 1)
 
 
 def are_made_once(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:

@@ -38,7 +38,7 @@ class Trained(NamedTuple):
 
 def trained_tables(graph: Graph, problem: Problem, block_bytes: int) -> tuple[Trained, ...]:
     """Those whose only update knows which rows it moves; long ones."""
-    operators, found = {op.name: op for op in graph.operators}, list[Trained]()
+    operators, tables = {op.name: op for op in graph.operators}, list[Trained]()
     for place, plain in enumerate(problem.operators):
         op = operators[plain.name]
         moved = [n - len(op.inputs) for n in row_tables(graph, op) if n >= len(op.inputs)]
@@ -48,8 +48,8 @@ def trained_tables(graph: Graph, problem: Problem, block_bytes: int) -> tuple[Tr
             size_bytes = graph.tensors[name].size_bytes
             if graph.tensors[name].role is Role.PARAMETER and has_sums(size_bytes, block_bytes):
                 rows = next(c.extent for c in spec(op.kind).cuts(bind(op, graph.tensors)) if c.name == INDICES)
-                found.append(Trained(name, version, place, rows))
-    return tuple(found)
+                tables.append(Trained(name, version, place, rows))
+    return tuple(tables)
 
 
 def moved_by_rows(graph: Graph, problem: Problem, block_bytes: int) -> dict[str, int]:

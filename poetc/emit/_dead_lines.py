@@ -86,15 +86,15 @@ def without_dead_lines(files: Mapping[str, str], core: Core) -> dict[str, str]:
     for _ in range(_ROUNDS):
         pruned = {name: _prune(text, facts, absent) for name, text in files.items()}
         left = _defined(p.defined for p in pruned.values())
-        found: Facts = dict.fromkeys(everything.keys() - left.keys() - _GIVEN)
+        known: Facts = dict.fromkeys(everything.keys() - left.keys() - _GIVEN)
         certain = set().union(*(p.certain for p in pruned.values()))
         for name in certain - asked - _GIVEN:
             value, *others = left[name]
             if value is not None and not others:
-                found[name] = value
-        if found == facts:
+                known[name] = value
+        if known == facts:
             break
-        facts = found
+        facts = known
     return _included({name: p.text for name, p in pruned.items()})
 
 

@@ -46,16 +46,16 @@ def _without(message: Any, number: int, is_before: bool) -> bytes:
 
 def _unknown(message: Any) -> bytes:
     """The fields that the classes of this onnx do not have."""
-    found = b""
+    fields = b""
     for field in UnknownFieldSet(message):
-        found += _varint(field.field_number << 3 | field.wire_type)
+        fields += _varint(field.field_number << 3 | field.wire_type)
         if field.wire_type == _HAS_LENGTH:
-            found += _varint(len(field.data)) + field.data
+            fields += _varint(len(field.data)) + field.data
         elif field.wire_type == 0:
-            found += _varint(field.data)
+            fields += _varint(field.data)
         else:
-            found += field.data.to_bytes({1: 8, 5: 4}[field.wire_type], "little")
-    return found
+            fields += field.data.to_bytes({1: 8, 5: 4}[field.wire_type], "little")
+    return fields
 
 
 def _numbered(tensors: Iterable[onnx.TensorProto]) -> Iterator[bytes]:

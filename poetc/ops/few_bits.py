@@ -57,8 +57,8 @@ def rounded(a: Any, low: int, mantissa: int, largest: float, words: Any = None) 
         up = (rest > np.float32(0.5)) | ((rest == np.float32(0.5)) & (np.fmod(whole, 2) == 1))
     else:
         up = (words >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24) < rest
-    found = np.ldexp((whole + up).astype(np.float32), k - mantissa)
-    return np.minimum(found, np.float32(largest))
+    rounded = np.ldexp((whole + up).astype(np.float32), k - mantissa)
+    return np.minimum(rounded, np.float32(largest))
 
 
 def _scale(op: Bound, largest: Any) -> Any:

@@ -148,7 +148,7 @@ def read_importance(path: Path, graph: Graph) -> Importance:
             f"measured on another model ({shortened(texts['name'], 60) or 'without a name'}): its fingerprint is"
             f" {shortened(texts['model'], 40)}, that of {graph.name} is {fingerprint(graph)}",
         )
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for k, entry in enumerate(entries):
         at = ("candidates", str(k))
         where = next((key for key in lines if key[:2] == at), ("candidates",))
@@ -163,13 +163,13 @@ def read_importance(path: Path, graph: Graph) -> Importance:
             _require_possible(graph, candidate)
         except UsageError as error:
             raise fail(where, f"candidate {k + 1}: {error}") from None
-        found.append(candidate)
-    counted = Counter(c.label for c in found)
+        candidates.append(candidate)
+    counted = Counter(c.label for c in candidates)
     if double := next((label for label, count in counted.items() if count > 1), None):
         raise fail(("candidates",), f"{double!r} stands there twice")
-    if all(c.importance <= 0 for c in found):
+    if all(c.importance <= 0 for c in candidates):
         raise fail(("candidates",), "no update has an importance above 0")
-    return Importance(candidates=tuple(found), seed=seed, **texts)
+    return Importance(candidates=tuple(candidates), seed=seed, **texts)
 
 
 def _require_possible(graph: Graph, candidate: Candidate) -> None:

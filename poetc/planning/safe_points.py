@@ -53,7 +53,7 @@ def within_flash(
 
 def waits(switching: Switching, switches: Sequence[Switch]) -> list[Waits]:
     """For each pair of plans, in order."""
-    found: list[Waits] = []
+    pairs: list[Waits] = []
     solutions = switching.bundle.solutions
     for source, target in itertools.permutations(range(len(solutions)), 2):
         own = [s for s in switches if (s.source, s.target) == (source, target)]
@@ -64,7 +64,7 @@ def waits(switching: Switching, switches: Sequence[Switch]) -> list[Waits]:
             before = ends[s.at]
         line, whole = switching.lines[source], solutions[target].cost
         extra = [(line.rest[0] - line.rest[s.at] + s.rest - whole) / whole for s in own]
-        found.append(
+        pairs.append(
             Waits(
                 source=source,
                 target=target,
@@ -76,7 +76,7 @@ def waits(switching: Switching, switches: Sequence[Switch]) -> list[Waits]:
                 most_gap=max(((s.rest - s.bound) / whole for s in own), default=0.0),
             )
         )
-    return found
+    return pairs
 
 
 def _sparse(switching: Switching, switches: Sequence[Switch], wait_ns: float) -> list[Switch]:

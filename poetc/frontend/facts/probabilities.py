@@ -89,13 +89,13 @@ def may_be(graph: Graph, name: str) -> bool:
 
 def _ranges(graph: Graph) -> dict[str, _Range]:
     made_by = makers(graph)
-    found: dict[str, _Range] = {}
+    ranges: dict[str, _Range] = {}
     for op in graph.operators:
-        inputs = [found.get(t, _NOTHING) for t in op.inputs]
+        inputs = [ranges.get(t, _NOTHING) for t in op.inputs]
         known = _after(graph, made_by, op, inputs)
         if known != _NOTHING:
-            found.update(dict.fromkeys(op.outputs, known))
-    return found
+            ranges.update(dict.fromkeys(op.outputs, known))
+    return ranges
 
 
 def _after(graph: Graph, made_by: Mapping[str, Operator], op: Operator, inputs: list[_Range]) -> _Range:
@@ -191,13 +191,13 @@ def _probed(graph: Graph, names: list[str]) -> dict[str, int]:
         is_float = tensor.dtype is DType.F32
         inputs[name] = random.standard_normal(tensor.shape) if is_float else np.zeros(tensor.shape)
     outputs = run(graph, operators, inputs)
-    found = {}
+    axes = {}
     for name in names:
         array = outputs.get(name)
         axis = None if array is None else axis_of_sum_one(array)
         if array is not None and axis is not None and np.unique(np.round(array, 4)).size > 2:
-            found[name] = axis
-    return found
+            axes[name] = axis
+    return axes
 
 
 def needed(graph: Graph, names: list[str]) -> list[Operator]:

@@ -195,8 +195,8 @@ class Algorithm:
             other: Numbers | None = (getattr(self, end) or {}).get(name)
             if other is not None:
                 return other
-        found: Numbers = getattr(self, name)
-        return found
+        usual: Numbers = getattr(self, name)
+        return usual
 
     def text(self) -> str:
         """One line of JSON, without defaults."""
@@ -274,29 +274,29 @@ class _Reader:
         given = self.section(value, at, tuple(f.name for f in fields(Numbers)))
         if ("integer" in given) == ("floats" in given):
             raise self.error(at, "give integer (bits) or floats ([exponent, mantissa])")
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for key, part in given.items():
             where = (*at, key)
             if key in ("integer", "rises_to"):
-                found[key] = self.whole(part, where, 2, MOST_MANTISSA + 1)
+                values[key] = self.whole(part, where, 2, MOST_MANTISSA + 1)
             elif key == "floats":
-                found[key] = self.floats(part, where)
+                values[key] = self.floats(part, where)
             elif key == "times":
-                found[key] = self.whole(part, where, 1, 1 << MOST_POWER)
+                values[key] = self.whole(part, where, 1, 1 << MOST_POWER)
                 if part & (part - 1):
                     raise self.error(where, f"{part} is no power of two")
             elif key in ("scale", "rounding"):
-                found[key] = self.choice(part, where, SCALES if key == "scale" else ROUNDINGS)
+                values[key] = self.choice(part, where, SCALES if key == "scale" else ROUNDINGS)
             elif key in ("groups", "clips"):
                 if not isinstance(part, bool):
                     raise self.error(where, f"is {shortened(part)}, neither true nor false")
-                found[key] = part
+                values[key] = part
             else:
                 most = 1.0 if key == "range" else 2.0**MOST_POWER
                 if isinstance(part, bool) or not isinstance(part, float | int) or not 2.0**-MOST_POWER <= part <= most:
                     raise self.error(where, f"{shortened(part)} is no number from 2^-{MOST_POWER} to {most:g}")
-                found[key] = float(part)
-        numbers = Numbers(**found)
+                values[key] = float(part)
+        numbers = Numbers(**values)
         only_scaled = [k for k in ("range", "groups", "unit") if k in given]
         if numbers.scale == "fixed" and only_scaled:
             raise self.error((*at, only_scaled[0]), "a fixed scale has none; choose another scale")

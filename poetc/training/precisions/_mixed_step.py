@@ -127,9 +127,9 @@ class _Step:
 
     def _draws(self) -> bool:
         a = self.algorithm
-        found = [a.weights, a.activations, a.errors, a.gradients, a.stored, a.state]
-        found += [numbers for part in (a.first, a.last, a.norms) for numbers in (part or {}).values()]
-        return any(numbers is not None and numbers.rounding == "stochastic" for numbers in found)
+        formats = [a.weights, a.activations, a.errors, a.gradients, a.stored, a.state]
+        formats += [numbers for part in (a.first, a.last, a.norms) for numbers in (part or {}).values()]
+        return any(numbers is not None and numbers.rounding == "stochastic" for numbers in formats)
 
     def _count_steps(self) -> None:
         """The number of the step, by which random numbers are drawn."""

@@ -345,31 +345,31 @@ class _Transfers:
 
     def first(self, lane: Lanes) -> Counter[int]:
         """Beyond `reads_ns`, before the operator begins."""
-        found = Counter({c: lane.page_out * self.tensors[t].page_out_ns for t, c in self.written.items()})
+        weights = Counter({c: lane.page_out * self.tensors[t].page_out_ns for t, c in self.written.items()})
         in_ram = self.relaxed.in_ram
-        found.update({in_ram[t]: -lane.page_in * self.tensors[t].page_in_ns for t in self.reads if t in in_ram})
-        return found
+        weights.update({in_ram[t]: -lane.page_in * self.tensors[t].page_in_ns for t in self.reads if t in in_ram})
+        return weights
 
     def last(self, lane: Lanes) -> Counter[int]:
         """Of those that begin after the operator ends."""
         relaxed = self.relaxed
-        found = Counter({c: lane.page_in * self.tensors[t].page_in_ns for t, c in relaxed.load[1].items()})
+        weights = Counter({c: lane.page_in * self.tensors[t].page_in_ns for t, c in relaxed.load[1].items()})
         self._add_outs(
-            found, lane, {t: c for t, c in relaxed.store.items() if relaxed.model.producer[t] > relaxed.cuts[0]}
+            weights, lane, {t: c for t, c in relaxed.store.items() if relaxed.model.producer[t] > relaxed.cuts[0]}
         )
-        return found
+        return weights
 
     def all(self, lane: Lanes) -> Counter[int]:
         """Beyond `reads_ns`, in the whole step."""
         relaxed, in_ram = self.relaxed, self.relaxed.in_ram
-        found = Counter({in_ram[t]: -lane.page_in * self.tensors[t].page_in_ns for t in self.reads if t in in_ram})
+        weights = Counter({in_ram[t]: -lane.page_in * self.tensors[t].page_in_ns for t in self.reads if t in in_ram})
         for load in relaxed.load:
-            found.update({c: lane.page_in * self.tensors[t].page_in_ns for t, c in load.items()})
-        self._add_outs(found, lane, relaxed.store)
+            weights.update({c: lane.page_in * self.tensors[t].page_in_ns for t, c in load.items()})
+        self._add_outs(weights, lane, relaxed.store)
         for chain in relaxed.chains:  # state that lives in RAM leaves it
-            found[relaxed.evicted[chain[0]]] += lane.page_out * self.tensors[chain[0]].page_out_ns
-            found[relaxed.late[chain[0]]] += lane.page_out * self.tensors[chain[-1]].page_out_ns
-        return found
+            weights[relaxed.evicted[chain[0]]] += lane.page_out * self.tensors[chain[0]].page_out_ns
+            weights[relaxed.late[chain[0]]] += lane.page_out * self.tensors[chain[-1]].page_out_ns
+        return weights
 
     def _add_outs(self, found: Counter[int], lane: Lanes, store: Mapping[int, int]) -> None:
         for t, column in store.items():

@@ -126,13 +126,13 @@ class OpenPlacement(CutModel):
         return max(self.model.producer[t], *self.model.consumers[t], -1)
 
     def done(self, g: int, position: int, operands: set[int] | frozenset[int]) -> dict[int, int]:
-        found = dict[int, int]()
+        columns = dict[int, int]()
         uncounted = {*operands, *self.uncounted, *(self.hold[g + 1] if g + 1 < len(self.cuts) else ())}
         for chain in self.chains:
             last = chain[-1]
             if self._last_use(last) < position and last not in uncounted:
-                found[last] = self._there_again(g, chain) if last in self.hold[g] else self.there[last]
-        return found
+                columns[last] = self._there_again(g, chain) if last in self.hold[g] else self.there[last]
+        return columns
 
     def _there_again(self, g: int, chain: Sequence[int]) -> int:
         """A column like `there`, for stage g, in which operators may read it again: its page-in is paid there."""
