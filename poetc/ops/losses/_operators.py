@@ -47,9 +47,13 @@ class LossOfEqualShapes(LossKind):
 
 
 class LossGradient(OpSpec):
-    aliases = ((0, 0),)
+    aliases: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
+
+    def check(self, op: Bound) -> None:
+        """Raise ValueError where prediction and target do not fit."""
 
     def infer(self, op: Bound) -> tuple[TensorType, ...]:
+        self.check(op)
         if len(op.inputs) > 2 and op.inputs[2].elements != 1:
             raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
         return (op.inputs[0],)

@@ -18,10 +18,10 @@ from poetc.errors import UsageError
 from poetc.graph import Array, Attribute, DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Use
-from poetc.ops._registry import OpSpec, register
+from poetc.ops._registry import register
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
-from poetc.ops.losses._operators import LossKind
+from poetc.ops.losses._operators import LossGradient, LossKind, upstream
 
 EPSILON = 1e-7
 FORMATS = ("xyxy", "xywh", "cxcywh")
@@ -143,20 +143,15 @@ class _Overlap(LossKind):
         return _kernel(op, self.kind, "poetc_op_boxes")
 
 
-class _OverlapGrad(OpSpec):
+class _OverlapGrad(LossGradient):
     flops = 30
-    aliases = ((0, 0),)
 
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+    def check(self, op: Bound) -> None:
         _check(op)
-        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
-            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
-        return (op.inputs[0],)
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         slope = _measure(op, self.kind.removesuffix("Grad"), inputs)[1]
-        upstream = inputs[2].reshape(()) if len(inputs) > 2 else slope.dtype.type(1)
-        return ((slope * (upstream / slope.dtype.type(len(slope)))).reshape(inputs[0].shape),)
+        return ((slope * (upstream(inputs) / slope.dtype.type(len(slope)))).reshape(inputs[0].shape),)
 
     def kernel(self, op: Bound) -> Kernel:
         return _kernel(op, self.kind.removesuffix("Grad"), "poetc_op_boxes_grad")

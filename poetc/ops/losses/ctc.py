@@ -18,10 +18,10 @@ from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Indices, Use
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Work, register
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
-from poetc.ops.losses._operators import LossKind
+from poetc.ops.losses._operators import LossGradient, LossKind
 
 NEVER = -1e30  # log of a probability of zero
 
@@ -158,15 +158,11 @@ class Ctc(LossKind):
 
 
 @register
-class CtcGrad(OpSpec):
+class CtcGrad(LossGradient):
     summary = "Gradient of Ctc in the logits from (logits, labels, [gradient of the loss]); its attributes"
-    aliases = ((0, 0),)
 
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+    def check(self, op: Bound) -> None:
         _sizes(op)
-        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
-            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
-        return op.inputs[:1]
 
     def indices(self, use: Use) -> Indices | None:
         return _labels_of(use)

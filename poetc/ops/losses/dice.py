@@ -14,7 +14,7 @@ import numpy as np
 
 from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.errors import UsageError
-from poetc.graph import DType, TensorType
+from poetc.graph import DType
 from poetc.ops._bound import Bound
 from poetc.ops._indices import Indices, Use, classes_of
 from poetc.ops._registry import register
@@ -99,9 +99,8 @@ class DiceGrad(LossGradient):
     summary = "Gradient of Dice in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 36
 
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+    def check(self, op: Bound) -> None:
         _sizes(op)
-        return super().infer(op)
 
     def indices(self, use: Use) -> Indices | None:
         return classes_of(use)

@@ -16,10 +16,10 @@ from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, TensorType
 from poetc.ops._bound import Bound
-from poetc.ops._registry import OpSpec, Work, register
+from poetc.ops._registry import Work, register
 from poetc.ops.kernels import Kernel, Parameters
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
-from poetc.ops.losses._operators import LossKind
+from poetc.ops.losses._operators import LossGradient, LossKind
 
 EPSILON = 1e-6
 
@@ -89,12 +89,11 @@ class _Metric(LossKind):
         return _kernel(op, "poetc_op_metric", is_triplet=self.kind == "Triplet", squares=1)
 
 
-class _MetricGrad(OpSpec):
-    def infer(self, op: Bound) -> tuple[TensorType, ...]:
+class _MetricGrad(LossGradient):
+    aliases = ()
+
+    def check(self, op: Bound) -> None:
         _check(op)
-        if len(op.inputs) > 2 and op.inputs[2].elements != 1:
-            raise ValueError(f"the gradient of a loss is a scalar, not of shape {op.inputs[2].shape}")
-        return op.inputs[:1]
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         slope = _LOSSES[self.kind.removesuffix("Grad")](op, inputs)[1]
