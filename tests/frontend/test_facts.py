@@ -10,7 +10,7 @@ import pytest
 from onnx.helper import make_node
 
 from poetc.commands.advice import of_model, of_training
-from poetc.datasets._slots import slots_of
+from poetc.datasets import slots_of
 from poetc.errors import UsageError
 from poetc.frontend import load, parameter_decisions
 from poetc.frontend.facts import fixed_tensors

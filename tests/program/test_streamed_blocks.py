@@ -14,8 +14,8 @@ from poetc.devices.blocks import blocks_of, unit_steps
 from poetc.emit._step_tables import _block_ints, _operands
 from poetc.graph import Attribute, DType, Operator, TensorType
 from poetc.ops import Bound, Cut, spec
+from poetc.program import Operand, PageSource, Space
 from poetc.program._blocks import call_in_blocks
-from poetc.program._ir import Operand, PageSource, Space
 from poetc.runtime.layout import align, page_bytes
 from tests.ops.cases.convolution import output_shape
 from tests.support.kernels import AnyArray, bind_kind, library, run_kernel
