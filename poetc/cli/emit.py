@@ -56,8 +56,7 @@ class _OptLevel(click.Choice[str]):
     type=click.Choice(LAYOUTS),
     default="makefile",
     show_default=True,
-    help="Build system of SRC. cmake, zephyr, esp-idf, platformio, arduino, cmsis-pack and csolution fit into a "
-    "firmware project. The others are rust (a crate), micropython (a user C module) and android (for phones).",
+    help="Build system of SRC. makefile builds the program by itself; others fit into a project of that build system.",
 )
 @click.option(
     "--name",
