@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from poetc.graph import Attribute
-from poetc.ops import spec
+from poetc.ops import registry, spec
+from poetc.ops.optimizers import OfUpdatingSteps
 from tests.support.kernels import KernelError, run_kernel
 
 STEPS = 10
@@ -182,8 +183,7 @@ def test_the_step_counter_does_not_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["Sgd", "Momentum", "Adam", "Adagrad", "RmsProp", "Lion", "Nadam", "Adafactor", "StepCount", "BatchNormUpdate"],
+    "kind", [kind for kind in registry() if isinstance(spec(kind), OfUpdatingSteps) or kind == "BatchNormUpdate"]
 )
 def test_updates_run_once_and_in_place(kind: str) -> None:
     assert not spec(kind).recomputable

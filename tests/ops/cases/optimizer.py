@@ -3,6 +3,8 @@ from dataclasses import replace
 import numpy as np
 
 from poetc.graph import Attribute
+from poetc.ops import registry, spec
+from poetc.ops.optimizers._update import Update
 from tests.support.kernels import Case, uniform
 
 W = (3, 7)
@@ -65,15 +67,21 @@ def summed(case: Case) -> Case:
     return replace(case, kind=f"{case.kind[:-3]}Sum", inputs=(*case.inputs[:-1], MINUS_ONE), atol=5 * case.atol)
 
 
+def plain(kind: str) -> Case:
+    """An update whose states have the shape of the weight, and which reads the rate alone."""
+    return Case(kind, (W, *[uniform(W, 0, 1)] * (spec(kind).states - 1), W, LR), {}, 2e-6)
+
+
+PLAIN = [kind for kind in registry() if type(spec(kind)).infer is Update.infer and spec(kind).scalars == 1]
+
 CASES = [
-    Case("Sgd", (W, W, LR)),
+    *map(plain, PLAIN),
     Case("Sgd", (W, W, LR), {"weight_decay": 0.1}),
     Case("Momentum", (W, W, W, LR), {"momentum": 0.9}),
     Case("Momentum", (W, W, W, LR), {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
     *(adam(step) for step in (1, 2, 3, 17, 1000, 2**31 - 1)),
     adam(4, beta1=0.8, beta2=0.99, epsilon=1e-3, weight_decay=0.1),
     adam(4, weight_decay=0.1, decoupled=True),
-    Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {}, 2e-6),
     Case("Adagrad", (W, uniform(W, 0, 1), W, LR), {"epsilon": 1e-3, "weight_decay": 0.1}, 2e-6),
     rms_prop("", 2),
     rms_prop("", 2, alpha=0.9, epsilon=1e-3, weight_decay=0.1),
@@ -86,7 +94,6 @@ CASES = [
         {"alpha": 1 - 1e-9},
         note="below zero",
     ),
-    Case("Lion", (W, W, W, LR)),
     Case("Lion", (W, W, W, LR), {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.1}),
     *(adafactor(step, W) for step in (1, 2, 1000)),
     adafactor(3, (2, 3, 5, 4), weight_decay=0.1, update_limit=0.25, beta2_decay=-0.5),
