@@ -94,7 +94,7 @@ def with_facts_of_data(request: EstimateRequest, note: Progress) -> EstimateRequ
 
 
 class WaysBeside:
-    """The table of ways of a large model, made in a second process where a core is there for it.
+    """Most of the table of ways of a large model, made in a second process where a core is there for it.
 
     Every search of the table ends by counted work: the rows are the same in either process.
     """
@@ -115,9 +115,14 @@ class WaysBeside:
         if len(problem.operators) >= BESIDE_OPERATORS and has_room_beside():
             self._rows = Beside(rows_to_save, (self.model, len(problem.operators)))
 
+    @property
+    def has_begun(self) -> bool:
+        return self._rows is not None
+
     def rows(self) -> list[dict[str, Any]] | None:
-        """The rows; None where there is no such process, or it was killed."""
-        answer = None if self._rows is None else self._rows.answer()
+        """The first rows, once it has begun; None where its process was killed."""
+        assert self._rows is not None
+        answer = self._rows.answer()
         return None if isinstance(answer, KilledError) else answer
 
 
@@ -151,10 +156,17 @@ def estimate(
     model = code_model(known.graph, known.step)
     inference = keep_all_peak_bytes(alone_problem(model, known.profile, known.problem))
     progress("estimating options that would save RAM")
-    rows = None if beside is None else beside.rows()
-    if rows is None:
-        asked = SolveRequest(model=request.model)
-        rows = list(ways_to_save(asked, known.profile, len(known.problem.operators), progress))
+    asked, operators = SolveRequest(model=request.model), len(known.problem.operators)
+
+    def rows_here(of_numbers: bool | None) -> list[dict[str, Any]]:
+        return list(ways_to_save(asked, known.profile, operators, progress, of_numbers=of_numbers))
+
+    if beside is None or not beside.has_begun:
+        rows = rows_here(None)
+    else:
+        last = rows_here(True)
+        first = beside.rows()
+        rows = [*(rows_here(False) if first is None else first), *last]
     return {
         "device": request.model.device,
         "ram_bytes": known.profile.ram_bytes,

@@ -47,6 +47,7 @@ SEARCH_OF_ERROR_S = 0.1  # for each of them
 NOTHING: Mapping[str, int] = MappingProxyType({})
 _MICRO_BATCHES = "--micro-batches"
 _SAVED = "--saved"
+_PRECISION = "--precision"
 _WAY = ("name", "options", "least_bytes", "least_whole_bytes", "keep_all_peak_bytes", "refused")
 
 
@@ -69,10 +70,12 @@ def ways_to_save(
     limit_s: float = WAYS_S,
     search_s: float = WAY_SEARCH_S,
     known: Mapping[str, int] = NOTHING,
+    of_numbers: bool | None = None,
 ) -> Iterator[dict[str, Any]]:
     """A row for each option that changes the training; `refused`: why the model does not take it.
 
-    `operators`: of the step as it is. `known`: as `with_known` takes them.
+    `operators`: of the step as it is. `known`: as `with_known` takes them. `of_numbers`: only the options that
+    choose how numbers are stored, which come last, or only the others.
 
     Every search takes `search_s` of counted work; after `limit_s` the other options are left out. The option that makes
     the step longest is tried last, so that it takes no time from the others.
@@ -86,6 +89,7 @@ def ways_to_save(
 
     is_large = operators > MOST_OPERATORS
     offers = list(_offers(model, graph.batch, is_large=is_large))
+    offers = [o for o in offers if of_numbers is None or o[1].startswith((_SAVED, _PRECISION)) == of_numbers]
     rows: dict[str, dict[str, Any]] = {options: {"name": name, "options": options} for name, options, _ in offers}
     for _, options, change in sorted(offers, key=lambda offer: offer[1].startswith(_MICRO_BATCHES)):
         row: dict[str, Any] = {"refused": f"left out: the others took {limit_s:g} s"}
@@ -110,9 +114,9 @@ def with_known(rows: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iter
 
 
 def rows_to_save(task: tuple[ModelRequest, int]) -> list[dict[str, Any]]:
-    """`ways_to_save` of a model whose step has so many operators, in a process of its own."""
+    """The first rows of a model whose step has so many operators, in a process of its own: most of the work."""
     model, operators = task
-    return list(ways_to_save(SolveRequest(model=model), load_profile(model.device), operators))
+    return list(ways_to_save(SolveRequest(model=model), load_profile(model.device), operators, of_numbers=False))
 
 
 def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iterator[tuple[str, str, _Change]]:
@@ -150,7 +154,7 @@ def _offers(request: ModelRequest, batch: int | None, *, is_large: bool) -> Iter
     if not precision.narrow and not options.lora and not is_large:
         for other in training.PRECISIONS.values():
             if other.is_integer and not other.reads_codes:
-                yield other.help, f"--precision {other.name}", with_(precision=other.name)
+                yield other.help, f"{_PRECISION} {other.name}", with_(precision=other.name)
 
 
 def _options_of(options: Any) -> Iterator[Any]:

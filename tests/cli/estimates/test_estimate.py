@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -208,17 +208,18 @@ def test_the_longest_way_takes_no_time_from_the_others(model: Path) -> None:
 def test_a_second_process_makes_the_same_rows(poetc: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("analyze", model, "--batch", 4, "--device", "rpi4", "--json")
     alone = poetc(*arguments).json["estimate"]["ways"]
+    here: list[object] = []
 
-    def here(*_: object, **__: object) -> list[dict[str, Any]]:
-        raise AssertionError("the rows were made in this process")
+    def ways_to_save(*arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
+        here.append(options["of_numbers"])
+        return saving.ways_to_save(*arguments, **options)
 
     monkeypatch.setattr(estimate, "BESIDE_OPERATORS", 1)
     monkeypatch.setattr(estimate, "has_room_beside", lambda: True)
-    monkeypatch.setattr(estimate, "ways_to_save", here)
-    assert poetc(*arguments).json["estimate"]["ways"] == alone
+    monkeypatch.setattr(estimate, "ways_to_save", ways_to_save)
+    assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [True]
     monkeypatch.setattr(estimate, "rows_to_save", killed)
-    monkeypatch.setattr(estimate, "ways_to_save", lambda *_, **__: alone)
-    assert poetc(*arguments).json["estimate"]["ways"] == alone
+    assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [True, True, False]
 
 
 def killed(_: object) -> list[dict[str, Any]]:
