@@ -31,6 +31,7 @@ from poetc.commands.saving import (
     MOST_OPERATORS,
     WAY_SEARCH_S,
     constant_bytes,
+    has_first_rows,
     rows_to_save,
     search_time_s,
     ways_to_save,
@@ -112,8 +113,9 @@ class WaysBeside:
 
     def begin(self, problem: Problem) -> None:
         """Begin, if the step is so large that another process takes less time to start than the rows take."""
-        if len(problem.operators) >= BESIDE_OPERATORS and has_room_beside():
-            self._rows = Beside(rows_to_save, (self.model, len(problem.operators)))
+        operators = len(problem.operators)
+        if operators >= BESIDE_OPERATORS and has_room_beside() and has_first_rows(self.model, operators):
+            self._rows = Beside(rows_to_save, (self.model, operators))
 
     @property
     def has_begun(self) -> bool:

@@ -113,6 +113,12 @@ def with_known(rows: Iterable[dict[str, Any]], known: Mapping[str, int]) -> Iter
         yield row | {key: min(row[key], size) for key, size in known.items() if row[key]} if better else row
 
 
+def has_first_rows(model: ModelRequest, operators: int) -> bool:
+    """Whether `rows_to_save` has any: few options are tried with a large step."""
+    offers = _offers(model, model.batch, is_large=operators > MOST_OPERATORS)
+    return any(not options.startswith((_SAVED, _PRECISION)) for _, options, _ in offers)
+
+
 def rows_to_save(task: tuple[ModelRequest, int]) -> list[dict[str, Any]]:
     """The first rows of a model whose step has so many operators, in a process of its own: most of the work."""
     model, operators = task

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poetc.commands.requests import ModelRequest, SolveRequest, problem_of, training_graph
-from poetc.commands.saving import ways_to_save
+from poetc.commands.saving import has_first_rows, ways_to_save
 from poetc.devices import format_ns, load_profile
 from poetc.training import TrainingOptions
 
@@ -44,3 +44,10 @@ def test_limits_of_the_request_hold_with_each_option() -> None:
     assert found["--micro-batches 4"] == "slow" and found["--batch 2"] is None
     found = refusals(longest_ns=1000)
     assert found and all((reason or "").startswith("--longest-piece 1.000 ") for reason in found.values())
+
+
+def test_a_large_step_with_adapters_has_no_rows_for_a_second_process() -> None:
+    adapters = TrainingOptions(lora=("8",))
+    assert not has_first_rows(ModelRequest(source=MODEL, training=adapters), 2_000)
+    assert has_first_rows(ModelRequest(source=MODEL), 2_000)
+    assert has_first_rows(ModelRequest(source=MODEL, batch=4, training=adapters), 500)
