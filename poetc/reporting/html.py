@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -14,6 +15,7 @@ from poetc.reporting._facts import Facts, at_peak, gather
 from poetc.reporting._solved import Solved
 from poetc.scheduling.schedule import Compute
 
+_VERSION = re.compile(r"@\d+$")  # of state, as an update makes it
 _OPERATOR_ROWS = 1200
 _PEAK_ROWS = 15
 _LIST_ROWS = 12
@@ -239,7 +241,12 @@ def _peak(solved: Solved, facts: Facts) -> str:
     rows: list[Sequence[Cell]] = [
         (name, what, (format_bytes(size), size)) for name, what, size in resident[:_PEAK_ROWS]
     ]
-    return _table("", ("tensor", "what", "size"), rows, more=len(resident))
+    new = next((t.name for t in solved.problem.tensors if _VERSION.search(t.name)), None)
+    said = ""
+    if new is not None:
+        names = [_words.shorten(name, _NAME) for name in (new, _VERSION.sub("", new))]
+        said = f'<p class="small">{escape(" is ".join(names))} after its update, in the same bytes.</p>'
+    return _table("", ("tensor", "what", "size"), rows, more=len(resident)) + said
 
 
 def _operators(solved: Solved) -> str:

@@ -148,6 +148,11 @@ def test_printed_bars_and_legends_keep_their_colours(pages: list[str]) -> None:
     assert {".bar", ".swatch", ".dot"} <= {name.strip() for name in exact.split(",")}
 
 
+def test_names_of_new_versions_are_explained(pages: list[str]) -> None:
+    (said,) = re.findall(r"(\S+)@1 is (\S+) after its update", pages[0])
+    assert said[0].endswith(said[1]) and "after its update" not in report(example())
+
+
 def test_the_printed_table_of_operators_ends(tmp_path: Path) -> None:
     """A network of hundreds of operators took dozens of sheets."""
     page, paper = tmp_path / "report.html", tmp_path / "report.pdf"
