@@ -55,10 +55,10 @@ LITTLE_WORK = {
     "training",
 }
 WORK_S, QUICK_WORK_S = 0.3, 0.1  # of a long test, and of another
-# The parts of a small problem's solve that no limit of work shortens: the relaxation of stages, all schedules,
+# The parts of a small problem's solve that no limit of work shortens: all schedules,
 # rounds of relaxations until the gap is closed, the least RAM, and offsets.
 LITTLE_STAGES: tuple[tuple[object, dict[str, float]], ...] = (
-    (settings.CANDIDATES, {"staged_operators": 0, "exhaustive_operators": settings.ENGINE.tiny_operators}),
+    (settings.CANDIDATES, {"exhaustive_operators": settings.ENGINE.tiny_operators}),
     (settings.ENGINE, {"small_runs": 60, "refinements": 2}),
     (settings.SMALLEST_BUDGET, {"work_s": WORK_S}),
     (_packing, {"SEARCH_PLACEMENTS": 15_000, "ONE_PIECE_PLACEMENTS": 4_000, "STATE_PLACEMENTS": 1_200}),

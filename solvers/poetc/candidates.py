@@ -7,19 +7,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from poetc.scheduling import Repetition
 from poetc.solvers.liveness import improve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
 from poetc.solvers.poetc.bounds.large import bound_of_large, worth_large_tensors
-from poetc.solvers.poetc.bounds.staged import StagedModel
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.search.flatten import flatten
 from poetc.solvers.poetc.search.heuristics import offer_published
-from poetc.solvers.poetc.search.plans import codes_of, lazy_codes, overfull
+from poetc.solvers.poetc.search.plans import lazy_codes, overfull
 from poetc.solvers.poetc.search.race import Race
 from poetc.solvers.poetc.search.unrolled import Unrolled
-from poetc.solvers.poetc.settings import CANDIDATES, CUTS, HEURISTICS, RELAXING
+from poetc.solvers.poetc.settings import CANDIDATES, CUTS, HEURISTICS, LARGE, RELAXING
 from poetc.solvers.poetc.solving import Solving
 
 
@@ -127,42 +125,6 @@ def published(solving: Solving, *, quick_alone: bool) -> None:
         solving.say("published heuristics")
 
 
-def spell_out(solving: Solving, relaxation: Relaxation) -> None:
-    """Offer the sequence that a relaxation is where every operator is a cut."""
-    if not relaxation.held or len(relaxation.cuts) < solving.model.n_ops - relaxation.cuts[0]:
-        return
-    codes = codes_of(solving.model, relaxation)
-    if codes is not None and solving.race.offer(codes, "relaxed MIP"):
-        solving.say("relaxed MIP")
-
-
-def polish(solving: Solving) -> None:
-    """Solve the staged MILP, which begins with the incumbent."""
-    model, incumbent = solving.model, solving.race.incumbent
-    if solving.done or solving.race.out_of_time or model.n_ops > CANDIDATES.staged_operators:
-        return
-    solving.polished = True
-    # Where no tensor can be paged before the forward pass needs it, stages begin at the loss.
-    whole = model.n_ops <= CANDIDATES.staged_operators // 2 or any(
-        there and pageable for there, pageable in zip(model.in_ram, model.pageable, strict=True)
-    )
-    staged = StagedModel(model, 0 if whole or incumbent is None else model.cut)
-    result = staged.solve(
-        time_limit_s=solving.race.left_s,
-        max_nodes=CANDIDATES.staged_nodes,
-        gap=solving.options.gap * CANDIDATES.staged_gap_share,
-        start=None if incumbent is None else staged.start_of(incumbent.codes),
-        threads=solving.options.threads,
-        seed=solving.options.seed,
-    )
-    codes = codes_of(model, result) if result.held else None
-    if codes is not None:
-        solving.race.offer(codes, "staged MILP")
-    solving.staged_bound = 0.0 if result.infeasible else result.bound
-    solving.staged_repetition = Repetition.STAGED if staged.cuts[0] == 0 else Repetition.STAGED_FORWARD
-    solving.say("staged MILP")
-
-
 def exhaust(solving: Solving) -> None:
     """Search all schedules of a tiny problem under its order."""
     if solving.done or solving.exhausted or solving.model.n_ops > CANDIDATES.exhaustive_operators:
@@ -183,7 +145,13 @@ def exhaust(solving: Solving) -> None:
 def bound_by_large(solving: Solving) -> None:
     """Take the bound of a search in which only large tensors take RAM, where cuts left a wide gap."""
     if worth_large_tensors(solving.model, solving.bound, solving.known_cost):
-        found = bound_of_large(solving.problem, solving.known_cost, stop_at=solving.stop_at)
+        found = bound_of_large(
+            solving.problem,
+            solving.known_cost,
+            known=solving.bound,
+            work_s=LARGE.work_share * solving.options.work_limit_s,
+            stop_at=solving.stop_at,
+        )
         if found.bound == math.inf:
             raise solving.infeasible("proven by large tensors")
         solving.take_bound(found.bound, "large tensors")

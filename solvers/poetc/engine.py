@@ -131,9 +131,7 @@ class _Solve(Solving):
         if self.warm_start.proven == 0 and not self.done:
             candidates.bound_by_large(self)
         now, windows_s = runs // 2, 0.0  # beside the next relaxation, by the work on the last one
-        for round_ in range(ENGINE.refinements):
-            if round_ == ENGINE.polish_round:
-                candidates.polish(self)
+        for _ in range(ENGINE.refinements):
             if self.done or self.race.out_of_time:
                 break
             if climbing is None:
@@ -150,8 +148,6 @@ class _Solve(Solving):
             climbing = None
             now = max(runs // 4, int(ENGINE.race_share * self.relaxing.work_s / (n * WORK.run_s)))
             windows_s = ENGINE.windows_share * self.relaxing.work_s
-        if not self.polished:
-            candidates.polish(self)
         candidates.exhaust(self)
         if not self.done:
             self.race.run(runs, self.target)
@@ -167,7 +163,6 @@ class _Solve(Solving):
         relaxation = self.relaxing.take(rung.solved, f"{rung.cuts} cuts")
         if relaxation is None:
             return False
-        candidates.spell_out(self, relaxation)
         if rung.codes is not None:
             self.offer_improved(rung.codes, f"relaxed MIP with {rung.cuts} cuts")
             if rung.excess_bytes and not self.done:

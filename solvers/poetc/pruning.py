@@ -13,8 +13,7 @@ from dataclasses import dataclass
 class Rules:
     """A rule is applied where it is True.
 
-    `search_` rules are those of `search.exhaustive`. `cuts_` rules are those of `bounds.cuts` and `bounds.between`, and
-    through them of `bounds.staged`.
+    `search_` rules are those of `search.exhaustive`. `cuts_` rules are those of `bounds.cuts` and `bounds.between`.
     """
 
     search_useless_leaves: bool = True  # tensors without later readers leave RAM for good

@@ -52,7 +52,6 @@ class EngineSettings:
 
     # Relaxations with more and more cuts.
     refinements: int = 30  # rounds, at most
-    polish_round: int = 2  # the round before which the staged MIP is solved
     short_s: float = 1.0  # work on a small problem's relaxation up to which its plan is followed before the next
 
     # The order of first executions.
@@ -142,6 +141,7 @@ class LargeSettings:
 
     shares: tuple[float, ...] = (0.2, 0.05, 0.02)  # of the capacity: the smallest large tensor, one after the other
     most_chains: int = 4  # chains of state whose place is a decision; others take no room
+    work_share: float = 0.5  # of the work limit, at most
     most_states: int = 40_000  # in all
     state_s: float = 4e-5  # work a state
     gap: float = 0.05  # fraction of the cost: where cuts left less, it is not tried
@@ -309,9 +309,6 @@ class CandidateSettings:
 
     exhaustive_operators: int = 40  # up to so many, all schedules are searched
     exhaustive_states: int = 30_000  # at most
-    staged_operators: int = 100  # up to so many, the staged MIP is solved; up to half of it, from the first operator
-    staged_nodes: int = 200  # of HiGHS's tree, at most
-    staged_gap_share: float = 0.9  # of the gap that was asked for
     flattened_operators: int = 3000  # up to so many, keep-all is flattened
     flattened_twice_operators: int = 500  # up to so many, without paging as well as with it
     flattened_late_operators: int = 1500  # up to so many, with the second lateness too

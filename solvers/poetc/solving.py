@@ -6,7 +6,7 @@ import math
 import time
 
 from poetc.errors import InfeasibleError, LimitError
-from poetc.scheduling import Completer, Problem, Proof, Repetition, Schedule, Scope, SolveOptions, Status, keep_all
+from poetc.scheduling import Completer, Problem, Proof, Schedule, Scope, SolveOptions, Status, keep_all
 from poetc.solvers.interface import ENGINE_NAME, ROUNDING, BudgetError, Event, NotFoundError, Progress
 from poetc.solvers.poetc.bounds.cuts import Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes
@@ -38,10 +38,9 @@ class Solving:
         self.bound_by = "every operator once"
         if self.warm_start.proven > self.bound:
             self.bound, self.bound_by = float(self.warm_start.proven), "an earlier proof"
-        self.staged_bound, self.staged_repetition = 0.0, Repetition.STAGED  # a bound for fewer schedules
         self.log: list[str] = []
         self.cut_short = False  # the clock has ended a relaxation early
-        self.exhausted = self.polished = False  # done, see `candidates`
+        self.exhausted = False  # done, see `candidates`
         self.tightened: set[tuple[tuple[int, ...], int]] = set()  # cuts and bytes that `candidates.tighten` solved
 
     @property
@@ -68,11 +67,7 @@ class Solving:
             return True
         if incumbent is None:
             return False
-        if incumbent.cost <= self.target:
-            return True
-        # The gap may be proven for fewer schedules, which the answer then says.
-        gap = self.gap
-        return gap > 0 and self.staged_bound > 0 and incumbent.cost * (1 - gap) <= self.asked_from(self.staged_bound)
+        return incumbent.cost <= self.target
 
     def say(self, stage: str) -> None:
         incumbent = self.race.incumbent
@@ -185,11 +180,7 @@ class Solving:
             raise NotFoundError(why, smallest_bytes)
         incumbent = self.race.incumbent
         self.take_bound(self.bound, self.bound_by)
-        bound, bound_by, repetition = math.ceil(self.bound), self.bound_by, Repetition.ANY
-        if bound < self.staged_bound <= incumbent.cost:
-            # A better bound, for fewer schedules: its scope says so.
-            bound, bound_by, repetition = math.ceil(self.staged_bound), "staged MILP", self.staged_repetition
-        bound = min(bound, incumbent.cost)
+        bound = min(math.ceil(self.bound), incumbent.cost)
         gap = (incumbent.cost - bound) / max(1, incumbent.cost)
         if gap <= ROUNDING:
             status = Status.OPTIMAL
@@ -202,7 +193,7 @@ class Solving:
             status=status,
             objective=incumbent.cost,
             bound=bound,
-            scope=Scope(order=tuple(range(len(self.problem.operators))), repetition=repetition),
-            method=f"schedule: {incumbent.origin}; bound: {bound_by}",
+            scope=Scope(order=tuple(range(len(self.problem.operators)))),
+            method=f"schedule: {incumbent.origin}; bound: {self.bound_by}",
         )
         return Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof, log=tuple(self.log))

@@ -16,7 +16,6 @@ from poetc.scheduling import (
     Objective,
     PageIn,
     Proof,
-    Repetition,
     Schedule,
     Scope,
     SolveOptions,
@@ -334,15 +333,6 @@ def test_a_gap_from_a_lower_bound_that_is_known_takes_more() -> None:
     assert best.status is Status.OPTIMAL and best.bound == best.objective
     same = WarmStart(looser_bound=near.objective)
     assert solve(problem, options=EngineOptions.of(options, same)).proof == near
-
-
-def test_a_bound_for_stages_alone_is_labelled() -> None:
-    """Where the staged MILP bounds better than what holds for every schedule, the class says what it leaves out."""
-    for seed, layers, fraction, staged in ((3, 4, 0.4, True), (2, 3, 0.7, False)):
-        problem = with_budget(training_problem(Random(seed), layers), fraction)
-        proof = solve(problem, options=dataclasses.replace(OPTIONS, gap=0.01)).proof
-        assert proof.bound <= proof.objective
-        assert staged == ("bound: staged MILP" in proof.method) == (proof.scope.repetition is not Repetition.ANY)
 
 
 def test_a_schedule_is_reported_before_orders_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,6 @@ import numpy as np
 import numpy.typing as npt
 
 from poetc.solvers.highs import Answer
-from poetc.solvers.liveness import Profile
 from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.between import Between
 from poetc.solvers.poetc.bounds.columns import Columns
@@ -356,32 +355,6 @@ class CutModel(Columns):
         """Further columns with their times; the time has the reads of `early` and all needed writes already."""
         return [], []
 
-    def start_of(self, codes: Sequence[int]) -> dict[int, float]:
-        """Values of the integer columns for a sequence, which need not satisfy every row."""
-        model, n, m = self.model, self.model.n_ops, self.model.n_tensors
-        profile = Profile(model, codes)
-        values = {c: 0.0 for group in (*self.hold, *self.run, *self.load) for c in group.values()}
-        values.update(dict.fromkeys(self.store.values(), 0.0))
-        stage, first = -1, {v: g for g, v in enumerate(self.cuts)}
-        seen: set[int] = set()
-        for j, code in enumerate(codes):
-            if code < n:
-                if code in first and code not in seen:
-                    stage = first[code]
-                    for t, column in self.hold[stage].items():
-                        values[column] = float(any(s.birth < j <= s.end for s in profile.stays[t]))
-                elif code in seen and stage >= 0 and code in self.run[stage]:
-                    values[self.run[stage][code]] = 1.0
-                seen.add(code)
-            elif code < n + m:
-                if stage >= 0 and code - n in self.load[stage]:
-                    values[self.load[stage][code - n]] = 1.0
-            elif code - n - m in self.store:
-                values[self.store[code - n - m]] = 1.0
-        if self.pages >= 0:
-            values[self.pages] = float(any(code >= n for code in codes))
-        return values
-
     def bound_of(self, answer: Answer) -> float:
         """The dual bound of an answer in the unit of the cost, less a tolerance; rounded up, as costs are integers."""
         if not math.isfinite(answer.bound):
@@ -396,7 +369,6 @@ class CutModel(Columns):
         max_nodes: int | None = None,
         max_rounds: int | None = None,
         gap: float = 0.0,
-        start: dict[int, float] | None = None,
         cutoff: float = math.inf,
         threads: int = 1,
         seed: int = 0,
@@ -405,7 +377,7 @@ class CutModel(Columns):
     ) -> Relaxation:
         """Solve the relaxation within the given time and work; see `Mip.solve`.
 
-        `start`: values as `start_of` gives them. `cutoff`: a bound this high is enough, and a plan this dear is none.
+        `cutoff`: a bound this high is enough, and a plan this dear is none.
         """
         nothing: frozenset[int] = frozenset()
         if self.proven_infeasible:
@@ -416,7 +388,6 @@ class CutModel(Columns):
             max_nodes=max_nodes,
             max_rounds=max_rounds,
             gap=gap,
-            start=start,
             cutoff=cutoff / self.unit if math.isfinite(cutoff) else None,
             threads=threads,
             seed=seed,

@@ -275,14 +275,17 @@ def bound_of_large(
     *,
     chains: Sequence[tuple[int, ...]] = (),
     first: frozenset[int] = frozenset(),
+    known: float = 0.0,
+    work_s: float = math.inf,
     stop_at: float = math.inf,
 ) -> Found:
-    """The best bound of ever smaller large tensors, in the problem's order; at most `cutoff`.
+    """The best bound of ever smaller large tensors, in the problem's order; from `known` to `cutoff`.
 
     State of `chains` may live in RAM or on the store: the bound holds for both. Each set of the largest of them is
     placed on the store, beginning with those of `first`; others take no room.
     """
-    bound, states, known = 0.0, 0, set[tuple[int, int]]()
+    bound, states, seen = known, 0, set[tuple[int, int]]()
+    most_states = int(min(LARGE.most_states, work_s / LARGE.state_s))
     capacity = problem.budget_bytes - problem.base_bytes
     sizes = {chain[0]: problem.tensors[chain[0]].size_bytes for chain in chains}
     for share in LARGE.shares:
@@ -291,18 +294,21 @@ def bound_of_large(
         small = frozenset(t for c in chains if c[0] in placed[LARGE.most_chains :] for t in c)
         placed = placed[: LARGE.most_chains]
         like = sum(t.size_bytes >= least_bytes for t in problem.tensors), len(placed)
-        if like in known:
+        if like in seen:
             continue
-        known.add(like)
+        seen.add(like)
         subsets = [frozenset(t for k, t in enumerate(placed) if bits >> k & 1) for bits in range(1 << len(placed))]
         least = cutoff
-        for stored in sorted(subsets, key=lambda stored: len(stored ^ (first & set(placed)))):
+        subsets.sort(key=lambda stored: len(stored ^ (first & set(placed))))
+        for stored in subsets:
             diagram = Diagram(Model(on_store(problem, stored)), least_bytes, small)
-            found = diagram.run(least, LARGE.most_states - states, stop_at)
+            found = diagram.run(least, most_states - states, stop_at)
             least, states = min(least, found.bound), states + found.states
+            if stored == subsets[0] and found.states * (len(subsets) - 1) > 2 * (most_states - states):
+                least = bound  # the others would not be done, which proves nothing
             if least <= bound:
                 break
         bound = max(bound, least)
-        if states >= LARGE.most_states or bound >= cutoff or time.monotonic() > stop_at:
+        if states >= most_states or bound >= cutoff or time.monotonic() > stop_at:
             break
     return Found(bound, states)

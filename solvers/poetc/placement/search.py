@@ -271,7 +271,15 @@ class PlacementSearch:
     def _bound_by_large_tensors(self) -> None:
         if not worth_large_tensors(self.model, self.bound, self.least):
             return
-        found = bound_of_large(self.problem, self.least, chains=self.chains, first=self.best(), stop_at=self.stop_at)
+        found = bound_of_large(
+            self.problem,
+            self.least,
+            chains=self.chains,
+            first=self.best(),
+            known=self.bound,
+            work_s=LARGE.work_share * self.options.work_limit_s,
+            stop_at=self.stop_at,
+        )
         self.spent += found.states * LARGE.state_s
         if found.bound == math.inf:
             self.impossible = True

@@ -38,57 +38,6 @@ def plan_of(model: Model, relaxation: Relaxation, favour: float) -> Plan:
     return Plan(tuple(map(tuple, drop)), np.where(np.array(keep), favour, 0.0), tuple(keep))
 
 
-def codes_of(model: Model, relaxation: Relaxation) -> list[int] | None:
-    """The sequence that a relaxation spells out which has a cut at every operator from the first cut on.
-
-    Recomputations come by ascending operator after each first execution, page-ins before the first reader. The sequence
-    may exceed the RAM, which the relaxation does not count during recomputations. None if an operand is not there.
-    """
-    n, m = model.n_ops, model.n_tensors
-    there = {t for t in range(m) if model.in_ram[t]}
-    codes: list[int] = []
-    written = relaxation.paged | set(model.page_outs_needed)
-    waiting = set(model.page_ins_needed)
-
-    def execute(v: int) -> bool:
-        if any(t not in there for t in model.inputs[v]):
-            return False
-        codes.append(v)
-        there.difference_update(model.overwritten[v])
-        there.update(model.outputs[v])
-        return True
-
-    def write(tensors: Iterable[int]) -> None:
-        chosen = sorted(written.intersection(tensors) - written_now)
-        codes.extend(n + m + t for t in chosen)
-        written_now.update(chosen)
-
-    written_now: set[int] = set()
-    write(t for t in sorted(there))
-    for v in range(n):
-        for t in model.inputs[v]:
-            if t in waiting and t not in there:
-                codes.append(n + t)
-                there.add(t)
-                waiting.discard(t)
-        if not execute(v):
-            return None
-        write(model.outputs[v])
-        if v >= relaxation.cuts[0]:
-            g = bisect.bisect_right(relaxation.cuts, v) - 1
-            loads = [t for t in sorted(relaxation.load[g]) if t in written_now or model.on_store[t]]
-            for u in [*sorted(relaxation.run[g]), None]:
-                for t in list(loads):
-                    if u is None or t in model.inputs[u]:
-                        loads.remove(t)
-                        codes.append(n + t)
-                        there.add(t)
-                        waiting.discard(t)
-                if u is not None and not execute(u):
-                    return None
-    return codes
-
-
 def lazy_codes(model: Model, relaxation: Relaxation) -> list[int] | None:
     """A sequence that follows a relaxation, with recomputations and page-ins as late as possible.
 

@@ -29,6 +29,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers import highs, solve
 from poetc.solvers.highs import COST_SCALE, Mip
+from poetc.solvers.liveness import Profile
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation, has_many_alike
 from poetc.solvers.poetc.bounds.ram import lower_bound_bytes, tiny_tensors
@@ -107,6 +108,33 @@ def test_cut_bounds_never_exceed_the_optimum(lp: bool) -> None:
             tight += len(cuts) == model.n_ops and relaxation.bound == optimum
     # With a cut at every operator the MIP is often the optimum: a bound that was always weak would be a defect too.
     assert tight > (10 if not lp else 2)
+
+
+def values_of(relaxed: CutModel, codes: Sequence[int]) -> dict[int, float]:
+    """Values of the integer columns for a sequence."""
+    model, n, m = relaxed.model, relaxed.model.n_ops, relaxed.model.n_tensors
+    profile = Profile(model, codes)
+    values = {c: 0.0 for group in (*relaxed.hold, *relaxed.run, *relaxed.load) for c in group.values()}
+    values.update(dict.fromkeys(relaxed.store.values(), 0.0))
+    stage, first = -1, {v: g for g, v in enumerate(relaxed.cuts)}
+    seen: set[int] = set()
+    for j, code in enumerate(codes):
+        if code < n:
+            if code in first and code not in seen:
+                stage = first[code]
+                for t, column in relaxed.hold[stage].items():
+                    values[column] = float(any(s.birth < j <= s.end for s in profile.stays[t]))
+            elif code in seen and stage >= 0 and code in relaxed.run[stage]:
+                values[relaxed.run[stage][code]] = 1.0
+            seen.add(code)
+        elif code < n + m:
+            if stage >= 0 and code - n in relaxed.load[stage]:
+                values[relaxed.load[stage][code - n]] = 1.0
+        elif code - n - m in relaxed.store:
+            values[relaxed.store[code - n - m]] = 1.0
+    if relaxed.pages >= 0:
+        values[relaxed.pages] = float(any(code >= n for code in codes))
+    return values
 
 
 def lp_bound(relaxation: CutModel) -> float:
@@ -444,7 +472,7 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
         every = range(model.n_ops)
         for cuts in (every, every[::2], every[::5], every[model.cut :: 3], sorted(random.sample(every, 3))):
             relaxation = CutModel(model, cuts, between=True)
-            mip, start = relaxation.mip, relaxation.start_of(codes)
+            mip, start = relaxation.mip, values_of(relaxation, codes)
             for column, value in start.items():
                 assert mip.lower[column] <= value <= mip.upper[column], (seed, cuts)
                 mip.lower[column] = mip.upper[column] = value

@@ -10,10 +10,8 @@ import pytest
 from poetc.scheduling import Completer
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel, Relaxation
-from poetc.solvers.poetc.bounds.staged import StagedModel
 from poetc.solvers.poetc.pruning import ALL, Rules
 from poetc.solvers.poetc.search.exhaustive import search
-from poetc.solvers.poetc.search.plans import codes_of
 from tests.solvers.cases import case
 
 SEEDS = range(80)
@@ -81,20 +79,3 @@ def test_relaxations_stay_bounds_without_a_rule(rules: Rules) -> None:
     assert compared > len(seeds_of(rules))
     if rules == NONE:
         assert weaker > 5, "the rules do something"
-
-
-@pytest.mark.parametrize("rules", CUTS.values(), ids=CUTS)
-def test_the_staged_milp_spells_out_what_fits_without_a_rule(rules: Rules) -> None:
-    spelled = 0
-    for seed in seeds_of(rules):
-        problem, optimum = case(seed)
-        model = Model(problem)
-        result = StagedModel(model, 0, rules).solve(time_limit_s=10, max_nodes=300)
-        codes = codes_of(model, result) if result.held else None
-        if codes is None or optimum is None:
-            continue
-        if Completer(problem).run(model.actions(codes)).peak_bytes > problem.budget_bytes:
-            continue
-        spelled += 1
-        assert model.cost(codes) >= optimum.cost, seed
-    assert spelled > len(seeds_of(rules)) / 6
