@@ -159,8 +159,10 @@ def thirds(extent: int, units: int) -> tuple[tuple[Range, int], ...]:
 
 
 def is_even(axis: Cut, units: int) -> bool:
-    """Whether all blocks but the first and the last are alike, bands and their halos too."""
+    """Whether there may be such blocks, all but the first and the last one alike, bands and their halos too."""
     count = -(-axis.extent // units)
+    if not axis.allows(units):
+        return False
     if count <= 3:
         return True
     return all(_is_even(span, axis.extent, units, count) for span in _spans(axis))
@@ -335,7 +337,7 @@ def passing_bytes(stream: Stream, blocks: Blocks) -> int:
             ranges[a] = r
         rows, piece, _ = stream.pieces(ranges, extents)
         total_bytes += math.prod(n for _, n in chosen) * rows * piece
-    return total_bytes * (blocks.counts[0] if axes == [1] else 1)
+    return total_bytes * (blocks.counts[0] if axes == [1] and not stream.writes else 1)
 
 
 def are_made_once(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bool:

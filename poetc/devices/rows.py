@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from poetc.devices.blocks import Stream
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.profile import Store
-from poetc.runtime.layout import SUMMED_BYTES, changed_bytes, page_bytes, sums_bytes
+from poetc.runtime.layout import SUMMED_BYTES, changed_bytes, page_bytes, parts_of_row, sums_bytes
 
 
 def read_rows(costs: CostModel, store: Store, table: Stream, rows: int, block_bytes: int) -> Cost:
@@ -38,6 +39,39 @@ def moved_rows(costs: CostModel, store: Store, table: Stream, block_bytes: int) 
     back = costs.stream(store, of_rows + (edges + 3) * block_bytes, 0, rows + edges + 3, write=False)
     cost = Cost(out.time_ns + back.time_ns, out.energy_pj + back.energy_pj)
     return cost, written - page_bytes(table.pitch, block_bytes)
+
+
+def longest_rows_ns(
+    costs: CostModel, store: Store, tables: Sequence[Stream], rows: int, others_ns: int, block_bytes: int
+) -> int:
+    """The longest piece of an operator that reads, or moves, `rows` rows of each table a block.
+
+    `others_ns`: the kernel and other transfers of a block. The rows of the run before are copied a row at a time, or a
+    piece with a checksum where any may differ. Reading their list is a piece, and so is the list of this run with the
+    last of the rows. The checksums come with the last block.
+    """
+
+    def ns(size_bytes: int, transfers: int, *, write: bool) -> int:
+        return costs.stream(store, size_bytes, size_bytes, transfers, write=write).time_ns
+
+    block_ns, begin_ns, end_ns = others_ns, 0, 0
+    for table in tables:
+        assert table.inner is not None
+        row, moves = table.inner.unit, table.changed
+        behind = page_bytes(sums_bytes(table.pitch) + (changed_bytes(moves) if moves else 0), block_bytes)
+        blocks = (row + block_bytes - 2) // block_bytes + 1  # on which a row lies, at most
+        if not table.writes:
+            parts = rows * parts_of_row(row)
+            block_ns += ns(parts * SUMMED_BYTES, parts, write=False)
+            begin_ns = max(begin_ns, ns(2 * behind + block_bytes, 5, write=False))
+            end_ns += 0 if moves else ns(behind, 2, write=False)
+            continue
+        block_ns += rows * (ns(blocks * block_bytes, 1, write=True) + ns(2 * block_bytes, 2, write=False))
+        copied = max(SUMMED_BYTES, blocks * block_bytes)
+        copy_ns = ns(copied, 1, write=False) + ns(copied, 1, write=True)
+        begin_ns = max(begin_ns, copy_ns + ns(behind, 2, write=True))
+        end_ns += ns(behind + block_bytes, 3, write=True) + ns(2 * block_bytes, 2, write=False)
+    return max(block_ns + end_ns, begin_ns)
 
 
 def _mean_blocks(table: Stream, rows: int, size_bytes: int) -> int:

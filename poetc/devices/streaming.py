@@ -32,7 +32,7 @@ from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
 from poetc.devices.growth import Growth
 from poetc.devices.profile import DeviceProfile
-from poetc.devices.rows import moved_rows, read_rows, sample_rows, touched_blocks
+from poetc.devices.rows import longest_rows_ns, moved_rows, read_rows, sample_rows, touched_blocks
 from poetc.devices.tables import row_tables, summed_tables, trained_tables
 from poetc.devices.threads import Prices, is_split
 from poetc.graph import Attribute, Graph, Operator, Role, TensorType
@@ -385,7 +385,7 @@ class StreamedAlternatives:
     def _cost(self, op: Operator, bound: Bound, blocks: Blocks, threads: Prices | None) -> tuple[Cost, int, int]:
         """The cost of kernels and transfers, the bytes of blocks that are written twice, and the longest block's time.
 
-        All blocks have the same share of the transfers, but for rows that move, of which one may have all.
+        All blocks have the same share of the transfers, but for rows of tables (`longest_rows_ns`).
         """
         time_ns = energy_pj = more_bytes = piece_ns = 0
         kernels_ns = list[int]()
@@ -399,7 +399,7 @@ class StreamedAlternatives:
                 time_ns, energy_pj = time_ns + times * cost.time_ns, energy_pj + times * cost.energy_pj
                 piece_ns = max(piece_ns, cost.time_ns)
                 kernels_ns[-1] = cost.time_ns
-        of_kernels_ns = time_ns
+        shared_ns = -time_ns
         if blocks.overlaps:
             cost, more_bytes = self._overlapped(blocks, Cost(time_ns, energy_pj), kernels_ns, threads)
             return cost, more_bytes, min(cost.time_ns, piece_ns + cost.time_ns // math.prod(blocks.counts))
@@ -408,10 +408,12 @@ class StreamedAlternatives:
             if threads is not None:
                 cost = Cost(cost.time_ns, threads.transfer_pj(cost.time_ns, cost.energy_pj))
             time_ns, energy_pj, more_bytes = time_ns + cost.time_ns, energy_pj + cost.energy_pj, more_bytes + more
-        # The first block of rows that move copies those of the run before.
-        shares = 1 if any(s.is_table and s.writes for s in blocks.streams) else math.prod(blocks.counts)
-        piece_ns += -(-(time_ns - of_kernels_ns) // shares)
-        return Cost(time_ns, energy_pj), more_bytes, piece_ns
+            shared_ns -= cost.time_ns if stream.is_table else 0
+        piece_ns += -(-(time_ns + shared_ns) // math.prod(blocks.counts))
+        tables = [s for s in blocks.streams if s.is_table]
+        if self.store is not None and tables:
+            piece_ns = longest_rows_ns(self.costs, self.store, tables, blocks.units[0], piece_ns, self.block_bytes)
+        return Cost(time_ns, energy_pj), more_bytes, min(time_ns, piece_ns)
 
     def _overlapped(
         self, blocks: Blocks, kernels: Cost, kernels_ns: Sequence[int], threads: Prices | None
@@ -473,7 +475,7 @@ class StreamedAlternatives:
         if stream.is_table:
             return read_rows(self.costs, self.store, stream, extents[0], size), 0
         axes = sorted(stream.axes)
-        passes = blocks.counts[0] if axes == [1] else 1
+        passes = blocks.counts[0] if axes == [1] and not stream.writes else 1
         parts = [thirds(axis.extent, n) for axis, n in zip(blocks.cut.axes, blocks.units, strict=True)]
         moved = data = pieces = 0
         for chosen in itertools.product(*(parts[a] for a in axes)):

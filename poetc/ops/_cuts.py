@@ -76,11 +76,11 @@ class Part:
 class Cut:
     """An axis of `extent` units. `parts`: of the inputs, then of the outputs; None: a block has the whole operand.
 
-    Blocks have a multiple of `step` units. `within`: each block is cut along another axis, too. `binds`: the kernel of
-    a block is the kernel that the operator has for operands of its sizes. `fills`: blocks fill a result that an
-    axis does not cut, or add to it, in its window. `tables`: operands of which a block needs the rows alone that its
-    part of the operand `indices` names. Their windows have these rows one after the other, and the kernel finds
-    indices 0, 1, ...
+    Blocks have a multiple of `step` units, and at most `most` if it is not 0. `within`: each block is cut along another
+    axis, too. `binds`: the kernel of a block is the kernel that the operator has for operands of its sizes. `fills`:
+    blocks fill a result that an axis does not cut, or add to it, in its window; or the last pass makes it. `tables`:
+    operands of which a block needs the rows alone that its part of the operand `indices` names. Their windows have
+    these rows one after the other, and the kernel finds indices 0, 1, ...
     """
 
     name: str
@@ -92,13 +92,18 @@ class Cut:
     fills: bool = False
     tables: tuple[int, ...] = ()
     indices: int = -1
+    most: int = 0
 
     @property
     def axes(self) -> tuple[Cut, ...]:
         """The outer axis, and the one within if there is one."""
         if self.within is None:
             return (self,)
-        return Cut(self.name, self.extent, self.parts, self.step, None, self.binds, self.fills), self.within
+        return replace(self, within=None), self.within
+
+    def allows(self, units: int) -> bool:
+        """Whether its blocks may have so many."""
+        return not self.most or units <= self.most
 
     @property
     def title(self) -> str:

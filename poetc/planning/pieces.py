@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from poetc.devices.streaming import StreamedAlternatives
 from poetc.devices.units import format_ns
 from poetc.errors import InfeasibleError, UsageError
+from poetc.graph import Graph, Role
 from poetc.scheduling import Compute, Move, OperatorSpec, PageIn, PageOut, Problem, Schedule, TensorSpec
 
 
@@ -105,7 +106,14 @@ def _too_long(
     named = f"{op.kind} {op.name!r}" + (f" of node {node!r}" if node and node != op.name else "")
     least = op.longest_ns if cut is None else min(op.longest_ns, cut.piece_ns)
     way = "cannot be cut" if least == op.longest_ns else f"in its smallest blocks {format_ns(least)}"
+    other = ", or train with a smaller --batch" if offer is not None and _is_batch(offer.graph) else ""
     return least, (
         f"{option} {format_ns(longest_ns)}: {named} takes {format_ns(op.longest_ns)}, and {way};"
-        f" allow {format_ns(least)}, or train with a smaller --batch"
+        f" allow {format_ns(least)}{other}"
     )
+
+
+def _is_batch(graph: Graph) -> bool:
+    """Whether a step has more than one sample."""
+    inputs = (t for t in graph.tensors.values() if t.role is Role.INPUT)
+    return any(t.shape and t.shape[0] > 1 for t in inputs)

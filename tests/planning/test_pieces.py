@@ -50,6 +50,11 @@ def test_longer_pieces_of_kernels_for_little_ram_forbid_nothing(request_: SolveR
 def test_a_limit_that_cannot_be_kept_names_the_node(request_: SolveRequest) -> None:
     with pytest.raises(InfeasibleError, match=r"^--longest-piece 20.00 µs: \w+ '.*' of node 'conv\d' takes .* allow"):
         solve(replace(request_, longest_piece="20us"))
+    for batch, is_named in ((1, False), (2, True)):
+        model = replace(request_.model, batch=batch)
+        with pytest.raises(InfeasibleError) as failed:
+            solve(replace(request_, model=model, longest_piece="1us"))
+        assert ("smaller --batch" in str(failed.value)) == is_named
 
 
 @pytest.mark.parametrize(

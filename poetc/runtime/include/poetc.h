@@ -239,14 +239,15 @@ int poetc_run(poetc_runtime *runtime);
 typedef struct poetc_slice {
     int32_t block[2];
     uint32_t crc[POETC_STREAMS], again[POETC_STREAMS];
+    uint32_t rows;     /* of a table's rows that move: those that are copied before the first block */
     uint8_t is_within; /* a step: some of its blocks are over */
 } poetc_slice;
 
 #define POETC_COMPLETE 1 /* poetc_advance: the run is complete */
 
 /* The same run in pieces: poetc_begin, then poetc_advance until it returns POETC_COMPLETE, or a code as poetc_run. A
- * piece is a step of the program; with a `slice`, the same in all calls, it is one block of a step in blocks. Between
- * two pieces the arena belongs to the run. */
+ * piece is a step of the program. With a `slice`, the same in all calls, it is one block of a step in blocks, or a row
+ * that is copied before. Between two pieces the arena belongs to the run. */
 void poetc_begin(poetc_runtime *runtime, poetc_slice *slice);
 int poetc_advance(poetc_runtime *runtime, poetc_slice *slice);
 

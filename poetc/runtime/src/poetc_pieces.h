@@ -49,13 +49,16 @@ typedef struct {
     uint8_t *buffer;
     const int32_t *block; /* the number of the block along each axis */
     uint32_t parts;       /* of a block that are done here, as follows */
+    uint32_t *rows;       /* of a slice */
 } streaming;
 
 enum { OF_STORE = 1, OF_KERNEL = 2 }; /* its transfers; its kernel, and copies within RAM */
 
-/* Rows of the tables of a step: read those of a block, write those that it has moved, or finish all that is written.
- * `at`: a streaming. Only programs with tables link its file. */
-enum { READ_ROWS, WRITE_ROWS, FINISH_ROWS };
+/* Rows of the tables of a step: begin, read those of a block, write those that it has moved, or finish all that is
+ * written. BEGIN_ROWS copies a row at a time, and is over once `rows` is ROWS_BEGUN. `at`: a streaming. Only programs
+ * with tables link its file. */
+enum { BEGIN_ROWS, READ_ROWS, WRITE_ROWS, FINISH_ROWS };
+#define ROWS_BEGUN UINT32_MAX
 int poetc_rows(const void *at, const poetc_step *step, int32_t phase);
 
 /* A piece of a page that begins or ends within a block of the store, with the bytes around it as they are there. */

@@ -246,65 +246,90 @@ static int copy_blocks(const streaming *at, uint32_t page, uint32_t from, uint32
     return err;
 }
 
-/* The rows of the list. */
-APART int copy_listed(const streaming *at, uint32_t page, const table *t)
+/* The next rows of the list that are not copied yet: one, or where any may differ as many as take a piece. `*next`: of
+ * the list, or a block of the store; ALL once nothing is left. */
+APART int copy_listed(const streaming *at, uint32_t page, const table *t, uint32_t *next)
 {
     const uint32_t block = at->runtime->program->block_bytes, count = get_u32(t->list);
-    uint32_t k;
-    int err = POETC_OK;
+    const uint32_t blocks = (t->size + block - 1u) / block, most = POETC_SUMMED_BYTES / block;
+    uint32_t k = *next, from;
 
-    if (count == ALL)
-        return copy_blocks(at, page, 0, (t->size + block - 1u) / block);
-    for (k = 0; k < count && !err; k++) {
-        const uint32_t from = get_u32(t->list + 4 + 4u * k) * t->row;
-
-        if (first_of(t, k) == k)
-            err = copy_blocks(at, page, from / block, (from + t->row + block - 1u) / block);
+    if (count == ALL) {
+        *next = k + most < blocks ? k + most : ALL;
+        return copy_blocks(at, page, k, *next == ALL ? blocks : *next);
     }
-    return err;
+    while (k < count && first_of(t, k) != k)
+        k++;
+    *next = k + 1u < count ? k + 1u : ALL;
+    if (k >= count)
+        return POETC_OK;
+    from = get_u32(t->list + 4 + 4u * k) * t->row;
+    return copy_blocks(at, page, from / block, (from + t->row + block - 1u) / block);
 }
 
-/* The other slot becomes that of the last run, and the rows of this run are listed. The window of the indices then says
- * where the row that each of them names was named first. */
-APART int begin_moving(const streaming *at, const stream *s, const table *t)
-{
-    const uint32_t page = (uint32_t)s->page, behind = page + 1u, version = version_of(at);
-    const uint32_t size = at->runtime->program->pages[behind].size_bytes;
-    int err, is_known, is_cut;
-    uint32_t k;
+#define AGAIN 0x80000000u /* of `rows`: those of an attempt that was cut are copied back */
 
-    for (k = 0; k < t->listed; k++)
-        if (place_of(t, t->index[k]) == ALL)
-            return POETC_ERANGE;
-    err = read_last_block(at, behind, version + 1u);
-    is_known = !err && has_head(at, behind, version - 1u);
-    is_cut = !err && has_head(at, behind, version + 1u);
-    if (is_cut) {
-        err = read_behind(at, behind, version + 1u, t->sums, size);
-        is_known = !err;
-        if (!err)
-            err = copy_listed(at, page, t);
-        else if (err == POETC_ECORRUPT)
+/* Reads the list of an attempt that was cut, or that of the last run. The other slot is
+ * then one version behind; or any row may differ. */
+APART int read_lists(const streaming *at, uint32_t behind, const table *t, uint32_t *rows)
+{
+    const uint32_t version = version_of(at), size = at->runtime->program->pages[behind].size_bytes;
+    int is_known = (*rows & AGAIN) != 0, err = POETC_OK; /* then it is that version again */
+
+    if (*rows == 0) {
+        err = read_last_block(at, behind, version + 1u);
+        is_known = !err && has_head(at, behind, version - 1u);
+        if (!err && has_head(at, behind, version + 1u)) {
+            err = read_behind(at, behind, version + 1u, t->sums, size);
+            if (!err)
+                *rows = AGAIN | 1u;
+            if (err != POETC_ECORRUPT)
+                return err;
             err = POETC_OK;
+        }
     }
     if (!err)
         err = read_behind(at, behind, version, t->sums, size);
     if (!err && !is_known)
         put_u32(t->list, ALL);
-    if (!err)
-        err = copy_listed(at, page, t);
-    if (!err)
-        err = barrier(at);
+    *rows = 1u;
+    return err;
+}
+
+/* Before any row moves, the other slot becomes that of the last run, a row at a time. Then the rows of this run are
+ * listed. The window of the indices then says where the row that each of them names was named first. */
+APART int begin_moving(const streaming *at, const stream *s, const table *t)
+{
+    const uint32_t page = (uint32_t)s->page, behind = page + 1u;
+    uint32_t *rows = at->rows, next, k;
+    int err;
+
+    if (*rows == 0) {
+        for (k = 0; k < t->listed; k++)
+            if (place_of(t, t->index[k]) == ALL)
+                return POETC_ERANGE;
+        return read_lists(at, behind, t, rows);
+    }
+    next = (*rows & ~AGAIN) - 1u;
+    err = copy_listed(at, page, t, &next);
+    if (err || next != ALL) {
+        *rows = (*rows & AGAIN) | (next + 1u);
+        return err;
+    }
+    if (*rows & AGAIN)
+        return read_lists(at, behind, t, rows);
+    err = barrier(at);
     if (err)
         return err;
     put_u32(t->list, t->listed);
     for (k = 0; k < t->listed; k++)
         put_u32(t->list + 4 + 4u * k, place_of(t, t->index[k]));
-    err = write_behind(at, behind, version + 1u, t->sums);
+    err = write_behind(at, behind, version_of(at) + 1u, t->sums);
     if (!err)
         err = barrier(at);
     for (k = 0; k < t->listed; k++)
         t->index[k] = (int32_t)first_of(t, k);
+    *rows = ROWS_BEGUN;
     return err;
 }
 
@@ -417,11 +442,11 @@ int poetc_rows(const void *streaming_step, const poetc_step *step, int32_t phase
         table_of(at, step, s, &t);
         if (s->source == ROWS && phase == READ_ROWS)
             err = read_named(at, s, &t);
-        else if (s->source == OLD_ROWS && phase == READ_ROWS) {
-            err = t.begin == 0 ? begin_moving(at, s, &t) : POETC_OK;
-            if (!err)
-                err = read_old(at, s, &t);
-        } else if (s->source == NEW_ROWS && phase == WRITE_ROWS)
+        else if (s->source == OLD_ROWS && phase == BEGIN_ROWS)
+            err = begin_moving(at, s, &t);
+        else if (s->source == OLD_ROWS && phase == READ_ROWS)
+            err = read_old(at, s, &t);
+        else if (s->source == NEW_ROWS && phase == WRITE_ROWS)
             err = write_new(at, s, &t);
         else if (s->source == NEW_ROWS && phase == FINISH_ROWS)
             err = finish_moving(at, s, &t);

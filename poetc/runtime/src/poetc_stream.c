@@ -259,8 +259,8 @@ APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *c
         uint8_t *window = window_of(at, step, s);
         int err = POETC_OK;
 
-        if (s->source >= WRITES && !depends_on(s, 1) && (!is_inner_last || (!depends_on(s, 0) && !is_outer_last)))
-            err = POETC_OK; /* a result that blocks fill: not whole yet */
+        if (s->source >= WRITES && ((!depends_on(s, 1) && !is_inner_last) || (!depends_on(s, 0) && !is_outer_last)))
+            err = POETC_OK; /* a result that blocks fill, or that a later pass makes: not whole yet */
         else if (s->source == TO_RAM && at->parts & OF_KERNEL)
             copy_back(at, s, address_of(at, step->refs[place]), window);
         else if (s->source == WRITES && at->parts & OF_STORE)
@@ -324,13 +324,21 @@ static int has_tables(const streaming *at)
     return i < at->ints[STREAMS];
 }
 
-/* The next block. It ends with the step where it is the last one. */
+/* The next block. It ends with the step where it is the last one. POETC_COMPLETE: one more row is copied for it, and it
+ * has not run. */
 static int run_block(const streaming *at, const poetc_step *step, poetc_slice *slice)
 {
-    int err = read_windows(at, step, slice->crc, slice->again);
+    int err = slice->rows == 0 ? read_windows(at, step, slice->crc, slice->again) : POETC_OK;
 
-    if (!err && has_tables(at))
-        err = poetc_rows(at, step, READ_ROWS);
+    if (!err && has_tables(at)) {
+        if (at->block[0] == 0 && at->block[1] == 0)
+            err = poetc_rows(at, step, BEGIN_ROWS);
+        if (!err && slice->rows != 0 && slice->rows != ROWS_BEGUN)
+            return POETC_COMPLETE;
+        slice->rows = 0;
+        if (!err)
+            err = poetc_rows(at, step, READ_ROWS);
+    }
     if (!err)
         err = call_kernel(at, step);
     if (!err && has_tables(at))
@@ -373,6 +381,7 @@ static void begin(const streaming *at, poetc_slice *slice)
 
     at->buffer[at->ints[BUFFER] - 1] = 0; /* so that the memory that is touched does not depend on the pieces */
     slice->block[0] = slice->block[1] = 0;
+    slice->rows = 0;
     for (k = 0; k < at->ints[STREAMS]; k++) {
         const stream *s = stream_at(at->ints, k);
 
@@ -386,7 +395,7 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
     const int32_t outer = ints[AXES + BLOCKS], inner = ints[AXES + AXIS_NUMBERS + BLOCKS];
     const int is_whole = slice == NULL;
     poetc_slice own;
-    streaming at = {runtime, ints, NULL, NULL, OF_STORE | OF_KERNEL};
+    streaming at = {runtime, ints, NULL, NULL, OF_STORE | OF_KERNEL, NULL};
     int err;
 
     if (!has_room(ints))
@@ -396,11 +405,17 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
         slice = &own;
     }
     at.block = slice->block;
+    at.rows = &slice->rows;
     at.buffer = address_of(&at, step->refs[ints[REFS]]);
     if (!slice->is_within)
         begin(&at, slice);
     do {
         err = run_block(&at, step, slice);
+        slice->is_within = err == POETC_COMPLETE;
+        if (slice->is_within) {
+            err = POETC_OK;
+            continue;
+        }
         slice->is_within = !err && (slice->block[0] < outer - 1 || slice->block[1] < inner - 1);
         if (slice->is_within && ++slice->block[1] == inner) {
             slice->block[1] = 0;
@@ -452,6 +467,7 @@ static int compute_blocks(const streaming *at, const poetc_step *step, poetc_sli
     const int32_t inner = at->ints[AXES + AXIS_NUMBERS + BLOCKS], count = at->ints[AXES + BLOCKS] * inner;
     int32_t k;
 
+    slice->rows = 0;
     for (k = 0; k < count; k++) {
         int err;
 
@@ -470,7 +486,7 @@ static int compute_blocks(const streaming *at, const poetc_step *step, poetc_sli
 int poetc_stream_half(poetc_runtime *runtime, const poetc_step *step, const poetc_half *half)
 {
     poetc_slice own;
-    streaming at = {runtime, step->ints, NULL, own.block, half->is_of_store ? OF_STORE : OF_KERNEL};
+    streaming at = {runtime, step->ints, NULL, own.block, half->is_of_store ? OF_STORE : OF_KERNEL, &own.rows};
 
     if (!has_room(step->ints))
         return POETC_EINVAL;

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from poetc.devices import load_profile
 from poetc.graph import Array
 from poetc.measure import HostModel, StepError, compile_library
 from poetc.program import Call, Program, lower, sample_inputs, streams_of
@@ -23,7 +24,8 @@ from tests.program.models import make_problem, rows_case
 class Cut(Card):
     """Power goes with transfer `dies_at`, of which it does a part, and comes back when that is 0."""
 
-    dies_at, blocks_written = 0, 0
+    dies_at, blocks_written, spent_ns = 0, 0, 0.0
+    store = load_profile("nrf52840").stores["sd"]
 
     def has_failed(self) -> bool:
         self.transfers += 1
@@ -38,12 +40,20 @@ class Cut(Card):
                 old = self.blocks.get(first + n, b"\xff" * self.block_bytes)
                 self.blocks[first + n] = ctypes.string_at(at, size) + old[size:]
         self.blocks_written += count
+        rate = self.store.write_bytes_per_s.value
+        self.spent_ns += self.store.write_latency_ns.value + count * self.block_bytes / rate * 1e9
         return super().page_out(first, count, address)
+
+    def page_in(self, first: int, count: int, address: int) -> int:
+        rate = self.store.read_bytes_per_s.value
+        self.spent_ns += self.store.read_latency_ns.value + count * self.block_bytes / rate * 1e9
+        return super().page_in(first, count, address)
 
 
 @dataclass
 class Rows:
     program: Program
+    longest_ns: int  # of a piece, as planned
     values: dict[str, Array]
     library: Path
     card: Cut
@@ -92,7 +102,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rows]:
             for seed in seeds:
                 model.run(batch(kept, seed))
             expected[seeds] = {name: model.state(name).tobytes() for name in ("table", "fc.weight")}
-    yield Rows(program, values, library, Cut(program.block_bytes), expected)
+    longest_ns = max(op.piece_ns for op in case.problem.operators)
+    yield Rows(program, longest_ns, values, library, Cut(program.block_bytes), expected)
 
 
 def test_only_the_rows_that_indices_name_pass(rows: Rows) -> None:
@@ -146,6 +157,46 @@ def test_no_row_is_torn_wherever_power_goes(rows: Rows) -> None:
             assert rows.state(model, 2) == rows.expected[0, 2], (dies_at, saved)
             model.run(batch(rows.program, 3))
             assert rows.state(model, 3) == rows.expected[0, 2, 3], dies_at
+
+
+def test_a_row_that_is_copied_is_a_piece_of_its_own(rows: Rows) -> None:
+    """A run in pieces: of the blocks of the update, and of the copies before; wherever power goes between them."""
+    with rows.model() as model:
+        dll, memory, pieces = model._dll, ctypes.create_string_buffer(1024), list[int]()
+        longest_ns = 0.0
+        at_once = dll.poetc_run
+
+        def run(runtime: object) -> int:
+            nonlocal longest_ns
+            dll.poetc_begin(runtime, memory)
+            while True:
+                before, spent_ns = rows.card.transfers, rows.card.spent_ns
+                code = dll.poetc_advance(runtime, memory)
+                pieces.append(rows.card.transfers - before)
+                longest_ns = max(longest_ns, rows.card.spent_ns - spent_ns)
+                if code:
+                    return 0 if code == 1 else int(code)
+
+        dll.poetc_run = run
+        for seed in range(4):
+            pieces.clear()
+            model.run(batch(rows.program, seed))
+        assert rows.state(model, 4) == rows.expected[0, 1, 2, 3]
+        assert 0.2 * rows.longest_ns < longest_ns <= rows.longest_ns, "transfers alone, as the piece is planned"
+        count = sum(pieces)
+        assert sum(n == 2 for n in pieces) >= 30, "a row of the run before is read, and written"
+        for dies_at in range(5, count, 9):
+            dll.poetc_run = at_once
+            model.reset()
+            model.run(batch(rows.program, 0))
+            dll.poetc_run = run
+            rows.card.dies_at = rows.card.transfers + dies_at
+            with pytest.raises(StepError):
+                model.run(batch(rows.program, 1))
+            rows.card.dies_at = 0
+            model.set_state("fc.weight", np.frombuffer(rows.expected[0,]["fc.weight"], np.float32).reshape(24, 3))
+            model.run(batch(rows.program, 2))
+            assert rows.state(model, 2) == rows.expected[0, 2], dies_at
 
 
 def test_a_damaged_row_is_found(rows: Rows) -> None:
