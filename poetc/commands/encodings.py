@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -39,6 +39,11 @@ def is_lossy(options: TrainingOptions) -> bool:
     return options.saved == "auto" or options.saved in FORMATS
 
 
+def is_lossy_step(step: TrainingGraph) -> bool:
+    """The same of the training that a step is of."""
+    return step.options.get("saved") in FORMATS
+
+
 def formats_of_auto(options: TrainingOptions) -> tuple[str, ...]:
     """The values of `--saved` that `auto` stands for, the exact one first."""
     return ("exact", "f16", "int8") if not PRECISIONS[options.precision].narrow else ("exact",)
@@ -56,12 +61,15 @@ def offers_of(
     problem: Problem,
     paging: Paging | None,
     build: Callable[[TrainingGraph], Problem] | None = None,
+    *,
+    streams: bool = False,
 ) -> tuple[EncodingSpace, ...]:
     """The offer for `problem`, which was built of `step` for the profile with `paging`; none where none is of use.
 
-    `build`: makes such a problem of a step in another way.
+    `build`: makes such a problem of a step in another way. `streams`: operands have to be streamed. Only encodings
+    that change bits are offered then, if `--saved` asks for such: others are seldom worth a search of their own.
     """
-    if step is None or profile is None:
+    if step is None or profile is None or (streams and not is_lossy_step(step)):
         return ()
     encodings = encodings_of(step)
     spared_bytes = sum(e.saved_bytes - e.encoded_bytes for e in encodings)
@@ -89,13 +97,18 @@ def offers_of(
 
     operators = passes.encoded(step, encodings).operators
     tensors = tuple(Tensor(e.tensor, frozenset(op.name for op in operators if e.code in op.inputs)) for e in encodings)
-    return (EncodingSpace(exact=problem, build=built, tensors=tensors, proposals=proposals),)
+    return (EncodingSpace(exact=problem, build=built, tensors=tensors, proposals=proposals, streams=streams),)
 
 
 def made(step: TrainingGraph, choice: Encodings | None) -> TrainingGraph:
     """The step with the encodings that were chosen."""
     encodings = encodings_of(step)
     return passes.encoded(step, [encodings[i] for i in choice or ()])
+
+
+def steps_of(step: TrainingGraph | None, offers: Sequence[EncodingSpace]) -> tuple[TrainingGraph | None, ...]:
+    """The step, and those that have the encodings that are proposed where operands have to be streamed."""
+    return (step, *(made(step, c) for o in offers if o.streams and step is not None for c in o.proposals))
 
 
 def summary_of(step: TrainingGraph | None, solution: Solution) -> list[dict[str, Any]]:

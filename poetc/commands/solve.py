@@ -252,7 +252,10 @@ def _solve_read(
         if step is not as_it_is:
             graph, problem = step.graph, step.problem
             ways = ways_of(request, problem, graph, profile)
-            offers = ()  # tensors that pass through windows are not encoded
+            offers = ()
+            if found is None and least is None and request.longest_piece is None:
+                paging = paging_of(request, profile)
+                offers = tuple(encodings.offers_of(graph, profile, problem, paging, streams=True))
     if step is not None and profile is not None:
         require_time_to_stream(request, step, profile)
     require_time(request, problem, ways)
@@ -271,7 +274,7 @@ def _solve_read(
         progress,
         offers=offers,
         ways=[ways] if ways else (),
-        streams=streams_of(graph, profile=profile, request=request, ways=[ways]),
+        streams=streams_of(*encodings.steps_of(graph, offers), profile=profile, request=request, ways=[ways]),
     )
     search = least or _search(request, planner, problem, step, search_s, stop_at)
     try:

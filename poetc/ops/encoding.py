@@ -15,6 +15,7 @@ import numpy as np
 
 from poetc.graph import Array, Attribute, DType, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, Part
 from poetc.ops._elementwise import Differentiable
 from poetc.ops._registry import OpSpec, Work, register, spec
 from poetc.ops.kernels import Kernel
@@ -29,6 +30,13 @@ def rectifier_attributes(kind: str, attributes: Mapping[str, Attribute]) -> dict
     function = spec(kind)
     assert isinstance(function, Differentiable)
     return {"activation": kind, **{name: attributes[name] for name, _ in function.parameters if name in attributes}}
+
+
+def _in_units(units: int, *elements: int, total: int) -> tuple[Cut, ...]:
+    """The flat cut in so many units, each with `elements` of each operand; none where the last one is not whole."""
+    if total != units * max(elements):
+        return ()
+    return (Cut("elements", units, tuple(Part(1, n) for n in elements), binds=True),)
 
 
 class _OfRectifier(OpSpec):
@@ -66,6 +74,9 @@ class SlopeBits(_OfRectifier):
                 is_one = y > 0
         return (np.packbits(is_one.ravel(), bitorder="little"),)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return _in_units(op.outputs[0].elements, 8, 1, total=op.inputs[0].elements)
+
     def kernel(self, op: Bound) -> Kernel:
         rectifier, count = self.rectifier(op), Elements(op.inputs[0].elements)
         if rectifier.kind == "Clip":
@@ -91,6 +102,9 @@ class SlopeGrad(_OfRectifier):
         is_one = np.unpackbits(bits, count=gy.size, bitorder="little").reshape(gy.shape).astype(bool)
         low = self._low(op)
         return (np.where(is_one, gy, gy.dtype.type(0) if low is None else gy.dtype.type(low) * gy),)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return _in_units(op.inputs[0].elements, 1, 8, 8, total=op.outputs[0].elements)
 
     def work(self, op: Bound) -> Work:
         return Work(flops=2 * op.outputs[0].elements)
@@ -121,6 +135,9 @@ class PackNibbles(OpSpec):
         pairs = np.append(inputs[0].ravel(), np.zeros(inputs[0].size % 2, np.uint8)).reshape(-1, 2)
         return ((pairs[:, 0] | pairs[:, 1] << 4).astype(np.uint8),)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return _in_units(op.outputs[0].elements, 2, 1, total=op.inputs[0].elements)
+
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_pack_nibbles", Elements(op.inputs[0].elements))
 
@@ -139,6 +156,9 @@ class UnpackNibbles(OpSpec):
         (result,) = op.outputs
         halves = np.stack([inputs[0] & 15, inputs[0] >> 4], 1).ravel()
         return (halves[: result.elements].reshape(result.shape),)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return _in_units(op.inputs[0].elements, 1, 2, total=op.outputs[0].elements)
 
     def kernel(self, op: Bound) -> Kernel:
         return Kernel("poetc_op_unpack_nibbles", Elements(op.outputs[0].elements))
@@ -233,6 +253,11 @@ class Encode(OpSpec):
         with np.errstate(all="ignore"):
             return (format_of(op).encode(np.ascontiguousarray(inputs[0], np.float32).ravel()),)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """None in int8, whose scales lie behind all elements."""
+        units, code = op.inputs[0].elements, op.outputs[0].elements
+        return _in_units(units, 1, 2, total=code) if op.get_str("format") != "int8" else ()
+
     def work(self, op: Bound) -> Work:
         return Work(flops=(4 if op.get_str("format") == "int8" else 2) * op.inputs[0].elements)
 
@@ -256,6 +281,11 @@ class Decode(OpSpec):
         with np.errstate(all="ignore"):
             numbers = format_of(op).decode(np.ascontiguousarray(inputs[0]), result.elements)
         return (numbers.astype(np.float32).reshape(result.shape),)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """As of Encode."""
+        units, code = op.outputs[0].elements, op.inputs[0].elements
+        return _in_units(units, 2, 1, total=code) if op.get_str("format") != "int8" else ()
 
     def work(self, op: Bound) -> Work:
         return Work(flops=op.outputs[0].elements)

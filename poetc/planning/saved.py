@@ -39,13 +39,14 @@ class EncodingSpace:
     """The encodings that a problem can have.
 
     `exact`: the problem without any. `build` makes the problem with some of them. `tensors` has one entry an encoding.
-    `proposals`: sets that are worth solving for.
+    `proposals`: sets that are worth solving for. `streams`: operands have to be streamed, whatever is encoded.
     """
 
     exact: Problem
     build: Callable[[Encodings], Problem]
     tensors: tuple[Tensor, ...]
     proposals: tuple[Encodings, ...]
+    streams: bool = False
     _made: dict[Encodings, Problem] = field(default_factory=dict, repr=False, compare=False)
     _frugal: dict[int | None, Encodings] = field(default_factory=dict, repr=False, compare=False)  # by deadline
 
@@ -108,7 +109,9 @@ class Saved(Alternatives[Encodings]):
         return super().scope_words(option) if option else f"no {cls.noun}"
 
     def least_bytes(self, problem: Problem, planner: Planner) -> int:
-        """Without streamed operands: they cost transfers, and an option that fits without them is cheaper."""
+        """Without streamed operands, where an option fits without them: they cost transfers."""
+        if any(offer.streams for offer in self.offers):
+            return super().least_bytes(problem, planner)
         return without_streams(planner.inner).lower_bound_bytes(problem)
 
     def after(self, problem: Problem, best: Solution) -> Iterator[Encodings]:
@@ -136,7 +139,7 @@ class Saved(Alternatives[Encodings]):
         decoders need room too. So where there are many, a short search tells.
         """
         offer = self._offer(problem)
-        if offer is None:
+        if offer is None or offer.streams:
             return ()
         deadline_ns = problem.deadline_ns
         if deadline_ns in offer._frugal:
