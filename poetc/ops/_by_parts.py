@@ -48,7 +48,7 @@ def results_by_parts(
         yield [(t.shape, box, r) for t, box, r in zip(op.outputs, boxes, results, strict=True)]
         return
     count = -(-largest // most_bytes)
-    units = max(1, cut.extent // count)
+    units = max(1, cut.extent // count // cut.step) * cut.step
     begins = [*range(0, cut.extent, units), cut.extent]
     for begin, end in itertools.pairwise(begins):
         ranges, parts = [(begin, end)], []

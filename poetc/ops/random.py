@@ -13,18 +13,24 @@ import numpy as np
 from poetc.graph import Array, DType, Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, flat
 from poetc.ops._registry import Gradients, OpSpec, Work, register, spec
 from poetc.ops.kernels import Kernel
+from poetc.ops.kernels.kernel import Window
 from poetc.ops.kernels.rows import Elements
 
 ROUNDS = 10
+_WORDS = 2  # that a counter gives
 
 
-def philox(count: int, seed: int, step: int) -> Array:
-    """`count` 32-bit words: Philox2x32-10 (Salmon et al. 2011) with counters (i // 2, step) and key `seed`."""
+def philox(count: int, seed: int, step: int, begin: int = 0) -> Array:
+    """`count` 32-bit words: Philox2x32-10 (Salmon et al. 2011) with counters (i // 2, step) and key `seed`.
+
+    `begin`: the first i, which is even.
+    """
     word = np.uint64(0xFFFFFFFF)
     pairs = (count + 1) // 2
-    left = np.arange(pairs, dtype=np.uint64)
+    left = np.arange(begin // 2, begin // 2 + pairs, dtype=np.uint64)
     right = np.full(pairs, step & 0xFFFFFFFF, np.uint64)
     key = seed & 0xFFFFFFFF
     for _ in range(ROUNDS):
@@ -58,9 +64,18 @@ class _Masked(OpSpec):
         return (op.inputs[0],)
 
     def evaluate(self, op: Bound, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return self._masked(op, inputs, 0)
+
+    def evaluate_block(self, block: Bound, cut: Cut, begin: int, inputs: Sequence[Array]) -> tuple[Array, ...]:
+        return self._masked(block, inputs, begin)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (replace(flat(op, 1, binds=True), step=_WORDS),)
+
+    def _masked(self, op: Bound, inputs: Sequence[Array], begin: int) -> tuple[Array, ...]:
         x, step = inputs
         ratio = op.get_float("ratio")
-        kept = philox(x.size, op.get_int("seed"), int(step.reshape(()))).reshape(x.shape) >= threshold(ratio)
+        kept = philox(x.size, op.get_int("seed"), int(step.reshape(())), begin).reshape(x.shape) >= threshold(ratio)
         return (np.where(kept, x * x.dtype.type(1 / (1 - ratio)), x.dtype.type(0)),)
 
     def work(self, op: Bound) -> Work:
@@ -73,9 +88,14 @@ class _Masked(OpSpec):
 
 
 @dataclass(frozen=True, slots=True)
-class _Dropout(Elements):
+class _Dropout(Window):
+    count: int
     seed: int
     threshold: int
+    begin: int = 0  # the number of the first element among all
+
+    def beginning(self, unit: int) -> _Dropout:
+        return replace(self, begin=unit)
 
 
 @register

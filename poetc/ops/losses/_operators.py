@@ -13,9 +13,11 @@ from typing import Any, ClassVar
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, Range
 from poetc.ops._registry import Gradients, OpSpec
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
+from poetc.ops.losses import _means as means
 
 
 class LossKind(OpSpec):
@@ -40,13 +42,24 @@ class LossKind(OpSpec):
         return [b.emit1(f"{op.kind}Grad", inputs, op.attributes, hint=f"{op.inputs[0]}.grad"), None]
 
 
-class LossOfEqualShapes(LossKind):
+class InBlocks(OpSpec):
+    """A loss, or its gradient, whose blocks know of the whole mean."""
+
+    def samples(self, op: Bound) -> int:
+        """Of how many samples its loss is the mean."""
+        return op.inputs[0].elements
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        return means.block_of_mean(op, cut, ranges, self.samples(op))
+
+
+class LossOfEqualShapes(InBlocks, LossKind):
     def check(self, op: Bound) -> None:
         if op.inputs[0].shape != op.inputs[1].shape:
             raise ValueError(f"the prediction has shape {op.inputs[0].shape}, the target {op.inputs[1].shape}")
 
 
-class LossGradient(OpSpec):
+class LossGradient(InBlocks):
     aliases: ClassVar[tuple[tuple[int, int], ...]] = ((0, 0),)
 
     def check(self, op: Bound) -> None:
@@ -64,8 +77,10 @@ def upstream(inputs: Sequence[Any]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _PointwiseLossGrad(Elements):
+class _PointwiseLoss(Elements):
     has_upstream: bool
+    mean_of: int
+    part: int
 
 
 class Pointwise(LossOfEqualShapes):
@@ -80,8 +95,11 @@ class Pointwise(LossOfEqualShapes):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         return (self.value(op, *inputs).mean(),)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return means.summed([means.of_elements(op)])
+
     def kernel(self, op: Bound) -> Kernel:
-        return Kernel(self.symbol, Elements(op.inputs[0].elements), (op.get_float("delta", 1.0),))
+        return _pointwise_kernel(op, self.symbol, False)
 
 
 class PointwiseGrad(LossGradient):
@@ -93,8 +111,16 @@ class PointwiseGrad(LossGradient):
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         x = inputs[0]
-        return (self.slope(op, x, inputs[1]) * (upstream(inputs) / x.dtype.type(x.size)),)
+        return (self.slope(op, x, inputs[1]) * (upstream(inputs) / x.dtype.type(means.mean_of(op, x.size))),)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (means.of_elements(op),)
 
     def kernel(self, op: Bound) -> Kernel:
-        parameters = _PointwiseLossGrad(op.inputs[0].elements, len(op.inputs) > 2)
-        return Kernel(self.symbol, parameters, (op.get_float("delta", 1.0),))
+        return _pointwise_kernel(op, self.symbol, len(op.inputs) > 2)
+
+
+def _pointwise_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
+    elements = op.inputs[0].elements
+    parameters = _PointwiseLoss(elements, has_upstream, means.mean_of(op, elements), means.part_of(op))
+    return Kernel(symbol, parameters, (op.get_float("delta", 1.0),), means.sums_bytes(op))

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +16,11 @@ from poetc.declare import Number, Option
 from poetc.errors import UsageError
 from poetc.graph import Attribute, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, Range
 from poetc.ops._registry import Work, register
 from poetc.ops.kernels import Kernel
-from poetc.ops.kernels.rows import Axis
+from poetc.ops.kernels.kernel import Window
+from poetc.ops.losses import _means as means
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import Pointwise, PointwiseGrad
 from poetc.ops.losses.cross_entropy import CLASS_WEIGHTS, FOCAL_GAMMA
@@ -26,11 +29,23 @@ _NO_ALPHA = -1.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Columns(Axis):
-    """`weights` is 0, 1 or one for each column along the axis."""
+class _Columns(Window):
+    """Elements from number `begin` on, of `columns` columns of `after` elements each, and so on.
 
+    `weights` is 0, 1 or one for each column along the axis.
+    """
+
+    count: int
+    columns: int
+    after: int
+    begin: int
     weights: int
     has_upstream: bool
+    mean_of: int
+    part: int
+
+    def beginning(self, unit: int) -> _Columns:
+        return replace(self, begin=unit)
 
 
 def _weights(op: Bound) -> tuple[float, ...]:
@@ -39,15 +54,22 @@ def _weights(op: Bound) -> tuple[float, ...]:
     return tuple(float(w) for w in weights if isinstance(w, float | int))
 
 
-def _layout(op: Bound) -> tuple[int, int, int]:
-    """Elements before, along and after the axis that `pos_weight` goes along."""
+def _layout(op: Bound) -> tuple[int, int]:
+    """Elements along and after the axis that `pos_weight` goes along. A block of elements has those of the whole."""
+    if "columns" in op.attributes:
+        return op.get_int("columns"), op.get_int("after")
     shape, axis = op.inputs[0].shape or (1,), op.get_int("axis", -1)
     if not -len(shape) <= axis < len(shape):
         raise ValueError(f"axis {axis} of logits of shape {shape}")
     axis %= len(shape)
     if len(_weights(op)) not in (0, 1, shape[axis]):
         raise ValueError(f"pos_weight holds {len(_weights(op))} numbers for {shape[axis]} columns")
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    return shape[axis], math.prod(shape[axis + 1 :])
+
+
+def _of_block(op: Bound, block: Bound) -> Bound:
+    columns, after = _layout(op)
+    return replace(block, attributes={**block.attributes, "columns": columns, "after": after})
 
 
 def _is_plain(op: Bound) -> bool:
@@ -55,9 +77,11 @@ def _is_plain(op: Bound) -> bool:
 
 
 def _kernel(op: Bound, symbol: str) -> Kernel:
-    weights = _weights(op)
-    parameters = _Columns(*_layout(op), len(weights), len(op.inputs) > 2)
-    return Kernel(symbol, parameters, (op.get_float("gamma"), op.get_float("alpha", _NO_ALPHA), *weights))
+    weights, elements = _weights(op), op.inputs[0].elements
+    whole = means.mean_of(op, elements)
+    parameters = _Columns(elements, *_layout(op), 0, len(weights), len(op.inputs) > 2, whole, means.part_of(op))
+    floats = (op.get_float("gamma"), op.get_float("alpha", _NO_ALPHA), *weights)
+    return Kernel(symbol, parameters, floats, means.sums_bytes(op))
 
 
 def _parts(op: Bound, x: Any, t: Any) -> tuple[Any, Any, Any, Any]:
@@ -65,10 +89,12 @@ def _parts(op: Bound, x: Any, t: Any) -> tuple[Any, Any, Any, Any]:
     one = x.dtype.type(1)
     e = np.exp(-np.abs(x))
     p, q = np.where(x >= 0, 1 / (1 + e), e / (1 + e)), np.where(x >= 0, e / (1 + e), 1 / (1 + e))
-    shape = [1] * max(x.ndim, 1)
     weights = np.array(_weights(op) or (1.0,), x.dtype)
-    shape[op.get_int("axis", -1)] = len(weights)
-    share = one + (weights.reshape(shape) - one) * t
+    if len(weights) > 1:
+        columns, after = _layout(op)
+        weights = weights[np.arange(op.get_int("begin"), op.get_int("begin") + x.size) // after % columns]
+        weights = weights.reshape(x.shape)
+    share = one + (weights - one) * t
     entropy = (one - t) * x + share * (np.log1p(e) + np.maximum(-x, 0))
     alpha = op.get_float("alpha", _NO_ALPHA)
     balance = x.dtype.type(alpha) * t + x.dtype.type(1 - alpha) * (one - t) if alpha >= 0 else one
@@ -95,6 +121,9 @@ class BceWithLogits(Pointwise):
         entropy, _, balance, miss = _parts(op, x, t)
         return balance * miss ** x.dtype.type(op.get_float("gamma")) * entropy
 
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        return _of_block(op, super().block(op, cut, ranges))
+
     def work(self, op: Bound) -> Work:
         return super().work(op) if _is_plain(op) else Work(flops=60 * op.inputs[0].elements)
 
@@ -120,6 +149,12 @@ class BceWithLogitsGrad(PointwiseGrad):
         spread = e / np.square(1 + e)  # p (1 - p)
         steep = np.divide(gamma * spread * (1 - 2 * t) * entropy, miss, out=np.zeros_like(x), where=miss > 0)
         return balance * miss**gamma * (steep + slope)
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        return _of_block(op, super().block(op, cut, ranges))
+
+    def evaluate_block(self, block: Bound, cut: Cut, begin: int, inputs: Sequence[Any]) -> tuple[Any, ...]:
+        return self.evaluate(replace(block, attributes={**block.attributes, "begin": begin}), inputs)
 
     def work(self, op: Bound) -> Work:
         return super().work(op) if _is_plain(op) else Work(flops=70 * op.inputs[0].elements)

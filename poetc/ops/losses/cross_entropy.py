@@ -13,10 +13,12 @@ from poetc.declare import LARGEST, LARGEST_FLOAT, Number, Numbers, Option, Whole
 from poetc.errors import UsageError
 from poetc.graph import Attribute, DType, Graph, Operator, TensorType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut
 from poetc.ops._indices import Indices, Use, classes_of
-from poetc.ops._registry import register
+from poetc.ops._registry import Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Axis
+from poetc.ops.losses import _means as means
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import LossGradient, LossOfEqualShapes, upstream
 
@@ -57,7 +59,7 @@ def _index_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
         hit *= dtype.type(1 - smoothing)
         hit += dtype.type(smoothing / classes)
         hit *= kept.astype(dtype)
-        return hit, dtype.type(max(1, int(kept.sum())))
+        return hit, dtype.type(max(1, means.mean_of(op, int(kept.sum()))))
     weights = hit * dtype.type(1 - smoothing) + dtype.type(smoothing / classes)
     of_class = np.array(op.attributes["class_weights"], dtype).reshape(1, -1, 1)
     total = (hit * of_class * kept).sum()
@@ -89,42 +91,57 @@ def _soft_weights(op: Bound, target: Any, dtype: Any) -> tuple[Any, Any]:
     before, classes, after = _layout(op)
     smoothing = op.get_float("label_smoothing")
     weights = target.reshape(before, classes, after) * dtype.type(1 - smoothing) + dtype.type(smoothing / classes)
-    return weights, dtype.type(before * after)
+    return weights, dtype.type(means.mean_of(op, before * after))
 
 
 @dataclass(frozen=True, slots=True)
 class _Classes(Axis):
-    """The classes lie along the axis."""
+    """The classes lie along the axis. The mean is over `mean_of` samples, 0: over those that count."""
 
-
-@dataclass(frozen=True, slots=True)
-class _ClassesGrad(_Classes):
     has_upstream: bool
+    mean_of: int
+    part: int
 
 
 @dataclass(frozen=True, slots=True)
 class _IndexedClasses(_Classes):
     ignored: int
-    has_upstream: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _WeightedClasses(Axis):
-    ignored: int
+class _WeightedClasses(_IndexedClasses):
     is_weighted: bool
-    has_upstream: bool
 
 
 def _index_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
     smoothing = op.get_float("label_smoothing")
     classes = _layout(op)[1]
     ignored, weights, gamma = op.get_int("ignore_index", NEVER), _class_weights(op), op.get_float("gamma")
+    count = 0 if _has_sums(op) else means.mean_of(op, _samples(op))
+    parameters = (*_layout(op), has_upstream, count, means.part_of(op), ignored)
+    space = means.sums_bytes(op)
     if weights or gamma:
-        weighted = _WeightedClasses(*_layout(op), ignored, bool(weights), has_upstream)
         floats = (1 - smoothing, smoothing / classes, gamma, *weights)
-        return Kernel(symbol.replace("poetc_op_", "poetc_op_weighted_"), weighted, floats)
-    parameters = _IndexedClasses(*_layout(op), ignored, has_upstream)
-    return Kernel(symbol, parameters, (1 - smoothing, smoothing / classes))
+        weighted = _WeightedClasses(*parameters, bool(weights))
+        return Kernel(symbol.replace("poetc_op_", "poetc_op_weighted_"), weighted, floats, space)
+    return Kernel(symbol, _IndexedClasses(*parameters), (1 - smoothing, smoothing / classes), space)
+
+
+def _soft_kernel(op: Bound, symbol: str, has_upstream: bool) -> Kernel:
+    smoothing = op.get_float("label_smoothing")
+    parameters = _Classes(*_layout(op), has_upstream, means.mean_of(op, _samples(op)), means.part_of(op))
+    floats = (1 - smoothing, smoothing / _layout(op)[1])
+    return Kernel(symbol, parameters, floats, means.sums_bytes(op))
+
+
+def _samples(op: Bound) -> int:
+    before, _, after = _layout(op)
+    return before * after
+
+
+def _has_sums(op: Bound) -> bool:
+    """Whether the mean is over samples, or weights, that all targets decide together."""
+    return op.get_int("ignore_index", NEVER) != NEVER or bool(_class_weights(op))
 
 
 def _class_weights(op: Bound) -> tuple[float, ...]:
@@ -161,6 +178,12 @@ class CrossEntropy(LossOfEqualShapes):
         if op.get_float("gamma") and op.get_float("label_smoothing"):
             raise ValueError("the focal loss has no label smoothing")
 
+    def samples(self, op: Bound) -> int:
+        return _samples(op)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return means.summed(means.in_order(*means.of_samples(op, _class_axis(op))))
+
     def indices(self, use: Use) -> Indices | None:
         return classes_of(use)
 
@@ -182,6 +205,17 @@ class CrossEntropy(LossOfEqualShapes):
 class CrossEntropyGrad(LossGradient):
     summary = "Gradient of CrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 15
+    evaluates_blocks = True
+
+    def samples(self, op: Bound) -> int:
+        return _samples(op)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        axes = means.of_samples(op, _class_axis(op))
+        return means.twice(means.in_order(*axes)) if _has_sums(op) else means.in_any_order(op, *axes)
+
+    def work(self, op: Bound) -> Work:
+        return Work(flops=_samples(op)) if means.adds_up(op) else super().work(op)
 
     def indices(self, use: Use) -> Indices | None:
         return classes_of(use)
@@ -224,17 +258,21 @@ class SoftCrossEntropy(LossOfEqualShapes):
         weights, count = _soft_weights(op, target, logits.dtype)
         return (-(weights * _log_softmax(logits.reshape(_layout(op)))).sum() / count,)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return means.summed(means.in_order(*means.of_samples(op, _class_axis(op))))
+
+    def samples(self, op: Bound) -> int:
+        return _samples(op)
+
     def kernel(self, op: Bound) -> Kernel:
-        smoothing = op.get_float("label_smoothing")
-        return Kernel(
-            "poetc_op_soft_cross_entropy", _Classes(*_layout(op)), (1 - smoothing, smoothing / _layout(op)[1])
-        )
+        return _soft_kernel(op, "poetc_op_soft_cross_entropy", False)
 
 
 @register
 class SoftCrossEntropyGrad(LossGradient):
     summary = "Gradient of SoftCrossEntropy in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 17
+    evaluates_blocks = True
 
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         logits = inputs[0]
@@ -243,10 +281,14 @@ class SoftCrossEntropyGrad(LossGradient):
         g = (p * weights.sum(axis=1, keepdims=True) - weights) * (upstream(inputs) / count)
         return (g.reshape(logits.shape),)
 
+    def samples(self, op: Bound) -> int:
+        return _samples(op)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return means.in_any_order(op, *means.of_samples(op, _class_axis(op)))
+
     def kernel(self, op: Bound) -> Kernel:
-        smoothing = op.get_float("label_smoothing")
-        parameters = _ClassesGrad(*_layout(op), len(op.inputs) > 2)
-        return Kernel("poetc_op_soft_cross_entropy_grad", parameters, (1 - smoothing, smoothing / _layout(op)[1]))
+        return _soft_kernel(op, "poetc_op_soft_cross_entropy_grad", len(op.inputs) > 2)
 
 
 LABEL_SMOOTHING = Option(

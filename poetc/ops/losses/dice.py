@@ -16,9 +16,11 @@ from poetc.declare import LARGEST_FLOAT, Number, Option
 from poetc.errors import UsageError
 from poetc.graph import DType
 from poetc.ops._bound import Bound
+from poetc.ops._cuts import Cut, Range, on_axis
 from poetc.ops._indices import Indices, Use, classes_of
 from poetc.ops._registry import register
 from poetc.ops.kernels import Kernel, Parameters
+from poetc.ops.losses import _means as means
 from poetc.ops.losses._loss import Loss, LossPlan, Output, declare
 from poetc.ops.losses._operators import LossGradient, LossKind
 from poetc.ops.losses.cross_entropy import CLASS_AXIS, plan_classes
@@ -26,13 +28,15 @@ from poetc.ops.losses.cross_entropy import CLASS_AXIS, plan_classes
 
 @dataclass(frozen=True, slots=True)
 class _Samples(Parameters):
-    """`before`, `classes` and `after` are elements of one sample."""
+    """`before`, `classes` and `after` are elements of one sample. The mean is over the classes of `mean_of` samples."""
 
     samples: int
     before: int
     classes: int
     after: int
     has_upstream: bool
+    mean_of: int
+    part: int
 
 
 def _sizes(op: Bound) -> tuple[int, int, int, int]:
@@ -61,8 +65,18 @@ def _overlap(op: Bound, logits: Any, target: Any) -> tuple[Any, Any, Any, Any]:
 def _kernel(op: Bound, symbol: str, rows: int) -> Kernel:
     """`rows` numbers a class as workspace."""
     sizes = _sizes(op)
-    parameters = _Samples(*sizes, len(op.inputs) > 2)
-    return Kernel(symbol, parameters, (op.get_float("smooth", 1.0),), 4 * rows * sizes[2])
+    parameters = _Samples(*sizes, len(op.inputs) > 2, means.mean_of(op, sizes[0]), means.part_of(op))
+    space = 4 * rows * sizes[2] + means.sums_bytes(op)
+    return Kernel(symbol, parameters, (op.get_float("smooth", 1.0),), space)
+
+
+def _by_samples(op: Bound) -> tuple[Cut, ...]:
+    """The cut by samples; the one of a single sample by its places."""
+    axis = op.get_int("axis", 1) % len(op.inputs[0].shape)
+    if op.inputs[0].shape[0] == 1:
+        return means.in_order(*means.of_samples(op, axis))
+    axes = [0 if t.elements > 1 else None for t in (*op.inputs, *op.outputs)]
+    return on_axis(op, "samples", axes)
 
 
 @register
@@ -86,6 +100,12 @@ class Dice(LossKind):
     def indices(self, use: Use) -> Indices | None:
         return classes_of(use)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return means.summed(_by_samples(op))
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        return means.block_of_mean(op, cut, ranges, op.inputs[0].shape[0])
+
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         _, _, overlap, size = _overlap(op, *inputs)
         return ((1 - overlap / size).mean(),)
@@ -98,6 +118,7 @@ class Dice(LossKind):
 class DiceGrad(LossGradient):
     summary = "Gradient of Dice in the logits from (logits, target, [gradient of the loss]); its attributes"
     flops = 36
+    evaluates_blocks = True
 
     def check(self, op: Bound) -> None:
         _sizes(op)
@@ -105,10 +126,17 @@ class DiceGrad(LossGradient):
     def indices(self, use: Use) -> Indices | None:
         return classes_of(use)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return _by_samples(op) if op.inputs[0].shape[0] > 1 else means.twice(_by_samples(op))
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        return means.block_of_mean(op, cut, ranges, op.inputs[0].shape[0])
+
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         p, y, overlap, size = _overlap(op, *inputs[:2])
         slope = (overlap / np.square(size))[:, None, :, None] - 2 * y / size[:, None, :, None]
-        slope = p * (slope - (p * slope).sum(axis=2, keepdims=True)) / p.dtype.type(overlap.size)
+        share = p.dtype.type(means.mean_of(op, overlap.shape[0]) * overlap.shape[1])
+        slope = p * (slope - (p * slope).sum(axis=2, keepdims=True)) / share
         upstream = inputs[2].reshape(()) if len(inputs) > 2 else p.dtype.type(1)
         return ((slope * upstream).reshape(inputs[0].shape),)
 

@@ -16,8 +16,8 @@ static const poetc_ref train_refs[] = {
 };
 
 static const int32_t train_ints[] = {
-    4, 4, 6, 0, 1, 0, 0, 16, 0, 0, POETC_PAGE_THIS_RUN, 4, 3, 4, 0, 1, 0, 0, 4, 3, 1, (-2147483647 - 1), 0, 4,
-    4, 3, 0, 0, 0, 0, 3, 4, 4, 1, 0, 0, 0, 12, 0, 4, 6, 4, 1, 0, 0, 0, 24, 0,
+    4, 4, 6, 0, 1, 0, 0, 16, 0, 0, POETC_PAGE_THIS_RUN, 4, 3, 4, 0, 1, 0, 0, 4, 3, 1, 0, 4, 0,
+    (-2147483647 - 1), 4, 4, 3, 0, 0, 0, 0, 3, 4, 4, 1, 0, 0, 0, 12, 0, 4, 6, 4, 1, 0, 0, 0, 24, 0,
 };
 
 static const float train_floats[] = {
@@ -32,14 +32,14 @@ static const poetc_step train_steps[] = {
     {poetc_op_matmul, train_refs + 6, train_ints + 11, train_floats + 0, POETC_COMPUTE}, /* MatMul(logits) */
     {poetc_op_cross_entropy, train_refs + 9, train_ints + 18, train_floats + 1, POETC_COMPUTE}, /* CrossEntropy(loss) */
     {poetc_op_cross_entropy_grad, train_refs + 12, train_ints + 18, train_floats + 1, POETC_COMPUTE}, /* CrossEntropyGrad(logits.grad) */
-    {poetc_op_matmul, train_refs + 15, train_ints + 23, train_floats + 0, POETC_COMPUTE}, /* MatMul(a.grad) */
+    {poetc_op_matmul, train_refs + 15, train_ints + 25, train_floats + 0, POETC_COMPUTE}, /* MatMul(a.grad) */
     {NULL, train_refs + 18, train_ints + 9, NULL, POETC_PAGE_IN}, /* a */
-    {poetc_op_matmul, train_refs + 19, train_ints + 30, train_floats + 0, POETC_COMPUTE}, /* MatMul(fc2.weight.grad) */
-    {poetc_op_momentum, train_refs + 22, train_ints + 37, train_floats + 3, POETC_COMPUTE}, /* Momentum(fc2.weight@1) */
+    {poetc_op_matmul, train_refs + 19, train_ints + 32, train_floats + 0, POETC_COMPUTE}, /* MatMul(fc2.weight.grad) */
+    {poetc_op_momentum, train_refs + 22, train_ints + 39, train_floats + 3, POETC_COMPUTE}, /* Momentum(fc2.weight@1) */
     {NULL, train_refs + 28, train_ints + 9, NULL, POETC_PAGE_IN}, /* a */
     {poetc_op_relu_grad, train_refs + 29, train_ints + 7, NULL, POETC_COMPUTE}, /* ReluGrad(a.ReluGrad) */
-    {poetc_op_matmul, train_refs + 32, train_ints + 39, train_floats + 0, POETC_COMPUTE}, /* MatMul(fc1.weight.grad) */
-    {poetc_op_momentum, train_refs + 35, train_ints + 46, train_floats + 3, POETC_COMPUTE}, /* Momentum(fc1.weight@1) */
+    {poetc_op_matmul, train_refs + 32, train_ints + 41, train_floats + 0, POETC_COMPUTE}, /* MatMul(fc1.weight.grad) */
+    {poetc_op_momentum, train_refs + 35, train_ints + 48, train_floats + 3, POETC_COMPUTE}, /* Momentum(fc1.weight@1) */
 };
 
 static const poetc_page train_pages[] = {

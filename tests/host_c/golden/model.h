@@ -88,7 +88,7 @@ static inline void tiny_set_learning_rate(poetc_runtime *runtime, float value)
 #define POETC_MODEL_STORE_HAS_IMAGE 0
 #define POETC_MODEL_CHECKPOINT_BLOCK 0u
 #define POETC_MODEL_IDENTITY 0xdd83483bu
-#define POETC_MODEL_EMISSION 0xce2fb5cau
+#define POETC_MODEL_EMISSION 0x09027acbu
 #define POETC_MODEL_DESCRIPTION (&tiny_model)
 #define POETC_MODEL_LOOP (&tiny_loop)
 #define POETC_MODEL_BUFFER_OFFSET 640u

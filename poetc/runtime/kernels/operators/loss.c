@@ -9,115 +9,139 @@
  */
 #include "operators/poetc_loss.h"
 
-/* logits[before,classes,after], target i32[before,after] -> loss. The ints are before, classes, after, ignored index.
- * The floats are the weight of the target class beyond that of any class, and the weight of any class (label
- * smoothing). */
+/* Of the four kernels of classes. ints: before, classes, after, has_upstream, mean_of, part; of the first two also the
+ * ignored index. The mean is over `mean_of` samples, 0: over those that count. */
+typedef struct {
+    int32_t before, classes, after, has_upstream, mean_of, part, ignore;
+} task;
+
+static task task_of(const poetc_call *call, int has_ignored)
+{
+    const int32_t *n = call->ints;
+    const task k = {n[0], n[1], n[2], n[3], n[4], n[5], has_ignored ? n[6] : 0};
+    return k;
+}
+
+/* logits[before,classes,after], target i32[before,after] -> loss. The floats are the weight of the target class beyond
+ * that of any class, and the weight of any class (label smoothing). */
 int poetc_op_cross_entropy(const poetc_call *call)
 {
-    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2], ignore = call->ints[3];
+    const task k = task_of(call, 1);
     const float hit = call->floats[0], any = call->floats[1];
     const float *x = poetc_in(call, 0);
     const int32_t *target = poetc_in(call, 1);
     float *loss = poetc_out(call, 2);
-    poetc_compensated total = {0.0f, 0.0f};
-    int32_t counted = count_targets(target, before * after, classes, ignore), b, a, i;
+    poetc_loss_sums sums = poetc_loss_begin(call, 3, k.part);
+    const int32_t counted = count_targets(target, k.before * k.after, k.classes, k.ignore);
+    int32_t b, a, i;
     if (counted < 0)
         return counted;
-    for (b = 0; b < before; b++) {
-        for (a = 0; a < after; a++) {
-            const int32_t t = target[b * after + a];
+    sums.counted += counted;
+    for (b = 0; b < k.before; b++) {
+        for (a = 0; a < k.after; a++) {
+            const int32_t t = target[b * k.after + a];
             poetc_compensated sum = {0.0f, 0.0f};
             sample s;
-            if (t == ignore)
+            if (t == k.ignore)
                 continue;
-            s = look(x + (ptrdiff_t)b * classes * after + a, classes, after);
-            for (i = 0; any > 0.0f && i < classes; i++)
+            s = look(x + (ptrdiff_t)b * k.classes * k.after + a, k.classes, k.after);
+            for (i = 0; any > 0.0f && i < k.classes; i++)
                 poetc_compensated_add(&sum, s.x[i * s.step] - s.best);
-            poetc_compensated_add(&total, POETC_FMS(any, sum.total,
-                                                    POETC_FMS(hit, s.x[t * s.step] - s.best, poetc_log1pf(s.rest))));
+            poetc_compensated_add(&sums.total,
+                                  POETC_FMS(any, sum.total,
+                                            POETC_FMS(hit, s.x[t * s.step] - s.best, poetc_log1pf(s.rest))));
         }
     }
-    *loss = counted ? total.total / (float)counted : 0.0f;
+    *loss = sums.counted ? sums.total.total / (float)sums.counted : 0.0f;
+    poetc_loss_keep(call, 3, k.part, sums);
     return POETC_OK;
 }
 
-/* logits, target, upstream? -> gradient. ints: as above, then has_upstream. */
+/* logits, target, upstream? -> gradient. */
 int poetc_op_cross_entropy_grad(const poetc_call *call)
 {
-    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2], ignore = call->ints[3];
-    const int has_upstream = call->ints[4];
-    const float hit = call->floats[0], any = call->floats[1], factor = upstream(call, has_upstream);
+    const task k = task_of(call, 1);
+    const unsigned result = k.has_upstream ? 3 : 2;
+    const float hit = call->floats[0], any = call->floats[1];
     const float *x = poetc_in(call, 0);
     const int32_t *target = poetc_in(call, 1);
-    float *g = poetc_out(call, has_upstream ? 3 : 2);
-    int32_t counted = count_targets(target, before * after, classes, ignore), b, a, i;
-    float share;
+    float *g = poetc_out(call, result), share;
+    poetc_loss_sums sums = poetc_loss_begin(call, result + 1, k.part);
+    const int32_t counted = count_targets(target, k.before * k.after, k.classes, k.ignore);
+    int32_t b, a, i;
     if (counted < 0)
         return counted;
-    share = counted ? factor / (float)counted : 0.0f;
-    for (b = 0; b < before; b++) {
-        for (a = 0; a < after; a++) {
-            const int32_t t = target[b * after + a];
-            const ptrdiff_t base = (ptrdiff_t)b * classes * after + a;
-            const sample s = look(x + base, classes, after);
+    if (k.part != LOSS_ADDED)
+        sums.counted += counted;
+    poetc_loss_keep(call, result + 1, k.part, sums);
+    if (k.part == LOSS_FIRST || k.part == LOSS_LATER)
+        return POETC_OK;
+    if (k.mean_of)
+        sums.counted = k.mean_of;
+    share = sums.counted ? upstream(call, k.has_upstream) / (float)sums.counted : 0.0f;
+    for (b = 0; b < k.before; b++) {
+        for (a = 0; a < k.after; a++) {
+            const int32_t t = target[b * k.after + a];
+            const ptrdiff_t base = (ptrdiff_t)b * k.classes * k.after + a;
+            const sample s = look(x + base, k.classes, k.after);
             const float sum = 1.0f + s.rest;
-            for (i = 0; i < classes; i++) {
-                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+            for (i = 0; i < k.classes; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * k.after;
                 const float weight = any + (i == t ? hit : 0.0f);
-                g[at] = t == ignore ? 0.0f : (poetc_expf(x[at] - s.best) / sum - weight) * share;
+                g[at] = t == k.ignore ? 0.0f : (poetc_expf(x[at] - s.best) / sum - weight) * share;
             }
         }
     }
     return POETC_OK;
 }
 
-/* logits, target (both [before,classes,after]) -> loss. ints: before, classes, after; floats: label smoothing's factor
- * of the target and share of any class. */
+/* logits, target (both [before,classes,after]) -> loss. Floats: label smoothing's factor of the target and share of any
+ * class. */
 int poetc_op_soft_cross_entropy(const poetc_call *call)
 {
-    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2];
+    const task k = task_of(call, 0);
     const float keep = call->floats[0], any = call->floats[1];
     const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
     float *loss = poetc_out(call, 2);
-    poetc_compensated total = {0.0f, 0.0f};
+    poetc_loss_sums sums = poetc_loss_begin(call, 3, k.part);
     int32_t b, a, i;
-    for (b = 0; b < before; b++) {
-        for (a = 0; a < after; a++) {
-            const ptrdiff_t base = (ptrdiff_t)b * classes * after + a;
-            const sample s = look(x + base, classes, after);
+    for (b = 0; b < k.before; b++) {
+        for (a = 0; a < k.after; a++) {
+            const ptrdiff_t base = (ptrdiff_t)b * k.classes * k.after + a;
+            const sample s = look(x + base, k.classes, k.after);
             const float log_sum = poetc_log1pf(s.rest);
             poetc_compensated sum = {0.0f, 0.0f};
-            for (i = 0; i < classes; i++) {
-                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+            for (i = 0; i < k.classes; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * k.after;
                 poetc_compensated_add(&sum, POETC_FMA(target[at], keep, any) * (log_sum - (x[at] - s.best)));
             }
-            poetc_compensated_add(&total, sum.total);
+            poetc_compensated_add(&sums.total, sum.total);
         }
     }
-    *loss = total.total / ((float)before * (float)after);
+    *loss = sums.total.total / (float)k.mean_of;
+    poetc_loss_keep(call, 3, k.part, sums);
     return POETC_OK;
 }
 
-/* logits, target, upstream? -> gradient. ints: as above, then has_upstream. */
+/* logits, target, upstream? -> gradient. */
 int poetc_op_soft_cross_entropy_grad(const poetc_call *call)
 {
-    const int32_t before = call->ints[0], classes = call->ints[1], after = call->ints[2];
-    const int has_upstream = call->ints[3];
+    const task k = task_of(call, 0);
     const float keep = call->floats[0], any = call->floats[1];
-    const float share = upstream(call, has_upstream) / ((float)before * (float)after);
+    const float share = upstream(call, k.has_upstream) / (float)k.mean_of;
     const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
-    float *g = poetc_out(call, has_upstream ? 3 : 2);
+    float *g = poetc_out(call, k.has_upstream ? 3 : 2);
     int32_t b, a, i;
-    for (b = 0; b < before; b++) {
-        for (a = 0; a < after; a++) {
-            const ptrdiff_t base = (ptrdiff_t)b * classes * after + a;
-            const sample s = look(x + base, classes, after);
+    for (b = 0; b < k.before; b++) {
+        for (a = 0; a < k.after; a++) {
+            const ptrdiff_t base = (ptrdiff_t)b * k.classes * k.after + a;
+            const sample s = look(x + base, k.classes, k.after);
             const float sum = 1.0f + s.rest;
             poetc_compensated weight = {0.0f, 0.0f};
-            for (i = 0; i < classes; i++)
-                poetc_compensated_add(&weight, POETC_FMA(target[base + (ptrdiff_t)i * after], keep, any));
-            for (i = 0; i < classes; i++) {
-                const ptrdiff_t at = base + (ptrdiff_t)i * after;
+            for (i = 0; i < k.classes; i++)
+                poetc_compensated_add(&weight, POETC_FMA(target[base + (ptrdiff_t)i * k.after], keep, any));
+            for (i = 0; i < k.classes; i++) {
+                const ptrdiff_t at = base + (ptrdiff_t)i * k.after;
                 const float p = poetc_expf(x[at] - s.best) / sum;
                 g[at] = POETC_FMA(p, weight.total, -POETC_FMA(target[at], keep, any)) * share;
             }
@@ -177,24 +201,26 @@ static float binary_slope(float x, float t, float delta)
     return poetc_sigmoidf(x) - t;
 }
 
-/* prediction, target -> loss. ints: elements. */
+/* prediction, target -> loss. ints, here and in the next one: elements, has_upstream, elements of the mean, part. */
 static int mean_over(const poetc_call *call, pointwise value)
 {
     const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
+    const int32_t part = call->ints[3];
     float *loss = poetc_out(call, 2);
-    poetc_compensated sum = {0.0f, 0.0f};
+    poetc_loss_sums sums = poetc_loss_begin(call, 3, part);
     int32_t i;
     for (i = 0; i < call->ints[0]; i++)
-        poetc_compensated_add(&sum, value(x[i], target[i], call->floats[0]));
-    *loss = sum.total / (float)call->ints[0];
+        poetc_compensated_add(&sums.total, value(x[i], target[i], call->floats[0]));
+    *loss = sums.total.total / (float)call->ints[2];
+    poetc_loss_keep(call, 3, part, sums);
     return POETC_OK;
 }
 
-/* prediction, target, upstream? -> gradient. ints: elements, has_upstream. */
+/* prediction, target, upstream? -> gradient. */
 static int slopes(const poetc_call *call, pointwise slope)
 {
     const int has_upstream = call->ints[1];
-    const float share = upstream(call, has_upstream) / (float)call->ints[0];
+    const float share = upstream(call, has_upstream) / (float)call->ints[2];
     const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
     float *g = poetc_out(call, has_upstream ? 3 : 2);
     int32_t i;

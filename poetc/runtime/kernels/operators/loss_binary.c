@@ -9,18 +9,20 @@
  */
 #include "operators/poetc_loss.h"
 
-/* Of both kernels. ints: before, columns, after, number of weights, has upstream; floats: gamma, alpha, the weights. */
+/* Of both kernels. ints: elements, columns, after, the number of the first element, number of weights, has_upstream,
+ * elements of the mean, part; floats: gamma, alpha, the weights. */
 typedef struct {
     float entropy, slope; /* of the cross-entropy */
     float balance, miss;
     float spread; /* p (1 - p) */
 } element;
 
-static element look_at(const poetc_call *call, int32_t column, float x, float t)
+static element look_at(const poetc_call *call, int32_t at, float x, float t)
 {
     const float alpha = call->floats[1], p = poetc_sigmoidf(x), q = poetc_sigmoidf(-x);
-    const int32_t weights = call->ints[3];
-    const float weight = weights == 0 ? 1.0f : call->floats[2 + (weights == 1 ? 0 : column)];
+    const int32_t weights = call->ints[4];
+    const int32_t column = weights > 1 ? (call->ints[3] + at) / call->ints[2] % call->ints[1] : 0;
+    const float weight = weights == 0 ? 1.0f : call->floats[2 + column];
     const float share = POETC_FMA(weight - 1.0f, t, 1.0f);
     const float soft = poetc_log1pf(poetc_expf(-poetc_fabsf(x))) + (x < 0.0f ? -x : 0.0f);
     element e;
@@ -35,50 +37,40 @@ static element look_at(const poetc_call *call, int32_t column, float x, float t)
 /* logits, target -> loss. */
 int poetc_op_weighted_bce(const poetc_call *call)
 {
-    const int32_t before = call->ints[0], columns = call->ints[1], after = call->ints[2];
     const float gamma = call->floats[0];
     const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
+    const int32_t part = call->ints[7];
     float *loss = poetc_out(call, 2);
-    poetc_compensated sum = {0.0f, 0.0f};
-    int32_t b, c, a;
-    ptrdiff_t at = 0;
-    for (b = 0; b < before; b++) {
-        for (c = 0; c < columns; c++) {
-            for (a = 0; a < after; a++, at++) {
-                const element e = look_at(call, c, x[at], target[at]);
-                const float focus = gamma > 0.0f ? poetc_powf(e.miss, gamma) : 1.0f;
-                poetc_compensated_add(&sum, e.balance * focus * e.entropy);
-            }
-        }
+    poetc_loss_sums sums = poetc_loss_begin(call, 3, part);
+    int32_t at;
+    for (at = 0; at < call->ints[0]; at++) {
+        const element e = look_at(call, at, x[at], target[at]);
+        const float focus = gamma > 0.0f ? poetc_powf(e.miss, gamma) : 1.0f;
+        poetc_compensated_add(&sums.total, e.balance * focus * e.entropy);
     }
-    *loss = sum.total / (float)at;
+    *loss = sums.total.total / (float)call->ints[6];
+    poetc_loss_keep(call, 3, part, sums);
     return POETC_OK;
 }
 
 /* logits, target, upstream? -> gradient. */
 int poetc_op_weighted_bce_grad(const poetc_call *call)
 {
-    const int32_t before = call->ints[0], columns = call->ints[1], after = call->ints[2];
-    const int has_upstream = call->ints[4];
+    const int has_upstream = call->ints[5];
     const float gamma = call->floats[0];
-    const float share = upstream(call, has_upstream) / ((float)before * (float)columns * (float)after);
+    const float share = upstream(call, has_upstream) / (float)call->ints[6];
     const float *x = poetc_in(call, 0), *target = poetc_in(call, 1);
     float *g = poetc_out(call, has_upstream ? 3 : 2);
-    int32_t b, c, a;
-    ptrdiff_t at = 0;
-    for (b = 0; b < before; b++) {
-        for (c = 0; c < columns; c++) {
-            for (a = 0; a < after; a++, at++) {
-                const float t = target[at];
-                const element e = look_at(call, c, x[at], t);
-                float slope = e.slope;
-                if (gamma > 0.0f) {
-                    const float steep = gamma * e.spread * POETC_FMS(2.0f, t, 1.0f) * e.entropy;
-                    slope = poetc_powf(e.miss, gamma) * (e.miss > 0.0f ? steep / e.miss + slope : slope);
-                }
-                g[at] = e.balance * slope * share;
-            }
+    int32_t at;
+    for (at = 0; at < call->ints[0]; at++) {
+        const float t = target[at];
+        const element e = look_at(call, at, x[at], t);
+        float slope = e.slope;
+        if (gamma > 0.0f) {
+            const float steep = gamma * e.spread * POETC_FMS(2.0f, t, 1.0f) * e.entropy;
+            slope = poetc_powf(e.miss, gamma) * (e.miss > 0.0f ? steep / e.miss + slope : slope);
         }
+        g[at] = e.balance * slope * share;
     }
     return POETC_OK;
 }

@@ -79,6 +79,29 @@ static inline float upstream(const poetc_call *call, int has_upstream)
     return has_upstream ? *(const float *)poetc_in(call, 2) : 1.0f;
 }
 
+/* Sums of a loss so far. Blocks of one have it in their workspace (ops/losses/_means.py). */
+typedef struct {
+    poetc_compensated total, weights;
+    int32_t counted;
+} poetc_loss_sums;
+
+#define POETC_LOSS_FLOATS 8 /* that they take in the workspace */
+
+/* Which part of a loss a block is. LOSS_ADDED: of the second pass of a gradient, which has the sums of the first. */
+enum { LOSS_WHOLE, LOSS_FIRST, LOSS_LATER, LOSS_ADDED };
+
+static inline poetc_loss_sums poetc_loss_begin(const poetc_call *call, unsigned workspace, int32_t part)
+{
+    const poetc_loss_sums none = {{0.0f, 0.0f}, {0.0f, 0.0f}, 0};
+    return part <= LOSS_FIRST ? none : *(const poetc_loss_sums *)poetc_out(call, workspace);
+}
+
+static inline void poetc_loss_keep(const poetc_call *call, unsigned workspace, int32_t part, poetc_loss_sums sums)
+{
+    if (part != LOSS_WHOLE)
+        *(poetc_loss_sums *)poetc_out(call, workspace) = sums;
+}
+
 /* How many targets count, or POETC_ERANGE if one is neither a class nor `ignore`. */
 static inline int32_t count_targets(const int32_t *target, int32_t samples, int32_t classes, int32_t ignore)
 {

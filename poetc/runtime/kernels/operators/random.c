@@ -4,7 +4,8 @@
  * Order of sums: nothing is added here. */
 #include "operators/poetc_philox.h"
 
-/* ints: elements, seed, threshold; p = 1 / (1 - ratio). The gradient is the same function of the gradient. */
+/* ints: elements, seed, threshold, the number of the first element, which is even; p = 1 / (1 - ratio). The gradient is
+ * the same function of the gradient. */
 int poetc_op_dropout(const poetc_call *call);
 int poetc_op_dropout(const poetc_call *call)
 {
@@ -12,9 +13,9 @@ int poetc_op_dropout(const poetc_call *call)
     const int32_t *step = poetc_in(call, 1);
     float *y = poetc_out(call, 2), scale = call->floats[0];
     int32_t count = call->ints[0], i;
-    uint32_t seed = (uint32_t)call->ints[1], threshold = (uint32_t)call->ints[2];
+    uint32_t seed = (uint32_t)call->ints[1], threshold = (uint32_t)call->ints[2], begin = (uint32_t)call->ints[3];
     for (i = 0; i < count; i += 2) {
-        uint32_t left = (uint32_t)i / 2u, right = (uint32_t)*step;
+        uint32_t left = (begin + (uint32_t)i) / 2u, right = (uint32_t)*step;
         poetc_philox(&left, &right, seed);
         y[i] = left >= threshold ? x[i] * scale : 0.0f;
         if (i + 1 < count)

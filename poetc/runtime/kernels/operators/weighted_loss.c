@@ -9,10 +9,10 @@
  */
 #include "operators/poetc_loss.h"
 
-/* Of both kernels. ints: before, classes, after, ignored index, weighted, has upstream; floats: hit, any, gamma, then
+/* Of both kernels. ints: those of loss.c, then whether classes are weighted; floats: hit, any, gamma, then
  * the weights of the classes, if weighted. */
 typedef struct {
-    int32_t before, classes, after, ignore;
+    int32_t before, classes, after, has_upstream, mean_of, part, ignore;
     const int32_t *target;
     const float *x, *weights; /* NULL: all are 1 */
     float hit, any, gamma;
@@ -22,9 +22,9 @@ static task task_of(const poetc_call *call)
 {
     const int32_t *ints = call->ints;
     const float *floats = call->floats;
-    task k =
-        {ints[0],   ints[1],   ints[2],  ints[3], poetc_in(call, 1), poetc_in(call, 0), ints[4] ? floats + 3 : NULL,
-         floats[0], floats[1], floats[2]};
+    task k = {ints[0],   ints[1],   ints[2],           ints[3],           ints[4],
+              ints[5],   ints[6],   poetc_in(call, 1), poetc_in(call, 0), ints[7] ? floats + 3 : NULL,
+              floats[0], floats[1], floats[2]};
     return k;
 }
 
@@ -34,14 +34,12 @@ static float weight_of(const task *k, int32_t class)
 }
 
 /* The weights of the targets that count. */
-static float total_weight(const task *k)
+static void add_weights(const task *k, poetc_compensated *sum)
 {
-    poetc_compensated sum = {0.0f, 0.0f};
     int32_t i;
     for (i = 0; i < k->before * k->after; i++)
         if (k->target[i] != k->ignore)
-            poetc_compensated_add(&sum, weight_of(k, k->target[i]));
-    return sum.total;
+            poetc_compensated_add(sum, weight_of(k, k->target[i]));
 }
 
 /* 1 - p of class t, exact where p is near 1. */
@@ -56,13 +54,12 @@ int poetc_op_weighted_cross_entropy(const poetc_call *call)
 {
     const task k = task_of(call);
     float *loss = poetc_out(call, 2);
-    poetc_compensated total = {0.0f, 0.0f};
+    poetc_loss_sums sums = poetc_loss_begin(call, 3, k.part);
     const int32_t counted = count_targets(k.target, k.before * k.after, k.classes, k.ignore);
     int32_t b, a, i;
-    float all;
     if (counted < 0)
         return counted;
-    all = total_weight(&k);
+    add_weights(&k, &sums.weights);
     for (b = 0; b < k.before; b++) {
         for (a = 0; a < k.after; a++) {
             const int32_t t = k.target[b * k.after + a];
@@ -81,10 +78,11 @@ int poetc_op_weighted_cross_entropy(const poetc_call *call)
                     poetc_compensated_add(&sum, weight_of(&k, i) * (log_sum - (s.x[i * s.step] - s.best)));
                 term = POETC_FMA(k.any, sum.total, term);
             }
-            poetc_compensated_add(&total, term);
+            poetc_compensated_add(&sums.total, term);
         }
     }
-    *loss = all > 0.0f ? total.total / all : 0.0f;
+    *loss = sums.weights.total > 0.0f ? sums.total.total / sums.weights.total : 0.0f;
+    poetc_loss_keep(call, 3, k.part, sums);
     return POETC_OK;
 }
 
@@ -99,15 +97,20 @@ static float focus(const sample *s, int32_t t, float gamma)
 int poetc_op_weighted_cross_entropy_grad(const poetc_call *call)
 {
     const task k = task_of(call);
-    const int has_upstream = call->ints[5];
-    const float factor = upstream(call, has_upstream);
-    float *g = poetc_out(call, has_upstream ? 3 : 2), share;
+    const unsigned result = k.has_upstream ? 3 : 2;
+    float *g = poetc_out(call, result), share;
+    poetc_loss_sums sums = poetc_loss_begin(call, result + 1, k.part);
     const int32_t counted = count_targets(k.target, k.before * k.after, k.classes, k.ignore);
     int32_t b, a, i;
     if (counted < 0)
         return counted;
-    share = total_weight(&k);
-    share = share > 0.0f ? factor / share : 0.0f;
+    if (!k.mean_of && k.part != LOSS_ADDED)
+        add_weights(&k, &sums.weights);
+    poetc_loss_keep(call, result + 1, k.part, sums);
+    if (k.part == LOSS_FIRST || k.part == LOSS_LATER)
+        return POETC_OK;
+    share = k.mean_of ? (float)k.mean_of : sums.weights.total;
+    share = share > 0.0f ? upstream(call, k.has_upstream) / share : 0.0f;
     for (b = 0; b < k.before; b++) {
         for (a = 0; a < k.after; a++) {
             const int32_t t = k.target[b * k.after + a];
