@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from poetc.devices.streaming import streamed_problem
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import (
     Completer,
@@ -116,6 +117,30 @@ def test_an_operator_that_streams_has_the_bus_to_itself() -> None:
     steps = (Compute(0), PageOut(0), Compute(1), PageOut(0), Compute(2))
     assert overlapped_ns(problem, steps) == 100 + 60 + 100 + 100
     assert verify_parts([(problem, steps)]).time_ns == 100 + 60 + 100 + 100
+
+
+def test_an_operator_may_write_less_than_its_tensor() -> None:
+    """Some rows of a table: the bytes that are not written count for less, in limits too, and never below none."""
+    problem = line()
+    only_stored = streamed_problem(problem, {1: replace(problem.operators[1], writes_store=(1,), cut="x", block=1)})
+    problem, plain = only_stored, only_stored.operators[1]
+    last = replace(problem.operators[2], inputs=(0,))
+    size, steps = problem.tensors[1].footprint_bytes, (Compute(0), PageOut(0), Compute(1), Compute(2))
+
+    def writing(rewritten_bytes: int, limit_bytes: int | None = None) -> Problem:
+        streamed = replace(plain, rewritten_bytes=rewritten_bytes)
+        operators = (problem.operators[0], streamed, last)
+        return replace(problem, operators=operators, write_limit_bytes=limit_bytes)
+
+    paged = problem.tensors[0].footprint_bytes
+    for rewritten_bytes in (5, 0, 1 - size, -size):
+        limit_bytes = paged + size + rewritten_bytes
+        validate_problem(made := writing(rewritten_bytes, limit_bytes))
+        assert verify_parts([(made, steps)]).written_bytes == limit_bytes
+        with pytest.raises(ScheduleError, match="would be written to the store"):
+            verify_parts([(writing(rewritten_bytes, limit_bytes - 1), steps)])
+    with pytest.raises(UsageError, match=r"rewritten_bytes: it would write -1 bytes in all"):
+        validate_problem(writing(-size - 1))
 
 
 def test_one_bus_or_one_each_way() -> None:
