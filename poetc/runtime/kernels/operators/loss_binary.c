@@ -9,8 +9,8 @@
  */
 #include "operators/poetc_loss.h"
 
-/* Of both kernels. ints: elements, columns, after, the number of the first element, number of weights, has_upstream,
- * elements of the mean, part; floats: gamma, alpha, the weights. */
+/* Of both kernels. ints: elements, columns, after, begin, weights, has_upstream, elements of the mean, part. `begin` is
+ * the number of the first element. floats: gamma, alpha, the weights. */
 typedef struct {
     float entropy, slope; /* of the cross-entropy */
     float balance, miss;
