@@ -47,18 +47,16 @@ typedef struct {
     poetc_runtime *runtime;
     const int32_t *ints;
     uint8_t *buffer;
-    const int32_t *block; /* the number of the block along each axis */
-    uint32_t parts;       /* of a block that are done here, as follows */
-    uint32_t *rows;       /* of a slice */
+    poetc_slice *slice; /* with the number of the block along each axis */
+    uint32_t parts;     /* of a block that are done here, as follows */
 } streaming;
 
 enum { OF_STORE = 1, OF_KERNEL = 2 }; /* its transfers; its kernel, and copies within RAM */
 
-/* Rows of the tables of a step: begin, read those of a block, write those that it has moved, or finish all that is
- * written. BEGIN_ROWS copies a row at a time, and is over once `rows` is ROWS_BEGUN. `at`: a streaming. Only programs
- * with tables link its file. */
-enum { BEGIN_ROWS, READ_ROWS, WRITE_ROWS, FINISH_ROWS };
-#define ROWS_BEGUN UINT32_MAX
+/* Rows of the tables of a step: read those of a block, write those that it has moved, or finish all that is written.
+ * Before the first row moves, others are copied. Reading returns POETC_COMPLETE where it has done a part of that. `at`:
+ * a streaming. Only programs with tables link its file. */
+enum { READ_ROWS, WRITE_ROWS, FINISH_ROWS };
 int poetc_rows(const void *at, const poetc_step *step, int32_t phase);
 
 /* A piece of a page that begins or ends within a block of the store, with the bytes around it as they are there. */
@@ -100,13 +98,13 @@ POETC_MAY_BE_UNUSED static pieces pieces_of(const streaming *at, const stream *s
     pieces p = {(uint32_t)s->rows, (uint32_t)s->pitch, 0, 0};
 
     if (s->outer.axis >= 0) {
-        const int32_t block = at->block[s->outer.axis], first = first_row(at, &s->outer, block);
+        const int32_t block = at->slice->block[s->outer.axis], first = first_row(at, &s->outer, block);
 
         p.rows *= (uint32_t)(end_row(at, &s->outer, block) - first);
         p.first = (uint32_t)first * (uint32_t)s->outer.unit;
     }
     if (s->inner.axis >= 0) {
-        const int32_t block = at->block[s->inner.axis], first = first_row(at, &s->inner, block);
+        const int32_t block = at->slice->block[s->inner.axis], first = first_row(at, &s->inner, block);
 
         p.bytes = (uint32_t)(end_row(at, &s->inner, block) - first) * (uint32_t)s->inner.unit;
         p.first += (uint32_t)first * (uint32_t)s->inner.unit;
@@ -146,10 +144,10 @@ POETC_MAY_BE_UNUSED static int depends_on(const stream *s, int32_t axis)
 /* The second window of an operand adds this to a reference to its first one. 0: the block is in the first one. */
 POETC_MAY_BE_UNUSED static uint32_t second_window(const streaming *at, const stream *s)
 {
-    uint32_t number = depends_on(s, 0) ? (uint32_t)at->block[0] : 0;
+    uint32_t number = depends_on(s, 0) ? (uint32_t)at->slice->block[0] : 0;
 
     if (depends_on(s, 1)) /* another one in each block of the inner axis */
-        number = (uint32_t)(at->block[0] * at->ints[AXES + AXIS_NUMBERS + BLOCKS] + at->block[1]);
+        number = (uint32_t)(at->slice->block[0] * at->ints[AXES + AXIS_NUMBERS + BLOCKS] + at->slice->block[1]);
     return number & 1u ? 2u * (uint32_t)s->second : 0;
 }
 

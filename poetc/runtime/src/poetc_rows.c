@@ -48,7 +48,7 @@ APART void table_of(const streaming *at, const poetc_step *step, const stream *s
     t->list = t->sums + sums_bytes;
     t->changes = (void *)(t->sums + (sums_bytes + 4u + 4u * t->listed + POETC_ALIGN - 1u) / POETC_ALIGN * POETC_ALIGN);
     t->index = (void *)address_of(at, step->refs[s->rows]);
-    t->begin = (uint32_t)at->block[s->inner.axis] * units;
+    t->begin = (uint32_t)at->slice->block[s->inner.axis] * units;
     t->end = t->begin + pieces_of(at, s).bytes / t->row;
 }
 
@@ -214,7 +214,7 @@ APART int read_named(const streaming *at, const stream *s, const table *t)
     uint32_t held = t->size, k;
     int err = POETC_OK;
 
-    if (at->block[0] == 0 && at->block[1] == 0)
+    if (at->slice->block[0] == 0 && at->slice->block[1] == 0)
         err =
             read_behind(at, (uint32_t)s->page + 1u, version_of(at) * (at->runtime->program->pages[s->page].slots > 1u),
                         t->sums, (uint32_t)(t->list - t->sums));
@@ -246,43 +246,56 @@ static int copy_blocks(const streaming *at, uint32_t page, uint32_t from, uint32
     return err;
 }
 
-/* The next rows of the list that are not copied yet: one, or where any may differ as many as take a piece. `*next`: of
- * the list, or a block of the store; ALL once nothing is left. */
-APART int copy_listed(const streaming *at, uint32_t page, const table *t, uint32_t *next)
+/* `rows` of a slice is 1 more than the rows of the list that are copied. AGAIN: they are those of an attempt that was
+ * cut, and are copied back; then lists are read again. */
+#define AGAIN 0x80000000u
+#define ROWS_BEGUN UINT32_MAX
+#define ALL_COPIED (ROWS_BEGUN - 1u)
+
+/* The next row of the list becomes that of the last run in the other slot. Where any may differ, so do as many as take
+ * a piece. */
+APART int copy_listed(const streaming *at, uint32_t page, const table *t)
 {
-    const uint32_t block = at->runtime->program->block_bytes, count = get_u32(t->list);
-    const uint32_t blocks = (t->size + block - 1u) / block, most = POETC_SUMMED_BYTES / block;
-    uint32_t k = *next, from;
+    const uint32_t block = at->runtime->program->block_bytes, count = get_u32(t->list), again = at->slice->rows & AGAIN;
+    uint32_t k = (at->slice->rows & ~AGAIN) - 1u, from, end = (t->size + block - 1u) / block, next;
 
     if (count == ALL) {
-        *next = k + most < blocks ? k + most : ALL;
-        return copy_blocks(at, page, k, *next == ALL ? blocks : *next);
+        from = k;
+        next = k + POETC_SUMMED_BYTES / block;
+        if (next < end)
+            end = next;
+        else
+            next = ALL;
+    } else {
+        while (k < count && first_of(t, k) != k)
+            k++;
+        next = k + 1u < count ? k + 1u : ALL;
+        from = k < count ? get_u32(t->list + 4 + 4u * k) * t->row : 0;
+        end = k < count ? (from + t->row + block - 1u) / block : 0;
+        from /= block;
     }
-    while (k < count && first_of(t, k) != k)
-        k++;
-    *next = k + 1u < count ? k + 1u : ALL;
-    if (k >= count)
-        return POETC_OK;
-    from = get_u32(t->list + 4 + 4u * k) * t->row;
-    return copy_blocks(at, page, from / block, (from + t->row + block - 1u) / block);
+    at->slice->rows = next != ALL ? again | (next + 1u) : again ? again : ALL_COPIED;
+    return copy_blocks(at, page, from, end);
 }
 
-#define AGAIN 0x80000000u /* of `rows`: those of an attempt that was cut are copied back */
-
-/* Reads the list of an attempt that was cut, or that of the last run. The other slot is
- * then one version behind; or any row may differ. */
-APART int read_lists(const streaming *at, uint32_t behind, const table *t, uint32_t *rows)
+/* Reads the list of an attempt that was cut, or that of the last run. The other slot is then one version behind; or any
+ * row may differ. */
+APART int read_lists(const streaming *at, const stream *s, const table *t)
 {
-    const uint32_t version = version_of(at), size = at->runtime->program->pages[behind].size_bytes;
-    int is_known = (*rows & AGAIN) != 0, err = POETC_OK; /* then it is that version again */
+    const uint32_t behind = (uint32_t)s->page + 1u, version = version_of(at);
+    const uint32_t size = at->runtime->program->pages[behind].size_bytes;
+    int is_known = at->slice->rows != 0, err = POETC_OK; /* then it is that version again */
+    uint32_t k;
 
-    if (*rows == 0) {
+    for (k = 0; k < t->listed; k++)
+        if (place_of(t, t->index[k]) == ALL)
+            return POETC_ERANGE;
+    if (!is_known) {
         err = read_last_block(at, behind, version + 1u);
         is_known = !err && has_head(at, behind, version - 1u);
         if (!err && has_head(at, behind, version + 1u)) {
             err = read_behind(at, behind, version + 1u, t->sums, size);
-            if (!err)
-                *rows = AGAIN | 1u;
+            at->slice->rows = AGAIN | 1u;
             if (err != POETC_ECORRUPT)
                 return err;
             err = POETC_OK;
@@ -292,45 +305,37 @@ APART int read_lists(const streaming *at, uint32_t behind, const table *t, uint3
         err = read_behind(at, behind, version, t->sums, size);
     if (!err && !is_known)
         put_u32(t->list, ALL);
-    *rows = 1u;
+    at->slice->rows = 1u;
     return err;
 }
 
-/* Before any row moves, the other slot becomes that of the last run, a row at a time. Then the rows of this run are
- * listed. The window of the indices then says where the row that each of them names was named first. */
-APART int begin_moving(const streaming *at, const stream *s, const table *t)
+/* Before any row moves, the rows of this run are listed. The window of the indices then says where the row that each of
+ * them names was named first. */
+APART int list_rows(const streaming *at, const stream *s, const table *t)
 {
-    const uint32_t page = (uint32_t)s->page, behind = page + 1u;
-    uint32_t *rows = at->rows, next, k;
-    int err;
+    int err = barrier(at);
+    uint32_t k;
 
-    if (*rows == 0) {
-        for (k = 0; k < t->listed; k++)
-            if (place_of(t, t->index[k]) == ALL)
-                return POETC_ERANGE;
-        return read_lists(at, behind, t, rows);
-    }
-    next = (*rows & ~AGAIN) - 1u;
-    err = copy_listed(at, page, t, &next);
-    if (err || next != ALL) {
-        *rows = (*rows & AGAIN) | (next + 1u);
-        return err;
-    }
-    if (*rows & AGAIN)
-        return read_lists(at, behind, t, rows);
-    err = barrier(at);
     if (err)
         return err;
     put_u32(t->list, t->listed);
     for (k = 0; k < t->listed; k++)
         put_u32(t->list + 4 + 4u * k, place_of(t, t->index[k]));
-    err = write_behind(at, behind, version_of(at) + 1u, t->sums);
+    err = write_behind(at, (uint32_t)s->page + 1u, version_of(at) + 1u, t->sums);
     if (!err)
         err = barrier(at);
     for (k = 0; k < t->listed; k++)
         t->index[k] = (int32_t)first_of(t, k);
-    *rows = ROWS_BEGUN;
+    at->slice->rows = ROWS_BEGUN;
     return err;
+}
+
+/* The next part of that. */
+static int begin_moving(const streaming *at, const stream *s, const table *t)
+{
+    if ((at->slice->rows & ~AGAIN) == 0)
+        return read_lists(at, s, t);
+    return at->slice->rows == ALL_COPIED ? list_rows(at, s, t) : copy_listed(at, (uint32_t)s->page, t);
 }
 
 /* The rows of a block that will move, each where it is named first. */
@@ -442,11 +447,14 @@ int poetc_rows(const void *streaming_step, const poetc_step *step, int32_t phase
         table_of(at, step, s, &t);
         if (s->source == ROWS && phase == READ_ROWS)
             err = read_named(at, s, &t);
-        else if (s->source == OLD_ROWS && phase == BEGIN_ROWS)
-            err = begin_moving(at, s, &t);
-        else if (s->source == OLD_ROWS && phase == READ_ROWS)
+        else if (s->source == OLD_ROWS && phase == READ_ROWS) {
+            if (t.begin == 0 && at->slice->rows != ROWS_BEGUN) {
+                err = begin_moving(at, s, &t);
+                return err ? err : POETC_COMPLETE;
+            }
+            at->slice->rows = 0;
             err = read_old(at, s, &t);
-        else if (s->source == NEW_ROWS && phase == WRITE_ROWS)
+        } else if (s->source == NEW_ROWS && phase == WRITE_ROWS)
             err = write_new(at, s, &t);
         else if (s->source == NEW_ROWS && phase == FINISH_ROWS)
             err = finish_moving(at, s, &t);

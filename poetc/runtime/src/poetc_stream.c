@@ -227,17 +227,18 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
     for (i = 0; i < ints[STREAMS]; i++) {
         const stream *s = stream_at(ints, i);
         uint8_t *window = window_of(at, step, s);
-        const int is_new = depends_on(s, 1) || (at->block[1] == 0 && (depends_on(s, 0) || at->block[0] == 0));
-        const int repeats = at->block[0] > 0 && !depends_on(s, 0);
+        const int is_new =
+            depends_on(s, 1) || (at->slice->block[1] == 0 && (depends_on(s, 0) || at->slice->block[0] == 0));
+        const int repeats = at->slice->block[0] > 0 && !depends_on(s, 0);
         int err = POETC_OK;
 
         if (s->source == FROM_RAM && is_new && at->parts & OF_KERNEL)
             copy_block(at, s, source_of(at, step->refs[place]), window);
         else if (s->source >= 0 && s->source < WRITES && is_new && at->parts & OF_STORE) {
-            if (at->block[1] == 0 && repeats)
+            if (at->slice->block[1] == 0 && repeats)
                 again[i] = begin_crc(at, s);
             err = read_block(at, s, window, repeats ? &again[i] : &crc[i]);
-            if (!err && repeats && at->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1 && again[i] != crc[i])
+            if (!err && repeats && at->slice->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1 && again[i] != crc[i])
                 err = POETC_ECORRUPT;
         }
         if (err)
@@ -250,8 +251,8 @@ APART int read_windows(const streaming *at, const poetc_step *step, uint32_t *cr
 APART int write_windows(const streaming *at, const poetc_step *step, uint32_t *crc)
 {
     const int32_t *ints = at->ints;
-    const int is_inner_last = at->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1;
-    const int is_outer_last = at->block[0] == ints[AXES + BLOCKS] - 1;
+    const int is_inner_last = at->slice->block[1] == ints[AXES + AXIS_NUMBERS + BLOCKS] - 1;
+    const int is_outer_last = at->slice->block[0] == ints[AXES + BLOCKS] - 1;
     int32_t i, place = ints[REFS] + 1;
 
     for (i = 0; i < ints[STREAMS]; i++) {
@@ -282,7 +283,8 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
 {
     const int32_t *ints = at->ints, *axes = ints + AXES;
     const int32_t *lists = ints + STEPS + 2 * ints[REFS] + STREAM_NUMBERS * ints[STREAMS];
-    const int32_t which = 3 * third(at->block[0], axes[BLOCKS]) + third(at->block[1], axes[AXIS_NUMBERS + BLOCKS]);
+    const int32_t which =
+        3 * third(at->slice->block[0], axes[BLOCKS]) + third(at->slice->block[1], axes[AXIS_NUMBERS + BLOCKS]);
     poetc_ref refs[MOST_REFS];
     int32_t own[MOST_NUMBERS], i;
     poetc_call call;
@@ -290,7 +292,7 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
     for (i = 0; i < ints[REFS]; i++) {
         const int32_t *steps = ints + STEPS + 2 * i;
 
-        refs[i] = step->refs[i] + 2u * (uint32_t)(at->block[0] * steps[0] + at->block[1] * steps[1]);
+        refs[i] = step->refs[i] + 2u * (uint32_t)(at->slice->block[0] * steps[0] + at->slice->block[1] * steps[1]);
     }
     for (i = 0; i < ints[STREAMS]; i++) {
         const stream *s = stream_at(ints, i);
@@ -308,7 +310,7 @@ APART int call_kernel(const streaming *at, const poetc_step *step)
 #endif
     if (ints[BEGIN] >= 0) {
         memcpy(own, call.ints, (size_t)ints[NUMBERS] * sizeof own[0]);
-        own[ints[BEGIN]] = at->block[0] * axes[UNITS];
+        own[ints[BEGIN]] = at->slice->block[0] * axes[UNITS];
         call.ints = own;
     }
     return step->kernel(&call);
@@ -326,24 +328,17 @@ static int has_tables(const streaming *at)
 
 /* The next block. It ends with the step where it is the last one. POETC_COMPLETE: one more row is copied for it, and it
  * has not run. */
-static int run_block(const streaming *at, const poetc_step *step, poetc_slice *slice)
+static int run_block(const streaming *at, const poetc_step *step)
 {
-    int err = slice->rows == 0 ? read_windows(at, step, slice->crc, slice->again) : POETC_OK;
+    int err = at->slice->rows == 0 ? read_windows(at, step, at->slice->crc, at->slice->again) : POETC_OK;
 
-    if (!err && has_tables(at)) {
-        if (at->block[0] == 0 && at->block[1] == 0)
-            err = poetc_rows(at, step, BEGIN_ROWS);
-        if (!err && slice->rows != 0 && slice->rows != ROWS_BEGUN)
-            return POETC_COMPLETE;
-        slice->rows = 0;
-        if (!err)
-            err = poetc_rows(at, step, READ_ROWS);
-    }
+    if (!err && has_tables(at))
+        err = poetc_rows(at, step, READ_ROWS);
     if (!err)
         err = call_kernel(at, step);
     if (!err && has_tables(at))
         err = poetc_rows(at, step, WRITE_ROWS);
-    return err ? err : write_windows(at, step, slice->crc);
+    return err ? err : write_windows(at, step, at->slice->crc);
 }
 
 /* Pages that were read have the trailers of their bytes; only then those that were written get theirs. `at` is at the
@@ -395,7 +390,7 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
     const int32_t outer = ints[AXES + BLOCKS], inner = ints[AXES + AXIS_NUMBERS + BLOCKS];
     const int is_whole = slice == NULL;
     poetc_slice own;
-    streaming at = {runtime, ints, NULL, NULL, OF_STORE | OF_KERNEL, NULL};
+    streaming at = {runtime, ints, NULL, NULL, OF_STORE | OF_KERNEL};
     int err;
 
     if (!has_room(ints))
@@ -404,13 +399,12 @@ int poetc_stream(poetc_runtime *runtime, const poetc_step *step, poetc_slice *sl
         own.is_within = 0;
         slice = &own;
     }
-    at.block = slice->block;
-    at.rows = &slice->rows;
+    at.slice = slice;
     at.buffer = address_of(&at, step->refs[ints[REFS]]);
     if (!slice->is_within)
         begin(&at, slice);
     do {
-        err = run_block(&at, step, slice);
+        err = run_block(&at, step);
         slice->is_within = err == POETC_COMPLETE;
         if (slice->is_within) {
             err = POETC_OK;
@@ -474,7 +468,7 @@ static int compute_blocks(const streaming *at, const poetc_step *step, poetc_sli
         if (!half->wait(half->context, (uint32_t)k + 1u))
             return POETC_COMPLETE;
         go_to(slice, k, inner);
-        err = run_block(at, step, slice);
+        err = run_block(at, step);
         if (err)
             return err;
         half->done(half->context, (uint32_t)k + 1u);
@@ -486,7 +480,7 @@ static int compute_blocks(const streaming *at, const poetc_step *step, poetc_sli
 int poetc_stream_half(poetc_runtime *runtime, const poetc_step *step, const poetc_half *half)
 {
     poetc_slice own;
-    streaming at = {runtime, step->ints, NULL, own.block, half->is_of_store ? OF_STORE : OF_KERNEL, &own.rows};
+    streaming at = {runtime, step->ints, NULL, &own, half->is_of_store ? OF_STORE : OF_KERNEL};
 
     if (!has_room(step->ints))
         return POETC_EINVAL;
