@@ -205,6 +205,7 @@ def test_the_longest_way_takes_no_time_from_the_others(model: Path) -> None:
     assert len(tried) == len(rows)
 
 
+@pytest.mark.searches  # as the second process, which knows nothing of tests
 def test_a_second_process_makes_the_same_rows(poetc: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("analyze", model, "--batch", 4, "--device", "rpi4", "--json")
     alone = poetc(*arguments).json["estimate"]["ways"]
