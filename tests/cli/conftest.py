@@ -76,6 +76,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Ended]:
 def no_ways_to_save(monkeypatch: pytest.MonkeyPatch) -> None:
     """`poetc analyze` leaves out other options and the largest batch."""
     monkeypatch.setattr(estimate, "BATCHES_OPERATORS", 0)
+    monkeypatch.setattr(estimate, "has_room_beside", lambda: False)
     monkeypatch.setattr(estimate, "ways_to_save", lambda *_, **__: ())
 
 

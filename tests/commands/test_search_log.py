@@ -52,7 +52,7 @@ def test_an_event_that_says_nothing_new_is_no_row() -> None:
     log = SearchLog(clock=iter(range(9)).__next__)
     for bound, here in ((5, 7), (5, 7), (6, 6)):
         log.take("cuts", 10, bound, here)
-    assert [(r.seconds, r.bound, r.gap) for r in log.rows] == [(1, 5, 0.5), (2, 6, 0.4)]
+    assert [(r.seconds, r.bound, r.gap) for r in log.rows] == [(1, 5, 0.5), (3, 6, 0.4)]
 
 
 def test_the_answer_says_what_ended_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

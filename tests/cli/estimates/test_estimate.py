@@ -101,6 +101,7 @@ def test_ways_have_the_numbers_of_their_option(answer: dict[str, Any], model: Pa
     assert last["least_whole_bytes"] < answer["min_budget_bytes"]
 
 
+@pytest.mark.long
 def test_least_ram_as_shown_is_solved_at_its_cost(answer: dict[str, Any], model: Path) -> None:
     """A schedule of the least RAM that nobody looked for a cheaper one for needs more than twice the energy."""
     least = answer["estimate"]["budgets"][0]

@@ -168,6 +168,7 @@ def test_solve_answers_with_every_key(solved: Solved) -> None:
     assert all(line.startswith("poetc: note: ") for line in ended.err.splitlines())
 
 
+@pytest.mark.long
 def test_what_is_written_to_the_store_is_said_and_limited(poetc: Run, digits: Path, tmp_path: Path) -> None:
     """A card on the board, and a budget at which paging pays."""
     limits = ("--batch", "4", "--device", "stm32f746", "--budget", "65%", "--gap", "0.1", "--time-limit", "10")
