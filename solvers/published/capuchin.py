@@ -65,7 +65,7 @@ def _candidates(model: Model, parts: Split) -> list[_Candidate]:
         if t not in parts.optional:
             continue
         evicted = end[parts.last_forward_use[t]]
-        back = next(v for v in model.consumers[t] if v >= parts.cut)
+        back = next(v for v in model.consumers[t] if v >= parts.turn[t])
         moved = model.bus_in_ns[t] + model.bus_out_ns[t]
         candidates.append(_Candidate(t, (evicted, end[back] - model.op_ns[back]), moved))
     return sorted(candidates, key=lambda c: (-c.free_ns, c.tensor))
@@ -110,7 +110,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     """Raises UnsupportedProblemError (no backward pass), InfeasibleError."""
     baseline = Baseline(INFO, problem, options, progress)
     model = baseline.model
-    parts = split(model, INFO.name)
+    parts = split(model, INFO.name, every_part=True)
     if baseline.offer(model.keep_all(), "nothing to do"):
         return baseline.finish()
     outputs, saved = set(parts.made), set(parts.saved)

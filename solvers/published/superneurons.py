@@ -16,7 +16,7 @@ from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.kinds import is_contraction, is_convolution
 from poetc.solvers.model import Model
 from poetc.solvers.published._baseline import Baseline, Irretrievable
-from poetc.solvers.published._training import Split, forward_pass, split
+from poetc.solvers.published._training import Split, run, split
 
 INFO = SolverInfo(
     name="superneurons",
@@ -47,7 +47,7 @@ def _segments(model: Model, parts: Split, checkpoints: list[int]) -> tuple[dict[
     memory: dict[int, int] = {}
     current = -1
     marks = set(checkpoints)
-    for v in range(parts.cut):
+    for v in parts.forward:
         if v in marks:
             current = v
             continue
@@ -59,20 +59,17 @@ def _segments(model: Model, parts: Split, checkpoints: list[int]) -> tuple[dict[
 
 
 def _codes(model: Model, parts: Split, segment: dict[int, int], speedy: set[int], paged: set[int]) -> list[int]:
-    tape = forward_pass(model, parts, paged)
-    tape.drop(paged)
-    tape.drop(segment)
-    for v in range(parts.cut, model.n_ops):
-        brought = tape.compute(v)
-        tape.drop(t for t in brought if t in segment and segment[t] not in speedy)
-    return tape.finish()
+    def forgotten(_: int, brought: set[int]) -> list[int]:
+        return [t for t in brought if t in segment and segment[t] not in speedy]
+
+    return run(model, parts, paged, paged | set(segment), forgotten)
 
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None = None) -> Schedule:
     """Raises UnsupportedProblemError, InfeasibleError."""
     baseline = Baseline(INFO, problem, options, progress)
     model = baseline.model
-    parts = split(model, INFO.name)
+    parts = split(model, INFO.name, every_part=True)
     checkpoints = _checkpoints(model, parts)
     segment, speedy = _segments(model, parts, checkpoints)
     # Least recently used at the end of the forward pass: in the order of their last forward readers.

@@ -69,8 +69,8 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     model = baseline.model
     if not any(model.pageable):
         raise UnsupportedProblemError(f"{INFO.name}: offloads only, and nothing here may be paged")
-    parts = split(model, INFO.name)
-    convolutions = [v for v in range(parts.cut) if is_convolution(problem.operators[v].kind)]
+    parts = split(model, INFO.name, every_part=True)
+    convolutions = [v for v in parts.forward if is_convolution(problem.operators[v].kind)]
     if not convolutions:
         raise UnsupportedProblemError(f"{INFO.name}: the policy offloads inputs of convolutions, there are none")
     return offload(baseline, parts, feature_maps(model, parts, convolutions))

@@ -26,5 +26,5 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
     baseline = Baseline(INFO, problem, options, progress)
     if not any(baseline.model.pageable):
         raise UnsupportedProblemError(f"{INFO.name}: offloads only, and nothing here may be paged")
-    parts = split(baseline.model, INFO.name)
-    return offload(baseline, parts, feature_maps(baseline.model, parts, range(parts.cut)))
+    parts = split(baseline.model, INFO.name, every_part=True)
+    return offload(baseline, parts, feature_maps(baseline.model, parts, parts.forward))
