@@ -8,7 +8,7 @@ in the problem's order of first executions. Its rules are:
 - A tensor is read from the store right before an operator that needs it. The first read pays the write as well, which
   could have come at any time since the tensor was made.
 - One state dominates another if it pays less even after it has read and written the tensors that only the other has.
-- A tensor with one reader, which makes no more bytes of it, is not paged after that reader: its output is.
+- A tensor with one reader, which makes no more bytes of it, is not written for reads after that reader: its output is.
 - The states after an operator are at most `width`. Of dearer ones, those with the same tensors in RAM are merged: the
   least cost, and every write that one of them has paid. This is a relaxed decision diagram (Bergman, Cire, van Hoeve,
   Hooker, "Decision Diagrams for Optimization", 2016).
@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from poetc.scheduling import Problem, on_store
-from poetc.solvers.model import Model
+from poetc.solvers.model import NEVER, Model
 from poetc.solvers.poetc.bounds.ram import pinned_interval
 from poetc.solvers.poetc.settings import LARGE
 
@@ -96,7 +96,10 @@ class Diagram:
         return room, first
 
     def _passing(self) -> list[int | None]:
-        """By large tensor, its only reader, if that makes one tensor of it which is no dearer to hold or to page."""
+        """By large tensor, its only reader, if that makes one tensor of it which is no dearer to hold or to page.
+
+        No update takes over the reader's output, which would then be read again.
+        """
         model, found = self.model, list[int | None]()
         for t in self.large:
             readers = model.consumers[t]
@@ -106,6 +109,7 @@ class Diagram:
                 continue
             (o,) = model.outputs[readers[0]]
             alone = self.reads[readers[0]] == self.bit[t] and o in self.bit and model.pageable[o]
+            alone = alone and model.expiry[o] == NEVER
             dear = any(of[o] > of[t] for of in (model.size, model.in_cost, model.out_cost))
             if alone and not dear:
                 found[-1] = readers[0]
@@ -181,7 +185,7 @@ class Diagram:
         if missing:
             for i in self._each(missing):
                 reader = self.passing[i]
-                if reader is not None and reader < v:
+                if reader is not None and reader < v and not paid >> i & 1:  # if paid, the output's write may be dearer
                     return
             cost = self._reading(missing) + self._writing(missing & ~paid)
             paid |= missing

@@ -15,6 +15,7 @@ from poetc.solvers.poetc.bounds.large import bound_of_large
 from poetc.solvers.poetc.search.exhaustive import search
 from poetc.solvers.poetc.settings import LARGE
 from tests.solvers.cases import case, with_state, worn
+from tests.support import oracle
 
 SEEDS = range(48)
 
@@ -109,6 +110,41 @@ def test_it_proves_what_cuts_do_not_where_few_tensors_fit() -> None:
     assert bound == optimum.bound > 2 * model.base_cost
     cuts = CutModel(model, range(model.cut, model.n_ops, 2), between=True).solve(time_limit_s=60)
     assert cuts.exact and cuts.bound < 0.8 * bound
+
+
+def test_what_is_written_already_is_read_after_its_only_reader() -> None:
+    """`t` is read back twice after one write, to make `o`; a page of `o` itself would have to be written."""
+    size = 100
+    sizes = {"x": 1, "t": size, "p": 2 * size, "p1": 1, "o": size, "q": 2 * size, "q1": 1, "end": 1}
+    number = {name: k for k, name in enumerate(sizes)}
+    page = TensorSpec(name="", size_bytes=0, page_in_pj=100, page_out_pj=100)
+    tensors = [
+        replace(page, name=name, size_bytes=n, initial="ram" if name == "x" else "", pageable=name in "to")
+        for name, n in sizes.items()
+    ]
+    tensors[-1] = replace(tensors[-1], final="ram")
+    made_of = {"t": "x", "p": "x", "p1": "p", "o": "t", "q": "x", "q1": "q", "end": "o p1 q1"}
+    operators = [
+        OperatorSpec(
+            name=f"makes {made}",
+            inputs=tuple(number[name] for name in inputs.split()),
+            outputs=(number[made],),
+            time_ns=1,
+            energy_pj=1000 if made == "t" else 2,
+        )
+        for made, inputs in made_of.items()
+    ]
+    problem = Problem(
+        name="written once",
+        tensors=tuple(tensors),
+        operators=tuple(sorted(operators, key=lambda op: op.outputs)),
+        budget_bytes=2 * size + 50,
+        paging=Paging.SYNC,
+    )
+    best = oracle.optimum(problem)
+    assert best is not None
+    assert best.cost == Model(problem).base_cost + 2 + 300
+    assert bound_of_large(problem, math.inf).bound == best.cost
 
 
 def test_a_solve_takes_the_bound() -> None:
