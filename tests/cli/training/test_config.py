@@ -1,10 +1,11 @@
-"""--config: a file of options, and the file that a training writes beside its result."""
+"""Options of `poetc train`: a file of them, that which a training writes beside its result, and one that is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -62,3 +63,15 @@ def test_a_file_takes_every_option_of_training() -> None:
     keys = keys_of(cli.commands["train"])
     flags = {name[2:] for p in cli.commands["train"].params for name in p.opts if name.startswith("--")}
     assert flags - set(keys) == {"resume", "config", "json", "debug"}
+
+
+def test_the_number_of_epochs_is_asked_for_behind_the_data(poetc: Run, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.onnx"
+    ended = poetc("train", model, "--batch", 4, "--data", tmp_path / "none.npz", "-o", out)
+    assert ended.code == 2 and ended.err.splitlines()[-1].endswith("none.npz: does not exist")
+    np.savez(tmp_path / "d.npz", x=np.zeros((9, 1, 8, 8), np.float32), y=np.arange(9))
+    ended = poetc("train", model, "--batch", 4, "--data", tmp_path / "d.npz", "-o", out)
+    assert ended.code == 2
+    assert ended.err.splitlines()[-1] == "poetc: error: --epochs is missing; an epoch of these data is 3 steps of 4"
+    ended = poetc("train", model, "-o", out)
+    assert ended.err.splitlines()[-1].startswith("poetc: error: --data and --epochs are missing")

@@ -586,15 +586,3 @@ def test_a_training_goes_on_with_another_rate_and_schedule_and_from_python(
     assert ended.json["epochs"][-1]["rate"] == pytest.approx(0.002), ended.err
     ended = poetc("train", "--resume", "-o", out, "--epochs", "5", "--json")  # keeps what the last one changed
     assert ended.json["epochs"][-1]["rate"] == pytest.approx(0.002), ended.err
-
-
-def test_the_number_of_epochs_is_asked_for_behind_the_data(poetc: Run, model: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.onnx"
-    ended = poetc("train", model, "--batch", 4, "--data", tmp_path / "none.npz", "-o", out)
-    assert ended.code == 2 and ended.err.splitlines()[-1].endswith("none.npz: does not exist")
-    np.savez(tmp_path / "d.npz", x=np.zeros((9, 1, 8, 8), np.float32), y=np.arange(9))
-    ended = poetc("train", model, "--batch", 4, "--data", tmp_path / "d.npz", "-o", out)
-    assert ended.code == 2
-    assert ended.err.splitlines()[-1] == "poetc: error: --epochs is missing; an epoch of these data is 3 steps of 4"
-    ended = poetc("train", model, "-o", out)
-    assert ended.err.splitlines()[-1].startswith("poetc: error: --data and --epochs are missing")
