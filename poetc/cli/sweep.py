@@ -74,8 +74,9 @@ def sweep(
 ) -> None:
     """Solve every MODEL for every device and budget.
 
-    Budgets of one model on one device share their work: ten of them take about as long as three. Interrupt it and run
-    it again: it goes on where it was. The exit code is 0 where at least one point has a schedule.
+    Budgets of one model on one device share their work: ten of them take about as long as three. Those that need
+    streamed operands are solved one by one. Interrupt it and run it again: it goes on where it was. The exit code is 0
+    where at least one point has a schedule.
     """
     from poetc.cli import _text
     from poetc.commands import sweep as sweeping

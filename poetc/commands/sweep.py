@@ -30,6 +30,7 @@ from poetc.commands.solve import solve, solve_budgets
 from poetc.devices import load_profile, names_banks, parse_size, profile_to_dict
 from poetc.errors import CheckFailed, InfeasibleError, LimitError, PoetcError, UsageError
 from poetc.files import read_file
+from poetc.planning import ENGINE
 from poetc.processes import KilledError, in_processes
 from poetc.training import BEST
 
@@ -94,7 +95,10 @@ def run_point(point: Point) -> dict[str, Any]:
 
 
 def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """Solve points that differ in their budget alone, together."""
+    """Solve points that differ in their budget alone, together.
+
+    Schedules of a curve stream no operands. So a budget that has none there is solved by itself, as `poetc solve` does.
+    """
     if len(points) == 1:
         return [run_point(points[0])]
     request = request_of(points[0].options, Path("/"))
@@ -102,19 +106,24 @@ def run_curve(points: Sequence[Point]) -> list[dict[str, Any]]:
         answers = solve_budgets(request, [point.options.budget for point in points])
     except PoetcError:
         return [run_point(point) for point in points]  # Each names its fault.
-    return [_result(point, answer) for point, answer in zip(points, answers, strict=True)]
+    alone = (InfeasibleError, LimitError) if request.solver == ENGINE else ()
+    return [
+        run_point(point) if isinstance(answer, alone) else _result(point, answer)
+        for point, answer in zip(points, answers, strict=True)
+    ]
 
 
 def _curves(points: Sequence[Point]) -> list[list[Point]]:
     """Points that differ in their budget alone.
 
     With the number of micro-batches, the updates or the exactness of saved tensors open, each point is a problem of its
-    own.
+    own. So is the least budget, which may be one of streamed operands.
     """
     groups: dict[object, list[Point]] = {}
     for point in points:
         training = point.options.training
         own = "auto" in (training.get("micro_batches"), training.get("saved")) or training.get("train") == BEST
+        own = own or point.options.budget == LEAST
         group = point.key if own else canonical(msgspec.structs.replace(point.options, budget=None))
         groups.setdefault(group, []).append(point)
     return list(groups.values())

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,10 +18,12 @@ import pytest
 
 from poetc.commands import sweep as sweeping
 from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands.solve import solve
 from poetc.errors import UsageError
 from poetc.scheduling import SolveOptions
 from tests.cli.conftest import run
 from tests.support.small import small_model
+from tests.support.streamed import dense
 
 MODEL = small_model()
 
@@ -70,6 +73,17 @@ def test_the_exit_code_tells_whether_anything_was_solved(tmp_path: Path) -> None
     assert sweeping.exit_code_of([never, never]) == 4
     assert sweeping.exit_code_of([never, limit]) == 5
     assert sweeping.exit_code_of([never, limit, failed]) == 1
+
+
+def test_budgets_that_need_streamed_operands_have_what_solve_finds(tmp_path: Path) -> None:
+    """Before, they were infeasible where another budget was asked for too, and the least one was larger."""
+    model = dense(tmp_path / "dense.onnx")
+    asked = SolveRequest(model=ModelRequest(source=model, batch=4), options=SolveOptions(time_limit_s=3, gap=0.5))
+    made = sweeping.make_points(asked, [model], ["nrf52840"], ["24kB", "1MB", "least"])
+    tight, roomy, least = sweeping.sweep(made, tmp_path / "sweep.jsonl", jobs=1)
+    assert tight["peak_bytes"] <= 24_000 and roomy["energy_pj"] < tight["energy_pj"]
+    alone = replace(asked.model, device="nrf52840")
+    assert least["budget_bytes"] == solve(replace(asked, model=alone, budget="least")).summary["budget_bytes"] < 24_000
 
 
 @pytest.mark.long
