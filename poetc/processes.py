@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import signal
 import threading
@@ -57,7 +58,8 @@ class Beside(Generic[Answer]):
         context = multiprocessing.get_context("spawn")  # solvers have threads, which do not survive a fork
         self.reader, writer = context.Pipe(duplex=False)
         self._process = context.Process(target=_work, args=(function, task, writer), daemon=True)
-        self._process.start()
+        with _without_interrupts():
+            self._process.start()
         writer.close()
 
     def answer(self) -> Answer | KilledError:
@@ -84,6 +86,17 @@ def has_room_beside() -> bool:
     """Whether this process may use a second core, and the machine has memory for a process as large as this one."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return len(os.sched_getaffinity(0)) > 1 and memory_bytes >= ROOM_BYTES
+
+
+@contextlib.contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back; a process that starts meanwhile never gets it, not even while it loads its modules."""
+    multiprocessing.resource_tracker.ensure_running()  # its start would let signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(function: Callable[[Any], Any], task: Any, answer: Any) -> None:

@@ -115,16 +115,20 @@ class WaysBeside:
         """Begin, if the step is so large that another process takes less time to start than the rows take."""
         operators = len(problem.operators)
         if operators >= BESIDE_OPERATORS and has_room_beside() and has_first_rows(self.model, operators):
-            self._rows = Beside(rows_to_save, (self.model, operators))
+            with suppress(OSError):  # no more processes are allowed
+                self._rows = Beside(rows_to_save, (self.model, operators))
 
     @property
     def has_begun(self) -> bool:
         return self._rows is not None
 
     def rows(self) -> list[dict[str, Any]] | None:
-        """The first rows, once it has begun; None where its process was killed."""
+        """The first rows, once it has begun; None where its process was killed, or failed for want of memory."""
         assert self._rows is not None
-        answer = self._rows.answer()
+        try:
+            answer = self._rows.answer()
+        except RuntimeError:
+            return None  # a fault of the program shows when this process makes them
         return None if isinstance(answer, KilledError) else answer
 
 

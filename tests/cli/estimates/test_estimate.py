@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +24,7 @@ from poetc.commands.solve import solve
 from poetc.devices import build_problem, load_profile
 from poetc.devices.units import parse_battery
 from poetc.errors import InfeasibleError, UsageError
-from poetc.processes import has_room_beside
+from poetc.processes import Beside, has_room_beside
 from poetc.scheduling import SolveOptions
 from poetc.training import TrainingOptions
 from tests.cli.conftest import Ended
@@ -220,13 +222,37 @@ def test_a_second_process_makes_the_same_rows(poetc: Run, model: Path, monkeypat
     monkeypatch.setattr(estimate, "has_room_beside", lambda: True)
     monkeypatch.setattr(estimate, "ways_to_save", ways_to_save)
     assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [True]
-    monkeypatch.setattr(estimate, "rows_to_save", killed)
-    assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [True, True, False]
+    for fails in (killed, without_memory):
+        here.clear()
+        monkeypatch.setattr(estimate, "rows_to_save", fails)
+        assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [True, False]
+    here.clear()
+    monkeypatch.setattr(estimate, "Beside", not_begun)
+    assert poetc(*arguments).json["estimate"]["ways"] == alone and here == [None]
+
+
+def without_memory(_: object) -> list[dict[str, Any]]:
+    raise MemoryError
+
+
+def not_begun(*_: object) -> None:
+    """As where a user has as many processes as are allowed."""
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 def killed(_: object) -> list[dict[str, Any]]:
     """As by the kernel where RAM is short."""
     os._exit(9)
+
+
+def test_a_process_is_never_interrupted_by_the_keyboard() -> None:
+    """Ctrl-C goes to every process of a terminal; while one loads its modules, it would print where it was."""
+    assert Beside(has_blocked, signal.SIGINT).answer() is True
+    assert not has_blocked(signal.SIGINT)
+
+
+def has_blocked(number: signal.Signals) -> bool:
+    return number in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_a_machine_of_little_memory_has_no_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
