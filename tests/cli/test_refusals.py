@@ -74,8 +74,8 @@ def test_one_line_says_what_to_do(
 
 @pytest.mark.long
 def test_streams_that_there_are_none_of_are_left_out(poetc: Callable[..., Ended], digits: Path, tmp_path: Path) -> None:
-    """No block of an operator keeps within this piece."""
-    limits = ("--budget", "6kB", "--longest-piece", "2ms", "--time-limit", 1)
+    """Nothing is read from the store."""
+    limits = ("--budget", "6kB", "--no-paging", "--time-limit", 1)
     ended = poetc("solve", digits, "--batch", 4, "-d", "rpi4", *limits, "-o", tmp_path / "out")
     assert ended.code == 4 and "smallest budget known" in ended.err, ended.err
     assert "streamed" not in ended.err
