@@ -118,12 +118,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with `long_but`, the cases that are not named are long."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test with `long_but`, the cases that are not named are long. A name that is of no case is a mistake."""
+    missing: dict[str, set[str]] = {}
     for item in items:
         marker, callspec = item.get_closest_marker("long_but"), getattr(item, "callspec", None)
-        if marker is not None and callspec is not None and callspec.id not in marker.args:
+        if marker is None or callspec is None:
+            continue
+        missing.setdefault(item.nodeid.partition("[")[0], set(marker.args)).discard(callspec.id)
+        if callspec.id not in marker.args:
             item.add_marker(pytest.mark.long)
+    if not any("[" in argument for argument in config.args):  # else some cases alone are asked for
+        for test, names in missing.items():
+            if names:
+                raise pytest.UsageError(f"{test}: long_but names {', '.join(sorted(names))}, and there is no such case")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
