@@ -26,7 +26,7 @@ class Repetition(enum.StrEnum):
     """How often, and where, operators of the schedules in a scope run again."""
 
     ANY = "any"
-    STAGED = "staged"  # poetc's staged MILP: at most once again a stage, in ascending order
+    STAGED = "staged"  # of earlier versions alone: at most once again a stage, in ascending order
     STAGED_FORWARD = "staged_forward"  # the same, in the backward pass alone
     CHECKMATE = "checkmate"  # Checkmate's stages (Jain et al., MLSys 2020)
     MOCCASIN = "moccasin"  # the same with at most two executions (Bartan et al., ICML 2023)
