@@ -133,8 +133,11 @@ def write(artifact: Artifact, out: Path, reports: Mapping[str, str], *, force: b
 def require_solved(directory: Path) -> None:
     """Raises UsageError unless `poetc solve` made the directory."""
     if not exists(directory / KIND.manifest):
-        why = f"not a directory made by poetc solve (no {KIND.manifest} in it)"
-        raise UsageError(f"{directory}: {why if exists(directory) else 'does not exist'}")
+        why = (
+            f"not a directory made by poetc solve (no {KIND.manifest} in it)" if exists(directory) else "does not exist"
+        )
+        inner = directory / "solved"  # of a training
+        raise UsageError(f"{directory}: {why}{f'; {inner} is one' if exists(inner / KIND.manifest) else ''}")
 
 
 def read(directory: Path, *, filed: bool = False) -> Artifact:

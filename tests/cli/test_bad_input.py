@@ -158,6 +158,15 @@ def test_a_folder_that_was_not_solved_is_not_said_to_be(poetc: Run, tmp_path: Pa
     one_line(poetc("diff", tmp_path / "old", tmp_path), 2, f"{tmp_path / 'old'}: does not exist")
 
 
+@pytest.mark.parametrize("command", ["report", "validate"])
+def test_the_directory_of_a_training_names_the_one_within(
+    poetc: Run, solved: Solved, tmp_path: Path, command: str
+) -> None:
+    within = tmp_path / "out.onnx.train" / "solved"
+    shutil.copytree(solved[0], within)
+    one_line(poetc(command, within.parent), 2, f"{within} is one")
+
+
 def test_references_that_do_not_fit(poetc: Run, solved: Solved, tmp_path: Path) -> None:
     one_line(poetc("validate", solved[0], "--reference", tmp_path / "none.npz"), 2, "none.npz")
     (tmp_path / "text.npz").write_text("no archive")
