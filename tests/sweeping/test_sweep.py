@@ -90,9 +90,9 @@ def test_budgets_that_need_streamed_operands_have_what_solve_finds(tmp_path: Pat
 def test_processes_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "sweep.jsonl"
     seen: list[str] = []
-    first = sweeping.sweep(points("70%", "20kB"), out, jobs=2, on_result=lambda n, of, r: seen.append(r["status"]))
+    first = sweeping.sweep(points("70%", "1kB"), out, jobs=2, on_result=lambda n, of, r: seen.append(r["status"]))
     assert [r["status"] in SOLVED for r in first] == [True, False]
-    assert first[1]["min_budget_bytes"] > 20_000
+    assert first[1]["min_budget_bytes"] > 1_000
     assert sorted(seen) == sorted(r["status"] for r in first)
     assert first[1]["status"] == "infeasible"
     cut = out.read_bytes()
@@ -105,14 +105,14 @@ def test_processes_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         return real(waiting, jobs)
 
     monkeypatch.setattr(sweeping, "_in_processes", spy)
-    again = sweeping.sweep(points("70%", "20kB", "80%"), out, jobs=1)
+    again = sweeping.sweep(points("70%", "1kB", "80%"), out, jobs=1)
     assert [p.options.budget for p in solved] == ["80%"]
     assert again[:2] == first
     lines = out.read_text().splitlines()
     assert [line.startswith('{"key": ') for line in lines] == [True] * 4
     assert json.loads(lines[-1])["budget"] == "80%"
     solved.clear()
-    assert sweeping.sweep(points("70%", "20kB", "80%"), out) == again
+    assert sweeping.sweep(points("70%", "1kB", "80%"), out) == again
     assert solved == []
 
 
