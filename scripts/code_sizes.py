@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from poetc.boards import BOARDS, TARGETS, Numerics, resolve
+from poetc.boards import BOARDS, TARGETS, Numerics, numerics_flags, resolve
 from poetc.emit._code_size import (
     CHECKPOINTS,
     CODE,
@@ -182,8 +182,7 @@ def measure(target_name: str, numerics: Numerics, scratch: Path, only: str | Non
             for f in ("include", "src", "kernels", "ports/device", "ports/drivers", "ports/loop", "ports/processors")
         ),
     ]
-    fused = "" if numerics == "separate" else " -DPOETC_FUSED"
-    flags = f"-std=c99 {WARNINGS} -ffp-contract=off{fused} -ffunction-sections -fdata-sections {target.flags}".split()
+    flags = f"-std=c99 {WARNINGS} {numerics_flags(numerics)} -ffunction-sections -fdata-sections {target.flags}".split()
     flags += ["-DPOETC_CHECKPOINT_STEPS=0", "-DPOETC_EPOCHS=1"]
     compiler = f"{target.cross_compile}gcc"
     found: dict[str, Section] = {}

@@ -10,17 +10,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from poetc.benchmark._pipeline import (
-    FUSED_FLAG,
-    ClassCycles,
-    Model,
-    measure_class_cycles,
-    missing_model,
-    model_of,
-    tool_for,
-)
+from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, missing_model, model_of, tool_for
 from poetc.benchmark._profile_fit import reference
-from poetc.boards import BOARDS, TARGETS, Core
+from poetc.boards import BOARDS, TARGETS, Core, numerics_flags
 from poetc.devices import DeviceProfile, load_profile
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
@@ -113,8 +105,8 @@ def _flags(counted: DeviceProfile, core: Core) -> str:
     """
     if core.is_microcontroller:
         return ""
-    fused = FUSED_FLAG if counted.cpu.numerics == "fused" else ""
-    return TARGETS[BOARDS[counted.name.removeprefix("qemu-")].target].flags + fused
+    target = TARGETS[BOARDS[counted.name.removeprefix("qemu-")].target]
+    return f"{target.flags} {numerics_flags(counted.cpu.numerics)}"
 
 
 def _source_text(core: str, counted: str, model: Model | None) -> str:

@@ -22,7 +22,6 @@ from poetc.errors import UsageError
 from poetc.runtime import runtime_directory
 
 ITERATIONS = 50
-FUSED_FLAG = " -DPOETC_FUSED"
 SHORTEST, LONGEST = 3, 600  # instructions of a loop
 _LOW, _HIGH = 0.25, 0.75  # quantiles of a class's loops, as its band
 _TOGETHER = 32  # loops in one run of llvm-mca
@@ -150,11 +149,11 @@ def _release(program: str) -> int:
 
 def target_of(core: boards.Core, numerics: boards.Numerics = "separate") -> tuple[str, str, str]:
     """GCC's prefix and flags for the kernels on a core, as firmware and programs compile them; LLVM's triple."""
-    fused = FUSED_FLAG if numerics == "fused" else ""
+    numerical = boards.numerics_flags(numerics)
     if core.is_microcontroller:
         thumb = "-O2 -mthumb -fno-tree-loop-distribute-patterns"
-        return "arm-none-eabi-", f"{thumb} {core.flags(exact=True)}{fused}", "thumbv7em-none-eabihf"
-    return "aarch64-linux-gnu-", f"-O2 {core.flags()}{fused}", "aarch64-linux-gnu"
+        return "arm-none-eabi-", f"{thumb} {core.flags(exact=True)} {numerical}", "thumbv7em-none-eabihf"
+    return "aarch64-linux-gnu-", f"-O2 {core.flags()} {numerical}", "aarch64-linux-gnu"
 
 
 def assemble(prefix: str, flags: Sequence[str], progress: Callable[[str], None] = lambda _: None) -> Iterator[str]:
@@ -163,7 +162,7 @@ def assemble(prefix: str, flags: Sequence[str], progress: Callable[[str], None] 
         raise UsageError(f"{prefix}gcc not found: make setup-arm")
     root = runtime_directory()
     folders = [root / "include", root / "src", *sorted(p for p in (root / "kernels").rglob("*") if p.is_dir())]
-    command = [f"{prefix}gcc", "-std=c99", *flags, "-ffp-contract=off", "-g1", f"-I{root / 'kernels'}"]
+    command = [f"{prefix}gcc", "-std=c99", *flags, "-g1", f"-I{root / 'kernels'}"]
     command += [f"-I{folder}" for folder in folders]
     for source in sorted((root / "kernels").rglob("*.c")):
         progress(source.stem)

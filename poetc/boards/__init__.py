@@ -9,6 +9,7 @@ from poetc.boards._targets import (
     built_for,
     check_device,
     find_board,
+    numerics_flags,
     numerics_of_target,
     resolve,
 )

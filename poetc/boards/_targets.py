@@ -66,6 +66,11 @@ def resolve(
     return replace(chosen, flags=flags, cross_compile=named_board.cross_compile or chosen.cross_compile), named_board
 
 
+def numerics_flags(numerics: Numerics) -> str:
+    """GCC's flags for a program of these numerics: its multiply-adds round as the source says."""
+    return "-ffp-contract=off" + " -DPOETC_FUSED" * (numerics != "separate")
+
+
 def numerics_of_target(target: Target, core: Core | None = None) -> tuple[Numerics, ...]:
     """Those that code for a target may have; `core`: that of the device, where it is known to differ."""
     core = core or target.core

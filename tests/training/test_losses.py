@@ -40,7 +40,7 @@ def test_a_loss_by_name_alone_counts_once() -> None:
 
 @pytest.mark.parametrize("loss", list(LOSSES))
 def test_every_declared_loss_makes_a_step_and_an_evaluation(loss: str) -> None:
-    """What a new one needs no test of its own for: a step, a target, a gradient, and options that others refuse."""
+    """A new one needs no tests of its own of its step, target, gradient, and options that others refuse."""
     graph = speech(*((4, 3, 4) if loss == "ctc" else (12, 4)))
     step = build(graph, TrainingOptions(loss=loss))
     check_graph(step)

@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import combinations
 from pathlib import Path
 
-from poetc.boards import Board, Numerics, Target
+from poetc.boards import Board, Numerics, Target, numerics_flags
 from poetc.emit._cprint import identifier
 from poetc.emit._firmware import NO_SECTIONS, Sections
 from poetc.emit._library_banks import BankPart, bank_assembly, bank_parts
@@ -112,7 +112,7 @@ class Contents:
 
     @property
     def numerics_flag(self) -> str:
-        return "-ffp-contract=off" + " -DPOETC_FUSED" * (self.numerics != "separate")
+        return numerics_flags(self.numerics)
 
 
 def _plain(text: str) -> str:

@@ -1,1 +1,1 @@
-"""What runs beside each other: transfers, processors, threads, banks."""
+"""Work in parallel: transfers, processors, threads, banks."""

@@ -49,7 +49,7 @@ def test_a_whole_batch_has_one_forward_pass() -> None:
 
 @pytest.mark.parametrize("solver", ["vdnn", "vdnn_all", "capuchin", "superneurons"])
 def test_nine_tenths_are_enough_for_two_parts(solver: str) -> None:
-    """Before, what the second part makes stayed in RAM, and none of these had a schedule here."""
+    """Before, tensors of the second part stayed in RAM, and none of these had a schedule here."""
     whole = step(2)
     problem = replace(whole, budget_bytes=keep_all_peak_bytes(whole) * 9 // 10)
     schedule = solve(problem, solver, SolveOptions(time_limit_s=60))
