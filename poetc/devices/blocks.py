@@ -242,7 +242,7 @@ def blocks_of(
     ranges = [[r for r, _ in thirds(axis.extent, n)] for axis, n in zip(cut.axes, units, strict=True)]
     corners = list(itertools.product(*ranges))
     different = list(dict.fromkeys(corners))  # along an axis with one block or two some are the same
-    streams = passing_of(kind, bound, cut, streamed, roots) if passing is None else passing
+    streams = passing_of(kind, bound, cut, streamed, roots, units) if passing is None else passing
     if streams is None or not are_made_once(streams, cut, units):
         return []
     if overlaps and not can_overlap(streams, cut, units):
@@ -298,11 +298,18 @@ def can_overlap(streams: Sequence[Stream], cut: Cut, units: Sequence[int]) -> bo
 
 
 def passing_of(
-    kind: str, bound: Bound, cut: Cut, streamed: Collection[int], roots: Sequence[str]
+    kind: str,
+    bound: Bound,
+    cut: Cut,
+    streamed: Collection[int],
+    roots: Sequence[str],
+    units: Sequence[int] | None = None,
 ) -> list[Stream] | None:
-    """The operands that pass through windows: those of `streamed`, and others whose blocks do not lie together.
+    """The operands that pass through windows: those of `streamed`, and others that kernels cannot have where they are.
 
-    None where there are no such blocks, or they read nothing that is to be streamed. The same for blocks of all sizes.
+    Those are operands in RAM whose blocks do not lie together, or do not begin where kernels want it. None where there
+    are no such blocks, or they read nothing that is to be streamed. `units`: of a block; None: multiples of
+    `unit_steps`, for all of which the answer is the same.
     """
     count = len(bound.inputs)
     pairs = {count + o: i for i, o in spec(kind).must_alias}
@@ -314,7 +321,7 @@ def passing_of(
         stays = number not in streamed
         if stays and stream.is_table:
             return None
-        if stays and number != cut.indices and (not stream.axes or (stream.is_sequence and not stream.has_halo)):
+        if stays and number != cut.indices and _is_in_place(stream, cut, units):
             continue
         writes = number >= count
         streams.append(replace(stream, writes=writes, pair=pairs.get(number), in_ram=stays))
@@ -324,6 +331,18 @@ def passing_of(
     if count + len(bound.outputs) >= MOST_OPERANDS:
         return None
     return streams if (on_store or not streamed) and len(streams) <= MOST_STREAMS else None
+
+
+def _is_in_place(stream: Stream, cut: Cut, units: Sequence[int] | None) -> bool:
+    """Whether kernels can have the blocks of an operand in RAM where they are."""
+    if stream.inner is None:
+        return True
+    if not stream.is_sequence or stream.has_halo:
+        return False
+    axis = stream.inner.axis
+    if units is None or units[axis] >= cut.axes[axis].extent:
+        return True
+    return units[axis] * stream.inner.unit % ALIGNMENT_BYTES == 0
 
 
 def passing_bytes(stream: Stream, blocks: Blocks) -> int:

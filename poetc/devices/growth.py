@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
-from poetc.devices.blocks import Stream, are_made_once, is_even, unit_steps
-from poetc.ops import WHOLE, Bound, Cut
+from poetc.devices.blocks import Blocks, Stream, are_made_once, blocks_of, is_even, passing_of, unit_steps
+from poetc.graph import Attribute, TensorType
+from poetc.ops import WHOLE, Bound, Cut, spec, whole
+
+WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
+LITTLE_BYTES = (1, 256, 1 << 10)  # where larger blocks take too long; 1: the least blocks
 
 
 class Growth:
     """The blocks of one cut of an operator, for window after window: all that is the same for them is found once.
 
-    `streams`: the operands that pass through windows. `numbers`: of those that are on the store. `store_block`: pieces
-    in sequence are whole blocks of the store; 1 where they may begin and end within them.
+    `streams`: the operands that pass through windows. `steps`: units along each axis are multiples of these.
     """
 
-    def __init__(
-        self,
-        bound: Bound,
-        cut: Cut,
-        streams: Sequence[Stream],
-        numbers: frozenset[int],
-        roots: Sequence[str],
-        store_block: int,
-    ) -> None:
+    def __init__(self, cut: Cut, streams: Sequence[Stream], steps: Sequence[int]) -> None:
         self.cut, self.extents = cut, [axis.extent for axis in cut.axes]
         self.streams = streams
         self.least: list[int] | None = None
@@ -31,7 +27,7 @@ class Growth:
         self._taken: dict[tuple[int, ...], int] = {}  # windows of all sizes grow along the same path
         if cut.name == WHOLE:
             return
-        self.steps = unit_steps(bound, cut, numbers, roots, store_block)
+        self.steps = steps
         if any(s >= e for s, e in zip(self.steps, self.extents, strict=True)):
             return
         if not are_made_once(streams, cut, self.steps):
@@ -85,3 +81,62 @@ class Growth:
                 rows, size, _ = stream.pieces(ranges, self.extents)
                 taken += stream.window_bytes(rows, size)
         return taken
+
+
+@functools.lru_cache(maxsize=1 << 14)  # the steps of several options, priced in one command, have most in common
+def forms_of_operator(
+    kind: str,
+    attributes: tuple[tuple[str, Attribute], ...],
+    inputs: tuple[TensorType, ...],
+    outputs: tuple[TensorType, ...],
+    numbers: frozenset[int],
+    alike: tuple[int, ...],
+    fixed: frozenset[int],
+    block_bytes: int,
+    overlaps: bool,
+    windows_bytes: tuple[int, ...] = WINDOW_BYTES,
+    finer: bool = False,
+) -> tuple[Blocks, ...]:
+    """Equal operators have the same. `numbers`: of the streamed operands. `fixed`: of those with checksums of rows.
+
+    `alike`: of each operand the first with the same storage. A stream's tensor has that number for its name.
+    `overlaps`: those with two windows instead, in which a block takes half as much. `finer`: those instead that begin
+    anywhere in operands in RAM, which then pass through windows too; where no others fit.
+    """
+    bound, roots = Bound(dict(attributes), inputs, outputs), [str(n) for n in alike]
+    kernels = spec(kind).kernels(bound)
+    found: list[Blocks] = []
+    for cut in (*spec(kind).cuts(bound), whole(bound)):
+        if not fixed.issuperset(cut.tables):
+            continue
+        passing = passing_of(kind, bound, cut, numbers, roots)
+        least = tuple(axis.step for axis in cut.axes)
+        fine = passing_of(kind, bound, cut, numbers, roots, least) if finer and cut.name != WHOLE else None
+        if passing is None or (finer and (fine is None or len(fine) == len(passing))):
+            continue
+        seen = set[tuple[tuple[int, ...], str]]()
+        fitting: dict[tuple[int, ...], list[Blocks]] = {}
+        aligned = (unit_steps(bound, cut, numbers, roots, size) for size in (block_bytes, 1))
+        growths = [Growth(cut, passing, steps) for steps in aligned]
+        finest = Growth(cut, fine or passing, least)
+        for most in windows_bytes:
+            room_bytes = most // 2 if overlaps else most
+            choices = (growth.units(room_bytes) for growth in growths)
+            units = next((u for u, fits in choices if fits), None)
+            if finer:
+                units = None if units is not None else finest.units(room_bytes)[0]
+            elif units is None:
+                units = growths[1].units(room_bytes)[0]
+            if units is None:
+                continue
+            if units not in fitting:
+                fitting[units] = blocks_of(
+                    kind, bound, cut, kernels, numbers, roots, units, block_bytes, overlaps=overlaps
+                )
+            if fitting[units]:
+                room = max(most, min(b.windows[0] for b in fitting[units]))
+                chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
+                if (units, chosen.name) not in seen:
+                    seen.add((units, chosen.name))
+                    found.append(chosen)
+    return tuple(found)

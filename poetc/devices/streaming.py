@@ -6,7 +6,6 @@ blocks.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
@@ -24,24 +23,22 @@ from poetc.devices.blocks import (
     fills_of,
     is_even,
     passing_bytes,
-    passing_of,
     thirds,
     unit_steps,
 )
 from poetc.devices.cost import Cost, CostModel
 from poetc.devices.features import features_of
-from poetc.devices.growth import Growth
+from poetc.devices.growth import LITTLE_BYTES, forms_of_operator
 from poetc.devices.profile import DeviceProfile
 from poetc.devices.rows import longest_rows_ns, moved_rows, read_rows, sample_rows, touched_blocks
 from poetc.devices.tables import row_tables, summed_tables, trained_tables
 from poetc.devices.threads import Prices, is_split
-from poetc.graph import Attribute, Graph, Operator, Role, TensorType
-from poetc.ops import Bound, Cut, Kernel, bind, spec, view_roots, whole
+from poetc.graph import Graph, Operator, Role
+from poetc.ops import Bound, Cut, Kernel, bind, spec, view_roots
 from poetc.runtime.layout import align, page_bytes
 from poetc.scheduling.problem import InPlace, OperatorSpec, Paging, Problem, TensorSpec
 
-WINDOW_BYTES = (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)  # of all windows of an operator, at most
-LITTLE_BYTES = (1, 256, 1 << 10)  # where larger blocks take too long; 1: the least blocks
+FIRST_FINER = 1000  # the number of the first alternative in finer blocks
 
 
 class Form(NamedTuple):
@@ -61,55 +58,6 @@ class Form(NamedTuple):
 def _form(blocks: Blocks) -> Form:
     inner = blocks.units[1] if len(blocks.units) > 1 else 0
     return Form(blocks.cut.title, blocks.units[0], inner, blocks.name, blocks.overlaps)
-
-
-@functools.lru_cache(maxsize=1 << 14)  # the steps of several options, priced in one command, have most in common
-def forms_of_operator(
-    kind: str,
-    attributes: tuple[tuple[str, Attribute], ...],
-    inputs: tuple[TensorType, ...],
-    outputs: tuple[TensorType, ...],
-    numbers: frozenset[int],
-    alike: tuple[int, ...],
-    fixed: frozenset[int],
-    block_bytes: int,
-    overlaps: bool,
-    windows_bytes: tuple[int, ...] = WINDOW_BYTES,
-) -> tuple[Blocks, ...]:
-    """Equal operators have the same. `numbers`: of the streamed operands. `fixed`: of those with checksums of rows.
-
-    `alike`: of each operand the first with the same storage. A stream's tensor has that number for its name.
-    `overlaps`: those with two windows instead, in which a block takes half as much.
-    """
-    bound, roots = Bound(dict(attributes), inputs, outputs), [str(n) for n in alike]
-    kernels = spec(kind).kernels(bound)
-    found: list[Blocks] = []
-    for cut in (*spec(kind).cuts(bound), whole(bound)):
-        if not fixed.issuperset(cut.tables):
-            continue
-        passing = passing_of(kind, bound, cut, numbers, roots)
-        if passing is None:
-            continue
-        seen = set[tuple[tuple[int, ...], str]]()
-        fitting: dict[tuple[int, ...], list[Blocks]] = {}
-        growths = [Growth(bound, cut, passing, numbers, roots, size) for size in (block_bytes, 1)]
-        for most in windows_bytes:
-            room_bytes = most // 2 if overlaps else most
-            choices = (growth.units(room_bytes) for growth in growths)
-            units = next((u for u, fits in choices if fits), None) or growths[1].units(room_bytes)[0]
-            if units is None:
-                continue
-            if units not in fitting:
-                fitting[units] = blocks_of(
-                    kind, bound, cut, kernels, numbers, roots, units, block_bytes, passing, overlaps=overlaps
-                )
-            if fitting[units]:
-                room = max(most, min(b.windows[0] for b in fitting[units]))
-                chosen = next(b for b in fitting[units] if b.windows[0] <= room)  # by the kernel's own workspace
-                if (units, chosen.name) not in seen:
-                    seen.add((units, chosen.name))
-                    found.append(chosen)
-    return tuple(found)
 
 
 def may_stream(problem: Problem) -> bool:
@@ -155,6 +103,7 @@ class StreamedAlternatives:
         # Numbers stand for the keys of equal operators, whose types and attributes take long to hash.
         self._numbers: dict[tuple[object, ...], int] = {}
         self._forms: dict[int | None, list[Blocks]] = {None: []}
+        self._aligned: dict[int | None, int] = {None: 0}  # how many of those come before the finer ones
         self._little: set[int | None] = set()  # of those, in blocks that are for the longest piece alone
         self._titles: dict[int | None, list[Form]] = {}
         self._workspaces: dict[int | None, list[int]] = {}
@@ -250,6 +199,12 @@ class StreamedAlternatives:
             self._titles[key] = [_form(b) for b in blocks]
         return self._titles[key]
 
+    def numbers(self, index: int, streamed: frozenset[int]) -> list[int]:
+        """The number of each alternative, by which files name it. Finer blocks leave those of the others alone."""
+        count = len(self._blocks(index, streamed))
+        aligned = self._aligned[self._form_of[index, streamed]]
+        return [*range(aligned), *range(FIRST_FINER, FIRST_FINER + count - aligned)]
+
     def workspaces(self, index: int, streamed: frozenset[int]) -> list[int]:
         """The workspace of each alternative, bytes. They differ in it alone as far as RAM is concerned."""
         blocks = self._blocks(index, streamed)
@@ -332,13 +287,20 @@ class StreamedAlternatives:
         number = self._number(key)
         if number not in self._forms:
             forms = forms_of_operator(*key, self.block_bytes, False)
+            finer = forms_of_operator(*key, self.block_bytes, False, finer=True)
             if self.problem.paging is Paging.DMA:  # last, so that the others keep their numbers
                 forms += forms_of_operator(*key, self.block_bytes, True)
-            self._forms[number] = self._in_time(op, bound, forms)
-            if forms and not self._forms[number]:
-                forms = forms_of_operator(*key, self.block_bytes, False, LITTLE_BYTES)
-                self._forms[number] = self._in_time(op, bound, forms)
+                finer += forms_of_operator(*key, self.block_bytes, True, finer=True)
+            in_time = self._in_time(op, bound, forms)
+            if forms and not in_time:
+                forms, finer = (
+                    forms_of_operator(*key, self.block_bytes, False, LITTLE_BYTES, finer=is_finer)
+                    for is_finer in (False, True)
+                )
+                in_time = self._in_time(op, bound, forms)
                 self._little.add(number)
+            self._aligned[number] = len(in_time)
+            self._forms[number] = in_time + self._in_time(op, bound, finer)
         return number
 
     def _in_time(self, op: Operator, bound: Bound, forms: Sequence[Blocks]) -> list[Blocks]:

@@ -290,7 +290,8 @@ def _recorded(offer: StreamedAlternatives, made: Made) -> Streams:
         if Form.of(op) not in offered:
             name = offer.problem.operators[k].name
             raise ScheduleError(None, f"{name!r} in blocks of {op.block} along {op.cut} is no alternative of it")
-        found += [k, offered.index(Form.of(op)), len(tensors), *tensors]
+        number = offer.numbers(k, frozenset(tensors))[offered.index(Form.of(op))]
+        found += [k, number, len(tensors), *tensors]
     return tuple(found)
 
 
@@ -300,9 +301,10 @@ def _decoded(offer: StreamedAlternatives, choice: Streams) -> Made:
     while at < len(choice):
         k, number, count = choice[at : at + 3]
         streamed = frozenset(choice[at + 3 : at + 3 + count])
-        if not 0 <= number < len(offer.forms(k, streamed)):
+        numbers = offer.numbers(k, streamed)
+        if number not in numbers:
             raise ScheduleError(None, f"{offer.problem.operators[k].name!r} has no alternative {number}")
-        made[k], at = offer.priced(k, streamed, number), at + 3 + count
+        made[k], at = offer.priced(k, streamed, numbers.index(number)), at + 3 + count
     return made
 
 

@@ -79,10 +79,11 @@ def test_activations_larger_than_the_budget_are_trained(tmp_path: Path) -> None:
         helper.make_node("Flatten", ["g"], ["f"]),
         helper.make_node("MatMul", ["f", "w3"], ["y"]),
     ]
-    path = _convolutions(tmp_path / "banded.onnx", nodes, shapes, [1, 2, 24, 24])
-    solution = poetc.load(path).solve(device=DEVICE, budget=16_000, gap=0.05, time_limit_s=10)
-    streamed = {op.kind: op.cut for op in solution.problem.operators if op.cut}
-    assert {"Conv", "Relu", "ConvGradWeight", "MaxPoolGrad"} <= streamed.keys() and "rows" in streamed["Conv"], streamed
+    path = _convolutions(tmp_path / "banded.onnx", nodes, shapes, [1, 2, 48, 48])
+    solution = poetc.load(path).solve(device=DEVICE, budget=24_000, gap=0.05, time_limit_s=10)
+    cuts = {(op.kind, op.cut) for op in solution.problem.operators if op.cut}
+    assert {"Conv", "Relu", "ConvGradWeight", "MaxPoolGrad"} <= {kind for kind, _ in cuts}
+    assert any(kind == "Conv" and "rows" in cut for kind, cut in cuts), cuts
     sizes = {t.name: t.store_bytes or 0 for t in solution.problem.tensors if not t.size_bytes}
     assert max(sizes.values()) > 16_000, "an activation that is never in RAM"
     found = solution.validate()  # raises CheckFailed
