@@ -204,9 +204,9 @@ coverage: setup-test setup-arm setup-browser ## lines and branches that the quic
 	$(BIN)/python -m tests.coverage --jobs $(JOBS) --write $(PYTEST_ARGS)
 
 .PHONY: power-loss
-power-loss: setup-test setup-arm ## 10,000 power cuts and bit flips on this machine, 200 cuts on emulated boards
+power-loss: setup-test setup-arm ## every test with the marker power_loss: 10,000 cuts on this machine, 200 on emulated boards
 	POETC_POWER_CUTS=$(or $(CUTS),2500) POETC_BIT_FLIPS=$(or $(FLIPS),2500) POETC_BOARD_CUTS=$(or $(BOARD_CUTS),67) \
-		$(PYTEST) tests/host_c/stores/test_pulled_plug.py tests/arm/stores/test_power_loss.py tests/arm/stores/test_resume.py
+		$(PYTEST) -m power_loss $(PYTEST_ARGS)
 
 .PHONY: random-networks
 random-networks: setup ## random PyTorch networks beside PyTorch; resumable: build/random-networks.jsonl (CASES= SEED=; installs PyTorch)

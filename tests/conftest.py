@@ -19,6 +19,7 @@ from poetc.scheduling import SolveOptions, _packing
 from poetc.solvers.poetc import settings
 from tests.support.compilers import cache_folder, forgets, remember
 
+pytest_plugins = ["tests.support.power"]
 remember()
 os.environ.setdefault("POETC_TEST_LEVEL", "-O1")  # of the runtime on this machine: half of the compiler's time
 # Where ccache is installed, it comes before the compilers that remember, and is quicker. It does not know the level.

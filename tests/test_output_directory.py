@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ import pytest
 
 from poetc.errors import UsageError
 from poetc.output_directory import Kind, check_replaceable, replace_file, replacing
+from tests.support.power import Power
 
 KIND = Kind("made.json", "what a test wrote")
 OURS = {"model.c": "int x;\n", "port/train.c": "loop\n", "report.txt": "fits\n"}
@@ -259,28 +261,24 @@ def test_errors_name_the_directory_as_the_user_did(tmp_path: Path, monkeypatch: 
 # --- interruptions and others who write -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("after", range(7))
-def test_after_a_loss_of_power_everything_is_still_ours(out: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+@pytest.mark.power_loss(at_least=5)
+def test_after_a_loss_of_power_everything_is_still_ours(out: Path, power: Power) -> None:
     """Each rename may be the last one; every file is the old one or the new one, and the next run replaces both."""
     new = {"model.c": "int y;\n", "port/board.c": "board\n", "report.txt": "tight\n"}
-    done, really = 0, os.replace
+    really = os.replace
 
     def replace(source: Path, place: Path) -> None:
-        nonlocal done
-        if done == after:
-            raise OSError(errno.EIO, os.strerror(errno.EIO), str(place))
-        done += 1
+        power.operate(place)
         really(source, place)
 
-    monkeypatch.setattr(os, "replace", replace)
-    if after < 5:
-        with pytest.raises(OSError, match=r"Input/output"):
+    if power.boot == 0:
+        shutil.rmtree(out)
+        write(out)
+        with pytest.MonkeyPatch.context() as patch, power.may_go():
+            patch.setattr(os, "replace", replace)
             write(out, new)
-    else:
-        write(out, new)
     for name, text in contents(out).items():
         assert text in (OURS.get(name), new.get(name))
-    monkeypatch.undo()
     write(out, {"main.c": "main\n"})
     assert contents(out) == {"main.c": "main\n"}
     assert not [p for p in out.iterdir() if p.name.startswith(".poetc-")]

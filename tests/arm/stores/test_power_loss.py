@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from poetc.emit import emit
 from poetc.program import PageOut, all_inputs, fit_input, packed_pages, sample_inputs
 from tests.program.models import Case, paged_actions, state_paged_actions, training_case
+from tests.support.power import Power
 
 HARNESSES = [Path(__file__).with_name(name) for name in ("power_loss.c", "checkpoints.c")]
 ON_STORE = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
@@ -39,22 +39,6 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     return make
 
 
-def harness(program: Path, *arguments: object) -> str:
-    """What the harness printed: `power_loss` with numbers, `checkpoints` with a word."""
-    program = program if isinstance(arguments[0], int) else program.with_name("checkpoints")
-    words = [str(program), *map(str, arguments)]
-    done = subprocess.run(words, cwd=program.parent, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def cut(program: Path, *arguments: object) -> tuple[int, int]:
-    """Cut points that were tried, and the most steps that one of them cost."""
-    match = re.fullmatch(r"cuts (\d+) steps_lost_at_most (\d+)\n", harness(program, *arguments))
-    assert match is not None
-    return int(match[1]), int(match[2])
-
-
 @pytest.fixture(scope="module")
 def state_on_store(build: Build) -> Path:
     """Weights and their velocity live on the store, in two slots each."""
@@ -64,85 +48,87 @@ def state_on_store(build: Build) -> Path:
     return build(case, state_paged_actions(case, names))
 
 
-def test_every_cut_resumes_at_the_last_complete_step(state_on_store: Path) -> None:
-    cuts, lost = cut(state_on_store, 50, 2)
-    assert cuts >= 1000
-    assert lost == 1
-
-
-def test_cuts_that_follow_each_other(state_on_store: Path) -> None:
-    """The resumed run is cut again, 37 blocks later, and so on: more than a step, less than three."""
-    cuts, lost = cut(state_on_store, 12, 2, 37)
-    assert cuts >= 250
-    assert lost == 1
-
-
-@pytest.mark.parametrize("slots", [2, 5])
-def test_paged_activations(slots: int, build: Build) -> None:
-    case = training_case(block_bytes=64)
-    cuts, lost = cut(build(case, paged_actions(case, "a")), 12, slots)
-    assert cuts >= 250
-    assert lost == 1
-
-
 @pytest.fixture(scope="module")
 def state_in_ram(build: Build) -> Path:
     case = training_case(block_bytes=64)
     return build(case, paged_actions(case, "a"))
 
 
+@pytest.fixture(params=["state_in_ram", "state_on_store"])
+def program(request: pytest.FixtureRequest) -> Path:
+    return Path(request.getfixturevalue(request.param))
+
+
+def checkpoints(power: Power, program: Path, *words: object) -> dict[str, int]:
+    return power.program(program.with_name("checkpoints"), *words, directory=program.parent)
+
+
+@pytest.mark.power_loss(at_least=1000)
+def test_every_cut_resumes_at_the_last_complete_step(state_on_store: Path, power: Power) -> None:
+    assert power.program(state_on_store, 50, 2, directory=state_on_store.parent)["steps_lost_at_most"] == 1
+
+
+@pytest.mark.power_loss(at_least=250)
+def test_cuts_that_follow_each_other(state_on_store: Path, power: Power) -> None:
+    """The resumed run is cut again, 37 blocks later, and so on: more than a step, less than three."""
+    assert power.program(state_on_store, 12, 2, 37, directory=state_on_store.parent)["steps_lost_at_most"] == 1
+
+
+@pytest.mark.parametrize("slots", [2, 5])
+@pytest.mark.power_loss(at_least=250)
+def test_paged_activations(slots: int, state_in_ram: Path, power: Power) -> None:
+    assert power.program(state_in_ram, 12, slots, directory=state_in_ram.parent)["steps_lost_at_most"] == 1
+
+
 @pytest.mark.parametrize("slots", [2, 3, 4])
 @pytest.mark.parametrize("period", range(1, 9))
-def test_every_period_leaves_a_whole_checkpoint(period: int, slots: int, state_in_ram: Path) -> None:
+@pytest.mark.power_loss(at_least=100)
+def test_every_period_leaves_a_whole_checkpoint(period: int, slots: int, state_in_ram: Path, power: Power) -> None:
     """Saves take the slots in turn, also where the period shares a factor with their number."""
-    cuts, lost = cut(state_in_ram, 4 * period + 1, slots, 0, period)
-    assert cuts >= 100
-    assert lost <= period
+    words = (state_in_ram, 4 * period + 1, slots, 0, period)
+    assert power.program(*words, directory=state_in_ram.parent)["steps_lost_at_most"] <= period
 
 
 @pytest.mark.parametrize("slots", [2, 3, 4])
-@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
-def test_the_last_save_is_the_newest(where: str, slots: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.power_loss(at_least=100)
+def test_the_last_save_is_the_newest(slots: int, program: Path, power: Power) -> None:
     """Training, older weights, a checkpoint, training: every cut resumes at the last save, not at the highest step."""
-    program = request.getfixturevalue(where)
-    found = harness(program, "saves", slots)
-    assert int(re.fullmatch(r"cuts (\d+)\n", found)[1]) >= 100  # type: ignore[index]
+    checkpoints(power, program, "saves", slots)
 
 
 @pytest.mark.parametrize("slots", [2, 3])
-@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
-def test_a_slot_that_cannot_be_read_is_none(where: str, slots: int, request: pytest.FixtureRequest) -> None:
-    """A driver that fails at any one block: the state of the other slot. At a block of each: its code, and no state."""
-    program = request.getfixturevalue(where)
-    found = harness(program, "unreadable", slots)
-    assert int(re.fullmatch(r"blocks (\d+)\n", found)[1]) >= 10  # type: ignore[index]
-
-
-@pytest.mark.parametrize("slots", [2, 3])
-@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
-def test_a_training_is_rolled_back(where: str, slots: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.power_loss(at_least=2)
+def test_a_training_is_rolled_back(slots: int, program: Path, power: Power) -> None:
     """To the checkpoint before the newest, wherever it is cut; the same steps lead to the same state again."""
-    program = request.getfixturevalue(where)
-    assert re.fullmatch(r"cuts [2-9]\n", harness(program, "rollback", slots))
+    assert checkpoints(power, program, "rollback", slots)["cuts"] <= 9
 
 
 @pytest.mark.parametrize("slots", [2, 3])
-@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
-def test_a_store_is_set_up(where: str, slots: int, request: pytest.FixtureRequest) -> None:
+@pytest.mark.power_loss(at_least=10)
+def test_a_store_is_set_up(slots: int, program: Path, power: Power) -> None:
     """From nothing, or over a training; cut at any block it is done again, and trains as from the image."""
-    program = request.getfixturevalue(where)
-    found = harness(program, "format", slots)
-    assert int(re.fullmatch(r"cuts (\d+)\n", found)[1]) >= 10  # type: ignore[index]
+    checkpoints(power, program, "format", slots)
 
 
-@pytest.mark.parametrize("where", ["state_in_ram", "state_on_store"])
-def test_pages_of_undone_runs_are_stale(where: str, request: pytest.FixtureRequest) -> None:
+def printed(program: Path, *words: str) -> str:
+    command = [program.with_name("checkpoints"), *words]
+    return subprocess.run(command, cwd=program.parent, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("slots", ["2", "3"])
+def test_a_slot_that_cannot_be_read_is_none(slots: str, program: Path) -> None:
+    """A driver that fails at any one block: the state of the other slot. At a block of each: its code, and no state."""
+    blocks, count = printed(program, "unreadable", slots).split()
+    assert blocks == "blocks" and int(count) >= 10
+
+
+def test_pages_of_undone_runs_are_stale(program: Path) -> None:
     """After a rollback, a cut or a format, a store that loses a write is found out: no earlier page passes for it."""
-    assert harness(request.getfixturevalue(where), "stale", 2) == "refused\n"
+    assert printed(program, "stale", "2") == "refused\n"
 
 
 def test_a_checkpoint_of_an_older_runtime(state_in_ram: Path) -> None:
-    assert harness(state_in_ram, "old") == "passed over\n"
+    assert printed(state_in_ram, "old") == "passed over\n"
 
 
 @pytest.mark.parametrize("where", ["ram", "store"])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from poetc import emit, measure
 from poetc.errors import UsageError
-from poetc.measure import Firmware, PowerCut, Run
+from poetc.graph import Array
+from poetc.measure import Firmware, Run
 from poetc.program import sample_inputs
 from tests.arm.conftest import Solve, Solved
 from tests.program.models import paged_actions, state_paged_actions, training_case
+from tests.support.power import Power
 
 STEPS = 3
 CUT_STEPS = 2
@@ -26,19 +28,6 @@ def solved(solve: Solve) -> Solved:
     return solve("lenet", 2, "qemu-lm3s6965evb", "70%")
 
 
-def cut_and_resume(firmware: Firmware, solved: Solved, cut: int, whole: Run) -> int:
-    """The step that the second boot goes on from; it must end as `whole`, the run without a cut, did."""
-    measure.fresh_store(firmware, solved.values)
-    batches = solved.batches(len(whole.losses))
-    with pytest.raises(PowerCut) as lost:
-        measure.execute(firmware, batches, cut_at=cut)
-    run = measure.execute(firmware, batches)
-    assert run.losses == whole.losses[run.resumed_step :]
-    assert run.state_sha256 == whole.state_sha256
-    assert lost.value.steps - 1 <= run.resumed_step <= lost.value.steps  # at most the last step is lost
-    return run.resumed_step
-
-
 def moments(run: Run) -> list[int]:
     """Instructions: within the first step, within checkpoints and later, and just before the end."""
     ends = [*run.step_ends, run.total_instructions]
@@ -47,53 +36,65 @@ def moments(run: Run) -> list[int]:
     return [ends[0] // 2, *inside, ends[-1] - 200]  # the last checkpoint is whole
 
 
-@pytest.mark.parametrize("board", ["lm3s6965evb", "raspi3b", "aarch64"])
-def test_cut_anywhere_resumes_at_the_last_complete_step(board: str, solved: Solved, tmp_path: Path) -> None:
-    firmware = measure.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
+@dataclass(frozen=True)
+class Board:
+    firmware: Firmware
+    values: Mapping[str, Array]
+    batches: list[dict[str, Array]]
+
+    def resumes(self, power: Power, moments: Callable[[Run], list[int]] = moments) -> int:
+        """The step that the second boot goes on from: the last complete one. It ends as the run without a cut did."""
+        if power.boot == 0:
+            measure.fresh_store(self.firmware, self.values)
+        run = power.execute(self.firmware, self.batches, moments)
+        assert run.losses == power.whole.losses[run.resumed_step :]
+        assert run.state_sha256 == power.whole.state_sha256
+        assert power.steps - 1 <= run.resumed_step <= power.steps  # at most the last step is lost
+        power.outcomes.add(run.resumed_step)
+        return run.resumed_step
+
+
+@pytest.fixture(params=["lm3s6965evb", "raspi3b", "aarch64"])
+def board(request: pytest.FixtureRequest, solved: Solved, tmp_path: Path) -> Board:
+    firmware = measure.build_firmware(solved.program, solved.values, request.param, tmp_path, memory=solved.memory)
     assert firmware.checkpoint_steps == 1
-    whole = measure.execute(firmware, solved.batches(CUT_STEPS))
-    assert whole.resumed_step == 0
-    assert {cut_and_resume(firmware, solved, cut, whole) for cut in moments(whole)} == set(range(CUT_STEPS + 1))
-    random = Random(board)
-    for _ in range(CUTS):
-        cut_and_resume(firmware, solved, random.randrange(1, whole.total_instructions), whole)
+    return Board(firmware, solved.values, solved.batches(CUT_STEPS))
 
 
-@pytest.mark.long
-def test_cuts_within_a_checkpoint(solved: Solved, tmp_path: Path) -> None:
-    """Along the instructions that save the first step: it counts as soon as the last block is whole, not before."""
-    board = "lm3s6965evb"
-    firmware = measure.build_firmware(solved.program, solved.values, board, tmp_path, memory=solved.memory)
-    whole = measure.execute(firmware, solved.batches(2))
-    blocks = -(-(solved.program.state_bytes + 16) // 512)
-    length = blocks * 25_000  # instructions: 7,500 a block of the card, and the checksum
-    cuts = [whole.step_ends[0] + length * part // 12 for part in range(13)]
-    resumed = [cut_and_resume(firmware, solved, cut, whole) for cut in cuts]
-    assert resumed == sorted(resumed)
-    assert set(resumed) == {0, 1}
-
-
-def test_weights_on_the_card_resume_too(tmp_path: Path) -> None:
+@pytest.fixture
+def board_of_card(tmp_path: Path) -> Board:
     """Weights and velocities that live on the card have two slots each; the checkpoint says which one counts."""
     names = ("fc1.weight", "fc2.weight", "fc1.weight:velocity", "fc2.weight:velocity")
     case = training_case(on_store=names, block_bytes=512)
     program = case.program(state_paged_actions(case, [t.name for t in case.problem.tensors if t.initial == "store"]))
-    values = case.graph.values
-    firmware = measure.build_firmware(program, values, "lm3s6965evb", tmp_path, memory=emit.Memory(32768, 4096))
-    batches = [dict(sample_inputs(program, step)) for step in range(CUT_STEPS)]
-    whole = measure.execute(firmware, batches)
-    resumed = set()
-    for cut in moments(whole):
-        measure.fresh_store(firmware, values)
-        with pytest.raises(PowerCut):
-            measure.execute(firmware, batches, cut_at=cut)
-        run = measure.execute(firmware, batches)
-        assert run.state_sha256 == whole.state_sha256
-        resumed.add(run.resumed_step)
-    assert resumed == set(range(CUT_STEPS + 1))
+    values, memory = case.graph.values, emit.Memory(32768, 4096)
+    firmware = measure.build_firmware(program, values, "lm3s6965evb", tmp_path, memory=memory)
     # Without checkpoints nothing says which version the card has: the second boot stops instead of training on.
     with pytest.raises(UsageError, match="every step must be saved"):
         measure.build_firmware(program, values, "lm3s6965evb", tmp_path / "b", checkpoint=2)
+    return Board(firmware, values, [dict(sample_inputs(program, step)) for step in range(CUT_STEPS)])
+
+
+@pytest.mark.power_loss(sample=CUTS, at_least=7, outcomes=range(CUT_STEPS + 1))
+def test_cut_anywhere_resumes_at_the_last_complete_step(board: Board, power: Power) -> None:
+    board.resumes(power)
+
+
+@pytest.mark.power_loss(sample=CUTS, at_least=7, outcomes=range(CUT_STEPS + 1))
+def test_weights_on_the_card_resume_too(board_of_card: Board, power: Power) -> None:
+    board_of_card.resumes(power)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("board", ["lm3s6965evb"], indirect=True)
+@pytest.mark.power_loss(sample=0, at_least=13, outcomes=[0, 1])
+def test_cuts_within_a_checkpoint(board: Board, solved: Solved, power: Power) -> None:
+    """Along the instructions that save the first step: it counts as soon as the last block is whole, not before."""
+    blocks = -(-(solved.program.state_bytes + 16) // 512)
+    length = blocks * 25_000  # instructions: 7,500 a block of the card, and the checksum
+    earlier = max(power.outcomes, default=0)
+    resumed = board.resumes(power, lambda run: [run.step_ends[0] + length * part // 12 for part in range(13)])
+    assert earlier <= resumed <= 1
 
 
 def test_checkpoint_of_another_model_is_passed_over(tmp_path: Path) -> None:

@@ -12,10 +12,11 @@ from poetc.boards import TARGETS
 from poetc.commands import programs
 from poetc.emit import checkpoint_steps
 from poetc.errors import UsageError
-from poetc.measure import PowerCut
+from poetc.measure import Firmware
 from poetc.program import PageOut
 from poetc.scheduling import movable_state, stored_state
 from tests.arm.conftest import Solve, Solved, run_host
+from tests.support.power import Power
 
 STEPS = 3
 BOARDS = ["lm3s6965evb", "mps2-an500"]  # the first has an SD card on its SPI bus
@@ -56,25 +57,26 @@ def test_checkpoints_of_several_steps_or_none_name_the_way_out(steps: int, solve
         )
 
 
+@pytest.fixture
+def empty_card(solved: Solved, tmp_path: Path) -> Firmware:
+    return measure.build_firmware(solved.program, solved.values, "lm3s6965evb", tmp_path, memory=solved.memory)
+
+
 def test_state_on_the_store_is_saved_on_every_board(solved: Solved) -> None:
     board = ALL_BOARDS["mps2-an500"]  # without a store of its own
     assert checkpoint_steps(solved.program, TARGETS[board.target], board, None) == 1
     assert checkpoint_steps(solved.program, TARGETS[board.target], board, 0) == 0  # for a measurement
 
 
-def test_an_empty_card_is_set_up_by_the_firmware(solved: Solved, tmp_path: Path) -> None:
+@pytest.mark.power_loss(sample=0, at_least=1)
+def test_an_empty_card_is_set_up_by_the_firmware(empty_card: Firmware, solved: Solved, power: Power) -> None:
     """Nobody copies an image, and power may fail in the middle: the same bits."""
-    firmware = measure.build_firmware(solved.program, solved.values, "lm3s6965evb", tmp_path, memory=solved.memory)
-    card, batches = firmware.run_directory / "store.bin", solved.batches(STEPS)
-    kept = measure.execute(firmware, batches)
-    card.write_bytes(bytes(card.stat().st_size))
-    run = measure.execute(firmware, batches)
-    assert (run.losses, run.state_sha256) == (kept.losses, kept.state_sha256)
+    card, batches = empty_card.run_directory / "store.bin", solved.batches(STEPS)
+    if power.whole is None:
+        power.whole = measure.execute(empty_card, batches)  # of the card with an image
+    if power.boot == 0:
+        card.write_bytes(bytes(card.stat().st_size))
+    assert power.boot == 0 or any(card.read_bytes())
+    run = power.execute(empty_card, batches, lambda run: [(run.step_ends[0] - sum(run.step_instructions)) // 2])
+    assert (run.losses, run.state_sha256, run.resumed_step) == (power.whole.losses, power.whole.state_sha256, 0)
     assert run.stack_bytes is not None and run.stack_bytes <= solved.memory.stack_bytes
-    card.write_bytes(bytes(card.stat().st_size))
-    with pytest.raises(PowerCut):
-        measure.execute(firmware, batches, cut_at=(run.step_ends[0] - sum(run.step_instructions)) // 2)
-    assert any(card.read_bytes())
-    again = measure.execute(firmware, batches)
-    assert (again.losses, again.state_sha256) == (kept.losses, kept.state_sha256)
-    assert again.resumed_step == 0

@@ -6,10 +6,10 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -20,6 +20,7 @@ from poetc.program import Program, all_inputs, fit_input, reads_ahead, sample_in
 from poetc.scheduling import Paging
 from tests.program.models import Case, mlp, paged_actions, rows_case, state_paged_actions, training_case
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
+from tests.support.power import Power, PowerLoss
 
 STEPS = 6
 CUTS = int(os.environ.get("POETC_POWER_CUTS", "40"))  # `make power-loss` has more of both
@@ -143,51 +144,49 @@ def test_order_of_writes_and_syncs(built: Built) -> None:
     assert kinds.endswith("srd"), "the result is whole, renamed, and its name is on the medium"
 
 
+def until_the_plug_is_pulled(built: Built, power: Power) -> dict[str, bytes]:
+    """The files that are there after it."""
+    medium = Medium(built.files)
+    with suppress(PowerLoss), power.may_go():
+        for event in built.events:
+            power.operate()
+            medium.replay([event])
+        power.operate()
+    return medium.pull_the_plug(power.random)
+
+
 @pytest.mark.long_but("host ram", "host store", "host streamed", "host ahead", "host rows")
-def test_one_checkpoint_survives_any_cut(built: Built) -> None:
+@pytest.mark.power_loss(sample=CUTS, outcomes=range(1, STEPS))
+def test_one_checkpoint_survives_any_cut(built: Built, power: Power) -> None:
     """At most the step that was running is lost, and what comes of the rest are the bits of a run without a cut."""
-    random, resumed = Random(1), set()
-    for _ in range(CUTS):
-        cut = random.randrange(len(built.events) + 1)
-        medium = Medium(built.files)
-        medium.replay(built.events[:cut])
-        files = medium.pull_the_plug(random)
-        assert files["trained.bin"] in (built.files["trained.bin"], built.expected)
-        in_place(built.directory, files)
-        output = train(built.directory, built.words)
-        saved = sum(e.kind == "k" for e in built.events[:cut])
-        found = re.search(r"resumed step (\d+)", output)
-        step = int(found[1]) if found else 0
-        assert saved <= step <= saved + 1, f"cut after {cut} of {len(built.events)} events"
-        assert (built.directory / "trained.bin").read_bytes() == built.expected
-        resumed.add(step)
-    assert len(resumed) > 2 and {step % 2 for step in resumed if step} == {0, 1}, "from both slots"
+    files = until_the_plug_is_pulled(built, power)
+    assert files["trained.bin"] in (built.files["trained.bin"], built.expected)
+    in_place(built.directory, files)
+    output = train(built.directory, built.words)
+    saved = sum(e.kind == "k" for e in built.events[: power.operations - 1])
+    found = re.search(r"resumed step (\d+)", output)
+    step = int(found[1]) if found else 0
+    assert saved <= step <= saved + 1
+    assert (built.directory / "trained.bin").read_bytes() == built.expected
+    power.outcomes.add(step)
 
 
-def test_a_bit_that_turns_over_is_never_trained_on(built: Built) -> None:
+@pytest.mark.power_loss(sample=FLIPS, outcomes=[0])
+def test_a_bit_that_turns_over_is_never_trained_on(built: Built, power: Power) -> None:
     """After a cut, anywhere in the store: the bits of a run without it, or an error and the old result."""
-    random, kinds = Random(2), set()
-    for _ in range(FLIPS):
-        medium = Medium(built.files)
-        cut = random.randrange(1, len(built.events))
-        medium.replay(built.events[:cut])
-        files = {name: bytearray(data) for name, data in medium.pull_the_plug(random).items()}
-        if not (size := len(files.get("store.bin", b""))):
-            continue
-        bit = random.randrange(8 * size)
-        files["store.bin"][bit // 8] ^= 1 << bit % 8
-        in_place(built.directory, {name: bytes(data) for name, data in files.items()})
-        done = run(built.directory, built.words)
-        where = f"bit {bit} of {8 * size}, after {cut} of {len(built.events)} events"
-        if done.returncode == 0:
-            assert (built.directory / "trained.bin").read_bytes() == built.expected, where
-        else:
-            assert done.returncode == 1 and "a page of the store is damaged" in done.stdout + done.stderr, (
-                f"{where}: {done}"
-            )
-            assert (built.directory / "trained.bin").read_bytes() == bytes(files["trained.bin"]), where
-        kinds.add(done.returncode == 0)
-    assert True in kinds
+    files = {name: bytearray(data) for name, data in until_the_plug_is_pulled(built, power).items()}
+    if not (size := len(files.get("store.bin", b""))):
+        return
+    bit = power.random.randrange(8 * size)
+    files["store.bin"][bit // 8] ^= 1 << bit % 8
+    in_place(built.directory, {name: bytes(data) for name, data in files.items()})
+    done = run(built.directory, built.words)
+    expected = built.expected
+    if done.returncode != 0:
+        assert done.returncode == 1 and "a page of the store is damaged" in done.stdout + done.stderr, done
+        expected = bytes(files["trained.bin"])
+    assert (built.directory / "trained.bin").read_bytes() == expected, f"bit {bit} of {8 * size}"
+    power.outcomes.add(done.returncode)
 
 
 OTHER = "other data than before: from their first record"

@@ -16,29 +16,18 @@ from poetc.measure import HostModel, StepError, compile_library
 from poetc.program import Call, Program, lower, sample_inputs, streams_of
 from poetc.program._image import page_blocks, sums_of
 from poetc.scheduling import keep_all, pack
-from tests.host_c.stores.test_ahead import states_of
-from tests.host_c.stores.test_overlap import Card
+from tests.host_c.stores.test_ahead import LostCard, states_of
 from tests.program.models import make_problem, rows_case
+from tests.support.power import Power
 
 
-class Cut(Card):
-    """Power goes with transfer `dies_at`, of which it does a part, and comes back when that is 0."""
+class Cut(LostCard):
+    """It measures itself: blocks written, and the time of a card of the profile."""
 
-    dies_at, blocks_written, spent_ns = 0, 0, 0.0
+    blocks_written, spent_ns = 0, 0.0
     store = load_profile("nrf52840").stores["sd"]
 
-    def has_failed(self) -> bool:
-        self.transfers += 1
-        return 0 < self.dies_at <= self.transfers
-
     def page_out(self, first: int, count: int, address: int) -> int:
-        if self.transfers + 1 == self.dies_at:
-            whole, half = self.transfers % (count + 1), self.block_bytes // 2
-            for n in range(min(count, whole + 1)):
-                at = address + n * self.block_bytes
-                size = self.block_bytes if n < whole else half
-                old = self.blocks.get(first + n, b"\xff" * self.block_bytes)
-                self.blocks[first + n] = ctypes.string_at(at, size) + old[size:]
         self.blocks_written += count
         rate = self.store.write_bytes_per_s.value
         self.spent_ns += self.store.write_latency_ns.value + count * self.block_bytes / rate * 1e9
@@ -97,7 +86,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rows]:
     )
     expected = dict[tuple[int, ...], dict[str, bytes]]()
     with HostModel(of_kept, [kept], values) as model:
-        for seeds in ((0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3), (0, 2, 3)):
+        for seeds in ((0,), (0, 1), (0, 2), (0, 1, 3), (0, 1, 2, 3), (0, 2, 3)):
             model.reset()
             for seed in seeds:
                 model.run(batch(kept, seed))
@@ -122,81 +111,63 @@ def test_only_the_rows_that_indices_name_pass(rows: Rows) -> None:
     assert max(written[1:]) < table.block_count
 
 
-@pytest.mark.long
-def test_no_row_is_torn_wherever_power_goes(rows: Rows) -> None:
-    """The state is that of the last whole step, and a step with other rows goes on from there. So after two cuts."""
+def in_pieces(rows: Rows, model: HostModel, pieces: list[int]) -> list[float]:
+    """From now on a run of the model is one of pieces: their transfers, and the time of each on a card."""
+    dll, memory, spent_ns = model._dll, ctypes.create_string_buffer(1024), list[float]()
+
+    def run(runtime: object) -> int:
+        dll.poetc_begin(runtime, memory)
+        while True:
+            before, before_ns = rows.card.transfers, rows.card.spent_ns
+            code = dll.poetc_advance(runtime, memory)
+            pieces.append(rows.card.transfers - before)
+            spent_ns.append(rows.card.spent_ns - before_ns)
+            if code:
+                return 0 if code == 1 else int(code)
+
+    dll.poetc_run = run
+    return spent_ns
+
+
+@pytest.fixture(params=["at once", "in pieces"])
+def model(request: pytest.FixtureRequest, rows: Rows) -> Iterator[HostModel]:
+    """It runs at once, or in pieces: of the blocks of the update, and of the copies before."""
     with rows.model() as model:
+        if request.param == "in pieces":
+            in_pieces(rows, model, [])
+        yield model
 
-        def begin() -> None:
-            model.reset()
-            model.run(batch(rows.program, 0))
 
-        def fails(seed: int, dies_at: int) -> None:
-            rows.card.dies_at = rows.card.transfers + dies_at
-            with pytest.raises(StepError):
-                model.run(batch(rows.program, seed))
-            rows.card.dies_at = 0
-            found = rows.state(model)["table"]
-            assert found == rows.expected[0,]["table"], dies_at
-
-        begin()
-        first = rows.card.transfers
-        model.run(batch(rows.program, 1))
-        count = rows.card.transfers - first
-        assert count > 100 and rows.state(model, 2) == rows.expected[0, 1]
-        weight = {rows.expected[seeds]["fc.weight"] for seeds in ((0,), (0, 1))}
-        for dies_at in range(1, count + 1):
-            begin()
-            fails(1, dies_at)
-            assert rows.state(model)["fc.weight"] in weight
-            if dies_at % 3 == 0:
-                fails(3, 1 + dies_at * 7 % (count // 2))
-            saved = model.state("fc.weight").tobytes() == rows.expected[0,]["fc.weight"]
-            model.set_state("fc.weight", np.frombuffer(rows.expected[0,]["fc.weight"], np.float32).reshape(24, 3))
-            model.run(batch(rows.program, 2))
-            assert rows.state(model, 2) == rows.expected[0, 2], (dies_at, saved)
-            model.run(batch(rows.program, 3))
-            assert rows.state(model, 3) == rows.expected[0, 2, 3], dies_at
+@pytest.mark.power_loss(quick=4, twice=True, at_least=100)
+def test_no_row_is_torn_wherever_power_goes(rows: Rows, model: HostModel, power: Power) -> None:
+    """The state is that of the last whole step, and steps with other rows go on from there. So after two cuts."""
+    rows.card.power = power
+    if power.boot == 0:
+        model.reset()
+        model.run(batch(rows.program, 0))
+    else:
+        found = rows.state(model)
+        assert found["table"] == rows.expected[0,]["table"]
+        assert found["fc.weight"] in (rows.expected[0,]["fc.weight"], rows.expected[0, 2 - power.boot % 2]["fc.weight"])
+        model.set_state("fc.weight", np.frombuffer(rows.expected[0,]["fc.weight"], np.float32).reshape(24, 3))
+    seed = 1 + power.boot % 2
+    with power.may_go():
+        model.run(batch(rows.program, seed))
+    assert rows.state(model, 2) == rows.expected[0, seed]
+    model.run(batch(rows.program, 3))
+    assert rows.state(model, 3) == rows.expected[0, seed, 3]
 
 
 def test_a_row_that_is_copied_is_a_piece_of_its_own(rows: Rows) -> None:
-    """A run in pieces: of the blocks of the update, and of the copies before; wherever power goes between them."""
     with rows.model() as model:
-        dll, memory, pieces = model._dll, ctypes.create_string_buffer(1024), list[int]()
-        longest_ns = 0.0
-        at_once = dll.poetc_run
-
-        def run(runtime: object) -> int:
-            nonlocal longest_ns
-            dll.poetc_begin(runtime, memory)
-            while True:
-                before, spent_ns = rows.card.transfers, rows.card.spent_ns
-                code = dll.poetc_advance(runtime, memory)
-                pieces.append(rows.card.transfers - before)
-                longest_ns = max(longest_ns, rows.card.spent_ns - spent_ns)
-                if code:
-                    return 0 if code == 1 else int(code)
-
-        dll.poetc_run = run
+        pieces = list[int]()
+        spent_ns = in_pieces(rows, model, pieces)
         for seed in range(4):
             pieces.clear()
             model.run(batch(rows.program, seed))
         assert rows.state(model, 4) == rows.expected[0, 1, 2, 3]
-        assert 0.2 * rows.longest_ns < longest_ns <= rows.longest_ns, "transfers alone, as the piece is planned"
-        count = sum(pieces)
-        assert sum(n == 2 for n in pieces) >= 30, "a row of the run before is read, and written"
-        for dies_at in range(5, count, 9):
-            dll.poetc_run = at_once
-            model.reset()
-            model.run(batch(rows.program, 0))
-            dll.poetc_run = run
-            rows.card.dies_at = rows.card.transfers + dies_at
-            with pytest.raises(StepError):
-                model.run(batch(rows.program, 1))
-            rows.card.dies_at = 0
-            model.set_state("fc.weight", np.frombuffer(rows.expected[0,]["fc.weight"], np.float32).reshape(24, 3))
-            model.run(batch(rows.program, 2))
-            assert rows.state(model, 2) == rows.expected[0, 2], dies_at
+    assert 0.2 * rows.longest_ns < max(spent_ns) <= rows.longest_ns, "transfers alone, as the piece is planned"
+    assert sum(n == 2 for n in pieces) >= 30, "a row of the run before is read, and written"
 
 
 def test_a_damaged_row_is_found(rows: Rows) -> None:
