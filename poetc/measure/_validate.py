@@ -24,6 +24,7 @@ from poetc.program import (
     Call,
     Interpreter,
     Program,
+    Space,
     all_inputs,
     bank_high_water,
     require_usable,
@@ -263,23 +264,41 @@ def _by_last_bits(
 ) -> tuple[float, float]:
     """The largest error of gradients, and that of the loss, where float inputs change by a last bit of the largest.
 
-    (0, 0) where no input holds floats.
+    So do the rows of tables that integers name: they are the numbers that a step of tokens begins with. (0, 0) where
+    a step has neither.
     """
-    random, nudges = np.random.default_rng(0), dict[str, Array]()
+    nudges = dict[str, Array]()
     for binding in program.inputs:
         x = np.asarray(batch[binding.name])
         if x.dtype == np.float32 and x.size:
-            unit = np.finfo(np.float32).eps * np.abs(x).max()
-            nudges[binding.name] = np.where(random.random(x.shape) < 0.5, -unit, unit).astype(np.float32)
+            nudges[binding.name] = _last_bits(x)
+    names_rows = any(isinstance(call, Call) and _names_rows(call) for call in program.instructions)
     gradient = loss = 0.0
     # Both ways: a number beside the kink of a ReLU comes to its other side by one of them.
-    for sign in (1, -1) if nudges else ():
+    for sign in (1, -1) if nudges or names_rows else ():
         interpreter = Interpreter(program, values)
+        interpreter.changed = partial(_moved_rows, sign)
         interpreter.probes = Spilled(directory / str(sign))
         nudged_loss = interpreter.run({**batch, **{n: batch[n] + sign * nudge for n, nudge in nudges.items()}})
         gradient = max(gradient, _worst(_gradient_errors(interpreter.probes, expected), "gradient"))
         loss = max(loss, _relative(nudged_loss, expected_loss))
     return gradient, loss
+
+
+def _last_bits(x: Array) -> Array:
+    """A last bit of the largest number, with random signs: the same for the same shape."""
+    unit = np.finfo(np.float32).eps * np.abs(x).max(initial=0)
+    return np.asarray(np.where(np.random.default_rng(0).random(x.shape) < 0.5, -unit, unit), np.float32)
+
+
+def _names_rows(call: Call) -> bool:
+    """Whether it reads rows of a table of floats that numbers of the step name."""
+    reads = spec(call.kind).reads_rows and not is_sgd_of(call.kind)
+    return reads and call.outputs[0].type.dtype is DType.F32 and call.inputs[-1].space is not Space.FLASH
+
+
+def _moved_rows(sign: int, call: Call, result: Array) -> Array:
+    return np.asarray(result + np.float32(sign) * _last_bits(result)) if _names_rows(call) else result
 
 
 def _is_of_probabilities(program: Program) -> bool:

@@ -6,7 +6,7 @@ Kernels are replaced by `OpSpec.evaluate`; places, order, pages and aliasing are
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 
 import numpy as np
 
@@ -71,6 +71,7 @@ class Interpreter:
         for binding in program.state:
             materialize_into(self._read(binding.operand), values[binding.name], binding.operand.type)
         self.probes: MutableMapping[str, Array] = Copies()  # whole gradients of the last run, by parameter
+        self.changed: Callable[[Call, Array], Array] | None = None  # a result, or a part of it, before it is written
         self.high_water_bytes = program.state_bytes  # end of the highest byte written so far
         self.run_count = 0
         self.page_ins = 0
@@ -165,6 +166,8 @@ class Interpreter:
         for block in results_by_parts(call.kind, bound, inputs, self._most_bytes(call)):
             # An output may be a view of an input that another output overwrites.
             results = [r.copy() if np.may_share_memory(r, self.arena) else r for _, _, r in block]
+            if self.changed is not None:
+                results = [self.changed(call, r) for r in results]
             for (shape, box, _), result, operand in zip(block, results, call.outputs, strict=True):
                 if result.shape != tuple(s.stop - s.start for s in box):
                     raise ProgramError(f"{call.operator}: evaluates to shape {result.shape}, not {operand.type.shape}")
