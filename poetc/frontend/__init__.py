@@ -5,8 +5,9 @@ from poetc.frontend._input_shapes import Sizes
 from poetc.frontend._load import load
 from poetc.frontend._new_head import NewHead
 from poetc.frontend._node import Node
+from poetc.frontend._quantized_forms import is_quantized
 from poetc.frontend._reading import external_files
-from poetc.frontend._translations import onnx_operator
+from poetc.frontend._translations import TRANSLATIONS, onnx_operator
 from poetc.frontend._untying import Untied
 from poetc.frontend._writing import DATA_SUFFIX, Written, write_back
 from poetc.frontend.facts import probabilities
@@ -14,6 +15,7 @@ from poetc.frontend.roles import ParameterDecision, parameter_decisions
 
 __all__ = [
     "DATA_SUFFIX",
+    "TRANSLATIONS",
     "Importer",
     "NewHead",
     "Node",
@@ -22,6 +24,7 @@ __all__ = [
     "Untied",
     "Written",
     "external_files",
+    "is_quantized",
     "load",
     "onnx_operator",
     "parameter_decisions",

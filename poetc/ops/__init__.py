@@ -10,6 +10,7 @@ from poetc.ops._indices import Indices, Use
 from poetc.ops._others import load_others
 from poetc.ops._registry import OpSpec, Work, register, registry, spec
 from poetc.ops._samples import sample
+from poetc.ops._strides import collapse, contiguous_strides, view_steps
 from poetc.ops._views import view_roots
 from poetc.ops.kernels import Kernel, Parameters
 
@@ -32,6 +33,8 @@ __all__ = [
     "Work",
     "bind",
     "box_of",
+    "collapse",
+    "contiguous_strides",
     "kernels_of_blocks",
     "load_others",
     "register",
@@ -40,5 +43,6 @@ __all__ = [
     "sample",
     "spec",
     "view_roots",
+    "view_steps",
     "whole",
 ]

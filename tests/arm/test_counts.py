@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from poetc import benchmark, boards, emit, frontend, measure, passes, training
-from poetc.benchmark import _measure
 from poetc.commands.run import predicted_ns
 from poetc.devices import build_problem, load_profile
 from poetc.graph import Graph, Operator, Role, TensorType, TrainingGraph
@@ -31,8 +30,8 @@ WITHIN = 0.05
 def test_counted_instructions_are_those_predicted(board: str, tmp_path: Path) -> None:
     """Of a step that pages: the loops that are counted are those that the kernels run."""
     profile = load_profile(f"qemu-{board}")
-    step = _measure.step_of(small_cnn(), "sgd")
-    program = _measure.paging_program(step, profile)
+    step = benchmark.step_of(small_cnn(), "sgd")
+    program = benchmark.paging_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, board, tmp_path), [sample_inputs(program, 0)])
     assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
@@ -58,7 +57,7 @@ def test_instructions_of_a_step_in_integers_are_those_predicted(board: str, tmp_
     graph = frontend.load(network, batch=1)
     step = passes.run_standard(training.build(training.in_precision(graph, options), options))
     profile = load_profile(f"qemu-{board}")
-    program = _measure.plain_program(step, profile)
+    program = benchmark.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, board, tmp_path / "firmware"), [sample_inputs(program, 0)])
     assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
@@ -75,7 +74,7 @@ def test_instructions_of_a_step_on_codes_are_those_predicted(board: str, tmp_pat
     options, profile = TrainingOptions(precision="qas"), load_profile(f"qemu-{board}")
     graph = frontend.load(qdq.quantised(tmp_path), quantized=True)
     step = passes.run_standard(training.build(training.in_precision(graph, options), options))
-    program = _measure.plain_program(step, profile)
+    program = benchmark.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, board, tmp_path / "firmware"), [sample_inputs(program, 0)])
     assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
@@ -89,7 +88,7 @@ def counted_step(
     graph: Graph, board: str, numerics: emit.Numerics, directory: Path
 ) -> tuple[dict[str, int], measure.Run, dict[str, Operator]]:
     """Of a step of plain SGD, keep-all: multiply-accumulates of every operator, what was counted, the operators."""
-    step = _measure.step_of(graph, "sgd")
+    step = benchmark.step_of(graph, "sgd")
     return *counted_program(step, board, numerics, directory), {op.name: op for op in step.operators}
 
 
@@ -111,8 +110,8 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
     """On Cortex-A, in gradients of weights and beside them: pointwise, depthwise, strided; batch norms with clips."""
     monkeypatch.setattr(mobilenet, "_BLOCKS", ((6, 24, 2, 2),))
     profile = load_profile("qemu-virt-a72")
-    step = _measure.step_of(mobilenet.mobilenet_v2(1, 64, 0.5, 10), "sgd")
-    program = _measure.plain_program(step, profile)
+    step = benchmark.step_of(mobilenet.mobilenet_v2(1, 64, 0.5, 10), "sgd")
+    program = benchmark.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
     counted = execute(build_firmware(program, step.values, "virt-a72", tmp_path), [sample_inputs(program, 0)])
     # Products of few channels are priced up to a quarter too high: the sweep has none of their shapes.

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from poetc import artifact, boards, emit, measure
-from poetc.boards import _toolchain
 from poetc.commands import programs
 from poetc.commands import run as running
 from poetc.errors import CheckFailed, UsageError
@@ -151,8 +150,8 @@ def test_linkers_words_come_without_the_linker() -> None:
         "collect2: error: ld returned 1 exit status",
         "make: *** [Makefile:9: firmware.elf] Error 1",
     ]
-    assert _toolchain.telling(lines) == ["the arena of 9 bytes does not fit", "pool.c:3:1: error: expected"]
-    assert _toolchain.telling(["killed"]) == ["killed"]
+    assert boards.telling(lines) == ["the arena of 9 bytes does not fit", "pool.c:3:1: error: expected"]
+    assert boards.telling(["killed"]) == ["killed"]
 
 
 def test_data_that_does_not_fit(directory: Path, tmp_path: Path) -> None:
@@ -284,7 +283,7 @@ def test_deepest_kernels_of_helium_stay_within_what_is_promised(kernel: str, tmp
     for name in ("src/poetc.c", f"kernels/{kernel}.c", "kernels/gemm/poetc_gemm.c"):
         built = tmp_path / "kernel.o"
         words = [f"{target.cross_compile}gcc", "-std=c99", *target.flags.split(), "-ffp-contract=fast", *include]
-        _toolchain.command([*words, "-fcallgraph-info=su", "-c", root / name, "-o", built], name)
+        boards.command([*words, "-fcallgraph-info=su", "-c", root / name, "-o", built], name)
         graph.read(built.with_suffix(".ci").read_text(), kernels=name.startswith("kernels"))
     deepest = max(graph.depth(name) for name in graph.frames if name.startswith("poetc_op_"))
     assert 0 < deepest + graph.frames["poetc_run"] <= STACK_BYTES

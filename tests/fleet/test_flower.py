@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.common import ndarrays_to_parameters, parameters_to_ndarrays
 from flwr.compat.common.recorddict_compat import arrayrecord_to_parameters
@@ -28,7 +29,6 @@ from poetc.artifact import Artifact
 from poetc.errors import UsageError
 from poetc.fleet import FleetModel, Participant, Trained, read_data, require_sound
 from poetc.flower import CheckedFedAvg, FedAvgOfChanges, client_app, gateway_app, initial_arrays, train_config
-from poetc.flower._messages import array_record
 from poetc.graph import Array
 from tests.commands.trained import DIGITS, solved_of
 from tests.fleet.conftest import Firmware
@@ -122,6 +122,10 @@ def test_an_evaluation_has_the_metrics_of_flowers_examples(digits_directory: Pat
     result = start(grid, digits_directory, rounds=1, evaluate=1.0)
     assert grid.errors == []
     assert set(result.evaluate_metrics_clientapp[1]) == {"eval_loss", "eval_acc"}
+
+
+def array_record(arrays: dict[str, Array]) -> ArrayRecord:
+    return ArrayRecord({name: FlowerArray(array) for name, array in arrays.items()})
 
 
 FAULTS: list[tuple[dict[str, Any], dict[str, Array] | None, str]] = [

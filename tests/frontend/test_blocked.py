@@ -12,12 +12,13 @@ from onnx.helper import make_node
 
 from poetc.errors import UnsupportedModelError, UsageError
 from poetc.frontend import load
-from poetc.frontend._blocked import BLOCKED
 from poetc.graph import Role
 from tests.frontend.support import evaluate, make, normal, save
 from tests.frontend.test_microsoft import session
 
 ALL = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+BLOCKED = "com.microsoft.nchwc"
 
 
 def network(width: int) -> onnx.ModelProto:

@@ -13,8 +13,7 @@ import onnx
 from onnx import numpy_helper
 
 from poetc.errors import PoetcError
-from poetc.frontend import load
-from poetc.frontend._translations import TRANSLATIONS
+from poetc.frontend import TRANSLATIONS, load
 from tests.frontend.support import evaluate, save
 from tests.support.onnx_cases import every_case
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from poetc.graph import Attribute, DType, Operator, Role, TensorType
-from poetc.ops import Bound, Builder, spec
-from poetc.ops._strides import collapse
+from poetc.ops import Bound, Builder, collapse, spec
 from poetc.ops.random import philox
 from tests.support.kernels import AnyArray, KernelError, evaluate, run_kernel
 

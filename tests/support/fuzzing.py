@@ -23,9 +23,7 @@ from onnx.reference import ReferenceEvaluator
 
 from poetc import training
 from poetc.errors import PoetcError
-from poetc.frontend import load
-from poetc.frontend._quantized_forms import is_quantized
-from poetc.frontend._translations import TRANSLATIONS
+from poetc.frontend import TRANSLATIONS, is_quantized, load
 from poetc.graph import Graph, materialize
 from poetc.ops import bind, spec
 from tests.support.files import write_anew

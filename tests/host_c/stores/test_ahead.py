@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,11 +139,19 @@ CASES = {
 }
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], Built]:
+    @functools.cache
+    def make(name: str, which: int) -> Built:
+        path = tmp_path_factory.mktemp("ahead")
+        return build(CASES[name](path), which, path)
+
+    return make
+
+
 @pytest.fixture(scope="module", params=[(name, which) for name in CASES for which in (0, 1)], ids=str)
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    name, which = request.param
-    path = tmp_path_factory.mktemp("ahead")
-    return build(CASES[name](path), which, path)
+def built(request: pytest.FixtureRequest, made: Callable[[str, int], Built]) -> Built:
+    return made(*request.param)
 
 
 @pytest.mark.long_but("('convolutions', 0)")
@@ -172,9 +181,8 @@ def test_bits_are_those_of_everything_in_ram(built: Built) -> None:
 
 
 @pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    path = tmp_path_factory.mktemp("network")
-    return build(CASES["convolutions"](path), 0, path)
+def network(made: Callable[[str, int], Built]) -> Built:
+    return made("convolutions", 0)
 
 
 # Kernels of blocks, each of which waits for a transfer in flight, or until the time is over.

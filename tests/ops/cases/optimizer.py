@@ -4,7 +4,7 @@ import numpy as np
 
 from poetc.graph import Attribute
 from poetc.ops import registry, spec
-from poetc.ops.optimizers._update import Update
+from poetc.ops.optimizers import Update
 from tests.support.kernels import Case, uniform
 
 W = (3, 7)

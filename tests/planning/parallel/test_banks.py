@@ -12,7 +12,6 @@ import pytest
 from poetc import solvers
 from poetc.errors import InfeasibleError, LimitError, UnsupportedProblemError
 from poetc.planning import Planner, Solution
-from poetc.planning.banks import _InBanks
 from poetc.planning.chain import reductions
 from poetc.scheduling import (
     BankSpec,
@@ -205,7 +204,7 @@ def test_a_smaller_batch_is_advised_where_it_helps() -> None:
         tensors = tuple(replace(t, final=place if t is largest else t.final) for t in problem.tensors)
         asked = replace(problem, banks=banks, budget_bytes=sum(b.budget_bytes for b in banks), tensors=tensors)
         with pytest.raises(InfeasibleError) as refused:
-            _InBanks(asked, Planner(options=SolveOptions(time_limit_s=1.0), reductions=reductions())).solve()
+            Planner(options=SolveOptions(time_limit_s=1.0), reductions=reductions()).solve(asked)
         assert ("smaller batch" in str(refused.value)) == (place == "")
 
 

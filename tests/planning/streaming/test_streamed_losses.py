@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import poetc
 from poetc.ops import spec
-from poetc.ops.losses._operators import LossKind
+from poetc.ops.losses import LossKind
 from poetc.training import TrainingOptions
 
 
