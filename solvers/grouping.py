@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from poetc.scheduling import (
-    Action,
     Completer,
     Compute,
+    Decision,
     InPlace,
     OperatorSpec,
     Problem,
@@ -149,20 +149,20 @@ class Grouped:
 
     def expanded(self, schedule: Schedule) -> Schedule:
         """The schedule of the original problem: the same actions, every group written out."""
-        codes: list[Action] = []
-        for action in settled(self.problem, schedule.steps):
-            if isinstance(action, Compute):
-                codes += [Compute(v) for v in self.groups[action.operator]]
+        codes: list[Decision] = []
+        for decision in settled(self.problem, schedule.actions):
+            if isinstance(decision, Compute):
+                codes += [Compute(v) for v in self.groups[decision.operator]]
             else:
-                codes.append(replace(action, tensor=self.tensors[action.tensor]))
+                codes.append(replace(decision, tensor=self.tensors[decision.tensor]))
         completion = Completer(self.original).run(codes)
         cost = self.original.objective.cost(completion.energy_pj, completion.time_ns)
         proof = replace(schedule.proof, objective=cost, bound=min(schedule.proof.bound, cost))
         if proof.scope.repetition is not Repetition.ANY:
-            scope = replace(proof.scope, order=first_executions(completion.steps), repetition=Repetition.LAYERS)
+            scope = replace(proof.scope, order=first_executions(completion.actions), repetition=Repetition.LAYERS)
             proof = replace(proof, scope=scope, method=f"{proof.method}; {len(self.groups)} layers")
         log = (f"{len(self.original.operators)} operators in {len(self.groups)} layers", *schedule.log)
-        return replace(schedule, steps=completion.steps, proof=proof, log=log)
+        return replace(schedule, actions=completion.actions, proof=proof, log=log)
 
 
 def _workspace_bytes(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from poetc.scheduling import Action, Compute, PageIn, PageOut, Paging, Problem, Step, settled
+from poetc.scheduling import Action, Compute, Decision, PageIn, PageOut, Paging, Problem, settled
 
 NEVER = 1 << 30  # a position after everything: "no further need"
 
@@ -36,7 +36,7 @@ class Model:
         self.in_ram = [t.initial == "ram" for t in tensors]
         self.on_store = [t.initial == "store" for t in tensors]
         self.ends_in_ram = [t.final == "ram" for t in tensors]
-        streamed = problem.written_by_operators  # streamed operators see to these, and no step needs to
+        streamed = problem.written_by_operators  # streamed operators see to these, and no action needs to
         self.ends_on_store = [t.final == "store" and i not in streamed for i, t in enumerate(tensors)]
         paging = problem.paging is not Paging.NONE
         self.pageable = [paging and t.pageable for t in tensors]
@@ -103,21 +103,21 @@ class Model:
         backward = (v for v, op in enumerate(self.problem.operators) if op.phase == "backward")
         return next(backward, self.n_ops // 2)
 
-    def actions(self, codes: Sequence[int]) -> list[Action]:
+    def decisions(self, codes: Sequence[int]) -> list[Decision]:
         n, m = self.n_ops, self.n_tensors
         return [Compute(c) if c < n else PageIn(c - n) if c < n + m else PageOut(c - n - m) for c in codes]
 
-    def codes(self, steps: Sequence[Step]) -> list[int]:
+    def codes(self, actions: Sequence[Action]) -> list[int]:
         """The codes of a schedule's actions, with page-ins that were issued ahead right before their readers."""
         n, m = self.n_ops, self.n_tensors
         codes = []
-        for step in settled(self.problem, steps):
-            if isinstance(step, Compute):
-                codes.append(step.operator)
-            elif isinstance(step, PageIn):
-                codes.append(n + step.tensor)
+        for action in settled(self.problem, actions):
+            if isinstance(action, Compute):
+                codes.append(action.operator)
+            elif isinstance(action, PageIn):
+                codes.append(n + action.tensor)
             else:
-                codes.append(n + m + step.tensor)
+                codes.append(n + m + action.tensor)
         return codes
 
     def stored_bytes(self, codes: Sequence[int]) -> int:

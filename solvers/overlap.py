@@ -115,7 +115,7 @@ def at_share(problem: Problem, share: int) -> Problem | None:
 
 def with_waiting(problem: Problem, schedule: Schedule) -> Schedule:
     """`schedule`, of a problem of `at_share`, as one of `problem`: with its cost. Its bound holds."""
-    proof, trace = schedule.proof, verify_parts([(problem, schedule.steps)])
+    proof, trace = schedule.proof, verify_parts([(problem, schedule.actions)])
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
     once = problem.objective.cost(problem.compute_once_pj, problem.compute_once_ns)
     bound, status = min(cost, max(once, proof.bound)), proof.status

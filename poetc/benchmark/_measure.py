@@ -31,7 +31,7 @@ from poetc.measure import build_firmware, execute, host_simd, time_program
 from poetc.program import Call, Program, lower, sample_inputs
 from poetc.program import _ir as flat
 from poetc.runtime.layout import ALIGNMENT_BYTES
-from poetc.scheduling import Action, Compute, PageIn, PageOut, complete, keep_all, pack
+from poetc.scheduling import Compute, Decision, PageIn, PageOut, complete, keep_all, pack
 from poetc.training import TrainingOptions
 
 PAGE_CLASSES = ("PageOut", "PageIn")
@@ -88,13 +88,13 @@ def paging_program(step: TrainingGraph, profile: DeviceProfile) -> Program:
         if gaps and not taken_over:
             out[gaps[-1][0]].append(t)
             back[gaps[-1][1]].append(t)
-    actions: list[Action] = []
+    decisions: list[Decision] = []
     for at in range(len(problem.operators)):
-        actions += [PageIn(t) for t in sorted(back[at])]
-        actions.append(Compute(at))
-        actions += [PageOut(t) for t in sorted(out[at])]
+        decisions += [PageIn(t) for t in sorted(back[at])]
+        decisions.append(Compute(at))
+        decisions += [PageOut(t) for t in sorted(out[at])]
     kept = keep_all(problem)
-    schedule = replace(kept, steps=complete(problem, actions))
+    schedule = replace(kept, actions=complete(problem, decisions))
     return lower(step, problem, schedule, pack(problem, schedule))
 
 

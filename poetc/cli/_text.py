@@ -575,7 +575,7 @@ def emit_text(document: Mapping[str, Any]) -> str:
             ),
             ("constants in flash", size(document["flash_bytes"])),
             ("store", size(document["store_bytes"])),
-            ("steps", f"{document['steps']:,}"),
+            ("calls and transfers", f"{document['steps']:,}"),
             ("flash, all of it", size(document["firmware_flash_bytes"])),
             ("RAM, all of it", size(document["firmware_ram_bytes"])),
         )

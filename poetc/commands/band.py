@@ -131,7 +131,7 @@ def better_at_home(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> li
 
 def _own_and_best(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> tuple[int, tuple[str, int] | None]:
     """The cost of the first schedule, and where another one that meets the deadline was found which costs less."""
-    traces = [(name, verify_parts([(problem, schedule.steps)])) for name, schedule in seen]
+    traces = [(name, verify_parts([(problem, schedule.actions)])) for name, schedule in seen]
     costs = [(name, problem.objective.cost(t.energy_pj, t.time_ns)) for name, t in traces]
     deadline = problem.deadline_ns
     in_time = [c for c, (_, t) in zip(costs, traces, strict=True) if deadline is None or t.time_ns <= deadline]
@@ -141,7 +141,7 @@ def _own_and_best(problem: Problem, seen: Sequence[tuple[str, Schedule]]) -> tup
 
 def row_of(at: At, bound: int | None, with_choices: int | None, seen: Sequence[tuple[str, Schedule]]) -> dict[str, Any]:
     """`with_choices`: a bound for the kernels and the places of state that the schedule has."""
-    own = verify_parts([(at.problem, seen[0][1].steps)])
+    own = verify_parts([(at.problem, seen[0][1].actions)])
     cost, better = _own_and_best(at.problem, seen)
     deadline = at.problem.deadline_ns
     return {

@@ -294,7 +294,7 @@ class _AtEnd:
         """Time and energy of the schedule there."""
         there = self.exact if graph is self.known.step else self._problem(graph)
         there = Streaming(streams_of(graph, profile=self.profile)).fix(there, streams)
-        return verify_parts([(priced_as(solution.problem, there), solution.schedule.steps)])
+        return verify_parts([(priced_as(solution.problem, there), solution.schedule.actions)])
 
 
 def steps_of(request: EstimateRequest, step: TrainingGraph) -> int | None:

@@ -26,7 +26,7 @@ def guesses_of(
         return None
     guessed = guessed_numbers(profile)
     out, back = (
-        Counter(step.tensor for step in schedule.steps if isinstance(step, kind)) for kind in (PageOut, PageIn)
+        Counter(action.tensor for action in schedule.actions if isinstance(action, kind)) for kind in (PageOut, PageIn)
     )
     tensors = problem.tensors
     page_pj = sum(n * tensors[t].page_out_pj for t, n in out.items())
@@ -53,7 +53,7 @@ def wear_of(problem: Problem, schedule: Schedule, profile: DeviceProfile | None,
 
     None where nothing is written, or the profile does not say how many writes the store endures.
     """
-    pages = Counter(step.tensor for step in schedule.steps if isinstance(step, PageOut))
+    pages = Counter(action.tensor for action in schedule.actions if isinstance(action, PageOut))
     store = profile.stores[profile.default_store] if profile is not None and profile.default_store else None
     steps = None
     if store is not None and pages:

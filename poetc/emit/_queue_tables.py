@@ -12,7 +12,7 @@ def queue_tables(prefix: str, program: Program) -> list[str]:
         return []
     name, lines = program.name, list[str]()
     for q, queue in enumerate(program.queues):
-        items = [f"{n}u" for step in queue for n in (step.instruction, *step.waits)] or ["0u"]
+        items = [f"{n}u" for entry in queue for n in (entry.instruction, *entry.waits)] or ["0u"]
         lines += ["", *table(f"static const uint32_t {name}_queue_{q}[]", items)]
     rows = ", ".join(f"{name}_queue_{q}" for q in range(len(program.queues)))
     counts = ", ".join(f"{len(queue)}u" for queue in program.queues)

@@ -83,19 +83,19 @@ def _block_ints(call: Call) -> list[int]:
     longest = max(map(len, lists))  # fewer loops in a last block of one unit: C finds all lists equally far apart
     numbers = [lists.index(ints) for ints in blocks.ints]
     axes = list(zip(blocks.counts, blocks.units, blocks.extents, strict=True))
-    steps = [list(by_operand) for by_operand in blocks.steps]
+    strides = [list(by_operand) for by_operand in blocks.strides]
     if len(axes) == 1:  # no inner axis is one of a single block, which is the last
         axes.append((1, 1, 1))
         numbers = [n for n in numbers for _ in range(3)]
-        steps.append([0] * len(steps[0]))
+        strides.append([0] * len(strides[0]))
     numbers_of_blocks = [
-        len(steps[0]) + bool(blocks.own),
+        len(strides[0]) + bool(blocks.own),
         len(blocks.windows),
         longest,
         blocks.buffer.type.size_bytes,
     ]
     numbers_of_blocks += [blocks.begin, *(n for axis in axes for n in axis), *numbers]
-    numbers_of_blocks += [step // ALIGNMENT_BYTES for pair in zip(*steps, strict=True) for step in pair]
+    numbers_of_blocks += [stride // ALIGNMENT_BYTES for pair in zip(*strides, strict=True) for stride in pair]
     numbers_of_blocks += [0, 0] * bool(blocks.own)
     for s in blocks.windows:
         form = s.form

@@ -251,8 +251,11 @@ def _take(
     for when, was, said in zip(("before", "after"), touched, predicted, strict=True):
         if was != said:
             failures.append(f"measured peak {when} the switch {was} bytes, predicted {said}")
-    name = f"switch from plan {switch.source} at step {switch.at} to plan {switch.target} at step {switch.join}"
-    return [f"{name}: {text}" for text in dict.fromkeys(failures)]
+    begin, end = (
+        f"plan {switch.source} at instruction {switch.at}",
+        f"plan {switch.target} at instruction {switch.join}",
+    )
+    return [f"switch from plan {begin} to plan {end}: {text}" for text in dict.fromkeys(failures)]
 
 
 def _random_requests(

@@ -469,7 +469,7 @@ def _ending(firmware: Firmware, status: int, lines: Sequence[str]) -> str:
 
 
 def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:
-    """Marks as a single processor would make them that executes the steps in the order of the list."""
+    """Marks as a single processor would make them that executes the instructions in the order of the list."""
     busy = [queue for queue in program.queues if queue]
     if len(works) != len(busy):
         raise CheckFailed(f"{len(works)} of {len(busy)} processors were at work")
@@ -477,8 +477,8 @@ def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:
     for run in range((len(works[0]) - 1) // len(busy[0])):  # and the number at the end
         taken = {}
         for queue, begins in zip(busy, works, strict=True):
-            for at, step in enumerate(queue, run * len(queue)):
-                taken[step.instruction] = begins[at + 1] - begins[at]
+            for at, entry in enumerate(queue, run * len(queue)):
+                taken[entry.instruction] = begins[at + 1] - begins[at]
         for index in range(len(program.instructions)):
             marks.append(total)
             total += taken[index]
@@ -489,17 +489,17 @@ def _in_order(program: Program, works: Sequence[Sequence[int]]) -> list[int]:
 def _of_queues(program: Program, marks: Sequence[int]) -> tuple[int, ...]:
     """Instructions by processor, over all runs."""
     taken = _instructions_by_run(program, marks)
-    return tuple(sum(run[step.instruction] for run in taken for step in queue) for queue in program.queues)
+    return tuple(sum(run[entry.instruction] for run in taken for entry in queue) for queue in program.queues)
 
 
 def _longest(program: Program, marks: Sequence[int]) -> int:
-    """Instructions from the beginning to the end of all runs, as the fences order the steps."""
+    """Instructions from the beginning to the end of all runs, as the fences order the queues."""
     total = 0
     for taken in _instructions_by_run(program, marks):
         ends: dict[int, int] = {}
-        before = {step.instruction: last.instruction for queue in program.queues for last, step in pairwise(queue)}
-        waits = {step.instruction: step.waits for queue in program.queues for step in queue}
-        for index, own in enumerate(taken):  # whatever a step waits for comes earlier in the list
+        before = {entry.instruction: last.instruction for queue in program.queues for last, entry in pairwise(queue)}
+        waits = {entry.instruction: entry.waits for queue in program.queues for entry in queue}
+        for index, own in enumerate(taken):  # whatever an entry waits for comes earlier in the list
             others = [program.queues[q][n - 1].instruction for q, n in enumerate(waits[index]) if n]
             begin = max((ends[i] for i in (*others, *([before[index]] if index in before else []))), default=0)
             ends[index] = begin + own

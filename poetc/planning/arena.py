@@ -47,14 +47,14 @@ def _less_ahead(problem: Problem, schedule: Schedule, plan: MemoryPlan, stop_at:
     fits = ram_bytes(problem, plan) <= problem.budget_bytes
     if fits or problem.paging is not Paging.DMA:
         return schedule, plan
-    actions, budget, packed = settled(problem, schedule.steps), problem.budget_bytes, plan
+    decisions, budget, packed = settled(problem, schedule.actions), problem.budget_bytes, plan
     for _ in range(ARENA.attempts):
         budget -= ram_bytes(problem, packed) - problem.budget_bytes
-        completion = Completer(replace(problem, budget_bytes=max(0, budget))).run(actions)
+        completion = Completer(replace(problem, budget_bytes=max(0, budget))).run(decisions)
         late = problem.deadline_ns is not None and completion.time_ns > problem.deadline_ns
         if late or completion.peak_bytes > problem.budget_bytes:
             break
-        fewer = replace(schedule, steps=completion.steps)
+        fewer = replace(schedule, actions=completion.actions)
         packed = _placed(problem, fewer, stop_at)
         if ram_bytes(problem, packed) <= problem.budget_bytes:
             return fewer, packed

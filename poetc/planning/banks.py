@@ -72,7 +72,7 @@ class Banks(Reduction[BankChoice]):
             f"{bank.name} {format_bytes(peak)} of {format_bytes(bank.budget_bytes)}"
             for bank, peak in zip(problem.banks, trace.bank_peaks, strict=True)
         ]
-        copies = sum(isinstance(s, Move) and s.bank is not None for s in solution.schedule.steps)
+        copies = sum(isinstance(s, Move) and s.bank is not None for s in solution.schedule.actions)
         copied = f"; {format_count(copies, 'copy', 'copies')} between banks" if copies else ""
         return (
             f"banks of RAM: {', '.join(parts)}{copied}; their reads and writes cost {format_pj(trace.bank_pj)}"
@@ -159,9 +159,9 @@ class _InBanks:
     def _take(self, plain: Solution) -> None:
         """Keep `plain` with banks, if it packs and is the cheapest so far."""
         problem, schedule = self.planner.inner.fixed(self.problem, plain), plain.schedule
-        if any(isinstance(s, Move) for s in schedule.steps):
+        if any(isinstance(s, Move) for s in schedule.actions):
             schedule = without_moves(plain.problem, schedule)
-        pages = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
+        pages = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.actions) else 0
         for copies in (True, False):
             rooms = [
                 b.budget_bytes - (problem.base_bytes + pages if k == 0 else 0) for k, b in enumerate(problem.banks)
@@ -196,7 +196,7 @@ class _InBanks:
         placed_schedule = replace(
             schedule,
             solver=self.planner.solver,
-            steps=placed.steps,
+            actions=placed.actions,
             banks=placed.banks,
             workspace_banks=placed.workspace_banks,
             proof=replace(proof, objective=0, bound=0),

@@ -95,7 +95,7 @@ def _following(
 
     `leader`: a plan of the same problem, whose order it has.
     """
-    order = None if leader is None else first_executions(leader.schedule.steps)
+    order = None if leader is None else first_executions(leader.schedule.actions)
     state = frozenset(same_tensors(smallest.problem, problem, StatePlacement.option(smallest) or ()).values())
     placed = on_store(problem, state)
     # Without transfers in the smallest plan there is no page buffer in the layout that the plans share.
@@ -168,4 +168,4 @@ def places_at_start(solution: Solution) -> dict[int, int]:
 
 
 def _pages(schedule: Schedule) -> bool:
-    return any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    return any(isinstance(s, PageIn | PageOut) for s in schedule.actions)

@@ -232,7 +232,7 @@ class _OpenKernels:
         self, first: Solution | None, problem: Problem, limit_s: float, to_beat: float
     ) -> tuple[Solution | None, InfeasibleError | LimitError | None]:
         """Under the order of `first`, about which its bound is."""
-        order = None if first is None else first_executions(first.schedule.steps)
+        order = None if first is None else first_executions(first.schedule.actions)
         found, error = self._solved(in_order(problem, order), limit_s, to_beat, first is not None)
         return None if found is None else with_own_order(order, found), error
 
@@ -290,9 +290,9 @@ def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -
     limited = replace(solution.problem, deadline_ns=None)
     trace = verify(limited, solution.schedule)
     room = [problem.budget_bytes] * len(problem.operators)
-    for step, in_use_bytes in zip(solution.schedule.steps, trace.ram_bytes, strict=True):
-        if isinstance(step, Compute):
-            room[step.operator] = min(room[step.operator], solution.problem.budget_bytes - in_use_bytes)
+    for action, in_use_bytes in zip(solution.schedule.actions, trace.ram_bytes, strict=True):
+        if isinstance(action, Compute):
+            room[action.operator] = min(room[action.operator], solution.problem.budget_bytes - in_use_bytes)
     used = [op.workspace_bytes for op in solution.problem.operators]
     for part in range(KERNEL.rooms, -1, -1):
         sizes = [ws + max(0, free) * part // KERNEL.rooms for ws, free in zip(used, room, strict=True)]
@@ -317,9 +317,9 @@ def _with_faster_kernels(problem: Problem, solution: Solution, stop_at: float) -
 def _recosted(before: Problem, after: Problem, schedule: Schedule) -> Schedule:
     """The schedule with the cost that it has where the operators are those of `after`, not of `before`."""
     cost, more = after.objective.cost, 0
-    for step in schedule.steps:
-        if isinstance(step, Compute):
-            old, new = before.operators[step.operator], after.operators[step.operator]
+    for action in schedule.actions:
+        if isinstance(action, Compute):
+            old, new = before.operators[action.operator], after.operators[action.operator]
             more += cost(new.energy_pj - old.energy_pj, new.time_ns - old.time_ns)
     proof = schedule.proof
     objective = proof.objective + more

@@ -139,7 +139,7 @@ class Overlap(Reduction[int]):
         inner = inner.part(part * planner.left_s, work_limit_s=part * planner.options.work_limit_s)
         asked, key = self.fix(problem, share), (problem.budget_bytes, tuple(op.name for op in problem.operators))
         solution = self._in_known_order(asked, self._orders.get(key), inner) or inner.solve(asked)
-        self._orders.setdefault(key, first_executions(solution.schedule.steps))
+        self._orders.setdefault(key, first_executions(solution.schedule.actions))
         solution = self.realise(problem, solution)
         ahead = _issued_ahead(solution, time.monotonic() + OVERLAP.pack_share * planner.options.time_limit_s)
         return solution if ahead is None or ahead.cost >= solution.cost else ahead
@@ -168,8 +168,8 @@ def _in_model_order(asked: Problem, order: tuple[int, ...], found: Solution, pla
 def _issued_ahead(known: Solution, stop_at: float) -> Solution | None:
     """The same actions with page-ins issued ahead; None where that does not pack."""
     problem = known.problem
-    actions = settled(problem, without_moves(problem, known.schedule).steps)
-    ahead = with_waiting(problem, replace(known.schedule, steps=complete(problem, actions)))
+    decisions = settled(problem, without_moves(problem, known.schedule).actions)
+    ahead = with_waiting(problem, replace(known.schedule, actions=complete(problem, decisions)))
     schedule, plan = packed(problem, ahead, stop_at, stop_at)
     if ram_bytes(problem, plan) > problem.budget_bytes:
         return None
@@ -194,7 +194,7 @@ def _expected_transfer_ns(problem: Problem) -> int:
 
 def _waits(solution: Solution) -> bool:
     """Whether the transfers of a step take more time than its work."""
-    trace = verify_parts([(solution.problem, solution.schedule.steps)])
+    trace = verify_parts([(solution.problem, solution.schedule.actions)])
     return sum(s.end_ns - s.begin_ns for s in trace.spans if s.lane < 0) > trace.busy_ns[0]
 
 

@@ -36,17 +36,17 @@ def longest_piece(problem: Problem, schedule: Schedule | None = None) -> Piece:
         found = [_of_operator(op, 0) for op in problem.operators]
     else:
         found = []
-        for step in schedule.steps:
-            if isinstance(step, Compute):
-                found.append(_of_operator(problem.operators[step.operator], step.processor))
-            elif isinstance(step, PageOut):
-                tensor = problem.tensors[step.tensor]
+        for action in schedule.actions:
+            if isinstance(action, Compute):
+                found.append(_of_operator(problem.operators[action.operator], action.processor))
+            elif isinstance(action, PageOut):
+                tensor = problem.tensors[action.tensor]
                 found.append(Piece(tensor.name, "page-out", tensor.page_out_ns))
-            elif isinstance(step, PageIn):
-                tensor = problem.tensors[step.tensor]
+            elif isinstance(action, PageIn):
+                tensor = problem.tensors[action.tensor]
                 found.append(Piece(tensor.name, "page-in", tensor.page_in_ns))
-            elif isinstance(step, Move):
-                tensor = problem.tensors[step.tensor]
+            elif isinstance(action, Move):
+                tensor = problem.tensors[action.tensor]
                 found.append(Piece(tensor.name, "move", tensor.move_ns or 0))
     return max(found, key=lambda piece: piece.time_ns, default=Piece("", "", 0))
 

@@ -114,12 +114,12 @@ class _PlainSolve:
         if self.planner.solve_share == PLAIN.solve_share:
             pack_until = max(pack_until, self.stop_at - 2 * PLAIN.pack_share * self.limit_s)
         solved, plan = packed(problem, first, pack_until, self.stop_at)
-        order = first_executions(first.steps)  # the proof is about this order
+        order = first_executions(first.actions)  # the proof is about this order
         budget_bytes, late_s = problem.budget_bytes, min(PLAIN.late_s, PLAIN.retry_share * self.limit_s)
         for attempt in range(PLAIN.attempts):
             excess = ram_bytes(problem, plan) - problem.budget_bytes
             if excess <= 0:
-                moves = [problem.tensors[s.tensor].size_bytes for s in solved.steps if isinstance(s, Move)]
+                moves = [problem.tensors[s.tensor].size_bytes for s in solved.actions if isinstance(s, Move)]
                 if moves:
                     self.progress(
                         f"packed with {format_count(len(moves), 'move')} of {format_bytes(sum(moves))} within RAM"
@@ -234,7 +234,7 @@ def _relabelled(problem: Problem, solved: Schedule, first: Schedule) -> Schedule
 
 def _claim(problem: Problem, proven: Schedule | None, schedule: Schedule) -> tuple[int, Scope]:
     """The bound, and its scope, that `schedule` may claim where `proven` was proven."""
-    own = Scope(order=first_executions(schedule.steps))
+    own = Scope(order=first_executions(schedule.actions))
     bound, scope = cost_of_computing_once(problem), Scope()
     if proven is not None and proven.proof.scope.choices_cover(own):
         bound, scope = proven.proof.bound, proven.proof.scope

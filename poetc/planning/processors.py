@@ -1,7 +1,7 @@
 """The processor of each operator, where a problem names several.
 
 A placement makes the problem plain: the processors then work one at a time, and the engine decides about recomputation
-and paging as always. Its steps are then made to run side by side. The bound is that of a relaxation in which an
+and paging as always. Its actions are then made to run side by side. The bound is that of a relaxation in which an
 operator costs no more than a weighted share of each processor (`poetc.solvers.processors.bounds`). Small problems are
 searched to the end besides (`poetc.solvers.processors.exact`).
 """
@@ -25,6 +25,7 @@ from poetc.planning.plain import ENGINE
 from poetc.planning.planner import Planner, Reduction
 from poetc.planning.solution import Solution, everything
 from poetc.scheduling import (
+    Action,
     Compute,
     Move,
     PageIn,
@@ -32,10 +33,9 @@ from poetc.scheduling import (
     Problem,
     Schedule,
     ScheduleError,
-    Step,
     Trace,
     complete,
-    keep_all_actions,
+    keep_all_decisions,
     keep_all_peak_bytes,
     pack,
     verify,
@@ -114,8 +114,8 @@ class Processors(Reduction[Placement]):
         problem = solution.problem
         if not problem.processors:
             return ""
-        trace, steps = verify(problem, solution.schedule), solution.schedule.steps
-        counts = Counter(step.processor for step in steps if isinstance(step, Compute))
+        trace, actions = verify(problem, solution.schedule), solution.schedule.actions
+        counts = Counter(action.processor for action in actions if isinstance(action, Compute))
         parts = [
             f"{p.name} {format_count(counts[k], 'operator')}, busy {format_ns(busy)}"
             for k, (p, busy) in enumerate(zip(problem.processors, trace.busy_ns, strict=True))
@@ -146,7 +146,7 @@ class _Side:
         problem, planner = self.problem, self.planner
         if planner.solver != ENGINE and solvers.info(planner.solver).processors:
             schedule = solvers.solve(problem, planner.solver, planner.options)
-            found = self._packed(problem, schedule.steps, _placement(problem, schedule), schedule.proof)
+            found = self._packed(problem, schedule.actions, _placement(problem, schedule), schedule.proof)
             if found is None:
                 raise LimitError(f"{planner.solver}: its schedule does not pack into {problem.budget_bytes} bytes")
             return found
@@ -167,13 +167,13 @@ class _Side:
             except (InfeasibleError, LimitError) as error:
                 errors.append(error)
                 continue
-            same_steps = [choice]
+            same_actions = [choice]
             if n == 0 and keep_all_peak_bytes(problem) > problem.budget_bytes:
-                same_steps = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
+                same_actions = list(dict.fromkeys((choice, *ranked)))  # the main processor alone is one of them
             made = planner.inner.fixed(problem, plain)
-            found = self._cheapest(made, plain, same_steps)
+            found = self._cheapest(made, plain, same_actions)
             if found is None:
-                errors.append(LimitError("the steps do not fit beside each other"))
+                errors.append(LimitError("the actions do not fit beside each other"))
             elif best is None or found.cost < best.cost:
                 best = found
         if best is None:
@@ -181,7 +181,7 @@ class _Side:
         return self._searched(self._proven(best, proof))
 
     def from_one(self, in_turn: Solution) -> Solution | None:
-        """The steps of a schedule for one processor in one of the best placements; None if they fit in none."""
+        """The actions of a schedule for one processor in one of the best placements; None if they fit in none."""
         made = self.planner.fixed(self.problem, in_turn)
         ranked = _ranked(made, self.planner.options, self.planner.stop_at)
         packed = None
@@ -206,11 +206,11 @@ class _Side:
             # The limit of nodes ends it. It comes last, so that a slow machine may take all time that is left.
             stop_at = time.monotonic() + (0.5 if once else 1.0) * max(0.0, self.planner.left_s)
             outcome = search(problem, best.cost, nodes, once=once, stop_at=stop_at)
-            if outcome.steps is not None:
-                best = self._listed(best, outcome.steps) or best
+            if outcome.actions is not None:
+                best = self._listed(best, outcome.actions) or best
             if outcome.is_complete:
                 least[Repetition.ONCE if once else Repetition.ANY] = outcome.cost
-        counts = Counter(s.operator for s in best.schedule.steps if isinstance(s, Compute))
+        counts = Counter(s.operator for s in best.schedule.actions if isinstance(s, Compute))
         if max(counts.values()) > 1:
             least.pop(Repetition.ONCE, None)
         for repetition in (Repetition.ANY, Repetition.ONCE):
@@ -218,10 +218,10 @@ class _Side:
                 return self._exact(best, replace(scope, repetition=repetition), least[repetition])
         return best.with_proof(replace(best.proof, status=self._status(best.cost, best.proof.bound)))
 
-    def _listed(self, best: Solution, steps: tuple[Step, ...]) -> Solution | None:
-        """The solution with these steps, as they are; None if they do not pack."""
+    def _listed(self, best: Solution, actions: tuple[Action, ...]) -> Solution | None:
+        """The solution with these actions, as they are; None if they do not pack."""
         problem, proof = best.problem, best.proof
-        packed = self._in_memory(problem, steps, verify_parts([(problem, steps)]), proof)
+        packed = self._in_memory(problem, actions, verify_parts([(problem, actions)]), proof)
         if ram_bytes(problem, packed.plan) > problem.budget_bytes:
             return None
         stated = replace(packed.proof, method=proof.method.replace(proof.method.partition("; bound: ")[0], SEARCHED))
@@ -285,7 +285,7 @@ class _Side:
                 plain = chain.knowing(None).solve(asked)
             except (InfeasibleError, LimitError):
                 return best
-            self.transfers_ns = transfers_ns(plain.problem, plain.schedule.steps)
+            self.transfers_ns = transfers_ns(plain.problem, plain.schedule.actions)
             packed = self._cheapest(planner.inner.fixed(problem, plain), plain, (placement,))
             if packed is not None and (best is None or packed.cost < best.cost):
                 best = packed
@@ -308,17 +308,17 @@ class _Side:
     def _cheapest(
         self, problem: Problem, plain: Solution, placements: Sequence[Placement], stop_at: float = math.inf
     ) -> Solution | None:
-        """The steps of `plain` side by side, in the cheapest of these placements; `problem` has its other choices.
+        """The actions of `plain` side by side, in the cheapest of these placements; `problem` has its other choices.
 
         `stop_at`: when the search ends, though it has found nothing.
         """
-        steps, best = plain.schedule.steps, None
-        if any(isinstance(s, Move) for s in steps):
-            steps = without_moves(plain.problem, plain.schedule).steps
+        actions, best = plain.schedule.actions, None
+        if any(isinstance(s, Move) for s in actions):
+            actions = without_moves(plain.problem, plain.schedule).actions
         for placement in placements:
             if best is not None and self.planner.left_s <= 0:
                 break
-            packed = self._packed(problem, steps, placement, plain.proof, stop_at)
+            packed = self._packed(problem, actions, placement, plain.proof, stop_at)
             if packed is not None and (best is None or packed.cost < best.cost):
                 best = replace(packed, choices=plain.choices).with_choice(Processors.name, placement)
         return best
@@ -326,20 +326,20 @@ class _Side:
     def _packed(
         self,
         problem: Problem,
-        steps: tuple[Step, ...],
+        actions: tuple[Action, ...],
         choice: Placement,
         proof: Proof,
         stop_at: float = math.inf,
     ) -> Solution | None:
-        """The steps side by side, as far as they pack into the budget."""
+        """The actions side by side, as far as they pack into the budget."""
         budget = problem.budget_bytes
         for attempt in range(ATTEMPTS):
             if time.monotonic() >= stop_at:
                 return None
             tighter = replace(problem, budget_bytes=max(0, budget))
-            found = side_by_side(tighter, steps, choice) if attempt < ATTEMPTS - 1 else None
+            found = side_by_side(tighter, actions, choice) if attempt < ATTEMPTS - 1 else None
             if found is None:
-                listed = one_after_another(steps, choice)
+                listed = one_after_another(actions, choice)
                 try:
                     trace = verify_parts([(problem, listed)])
                 except ScheduleError:
@@ -354,11 +354,11 @@ class _Side:
             budget -= excess
         return None
 
-    def _in_memory(self, problem: Problem, steps: tuple[Step, ...], trace: Trace, proof: Proof) -> Solution:
-        """The steps with their own cost, packed as well as time allows: the arena may be larger than the budget."""
+    def _in_memory(self, problem: Problem, actions: tuple[Action, ...], trace: Trace, proof: Proof) -> Solution:
+        """The actions with their own cost, packed as well as time allows: the arena may be larger than the budget."""
         cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
         own = replace(proof, objective=cost, bound=min(proof.bound, cost), status=Status.LIMIT)
-        schedule = Schedule(solver=self.planner.solver, steps=steps, proof=own)
+        schedule = Schedule(solver=self.planner.solver, actions=actions, proof=own)
         plan = pack(
             problem,
             schedule,
@@ -386,23 +386,23 @@ class _Side:
 
 
 def on_several(problem: Problem, in_turn: Solution, planner: Planner) -> Solution | None:
-    """The steps of `in_turn`, which is for one processor, on those of `problem`; None if they do not fit.
+    """The actions of `in_turn`, which is for one processor, on those of `problem`; None if they do not fit.
 
     `planner` has the chain for `problem`. The bound of the result says nothing yet.
     """
     return _Side(Processors(), problem, planner).from_one(in_turn)
 
 
-def transfers_ns(problem: Problem, steps: Sequence[Step]) -> int:
+def transfers_ns(problem: Problem, actions: Sequence[Action]) -> int:
     """The time of all transfers together."""
     tensors = problem.tensors
-    outs = sum(tensors[s.tensor].page_out_ns for s in steps if isinstance(s, PageOut))
-    return outs + sum(tensors[s.tensor].page_in_ns for s in steps if isinstance(s, PageIn))
+    outs = sum(tensors[s.tensor].page_out_ns for s in actions if isinstance(s, PageOut))
+    return outs + sum(tensors[s.tensor].page_in_ns for s in actions if isinstance(s, PageIn))
 
 
 def _placement(problem: Problem, schedule: Schedule) -> Placement:
     """The processor of each operator's last execution."""
-    processor_of = {s.operator: s.processor for s in schedule.steps if isinstance(s, Compute)}
+    processor_of = {s.operator: s.processor for s in schedule.actions if isinstance(s, Compute)}
     return tuple(processor_of[k] for k in range(len(problem.operators)))
 
 
@@ -426,10 +426,10 @@ def _ranked(problem: Problem, options: SolveOptions, stop_at: float) -> list[Pla
     alone, _ = one_at_a_time(problem, share * options.time_limit_s)
     rules = list(dict.fromkeys((main, alone, heft(problem), context_switches(problem), beside(problem))))
     plain = placed(problem, main)
-    steps = complete(plain, keep_all_actions(plain))
+    actions = complete(plain, keep_all_decisions(plain))
 
     def cost(placement: Placement) -> tuple[int, int]:
-        return estimate(problem, steps, placement)
+        return estimate(problem, actions, placement)
 
     rules.sort(key=cost)
     tries = int(TRIES_SHARE * options.work_limit_s / (TRY_S * len(problem.operators)))

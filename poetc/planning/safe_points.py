@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from poetc.planning.settings import BUNDLE
-from poetc.planning.switching import Switching, step_time_ns
+from poetc.planning.switching import Switching, action_time_ns
 from poetc.scheduling import Switch
 
 
@@ -97,9 +97,9 @@ def _sparse(switching: Switching, switches: Sequence[Switch], wait_ns: float) ->
 
 def _times(switching: Switching, plan: int) -> list[int]:
     line = switching.lines[plan]
-    return [step_time_ns(line.problem, s) for s in line.steps]
+    return [action_time_ns(line.problem, s) for s in line.actions]
 
 
 def _ends(switching: Switching, plan: int) -> list[int]:
-    """The time before each step of a plan, and that of all."""
+    """The time before each action of a plan, and that of all."""
     return [0, *itertools.accumulate(_times(switching, plan))]

@@ -171,8 +171,8 @@ def _needed(offer: EncodingSpace, choice: Encodings, solution: Solution) -> Enco
     encodings = {name: e for e in choice for name in offer.tensors[e].readers}
     trace = verify(problem, solution.schedule)
     needed: set[int] = set()
-    for at, step in enumerate(solution.schedule.steps):
-        name = problem.operators[step.operator].name if isinstance(step, Compute) else ""
+    for at, action in enumerate(solution.schedule.actions):
+        name = problem.operators[action.operator].name if isinstance(action, Compute) else ""
         encoding = encodings.get(name)
         if encoding is not None and numbers[offer.tensors[encoding].name] not in trace.resident_at(at):
             needed.add(encoding)

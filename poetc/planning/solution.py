@@ -84,7 +84,7 @@ class Solution:
     @property
     def scope(self) -> Scope:
         """The scope that holds this solution's schedule and no other choices."""
-        scope = Scope(order=first_executions(self.schedule.steps))
+        scope = Scope(order=first_executions(self.schedule.actions))
         for name in SCOPED & self.choices.keys():
             scope = scope.with_choice(name, self.choices[name])
         return scope

@@ -20,7 +20,7 @@ from poetc.planning.bundle import Bundle, solve_bundle
 from poetc.planning.chain import reductions
 from poetc.planning.planner import Planner
 from poetc.planning.solution import Solution
-from poetc.planning.switching import Switching, step_cost
+from poetc.planning.switching import Switching, action_cost
 from poetc.scheduling import (
     Move,
     Problem,
@@ -162,16 +162,18 @@ def _row_of_plans(rule: str, bundle: Bundle, position: int, change: Change, **jo
 
 def _sage(before: Problem, after: Problem, position: int, change: Change, options: SolveOptions) -> SwitchRow:
     """Its tensors above the new limit move below it, each once: that is the least that compaction costs."""
-    steps, at = sage.change_budget(before, after.budget_bytes, position, options)
-    verify_parts(((before, steps[:at]), (after, steps[at:])))
-    costs = [step_cost(before, step) for step in steps]
+    actions, at = sage.change_budget(before, after.budget_bytes, position, options)
+    verify_parts(((before, actions[:at]), (after, actions[at:])))
+    costs = [action_cost(before, action) for action in actions]
     proof = Proof(status=Status.FEASIBLE, objective=sum(costs), bound=0, scope=Scope(), method="sage")
-    run = Switching(Bundle(solutions=(_solution(before, Schedule(solver="sage", steps=steps, proof=proof)),))).lines[0]
+    run = Switching(
+        Bundle(solutions=(_solution(before, Schedule(solver="sage", actions=actions, proof=proof)),))
+    ).lines[0]
     limit = after.budget_bytes - after.base_bytes
     above = [t for t, (offset, size) in run.points[at].resident.items() if offset + size > limit]
     alone = Switching(Bundle(solutions=(_solution(after, solvers.solve(after, "sage", options)),))).lines[0]
     left = alone.rest[alone.first_behind(position)]
-    rest = run.rest[at] + sum(step_cost(after, Move(t)) for t in above)
+    rest = run.rest[at] + sum(action_cost(after, Move(t)) for t in above)
     return SwitchRow(
         rule="sage",
         change=change,

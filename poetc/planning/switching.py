@@ -22,6 +22,7 @@ from poetc.planning.settings import BUNDLE
 from poetc.planning.solution import Solution
 from poetc.planning.transition import BUFFER, NEVER, Relocation, actions_for
 from poetc.scheduling import (
+    Action,
     Compute,
     Free,
     Move,
@@ -30,7 +31,6 @@ from poetc.scheduling import (
     Paging,
     Problem,
     ScheduleError,
-    Step,
     Switch,
     Transition,
     buffer_offset,
@@ -46,9 +46,9 @@ ROUNDING = 1e-9  # of sums of fractions
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A plan before one of its steps."""
+    """A plan before one of its actions."""
 
-    step: int
+    action: int
     resident: Mapping[int, tuple[int, int]]  # tensor -> offset, size of its place
     stored: frozenset[int]
     begun: int  # operators executed so far, each counted once: the first of the order that the plans share
@@ -56,18 +56,18 @@ class _Point:
 
 
 class _Line:
-    """A plan as the sequence of its points, and the cost of the steps after each."""
+    """A plan as the sequence of its points, and the cost of the actions after each."""
 
     def __init__(self, solution: Solution) -> None:
         self.solution, self.problem = solution, solution.problem
-        self.steps = solution.schedule.steps
+        self.actions = solution.schedule.actions
         self.points = tuple(self._points())
-        costs = [step_cost(self.problem, s) for s in self.steps]
+        costs = [action_cost(self.problem, s) for s in self.actions]
         self.rest = [0] * (len(costs) + 1)
         for i in range(len(costs) - 1, -1, -1):
             self.rest[i] = self.rest[i + 1] + costs[i]
         self.needs_stored = self._needs_stored()
-        self.order = first_executions(self.steps)
+        self.order = first_executions(self.actions)
         self.producer = {t: k for k, op in enumerate(self.problem.operators) for t in op.outputs}
         at_start = self.points[0].resident
         self.homes = {t: at_start[chain[0]][0] for chain in state_chains(self.problem) for t in chain}
@@ -78,8 +78,8 @@ class _Line:
         problem, places = self.problem, {e: a for a in self.solution.plan.allocations for e in a.tensors}
         resident: dict[int, tuple[int, int]] = {}
 
-        def enter(t: int, step: int) -> None:
-            a = places[t, step]
+        def enter(t: int, action: int) -> None:
+            a = places[t, action]
             resident[t] = a.offset_bytes, a.size_bytes
 
         for t, tensor in enumerate(problem.tensors):
@@ -88,11 +88,11 @@ class _Line:
         stored = {t for t, tensor in enumerate(problem.tensors) if tensor.initial == "store"}
         done: set[int] = set()
         updates = 0
-        for index in range(len(self.steps) + 1):
+        for index in range(len(self.actions) + 1):
             yield _Point(index, dict(resident), frozenset(stored), len(done), updates)
-            if index == len(self.steps):
+            if index == len(self.actions):
                 break
-            match self.steps[index]:
+            match self.actions[index]:
                 case Free(t):
                     resident.pop(t)
                 case PageOut(t):
@@ -115,8 +115,8 @@ class _Line:
         tensors = self.problem.tensors
         needed = {t for t, tensor in enumerate(tensors) if tensor.final == "store"}
         found = [frozenset(needed)]
-        for step in reversed(self.steps):
-            match step:
+        for action in reversed(self.actions):
+            match action:
                 case PageOut(t):
                     needed.discard(t)
                 case PageIn(t):
@@ -132,7 +132,7 @@ class _Line:
         starts = []
         for point in self.points[:-1]:
             made = point.resident.keys() - given
-            if (made or not point.step) and made <= sums and not self.has_updated(point):
+            if (made or not point.action) and made <= sums and not self.has_updated(point):
                 starts.append(point)
         return starts
 
@@ -145,9 +145,9 @@ class _Line:
         """Whether a tensor of state is a later version than that at the beginning of the step."""
         return not self._later.isdisjoint(point.resident) or not self._later.isdisjoint(point.stored)
 
-    def rest_once(self, step: int) -> int:
-        """The cost of computing each operator once that has not run before a step."""
-        return sum(step_cost(self.problem, Compute(k)) for k in self.order[self.points[step].begun :])
+    def rest_once(self, action: int) -> int:
+        """The cost of computing each operator once that has not run before an action."""
+        return sum(action_cost(self.problem, Compute(k)) for k in self.order[self.points[action].begun :])
 
     def first_behind(self, begun: int) -> int:
         """The first point at which `begun` operators have been executed."""
@@ -200,33 +200,33 @@ class _Line:
         problem, tensor = self.problem, self.problem.tensors[t]
         cost = self.return_cost(t, stored)
         if problem.paging is not Paging.NONE and tensor.pageable and t not in stored:
-            cost = min(cost, step_cost(problem, PageOut(t)) + step_cost(problem, PageIn(t)))
+            cost = min(cost, action_cost(problem, PageOut(t)) + action_cost(problem, PageIn(t)))
         return cost / max(1, tensor.size_bytes)
 
     def return_cost(self, t: int, stored: frozenset[int]) -> float:
         """The least cost of a tensor that is not in RAM; an operator with several outputs makes them all at once."""
         problem = self.problem
-        ways = [float(step_cost(problem, PageIn(t)))] if t in stored else []
+        ways = [float(action_cost(problem, PageIn(t)))] if t in stored else []
         producer = self.producer.get(t)
         if producer is not None and problem.operators[producer].recomputable:
             together = sum(problem.tensors[o].size_bytes for o in problem.operators[producer].outputs)
             share = problem.tensors[t].size_bytes / max(1, together)
-            ways.append(step_cost(problem, Compute(producer)) * share)
+            ways.append(action_cost(problem, Compute(producer)) * share)
         return min(ways, default=NEVER)
 
 
-def step_cost(problem: Problem, step: Step) -> int:
+def action_cost(problem: Problem, action: Action) -> int:
     """In the unit of the objective: pJ, or ns."""
-    return problem.objective.cost(*_energy_and_time(problem, step))
+    return problem.objective.cost(*_energy_and_time(problem, action))
 
 
-def step_time_ns(problem: Problem, step: Step) -> int:
+def action_time_ns(problem: Problem, action: Action) -> int:
     """Without overlap of transfers and computation."""
-    return _energy_and_time(problem, step)[1]
+    return _energy_and_time(problem, action)[1]
 
 
-def _energy_and_time(problem: Problem, step: Step) -> tuple[int, int]:
-    match step:
+def _energy_and_time(problem: Problem, action: Action) -> tuple[int, int]:
+    match action:
         case Compute(k, _):
             op = problem.operators[k]
             return op.energy_pj, op.time_ns
@@ -259,9 +259,9 @@ class Switching:
         return self.parts[source] != self.parts[target]
 
     def points(self, source: int) -> list[int]:
-        """The steps before which a run of a plan may be stopped: after the frees that follow a step."""
-        steps = self.lines[source].steps
-        return [i for i in range(1, len(steps)) if not isinstance(steps[i], Free)]
+        """The actions before which a run of a plan may be stopped: after the frees that follow an action."""
+        actions = self.lines[source].actions
+        return [i for i in range(1, len(actions)) if not isinstance(actions[i], Free)]
 
     def switches(self, source: int, target: int) -> Iterator[Switch]:
         """Of every point of `source` that has one, in order."""
@@ -284,12 +284,12 @@ class Switching:
             made = self._transition(a, b, here, b.points[join])
             if made is None:
                 continue
-            steps = made.steps
-            rest = sum(step_cost(b.problem, s) for s in steps) + b.rest[join]
+            actions = made.actions
+            rest = sum(action_cost(b.problem, s) for s in actions) + b.rest[join]
             if best is not None and rest >= best.rest:
                 continue
             try:
-                verify_parts(self._parts(a, b, at, steps, join))
+                verify_parts(self._parts(a, b, at, actions, join))
             except ScheduleError:
                 continue
             best = Switch(
@@ -301,18 +301,18 @@ class Switching:
                 stored=here.stored,
                 rest=rest,
                 bound=min(rest, self.bound(source, target, at)),
-                time_ns=sum(step_time_ns(b.problem, s) for s in steps),
+                time_ns=sum(action_time_ns(b.problem, s) for s in actions),
             )
         if best is not None and target < source and best.rest >= a.rest[at]:
             return None  # the rest of the step costs less in the smaller plan, and nobody waits for memory
         return best
 
     def _parts(
-        self, a: _Line, b: _Line, at: int, steps: tuple[Step, ...], join: int
-    ) -> tuple[tuple[Problem, Sequence[Step]], ...]:
+        self, a: _Line, b: _Line, at: int, actions: tuple[Action, ...], join: int
+    ) -> tuple[tuple[Problem, Sequence[Action]], ...]:
         larger = max((a.problem, b.problem), key=lambda p: p.budget_bytes)
         meanwhile = replace(larger, operators=b.problem.operators)
-        return (a.problem, a.steps[:at]), (meanwhile, steps), (b.problem, b.steps[join:])
+        return (a.problem, a.actions[:at]), (meanwhile, actions), (b.problem, b.actions[join:])
 
     def _joins(self, here: _Point, b: _Line) -> Iterator[tuple[float, int]]:
         """Points of `b` at or behind the operators that `here` has executed: the least that going on there can cost."""
@@ -320,12 +320,12 @@ class Switching:
         last = bisect.bisect_right(begun, here.begun) - 1
         for join in range(last, max(-1, last - self.behind), -1):
             point = b.points[join]
-            if point.updates != here.updates or join == len(b.steps):
+            if point.updates != here.updates or join == len(b.actions):
                 continue
-            if join and isinstance(b.steps[join], Free):
+            if join and isinstance(b.actions[join], Free):
                 continue  # after the frees the same point asks for less
             missing = [t for t in point.resident if t not in here.resident]
-            outs = sum(step_cost(b.problem, PageOut(t)) for t in _unstored(here, b, join))
+            outs = sum(action_cost(b.problem, PageOut(t)) for t in _unstored(here, b, join))
             least = b.rest[join] + outs + sum(b.return_cost(t, here.stored) for t in missing)
             if least < NEVER:
                 yield least, join
@@ -337,8 +337,8 @@ class Switching:
             here.resident.keys(),
             here.stored,
             there.resident.keys(),
-            _unstored(here, b, there.step),
-            lambda step: step_cost(b.problem, step),
+            _unstored(here, b, there.action),
+            lambda action: action_cost(b.problem, action),
         )
         if actions is None:
             return None
@@ -358,18 +358,20 @@ class Switching:
             return None
         given = {t for t, tensor in enumerate(b.problem.tensors) if tensor.initial}
         least = b.rest_once(0)
-        for there in sorted(b.starts_of_parts, key=lambda point: b.rest[point.step]):
+        for there in sorted(b.starts_of_parts, key=lambda point: b.rest[point.action]):
             if there.resident.keys() - given <= here.resident.keys() | here.stored:
-                least = min(least, b.rest_once(there.step))  # a bound for this start too, where no transition is found
+                least = min(least, b.rest_once(there.action))  # a bound for this start too, if no transition is found
             made = self._transition(a, b, here, there)
             if made is None:
                 continue
-            steps, join = made.steps, there.step
+            actions, join = made.actions, there.action
             try:
-                verify_parts(joined(a.problem, a.steps[:at], a.points[at].resident, b.problem, steps, b.steps[join:]))
+                verify_parts(
+                    joined(a.problem, a.actions[:at], a.points[at].resident, b.problem, actions, b.actions[join:])
+                )
             except ScheduleError:
                 continue
-            rest = sum(step_cost(b.problem, s) for s in steps) + b.rest[join]
+            rest = sum(action_cost(b.problem, s) for s in actions) + b.rest[join]
             if target < source and rest >= a.rest[at]:
                 return None
             return Switch(
@@ -381,7 +383,7 @@ class Switching:
                 stored=here.stored,
                 rest=rest,
                 bound=min(rest, least),
-                time_ns=sum(step_time_ns(b.problem, s) for s in steps),
+                time_ns=sum(action_time_ns(b.problem, s) for s in actions),
             )
         return None
 
@@ -395,7 +397,7 @@ class Switching:
         here, b = self.lines[source].points[at], self.lines[target]
         if self.other_parts(source, target):
             return 0
-        once = sum(step_cost(b.problem, Compute(k)) for k in b.order[here.begun :])
+        once = sum(action_cost(b.problem, Compute(k)) for k in b.order[here.begun :])
         missing = (t for t in b.needed[here.begun] if t not in here.resident)
         now = _floor(sum(b.return_cost(t, here.stored) for t in missing))
         return once + max(now, *b.returns(here.stored)[here.begun :], 0)

@@ -11,14 +11,14 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from poetc.scheduling import Compute, Free, Move, PageIn, PageOut, Problem, Stay, Step, Transition
+from poetc.scheduling import Action, Compute, Free, Move, PageIn, PageOut, Problem, Stay, Transition
 
 NEVER = math.inf
 BUFFER = -2  # who occupies the page buffer's place
 WORKSPACE = -1
 
 Place = tuple[int, int]  # offset, size
-Cost = Callable[[Step], int]
+Cost = Callable[[Action], int]
 
 
 def actions_for(
@@ -29,13 +29,13 @@ def actions_for(
     wanted: Collection[int],
     outs: Collection[int],
     cost: Cost,
-) -> list[Step] | None:
+) -> list[Action] | None:
     """Page-ins, computations and page-outs that bring `wanted` to RAM and `outs` to the store; None if nothing does.
 
     `order`: the operators that may run again, each after those that it needs.
     """
     least: dict[int, float] = dict.fromkeys(resident, 0.0)
-    way: dict[int, Step] = {}
+    way: dict[int, Action] = {}
     for t in stored:
         if t not in least:
             least[t], way[t] = cost(PageIn(t)), PageIn(t)
@@ -55,11 +55,11 @@ def actions_for(
         if t not in way:
             return None
         needed.add(t)
-        step = way[t]
-        if isinstance(step, Compute):
-            computed.add(step.operator)
-            stack += problem.operators[step.operator].inputs
-    actions: list[Step] = [PageOut(t) for t in sorted(outs) if t in resident]
+        action = way[t]
+        if isinstance(action, Compute):
+            computed.add(action.operator)
+            stack += problem.operators[action.operator].inputs
+    actions: list[Action] = [PageOut(t) for t in sorted(outs) if t in resident]
     here = set(resident)
 
     def fetch(tensors: Iterable[int]) -> None:
@@ -90,11 +90,11 @@ class Relocation:
     memory: dict[int, Place]
     goal: Mapping[int, Place]
     fixed: frozenset[int]  # tensors, and BUFFER, that may not be moved
-    steps: list[Step] = field(default_factory=list)
+    actions: list[Action] = field(default_factory=list)
     stays: list[Stay] = field(default_factory=list)
     since: dict[int, int] = field(default_factory=dict)
 
-    def run(self, actions: Sequence[Step]) -> Transition | None:
+    def run(self, actions: Sequence[Action]) -> Transition | None:
         """None where no places were found."""
         self.since = {t: -1 for t in self.memory if t >= 0}
         last_use = self._last_uses(actions)
@@ -112,11 +112,11 @@ class Relocation:
             return None
         for t, (offset, size) in self.memory.items():
             if t >= 0:
-                self.stays.append(Stay(t, offset, size, self.since[t], len(self.steps)))
-        return Transition(steps=tuple(self.steps), stays=tuple(self.stays))
+                self.stays.append(Stay(t, offset, size, self.since[t], len(self.actions)))
+        return Transition(actions=tuple(self.actions), stays=tuple(self.stays))
 
     @staticmethod
-    def _last_uses_of(problem: Problem, action: Step) -> tuple[int, ...]:
+    def _last_uses_of(problem: Problem, action: Action) -> tuple[int, ...]:
         match action:
             case Compute(k, _):
                 return problem.operators[k].inputs
@@ -125,12 +125,12 @@ class Relocation:
             case _:
                 return ()
 
-    def _last_uses(self, actions: Sequence[Step]) -> dict[int, int]:
+    def _last_uses(self, actions: Sequence[Action]) -> dict[int, int]:
         return {t: i for i, action in enumerate(actions) for t in self._last_uses_of(self.problem, action)}
 
-    # --- steps --------------------------------------------------------------------------------------------------------
+    # --- actions ------------------------------------------------------------------------------------------------------
 
-    def _execute(self, action: Step) -> bool:
+    def _execute(self, action: Action) -> bool:
         match action:
             case Compute(k, _):
                 return self._compute(k)
@@ -138,8 +138,8 @@ class Relocation:
                 place = self._room(t, frozenset())
                 if place is None:
                     return False
-                self._enter(t, place, len(self.steps))
-        self.steps.append(action)
+                self._enter(t, place, len(self.actions))
+        self.actions.append(action)
         return True
 
     def _compute(self, k: int) -> bool:
@@ -152,7 +152,7 @@ class Relocation:
             place = self._room(t, frozenset(entering))
             if place is None:
                 return False
-            self._enter(t, place, len(self.steps))
+            self._enter(t, place, len(self.actions))
             entering.append(t)
         if op.workspace_bytes:
             offset = self._hole(op.workspace_bytes)
@@ -161,30 +161,30 @@ class Relocation:
                 offset = self._hole(op.workspace_bytes)
             if offset is None:
                 return False
-            now = len(self.steps)
+            now = len(self.actions)
             self.stays.append(Stay(WORKSPACE, offset, op.workspace_bytes, now, now + 1))
         for t in entering:  # moves that made room came before
-            self.since[t] = len(self.steps)
-        self.steps.append(Compute(k))
+            self.since[t] = len(self.actions)
+        self.actions.append(Compute(k))
         return True
 
-    def _enter(self, t: int, place: Place, step: int) -> None:
+    def _enter(self, t: int, place: Place, action: int) -> None:
         self.memory[t] = place
-        self.since[t] = step
+        self.since[t] = action
 
     def _leave(self, t: int, end: int) -> None:
         offset, size = self.memory.pop(t)
         self.stays.append(Stay(t, offset, size, self.since.pop(t), end))
 
     def _free(self, t: int) -> None:
-        self._leave(t, len(self.steps) + 1)
-        self.steps.append(Free(t))
+        self._leave(t, len(self.actions) + 1)
+        self.actions.append(Free(t))
 
     def _move(self, t: int, offset: int) -> None:
         size = self.problem.tensors[t].size_bytes
-        self._leave(t, len(self.steps))
-        self._enter(t, (offset, size), len(self.steps))
-        self.steps.append(Move(t))
+        self._leave(t, len(self.actions))
+        self._enter(t, (offset, size), len(self.actions))
+        self.actions.append(Move(t))
 
     # --- places -------------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Relocation:
         return -(-self.problem.tensors[t].size_bytes // unit) * unit
 
     def _room(self, t: int, entering: frozenset[int]) -> Place | None:
-        """Its place in the new plan, or else a hole. `entering`: outputs of the same step, which stay."""
+        """Its place in the new plan, or else a hole. `entering`: outputs of the same action, which stay."""
         size = self.problem.tensors[t].size_bytes
         if t in self.goal and self._is_free(self.goal[t][0], size):
             return self.goal[t][0], size

@@ -258,7 +258,7 @@ class CoreUsage(Reduction[int]):
         """Whether it is cheaper; of equal costs the faster one is better, then the one with operators in turn."""
         if abs(found.cost - best.cost) > WAYS.equal * best.cost:
             return found.cost < best.cost
-        times = [verify_parts([(s.problem, s.schedule.steps)]).time_ns for s in (found, best)]
+        times = [verify_parts([(s.problem, s.schedule.actions)]).time_ns for s in (found, best)]
         if times[0] == times[1]:
             return self.option(best) == SIDE_BY_SIDE != self.option(found)
         return times[0] < times[1]
@@ -345,7 +345,7 @@ class CoreUsage(Reduction[int]):
 def _at_prices_of(problem: Problem, known: Solution) -> Solution | None:
     """The same steps and the same places in RAM at the prices of `problem`; None where they take too long."""
     try:
-        trace = verify_parts([(problem, known.schedule.steps)])
+        trace = verify_parts([(problem, known.schedule.actions)])
         verify_plan(problem, known.schedule, known.plan)
     except (PlanError, ScheduleError):
         return None

@@ -1,4 +1,4 @@
-"""The blocks of a streamed operator as the runtime takes them: windows, steps of operands, pieces of pages."""
+"""The blocks of a streamed operator as the runtime takes them: windows, strides of operands, pieces of pages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sums_page(table: Page, rows: int, block_bytes: int) -> Page:
     return Page(first, count, size_bytes, table.tensor, table.slots, image=True, is_sums=True)
 
 
-def _steps(bound: Bound, blocks: Cuts) -> tuple[tuple[int, ...], ...]:
+def _strides(bound: Bound, blocks: Cuts) -> tuple[tuple[int, ...], ...]:
     """The bytes by which each operand moves from one block to the next: 0 in a window, or where it is not cut."""
     windows = {s.operand for s in blocks.streams}
     types = (*bound.inputs, *bound.outputs)
@@ -90,7 +90,7 @@ def call_in_blocks(
             counts=blocks.counts,
             units=blocks.units,
             extents=tuple(axis.extent for axis in blocks.cut.axes),
-            steps=_steps(bound, blocks),
+            strides=_strides(bound, blocks),
             windows=tuple(streams),
             ints=tuple(k.ints for k in blocks.kernels),
             begin=begin_of(blocks.kernels[-1]),

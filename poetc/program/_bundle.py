@@ -101,7 +101,7 @@ def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switche
             absences=(),
             time_ns=switch.time_ns,
         )
-        checked = _checked(programs, lowered) if lowered.at else None  # before the first step the plan is chosen anyway
+        checked = _checked(programs, lowered) if lowered.at else None  # before the first action a plan is chosen anyway
         if checked is not None:
             kept[lowered.source, lowered.target, lowered.at] = number, checked
     numbers, found_switches = zip(*(kept[key] for key in sorted(kept)), strict=True) if kept else ((), ())
@@ -111,9 +111,9 @@ def lower_bundle(graphs: Sequence[TrainingGraph], plans: Sequence[Plan], switche
 
 
 def _lowered(graph: TrainingGraph, target: Plan, switch: Switch, beside: Lowering) -> tuple[Instruction, ...]:
-    """The instructions of a transition, whose step -1 becomes step 0 of a schedule of its own."""
+    """The instructions of a transition, whose action -1 becomes action 0 of a schedule of its own."""
     problem, of_target, _ = target
-    steps = (Free(-1), *switch.transition.steps)
+    actions = (Free(-1), *switch.transition.actions)
     allocations: list[Allocation] = []
     for stay in switch.transition.stays:
         first, end = stay.first + 1, stay.end + 1
@@ -126,14 +126,18 @@ def _lowered(graph: TrainingGraph, target: Plan, switch: Switch, beside: Lowerin
                 tensors=((stay.tensor, first),),
             )
         else:
-            step = steps[first]
-            assert isinstance(step, Compute)
+            action = actions[first]
+            assert isinstance(action, Compute)
             at = Allocation(
-                offset_bytes=stay.offset_bytes, size_bytes=stay.size_bytes, start=first, end=end, operator=step.operator
+                offset_bytes=stay.offset_bytes,
+                size_bytes=stay.size_bytes,
+                start=first,
+                end=end,
+                operator=action.operator,
             )
         allocations.append(at)
     plan = MemoryPlan(allocations=tuple(allocations), arena_bytes=0, max_live_bytes=0, state_bytes=0)
-    schedule = replace(of_target, steps=steps)
+    schedule = replace(of_target, actions=actions)
     lowering = Lowering(graph, problem, schedule, plan, None, True, beside)
     return lowering.instructions(_written(problem, switch, lowering))
 

@@ -248,9 +248,9 @@ def _check_streams(call: Call, program: Program, given: dict[int, str], stored: 
     spans = sorted([*inside, *sizes.items()])
     if any(a + size > b for (a, size), (b, _) in pairwise(spans)) or spans[0][0] < low or sum(spans[-1]) > high:
         raise ProgramError(f"{where}: its windows overlap, or lie outside its workspace")
-    for steps, count in zip(blocks.steps, blocks.counts, strict=True):
-        for operand, step in zip(operands, steps, strict=True):
-            if step % ALIGNMENT_BYTES or step * (count - 1) >= max(1, operand.type.size_bytes):
+    for strides, count in zip(blocks.strides, blocks.counts, strict=True):
+        for operand, stride in zip(operands, strides, strict=True):
+            if stride % ALIGNMENT_BYTES or stride * (count - 1) >= max(1, operand.type.size_bytes):
                 raise ProgramError(f"{where}: blocks of {operand.tensor} begin outside it, or are not aligned")
     for s in blocks.streams:
         assert s.page is not None

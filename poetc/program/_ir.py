@@ -57,7 +57,7 @@ class Stream:
 class Blocks:
     """A call that runs its kernel once a block, along one axis or two, the second one within blocks of the first.
 
-    `steps`: by axis, the bytes by which each operand moves from block to block, 0 for one that stays and for windows.
+    `strides`: by axis, the bytes by which each operand moves from block to block, 0 for one that stays and for windows.
     `ints`: the kernel's numbers for the first block, one in between, and the last one, by outer then inner axis. `own`:
     the kernel's workspace. `begin`: which of the kernel's numbers is the first unit of a block, -1: none.
     `buffer`: for pieces that are no whole blocks of the store. Both lie in the call's workspace, as the windows do.
@@ -66,7 +66,7 @@ class Blocks:
     counts: tuple[int, ...]
     units: tuple[int, ...]
     extents: tuple[int, ...]
-    steps: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
     windows: tuple[Stream, ...]  # all of them
     ints: tuple[tuple[int, ...], ...]
     begin: int
@@ -198,8 +198,8 @@ class BankRange:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStep:
-    """A step of one processor: an instruction, and by processor the number of its steps that must be over before."""
+class QueueEntry:
+    """An instruction in a processor's queue, and by processor the number of its entries that must be over before."""
 
     instruction: int
     waits: tuple[int, ...]
@@ -210,7 +210,7 @@ class Program:
     """All that a device does in a run, and the data that it starts from.
 
     `state` is initialised once from the image and persists. `probes` says after how many instructions a gradient can be
-    read whole at an operand; later steps may overwrite it. `high_water_bytes` is the end of the highest byte of the
+    read whole at an operand; later ones may overwrite it. `high_water_bytes` is the end of the highest byte of the
     arena that anything occupies, sizes not rounded up. A measurement must find it.
 
     `banks`: the parts of the arena, in ascending order, where it is spread over banks of RAM. Offsets are distances
@@ -234,7 +234,7 @@ class Program:
     probes: Mapping[str, tuple[int, Operand]] = field(default_factory=dict)
     absences: tuple[Absence, ...] = ()
     high_water_bytes: int = 0
-    queues: tuple[tuple[QueueStep, ...], ...] = ()  # by processor, if several can execute it together
+    queues: tuple[tuple[QueueEntry, ...], ...] = ()  # by processor, if several can execute it together
     banks: tuple[BankRange, ...] = ()
     arena_address: int | None = None
 

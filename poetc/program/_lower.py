@@ -1,4 +1,4 @@
-"""Schedule + MemoryPlan → Program: every step becomes an instruction, every tensor reference an offset."""
+"""Schedule + MemoryPlan → Program: every action becomes an instruction, every tensor reference an offset."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from poetc.program._ir import (
     PageOut,
     PageSource,
     Program,
-    QueueStep,
+    QueueEntry,
     Space,
     reads_ahead,
     streams_of,
@@ -34,9 +34,9 @@ from poetc.program._queues import queues_of, workers_of
 from poetc.program._state_file import CHECKPOINT_SLOTS, blocks_of_slot, paged_bytes
 from poetc.runtime.layout import ALIGNMENT_BYTES, DEFAULT_BLOCK_BYTES, align, page_bytes
 from poetc.scheduling import Allocation, Compute, Free, MemoryPlan, Paging, Problem, Schedule
-from poetc.scheduling import Move as MoveStep
-from poetc.scheduling import PageIn as PageInStep
-from poetc.scheduling import PageOut as PageOutStep
+from poetc.scheduling import Move as MoveAction
+from poetc.scheduling import PageIn as PageInAction
+from poetc.scheduling import PageOut as PageOutAction
 
 _GIVEN = (Role.INPUT, Role.TARGET)
 
@@ -85,7 +85,7 @@ def lower_inference(
 
 
 def without_loss(evaluation: Program) -> Program:
-    """The program `infer` that `evaluation` is with a loss: the same steps in the same places, but for the loss."""
+    """The program `infer` that `evaluation` is with a loss: the same actions in the same places, but for the loss."""
     loss, target = evaluation.outputs[0], evaluation.target
     assert target is not None
     left_out = {loss.operand.tensor, target.operand.tensor}
@@ -109,7 +109,7 @@ def without_loss(evaluation: Program) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Stay:
-    """A tensor's bytes: readable at schedule steps [first, end), at `offset`."""
+    """A tensor's bytes: readable at schedule actions [first, end), at `offset`."""
 
     first: int
     end: int
@@ -127,7 +127,7 @@ class Lowering:
     around: bool  # the plan's offsets are those of `layout`
     beside: Lowering | None = None  # another plan of the same step, lowered before: constants and pages are shared
     banks: tuple[BankRange, ...] = ()
-    starts: list[int] = field(default_factory=list)  # for each step of the schedule, the instructions before it
+    starts: list[int] = field(default_factory=list)  # for each action of the schedule, the instructions before it
     stays: dict[str, list[_Stay]] = field(init=False)
     workspaces: dict[int, list[Allocation]] = field(init=False)
     roots: dict[str, str] = field(init=False)
@@ -170,7 +170,7 @@ class Lowering:
             if allocation.operator is not None and not allocation.tensors:
                 self.workspaces.setdefault(allocation.operator, []).append(allocation)
             for (tensor, first), following in itertools.zip_longest(allocation.tensors, allocation.tensors[1:]):
-                # The operator that takes the bytes over still reads its input, in the step where its output begins.
+                # The operator that takes the bytes over still reads its input, in the action where its output begins.
                 end = allocation.end if following is None else following[1] + 1
                 tensor_name = names[tensor]
                 stay = _Stay(first, end, self._moved(tensor_name, allocation.offset_bytes), allocation.size_bytes)
@@ -190,17 +190,17 @@ class Lowering:
             )
         return offset - self.plan.state_bytes + self.layout.state_bytes
 
-    def _operand(self, tensor: str, step: int, *, written: bool = False) -> Operand:
-        """Where the bytes of `tensor` (maybe a view) are when step `step` runs."""
+    def _operand(self, tensor: str, at: int, *, written: bool = False) -> Operand:
+        """Where the bytes of `tensor` (maybe a view) are when action `at` runs."""
         root = self.roots[tensor]
         type = self.graph.tensors[tensor].type
         if root in self.known:
             for stay in self.stays.get(root, ()):
-                if (stay.first == step) if written else (stay.first <= step < stay.end):
+                if (stay.first == at) if written else (stay.first <= at < stay.end):
                     if type.size_bytes > stay.size:
                         raise ProgramError(f"{root}: {type.size_bytes} bytes in an allocation of {stay.size}")
                     return Operand(Space.ARENA, stay.offset, type, root)
-            raise ProgramError(f"step {step}: {root} is not in RAM")
+            raise ProgramError(f"action {at}: {root} is not in RAM")
         if root in self.fixed_state:
             return Operand(Space.ARENA, self.fixed_state[root].operand.offset_bytes, type, root)
         if root not in self.flash:
@@ -215,15 +215,15 @@ class Lowering:
             self.flash[root] = Binding(root, tensor.role, operand)
             self.flash_bytes = align(self.flash_bytes + tensor.size_bytes)
 
-    def _workspace(self, operator: int, step: int, size_bytes: int) -> Operand | None:
+    def _workspace(self, operator: int, at: int, size_bytes: int) -> Operand | None:
         if size_bytes == 0:
             return None
         for a in self.workspaces.get(operator, ()):
-            if a.start <= step < a.end and a.size_bytes >= size_bytes:
+            if a.start <= at < a.end and a.size_bytes >= size_bytes:
                 type = TensorType((size_bytes,), DType.U8)
                 return Operand(Space.ARENA, self._moved("", a.offset_bytes), type, "")
         name = self.problem.operators[operator].name
-        raise ProgramError(f"step {step}: {name} needs {size_bytes} bytes of workspace and the plan has none")
+        raise ProgramError(f"action {at}: {name} needs {size_bytes} bytes of workspace and the plan has none")
 
     # --- instructions -------------------------------------------------------------------------------------------------
 
@@ -231,63 +231,63 @@ class Lowering:
         """All of them; `written`: the pages that the run has written before."""
         lowered: list[Instruction] = []
         self.starts.clear()
-        for step, instruction in self._instructions(set(written)):
-            while len(self.starts) <= step:
+        for at, instruction in self._instructions(set(written)):
+            while len(self.starts) <= at:
                 self.starts.append(len(lowered))
             lowered.append(instruction)
-        while len(self.starts) <= len(self.schedule.steps):
+        while len(self.starts) <= len(self.schedule.actions):
             self.starts.append(len(lowered))
         return tuple(lowered)
 
     def _instructions(self, written: set[int]) -> Iterator[tuple[int, Instruction]]:
         operators = {op.name: op for op in self.graph.operators}
-        for step, action in enumerate(self.schedule.steps):
+        for at, action in enumerate(self.schedule.actions):
             match action:
                 case Compute(operator=index):
-                    call = self._call(operators[self.problem.operators[index].name], index, step, written)
+                    call = self._call(operators[self.problem.operators[index].name], index, at, written)
                     written.update(s.page for s in streams_of(call) if s.source is None and s.page is not None)
-                    yield step, call
-                case PageOutStep(tensor=index):
+                    yield at, call
+                case PageOutAction(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
                     if self.page_table[page].image and self.page_table[page].slots == 1:
                         continue  # never updated: the store holds these very bytes
                     written.add(page)
-                    yield step, PageOut(self._operand(self.problem.tensors[index].name, step), page)
-                case PageInStep(tensor=index):
+                    yield at, PageOut(self._operand(self.problem.tensors[index].name, at), page)
+                case PageInAction(tensor=index):
                     page = self._page(self.problem.tensors[index].name)
                     tensor = self.problem.tensors[index].name
                     source = self._source(tensor, page, written)
-                    yield step, PageIn(self._operand(tensor, step, written=True), page, source)
-                case MoveStep(tensor=index):
+                    yield at, PageIn(self._operand(tensor, at, written=True), page, source)
+                case MoveAction(tensor=index):
                     tensor = self.problem.tensors[index].name
-                    source_place, place = self._operand(tensor, step - 1), self._operand(tensor, step, written=True)
+                    source_place, place = self._operand(tensor, at - 1), self._operand(tensor, at, written=True)
                     if source_place != place:  # else it is there already
-                        yield step, Move(place, source_place)
+                        yield at, Move(place, source_place)
                 case Free():
                     pass
 
-    def _call(self, op: Operator, index: int, step: int, written: Collection[int]) -> Call:
+    def _call(self, op: Operator, index: int, at: int, written: Collection[int]) -> Call:
         kind, bound = spec(op.kind), bind(op, self.graph.tensors)
         if self.problem.operators[index].cut:
-            return self._streamed_call(op, bound, index, step, written)
+            return self._streamed_call(op, bound, index, at, written)
         kernel = self._kernel(op, index, kind.kernels(bound))
         return Call(
             operator=op.name,
             kind=op.kind,
             attributes=op.attributes,
-            inputs=tuple(self._operand(t, step) for t in op.inputs),
-            outputs=tuple(self._operand(t, step, written=True) for t in op.outputs),
+            inputs=tuple(self._operand(t, at) for t in op.inputs),
+            outputs=tuple(self._operand(t, at, written=True) for t in op.outputs),
             symbol=kernel.symbol,
             ints=kernel.ints,
             floats=kernel.floats,
-            workspace=self._workspace(index, step, kernel.workspace_bytes),
+            workspace=self._workspace(index, at, kernel.workspace_bytes),
             node=op.source,
         )
 
-    def _streamed_call(self, op: Operator, bound: Bound, index: int, step: int, written: Collection[int]) -> Call:
+    def _streamed_call(self, op: Operator, bound: Bound, index: int, at: int, written: Collection[int]) -> Call:
         wanted = self.problem.operators[index]
         blocks = blocks_in(op, bound, wanted, self.problem, self.roots, self._block_bytes)
-        workspace = self._workspace(index, step, wanted.workspace_bytes)
+        workspace = self._workspace(index, at, wanted.workspace_bytes)
         if blocks is None or workspace is None or align(blocks.workspace_bytes) != wanted.workspace_bytes:
             raise ProgramError(f"{op.name}: there are no blocks of {wanted.block} along {wanted.cut}; solve again")
         stored = [s for s in blocks.streams if not s.in_ram]
@@ -295,7 +295,7 @@ class Lowering:
         sources = {t: self._source(t, page, written) for t, page in pages.items()}
         whole = set(range(len(op.inputs) + len(op.outputs))) - {s.operand for s in stored}
         names = (*op.inputs, *op.outputs)
-        places = {n: self._operand(names[n], step, written=n >= len(op.inputs)) for n in whole}
+        places = {n: self._operand(names[n], at, written=n >= len(op.inputs)) for n in whole}
         return call_in_blocks(op, bound, blocks, workspace, places, pages, wanted.rewritten_bytes, sources)
 
     def _source(self, tensor: str, page: int, written: Collection[int]) -> PageSource:
@@ -393,7 +393,7 @@ class Lowering:
         root = self.roots[tensor]
         type = self.graph.tensors[tensor].type
         for stay in self.stays.get(root, ()):
-            if stay.end >= len(self.schedule.steps):
+            if stay.end >= len(self.schedule.actions):
                 return Operand(Space.ARENA, stay.offset, type, root)
         raise ProgramError(f"{root}: must be in RAM when a run ends, and the plan has no place for it")
 
@@ -487,13 +487,13 @@ class Lowering:
         program = replace(program, high_water_bytes=high_water(program))
         return replace(program, queues=self._queues(program))
 
-    def _queues(self, program: Program) -> tuple[tuple[QueueStep, ...], ...]:
+    def _queues(self, program: Program) -> tuple[tuple[QueueEntry, ...], ...]:
         """One for each processor, and one of the transfers where they overlap compute.
 
         None where all is done in turn.
         """
         overlaps = self.problem.paging is Paging.DMA
-        processors = workers_of(program, self.schedule.steps, self.starts, overlaps=overlaps)
+        processors = workers_of(program, self.schedule.actions, self.starts, overlaps=overlaps)
         count = max([*processors, *map(reads_ahead, program.instructions)]) + 1
         return queues_of(program, processors, count) if count > 1 else ()
 
@@ -502,7 +502,7 @@ class Lowering:
     ) -> int:
         """Offset of one block: the plan's nameless allocation, or else on top. Streams have buffers of their own.
 
-        Inputs on the store pass through it before the first step, beside the others.
+        Inputs on the store pass through it before the first at, beside the others.
         """
         if any(isinstance(i, PageOut | PageIn) for i in instructions):
             for a in self.plan.allocations:

@@ -16,28 +16,28 @@ from poetc.program._ir import (
     PageIn,
     PageOut,
     Program,
-    QueueStep,
+    QueueEntry,
     Space,
     reads_ahead,
     streams_of,
 )
-from poetc.scheduling import Compute, Step
+from poetc.scheduling import Action, Compute
 
 Ints = npt.NDArray[np.int64]
 STORE = (-1, 0)  # stands for the store with its page buffer, which one instruction at a time uses
 
 
-def workers_of(program: Program, steps: Sequence[Step], starts: Sequence[int], *, overlaps: bool) -> list[int]:
+def workers_of(program: Program, actions: Sequence[Action], starts: Sequence[int], *, overlaps: bool) -> list[int]:
     """For each instruction the number of its processor, or where transfers overlap compute one more for them.
 
-    `starts`: the first instruction of each step of the schedule. Transfers that bring state back to its place in RAM
+    `starts`: the first instruction of each action of the schedule. Transfers that bring state back to its place in RAM
     are the first processor's. So are those that save it: a failed run tells by the place of that processor alone which
     state is away. State that is away and several processors: all is the first one's.
     """
     workers = [0] * len(program.instructions)
-    for step, action in enumerate(steps):
+    for at, action in enumerate(actions):
         if isinstance(action, Compute):
-            workers[starts[step]] = action.processor
+            workers[starts[at]] = action.processor
     if program.absences and any(workers):
         return [0] * len(workers)
     away = {absence.page for absence in program.absences}
@@ -48,17 +48,18 @@ def workers_of(program: Program, steps: Sequence[Step], starts: Sequence[int], *
     return workers
 
 
-def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[tuple[QueueStep, ...], ...]:
-    """For each processor its queue of steps; each step lists the steps of other queues that it waits for.
+def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[tuple[QueueEntry, ...], ...]:
+    """For each processor its queue; each entry lists the entries of other queues that it waits for.
 
-    A step waits for every earlier one that touches the same bytes, unless both only read them. A step that writes over
-    the bytes of state that is on the store waits for all earlier steps of the first processor. Implied waits are left
-    out. A call that reads ahead is in two queues: that of its processor has its kernels, the last one its transfers.
+    An entry waits for every earlier one that touches the same bytes, unless both only read them. An entry that writes
+    over the bytes of state that is on the store waits for all earlier entries of the first processor. Implied waits are
+    left out. A call that reads ahead is in two queues: that of its processor has its kernels, the last one its
+    transfers.
     """
     begins = {absence.begin for absence in program.absences}
-    queues: list[list[QueueStep]] = [[] for _ in range(count)]
-    ends: list[list[Ints]] = [[] for _ in range(count)]  # by processor and step, all that is over then
-    over = [np.zeros(count, np.int64) for _ in range(count)]  # by processor, after its last step
+    queues: list[list[QueueEntry]] = [[] for _ in range(count)]
+    ends: list[list[Ints]] = [[] for _ in range(count)]  # by processor and entry, all that is over then
+    over = [np.zeros(count, np.int64) for _ in range(count)]  # by processor, after its last entry
     touched = _Touched()
     for index, (instruction, own) in enumerate(zip(program.instructions, processors, strict=True)):
         needed = np.zeros(count, np.int64)
@@ -73,7 +74,7 @@ def queues_of(program: Program, processors: Sequence[int], count: int) -> tuple[
                     waits[int(other)] = int(needed[other])
                     now = np.maximum(now, ends[int(other)][int(needed[other]) - 1])
             touched.add(instruction, queue, len(queues[queue]))
-            queues[queue].append(QueueStep(index, tuple(waits)))
+            queues[queue].append(QueueEntry(index, tuple(waits)))
             now[queue] = len(queues[queue])
             over[queue] = now
             ends[queue].append(now)
@@ -87,12 +88,12 @@ def _queues_with(instruction: Instruction, own: int, count: int) -> tuple[int, .
     return (own, count - 1) if reads_ahead(instruction) else (own,)
 
 
-def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> None:
-    """ProgramError unless every step is in one queue, in order, and behind all steps that it must not overtake."""
+def check_queues(program: Program, queues: Sequence[Sequence[QueueEntry]]) -> None:
+    """ProgramError unless every entry is in one queue, in order, and behind all those that it must not overtake."""
     where: dict[int, list[tuple[int, int]]] = {}
     for q, queue in enumerate(queues):
-        for n, step in enumerate(queue):
-            where.setdefault(step.instruction, []).append((q, n))
+        for n, entry in enumerate(queue):
+            where.setdefault(entry.instruction, []).append((q, n))
     of = [[q for q, _ in where.get(index, ())] for index in range(len(program.instructions))]
     if len(where) > len(of) or any(
         not qs or tuple(qs) != _queues_with(i, qs[0], len(queues))
@@ -120,7 +121,7 @@ def check_queues(program: Program, queues: Sequence[Sequence[QueueStep]]) -> Non
                 if place >= before[other] and other != q:
                     overtaken = queues[other][place].instruction
                     raise ProgramError(f"instruction {index} may overtake {overtaken}, which touches the same bytes")
-            if q and index in begins and before[0] < sum(step.instruction < index for step in queues[0]):
+            if q and index in begins and before[0] < sum(entry.instruction < index for entry in queues[0]):
                 raise ProgramError(f"instruction {index} may write where state is before that is said to be away")
             before = before.copy()
             before[q] = n + 1
@@ -137,7 +138,7 @@ class _Touched:
         self._count = 0
 
     def conflicts(self, instruction: Instruction) -> list[tuple[int, int]]:
-        """(queue, place) of the latest step of each queue that touches bytes which `instruction` must not share."""
+        """(queue, place) of the latest entry of each queue that touches bytes which `instruction` must not share."""
         (begins, ends, wrote, queues, places), latest = self._rows[:, : self._count], dict[int, int]()
         for begin, end, written in _ranges(instruction):
             shared = (begins < end) & (begin < ends)

@@ -12,7 +12,7 @@ from poetc.reporting._words import is_beyond, shorten
 from poetc.scheduling import allocation_banks
 from poetc.scheduling.problem import Problem
 
-_COLUMNS = 800  # of the memory chart: more steps than that share columns
+_COLUMNS = 800  # of the memory chart: more actions than that share columns
 _RECTANGLES = 2000  # of the arena map
 _OUTLINED = 500  # of the arena map: outlines of more would pale its colours
 _SPANS = 4  # stays of a tensor that its row names
@@ -46,14 +46,17 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
 
 
 def memory_chart(solved: Solved, facts: Facts) -> str:
-    """RAM during each step, stacked by category, with the budget line unless it is far above."""
-    budget, trace, steps = solved.problem.budget_bytes, solved.trace, len(facts.memory)
+    """RAM during each action, stacked by category, with the budget line unless it is far above."""
+    budget, trace, actions = solved.problem.budget_bytes, solved.trace, len(facts.memory)
     beyond = is_beyond(budget, trace.peak_bytes)
     full = (trace.peak_bytes if beyond else max(budget, trace.peak_bytes)) * 1.12
-    columns = min(steps, _COLUMNS)
-    # Steps that share a column are drawn at their fullest, so that no peak is lost.
+    columns = min(actions, _COLUMNS)
+    # Actions that share a column are drawn at their fullest, so that no peak is lost.
     fullest = [
-        max(facts.memory[i * steps // columns : max((i + 1) * steps // columns, i * steps // columns + 1)], key=sum)
+        max(
+            facts.memory[i * actions // columns : max((i + 1) * actions // columns, i * actions // columns + 1)],
+            key=sum,
+        )
         for i in range(columns)
     ]
     layers = []
@@ -62,38 +65,38 @@ def memory_chart(solved: Solved, facts: Facts) -> str:
         if category not in used:
             continue
         heights = [round(_HEIGHT - sum(column[: i + 1]) * _HEIGHT / full) for column in fullest]
-        layers.append(f'<path class="{CLASSES[category]}" d="{_steps(heights)}"/>')
+        layers.append(f'<path class="{CLASSES[category]}" d="{_staircase(heights)}"/>')
     y = round(_HEIGHT - budget * _HEIGHT / full)
     description = (
-        f"Stacked areas over the {steps} steps of the schedule. The most in use is {format_bytes(trace.peak_bytes)} "
-        f"at step {trace.peak_step}; the budget is {format_bytes(budget)}."
+        f"Stacked areas over the {actions} actions of the schedule. The most in use is "
+        f"{format_bytes(trace.peak_bytes)} at action {trace.peak_action}; the budget is {format_bytes(budget)}."
     )
     svg = _svg(
         "memory",
         columns,
-        "RAM in use at each step",
+        "RAM in use at each action",
         description,
         "".join(layers)
-        + _backward_line(facts, steps, columns)
+        + _backward_line(facts, actions, columns)
         + ("" if beyond else f'<line class="budget" x1="0" x2="{columns}" y1="{y}" y2="{y}"/>'),
     )
-    at = (trace.peak_step + 0.5) / steps
+    at = (trace.peak_action + 0.5) / actions
     side = "left" if at < 0.5 else "right"  # the budget's label keeps out of the way of the peak's
     label = f"budget {format_bytes(budget)}" + (", above the chart" if beyond else "")
     marks = _y_mark(f"budget-label {side}", min(budget / full, 1), label) + _peak_mark(
         at, trace.peak_bytes / full, side, f"alive {format_bytes(trace.peak_bytes)}"
     )
     shown = [(CLASSES[c], c.value) for c in Category if c in used]
-    return _plot(svg, marks, full, steps, facts) + legend(shown if beyond else [*shown, ("line", "budget")])
+    return _plot(svg, marks, full, actions, facts) + legend(shown if beyond else [*shown, ("line", "budget")])
 
 
 def arena_map(solved: Solved, facts: Facts) -> str:
-    """Offset over steps: where in the arena every tensor lies, and when. Of an arena in banks, a lane for each."""
-    plan, problem, steps = solved.plan, solved.problem, len(solved.schedule.steps)
+    """Offset over actions: where in the arena every tensor lies, and when. Of an arena in banks, a lane for each."""
+    plan, problem, actions = solved.plan, solved.problem, len(solved.schedule.actions)
     sizes = [use.arena_bytes for use in plan.banks] or [plan.arena_bytes]
     full = [max(size, 1) * (1.04 if not plan.banks else 1.12) for size in sizes]
     banks = allocation_banks(problem, solved.schedule, plan)
-    boxes: list[tuple[int, int, str, Category]] = []  # bank, bytes times steps, rectangle
+    boxes: list[tuple[int, int, str, Category]] = []  # bank, bytes times actions, rectangle
     used: set[Category] = set()
     costs = _Costs(solved, facts)
     for a, bank in zip(plan.allocations, banks, strict=True):
@@ -109,7 +112,7 @@ def arena_map(solved: Solved, facts: Facts) -> str:
             box = (
                 f'<rect x="{start}" y="{_short(top)}" width="{end - start}" '
                 f'height="{_short(height)}"><title>{escape(_allocation_title(problem, t, a.operator))}: '
-                f"{format_bytes(a.size_bytes)} at {a.offset_bytes:,}, steps {start} to {end - 1}"
+                f"{format_bytes(a.size_bytes)} at {a.offset_bytes:,}, actions {start} to {end - 1}"
                 f"{'' if t is None else costs.of(t)}</title></rect>"
             )
             boxes.append((bank, (end - start) * a.size_bytes, box, category))
@@ -122,7 +125,7 @@ def arena_map(solved: Solved, facts: Facts) -> str:
         own = [b for b in boxes if b[0] == bank]
         where = f"the part of the arena in {name}" if name else "the arena"
         description = (
-            f"{len(own)} rectangles, one for each time a tensor or workspace lies in {where}: across, the steps that "
+            f"{len(own)} rectangles, one for each time a tensor or workspace lies in {where}: across, the actions that "
             f"it stays; upwards, its bytes. It has {format_bytes(sizes[bank])}"
             + (f", the most ever live is {format_bytes(plan.max_live_bytes)}." if not name else ".")
         )
@@ -132,14 +135,15 @@ def arena_map(solved: Solved, facts: Facts) -> str:
             drawn += f'<g class="{CLASSES[category]}">{alike}</g>' if alike else ""
         svg = _svg(
             f"arena{bank or ''}",
-            steps,
+            actions,
             f"Arena map of {name}" if name else "Arena map",
             description,
-            (f'<g class="many">{drawn}</g>' if len(kept) > _OUTLINED else drawn) + _backward_line(facts, steps, steps),
+            (f'<g class="many">{drawn}</g>' if len(kept) > _OUTLINED else drawn)
+            + _backward_line(facts, actions, actions),
         )
         label = f"{name}: {_bank_use(solved, bank)}" if name else f"arena {format_bytes(sizes[bank])}"
         marks = _y_mark("arena-label", sizes[bank] / full[bank], label)
-        plots.append(_plot(svg, marks, full[bank], steps, facts, "lane" if name else ""))
+        plots.append(_plot(svg, marks, full[bank], actions, facts, "lane" if name else ""))
     note = ""
     if len(boxes) > len(kept):
         note = (
@@ -157,7 +161,7 @@ def _bank_use(solved: Solved, bank: int) -> str:
 
 def timeline(solved: Solved, facts: Facts) -> str:
     """One row a tensor of the forward pass: when it was in RAM, how it came there, when it was on the store."""
-    problem, steps = solved.problem, len(solved.schedule.steps)
+    problem, actions = solved.problem, len(solved.schedule.actions)
     forward = sorted({o for op in problem.operators if op.phase in ("forward", "loss") for o in op.outputs})
     forward = [t for t in forward if facts.categories[t] is not Category.STATE]
     stays: dict[int, list[str]] = {t: [] for t in forward}
@@ -188,7 +192,7 @@ def timeline(solved: Solved, facts: Facts) -> str:
         f"Recomputed operators make {counts['recomputed']} again, and the store gives {counts['paged']} back."
     )
     lives = _lives(problem, facts, rows)
-    items = "".join(_timeline_row(problem, t, fates[t], lives[t], "".join(stays[t]), steps) for t in rows)
+    items = "".join(_timeline_row(problem, t, fates[t], lives[t], "".join(stays[t]), actions) for t in rows)
     more = len(forward) - len(rows)
     note = (
         f"<p class='small'>Not drawn: {more} of the smallest tensors; those recomputed or paged come first.</p>"
@@ -201,19 +205,19 @@ def timeline(solved: Solved, facts: Facts) -> str:
         ("paged", "in RAM, paged in"),
         ("stored", "on the store"),
     ]
-    marks = _x_axis(steps, facts)
+    marks = _x_axis(actions, facts)
     scroll = f'<div class="rows" tabindex="0" role="region" aria-label="Timeline of tensors"><ol>{items}</ol></div>'
     return f'<p>{summary}</p>{legend(entries)}{scroll}<div class="rows-axis">{marks}</div>{note}'
 
 
 def _lives(problem: Problem, facts: Facts, tensors: Sequence[int]) -> dict[int, str]:
-    """Of each tensor the steps in which it is in RAM and on the store, and the costs of getting it, in words."""
+    """Of each tensor the actions in which it is in RAM and on the store, and the costs of getting it, in words."""
     makers = {o: op for op in problem.operators for o in op.outputs}
     spans: dict[int, list[str]] = {t: [] for t in tensors}
     for s in facts.stays:
         if s.tensor in spans:
             spans[s.tensor].append(f"{s.start} to {s.end - 1}")
-    stored = {t: f"; on the store from step {start} to {end - 1}" for t, start, end in facts.store_spans}
+    stored = {t: f"; on the store from action {start} to {end - 1}" for t, start, end in facts.store_spans}
     titles: dict[int, str] = {}
     for t, parts in spans.items():
         more = f" and {len(parts) - _SPANS} more times" if len(parts) > _SPANS else ""
@@ -224,18 +228,18 @@ def _lives(problem: Problem, facts: Facts, tensors: Sequence[int]) -> dict[int, 
         if t in stored:
             tensor = problem.tensors[t]
             cost += f"; out and in cost {format_pj(tensor.page_out_pj + tensor.page_in_pj)}"
-        titles[t] = f"in RAM in steps {', '.join(parts[:_SPANS])}{more}{stored.get(t, '')}{cost}"
+        titles[t] = f"in RAM in actions {', '.join(parts[:_SPANS])}{more}{stored.get(t, '')}{cost}"
     return titles
 
 
-def _timeline_row(problem: Problem, t: int, fates: set[Origin], life: str, body: str, steps: int) -> str:
+def _timeline_row(problem: Problem, t: int, fates: set[Origin], life: str, body: str, actions: int) -> str:
     tensor = problem.tensors[t]
     states = [w for o, w in ((Origin.RECOMPUTED, "recomputed"), (Origin.PAGED, "paged")) if o in fates] or ["kept"]
     label = f"{shorten(tensor.name, 100)}: {format_bytes(tensor.size_bytes)}, {' and '.join(states)}"
     return (
         f'<li title="{escape(f"{label}; {life}")}"><span class="name">{escape(shorten(tensor.name, 42))}</span>'
         f'<span class="size">{format_bytes(tensor.size_bytes)}</span>'
-        f'<svg viewBox="0 0 {steps} 10" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
+        f'<svg viewBox="0 0 {actions} 10" preserveAspectRatio="none" role="img" aria-label="{escape(label)}">'
         f"{body}</svg></li>"
     )
 
@@ -306,8 +310,8 @@ def _amount(energy_pj: int, time_ns: int) -> str:
     return f"{format_pj(energy_pj)}, {format_ns(time_ns)}"
 
 
-def _steps(heights: Sequence[int]) -> str:
-    """A step curve closed at the bottom, as path data: one unit a column."""
+def _staircase(heights: Sequence[int]) -> str:
+    """A stepped curve, closed at the bottom, as path data: one unit a column."""
     parts = [f"M0 {_HEIGHT}"]
     last = _HEIGHT
     for x, y in enumerate(heights):
@@ -326,13 +330,13 @@ def _svg(name: str, width: int, title: str, description: str, body: str) -> str:
     )
 
 
-def _plot(svg: str, marks: str, full: float, steps: int, facts: Facts, kind: str = "") -> str:
+def _plot(svg: str, marks: str, full: float, actions: int, facts: Facts, kind: str = "") -> str:
     ticks = "".join(
         f'<span class="y-tick" style="bottom:{n * 100 / full:.2f}%"><span>{_round_bytes(n)}</span></span>'
         for n in _ticks(full)
     )
     area = f"area {kind}".strip()
-    return f'<div class="plot"><div class="{area}">{ticks}{svg}{marks}</div>{_x_axis(steps, facts)}</div>'
+    return f'<div class="plot"><div class="{area}">{ticks}{svg}{marks}</div>{_x_axis(actions, facts)}</div>'
 
 
 def _ticks(full: float) -> list[int]:
@@ -344,18 +348,18 @@ def _ticks(full: float) -> list[int]:
     return list(range(0, int(full) + 1, step))
 
 
-def _x_axis(steps: int, facts: Facts) -> str:
-    marks = f'<span style="left:0">step 0</span><span class="last">{steps:,}</span>'
-    if facts.backward_step is not None:
-        left = facts.backward_step * 100 / steps
+def _x_axis(actions: int, facts: Facts) -> str:
+    marks = f'<span style="left:0">action 0</span><span class="last">{actions:,}</span>'
+    if facts.backward_action is not None:
+        left = facts.backward_action * 100 / actions
         marks += f'<span class="backward-label" style="left:{min(max(left, 14), 72):.2f}%">▲ backward pass</span>'
     return f'<div class="x-axis">{marks}</div>'
 
 
-def _backward_line(facts: Facts, steps: int, width: int) -> str:
-    if facts.backward_step is None:
+def _backward_line(facts: Facts, actions: int, width: int) -> str:
+    if facts.backward_action is None:
         return ""
-    x = _short(facts.backward_step * width / steps)
+    x = _short(facts.backward_action * width / actions)
     return f'<line class="phase" x1="{x}" x2="{x}" y1="0" y2="{_HEIGHT}"/>'
 
 

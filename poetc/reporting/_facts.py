@@ -35,7 +35,7 @@ class Origin(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """One stay of a tensor in RAM, over the half-open interval of steps [start, end)."""
+    """One stay of a tensor in RAM, over the half-open interval of actions [start, end)."""
 
     tensor: int
     start: int
@@ -58,13 +58,13 @@ class Extra:
 @dataclass(frozen=True, slots=True)
 class Facts:
     categories: tuple[Category, ...]  # of each tensor
-    memory: tuple[tuple[int, ...], ...]  # of each step: bytes by category, in the order of Category
+    memory: tuple[tuple[int, ...], ...]  # of each action: bytes by category, in the order of Category
     stays: tuple[Stay, ...]
-    store_spans: tuple[tuple[int, int, int], ...]  # (tensor, page-out step, last page-in step + 1)
+    store_spans: tuple[tuple[int, int, int], ...]  # (tensor, page-out action, last page-in action + 1)
     redone: tuple[Extra, ...]  # the most energy first, as of the other two
     moved: tuple[Extra, ...]  # to the store and back
     relocated: tuple[Extra, ...]  # within RAM
-    backward_step: int | None  # the first step of the backward pass
+    backward_action: int | None  # the first action of the backward pass
 
 
 def categorize(problem: Problem) -> tuple[Category, ...]:
@@ -87,23 +87,23 @@ def gather(solved: Solved) -> Facts:
     problem, schedule = solved.problem, solved.schedule
     categories = categorize(problem)
     stays, spans = _stays(problem, schedule)
-    executions = Counter(s.operator for s in schedule.steps if isinstance(s, Compute))
+    executions = Counter(s.operator for s in schedule.actions if isinstance(s, Compute))
     again = ((i, problem.operators[i], n - 1) for i, n in executions.items() if n > 1)
     redone = [Extra(i, op.name, None, (n,), n * op.energy_pj, n * op.time_ns) for i, op, n in again]
-    outs = Counter(s.tensor for s in schedule.steps if isinstance(s, PageOut))
-    ins = Counter(s.tensor for s in schedule.steps if isinstance(s, PageIn))
+    outs = Counter(s.tensor for s in schedule.actions if isinstance(s, PageOut))
+    ins = Counter(s.tensor for s in schedule.actions if isinstance(s, PageIn))
     moved = []
     for i in outs | ins:
         t = problem.tensors[i]
         energy_pj = outs[i] * t.page_out_pj + ins[i] * t.page_in_pj
         time_ns = outs[i] * t.page_out_ns + ins[i] * t.page_in_ns
         moved.append(Extra(i, t.name, t.size_bytes, (outs[i], ins[i]), energy_pj, time_ns))
-    moves = Counter(s.tensor for s in schedule.steps if isinstance(s, Move))
+    moves = Counter(s.tensor for s in schedule.actions if isinstance(s, Move))
     within = ((i, problem.tensors[i], n) for i, n in moves.items())
     relocated = [Extra(i, t.name, t.size_bytes, (n,), n * t.move_pj, n * (t.move_ns or 0)) for i, t, n in within]
     backward = (
-        step
-        for step, s in enumerate(schedule.steps)
+        action
+        for action, s in enumerate(schedule.actions)
         if isinstance(s, Compute) and problem.operators[s.operator].phase == "backward"
     )
     return Facts(
@@ -114,7 +114,7 @@ def gather(solved: Solved) -> Facts:
         redone=_dearest_first(redone),
         moved=_dearest_first(moved),
         relocated=_dearest_first(relocated),
-        backward_step=next(backward, None),
+        backward_action=next(backward, None),
     )
 
 
@@ -123,11 +123,11 @@ def _dearest_first(extras: Iterable[Extra]) -> tuple[Extra, ...]:
 
 
 def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:
-    """The content of RAM in the fullest step, the largest first: name, category, bytes."""
-    problem, at = solved.problem, solved.trace.peak_step
+    """The content of RAM in the fullest action, the largest first: name, category, bytes."""
+    problem, at = solved.problem, solved.trace.peak_action
     held = [(problem.tensors[t], facts.categories[t].value) for t in solved.trace.resident_at(at)]
     rows = [(tensor.name, what, tensor.size_bytes) for tensor, what in held]
-    match solved.schedule.steps[at]:
+    match solved.schedule.actions[at]:
         case Compute(index) if problem.operators[index].workspace_bytes:
             op = problem.operators[index]
             rows.append((f"workspace of {op.name}", Category.WORKSPACE.value, op.workspace_bytes))
@@ -137,10 +137,10 @@ def at_peak(solved: Solved, facts: Facts) -> list[tuple[str, str, int]]:
 
 
 def memory_by_category(problem: Problem, schedule: Schedule, categories: Sequence[Category]) -> list[tuple[int, ...]]:
-    """Bytes in use during each step, as the checker counts them, by category."""
+    """Bytes in use during each action, as the checker counts them, by category."""
     order = {category: i for i, category in enumerate(Category)}
     slots = [order[c] for c in categories]
-    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.actions)
     now = [0] * len(order)
     now[order[Category.BASE]] = problem.base_bytes
     now[order[Category.PAGE_BUFFER]] = problem.page_buffer_bytes if pages else 0
@@ -148,8 +148,8 @@ def memory_by_category(problem: Problem, schedule: Schedule, categories: Sequenc
     for i, n in size.items():
         now[slots[i]] += n
     memory = []
-    for step in schedule.steps:
-        match step:
+    for action in schedule.actions:
+        match action:
             case Compute(index, in_place):
                 op = problem.operators[index]
                 took = {o: i for i, o in in_place}
@@ -168,8 +168,8 @@ def memory_by_category(problem: Problem, schedule: Schedule, categories: Sequenc
                 pass
         memory.append(tuple(now))
         now[order[Category.WORKSPACE]] = 0
-        if isinstance(step, Free):
-            now[slots[step.tensor]] -= size.pop(step.tensor)
+        if isinstance(action, Free):
+            now[slots[action.tensor]] -= size.pop(action.tensor)
     return memory
 
 
@@ -184,8 +184,8 @@ def _stays(problem: Problem, schedule: Schedule) -> tuple[list[Stay], list[tuple
         first, origin = start.pop(t)
         stays.append(Stay(t, first, end, origin))
 
-    for at, step in enumerate(schedule.steps):
-        match step:
+    for at, action in enumerate(schedule.actions):
+        match action:
             case Compute(index, in_place):
                 origin = Origin.RECOMPUTED if index in executed else Origin.COMPUTED
                 executed.add(index)
@@ -201,7 +201,7 @@ def _stays(problem: Problem, schedule: Schedule) -> tuple[list[Stay], list[tuple
                 start[t] = (at, Origin.PAGED)
                 fetched[t] = at + 1
     for t in sorted(start):
-        leave(t, len(schedule.steps))
-    ends = {t: len(schedule.steps) for t in stored if problem.tensors[t].final == "store"}
+        leave(t, len(schedule.actions))
+    ends = {t: len(schedule.actions) for t in stored if problem.tensors[t].final == "store"}
     spans = [(t, since, ends.get(t, fetched.get(t, since + 1))) for t, since in sorted(stored.items())]
     return sorted(stays, key=lambda s: (s.start, s.tensor)), spans

@@ -59,9 +59,9 @@ def _instructions(solved: Solved) -> Iterator[Event]:
     """Each instruction of the schedule that takes a processor or the store."""
     problem, tensors, seen = solved.problem, solved.problem.tensors, set[int]()
     for span in solved.trace.spans:
-        step = solved.schedule.steps[span.position]
+        action = solved.schedule.actions[span.position]
         arguments: dict[str, Any] = {"instruction": span.position}
-        match step:
+        match action:
             case Compute(index, in_place, processor):
                 op = problem.operators[index]
                 is_again = index in seen
@@ -79,7 +79,7 @@ def _instructions(solved: Solved) -> Iterator[Event]:
                     "energy_pj": 0 if cost is None else cost[1],
                 }
             case PageOut(t) | PageIn(t):
-                out = isinstance(step, PageOut)
+                out = isinstance(action, PageOut)
                 name, category = f"{'page out' if out else 'page in'}: {tensors[t].name}", "transfer"
                 energy_pj = tensors[t].page_out_pj if out else tensors[t].page_in_pj
                 arguments |= {"bytes": tensors[t].size_bytes, "energy_pj": energy_pj}
@@ -119,8 +119,8 @@ def _counter(name: str, now_ns: int, values: dict[str, int]) -> Event:
 
 
 def _energy_pj(solved: Solved, position: int) -> int:
-    step, tensors = solved.schedule.steps[position], solved.problem.tensors
-    match step:
+    action, tensors = solved.schedule.actions[position], solved.problem.tensors
+    match action:
         case Compute(index, _, processor):
             cost = solved.problem.operators[index].cost_on(processor)
             return 0 if cost is None else cost[1]
@@ -138,7 +138,7 @@ def begins_ns(solved: Solved) -> list[int]:
     at = {span.position: span.begin_ns for span in solved.trace.spans}
     ends = {span.position: span.end_ns for span in solved.trace.spans}
     begins, now = [], 0
-    for position in range(len(solved.schedule.steps)):
+    for position in range(len(solved.schedule.actions)):
         now = max(now, at.get(position, now))
         begins.append(now)
         if position in ends and not (solved.problem.processors or solved.problem.paging == "dma"):

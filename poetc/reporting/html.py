@@ -202,7 +202,7 @@ def _totals(solved: Solved) -> str:
     rows: list[Sequence[Cell]] = [
         ("operators", f"{len(problem.operators):,}"),
         ("tensors", f"{len(problem.tensors):,}"),
-        ("steps in the schedule", f"{len(solved.schedule.steps):,}"),
+        ("actions in the schedule", f"{len(solved.schedule.actions):,}"),
         ("kernel calls", f"{computes:,}"),
         ("recomputed", _words.recomputed(trace.executions)),
         (
@@ -212,7 +212,7 @@ def _totals(solved: Solved) -> str:
         ("moved within RAM", f"{format_count(trace.moves, 'time')}; {_words.moved(solved)}"),
         ("written to the store", _words.written(solved.summary, trace.written_bytes, problem.write_limit_bytes)),
         ("peak RAM", f"{_words.peak_bytes(solved):,} bytes"),
-        ("alive at once", f"at most {trace.peak_bytes:,} bytes, at step {trace.peak_step:,}"),
+        ("alive at once", f"at most {trace.peak_bytes:,} bytes, at action {trace.peak_action:,}"),
         *(
             (f"peak in {b.name}", f"{n:,} bytes of {b.budget_bytes:,}")
             for b, n in zip(problem.banks, trace.bank_peaks, strict=True)
@@ -228,12 +228,12 @@ def _totals(solved: Solved) -> str:
 
 def _peak_at(solved: Solved) -> str:
     """The moment of the peak, in words."""
-    trace, steps = solved.trace, solved.schedule.steps
-    step = steps[min(trace.peak_step, len(steps) - 1)] if steps else None
-    runs = _words.shorten(solved.problem.operators[step.operator].name, 90) if isinstance(step, Compute) else ""
+    trace, actions = solved.trace, solved.schedule.actions
+    action = actions[min(trace.peak_action, len(actions) - 1)] if actions else None
+    runs = _words.shorten(solved.problem.operators[action.operator].name, 90) if isinstance(action, Compute) else ""
     while_ = f" while {runs} runs" if runs else ""
     most = format_bytes(trace.peak_bytes)
-    return f"At most {most} are alive at once, at step {trace.peak_step:,} of {len(steps):,}{while_}."
+    return f"At most {most} are alive at once, at action {trace.peak_action:,} of {len(actions):,}{while_}."
 
 
 def _peak(solved: Solved, facts: Facts) -> str:

@@ -73,9 +73,9 @@ def _frames(solved: Solved, allocation: Allocation) -> list[dict[str, Any]]:
         op = problem.operators[allocation.operator]
         return [_frame(f"workspace of {op.name}", op.phase, allocation.start)]
     names = [_frame(problem.tensors[t].name, "tensor", first) for t, first in allocation.tensors]
-    step = solved.schedule.steps[allocation.start] if allocation.start < len(solved.schedule.steps) else None
+    action = solved.schedule.actions[allocation.start] if allocation.start < len(solved.schedule.actions) else None
     first = allocation.tensors[0][0]
-    match step:
+    match action:
         case Compute(index) if first in problem.operators[index].outputs:
             op = problem.operators[index]
             names.append(_frame(op.name, op.phase, allocation.start))

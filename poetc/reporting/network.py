@@ -24,11 +24,11 @@ def solved_network(solved: Solved) -> networkx.DiGraph[str]:
     graph.graph |= {"time_ns": solved.trace.time_ns, "solver": solved.schedule.solver}
     first: dict[int, tuple[int, int]] = {}
     counts: dict[type, Counter[int]] = defaultdict(Counter)
-    for position, step in enumerate(solved.schedule.steps):
-        if isinstance(step, Compute):
-            first.setdefault(step.operator, (position, step.processor))
-        elif isinstance(step, PageIn | PageOut | Move):
-            counts[type(step)][step.tensor] += 1
+    for position, action in enumerate(solved.schedule.actions):
+        if isinstance(action, Compute):
+            first.setdefault(action.operator, (position, action.processor))
+        elif isinstance(action, PageIn | PageOut | Move):
+            counts[type(action)][action.tensor] += 1
     for index, executions in enumerate(solved.trace.executions):
         position, processor = first.get(index, (-1, 0))
         graph.nodes[f"op {index}"].update(executions=executions, first_instruction=position, processor=processor)

@@ -130,12 +130,12 @@ def _extras(solved: Solved, facts: Facts) -> Iterator[str]:
 def _peak(solved: Solved, facts: Facts) -> str:
     resident = at_peak(solved, facts)
     rows = [(_words.shorten(name), what, format_bytes(size)) for name, what, size in resident[:_ROWS]]
-    heading = f"In RAM at the peak, step {solved.trace.peak_step} of {len(solved.schedule.steps)}\n"
+    heading = f"In RAM at the peak, action {solved.trace.peak_action} of {len(solved.schedule.actions)}\n"
     return heading + _table([*rows, *_more(len(resident), 3)], right=(2,))
 
 
 def _curve(solved: Solved, facts: Facts) -> str:
-    """RAM over the steps as bars, one line a twentieth of the schedule: the bytes in use at its fullest moment."""
+    """RAM over the actions as bars, one line a twentieth of the schedule: the bytes in use at its fullest moment."""
     memory = facts.memory
     lines = min(20, len(memory))
     fixed = list(Category).index(Category.INPUT)
@@ -151,7 +151,7 @@ def _curve(solved: Solved, facts: Facts) -> str:
         bar = ("#" * dark + "=" * (light - dark)).ljust(min(budget, full) * _BAR // full)
         rows.append((f"{i * len(memory) // lines:>6}", bar if beyond else f"{bar}|", format_bytes(total)))
     mark = "" if beyond else f"; | budget {format_bytes(budget)}"
-    heading = f"RAM over the steps (# weights, state, runtime; = the rest{mark})\n"
+    heading = f"RAM over the actions (# weights, state, runtime; = the rest{mark})\n"
     return heading + _table(rows, right=(2,))
 
 

@@ -25,7 +25,7 @@ COLOURS = {
 WIDTH, PANEL, LEFT, RIGHT, TOP, GAP = 800, 190, 14, 14, 34, 56  # of the picture, in its own units
 BOTTOM = 78
 LEGEND_COLUMNS = 4
-COLUMNS = 600  # narrower spans of time than one column share it, drawn at their fullest step
+COLUMNS = 600  # narrower spans of time than one column share it, drawn at their fullest action
 
 Span = tuple[int, tuple[int, ...]]  # nanoseconds and bytes by category
 
@@ -79,11 +79,11 @@ def memory_timeline(solved: Solved) -> str:
 
 
 def _spans(problem: Problem, schedule: Schedule) -> list[Span]:
-    """Time and memory of each step that takes time, and of those that take none as the instants that they are."""
+    """Time and memory of each action that takes time, and of those that take none as the instants that they are."""
     memory = memory_by_category(problem, schedule, categorize(problem))
     spans = []
-    for step, held in zip(schedule.steps, memory, strict=True):
-        match step:
+    for action, held in zip(schedule.actions, memory, strict=True):
+        match action:
             case Compute(index):
                 time_ns = problem.operators[index].time_ns
             case PageOut(t):
@@ -99,7 +99,7 @@ def _spans(problem: Problem, schedule: Schedule) -> list[Span]:
 
 
 def _columns(spans: Sequence[Span], longest_ns: int) -> list[tuple[int, ...]]:
-    """Bytes by category for each column of the picture that the schedule reaches, at the column's fullest step."""
+    """Bytes by category for each column of the picture that the schedule reaches, at the column's fullest action."""
     total = sum(time for time, _ in spans)
     count = max(1, round(total * COLUMNS / longest_ns))
     fullest: list[tuple[int, ...]] = [()] * count

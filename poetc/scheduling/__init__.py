@@ -5,7 +5,7 @@ docs/reference/formats.md describes their files.
 
 from poetc.scheduling._banks import allocation_banks, arrival_banks
 from poetc.scheduling._checker import ScheduleError, Trace, trace_of, verify, verify_parts
-from poetc.scheduling._completion import Action, Completer, Completion, choose_pairs, complete
+from poetc.scheduling._completion import Completer, Completion, Decision, choose_pairs, complete
 from poetc.scheduling._joined import joined
 from poetc.scheduling._json import (
     plan_from_json,
@@ -16,7 +16,7 @@ from poetc.scheduling._json import (
     schedule_from_json,
     schedule_to_json,
 )
-from poetc.scheduling._keep_all import keep_all, keep_all_actions, keep_all_peak_bytes
+from poetc.scheduling._keep_all import keep_all, keep_all_decisions, keep_all_peak_bytes
 from poetc.scheduling._packing import Lifetime, lifetimes_of, pack, pack_around
 from poetc.scheduling._plan_checker import PlanError, verify_plan
 from poetc.scheduling._queues import FROM_STORE, TO_STORE
@@ -47,6 +47,7 @@ from poetc.scheduling.problem import (
 from poetc.scheduling.schedule import (
     DEFAULT_GAP,
     TRAINING_GAP,
+    Action,
     Allocation,
     BankUse,
     Compute,
@@ -59,7 +60,6 @@ from poetc.scheduling.schedule import (
     Schedule,
     SolveOptions,
     Status,
-    Step,
     first_executions,
 )
 from poetc.scheduling.scope import ANY, Repetition, Scope
@@ -78,6 +78,7 @@ __all__ = [
     "Completer",
     "Completion",
     "Compute",
+    "Decision",
     "Elsewhere",
     "Free",
     "InPlace",
@@ -101,7 +102,6 @@ __all__ = [
     "SolveOptions",
     "Status",
     "Stay",
-    "Step",
     "Switch",
     "TensorSpec",
     "Trace",
@@ -116,7 +116,7 @@ __all__ = [
     "first_executions",
     "joined",
     "keep_all",
-    "keep_all_actions",
+    "keep_all_decisions",
     "keep_all_peak_bytes",
     "lifetimes_of",
     "movable_state",

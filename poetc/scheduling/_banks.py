@@ -11,7 +11,7 @@ Access = tuple[BankSpec, int, int]  # bytes read in a bank, and bytes written
 
 
 def access_cost(accesses: Iterable[Access]) -> tuple[int, int]:
-    """The time and the energy that accesses add to a step, in ns and pJ."""
+    """The time and the energy that accesses add to an action, in ns and pJ."""
     time_ps = energy_fj = 0
     for bank, read, written in accesses:
         time_ps += bank.read_ps_per_byte * read + bank.write_ps_per_byte * written
@@ -41,18 +41,18 @@ def allocation_banks(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> 
 
 
 def arrival_banks(problem: Problem, schedule: Schedule) -> dict[tuple[int, int], int]:
-    """By (tensor, step of its arrival at a place in RAM), its bank. A step that moves it is an arrival too."""
+    """By (tensor, action of its arrival at a place in RAM), its bank. An action that moves it is an arrival too."""
     own, now = schedule.banks, dict[int, int]()
     arrivals: dict[tuple[int, int], int] = {}
 
-    def arrive(t: int, step: int, bank: int) -> None:
-        now[t] = arrivals[t, step] = bank
+    def arrive(t: int, action: int, bank: int) -> None:
+        now[t] = arrivals[t, action] = bank
 
     for t, tensor in enumerate(problem.tensors):
         if tensor.initial == "ram":
             arrive(t, 0, own[t])
-    for index, step in enumerate(schedule.steps):
-        match step:
+    for index, action in enumerate(schedule.actions):
+        match action:
             case Compute(operator, in_place):
                 taken_over = {o: now[i] for i, o in in_place}
                 for t in problem.operators[operator].outputs:

@@ -1,4 +1,4 @@
-"""The checker: replays a schedule step by step and refuses it at the first step that breaks a rule.
+"""The checker: replays a schedule action by action and refuses it at the first action that breaks a rule.
 
 It shares no code with any solver nor with `complete`. "State has versions" needs no rule here. A parameter and its
 updated version are two tensors, and the update consumes the first (a required in-place pair). So a reader that comes
@@ -16,16 +16,16 @@ from poetc.scheduling._banks import Access, access_cost, operator_access
 from poetc.scheduling._queues import Queues, Span
 from poetc.scheduling._state import state_chains
 from poetc.scheduling.problem import Paging, Problem
-from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Schedule, Step
+from poetc.scheduling.schedule import Action, Compute, Free, Move, PageIn, PageOut, Schedule
 
 
 class ScheduleError(CheckFailed):
-    """A schedule that its problem does not allow. `step` is None where the schedule as a whole is wrong."""
+    """A schedule that its problem does not allow. `action` is None where the schedule as a whole is wrong."""
 
-    def __init__(self, step: int | None, reason: str, names: tuple[str, ...] = ()) -> None:
-        self.step, self.reason, self.names = step, reason, names
+    def __init__(self, action: int | None, reason: str, names: tuple[str, ...] = ()) -> None:
+        self.action, self.reason, self.names = action, reason, names
         super().__init__(
-            f"schedule refused: {reason}" if step is None else f"schedule refused at step {step}: {reason}"
+            f"schedule refused: {reason}" if action is None else f"schedule refused at action {action}: {reason}"
         )
 
 
@@ -33,9 +33,9 @@ class ScheduleError(CheckFailed):
 class Trace:
     """The replay of a verified schedule. RAM is counted as the Problem counts it, base and page buffer included."""
 
-    ram_bytes: tuple[int, ...]  # in use during each step; at a Free, the freed tensor still counts
+    ram_bytes: tuple[int, ...]  # in use during each action; at a Free, the freed tensor still counts
     peak_bytes: int
-    peak_step: int  # the first step that reaches the peak
+    peak_action: int  # the first action that reaches the peak
     energy_pj: int
     time_ns: int
     stall_ns: int  # of it, the waits of the busiest processor, where transfers overlap compute
@@ -49,20 +49,20 @@ class Trace:
     move_ns: int
     store_bytes: int  # footprints on the store at the end, which is the most that it ever holds
     written_bytes: int  # footprints of all page-outs
-    residencies: tuple[tuple[int, int, int], ...]  # (tensor, first step, end): in RAM during [first step, end)
+    residencies: tuple[tuple[int, int, int], ...]  # (tensor, first action, end): in RAM during [first action, end)
     busy_ns: tuple[int, ...]  # of each processor
-    hand_overs: int  # steps that read tensors of another processor
+    hand_overs: int  # actions that read tensors of another processor
     hand_over_ns: int  # by which they took longer
     idle_pj: int  # of the processors while they wait; 0 where the problem names none
     bank_peaks: tuple[int, ...] = ()  # by bank, the most bytes in use, base and page buffer included
     bank_ns: int = 0  # the time that banks add, and the energy
     bank_pj: int = 0
-    bank_ram_bytes: tuple[tuple[int, ...], ...] = ()  # of each step, by bank
-    spans: tuple[Span, ...] = ()  # of the steps that take a processor or the store
+    bank_ram_bytes: tuple[tuple[int, ...], ...] = ()  # of each action, by bank
+    spans: tuple[Span, ...] = ()  # of the actions that take a processor or the store
 
-    def resident_at(self, step: int) -> tuple[int, ...]:
-        """The tensors in RAM during a step, sorted; those that the step reads and makes included."""
-        return tuple(sorted({t for t, start, end in self.residencies if start <= step < end}))
+    def resident_at(self, action: int) -> tuple[int, ...]:
+        """The tensors in RAM during an action, sorted; those that the action reads and makes included."""
+        return tuple(sorted({t for t, start, end in self.residencies if start <= action < end}))
 
 
 def verify(problem: Problem, schedule: Schedule) -> Trace:
@@ -71,11 +71,11 @@ def verify(problem: Problem, schedule: Schedule) -> Trace:
     cost, unit = problem.objective.cost(trace.energy_pj, trace.time_ns), problem.objective.unit
     if schedule.proof.objective != cost:
         raise ScheduleError(
-            None, f"the proof claims an objective of {schedule.proof.objective} {unit}, the steps cost {cost}"
+            None, f"the proof claims an objective of {schedule.proof.objective} {unit}, the actions cost {cost}"
         )
     if schedule.proof.bound > cost:
         raise ScheduleError(
-            None, f"the proof claims a bound of {schedule.proof.bound} {unit}, but the steps cost only {cost}"
+            None, f"the proof claims a bound of {schedule.proof.bound} {unit}, but the actions cost only {cost}"
         )
     if problem.deadline_ns is not None and trace.time_ns > problem.deadline_ns:
         raise ScheduleError(None, f"takes {trace.time_ns} ns, the deadline is {problem.deadline_ns}")
@@ -85,26 +85,26 @@ def verify(problem: Problem, schedule: Schedule) -> Trace:
 def trace_of(problem: Problem, schedule: Schedule) -> Trace:
     """`verify` without a look at the deadline and the claims of the proof."""
     _check_banks(problem, schedule)
-    replay = _Replay(problem, any(isinstance(s, PageIn | PageOut) for s in schedule.steps), schedule)
-    for step in schedule.steps:
-        replay.execute(step)
+    replay = _Replay(problem, any(isinstance(s, PageIn | PageOut) for s in schedule.actions), schedule)
+    for action in schedule.actions:
+        replay.execute(action)
     replay.finish()
     return replay.trace()
 
 
-def verify_parts(parts: Sequence[tuple[Problem, Sequence[Step]]]) -> Trace:
+def verify_parts(parts: Sequence[tuple[Problem, Sequence[Action]]]) -> Trace:
     """Replay the parts of a run one after the other, each under a problem of its own; ScheduleError as `verify` does.
 
     The problems are one training step: they differ in budgets and in the kernels of operators. A run that goes over
     from one plan to another in mid-step has such parts. Deadlines and claims of cost are not looked at.
     """
     problem = parts[0][0]
-    pages = any(isinstance(s, PageIn | PageOut) for _, steps in parts for s in steps)
+    pages = any(isinstance(s, PageIn | PageOut) for _, actions in parts for s in actions)
     replay = _Replay(problem, pages)
-    for of_part, steps in parts:
+    for of_part, actions in parts:
         replay.problem = replay.queues.problem = of_part
-        for step in steps:
-            replay.execute(step)
+        for action in actions:
+            replay.execute(action)
     replay.finish()
     return replay.trace()
 
@@ -150,10 +150,10 @@ class _Replay:
             self.bank_bytes[b] += self.resident[t]
         self.first_bank = dict(self.bank)
 
-    def execute(self, step: Step) -> None:
-        match step:
+    def execute(self, action: Action) -> None:
+        match action:
             case Compute():
-                self.compute(step)
+                self.compute(action)
             case Free(tensor):
                 self.need_resident(tensor, "frees")
                 self.count_banks({})
@@ -166,16 +166,16 @@ class _Replay:
             case Move(tensor, bank):
                 self.move(tensor, bank)
 
-    def compute(self, step: Compute) -> None:
-        index, in_place = step.operator, step.in_place
+    def compute(self, action: Compute) -> None:
+        index, in_place = action.operator, action.in_place
         if not 0 <= index < len(self.problem.operators):
             self.refuse(f"computes operator {index}, there are {len(self.problem.operators)}")
         op = self.problem.operators[index]
-        if not 0 <= step.processor < max(1, len(self.problem.processors)):
-            self.refuse(f"{op.name!r} on processor {step.processor}, which does not exist", op.name)
-        cost = op.cost_on(step.processor)
+        if not 0 <= action.processor < max(1, len(self.problem.processors)):
+            self.refuse(f"{op.name!r} on processor {action.processor}, which does not exist", op.name)
+        cost = op.cost_on(action.processor)
         if cost is None:
-            name = self.problem.processors[step.processor].name
+            name = self.problem.processors[action.processor].name
             self.refuse(f"{op.name!r} on processor {name!r}, which cannot run it", op.name)
         for t in op.inputs:
             self.need_resident(t, f"{op.name!r} reads", op.name)
@@ -207,7 +207,7 @@ class _Replay:
                     more[new[t]] = more.get(new[t], 0) + size[t]
             self.count_banks(more, op.name)
             self.bank |= new
-        self.count_ram(new_bytes + self.queues.compute(step, len(self.ram), cost[0] + extra_ns), op.name)
+        self.count_ram(new_bytes + self.queues.compute(action, len(self.ram), cost[0] + extra_ns), op.name)
         kept = {o for o, i in taken_over.items() if i in self.unmoved} & self.state
         for t in taken_over.values():
             self.leave(t, len(self.ram))
@@ -303,7 +303,7 @@ class _Replay:
             if bank == old:
                 name = self.problem.banks[old].name
                 self.refuse(f"moves {tensor.name!r} to bank {name!r}, where it is already", tensor.name)
-            copied_bytes = size if new != old else 0  # both copies are there during the step
+            copied_bytes = size if new != old else 0  # both copies are there during the action
             self.count_banks({new: copied_bytes}, tensor.name)
             self.bank_bytes[old] -= self.resident[t]
             self.bank_bytes[new] += self.resident[t]
@@ -342,11 +342,11 @@ class _Replay:
         if used > budget:
             largest = sorted(self.resident, key=lambda t: (-self.resident[t], t))[:5]
             names_there = ", ".join(f"{self.tensors[t].name} ({self.resident[t]})" for t in largest)
-            step = len(self.ram) - 1
+            action = len(self.ram) - 1
             reason = (
                 f"needs {used} bytes of RAM, the budget is {budget}; the largest tensors there: {names_there or 'none'}"
             )
-            raise ScheduleError(step, reason, (*names, *(self.tensors[t].name for t in largest)))
+            raise ScheduleError(action, reason, (*names, *(self.tensors[t].name for t in largest)))
 
     def spend(self, accesses: list[Access]) -> int:
         """Count the energy of accesses to banks, and return their time in ns."""
@@ -357,9 +357,9 @@ class _Replay:
         return time_ns
 
     def count_banks(self, more_bytes: dict[int, int], *names: str) -> None:
-        """Update the peak of each bank; refuse the step if one needs more than its budget.
+        """Update the peak of each bank; refuse the action if one needs more than its budget.
 
-        `more_bytes`: the need of the step in each bank, beyond the tensors that are resident.
+        `more_bytes`: the need of the action in each bank, beyond the tensors that are resident.
         """
         in_use = []
         for b, bank in enumerate(self.problem.banks):
@@ -398,7 +398,7 @@ class _Replay:
         return Trace(
             ram_bytes=tuple(self.ram),
             peak_bytes=peak,
-            peak_step=self.ram.index(peak),
+            peak_action=self.ram.index(peak),
             energy_pj=self.energy_pj + self.queues.hand_over_pj + self.queues.idle_pj,
             time_ns=time_ns,
             stall_ns=time_ns - max(self.queues.busy_ns) if self.problem.paging is Paging.DMA else 0,

@@ -11,25 +11,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from poetc.scheduling._transfers import hide_transfers, overlapped_ns, ram_of_steps_bytes
+from poetc.scheduling._transfers import hide_transfers, overlapped_ns, ram_of_actions_bytes
 from poetc.scheduling.problem import OperatorSpec, Paging, Problem
-from poetc.scheduling.schedule import Compute, Free, PageIn, PageOut, Step
+from poetc.scheduling.schedule import Action, Compute, Free, PageIn, PageOut
 
-Action = Compute | PageIn | PageOut
+# The decisions of a solver. Frees, and moves within RAM, follow from them.
+Decision = Compute | PageIn | PageOut
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A completed action sequence and its cost. Whether it is a valid schedule is for `verify` to say."""
 
-    steps: tuple[Step, ...]
+    actions: tuple[Action, ...]
     peak_bytes: int  # as the Problem counts RAM: base and, if anything is paged, the page buffer included
     energy_pj: int
     time_ns: int
 
 
-def complete(problem: Problem, actions: Sequence[Action]) -> tuple[Step, ...]:
-    """The steps of the schedule that executes `actions` in this order with the lowest RAM at every step.
+def complete(problem: Problem, decisions: Sequence[Decision]) -> tuple[Action, ...]:
+    """The actions of the schedule that executes `decisions` in this order with the lowest RAM at every action.
 
     Their `in_place` is chosen here.
 
@@ -37,7 +38,7 @@ def complete(problem: Problem, actions: Sequence[Action]) -> tuple[Step, ...]:
     required one always. Where transfers overlap compute, page-ins are issued ahead and frees put off within the budget,
     to hide the transfers. To complete many sequences of one problem, keep a `Completer`.
     """
-    return Completer(problem).run(actions).steps
+    return Completer(problem).run(decisions).actions
 
 
 class Completer:
@@ -56,11 +57,11 @@ class Completer:
         self._in_costs = [(t.page_in_pj, t.page_in_ns) for t in problem.tensors]
         self._final = [t.final == "ram" for t in problem.tensors]
         self._initial = [i for i, t in enumerate(problem.tensors) if t.initial == "ram"]
-        # Steps are immutable: one object each, shared by all schedules made here.
+        # Actions are immutable: one object each, shared by all schedules made here.
         self._frees = [Free(t) for t in range(len(problem.tensors))]
         self._computes: list[dict[tuple[tuple[int, int], ...], Compute]] = [{} for _ in problem.operators]
 
-    def run(self, actions: Sequence[Action]) -> Completion:
+    def run(self, decisions: Sequence[Decision]) -> Completion:
         """Complete one sequence. O(operands of the executed operators)."""
         sizes, inputs, outputs = self._sizes, self._inputs, self._outputs
         required, optional, extra, frees = self._required, self._optional, self._extra, self._frees
@@ -68,11 +69,11 @@ class Completer:
         live = sum(sizes[t] for t, final in enumerate(needed) if final)
         peak = energy = time = 0
         pages = False
-        steps: list[Step] = []  # backwards
-        emit = steps.append
-        for action in reversed(actions):
-            if type(action) is Compute:
-                k = action.operator
+        actions: list[Action] = []  # backwards
+        emit = actions.append
+        for decision in reversed(decisions):
+            if type(decision) is Compute:
+                k = decision.operator
                 for t in outputs[k]:
                     if needed[t]:
                         needed[t] = False
@@ -105,12 +106,12 @@ class Completer:
                     cached = self._computes[k][pairs] = Compute(k, pairs)
                 emit(cached)
             else:
-                assert not isinstance(action, Compute)
-                t = action.tensor
+                assert not isinstance(decision, Compute)
+                t = decision.tensor
                 pages = True
                 if not needed[t]:
                     emit(frees[t])
-                if type(action) is PageOut:
+                if type(decision) is PageOut:
                     cost = self._out_costs[t]
                     if not needed[t]:
                         needed[t] = True
@@ -122,7 +123,7 @@ class Completer:
                         needed[t] = False
                         live -= sizes[t]
                     during = live + sizes[t]
-                emit(action)
+                emit(decision)
             peak = max(peak, during)
             energy += cost[0]
             time += cost[1]
@@ -131,12 +132,12 @@ class Completer:
                 live += sizes[t]
                 emit(frees[t])
         fixed = self._problem.base_bytes + (self._problem.page_buffer_bytes if pages else 0)
-        result = tuple(reversed(steps))
+        result = tuple(reversed(actions))
         if pages and self._problem.paging is Paging.DMA:
             result = hide_transfers(self._problem, result)
             return Completion(
                 result,
-                max(ram_of_steps_bytes(self._problem, result), default=live) + fixed,
+                max(ram_of_actions_bytes(self._problem, result), default=live) + fixed,
                 energy,
                 overlapped_ns(self._problem, result),
             )

@@ -6,17 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from poetc.scheduling.problem import OperatorSpec, Problem
-from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Step
+from poetc.scheduling.schedule import Action, Compute, Free, Move, PageIn, PageOut
 
 
 def joined(
     a: Problem,
-    before: Sequence[Step],
+    before: Sequence[Action],
     resident: Collection[int],
     b: Problem,
-    transition: Sequence[Step],
-    after: Sequence[Step],
-) -> tuple[tuple[Problem, Sequence[Step]], ...]:
+    transition: Sequence[Action],
+    after: Sequence[Action],
+) -> tuple[tuple[Problem, Sequence[Action]], ...]:
     """The parts for `verify_parts`: `before` of `a`, then `transition` and `after` in the numbers of `b`.
 
     The problems have the operators of both that run. `resident`: the tensors of `a` in RAM after `before`. Those that
@@ -34,25 +34,25 @@ def joined(
     of_b = _operators(b, (*transition, *after), range(len(b.tensors)), operators)
     larger = max(a.budget_bytes, b.budget_bytes)
     whole = replace(b, tensors=tuple(tensors), operators=tuple(operators))
-    first = tuple(_renumbered(step, own, of_a) for step in before)
+    first = tuple(_renumbered(action, own, of_a) for action in before)
     dropped = (Free(own[t]) for t in sorted(resident) if own[t] >= len(b.tensors))
     same = range(len(b.tensors))
     return (
         (replace(whole, budget_bytes=a.budget_bytes), first),
-        (replace(whole, budget_bytes=larger), (*dropped, *(_renumbered(step, same, of_b) for step in transition))),
-        (whole, tuple(_renumbered(step, same, of_b) for step in after)),
+        (replace(whole, budget_bytes=larger), (*dropped, *(_renumbered(action, same, of_b) for action in transition))),
+        (whole, tuple(_renumbered(action, same, of_b) for action in after)),
     )
 
 
 def _operators(
-    problem: Problem, steps: Sequence[Step], tensors: Sequence[int], operators: list[OperatorSpec]
+    problem: Problem, actions: Sequence[Action], tensors: Sequence[int], operators: list[OperatorSpec]
 ) -> dict[int, int]:
     """The operators that run are added to `operators`; their places there."""
     number_of: dict[int, int] = {}
-    for step in steps:
-        if isinstance(step, Compute) and step.operator not in number_of:
-            op = problem.operators[step.operator]
-            number_of[step.operator] = len(operators)
+    for action in actions:
+        if isinstance(action, Compute) and action.operator not in number_of:
+            op = problem.operators[action.operator]
+            number_of[action.operator] = len(operators)
             pairs = (replace(p, input=tensors[p.input], output=tensors[p.output]) for p in op.in_place)
             operators.append(
                 replace(
@@ -65,10 +65,10 @@ def _operators(
     return number_of
 
 
-def _renumbered(step: Step, tensors: Sequence[int], operators: Mapping[int, int]) -> Step:
-    match step:
+def _renumbered(action: Action, tensors: Sequence[int], operators: Mapping[int, int]) -> Action:
+    match action:
         case Compute(operator, in_place):
             pairs = tuple((tensors[i], tensors[o]) for i, o in in_place)
-            return replace(step, operator=operators[operator], in_place=pairs)
+            return replace(action, operator=operators[operator], in_place=pairs)
         case Free(tensor) | PageIn(tensor) | PageOut(tensor) | Move(tensor):
-            return replace(step, tensor=tensors[tensor])
+            return replace(action, tensor=tensors[tensor])

@@ -2,7 +2,7 @@
 
 docs/reference/formats.md describes the files.
 
-The same value gives the same bytes: keys sorted, no spaces, one operator, tensor, step or allocation a line.
+The same value gives the same bytes: keys sorted, no spaces, one operator, tensor, action or allocation a line.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from poetc.errors import UsageError
 from poetc.scheduling._validation import MAX_BYTES, validate_problem
 from poetc.scheduling.problem import OperatorSpec, Problem, Variant
 from poetc.scheduling.schedule import (
+    Action,
     Compute,
     Free,
     MemoryPlan,
@@ -29,7 +30,6 @@ from poetc.scheduling.schedule import (
     Proof,
     Schedule,
     Status,
-    Step,
     first_executions,
 )
 from poetc.scheduling.scope import ANY, Option, Repetition, Scope
@@ -56,18 +56,20 @@ def problem_from_json(data: bytes | str, source: str = "problem") -> Problem:
 
 def schedule_to_json(schedule: Schedule, schedule_class: str = "") -> bytes:
     """`schedule_class`: the scope of the proof as a sentence, for people who read the file."""
-    members = {"steps": [_step_to_json(s) for s in schedule.steps], "proof": _proof_to_json(schedule, schedule_class)}
-    return _write(SCHEDULE_FORMAT, _given(_fields_of(schedule) | members, "banks", "workspace_banks"))
+    members = _fields_of(schedule)
+    members["steps"] = [_action_to_json(action) for action in members.pop("actions")]
+    members["proof"] = _proof_to_json(schedule, schedule_class)
+    return _write(SCHEDULE_FORMAT, _given(members, "banks", "workspace_banks"))
 
 
 def schedule_from_json(data: bytes | str, source: str = "schedule") -> Schedule:
     """Read. UsageError as for problems; whether the schedule is valid is for `verify` to say."""
     document = _read(data, _ScheduleDocument, SCHEDULE_FORMAT, source)
-    steps = tuple(_step_from_json(s, f"{source}: $.steps[{i}]") for i, s in enumerate(document.steps))
-    proof = _proof_from_json(document.proof, steps, f"{source}: $.proof.scope")
+    actions = tuple(_action_from_json(s, f"{source}: $.steps[{i}]") for i, s in enumerate(document.steps))
+    proof = _proof_from_json(document.proof, actions, f"{source}: $.proof.scope")
     return Schedule(
         solver=document.solver,
-        steps=steps,
+        actions=actions,
         proof=proof,
         log=document.log,
         banks=document.banks,
@@ -105,7 +107,7 @@ def problem_schema() -> dict[str, Any]:
     return schema
 
 
-class _StepDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class _ActionDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One of the five kinds, with its operator or tensor; `in_place`, `processor` and `fence` only with `compute`.
 
     `bank` only with `move`.
@@ -133,7 +135,7 @@ class _ProofDocument(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
 
 class _ScheduleDocument(msgspec.Struct, forbid_unknown_fields=True):
     solver: str
-    steps: tuple[_StepDocument, ...]
+    steps: tuple[_ActionDocument, ...]  # as in files of version 0.1
     proof: _ProofDocument
     log: tuple[str, ...] = ()
     banks: tuple[int, ...] = ()
@@ -144,7 +146,7 @@ def _proof_to_json(schedule: Schedule, schedule_class: str) -> _ProofDocument:
     proof, scope = schedule.proof, schedule.proof.scope
     options = {"order": scope.order, **dict(scope.choices)}
     document = {name: "any" if option is ANY else option for name, option in options.items()}
-    if document["order"] == first_executions(schedule.steps):
+    if document["order"] == first_executions(schedule.actions):
         document["order"] = "own"
     document["repetition"] = scope.repetition.value
     return _ProofDocument(
@@ -157,7 +159,7 @@ def _proof_to_json(schedule: Schedule, schedule_class: str) -> _ProofDocument:
     )
 
 
-def _proof_from_json(document: _ProofDocument, steps: tuple[Step, ...], where: str) -> Proof:
+def _proof_from_json(document: _ProofDocument, actions: tuple[Action, ...], where: str) -> Proof:
     """A file of version 0.1 has no scope: its bound is taken to be about schedules that nobody else can name."""
     scope = document.scope
     if scope is None:
@@ -167,12 +169,12 @@ def _proof_from_json(document: _ProofDocument, steps: tuple[Step, ...], where: s
         status=document.status,
         objective=document.objective,
         bound=document.bound,
-        scope=_scope_from_json(scope, steps, where),
+        scope=_scope_from_json(scope, actions, where),
         method=document.method,
     )
 
 
-def _scope_from_json(document: dict[str, str | tuple[int, ...]], steps: tuple[Step, ...], where: str) -> Scope:
+def _scope_from_json(document: dict[str, str | tuple[int, ...]], actions: tuple[Action, ...], where: str) -> Scope:
     """Each entry but `repetition` is an option: "any", numbers, or for the order also "own"."""
     for name in ("order", "repetition"):
         if name not in document:
@@ -187,41 +189,45 @@ def _scope_from_json(document: dict[str, str | tuple[int, ...]], steps: tuple[St
         elif option == "any":
             options[name] = ANY
         elif (name, option) == ("order", "own"):
-            options[name] = first_executions(steps)
+            options[name] = first_executions(actions)
         else:
             raise UsageError(f"{where}.{name}: expected any or numbers, got {option!r}")
     scope = Scope(order=options.pop("order"), repetition=Repetition(str(document["repetition"])))
     return replace(scope, choices=tuple(sorted(options.items())))
 
 
-def _step_to_json(step: Step) -> _StepDocument:
-    match step:
+def _action_to_json(action: Action) -> _ActionDocument:
+    match action:
         case Compute(operator, in_place, processor, fence):
-            return _StepDocument(compute=operator, in_place=in_place, processor=processor, fence=fence)
+            return _ActionDocument(compute=operator, in_place=in_place, processor=processor, fence=fence)
         case Free(tensor):
-            return _StepDocument(free=tensor)
+            return _ActionDocument(free=tensor)
         case PageOut(tensor):
-            return _StepDocument(page_out=tensor)
+            return _ActionDocument(page_out=tensor)
         case PageIn(tensor):
-            return _StepDocument(page_in=tensor)
+            return _ActionDocument(page_in=tensor)
         case Move(tensor, bank):
-            return _StepDocument(move=tensor, bank=bank)
+            return _ActionDocument(move=tensor, bank=bank)
 
 
-def _step_from_json(step: _StepDocument, where: str) -> Step:
+def _action_from_json(action: _ActionDocument, where: str) -> Action:
     kinds: dict[str, type[Free | PageOut | PageIn | Move]]
     kinds = {"free": Free, "page_out": PageOut, "page_in": PageIn, "move": Move}
-    if step.move is not None and step.bank is not None and step == _StepDocument(move=step.move, bank=step.bank):
-        return Move(step.move, step.bank)
-    named = {name: tensor for name in kinds if (tensor := getattr(step, name)) is not None}
-    if step.compute is not None and not named and step.bank is None:
-        return Compute(step.compute, step.in_place, step.processor, step.fence)
-    if step.compute is None and len(named) == 1 and step == _StepDocument(**named):
+    if (
+        action.move is not None
+        and action.bank is not None
+        and action == _ActionDocument(move=action.move, bank=action.bank)
+    ):
+        return Move(action.move, action.bank)
+    named = {name: tensor for name in kinds if (tensor := getattr(action, name)) is not None}
+    if action.compute is not None and not named and action.bank is None:
+        return Compute(action.compute, action.in_place, action.processor, action.fence)
+    if action.compute is None and len(named) == 1 and action == _ActionDocument(**named):
         ((name, tensor),) = named.items()
         return kinds[name](tensor)
     raise UsageError(
-        f"{where}: a step has exactly one of compute (with in_place, processor, fence or not), free, page_out, page_in,"
-        " move (with bank or not)"
+        f"{where}: an action has exactly one of compute (with in_place, processor, fence or not), free, page_out,"
+        " page_in, move (with bank or not)"
     )
 
 

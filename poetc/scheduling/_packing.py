@@ -56,27 +56,27 @@ def pack(
     `time.monotonic()` is `stop_at`. `effort`: the share of the most placements that a search takes. Where the problem
     names banks, each of them is packed apart: as low as is needed for its budget.
     """
-    step_count = len(schedule.steps)
+    action_count = len(schedule.actions)
     lifetimes = lifetimes_of(problem, schedule)
     if problem.banks:
         return _pack_banks(problem, schedule, lifetimes, stop_at, effort)
-    places = fixed_places_of(problem, lifetimes, step_count)
-    buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.steps) else 0
+    places = fixed_places_of(problem, lifetimes, action_count)
+    buffer_bytes = problem.page_buffer_bytes if any(isinstance(s, PageIn | PageOut) for s in schedule.actions) else 0
     enough = min(enough_bytes - buffer_bytes, int(CLOSE * _max_live(lifetimes)))
-    _place(problem, lifetimes, places, step_count, enough, stop_at, effort)
+    _place(problem, lifetimes, places, action_count, enough, stop_at, effort)
     return memory_plan_of(problem, schedule, lifetimes, places)
 
 
 def _pack_banks(
     problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], stop_at: float, effort: float
 ) -> MemoryPlan:
-    step_count, arrivals = len(schedule.steps), arrival_banks(problem, schedule)
-    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    action_count, arrivals = len(schedule.actions), arrival_banks(problem, schedule)
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.actions)
 
     def bank_of(a: Lifetime) -> int:
         return schedule.workspace_banks[a.operator] if a.operator is not None else arrivals[a.tensors[0]]
 
-    places = fixed_places_of(problem, lifetimes, step_count)
+    places = fixed_places_of(problem, lifetimes, action_count)
     uses: list[BankUse] = []
     packed: list[Lifetime] = []
     for b, bank in enumerate(problem.banks):
@@ -85,9 +85,9 @@ def _pack_banks(
         buffer_bytes = problem.page_buffer_bytes if pages and b == 0 else 0
         enough = bank.budget_bytes - buffer_bytes - (problem.base_bytes if b == 0 else 0)
         if own:
-            _place(problem, own, fixed, step_count, min(enough, int(CLOSE * _max_live(own))), stop_at, effort)
+            _place(problem, own, fixed, action_count, min(enough, int(CLOSE * _max_live(own))), stop_at, effort)
         if buffer_bytes:
-            own.append(Lifetime(buffer_bytes, 0, step_count, offset_bytes=_aligned(problem, _top(own))))
+            own.append(Lifetime(buffer_bytes, 0, action_count, offset_bytes=_aligned(problem, _top(own))))
         uses.append(BankUse(arena_bytes=_top(own), state_bytes=_state_bytes(problem, fixed)))
         packed += own
     return MemoryPlan(
@@ -103,9 +103,9 @@ def memory_plan_of(
     problem: Problem, schedule: Schedule, lifetimes: list[Lifetime], places: list[FixedPlace]
 ) -> MemoryPlan:
     """The plan of lifetimes that all have their offsets, with the page buffer on top."""
-    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.steps):
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in schedule.actions):
         top = _aligned(problem, _top(lifetimes))
-        buffer = Lifetime(problem.page_buffer_bytes, 0, len(schedule.steps), offset_bytes=top)
+        buffer = Lifetime(problem.page_buffer_bytes, 0, len(schedule.actions), offset_bytes=top)
         lifetimes = [*lifetimes, buffer]
     return MemoryPlan(
         allocations=_sorted(lifetimes),
@@ -135,21 +135,21 @@ def pack_around(
     best unless they are given. `wishes`: offsets of tensors, granted where no tensor with a place is in the way; those
     of long lives and of many bytes come first.
     """
-    step_count, unit = len(schedule.steps), problem.alignment_bytes
+    action_count, unit = len(schedule.actions), problem.alignment_bytes
     lifetimes = lifetimes_of(problem, schedule)
     items: list[tuple[Lifetime, Lifetime | None]] = []
     for offset, size in taken:
-        items.append((Lifetime(size, 0, step_count, offset_bytes=offset), None))
+        items.append((Lifetime(size, 0, action_count, offset_bytes=offset), None))
     in_fixed_places = set()
-    for first, last in fixed_places_of(problem, lifetimes, step_count):
+    for first, last in fixed_places_of(problem, lifetimes, action_count):
         first.offset_bytes = last.offset_bytes = state[first.tensors[0][0]]
         items.append((first, None if first is last else last))
         in_fixed_places |= {id(first), id(last)}
     persistent = len(items)
-    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.actions)
     buffer_bytes = problem.page_buffer_bytes if pages else 0
     if buffer_offset is not None:
-        buffer = Lifetime(problem.page_buffer_bytes, 0, step_count, offset_bytes=buffer_offset)
+        buffer = Lifetime(problem.page_buffer_bytes, 0, action_count, offset_bytes=buffer_offset)
         items.append((buffer, None))
         in_fixed_places.add(id(buffer))
         if pages:
@@ -180,7 +180,7 @@ def pack_around(
     )
     if buffer_bytes:
         top = _aligned(problem, max(_top(lifetimes), state_bytes))
-        lifetimes.append(Lifetime(buffer_bytes, 0, step_count, offset_bytes=top))
+        lifetimes.append(Lifetime(buffer_bytes, 0, action_count, offset_bytes=top))
     return MemoryPlan(
         allocations=_sorted(lifetimes),
         arena_bytes=max(_top(lifetimes), state_bytes),
@@ -223,7 +223,7 @@ def _place(
     problem: Problem,
     lifetimes: list[Lifetime],
     places: list[FixedPlace],
-    step_count: int,
+    action_count: int,
     enough: int,
     stop_at: float,
     effort: float,
@@ -243,7 +243,7 @@ def _place(
             lasting_bytes += _aligned(problem, first.size_bytes)
     in_fixed_places = {id(a) for place in places for a in place}
     # State is many small pieces, mostly there all the time: one obstacle does for all of these, and is much faster.
-    items: list[tuple[Lifetime, Lifetime | None]] = [(Lifetime(lasting_bytes, 0, step_count), None), *absent]
+    items: list[tuple[Lifetime, Lifetime | None]] = [(Lifetime(lasting_bytes, 0, action_count), None), *absent]
     items += [(a, None) for a in lifetimes if id(a) not in in_fixed_places]
     starts = np.array([a.start for a, _ in items], np.int64)
     ends = np.array([a.end for a, _ in items], np.int64)
@@ -292,18 +292,18 @@ def _state_bytes(problem: Problem, places: list[FixedPlace]) -> int:
     return max(((a.offset_bytes or 0) + _aligned(problem, a.size_bytes) for a, _ in places), default=0)
 
 
-def fixed_places_of(problem: Problem, lifetimes: list[Lifetime], step_count: int) -> list[tuple[Lifetime, Lifetime]]:
+def fixed_places_of(problem: Problem, lifetimes: list[Lifetime], action_count: int) -> list[tuple[Lifetime, Lifetime]]:
     """The first and the last residency of each state (the same if it never leaves RAM); the longest absent last."""
     starting: dict[int, Lifetime] = {}
     ending: dict[int, Lifetime] = {}
     for lifetime in lifetimes:
-        for t, step in lifetime.tensors:
-            if step == 0 and lifetime.start == 0:
+        for t, action in lifetime.tensors:
+            if action == 0 and lifetime.start == 0:
                 starting[t] = lifetime
-            if lifetime.end == step_count:
+            if lifetime.end == action_count:
                 ending[t] = lifetime
     places = [(starting[chain[0]], ending[chain[-1]]) for chain in state_chains(problem)]
-    return sorted(places, key=lambda h: h[1].start - h[0].end if h[0] is not h[1] else -step_count)
+    return sorted(places, key=lambda h: h[1].start - h[0].end if h[0] is not h[1] else -action_count)
 
 
 def _aligned(problem: Problem, size_bytes: int) -> int:
@@ -313,18 +313,18 @@ def _aligned(problem: Problem, size_bytes: int) -> int:
 def lifetimes_of(problem: Problem, schedule: Schedule) -> list[Lifetime]:
     lifetimes: list[Lifetime] = []
     current: dict[int, Lifetime] = {}
-    ends = workspace_ends(problem, schedule.steps) if problem.processors else {}
+    ends = workspace_ends(problem, schedule.actions) if problem.processors else {}
 
-    def begin(t: int, step: int) -> None:
+    def begin(t: int, action: int) -> None:
         size = problem.tensors[t].size_bytes
-        current[t] = Lifetime(size, step, len(schedule.steps), [(t, step)])
+        current[t] = Lifetime(size, action, len(schedule.actions), [(t, action)])
         lifetimes.append(current[t])
 
     for t, tensor in enumerate(problem.tensors):
         if tensor.initial == "ram":
             begin(t, 0)
-    for index, step in enumerate(schedule.steps):
-        match step:
+    for index, action in enumerate(schedule.actions):
+        match action:
             case Free(t):
                 current.pop(t).end = index + 1
             case PageIn(t):

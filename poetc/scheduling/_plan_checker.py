@@ -21,13 +21,13 @@ class PlanError(CheckFailed):
 
 
 def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
-    """PlanError unless everything in RAM has its place at every step, apart from everything else.
+    """PlanError unless everything in RAM has its place at every action, apart from everything else.
 
     `schedule` must be one that `verify` accepts.
     """
     failures: list[str] = []
     _check_numbers(problem, plan)
-    steps, sizes = schedule.steps, [t.size_bytes for t in problem.tensors]
+    actions, sizes = schedule.actions, [t.size_bytes for t in problem.tensors]
     of_tensor = {entry: a for a in plan.allocations for entry in a.tensors}
     of_workspace = {(a.operator, a.start): a for a in plan.allocations if a.operator is not None}
     served: set[Allocation] = set()
@@ -43,7 +43,7 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
             return schedule.workspace_banks[a.operator]
         return arrivals.get(a.tensors[0], -1)
 
-    ends = workspace_ends(problem, steps) if problem.processors else {}
+    ends = workspace_ends(problem, actions) if problem.processors else {}
 
     def name(a: Allocation) -> str:
         tensors = " -> ".join(problem.tensors[t].name for t, _ in a.tensors)
@@ -52,7 +52,7 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
 
     def expect(what: str, a: Allocation | None, start: int, end: int, size_bytes: int) -> None:
         if a is None:
-            failures.append(f"{what} has no place from step {start}")
+            failures.append(f"{what} has no place from action {start}")
         elif a.start > start or a.end < end or a.size_bytes < size_bytes:
             failures.append(f"{what} [{start}, {end}) of {size_bytes} bytes is not covered by {name(a)}")
         else:
@@ -66,7 +66,7 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
     def leave(t: int, end: int) -> None:
         a = of_tensor.get((t, since[t]))
         expect(problem.tensors[t].name, a, since.pop(t), end, sizes[t])
-        at_end = end == len(steps) and problem.tensors[t].final == "ram"
+        at_end = end == len(actions) and problem.tensors[t].final == "ram"
         if a is not None and t in fixed and at_end and a.offset_bytes != fixed[t]:
             failures.append(f"state {problem.tensors[t].name} ends at {a.offset_bytes}, it began at {fixed[t]}")
         if (
@@ -77,8 +77,8 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
         ):
             failures.append(f"state {problem.tensors[t].name} lies beyond state_bytes ({state_bytes})")
 
-    for index, step in enumerate(steps):
-        match step:
+    for index, action in enumerate(actions):
+        match action:
             case Free(t):
                 leave(t, index + 1)
             case PageIn(t):
@@ -96,13 +96,13 @@ def verify_plan(problem: Problem, schedule: Schedule, plan: MemoryPlan) -> None:
                     what, a = f"workspace of {problem.operators[k].name}", of_workspace.get((k, index))
                     expect(what, a, index, ends.get(index, index + 1), problem.operators[k].workspace_bytes)
     for t in sorted(since):
-        leave(t, len(steps))
-    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in steps):
+        leave(t, len(actions))
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in actions):
         buffer = next((a for a in plan.allocations if not a.tensors and a.operator is None), None)
-        expect("page buffer", buffer, 0, len(steps), problem.page_buffer_bytes)
+        expect("page buffer", buffer, 0, len(actions), problem.page_buffer_bytes)
 
     if len(of_tensor) < sum(len(a.tensors) for a in plan.allocations):
-        failures.append("a tensor has two places from one step on")
+        failures.append("a tensor has two places from one action on")
     for a in plan.allocations:
         if a not in served:
             failures.append(f"{name(a)} serves nothing")

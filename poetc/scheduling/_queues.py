@@ -1,16 +1,16 @@
-"""When the steps of a schedule begin and end: a queue a processor, and the transfers of the store.
+"""When the actions of a schedule begin and end: a queue a processor, and the transfers of the store.
 
 The rules, of which one processor is the simple case:
 
-- A processor executes its steps in the order of the schedule. Transfers that take the processor's time (Paging.SYNC)
+- A processor executes its actions in the order of the schedule. Transfers that take the processor's time (Paging.SYNC)
   and moves belong to the first one. It also issues transfers that overlap compute (Paging.DMA), for which the bus has a
   queue of its own, or one a direction. An operator that streams operands has the bus to itself.
-- A step begins when its operands are there. It changes or moves a tensor when nobody works on that any more.
-- No step behind a Free or a Move begins before that: the tensor's last reader and writer are done, and its transfers.
-- When a step begins, every other processor is done with its steps further up, except for the last of them.
+- An action begins when its operands are there. It changes or moves a tensor when nobody works on that any more.
+- No action behind a Free or a Move begins before that: the tensor's last reader and writer are done, and its transfers.
+- When an action begins, every other processor is done with its actions further up, except for the last of them.
 
-The last two rules hold whatever the steps take in the end. So bytes that the list of steps frees are free indeed.
-Beside a step runs at most one step of each other processor, whose workspace counts as long as that may be.
+The last two rules hold whatever the actions take in the end. So bytes that the list of actions frees are free indeed.
+Beside an action runs at most one action of each other processor, whose workspace counts as long as that may be.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from poetc.scheduling.problem import Paging, Problem
-from poetc.scheduling.schedule import Compute, Free, Move, PageIn, PageOut, Step
+from poetc.scheduling.schedule import Action, Compute, Free, Move, PageIn, PageOut
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point of time, and by processor the number of its steps that are over by then however long they take."""
+    """A point of time, and by processor the number of its actions that are over by then however long they take."""
 
     ns: int
     over: tuple[int, ...]
@@ -32,12 +32,12 @@ class Moment:
 
 @dataclass(slots=True)
 class _Flight:
-    """The last step of a processor, as long as it may still be at work."""
+    """The last action of a processor, as long as it may still be at work."""
 
     workspace_bytes: int
     operator: int
-    step: int
-    unaware: set[int]  # processors that have not begun a step which waits for it
+    action: int
+    unaware: set[int]  # processors that have not begun an action which waits for it
 
 
 TO_STORE, FROM_STORE = -1, -2  # lanes of spans
@@ -54,22 +54,22 @@ class Span:
 
 
 class Queues:
-    """Executes steps. RAM for the workspaces in flight, times, idle and hand-over energy follow from it."""
+    """Executes actions. RAM for the workspaces in flight, times, idle and hand-over energy follow from it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         count = max(1, len(problem.processors))
         self._start = Moment(0, (0,) * count)
         self._done = [self._start] * count  # with the queue so far
-        self._before_last = [self._start] * count  # with all but its last step
-        self._steps = [0] * count
+        self._before_last = [self._start] * count  # with all but its last action
+        self._actions = [0] * count
         self._barrier = self._start  # nothing from here on begins before
         self._written: dict[int, Moment] = {}  # tensor -> when its bytes are whole
         self._used: dict[int, Moment] = {}  # tensor -> when nobody works on it any more
         self._bus = [0, 0]  # out, in: until when
         self._maker: dict[int, int] = {}  # tensor -> the processor that computed it
         self._flights: list[_Flight | None] = [None] * count
-        self.ended: list[tuple[int, int, int]] = []  # (operator, step, end) of each workspace whose flight is over
+        self.ended: list[tuple[int, int, int]] = []  # (operator, action, end) of each workspace whose flight is over
         self.spans: list[Span] = []
         self.busy_ns = [0] * count
         self.hand_overs = self.hand_over_ns = self.hand_over_pj = 0
@@ -89,19 +89,19 @@ class Queues:
         """Sum of the workspaces of the operators that may run at the same time, one a processor."""
         return sum(f.workspace_bytes for f in self._flights if f is not None)
 
-    def compute(self, step: Compute, position: int, duration_ns: int) -> int:
-        """Execute `step`, at `position` in the schedule. The workspace that is in use meanwhile, its own included."""
-        operator, own = self.problem.operators[step.operator], step.processor
-        if step.fence:
+    def compute(self, action: Compute, position: int, duration_ns: int) -> int:
+        """Execute `action`, at `position` in the schedule. The workspace that is in use meanwhile, its own included."""
+        operator, own = self.problem.operators[action.operator], action.processor
+        if action.fence:
             self._barrier = self._join([self._barrier, *self._done])
             self.finish(position)
         waits = [self._written.get(t, self._start) for t in operator.inputs]
-        waits += [self._used.get(t, self._start) for t, _ in step.in_place]
+        waits += [self._used.get(t, self._start) for t, _ in action.in_place]
         waits += [m for q, m in enumerate(self._before_last) if q != own]
         has_bus = operator.is_streamed and self.problem.paging is Paging.DMA
         waits += [Moment(max(self._bus), self._start.over)] if has_bus else []
         begin = self._begin(own, waits, position)
-        duration_ns += self._hand_over(step)
+        duration_ns += self._hand_over(action)
         self._end_flight(own, position)
         self._before_last[own] = self._done[own]
         end = self._advance(own, begin, duration_ns)
@@ -109,10 +109,10 @@ class Queues:
         self.spans.append(Span(position, own, begin.ns, end.ns))
         others = set(range(len(self._done))) - {own}
         if operator.workspace_bytes:
-            self._flights[own] = _Flight(operator.workspace_bytes, step.operator, position, others)
+            self._flights[own] = _Flight(operator.workspace_bytes, action.operator, position, others)
         for t in operator.inputs:
             self._use(t, end)
-        for t in (*operator.outputs, *(i for i, _ in step.in_place)):
+        for t in (*operator.outputs, *(i for i, _ in action.in_place)):
             self._written[t] = self._used[t] = end
         self._maker |= dict.fromkeys(operator.outputs, own)
         in_use_bytes = self.in_flight_bytes
@@ -147,37 +147,37 @@ class Queues:
         """Whatever comes later waits for the end of `t`. The workspace that is in use until then."""
         in_use_bytes = self.in_flight_bytes
         self._barrier = self._join([self._barrier, self._used.get(t, self._start)])
-        for processor, steps in enumerate(self._steps):
-            if self._barrier.over[processor] >= steps:
+        for processor, actions in enumerate(self._actions):
+            if self._barrier.over[processor] >= actions:
                 self._end_flight(processor, position + 1)
         return in_use_bytes
 
     def finish(self, position: int) -> None:
-        """All steps so far are over, and with them every flight."""
+        """All actions so far are over, and with them every flight."""
         for processor in range(len(self._done)):
             self._end_flight(processor, position)
 
     def _begin(self, own: int, waits: Iterable[Moment], position: int) -> Moment:
-        """When a step of processor `own` begins; whatever it waits for is no longer beside it."""
+        """When an action of processor `own` begins; whatever it waits for is no longer beside it."""
         begin = self._join([self._done[own], self._barrier, *waits])
         for other, flight in enumerate(self._flights):
-            if flight is not None and other != own and begin.over[other] >= self._steps[other]:
+            if flight is not None and other != own and begin.over[other] >= self._actions[other]:
                 flight.unaware.discard(own)
                 if not flight.unaware:
                     self._end_flight(other, position)
         return begin
 
     def _advance(self, own: int, begin: Moment, duration_ns: int) -> Moment:
-        self._steps[own] += 1
+        self._actions[own] += 1
         self.busy_ns[own] += duration_ns
-        over = tuple(self._steps[own] if q == own else n for q, n in enumerate(begin.over))
+        over = tuple(self._actions[own] if q == own else n for q, n in enumerate(begin.over))
         self._done[own] = Moment(begin.ns + duration_ns, over)
         return self._done[own]
 
-    def _hand_over(self, step: Compute) -> int:
+    def _hand_over(self, action: Compute) -> int:
         """The time that it takes to read tensors of other processors, ns."""
-        own, processors = step.processor, self.problem.processors
-        inputs = set(self.problem.operators[step.operator].inputs)
+        own, processors = action.processor, self.problem.processors
+        inputs = set(self.problem.operators[action.operator].inputs)
         makers = [(t, maker) for t in inputs if (maker := self._maker.get(t, own)) != own]
         if not makers:
             return 0
@@ -204,21 +204,21 @@ class Queues:
     def _end_flight(self, processor: int, position: int) -> None:
         flight = self._flights[processor]
         if flight is not None:
-            self.ended.append((flight.operator, flight.step, position))
+            self.ended.append((flight.operator, flight.action, position))
             self._flights[processor] = None
 
 
-def workspace_ends(problem: Problem, steps: Sequence[Step]) -> dict[int, int]:
+def workspace_ends(problem: Problem, actions: Sequence[Action]) -> dict[int, int]:
     """By position of a Compute with workspace, the position at which that workspace has ceased to count.
 
     With one processor it is the next one.
     """
     queues = Queues(problem)
-    for position, step in enumerate(steps):
-        match step:
+    for position, action in enumerate(actions):
+        match action:
             case Compute(index, _, processor):
                 cost = problem.operators[index].cost_on(processor)
-                queues.compute(step, position, 0 if cost is None else cost[0])
+                queues.compute(action, position, 0 if cost is None else cost[0])
             case Free(t):
                 queues.free(t, position)
             case PageOut(t):
@@ -227,5 +227,5 @@ def workspace_ends(problem: Problem, steps: Sequence[Step]) -> dict[int, int]:
                 queues.transfer(t, problem.tensors[t].page_in_ns, position, out=False)
             case Move(t):
                 queues.move(t, problem.tensors[t].move_ns or 0, position)
-    queues.finish(len(steps))
-    return {step: end for _, step, end in queues.ended}
+    queues.finish(len(actions))
+    return {action: end for _, action, end in queues.ended}

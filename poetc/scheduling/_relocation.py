@@ -25,7 +25,7 @@ import numpy.typing as npt
 from poetc.scheduling._packing import FixedPlace, Lifetime, fixed_places_of, lifetimes_of, memory_plan_of
 from poetc.scheduling._placement import greedy_orders, hints_within
 from poetc.scheduling.problem import Problem
-from poetc.scheduling.schedule import Free, MemoryPlan, Move, PageIn, PageOut, Schedule, Status, Step
+from poetc.scheduling.schedule import Action, Free, MemoryPlan, Move, PageIn, PageOut, Schedule, Status
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ def pack_with_moves(
     ends after its first round, at the earliest, when `time.monotonic()` is `stop_at`, or LATE_S later if nothing was
     found by then. Deterministic but for that.
     """
-    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.steps)
+    pages = any(isinstance(s, PageIn | PageOut) for s in schedule.actions)
     buffer_bytes = problem.page_buffer_bytes if pages else 0
     packing = _Packing(problem, schedule, (capacity_bytes - buffer_bytes) // problem.alignment_bytes)
     if not packing.possible():
@@ -71,33 +71,33 @@ def pack_with_moves(
             best = packed
     if best is None:
         return None
-    moved = with_steps(problem, schedule, tuple(best.steps))
+    moved = with_actions(problem, schedule, tuple(best.actions))
     lifetimes = lifetimes_of(problem, moved)
     for lifetime in lifetimes:
-        empty = lifetime.size_bytes == 0  # whenever it begins: moves before it shift its step
+        empty = lifetime.size_bytes == 0  # whenever it begins: moves before it shift its action
         lifetime.offset_bytes = 0 if empty else best.offsets[_key(lifetime)] * problem.alignment_bytes
-    return moved, memory_plan_of(problem, moved, lifetimes, fixed_places_of(problem, lifetimes, len(moved.steps)))
+    return moved, memory_plan_of(problem, moved, lifetimes, fixed_places_of(problem, lifetimes, len(moved.actions)))
 
 
-def with_steps(problem: Problem, schedule: Schedule, steps: tuple[Step, ...]) -> Schedule:
-    """`schedule` with moves added to its steps, or taken away; its proof includes their cost."""
-    cost = _move_cost(problem, steps) - _move_cost(problem, schedule.steps)
+def with_actions(problem: Problem, schedule: Schedule, actions: tuple[Action, ...]) -> Schedule:
+    """`schedule` with moves added to its actions, or taken away; its proof includes their cost."""
+    cost = _move_cost(problem, actions) - _move_cost(problem, schedule.actions)
     proof = replace(schedule.proof, objective=schedule.proof.objective + cost)
     if proof.status is Status.OPTIMAL and proof.objective > proof.bound:
         proof = replace(proof, status=Status.FEASIBLE)
-    return replace(schedule, steps=steps, proof=proof)
+    return replace(schedule, actions=actions, proof=proof)
 
 
 def without_moves(problem: Problem, schedule: Schedule) -> Schedule:
     """The schedule as a solver made it."""
-    return with_steps(problem, schedule, tuple(s for s in schedule.steps if not isinstance(s, Move)))
+    return with_actions(problem, schedule, tuple(s for s in schedule.actions if not isinstance(s, Move)))
 
 
-def _move_cost(problem: Problem, steps: Iterable[Step]) -> int:
+def _move_cost(problem: Problem, actions: Iterable[Action]) -> int:
     tensors = problem.tensors
     costs = (
         problem.objective.cost(tensors[s.tensor].move_pj, tensors[s.tensor].move_ns or 0)
-        for s in steps
+        for s in actions
         if isinstance(s, Move)
     )
     return sum(costs)
@@ -107,7 +107,7 @@ _Key = tuple[int, int, int]
 
 
 def _key(lifetime: Lifetime) -> _Key:
-    """The key of one stay at one place: tensor or else operator, and the step in which it begins."""
+    """The key of one stay at one place: tensor or else operator, and the action in which it begins."""
     tensor = lifetime.tensors[0][0] if lifetime.tensors else -1
     return tensor, -1 if lifetime.operator is None else lifetime.operator, lifetime.start
 
@@ -115,7 +115,7 @@ def _key(lifetime: Lifetime) -> _Key:
 @dataclass(slots=True)
 class _Round:
     order: list[int]
-    steps: list[Step]
+    actions: list[Action]
     offsets: dict[_Key, int]
     cost: float
     blamed: list[int]
@@ -165,10 +165,10 @@ class _Packing:
     """A schedule to be packed into `capacity`, in units of alignment."""
 
     def __init__(self, problem: Problem, schedule: Schedule, capacity: int) -> None:
-        self.problem, self.steps, self.capacity = problem, schedule.steps, capacity
+        self.problem, self.actions, self.capacity = problem, schedule.actions, capacity
         unit = problem.alignment_bytes
         every = lifetimes_of(problem, schedule)
-        places = fixed_places_of(problem, every, len(schedule.steps))
+        places = fixed_places_of(problem, every, len(schedule.actions))
         self.absent: list[FixedPlace] = [place for place in places if place[0] is not place[1]]
         lasting = [first for first, last in places if first is last]
         self.lasting: dict[_Key, int] = {}
@@ -188,9 +188,9 @@ class _Packing:
         self.ends = np.array([a.end for a in self.lifetimes], np.int64)
         self.sizes = np.array([-(-a.size_bytes // unit) for a in self.lifetimes], np.int64)
         self.size = [int(s) for s in self.sizes]
-        self.first = [int(f) for f in np.searchsorted(self.starts, np.arange(len(schedule.steps) + 2))]
-        self.begins: list[list[int]] = [[] for _ in schedule.steps]
-        self.finish: list[list[int]] = [[] for _ in range(len(schedule.steps) + 1)]
+        self.first = [int(f) for f in np.searchsorted(self.starts, np.arange(len(schedule.actions) + 2))]
+        self.begins: list[list[int]] = [[] for _ in schedule.actions]
+        self.finish: list[list[int]] = [[] for _ in range(len(schedule.actions) + 1)]
         for i, a in enumerate(self.lifetimes):
             self.begins[a.start].append(i)
             self.finish[a.end].append(i)
@@ -204,14 +204,14 @@ class _Packing:
         return self.bottom + int(self.live().max(initial=0)) <= self.capacity
 
     def live(self) -> Ints:
-        """Live bytes at every step, without those that stay."""
-        change = np.zeros(len(self.steps) + 1, np.int64)
+        """Live bytes at every action, without those that stay."""
+        change = np.zeros(len(self.actions) + 1, np.int64)
         np.add.at(change, self.starts, self.sizes)
         np.subtract.at(change, self.ends, self.sizes)
         return np.cumsum(change)
 
     def tight(self) -> Ints:
-        """In how many of its steps each of the lifetimes finds RAM nearly full."""
+        """In how many of its actions each of the lifetimes finds RAM nearly full."""
         full = np.concatenate(([0], np.cumsum(self.bottom + self.live() > FULL * self.capacity)))
         return np.asarray(full[self.ends] - full[self.starts], np.int64)
 
@@ -251,10 +251,10 @@ class _Packing:
         self.arena = _Arena(self.capacity, [0], [self.bottom], [-1]) if self.bottom else _Arena(self.capacity)
         self.at: dict[int, int] = {}
         self.new: set[int] = set()
-        self.done: list[Step] = []
+        self.done: list[Action] = []
         self.places: dict[_Key, int] = dict(self.lasting) | dict.fromkeys(self.empty, 0)
         self.cost = 0.0
-        for now, step in enumerate(self.steps):
+        for now, action in enumerate(self.actions):
             for i in self.finish[now]:
                 self.arena.remove(i, self.at.pop(i))
             begins = self.begins[now]
@@ -279,7 +279,7 @@ class _Packing:
                     a = self.lifetimes[i]
                     tensor = a.tensors[0][0] if a.tensors else -1
                     self.places[tensor, -1 if a.operator is None else a.operator, len(self.done)] = self.at[i]
-            self.done.append(step)
+            self.done.append(action)
         if not self.return_state() or self.cost >= most:
             return None
         return _Round(order, self.done, self.places, self.cost, self.blamed)
@@ -320,11 +320,11 @@ class _Packing:
     # --- moves --------------------------------------------------------------------------------------------------------
 
     def tensor(self, i: int) -> int:
-        """Which of the tensors that share its bytes it holds before the step."""
-        return next(t for t, step in reversed(self.lifetimes[i].tensors) if step < self.now or step == 0)
+        """Which of the tensors that share its bytes it holds before the action."""
+        return next(t for t, action in reversed(self.lifetimes[i].tensors) if action < self.now or action == 0)
 
     def price(self, i: int) -> float:
-        """The price of moving it; a lifetime that begins with this step can still go anywhere."""
+        """The price of moving it; a lifetime that begins with this action can still go anywhere."""
         if i < 0 or i in self.stuck:
             return math.inf
         if i in self.new:
@@ -448,9 +448,9 @@ class _Packing:
 
     def return_state(self) -> bool:
         """Move state that came back elsewhere to its place, at the end. False where something stays in its way."""
-        self.now, self.new = len(self.steps), set()
-        last = self.steps[-1] if self.steps else None
-        for i in self.finish[self.now]:  # of those that end with the last step, state stays for ever
+        self.now, self.new = len(self.actions), set()
+        last = self.actions[-1] if self.actions else None
+        for i in self.finish[self.now]:  # of those that end with the last action, state stays for ever
             tensors = self.lifetimes[i].tensors
             if not tensors or last == Free(tensors[-1][0]):
                 self.arena.remove(i, self.at.pop(i))

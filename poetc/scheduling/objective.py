@@ -12,7 +12,7 @@ class Objective(enum.StrEnum):
     TIME = "time"
 
     def cost(self, energy_pj: int, time_ns: int) -> int:
-        """The cost in the unit of the objective. It is linear, so that the costs of steps add up to a schedule's."""
+        """The cost in the unit of the objective. It is linear, so that the costs of actions add up to a schedule's."""
         return energy_pj if self is Objective.ENERGY else time_ns
 
     @property

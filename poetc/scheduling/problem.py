@@ -175,20 +175,20 @@ class OperatorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Minimise the objective subject to RAM at every step and the deadline.
+    """Minimise the objective subject to RAM at every action and the deadline.
 
-    RAM in use at a step = base_bytes + resident tensors + the operator's workspace + page_buffer_bytes if the schedule
-    pages at all. Resident tensors include inputs and outputs of the running operator. Store in use = footprints of all
-    that is or ever was there in the step. Written = the footprint of every page-out, a second one of the same tensor
-    too. Energy of a schedule = sum of operator, page and move energies. Time likewise (Paging.SYNC), or with transfers
-    overlapping compute (Paging.DMA). The energy then has `idle_uw` besides, for as long as the processor waits. Every
-    operator is executed at least once; every tensor with `final` is there at the end.
+    RAM in use at an action = base_bytes + resident tensors + the operator's workspace + page_buffer_bytes if the
+    schedule pages at all. Resident tensors include inputs and outputs of the running operator. Store in use =
+    footprints of all that is or ever was there in the step. Written = the footprint of every page-out, a second one of
+    the same tensor too. Energy of a schedule = sum of operator, page and move energies. Time likewise (Paging.SYNC), or
+    with transfers overlapping compute (Paging.DMA). The energy then has `idle_uw` besides, for as long as the processor
+    waits. Every operator is executed at least once; every tensor with `final` is there at the end.
 
     `processors`: none, or at least two that run side by side. docs/explanation/processors.md says how long a schedule
     takes then, and which RAM it needs. Its energy has the idle power of each processor besides.
 
     `banks`: none, or the memories that RAM consists of; `budget_bytes` is the sum of their budgets. A schedule then
-    says in which bank each tensor and each workspace lies. The budget of each bank holds at every step. `base_bytes`
+    says in which bank each tensor and each workspace lies. The budget of each bank holds at every action. `base_bytes`
     and the page buffer are in the first bank.
     """
 

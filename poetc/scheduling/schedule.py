@@ -1,4 +1,4 @@
-"""A schedule: the steps of the device, in order, and the proof about their cost."""
+"""A schedule: the actions of the device, in order, and the proof about their cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from poetc.scheduling.scope import Scope
 class Compute:
     """Execute operator `operator` on processor `processor`.
 
-    `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes. All steps before
+    `in_place` lists (input, output) tensor pairs where the output takes over the input's bytes. All actions before
     one with a `fence` are over when it, or a later one, begins. That has a meaning only for several processors.
     """
 
@@ -57,7 +57,7 @@ class Move:
     bank: int | None = None
 
 
-Step = Compute | Free | PageOut | PageIn | Move
+Action = Compute | Free | PageOut | PageIn | Move
 
 
 class Status(enum.StrEnum):
@@ -95,7 +95,7 @@ class Schedule:
     """
 
     solver: str
-    steps: tuple[Step, ...]
+    actions: tuple[Action, ...]
     proof: Proof
     log: tuple[str, ...] = field(default=())  # how the solve went, one line an event (no clock times: deterministic)
     banks: tuple[int, ...] = ()
@@ -109,9 +109,9 @@ DEFAULT_GAP = 0.001  # of the command line and the Python interface: real networ
 TRAINING_GAP = 0.05  # of `poetc train`: the bits are the same under every schedule, and the first step comes sooner
 
 
-def first_executions(steps: Iterable[Step]) -> tuple[int, ...]:
+def first_executions(actions: Iterable[Action]) -> tuple[int, ...]:
     """The operators in the order in which they are first executed."""
-    return tuple(dict.fromkeys(step.operator for step in steps if isinstance(step, Compute)))
+    return tuple(dict.fromkeys(action.operator for action in actions if isinstance(action, Compute)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,10 +148,10 @@ class SolveOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One storage in the arena over a half-open interval of schedule steps [start, end).
+    """One storage in the arena over a half-open interval of schedule actions [start, end).
 
-    A tensor has one allocation for each time it comes to RAM, and another from each step that moves it. An in-place
-    output continues its input's allocation, so `tensors` names every (tensor, first step) that lives in it, in order.
+    A tensor has one allocation for each time it comes to RAM, and another from each action that moves it. An in-place
+    output continues its input's allocation, so `tensors` names every (tensor, first action) that lives in it, in order.
     Workspace has `tensors == ()` and `operator` set.
     """
 

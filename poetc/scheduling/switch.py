@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from poetc.scheduling.schedule import MemoryPlan, Step
+from poetc.scheduling.schedule import Action, MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A tensor, or the workspace of a computation (tensor -1), at one place during steps [first, end)."""
+    """A tensor, or the workspace of a computation (tensor -1), at one place during actions [first, end)."""
 
     tensor: int
     offset_bytes: int
@@ -20,15 +20,15 @@ class Stay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """`steps`, and the places of all that is in RAM meanwhile; step -1 is the one before the transition."""
+    """`actions`, and the places of all that is in RAM meanwhile; action -1 is the one before the transition."""
 
-    steps: tuple[Step, ...]
+    actions: tuple[Action, ...]
     stays: tuple[Stay, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    """From plan `source` before its step `at` to plan `target`, which goes on with its step `join`.
+    """From plan `source` before its action `at` to plan `target`, which goes on with its action `join`.
 
     `rest`: the cost of the transition and of the rest of the target, in the unit of the objective. `bound`: nothing
     that goes on from here within the target's budget, with its kernels and its order of operators, costs less.

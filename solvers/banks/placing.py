@@ -2,7 +2,7 @@
 
 Tensors that share bytes, because one is made in place of the other or is the same state later, are one group. A group
 has one of several options: a bank for all its life, or a bank that it leaves while nothing reads it. A MIP chooses an
-option for each group, subject to the bytes of each bank at each step. Where it finds nothing in time, a greedy rule
+option for each group, subject to the bytes of each bank at each action. Where it finds nothing in time, a greedy rule
 does: groups that save the most for their bytes come first.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from poetc.scheduling import (
+    Action,
     Compute,
     Lifetime,
     Move,
@@ -23,7 +24,6 @@ from poetc.scheduling import (
     PageOut,
     Problem,
     Schedule,
-    Step,
     lifetimes_of,
     state_chains,
     verify_parts,
@@ -33,27 +33,27 @@ from poetc.solvers.highs import COST_SCALE, Mip
 MAX_NODES, GAP = 200, 1e-4
 UNIT = 1024  # bytes, in rows of the MIP
 MOST_ENTRIES = 2_000_000  # of a MIP that is tried
-LEAST_ABSENCE = 2  # steps without an access, of a tensor that is copied to another bank meanwhile
+LEAST_ABSENCE = 2  # actions without an access, of a tensor that is copied to another bank meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The bank of each tensor and workspace of a schedule, and its `steps` with copies between banks.
+    """The bank of each tensor and workspace of a schedule, and its `actions` with copies between banks.
 
     `bound`: no assignment of banks to groups of tensors costs less, with the copies that were considered.
     """
 
     banks: tuple[int, ...]
     workspace_banks: tuple[int, ...]
-    steps: tuple[Step, ...]
+    actions: tuple[Action, ...]
     bound: float
 
 
 @dataclass(slots=True)
 class _Access:
-    """Bytes that a step reads of a group, and writes to it."""
+    """Bytes that an action reads of a group, and writes to it."""
 
-    step: int
+    action: int
     read: int
     written: int
 
@@ -69,11 +69,11 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """Stretches of steps with a bank each; `copies`: (step before which it is copied, tensor, bank)."""
+    """Stretches of actions with a bank each; `copies`: (action before which it is copied, tensor, bank)."""
 
     cost: float
     time_ps: int
-    stays: tuple[tuple[int, int, int], ...]  # (first step, end, bank)
+    stays: tuple[tuple[int, int, int], ...]  # (first action, end, bank)
     bank: int  # in which the group arrives
     copies: tuple[tuple[int, int, int], ...] = ()
 
@@ -102,11 +102,11 @@ def place_in_banks(
     options = [_options(problem, g, copies) for g in groups]
     slack_ps = None
     if problem.deadline_ns is not None:
-        alone = verify_parts([(replace(problem, banks=()), schedule.steps)])
-        slack_ps = 1000 * (problem.deadline_ns - alone.time_ns - len(schedule.steps))  # a step rounds up
+        alone = verify_parts([(replace(problem, banks=()), schedule.actions)])
+        slack_ps = 1000 * (problem.deadline_ns - alone.time_ns - len(schedule.actions))  # an action rounds up
         if slack_ps < 0:
             return None
-    chosen, bound = _Task(groups, options, budgets, len(schedule.steps), slack_ps).solve(time_limit_s)
+    chosen, bound = _Task(groups, options, budgets, len(schedule.actions), slack_ps).solve(time_limit_s)
     if chosen is None:
         return None
     return _placed(problem, schedule, groups, [options[g][n] for g, n in enumerate(chosen)], bound)
@@ -140,12 +140,12 @@ def _groups(problem: Problem, schedule: Schedule) -> list[_Group]:
         group.lives.append(life)
         group.size_bytes = max(group.size_bytes, life.size_bytes)
 
-    def access(t: int, step: int, read: int, written: int) -> None:
-        by_tensor[find(t)].accesses.append(_Access(step, read, written))
+    def access(t: int, action: int, read: int, written: int) -> None:
+        by_tensor[find(t)].accesses.append(_Access(action, read, written))
 
     sizes = [t.size_bytes for t in problem.tensors]
-    for index, step in enumerate(schedule.steps):
-        match step:
+    for index, action in enumerate(schedule.actions):
+        match action:
             case Compute(k):
                 operator = problem.operators[k]
                 for t in sorted(set(operator.inputs)):
@@ -172,10 +172,10 @@ def _options(problem: Problem, group: _Group, copies: bool) -> list[_Option]:
     if not copies or group.operator is not None or len(group.lives) > 1:
         return options
     (life,) = group.lives
-    steps = sorted({a.step for a in group.accesses})
-    if len(steps) < 2:
+    actions = sorted({a.action for a in group.accesses})
+    if len(actions) < 2:
         return options
-    before, after = max(itertools.pairwise(steps), key=lambda pair: pair[1] - pair[0])
+    before, after = max(itertools.pairwise(actions), key=lambda pair: pair[1] - pair[0])
     tensor = max((s, t) for t, s in life.tensors if s <= before)[1]
     spec = problem.tensors[tensor]
     fixed = any(problem.tensors[t].initial == "ram" for t in group.tensors)
@@ -185,7 +185,7 @@ def _options(problem: Problem, group: _Group, copies: bool) -> list[_Option]:
         for b in range(len(problem.banks)):
             if a == b:
                 continue
-            # During a copy both places are taken: in the steps before it is read again, and after it was read.
+            # During a copy both places are taken: in the actions before it is read again, and after it was read.
             away = ((life.start, before + 1, a), (before + 1, life.end, b))
             options.append(_option(problem, group, away, a, ((before + 1, tensor, b),)))
             back = ((life.start, before + 1, a), (before + 1, after, b), (after, life.end, a))
@@ -203,7 +203,7 @@ def _option(
     stays = tuple(stays)
     time_ps = energy_fj = 0
     for a in group.accesses:
-        b = problem.banks[next((b for first, end, b in stays if first <= a.step < end), bank)]
+        b = problem.banks[next((b for first, end, b in stays if first <= a.action < end), bank)]
         time_ps += b.read_ps_per_byte * a.read + b.write_ps_per_byte * a.written
         energy_fj += b.read_fj_per_byte * a.read + b.write_fj_per_byte * a.written
     at = bank
@@ -243,7 +243,7 @@ class _Task:
     groups: list[_Group]
     options: list[list[_Option]]
     budgets: Sequence[int]
-    steps: int
+    actions: int
     slack_ps: int | None
 
     def solve(self, time_limit_s: float) -> tuple[list[int] | None, float]:
@@ -275,15 +275,15 @@ class _Task:
         return greedy, bound
 
     def _rows(self) -> list[tuple[int, int]]:
-        """The (bank, step) whose bytes a choice could exceed, of the steps at which some stay ends.
+        """The (bank, action) whose bytes a choice could exceed, of the actions at which some stay ends.
 
-        All that is in a bank at once is there at such a step.
+        All that is in a bank at once is there at such an action.
         """
         ends = {end - 1 for of_group in self.options for o in of_group for _, end, _ in o.stays}
-        most = np.zeros((len(self.budgets), self.steps), np.int64)
+        most = np.zeros((len(self.budgets), self.actions), np.int64)
         for group, of_group in zip(self.groups, self.options, strict=True):
             for bank in range(len(self.budgets)):
-                there = np.zeros(self.steps, bool)
+                there = np.zeros(self.actions, bool)
                 for first, end, at in (stay for o in of_group for stay in o.stays):
                     there[first:end] |= at == bank
                 most[bank, there] += group.size_bytes
@@ -291,15 +291,15 @@ class _Task:
 
     def _add_rows(self, mip: Mip, columns: list[list[int]], rows: list[tuple[int, int]]) -> None:
         by_bank: dict[int, list[int]] = {}
-        for bank, step in rows:
-            by_bank.setdefault(bank, []).append(step)
+        for bank, action in rows:
+            by_bank.setdefault(bank, []).append(action)
         entries: dict[tuple[int, int], tuple[list[int], list[float]]] = {row: ([], []) for row in rows}
         for group, of_group, own in zip(self.groups, self.options, columns, strict=True):
             for option, column in zip(of_group, own, strict=True):
                 for first, end, bank in option.stays:
-                    steps = by_bank.get(bank, [])
-                    for step in steps[bisect_left(steps, first) : bisect_left(steps, end)]:
-                        index, value = entries[bank, step]
+                    actions = by_bank.get(bank, [])
+                    for action in actions[bisect_left(actions, first) : bisect_left(actions, end)]:
+                        index, value = entries[bank, action]
                         index.append(column)
                         value.append(group.size_bytes / UNIT)
         for (bank, _), (index, value) in entries.items():
@@ -309,7 +309,7 @@ class _Task:
             mip.row([c for own in columns for c in own], times, upper=self.slack_ps / 1e6)
 
     def _greedy(self) -> list[int] | None:
-        """The first option that fits, for groups with the most to lose for each byte and step first; or for large ones.
+        """The first option that fits, first for groups with the most to lose per byte and action; or for large ones.
 
         None where that leaves no room for a group, or takes too much time.
         """
@@ -330,7 +330,7 @@ class _Task:
         return None
 
     def _in_order(self, order: Iterable[int]) -> list[int] | None:
-        usage = np.zeros((len(self.budgets), self.steps), np.int64)
+        usage = np.zeros((len(self.budgets), self.actions), np.int64)
         chosen = [-1] * len(self.groups)
         for g in order:
             size, options = self.groups[g].size_bytes, self.options[g]
@@ -345,8 +345,8 @@ class _Task:
         return chosen
 
     def _fits(self, chosen: list[int]) -> bool:
-        """Whether the bytes of each bank are within its budget at each step: HiGHS allows small excesses."""
-        usage = np.zeros((len(self.budgets), self.steps), np.int64)
+        """Whether the bytes of each bank are within its budget at each action: HiGHS allows small excesses."""
+        usage = np.zeros((len(self.budgets), self.actions), np.int64)
         for group, options, n in zip(self.groups, self.options, chosen, strict=True):
             for first, end, bank in options[n].stays:
                 usage[bank, first:end] += group.size_bytes
@@ -357,13 +357,13 @@ def _placed(
     problem: Problem, schedule: Schedule, groups: list[_Group], chosen: Sequence[_Option], bound: float
 ) -> Placed:
     banks, workspace_banks = [0] * len(problem.tensors), [0] * len(problem.operators)
-    copies: dict[int, list[Step]] = {}
+    copies: dict[int, list[Action]] = {}
     for group, option in zip(groups, chosen, strict=True):
         for t in group.tensors:
             banks[t] = option.bank
         if group.operator is not None:
             workspace_banks[group.operator] = option.bank
-        for step, tensor, bank in option.copies:
-            copies.setdefault(step, []).append(Move(tensor, bank))
-    steps = tuple(s for index, step in enumerate(schedule.steps) for s in (*copies.get(index, ()), step))
-    return Placed(tuple(banks), tuple(workspace_banks), steps, bound)
+        for action, tensor, bank in option.copies:
+            copies.setdefault(action, []).append(Move(tensor, bank))
+    actions = tuple(s for index, action in enumerate(schedule.actions) for s in (*copies.get(index, ()), action))
+    return Placed(tuple(banks), tuple(workspace_banks), actions, bound)

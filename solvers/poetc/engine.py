@@ -82,7 +82,7 @@ class _Solve(Solving):
         runs = ENGINE.runs(n)
         start = self.warm_start.start
         if start is not None:
-            self.race.offer(self.model.codes(start.steps), "the start")
+            self.race.offer(self.model.codes(start.actions), "the start")
         if self.first is not None:
             self.race.offer(self.first.codes, self.first.origin)
         self.race.run(ENGINE.first_runs, self.target)

@@ -119,7 +119,7 @@ class Solving:
             raise InfeasibleError(
                 f"the store is too small: {stored - model.store_free} bytes more are needed at the end"
             )
-        completion = Completer(problem).run(model.actions(model.keep_all()))
+        completion = Completer(problem).run(model.decisions(model.keep_all()))
         in_time = problem.deadline_ns is None or completion.time_ns <= problem.deadline_ns
         if completion.peak_bytes <= problem.budget_bytes and in_time:
             self.log.append("keep-all fits")
@@ -130,7 +130,7 @@ class Solving:
                 scope=Scope(),
                 method="every operator once",
             )
-            return Schedule(solver=ENGINE_NAME, steps=schedule.steps, proof=proof, log=tuple(self.log))
+            return Schedule(solver=ENGINE_NAME, actions=schedule.actions, proof=proof, log=tuple(self.log))
         if needed > problem.budget_bytes:
             raise self.infeasible("an operator's operands alone need more")
         return None
@@ -174,7 +174,7 @@ class Solving:
                 and smallest_bytes <= self.problem.budget_bytes
                 and smallest.schedule is not None
             ):
-                self.race.offer(self.model.codes(smallest.schedule.steps), "smallest budget")
+                self.race.offer(self.model.codes(smallest.schedule.actions), "smallest budget")
         if self.race.incumbent is None:
             why = f"found no schedule for {self.problem.budget_bytes} bytes, nor a proof that there is none"
             raise NotFoundError(why, smallest_bytes)
@@ -188,7 +188,7 @@ class Solving:
             status = Status.FEASIBLE
         else:
             status = Status.LIMIT
-        completion = Completer(self.problem).run(self.model.actions(incumbent.codes))
+        completion = Completer(self.problem).run(self.model.decisions(incumbent.codes))
         proof = Proof(
             status=status,
             objective=incumbent.cost,
@@ -196,4 +196,4 @@ class Solving:
             scope=Scope(order=tuple(range(len(self.problem.operators)))),
             method=f"schedule: {incumbent.origin}; bound: {self.bound_by}",
         )
-        return Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof, log=tuple(self.log))
+        return Schedule(solver=ENGINE_NAME, actions=completion.actions, proof=proof, log=tuple(self.log))

@@ -1,6 +1,6 @@
 """Operators on several processors: where each runs, when, and the least that any choice costs.
 
-`placing` has the costs of a placement and proposes placements, `side_by_side` makes steps run at once, and `bounds`
+`placing` has the costs of a placement and proposes placements, `side_by_side` makes actions run at once, and `bounds`
 proves costs. They leave recomputation and paging to solvers for one processor. `exact` searches small problems to the
 end, recomputation included.
 """

@@ -1,10 +1,10 @@
 """Exact search on small problems: every order, every placement and every recomputation, by branch and bound.
 
-Nodes are beginnings of lists of steps, with the times of the queues after them. A node is left where no continuation is
-cheaper than the best list, by the critical path and by weighted loads of the processors. It is left, too, where another
-node with the same operators done has come no later and cost no more. The checker prices every complete list.
+Nodes are beginnings of lists of actions, with the times of the queues after them. A node is left where no continuation
+is cheaper than the best list, by the critical path and by weighted loads of the processors. It is left, too, where
+another node with the same operators done has come no later and cost no more. The checker prices every complete list.
 
-Frees come directly before the step that needs their room, or that makes the tensor anew: later is never worse. Where
+Frees come directly before the action that needs their room, or that makes the tensor anew: later is never worse. Where
 RAM holds every tensor at once, only a tensor that is made anew is freed, to save hand-overs.
 """
 
@@ -16,22 +16,22 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from poetc.scheduling import Compute, Free, Paging, Problem, ScheduleError, Step, verify_parts
+from poetc.scheduling import Action, Compute, Free, Paging, Problem, ScheduleError, verify_parts
 from poetc.solvers.processors.bounds import GRAIN, weights_of
 
 OPERATORS = 14  # with more of them no search has ended in time
 LOOK = 16  # nodes between looks at the clock, about
-LONGEST = 3  # times as many steps as operators, beyond which the search gives up its claim
+LONGEST = 3  # times as many actions as operators, beyond which the search gives up its claim
 
 
 @dataclass(frozen=True, slots=True)
 class Exact:
-    """`steps`: the cheapest list below the cost that was to beat, None: there is none or none was found.
+    """`actions`: the cheapest list below the cost that was to beat, None: there is none or none was found.
 
     `cost`: of that list, or the one to beat. `is_complete`: nothing was left out, so that no schedule costs less.
     """
 
-    steps: tuple[Step, ...] | None
+    actions: tuple[Action, ...] | None
     cost: int
     is_complete: bool
     nodes: int
@@ -63,7 +63,7 @@ def can_search(problem: Problem) -> bool:
 
 
 def search(problem: Problem, below: int, nodes: int, *, once: bool = False, stop_at: float = math.inf) -> Exact:
-    """The cheapest list of steps that costs less than `below`, within so many nodes.
+    """The cheapest list of actions that costs less than `below`, within so many nodes.
 
     `once`: of those lists alone that run every operator once. `stop_at`: the end of the time, by `time.monotonic`.
     """
@@ -79,7 +79,7 @@ def _costs(problem: Problem, cost_on: object) -> list[tuple[int, tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A list of steps so far. Times in ns by processor or tensor; `above`: energy above idling, in fJ."""
+    """A list of actions so far. Times in ns by processor or tensor; `above`: energy above idling, in fJ."""
 
     done: tuple[int, ...]
     before_last: tuple[int, ...]
@@ -88,19 +88,19 @@ class _Node:
     used: tuple[int, ...]
     maker: tuple[int, ...]
     sizes: tuple[int, ...]  # of tensors in RAM, -1: not there
-    workspace: tuple[int, ...]  # of the last step of each processor
+    workspace: tuple[int, ...]  # of the last action of each processor
     executed: int = 0  # a bit an operator
     above: int = 0
-    begin: int = 0  # of the last step
+    begin: int = 0  # of the last action
     length: int = 0
-    steps: tuple[object, ...] = ()  # nested: the steps before, and the last ones
+    actions: tuple[object, ...] = ()  # nested: the actions before, and the last ones
 
 
 class _Search:
     def __init__(self, problem: Problem, below: int, nodes: int, *, once: bool, stop_at: float) -> None:
         self.problem, self.least, self.left, self.stop_at = problem, below, nodes, stop_at
         self.deadline_ns = math.inf if problem.deadline_ns is None else problem.deadline_ns
-        self.best: tuple[Step, ...] | None = None
+        self.best: tuple[Action, ...] | None = None
         self.is_complete, self.visited = True, 0
         self.operators, self.tensors, self.processors = problem.operators, problem.tensors, problem.processors
         self.costs = [dict(_costs(problem, o.cost_on)) for o in self.operators]
@@ -165,7 +165,7 @@ class _Search:
             self.left -= 1
             self.visited += 1
             if self.roomy and child.begin < node.begin:
-                continue  # the same steps in the order of their beginnings take no longer
+                continue  # the same actions in the order of their beginnings take no longer
             if self._is_lost(child):
                 continue
             bound, time_ns = self._bound(child)
@@ -189,21 +189,21 @@ class _Search:
         return all(node.sizes[t] >= 0 for t in self._all() if self.tensors[t].final == "ram")
 
     def _finish(self, node: _Node) -> None:
-        reversed_steps = list[Step]()
-        rest = node.steps
+        reversed_actions = list[Action]()
+        rest = node.actions
         while rest:
             before, last = rest
             assert isinstance(before, tuple) and isinstance(last, tuple)
-            reversed_steps += reversed(last)
+            reversed_actions += reversed(last)
             rest = before
-        steps = tuple(reversed(reversed_steps))
+        actions = tuple(reversed(reversed_actions))
         try:
-            trace = verify_parts([(self.problem, steps)])
+            trace = verify_parts([(self.problem, actions)])
         except ScheduleError:
             return  # workspaces side by side need more RAM than the nodes count
         cost = self.problem.objective.cost(trace.energy_pj, trace.time_ns)
         if cost < self.least and trace.time_ns <= self.deadline_ns:
-            self.least, self.best = cost, steps
+            self.least, self.best = cost, actions
 
     def _children(self, node: _Node) -> Iterator[_Node]:
         for k, operator in enumerate(self.operators):
@@ -240,7 +240,7 @@ class _Search:
     def _with_room(
         self, node: _Node, k: int, p: int, pairs: tuple[tuple[int, int], ...], there: list[int]
     ) -> Iterator[_Node]:
-        """The step behind each set of frees that can make room for it."""
+        """The action behind each set of frees that can make room for it."""
         if self.roomy:
             yield self._after(node, k, p, pairs, there, fence=False)
             return
@@ -319,7 +319,7 @@ class _Search:
             above=above,
             begin=begin,
             length=node.length + 1,
-            steps=(node.steps, last),
+            actions=(node.actions, last),
         )
 
     def _bound(self, node: _Node) -> tuple[int, int]:

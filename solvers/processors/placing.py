@@ -44,7 +44,7 @@ def hand_over_ns(problem: Problem, k: int, placement: Placement, makers: list[in
 def placed(problem: Problem, placement: Placement) -> Problem:
     """The plain problem in which the processors of a placement work one at a time, while the others idle.
 
-    No schedule with this placement and these steps costs more where they work side by side.
+    No schedule with this placement and these actions costs more where they work side by side.
     """
     makers = makers_of(problem)
     idle = [p.idle_uw for p in problem.processors]

@@ -1,8 +1,8 @@
-"""From steps one after another to steps side by side: list scheduling that counts memory.
+"""From actions one after another to actions side by side: list scheduling that counts memory.
 
-The steps of a schedule for one processor decide about keeping, recomputing and paging. Here they get processors and
-an order in which these seldom wait for each other. Frees come as late as RAM allows, so that no step waits for one. Of
-several such lists the checker's own simulation finds the cheapest that fits.
+The actions of a schedule for one processor decide about keeping, recomputing and paging. Here they get processors and
+an order in which these seldom wait for each other. Frees come as late as RAM allows, so that no action waits for one.
+Of several such lists the checker's own simulation finds the cheapest that fits.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from poetc.scheduling import (
+    Action,
     Compute,
     Free,
     PageIn,
@@ -22,65 +23,64 @@ from poetc.scheduling import (
     ScheduleError,
     Scope,
     Status,
-    Step,
     Trace,
     complete,
-    keep_all_actions,
+    keep_all_decisions,
     verify_parts,
 )
 from poetc.solvers.interface import SolverInfo
 from poetc.solvers.processors.bounds import relaxed
 from poetc.solvers.processors.placing import Placement, placed
 
-# How far a step may overtake the first one that waits, and whether long chains of readers come first.
+# How far an action may overtake the first one that waits, and whether long chains of readers come first.
 RULES = ((1, False), (8, False), (32, False), (128, False), (32, True), (512, True))
 IN_TURN = (64, 256, 1024)  # actions before one that does not fit, which keep their order in the next attempt
 ROOMY_BYTES = 2**50
-Action = Compute | PageIn | PageOut
+Decision = Compute | PageIn | PageOut
 
 
 def side_by_side(
-    problem: Problem, steps: Sequence[Step], placement: Placement
-) -> tuple[tuple[Step, ...], Trace] | None:
-    """The cheapest list found of the actions in `steps`, none of which is a Move; None if no list fits.
+    problem: Problem, actions: Sequence[Action], placement: Placement
+) -> tuple[tuple[Action, ...], Trace] | None:
+    """The cheapest list found of the actions in `actions`, none of which is a Move; None if no list fits.
 
-    Deterministic; O(rules * steps * overtaken steps).
+    Deterministic; O(rules * actions * overtaken actions).
     """
     plain = replace(problem, deadline_ns=None)
-    best: tuple[tuple[int, int], tuple[Step, ...], Trace] | None = None
-    in_turn = one_after_another(steps, placement)
-    lists = [in_turn, *(_fitting_list(problem, steps, placement, *rule) for rule in RULES)]
-    for steps_of_list in dict.fromkeys(s for s in lists if s is not None):
+    best: tuple[tuple[int, int], tuple[Action, ...], Trace] | None = None
+    in_turn = one_after_another(actions, placement)
+    lists = [in_turn, *(_fitting_list(problem, actions, placement, *rule) for rule in RULES)]
+    for actions_of_list in dict.fromkeys(s for s in lists if s is not None):
         try:
-            trace = verify_parts([(plain, steps_of_list)])
+            trace = verify_parts([(plain, actions_of_list)])
         except ScheduleError:
             continue  # its estimate of RAM was too low
         late = 0 if problem.deadline_ns is None else max(0, trace.time_ns - problem.deadline_ns)
         cost = late, problem.objective.cost(trace.energy_pj, trace.time_ns)
         if best is None or cost < best[0]:
-            best = cost, steps_of_list, trace
+            best = cost, actions_of_list, trace
     if best is None or best[0][0]:
         return None
     return best[1], best[2]
 
 
 def _fitting_list(
-    problem: Problem, steps: Sequence[Step], placement: Placement, reach: int, by_rank: bool
-) -> tuple[Step, ...] | None:
-    """A list in which no step overtakes where RAM is short, as far as that is found out."""
+    problem: Problem, actions: Sequence[Action], placement: Placement, reach: int, by_rank: bool
+) -> tuple[Action, ...] | None:
+    """A list in which no action overtakes where RAM is short, as far as that is found out."""
     in_turn: list[range] = []
     for count in IN_TURN:
-        listing = _List(problem, steps, placement, reach, by_rank, in_turn)
+        listing = _List(problem, actions, placement, reach, by_rank, in_turn)
         listed = listing.run()
         if listed is not None or reach == 1:
             return listed
         in_turn.append(range(listing.next - count, listing.next + 1))
-    return _List(problem, steps, placement, reach, by_rank, in_turn).run()
+    return _List(problem, actions, placement, reach, by_rank, in_turn).run()
 
 
-def estimate(problem: Problem, steps: Sequence[Step], placement: Placement) -> tuple[int, int]:
+def estimate(problem: Problem, actions: Sequence[Action], placement: Placement) -> tuple[int, int]:
     """By how much a placement misses the deadline, ns, and its cost, with RAM left aside: of one list, by one rule."""
-    schedule = _List(replace(problem, budget_bytes=ROOMY_BYTES), steps, placement, 32, False)
+    schedule = _List(replace(problem, budget_bytes=ROOMY_BYTES), actions, placement, 32, False)
     schedule.run()
     end_ns = max(*schedule.done, schedule.bus)
     late = 0 if problem.deadline_ns is None else max(0, end_ns - problem.deadline_ns)
@@ -95,27 +95,27 @@ def estimate(problem: Problem, steps: Sequence[Step], placement: Placement) -> t
     return late, problem.objective.cost(energy_pj + power_uw // 1000, end_ns)
 
 
-def one_after_another(steps: Sequence[Step], placement: Placement) -> tuple[Step, ...]:
-    """The steps with their processors, and a fence where another processor goes on."""
-    result: list[Step] = []
+def one_after_another(actions: Sequence[Action], placement: Placement) -> tuple[Action, ...]:
+    """The actions with their processors, and a fence where another processor goes on."""
+    result: list[Action] = []
     before = 0
-    for step in steps:
-        if isinstance(step, Compute):
-            own = placement[step.operator]
-            step = replace(step, processor=own, fence=own != before)
-        if not isinstance(step, Free):
-            before = step.processor if isinstance(step, Compute) else 0
-        result.append(step)
+    for action in actions:
+        if isinstance(action, Compute):
+            own = placement[action.operator]
+            action = replace(action, processor=own, fence=own != before)
+        if not isinstance(action, Free):
+            before = action.processor if isinstance(action, Compute) else 0
+        result.append(action)
     return tuple(result)
 
 
 def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Schedule | None:
     """A schedule that runs every operator once where `placement` says; None if that does not fit."""
     plain = placed(problem, placement)
-    best = side_by_side(problem, complete(plain, keep_all_actions(plain)), placement)
+    best = side_by_side(problem, complete(plain, keep_all_decisions(plain)), placement)
     if best is None:
         return None
-    steps, trace = best
+    actions, trace = best
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)
     proof = Proof(
         status=Status.FEASIBLE,
@@ -124,7 +124,7 @@ def scheduled(info: SolverInfo, problem: Problem, placement: Placement) -> Sched
         scope=Scope(),
         method="every operator once; bound: work and hand-overs divided among processors, critical path",
     )
-    return Schedule(solver=info.name, steps=steps, proof=proof)
+    return Schedule(solver=info.name, actions=actions, proof=proof)
 
 
 @dataclass(slots=True)
@@ -144,7 +144,7 @@ class _Stay:
 
 @dataclass(slots=True)
 class _Item:
-    action: Action
+    decision: Decision
     reads: list[int] = field(default_factory=list)  # stays
     makes: list[int] = field(default_factory=list)
     after: list[int] = field(default_factory=list)  # items that wait for it
@@ -157,7 +157,7 @@ class _List:
     def __init__(
         self,
         problem: Problem,
-        steps: Sequence[Step],
+        actions: Sequence[Action],
         placement: Placement,
         reach: int,
         by_rank: bool,
@@ -168,18 +168,18 @@ class _List:
         self.in_turn, self.next = in_turn, 0  # the first action that is not in the list yet
         self.stays: list[_Stay] = []
         self.items: list[_Item] = []
-        self._read(steps)
-        pages = any(not isinstance(i.action, Compute) for i in self.items)
+        self._read(actions)
+        pages = any(not isinstance(i.decision, Compute) for i in self.items)
         self.room = problem.budget_bytes - problem.base_bytes - (problem.page_buffer_bytes if pages else 0)
         count = len(problem.processors)
         self.done, self.before_last, self.workspace = [0] * count, [0] * count, [0] * count
-        self.hand_over_ns, self.steps = [0] * count, [0] * count
+        self.hand_over_ns, self.actions = [0] * count, [0] * count
         self.bus, self.barrier = 0, 0
         self.live = sum(s.size_bytes for s in self.stays if s.written_ns < 0)
         self.dead: list[int] = []  # stays that nobody needs any more
-        self.result: list[Step] = []
+        self.result: list[Action] = []
 
-    def _read(self, steps: Sequence[Step]) -> None:
+    def _read(self, actions: Sequence[Action]) -> None:
         """Items with their dependences. A tensor that is made again waits for all users of its copy before."""
         current: dict[int, int] = {}
         users: list[list[int]] = []
@@ -201,23 +201,23 @@ class _List:
                 stay = begin(t, -1, tensor.size_bytes)
                 self.stays[stay].written_ns = -1  # there from the start
                 makers.append(-1)
-        for action in (s for s in steps if not isinstance(s, Free)):
-            assert isinstance(action, Compute | PageIn | PageOut)
-            k, item = len(self.items), _Item(action)
+        for decision in (s for s in actions if not isinstance(s, Free)):
+            assert isinstance(decision, Compute | PageIn | PageOut)
+            k, item = len(self.items), _Item(decision)
             self.items.append(item)
             reads: Iterable[int] = ()
-            if isinstance(action, Compute):
-                operator = self.problem.operators[action.operator]
-                cost = operator.cost_on(self.placement[action.operator])
+            if isinstance(decision, Compute):
+                operator = self.problem.operators[decision.operator]
+                cost = operator.cost_on(self.placement[decision.operator])
                 item.duration_ns = 0 if cost is None else cost[0]
                 reads = dict.fromkeys(operator.inputs)
-            elif isinstance(action, PageOut):
-                item.duration_ns = self.problem.tensors[action.tensor].page_out_ns
-                reads, out[action.tensor] = (action.tensor,), k
+            elif isinstance(decision, PageOut):
+                item.duration_ns = self.problem.tensors[decision.tensor].page_out_ns
+                reads, out[decision.tensor] = (decision.tensor,), k
             else:
-                item.duration_ns = self.problem.tensors[action.tensor].page_in_ns
-                if action.tensor in out:
-                    edges.add((out[action.tensor], k))
+                item.duration_ns = self.problem.tensors[decision.tensor].page_in_ns
+                if decision.tensor in out:
+                    edges.add((out[decision.tensor], k))
             for t in reads:
                 stay = current[t]
                 item.reads.append(stay)
@@ -225,16 +225,16 @@ class _List:
                 if makers[stay] >= 0:
                     edges.add((makers[stay], k))
             taken = {}
-            if isinstance(action, Compute):
-                for i, o in action.in_place:
+            if isinstance(decision, Compute):
+                for i, o in decision.in_place:
                     stay = current[i]
                     edges |= {(user, k) for user in users[stay] if user >= 0}
                     self.stays[stay].taken = True
                     taken[o] = self.stays[stay].size_bytes
             for stay in item.reads:
                 users[stay].append(k)
-            outputs = self.problem.operators[action.operator].outputs if isinstance(action, Compute) else ()
-            for t in (action.tensor,) if isinstance(action, PageIn) else outputs:
+            outputs = self.problem.operators[decision.operator].outputs if isinstance(decision, Compute) else ()
+            for t in (decision.tensor,) if isinstance(decision, PageIn) else outputs:
                 size = taken.get(t, self.problem.tensors[t].size_bytes)
                 item.makes.append(begin(t, k, size))
                 makers.append(k)
@@ -247,7 +247,7 @@ class _List:
         for item in reversed(self.items):
             item.rank_ns = item.duration_ns + max((self.items[b].rank_ns for b in item.after), default=0)
 
-    def run(self) -> tuple[Step, ...] | None:
+    def run(self) -> tuple[Action, ...] | None:
         """The list; None where RAM does not suffice for this order."""
         left = dict.fromkeys(range(len(self.items)))
         self.dead = [s for s, stay in enumerate(self.stays) if stay.written_ns < 0 and self._is_dead(stay)]
@@ -256,7 +256,7 @@ class _List:
         while left:
             ready: list[int] = []
             self.next = next(iter(left))
-            reach = 1 if any(self.next in actions for actions in self.in_turn) else self.reach
+            reach = 1 if any(self.next in decisions for decisions in self.in_turn) else self.reach
             for k in left:
                 if len(ready) >= 64 or k >= self.next + reach:
                     break
@@ -291,7 +291,7 @@ class _List:
         for s in sorted(self.dead, key=lambda s: (self.stays[s].used_ns, s)):
             self._free(s)
         k = ready[0]
-        if not isinstance(self.items[k].action, Compute):
+        if not isinstance(self.items[k].decision, Compute):
             if self._begin(k) is None:
                 return False
             self._issue(k, fence=False)
@@ -306,8 +306,8 @@ class _List:
         item = self.items[k]
         own = self._processor(item)
         begin = max(self.done[own], self.barrier, *(self.stays[s].written_ns for s in item.reads), 0)
-        if isinstance(item.action, Compute):
-            taken = {i for i, _ in item.action.in_place}
+        if isinstance(item.decision, Compute):
+            taken = {i for i, _ in item.decision.in_place}
             begin = max(
                 begin,
                 *(self.stays[s].used_ns for s in item.reads if self.stays[s].tensor in taken),
@@ -325,20 +325,20 @@ class _List:
                 frees.append(s)
                 needed -= stay.size_bytes
                 begin = max(begin, stay.used_ns)
-                over = self._is_last_step_over(stay)
+                over = self._is_last_action_over(stay)
                 if over is not None:
                     needed, beside[over] = needed - beside[over], 0
         return (begin, frees) if needed <= self.room else None
 
     def _issue(self, k: int, *, fence: bool) -> None:
         item = self.items[k]
-        action, own = item.action, self._processor(item)
+        decision, own = item.decision, self._processor(item)
         begin = max([self.done[own], self.barrier, *(self.stays[s].written_ns for s in item.reads)])
-        if isinstance(action, Compute):
+        if isinstance(decision, Compute):
             if fence:
                 self.barrier = begin = max(self.barrier, *self.done)
                 self.workspace = [0] * len(self.workspace)
-            taken = {i for i, _ in action.in_place}
+            taken = {i for i, _ in decision.in_place}
             begin = max(
                 begin,
                 *(self.stays[s].used_ns for s in item.reads if self.stays[s].tensor in taken),
@@ -350,29 +350,29 @@ class _List:
             end = begin + item.duration_ns + extra_ns
             self.before_last[own], self.done[own] = self.done[own], end
             self.workspace[own] = self._own_workspace(k)
-            self.steps[own] += 1
-            self.result.append(replace(action, processor=own, fence=fence))
+            self.actions[own] += 1
+            self.result.append(replace(decision, processor=own, fence=fence))
         else:
             if self.problem.paging is Paging.DMA:
                 self.bus = end = max(begin, self.bus) + item.duration_ns
             else:
                 end = begin + item.duration_ns
                 self.before_last[0], self.done[0] = self.done[0], end
-            self.result.append(action)
+            self.result.append(decision)
         self.live += self._new_bytes(k)
         for s in item.reads:
             stay = self.stays[s]
             stay.left -= 1
             stay.used_ns = max(stay.used_ns, end)
-            if isinstance(action, Compute):
-                stay.last_use = own, self.steps[own]
+            if isinstance(decision, Compute):
+                stay.last_use = own, self.actions[own]
             if not stay.left and self._is_dead(stay):
                 self.dead.append(s)
         for s in item.makes:
             stay = self.stays[s]
             stay.written_ns = stay.used_ns = end
-            if isinstance(action, Compute):
-                stay.processor, stay.last_use = own, (own, self.steps[own])
+            if isinstance(decision, Compute):
+                stay.processor, stay.last_use = own, (own, self.actions[own])
             if self._is_dead(stay):
                 self.dead.append(s)
         item.waits = -1  # done
@@ -382,14 +382,14 @@ class _List:
     def _is_dead(self, stay: _Stay) -> bool:
         return not stay.left and not stay.lasts and not stay.taken
 
-    def _is_last_step_over(self, stay: _Stay) -> int | None:
+    def _is_last_action_over(self, stay: _Stay) -> int | None:
         """The processor that used the tensor last, where it has begun nothing since, so that its workspace is free."""
         own, number = stay.last_use
-        return own if own >= 0 and number == self.steps[own] else None
+        return own if own >= 0 and number == self.actions[own] else None
 
     def _free(self, s: int) -> None:
         stay = self.stays[s]
-        over = self._is_last_step_over(stay)
+        over = self._is_last_action_over(stay)
         if over is not None:
             self.workspace[over] = 0
         self.result.append(Free(stay.tensor))
@@ -398,15 +398,15 @@ class _List:
         self.barrier = max(self.barrier, stay.used_ns)
 
     def _processor(self, item: _Item) -> int:
-        return self.placement[item.action.operator] if isinstance(item.action, Compute) else 0
+        return self.placement[item.decision.operator] if isinstance(item.decision, Compute) else 0
 
     def _own_workspace(self, k: int) -> int:
-        action = self.items[k].action
-        return self.problem.operators[action.operator].workspace_bytes if isinstance(action, Compute) else 0
+        decision = self.items[k].decision
+        return self.problem.operators[decision.operator].workspace_bytes if isinstance(decision, Compute) else 0
 
     def _new_bytes(self, k: int) -> int:
-        action = self.items[k].action
-        taken = {o for _, o in action.in_place} if isinstance(action, Compute) else set()
+        decision = self.items[k].decision
+        taken = {o for _, o in decision.in_place} if isinstance(decision, Compute) else set()
         return sum(self.stays[s].size_bytes for s in self.items[k].makes if self.stays[s].tensor not in taken)
 
     def _hand_over_ns(self, item: _Item, own: int) -> int:

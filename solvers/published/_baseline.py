@@ -58,12 +58,12 @@ class Baseline:
 
     def peak_bytes(self, codes: list[int]) -> int:
         """The peak of the completed sequence, RAM that the budget counts."""
-        return self.completer.run(self.model.actions(codes)).peak_bytes
+        return self.completer.run(self.model.decisions(codes)).peak_bytes
 
     def offer(self, codes: list[int], label: str) -> bool:
         """Whether the sequence fits RAM, store and deadline. The cheapest one that does is kept."""
         problem = self.problem
-        completion = self.completer.run(self.model.actions(codes))
+        completion = self.completer.run(self.model.decisions(codes))
         if completion.peak_bytes > problem.budget_bytes:
             if self.least_peak_bytes is None or completion.peak_bytes < self.least_peak_bytes:
                 self.least_peak_bytes = completion.peak_bytes
@@ -104,7 +104,7 @@ class Baseline:
             scope=self._scope(repetition),
             method=f"schedule: {self.info.title} ({label}); bound: {'the same' if bound else 'every operator once'}",
         )
-        return Schedule(solver=self.info.name, steps=completion.steps, proof=proof, log=tuple(self.log))
+        return Schedule(solver=self.info.name, actions=completion.actions, proof=proof, log=tuple(self.log))
 
     def _scope(self, repetition: Repetition) -> Scope:
         """The scope of the bound: all schedules, or those of a formulation under the problem's order."""

@@ -152,12 +152,12 @@ def _ram_bytes(model: Model, block_of: dict[int, int], backward: list[range]) ->
         if block is not None:
             held[block] += sign * model.size[t]
 
-    for step in keep_all(model.problem).steps:
-        if isinstance(step, Compute):
-            v = step.operator
+    for action in keep_all(model.problem).actions:
+        if isinstance(action, Compute):
+            v = action.operator
             if v in undone and v == backward[undone[v]].start:
                 gradients[undone[v]] = max(0, total - sum(held) - initial_bytes)
-            for t, _ in step.in_place:
+            for t, _ in action.in_place:
                 change(t, -1)
             for t in model.outputs[v]:
                 change(t, 1)
@@ -165,10 +165,10 @@ def _ram_bytes(model: Model, block_of: dict[int, int], backward: list[range]) ->
                 if k is not None:
                     used = model.problem.base_bytes + total + model.workspace[v]
                     peaks[k] = max(peaks[k], used - (sum(held) - held[k]))
-        elif isinstance(step, PageIn):
-            change(step.tensor, 1)
-        elif isinstance(step, Free):
-            change(step.tensor, -1)
+        elif isinstance(action, PageIn):
+            change(action.tensor, 1)
+        elif isinstance(action, Free):
+            change(action.tensor, -1)
     return run, undo, gradients
 
 

@@ -6,7 +6,7 @@ Where it fits, no schedule costs less, so its own cost is its bound. Where it do
 from __future__ import annotations
 
 from poetc.errors import InfeasibleError
-from poetc.scheduling import Completer, Problem, Schedule, SolveOptions, keep_all, keep_all_actions
+from poetc.scheduling import Completer, Problem, Schedule, SolveOptions, keep_all, keep_all_decisions
 from poetc.solvers.interface import Event, Progress, SolverInfo
 
 INFO = SolverInfo(
@@ -21,7 +21,7 @@ INFO = SolverInfo(
 
 def solve(problem: Problem, options: SolveOptions, progress: Progress | None) -> Schedule:
     """Raises InfeasibleError when keep-all does not fit the budget or the deadline."""
-    cost = Completer(problem).run(keep_all_actions(problem))
+    cost = Completer(problem).run(keep_all_decisions(problem))
     if cost.peak_bytes > problem.budget_bytes:
         raise InfeasibleError(
             f"keep-all needs {cost.peak_bytes} bytes, the budget is {problem.budget_bytes}; "

@@ -31,7 +31,7 @@ A Problem needs more than the paper has. It has tensors that are there at the st
 outputs an operator. Workspace is added to U while its operator runs. Some operators must not be repeated, and tensors
 that an update consumes are gone in later stages.
 
-The solution becomes steps: page-outs at the start of a stage, page-ins at its end. The checker replays them as it
+The solution becomes actions: page-outs at the start of a stage, page-ins at its end. The checker replays them as it
 replays any schedule. A solution that it refuses is reported as infeasible for this formulation. The bound holds for the
 schedules of this formulation alone; others may cost less.
 """
@@ -239,7 +239,7 @@ class _Formulation:
             self.rows.append(out <= 1)
 
     def codes(self) -> list[int]:
-        """The steps that the solution spells out."""
+        """The actions that the solution spells out."""
         n, m = self.n, self.m
         codes: list[int] = []
         for t in range(n):
@@ -304,7 +304,7 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 def _schedule(problem: Problem, formulation: _Formulation, answer: Answer, progress: Progress | None) -> Schedule:
     model = formulation.model
     codes = formulation.codes()
-    completion = Completer(problem).run(model.actions(codes))
+    completion = Completer(problem).run(model.decisions(codes))
     cost = problem.objective.cost(completion.energy_pj, completion.time_ns)
     unit = max(1.0, float(model.base_cost)) / COST_SCALE
     bound = math.ceil((answer.bound - TOLERANCE) * unit) if math.isfinite(answer.bound) else 0
@@ -319,7 +319,7 @@ def _schedule(problem: Problem, formulation: _Formulation, answer: Answer, progr
     if progress is not None:
         progress(Event(stage="POET's MILP", objective=cost, bound=bound))
     log = (f"{answer.nodes} nodes",)
-    schedule = Schedule(solver=INFO.name, steps=completion.steps, proof=proof, log=log)
+    schedule = Schedule(solver=INFO.name, actions=completion.actions, proof=proof, log=log)
     try:
         verify(problem, schedule)
     except ScheduleError as error:

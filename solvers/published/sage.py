@@ -11,7 +11,7 @@ fusion; Sage's gradient accumulation changes the graph (see `gpipe`).
 from __future__ import annotations
 
 from poetc.errors import InfeasibleError
-from poetc.scheduling import Free, Problem, Schedule, SolveOptions, Step, complete
+from poetc.scheduling import Action, Free, Problem, Schedule, SolveOptions, complete
 from poetc.solvers.interface import Progress, SolverInfo
 from poetc.solvers.kinds import is_contraction, is_reduction
 from poetc.solvers.model import Model
@@ -88,8 +88,8 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 
 def change_budget(
     problem: Problem, budget_bytes: int, position: int, options: SolveOptions
-) -> tuple[tuple[Step, ...], int]:
-    """A step under a budget that changes before the operator at `position`, and the number of steps before that.
+) -> tuple[tuple[Action, ...], int]:
+    """A step under a budget that changes before the operator at `position`, and the number of actions before that.
 
     Sage's rule is reactive: when the budget shrinks, the next allocation evicts. Raises InfeasibleError, LimitError.
     """
@@ -101,6 +101,6 @@ def change_budget(
         codes = run.run()
     except Irretrievable as error:
         raise InfeasibleError(str(error)) from error
-    steps = complete(problem, baseline.model.actions(codes))
-    actions = [i for i, step in enumerate(steps) if not isinstance(step, Free)]
-    return steps, actions[run.changed_at]
+    actions = complete(problem, baseline.model.decisions(codes))
+    decisions = [i for i, action in enumerate(actions) if not isinstance(action, Free)]
+    return actions, decisions[run.changed_at]

@@ -25,6 +25,6 @@ def test_the_schedules_are_those_of_the_page(row: tuple[str, str, str, str, str]
     trace = verify(problem, schedule)
     assert schedule.proof.status is Status.OPTIMAL
     assert [trace.peak_bytes, trace.energy_pj, trace.time_ns] == [int(n) for n in numbers]
-    runs = [step.operator for step in schedule.steps if isinstance(step, Compute)]
-    pages = sum(isinstance(step, PageIn | PageOut) for step in schedule.steps)
+    runs = [action.operator for action in schedule.actions if isinstance(action, Compute)]
+    pages = sum(isinstance(action, PageIn | PageOut) for action in schedule.actions)
     assert (runs, pages) == {"keep": ([0, 1, 2], 0), "recompute": ([0, 1, 0, 2], 0), "page": ([0, 1, 2], 2)}[way]

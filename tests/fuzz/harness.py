@@ -28,7 +28,7 @@ from poetc.program import (
     store_image,
 )
 from poetc.scheduling import keep_all, pack
-from tests.program.models import make_problem, mlp, state_paged_actions, training_case
+from tests.program.models import make_problem, mlp, state_paged_decisions, training_case
 
 SOURCES = Path(__file__).with_name("c")
 ON_STORE = ("fc1.weight:velocity", "fc2.weight")
@@ -41,7 +41,7 @@ def programs(target: str) -> tuple[list[Program], Mapping[str, Value]]:
     on_store = ON_STORE if target in ("store", "state") else ()
     case = training_case(on_store=on_store)
     if on_store:
-        return [case.program(state_paged_actions(case, on_store))], case.graph.values
+        return [case.program(state_paged_decisions(case, on_store))], case.graph.values
     forward = mlp()
     problem = make_problem(forward)
     schedule = keep_all(problem)

@@ -15,7 +15,7 @@ from poetc.emit import emit
 from poetc.measure import HostModel, StepError, compile_library
 from poetc.program import sample_inputs
 from poetc.runtime import runtime_directory
-from tests.program.models import state_paged_actions, training_case
+from tests.program.models import state_paged_decisions, training_case
 from tests.support.bad_data import BAD, X, Y, records
 
 TARGETS = {"host": ("./train", "data.bin", "0", "trained.bin"), "cortex-a": ("./train",)}
@@ -43,7 +43,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A weight lives on the store."""
     directory = tmp_path_factory.mktemp("data")
     case = training_case(on_store=["fc1.weight"], block_bytes=512)
-    program = case.program(state_paged_actions(case, ["fc1.weight"]))
+    program = case.program(state_paged_decisions(case, ["fc1.weight"]))
     emit([program], case.graph.values, model="mlp", target=request.param, out_dir=directory)
     flags = "-O1 -Werror -fsanitize=address,undefined -fno-sanitize-recover=all" if request.param == "host" else "-O1"
     subprocess.run(["make", "-s", "-C", directory, "CC=gcc", f"CFLAGS={flags}", "train"], check=True)

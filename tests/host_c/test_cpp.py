@@ -16,7 +16,7 @@ from poetc.program import lower_inference
 from poetc.runtime import runtime_directory
 from poetc.scheduling import keep_all, pack
 from tests.layouts.support import bits, sample
-from tests.program.models import make_problem, mlp, paged_actions, training_case
+from tests.program.models import make_problem, mlp, paged_decisions, training_case
 
 ROOT = runtime_directory()
 HEADERS = sorted(
@@ -83,7 +83,11 @@ def test_semihosting() -> None:
 def test_header_of_a_model(tmp_path: Path) -> None:
     case = training_case()
     out = emit(
-        [case.program(paged_actions(case, "a"))], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o"
+        [case.program(paged_decisions(case, "a"))],
+        case.graph.values,
+        model="mlp",
+        target="host",
+        out_dir=tmp_path / "o",
     )
     assert {"mlp_train", "mlp_train_inputs", "mlp_state"} <= check(out / "model.h", tmp_path, "c++98")
 

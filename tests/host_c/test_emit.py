@@ -33,7 +33,7 @@ from poetc.errors import PoetcError, UsageError
 from poetc.graph import Array
 from poetc.program import Interpreter, Program, read_state, sample_inputs
 from poetc.runtime import STACK_BYTES
-from tests.program.models import Case, mlp, paged_actions, state_paged_actions, training_case
+from tests.program.models import Case, mlp, paged_decisions, state_paged_decisions, training_case
 from tests.support.kernels import CALLS, build_library
 
 NESTED_STACK_BYTES = 1600  # on top of STACK_BYTES, where operands stream and a kernel is made of kernels; 64-bit frames
@@ -47,7 +47,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def program(case: Case) -> Program:
-    return case.program(paged_actions(case, "a"))
+    return case.program(paged_decisions(case, "a"))
 
 
 def run(command: list[str], directory: Path) -> str:
@@ -79,7 +79,11 @@ def digest(directory: Path) -> dict[str, str]:
 def test_golden_sources(tmp_path: Path, golden: Callable[[str, str], None]) -> None:
     case = training_case(mlp(hidden=4))
     emit(
-        [case.program(paged_actions(case, "a"))], case.graph.values, model="tiny", target="host", out_dir=tmp_path / "o"
+        [case.program(paged_decisions(case, "a"))],
+        case.graph.values,
+        model="tiny",
+        target="host",
+        out_dir=tmp_path / "o",
     )
     for name in ("model.c", "model.h", "model_data.S"):
         golden(name, (tmp_path / "o" / name).read_text())
@@ -218,7 +222,7 @@ def test_documented_compiler_line(tmp_path: Path) -> None:
     """And weights on the store, in a file that starts as the emitted image, twice."""
     names = ["fc1.weight", "fc1.weight:velocity"]
     case = training_case(on_store=names)
-    program = case.program(state_paged_actions(case, names))
+    program = case.program(state_paged_decisions(case, names))
     out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
     line = next(s for s in (out / "README.md").read_text().splitlines() if s.startswith("    gcc"))
     run([*shlex.split(line), "-Werror"], out)

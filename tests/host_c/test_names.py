@@ -12,7 +12,7 @@ from pathlib import Path
 from poetc.emit import Module, describe, emit, header
 from poetc.program import Program
 from poetc.runtime import runtime_directory
-from tests.program.models import paged_actions, state_paged_actions, training_case
+from tests.program.models import paged_decisions, state_paged_decisions, training_case
 
 SCOPE = "StatefulPartitionedCall/mobilenet/expanded_conv_13/depthwise/BatchNorm/FusedBatchNormV3/" * 3
 ENDS = ("ReadVariableOp", "ReadVariableOp:velocity", "ReadVariableOp_1", "\u00e9*/??/", "\u00e8*/??/", "n" * 5000)
@@ -30,7 +30,7 @@ def renamed(program: Program) -> Program:
 
 def test_long_names_are_told_apart_and_whole(tmp_path: Path) -> None:
     case = training_case()
-    module = Module("net", (renamed(case.program(paged_actions(case, "a"))),))
+    module = Module("net", (renamed(case.program(paged_decisions(case, "a"))),))
     text = header(module, 0)
     (tmp_path / "model.h").write_text(text)
     (tmp_path / "a.c").write_text('#include "model.h"\n')
@@ -57,7 +57,7 @@ def test_long_names_are_told_apart_and_whole(tmp_path: Path) -> None:
 def test_state_on_the_store_has_its_names_too(tmp_path: Path) -> None:
     names = ["fc1.weight", "fc1.weight:velocity"]
     case = training_case(on_store=names)
-    program = case.program(state_paged_actions(case, names))
+    program = case.program(state_paged_decisions(case, names))
     out = emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path / "o")
     rows = {row["name"]: row for row in json.loads((out / "poetc-emit.json").read_text())["state"]["tensors"]}
     text = (out / "model.h").read_text()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from poetc.emit import emit
 from poetc.program import all_inputs
-from tests.program.models import computes, paged_actions, state_paged_actions, training_case
+from tests.program.models import computes, paged_decisions, state_paged_decisions, training_case
 
 
 def readme(target: str, directory: Path, *, on_store: bool = False, **options: object) -> str:
     case = training_case(on_store=("fc1.weight",) if on_store else (), block_bytes=512)
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
-    program = case.program(state_paged_actions(case, names) if names else paged_actions(case, "a"))
+    program = case.program(state_paged_decisions(case, names) if names else paged_decisions(case, "a"))
     emit([program], case.graph.values, model="mlp", target=target, out_dir=directory, **options)  # type: ignore[arg-type]
     return (directory / "README.md").read_text()
 

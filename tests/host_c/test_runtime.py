@@ -33,13 +33,13 @@ from poetc.scheduling import keep_all, pack
 from poetc.training import evaluation
 from tests.program.models import (
     Case,
-    absent_state_actions,
-    absent_versions_actions,
+    absent_state_decisions,
+    absent_versions_decisions,
     make_problem,
     mlp,
-    paged_actions,
-    recomputed_actions,
-    state_paged_actions,
+    paged_decisions,
+    recomputed_decisions,
+    state_paged_decisions,
     training_case,
 )
 
@@ -84,7 +84,7 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def paged(case: Case) -> Program:
-    return case.program(paged_actions(case, "a"))
+    return case.program(paged_decisions(case, "a"))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def model(case: Case, paged: Program, paged_library: Path, store: MemoryStore) -
         yield model
 
 
-SCHEDULES = {"paged": paged_actions, "recomputed": recomputed_actions}
+SCHEDULES = {"paged": paged_decisions, "recomputed": recomputed_decisions}
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -181,7 +181,7 @@ def test_reference_is_compared(case: Case) -> None:
 def test_weights_on_the_store(tmp_path: Path, case: Case) -> None:
     names = ["fc1.weight", "fc1.weight:velocity"]
     on_store = training_case(on_store=names)
-    program = on_store.program(state_paged_actions(on_store, names))
+    program = on_store.program(state_paged_decisions(on_store, names))
     result = validate(program, case.program(), on_store.graph.values, steps=3)
     assert result.problems() == ()
     library = compile_library([program], on_store.graph.values, tmp_path)
@@ -314,7 +314,7 @@ def test_page_of_an_earlier_run_is_found(model: HostModel, store: MemoryStore) -
 def test_failed_run_leaves_the_last_version_on_the_store(tmp_path: Path) -> None:
     names = ["fc1.weight", "fc1.weight:velocity"]
     case = training_case(on_store=names)
-    program = case.program(state_paged_actions(case, names))
+    program = case.program(state_paged_decisions(case, names))
     store = MemoryStore(program.block_bytes)
     library = compile_library([program], case.graph.values, tmp_path)
     with HostModel(library, [program], case.graph.values, store=(store.page_out, store.page_in)) as model:
@@ -331,9 +331,9 @@ def test_failed_run_leaves_the_last_version_on_the_store(tmp_path: Path) -> None
 
 
 ABSENT = {
-    "velocity until its update": ("momentum", 8, lambda case: absent_state_actions(case, "fc2.weight:velocity")),
-    "weight before and after its update": ("sgd", 20, lambda case: absent_versions_actions(case, ["fc2.weight"])),
-    "all weights": ("sgd", 8, lambda case: absent_versions_actions(case, ["fc1.weight", "fc2.weight"])),
+    "velocity until its update": ("momentum", 8, lambda case: absent_state_decisions(case, "fc2.weight:velocity")),
+    "weight before and after its update": ("sgd", 20, lambda case: absent_versions_decisions(case, ["fc2.weight"])),
+    "all weights": ("sgd", 8, lambda case: absent_versions_decisions(case, ["fc1.weight", "fc2.weight"])),
 }
 
 
@@ -374,9 +374,9 @@ def test_large_images_lie_behind_the_program(tmp_path: Path, case: Case, monkeyp
 @pytest.mark.parametrize("absent", ABSENT)
 def test_state_moved_to_the_store_survives_an_error_at_any_transfer(tmp_path: Path, absent: str, moved: bool) -> None:
     """State leaves RAM and its place is used; then each transfer fails in turn, and after it one of the recovery."""
-    optimizer, hidden, actions = ABSENT[absent]
+    optimizer, hidden, decisions = ABSENT[absent]
     case = training_case(mlp(hidden=hidden), optimizer)
-    program = case.wandering(1, actions(case)) if moved else case.program(actions(case))
+    program = case.wandering(1, decisions(case)) if moved else case.program(decisions(case))
     store = FailingStore(program.block_bytes)
     library = compile_library([program], case.graph.values, tmp_path)
     first, second = sample_inputs(program, 0), sample_inputs(program, 1)
@@ -428,8 +428,8 @@ def test_a_large_state_is_read_part_by_part(tmp_path: Path, case: Case, monkeypa
 def test_the_bytes_between_tensors_of_the_state_do_not_tell_the_schedule(tmp_path: Path, moved: bool) -> None:
     """State whose size is no multiple of 16 leaves, its place is used, and it comes home: behind it are zeros again."""
     case = training_case(mlp(hidden=7), "sgd")
-    actions = absent_versions_actions(case, ["fc1.weight", "fc2.weight"])
-    program = case.wandering(1, actions) if moved else case.program(actions)
+    decisions = absent_versions_decisions(case, ["fc1.weight", "fc2.weight"])
+    program = case.wandering(1, decisions) if moved else case.program(decisions)
     assert any(page.size_bytes % 16 for page in program.pages)
     library = compile_library([program], case.graph.values, tmp_path)
     with HostModel(library, [program], case.graph.values) as model:
@@ -445,7 +445,7 @@ def test_recovery_leaves_out_a_page_that_is_not_whole(tmp_path: Path) -> None:
     """It does not touch what is in the place of that state, and brings back the others."""
     case = training_case(mlp(hidden=8), "sgd")
     names = ["fc1.weight", "fc2.weight"]
-    program = case.program(absent_versions_actions(case, names))
+    program = case.program(absent_versions_decisions(case, names))
     store = MemoryStore(program.block_bytes)
     library = compile_library([program], case.graph.values, tmp_path)
     with HostModel(library, [program], case.graph.values, store=(store.page_out, store.page_in)) as model:

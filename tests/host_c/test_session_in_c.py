@@ -12,7 +12,7 @@ from poetc.emit import emit
 from poetc.measure import HostModel, compile_library
 from poetc.program import all_inputs, find_binding, lower_inference, sample_inputs
 from poetc.scheduling import keep_all, pack
-from tests.program.models import make_problem, mlp, paged_actions, state_paged_actions, training_case
+from tests.program.models import make_problem, mlp, paged_decisions, state_paged_decisions, training_case
 
 STEPS = 4
 HOOKS = """
@@ -38,7 +38,7 @@ def test_a_program_of_a_user(where: str, tmp_path: Path) -> None:
     case = training_case(on_store=on_store, block_bytes=64)
     values = {**case.graph.values, "learning_rate": np.full(1, 0.125, np.float32)}
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
-    training = case.program(state_paged_actions(case, names) if names else paged_actions(case, "a"))
+    training = case.program(state_paged_decisions(case, names) if names else paged_decisions(case, "a"))
     programs = [training]
     if not names:
         forward = mlp()

@@ -17,7 +17,7 @@ from poetc.measure import HostModel, compile_library
 from poetc.program import Interpreter, sample_inputs
 from poetc.scheduling import Action
 from tests.ops.test_cases import KERNEL_CASES
-from tests.program.models import Case, mlp, paged_actions, recomputed_actions, training_case
+from tests.program.models import Case, mlp, paged_decisions, recomputed_decisions, training_case
 from tests.support.kernels import RUNTIME, compiler, library, uniform
 from tests.support.kernels import Case as Row
 from tests.support.threads import results, threaded_library, with_threads
@@ -118,7 +118,7 @@ def test_every_kernel_has_the_bits_of_one_thread(tmp_path: Path, threads: int, m
     assert workers >= threads
 
 
-@pytest.mark.parametrize("schedule", [paged_actions, recomputed_actions])
+@pytest.mark.parametrize("schedule", [paged_decisions, recomputed_decisions])
 def test_network_trains_to_the_same_bits(
     tmp_path: Path, schedule: Callable[[Case, str], list[Action]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

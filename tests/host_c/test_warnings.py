@@ -11,7 +11,7 @@ import pytest
 
 from poetc.emit import emit
 from poetc.runtime import runtime_directory
-from tests.program.models import paged_actions, training_case
+from tests.program.models import paged_decisions, training_case
 
 RUNTIME = runtime_directory()
 # With -O1, as in emitted Makefiles, the intrinsics of vectors are functions and no macros.
@@ -56,7 +56,7 @@ def test_kernels(compiler: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("target", "board", "compiler", "fleet"), BOARDS)
 def test_emitted(tmp_path: Path, target: str, board: str | None, compiler: tuple[str, ...], fleet: bool) -> None:
     case = training_case()
-    program = case.program(paged_actions(case, "a"))
+    program = case.program(paged_decisions(case, "a"))
     steps = None if fleet or target == "host" else 1
     out = tmp_path / "o"
     emit(

@@ -16,7 +16,7 @@ from poetc.emit import Form, Part, Sections, bank_sections
 from poetc.errors import UsageError
 from poetc.scheduling import BankSpec, BankUse, MemoryPlan, Problem
 from tests.layouts.support import Model, make_model, run, write
-from tests.program.models import state_paged_actions, training_case
+from tests.program.models import state_paged_decisions, training_case
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_what_cannot_be(model: Model, tmp_path: Path) -> None:
 def on_store() -> Part:
     names = ["fc1.weight", "fc1.weight:velocity"]
     case = training_case(on_store=names)
-    return Part([case.program(state_paged_actions(case, names))], case.graph.values, "mlp")
+    return Part([case.program(state_paged_decisions(case, names))], case.graph.values, "mlp")
 
 
 @pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="make setup-arm")

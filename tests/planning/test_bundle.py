@@ -12,7 +12,7 @@ from poetc.commands.requests import ModelRequest, SolveRequest, limits, read_pro
 from poetc.graph import TrainingGraph
 from poetc.planning import Switching, solve_bundle
 from poetc.planning.safe_points import waits, within_flash
-from poetc.planning.switching import step_cost
+from poetc.planning.switching import action_cost
 from poetc.program import Interpreter, Program, ProgramBundle, lower_bundle, sample_inputs
 from poetc.scheduling import (
     Compute,
@@ -50,7 +50,7 @@ def test_plans_share_order_state_and_inputs() -> None:
     large, small = solved()[1].bundle.solutions
     assert large.plan.arena_bytes > small.plan.arena_bytes
     assert large.cost < small.cost
-    assert first_executions(large.schedule.steps) == first_executions(small.schedule.steps)
+    assert first_executions(large.schedule.actions) == first_executions(small.schedule.actions)
     places = []
     for s in (large, small):
         verify(s.problem, s.schedule)
@@ -63,7 +63,7 @@ def test_plans_share_order_state_and_inputs() -> None:
     assert set(places[0]) >= {chain[0] for chain in state_chains(large.problem)}
 
 
-def test_most_steps_have_a_switch_each_way() -> None:
+def test_most_actions_have_a_switch_each_way() -> None:
     _, switching, switches, _ = solved()
     for source, target in ((0, 1), (1, 0)):
         own = [s for s in switches if (s.source, s.target) == (source, target)]
@@ -75,22 +75,22 @@ def test_no_switch_costs_less_than_its_bound_or_more_than_starting_anew() -> Non
     for s in switches:
         assert s.bound <= s.rest
         target = switching.lines[s.target]
-        cost = sum(step_cost(target.problem, step) for step in s.transition.steps) + target.rest[s.join]
+        cost = sum(action_cost(target.problem, action) for action in s.transition.actions) + target.rest[s.join]
         assert cost == s.rest
         # Melon's rule and starting the target anew are among what was compared.
         assert s.rest <= target.rest[0] * 1.0001
 
 
-def test_the_checker_refuses_a_transition_without_one_of_its_steps() -> None:
+def test_the_checker_refuses_a_transition_without_one_of_its_actions() -> None:
     _, switching, switches, _ = solved()
     refused = 0
-    needed = [s for s in switches if any(isinstance(t, Compute) for t in s.transition.steps)]
+    needed = [s for s in switches if any(isinstance(t, Compute) for t in s.transition.actions)]
     assert needed
     for s in needed[:5]:
-        steps = tuple(t for t in s.transition.steps if not isinstance(t, Compute))
+        actions = tuple(t for t in s.transition.actions if not isinstance(t, Compute))
         a, b = switching.lines[s.source], switching.lines[s.target]
         larger = max((a.problem, b.problem), key=lambda p: p.budget_bytes)
-        parts = (a.problem, a.steps[: s.at]), (larger, steps), (b.problem, b.steps[s.join :])
+        parts = (a.problem, a.actions[: s.at]), (larger, actions), (b.problem, b.actions[s.join :])
         with pytest.raises(ScheduleError):
             verify_parts(parts)
         refused += 1

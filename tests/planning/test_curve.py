@@ -118,12 +118,12 @@ def test_bounds_about_an_order_are_lent_to_schedules_of_that_order_only() -> Non
     points = solve_curve(problem, [keep_all_peak_bytes(problem)], planner("ram", options=OPTIONS))
     solution = points[0].solution
     assert solution is not None
-    order = first_executions(solution.schedule.steps)
+    order = first_executions(solution.schedule.actions)
     assert order == tuple(range(len(problem.operators)))
     proven = solution.with_proof(replace(solution.proof, scope=Scope(order=order)))
     assert bound_holds(proven, solution)
-    computes = [s for s in solution.schedule.steps if hasattr(s, "operator")]
-    steps = (computes[1], computes[0], *computes[2:])
-    swapped = replace(solution, schedule=replace(solution.schedule, steps=steps))
+    computes = [s for s in solution.schedule.actions if hasattr(s, "operator")]
+    actions = (computes[1], computes[0], *computes[2:])
+    swapped = replace(solution, schedule=replace(solution.schedule, actions=actions))
     assert not bound_holds(proven, swapped)
     assert bound_holds(solution, swapped), "all schedules are in its scope"

@@ -57,7 +57,7 @@ def replace_clock(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
 def test_the_arena_that_fits_is_enough(problem: Problem) -> None:
     schedule, plan = solve_plain(problem, "keep_all", SolveOptions())
     assert ram_bytes(problem, plan) <= problem.budget_bytes
-    assert schedule.steps == keep_all(problem).steps
+    assert schedule.actions == keep_all(problem).actions
 
 
 @pytest.mark.parametrize("solver", sorted(set(available()) - {"poetc"}))
@@ -242,7 +242,7 @@ def test_when_the_time_is_up_short_races_find_what_packs(problem: Problem, monke
 
     def packed(asked: Problem, schedule: Schedule, *, enough_bytes: int = 0, stop_at: float, **_: float) -> MemoryPlan:
         plan = pack(asked, schedule)
-        excess = 64 if schedule.steps == keep_all(problem).steps else 0
+        excess = 64 if schedule.actions == keep_all(problem).actions else 0
         return replace(plan, arena_bytes=plan.arena_bytes + excess)
 
     replace_clock(monkeypatch, clock)

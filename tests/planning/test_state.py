@@ -256,7 +256,7 @@ def test_solved_with_any_placement() -> None:
             if proof.status is Status.OPTIMAL:
                 assert trace.energy_pj == least, seed
         updated = {chain[-1] for chain in stored_state(placed.problem) if len(chain) > 1}
-        assert updated <= {s.tensor for s in placed.schedule.steps if isinstance(s, PageOut)}, seed
+        assert updated <= {s.tensor for s in placed.schedule.actions if isinstance(s, PageOut)}, seed
         optimal += trace.energy_pj == least
     assert stored > 6 and optimal > 25 and unpacked < 2, (stored, optimal, unpacked)
 

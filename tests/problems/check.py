@@ -5,9 +5,9 @@
     check.py NAME SCHEDULE.json            # a problem of the library beside this file, beside its best known cost
     check.py NAME SCHEDULE.json --csv buffers.csv
 
-It replays the steps one by one, as docs/reference/formats.md describes them, and prints energy, time and peak. It knows
-problems with one processor, one RAM, and a store without overlap, which all problems of the library are. `--csv` writes
-the buffers of the schedule as minimalloc reads them: id, lower, upper, size.
+It replays the actions one by one, as docs/reference/formats.md describes them, and prints energy, time and peak. It
+knows problems with one processor, one RAM, and a store without overlap, which all problems of the library are. `--csv`
+writes the buffers of the schedule as minimalloc reads them: id, lower, upper, size.
 
 The exit code is 0 for a valid schedule, 1 for another, 2 where a file cannot be read.
 """
@@ -24,11 +24,11 @@ HERE = Path(__file__).resolve().parent
 
 
 class Invalid(Exception):
-    """The schedule breaks a rule; the step is named."""
+    """The schedule breaks a rule; the action is named."""
 
 
 class Replay:
-    """RAM and store, step by step. `buffers`: (id, first step, step behind the last, bytes)."""
+    """RAM and store, action by action. `buffers`: (id, first action, action behind the last, bytes)."""
 
     def __init__(self, problem, paged):
         self.problem, self.tensors, self.operators = problem, problem["tensors"], problem["operators"]
@@ -37,8 +37,8 @@ class Replay:
         self.store = {i for i, t in enumerate(self.tensors) if t["initial"] == "store"}
         self.state = self.fixed_state() & set(self.ram)
         self.executed = [0] * len(self.operators)
-        self.energy_pj = self.time_ns = self.written = self.peak = self.step = 0
-        self.open = {t: (t, 0) for t in self.ram}  # the buffer that a tensor lies in: its first tensor and step
+        self.energy_pj = self.time_ns = self.written = self.peak = self.action = 0
+        self.open = {t: (t, 0) for t in self.ram}  # the buffer that a tensor lies in: its first tensor and action
         self.buffers = []
 
     def fixed_state(self):
@@ -55,7 +55,7 @@ class Replay:
 
     def need(self, condition, reason):
         if not condition:
-            raise Invalid(f"step {self.step}: {reason}")
+            raise Invalid(f"action {self.action}: {reason}")
 
     def name(self, t):
         self.need(isinstance(t, int) and 0 <= t < len(self.tensors), f"there is no tensor {t}")
@@ -74,7 +74,7 @@ class Replay:
     def leave(self, t):
         size = self.ram.pop(t)
         first, begin = self.open.pop(t)
-        self.buffers.append((self.tensors[first]["name"], begin, self.step + 1, size))
+        self.buffers.append((self.tensors[first]["name"], begin, self.action + 1, size))
         self.state.discard(t)
 
     def put_on_store(self, t):
@@ -93,11 +93,11 @@ class Replay:
         found = self.tensors[t].get("store_bytes")
         return self.tensors[t]["size_bytes"] if found is None else found
 
-    def compute(self, step):
-        k = step["compute"]
+    def compute(self, action):
+        k = action["compute"]
         self.need(isinstance(k, int) and 0 <= k < len(self.operators), f"there is no operator {k}")
         op = self.operators[k]
-        self.need(not step.get("processor"), f"{op['name']!r} on another processor")
+        self.need(not action.get("processor"), f"{op['name']!r} on another processor")
         for t in op["inputs"]:
             self.in_ram(t, f"{op['name']!r} reads")
         for t in op["outputs"]:
@@ -105,7 +105,7 @@ class Replay:
         for t in op.get("reads_store", ()):
             self.need(t in self.store, f"{op['name']!r} reads {self.name(t)} from the store, which is not there")
         self.need(op["recomputable"] or not self.executed[k], f"{op['name']!r} must be executed once only")
-        pairs = [tuple(pair) for pair in step.get("in_place", ())]
+        pairs = [tuple(pair) for pair in action.get("in_place", ())]
         allowed = {(p["input"], p["output"]): p["required"] for p in op["in_place"]}
         for i, o in pairs:
             self.need((i, o) in allowed, f"{op['name']!r} may not work in place on {i} -> {o}")
@@ -119,7 +119,7 @@ class Replay:
         sizes = {t: self.ram[of[t]] if t in of else self.tensors[t]["size_bytes"] for t in op["outputs"]}
         self.count(sum(n for t, n in sizes.items() if t not in of) + op["workspace_bytes"])
         if op["workspace_bytes"]:
-            self.buffers.append((f"{op['name']} at {self.step}", self.step, self.step + 1, op["workspace_bytes"]))
+            self.buffers.append((f"{op['name']} at {self.action}", self.action, self.action + 1, op["workspace_bytes"]))
         for t in op["outputs"]:
             if t in of:
                 self.open[t] = self.open.pop(of[t])
@@ -128,7 +128,7 @@ class Replay:
                 self.state.discard(of[t])
                 del self.ram[of[t]]
             else:
-                self.open[t] = t, self.step
+                self.open[t] = t, self.action
             self.ram[t] = sizes[t]
         for t in op.get("writes_store", ()):
             self.put_on_store(t)
@@ -152,7 +152,7 @@ class Replay:
         self.need(t in self.store, f"pages in {name}, which is not on the store")
         self.need(t not in self.ram, f"pages in {name}, which is in RAM already")
         self.count(self.tensors[t]["size_bytes"])
-        self.ram[t], self.open[t] = self.tensors[t]["size_bytes"], (t, self.step)
+        self.ram[t], self.open[t] = self.tensors[t]["size_bytes"], (t, self.action)
         self.pay(self.tensors[t]["page_in_pj"], self.tensors[t]["page_in_ns"])
 
     def move(self, t):
@@ -160,29 +160,29 @@ class Replay:
         tensor, name = self.tensors[t], self.name(t)
         self.need(tensor.get("move_ns") is not None, f"moves {name}, which may not be moved")
         self.need(t not in self.state, f"moves {name}, which is state in its fixed place")
-        self.need(self.step > 0, f"moves {name} before anything is done")
+        self.need(self.action > 0, f"moves {name} before anything is done")
         self.count(0)
         first, begin = self.open[t]
-        self.buffers.append((self.tensors[first]["name"], begin, self.step, self.ram[t]))
-        self.open[t] = t, self.step
+        self.buffers.append((self.tensors[first]["name"], begin, self.action, self.ram[t]))
+        self.open[t] = t, self.action
         self.pay(tensor["move_pj"], tensor["move_ns"])
 
-    def run(self, steps):
-        for self.step, step in enumerate(steps):
-            if "compute" in step:
-                self.compute(step)
-            elif "free" in step:
-                self.in_ram(step["free"], "frees")
+    def run(self, actions):
+        for self.action, action in enumerate(actions):
+            if "compute" in action:
+                self.compute(action)
+            elif "free" in action:
+                self.in_ram(action["free"], "frees")
                 self.count(0)
-                self.leave(step["free"])
-            elif "page_out" in step:
-                self.page_out(step["page_out"])
-            elif "page_in" in step:
-                self.page_in(step["page_in"])
-            elif "move" in step:
-                self.move(step["move"])
+                self.leave(action["free"])
+            elif "page_out" in action:
+                self.page_out(action["page_out"])
+            elif "page_in" in action:
+                self.page_in(action["page_in"])
+            elif "move" in action:
+                self.move(action["move"])
             else:
-                self.need(False, f"is no step: {step}")
+                self.need(False, f"is no action: {action}")
         for k, count in enumerate(self.executed):
             self.need(count, f"ends without {self.operators[k]['name']!r}")
         for t, tensor in enumerate(self.tensors):

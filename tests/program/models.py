@@ -16,8 +16,8 @@ from poetc.passes import run_standard
 from poetc.program import Program, lower
 from poetc.runtime.layout import page_bytes
 from poetc.scheduling import (
-    Action,
     Compute,
+    Decision,
     InPlace,
     OperatorSpec,
     Paging,
@@ -31,8 +31,8 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from poetc.scheduling import PageIn as PageInStep
-from poetc.scheduling import PageOut as PageOutStep
+from poetc.scheduling import PageIn as PageInAction
+from poetc.scheduling import PageOut as PageOutAction
 from poetc.training import TrainingOptions, build
 from tests.support.moves import wander
 
@@ -138,22 +138,22 @@ class Case:
     def tensor(self, name: str) -> int:
         return next(i for i, t in enumerate(self.problem.tensors) if t.name == name)
 
-    def schedule(self, actions: Sequence[Action] | None = None) -> Schedule:
+    def schedule(self, decisions: Sequence[Decision] | None = None) -> Schedule:
         kept = keep_all(self.problem)
-        if actions is None:
+        if decisions is None:
             return kept
-        cost = sum(isinstance(a, Compute) for a in actions)
+        cost = sum(isinstance(a, Compute) for a in decisions)
         proof = replace(kept.proof, objective=cost, bound=0, status=Status.FEASIBLE)
-        return replace(kept, solver="test", steps=complete(self.problem, actions), proof=proof)
+        return replace(kept, solver="test", actions=complete(self.problem, decisions), proof=proof)
 
-    def program(self, actions: Sequence[Action] | None = None) -> Program:
-        schedule = self.schedule(actions)
+    def program(self, decisions: Sequence[Decision] | None = None) -> Program:
+        schedule = self.schedule(decisions)
         verify(self.problem, schedule)
         return lower(self.graph, self.problem, schedule, pack(self.problem, schedule))
 
-    def wandering(self, seed: int, actions: Sequence[Action] | None = None) -> Program:
+    def wandering(self, seed: int, decisions: Sequence[Decision] | None = None) -> Program:
         """A program whose tensors are moved about."""
-        schedule, plan = wander(Random(seed), self.problem, self.schedule(actions), share=0.9)
+        schedule, plan = wander(Random(seed), self.problem, self.schedule(decisions), share=0.9)
         verify(self.problem, schedule)
         verify_plan(self.problem, schedule, plan)
         return lower(self.graph, self.problem, schedule, plan)
@@ -185,83 +185,83 @@ def computes(case: Case) -> list[Compute]:
     return [Compute(i) for i in range(len(case.problem.operators))]
 
 
-def paged_actions(case: Case, tensor: str) -> list[Action]:
+def paged_decisions(case: Case, tensor: str) -> list[Decision]:
     """Keep-all, but `tensor` goes to the store when it is made and comes back before each later reader."""
     index = case.tensor(tensor)
-    actions: list[Action] = []
+    decisions: list[Decision] = []
     made = False
     for i, op in enumerate(case.problem.operators):
         if index in op.inputs and made:
-            actions.append(PageInStep(index))
-        actions.append(Compute(i))
+            decisions.append(PageInAction(index))
+        decisions.append(Compute(i))
         if index in op.outputs:
-            actions.append(PageOutStep(index))
+            decisions.append(PageOutAction(index))
             made = True
-    return actions
+    return decisions
 
 
-def recomputed_actions(case: Case, tensor: str) -> list[Action]:
+def recomputed_decisions(case: Case, tensor: str) -> list[Decision]:
     """Keep-all, but `tensor` is made again before each reader other than the first."""
     index = case.tensor(tensor)
     maker = next(i for i, op in enumerate(case.problem.operators) if index in op.outputs)
     readers = 0
-    actions: list[Action] = []
+    decisions: list[Decision] = []
     for i, op in enumerate(case.problem.operators):
         if index in op.inputs:
             readers += 1
             if readers > 1:
-                actions.append(Compute(maker))
-        actions.append(Compute(i))
-    return actions
+                decisions.append(Compute(maker))
+        decisions.append(Compute(i))
+    return decisions
 
 
-def state_paged_actions(case: Case, names: Sequence[str]) -> list[Action]:
+def state_paged_decisions(case: Case, names: Sequence[str]) -> list[Decision]:
     """State that lives on the store comes in before each reader; the new version goes out when it is made."""
-    actions: list[Action] = []
+    decisions: list[Decision] = []
     old = {case.tensor(n) for n in names}
     new = {case.tensor(case.graph.updates[n]) for n in names}
     for i, op in enumerate(case.problem.operators):
-        actions += [PageInStep(t) for t in op.inputs if t in old]
-        actions.append(Compute(i))
-        actions += [PageOutStep(t) for t in op.outputs if t in new]
-    return actions
+        decisions += [PageInAction(t) for t in op.inputs if t in old]
+        decisions.append(Compute(i))
+        decisions += [PageOutAction(t) for t in op.outputs if t in new]
+    return decisions
 
 
-def absent_state_actions(case: Case, name: str) -> list[Action]:
+def absent_state_decisions(case: Case, name: str) -> list[Decision]:
     """Keep-all, but state that lives in RAM goes to the store first thing and comes back for its update."""
     index = case.tensor(name)
-    actions: list[Action] = [PageOutStep(index)]
+    decisions: list[Decision] = [PageOutAction(index)]
     for i, op in enumerate(case.problem.operators):
         if index in op.inputs:
-            actions.append(PageInStep(index))
-        actions.append(Compute(i))
-    return actions
+            decisions.append(PageInAction(index))
+        decisions.append(Compute(i))
+    return decisions
 
 
-def absent_and_paged_actions(case: Case, state: str, tensor: str) -> list[Action]:
+def absent_and_paged_decisions(case: Case, state: str, tensor: str) -> list[Decision]:
     """Keep-all, but state that lives in RAM goes to the store first thing, and `tensor` when it is made.
 
     Both come back for each reader.
     """
     old, paged = case.tensor(state), case.tensor(tensor)
     on_store = {old}
-    actions: list[Action] = [PageOutStep(old)]
+    decisions: list[Decision] = [PageOutAction(old)]
     for i, op in enumerate(case.problem.operators):
-        actions += [PageInStep(t) for t in (old, paged) if t in op.inputs and t in on_store]
-        actions.append(Compute(i))
+        decisions += [PageInAction(t) for t in (old, paged) if t in op.inputs and t in on_store]
+        decisions.append(Compute(i))
         if paged in op.outputs:
-            actions.append(PageOutStep(paged))
+            decisions.append(PageOutAction(paged))
             on_store.add(paged)
-    return actions
+    return decisions
 
 
-def absent_versions_actions(case: Case, names: Sequence[str]) -> list[Action]:
+def absent_versions_decisions(case: Case, names: Sequence[str]) -> list[Decision]:
     """Keep-all, but state that lives in RAM is on the store until each reader, and from its update to the end."""
     old = [case.tensor(n) for n in names]
     new = [case.tensor(case.graph.updates[n]) for n in names]
-    actions: list[Action] = [PageOutStep(t) for t in old]
+    decisions: list[Decision] = [PageOutAction(t) for t in old]
     for i, op in enumerate(case.problem.operators):
-        actions += [PageInStep(t) for t in op.inputs if t in old]
-        actions.append(Compute(i))
-        actions += [PageOutStep(t) for t in op.outputs if t in new]
-    return [*actions, *(PageInStep(t) for t in new)]
+        decisions += [PageInAction(t) for t in op.inputs if t in old]
+        decisions.append(Compute(i))
+        decisions += [PageOutAction(t) for t in op.outputs if t in new]
+    return [*decisions, *(PageInAction(t) for t in new)]

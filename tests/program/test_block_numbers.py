@@ -16,7 +16,7 @@ def test_lists_of_kernels_with_fewer_loops_are_as_long_as_the_others() -> None:
         counts=(3,),
         units=(6,),
         extents=(13,),
-        steps=((0, 0),),
+        strides=((0, 0),),
         own=None,
         windows=(),
         buffer=SimpleNamespace(type=SimpleNamespace(size_bytes=512)),

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from poetc.program import Call, Instruction, Move, Operand, Program, ProgramError, Space, check_program
-from tests.program.models import paged_actions, recomputed_actions, training_case
+from tests.program.models import paged_decisions, recomputed_decisions, training_case
 
 
 @pytest.fixture(scope="module")
 def program() -> Program:
     """An activation lies on the store for a while."""
     case = training_case()
-    program = case.program(paged_actions(case, "a"))
+    program = case.program(paged_decisions(case, "a"))
     check_program(program)
     return program
 
@@ -96,7 +96,7 @@ def test_moves_keep_to_ram_and_to_their_tensor(program: Program) -> None:
 
 def test_a_probe_and_an_output_that_are_gone_are_found() -> None:
     case = training_case()
-    program = case.program(recomputed_actions(case, "a"))
+    program = case.program(recomputed_decisions(case, "a"))
     check_program(program)
     (name, (_, operand)) = next(iter(program.probes.items()))
     with pytest.raises(ProgramError, match="instruction 0: probe: reads"):

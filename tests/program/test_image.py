@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from poetc.program import Page, packed_state, regions, state_image
-from tests.program.models import mlp, state_paged_actions, training_case
+from tests.program.models import mlp, state_paged_decisions, training_case
 
 
 @pytest.mark.parametrize(("optimizer", "share"), [("sgd", 1.1), ("momentum", 0.6), ("adam", 0.45)])
@@ -37,7 +37,7 @@ def test_pages_of_the_state_are_found_without_comparing_them(monkeypatch: pytest
     """Of a language model there are thousands."""
     names = ("fc1.weight", "fc1.weight:velocity", "fc2.weight")
     case = training_case(on_store=names, block_bytes=64)
-    program = case.program(state_paged_actions(case, list(names)))
+    program = case.program(state_paged_decisions(case, list(names)))
     compared, equal = [], Page.__eq__
     monkeypatch.setattr(Page, "__eq__", lambda a, b: compared.append(a) or equal(a, b))
     assert sorted(r.page for r in regions(program) if r.page is not None) == [0, 1, 2] and not compared

@@ -30,13 +30,13 @@ from poetc.program import (
 from poetc.scheduling import Allocation, Paging, ScheduleError, keep_all, pack, verify, verify_plan
 from tests.program.models import (
     Case,
-    absent_state_actions,
-    absent_versions_actions,
+    absent_state_decisions,
+    absent_versions_decisions,
     make_problem,
     mlp,
-    paged_actions,
-    recomputed_actions,
-    state_paged_actions,
+    paged_decisions,
+    recomputed_decisions,
+    state_paged_decisions,
     training_case,
 )
 
@@ -69,23 +69,23 @@ def direct(case: Case, steps: int = 3):
 
 
 def test_schedules_whose_transfers_overlap_compute_run_synchronously_too(case: Case) -> None:
-    """Page-ins issued ahead and frees put off, executed in the order of the steps: the same numbers."""
+    """Page-ins issued ahead and frees put off, executed in the order of the actions: the same numbers."""
     tensors = tuple(replace(t, page_in_ns=2, page_out_ns=2) for t in case.problem.tensors)
     operators = tuple(replace(o, time_ns=1) for o in case.problem.operators)
     slow = replace(case.problem, tensors=tensors, operators=operators)
     plain, ahead = (Case(case.graph, replace(slow, paging=mode)) for mode in (Paging.SYNC, Paging.DMA))
-    actions = paged_actions(case, "a")
-    assert ahead.schedule(actions).steps != plain.schedule(actions).steps
-    times = [verify(c.problem, c.schedule(actions)).time_ns for c in (plain, ahead)]
+    decisions = paged_decisions(case, "a")
+    assert ahead.schedule(decisions).actions != plain.schedule(decisions).actions
+    times = [verify(c.problem, c.schedule(decisions)).time_ns for c in (plain, ahead)]
     assert times[1] < times[0]
-    _, losses = run(ahead.program(actions), ahead)
+    _, losses = run(ahead.program(decisions), ahead)
     assert losses == direct(case)[0]
 
 
 SCHEDULES = {
     "keep-all": lambda case: None,
-    "paged": lambda case: paged_actions(case, "a"),
-    "recomputed": lambda case: recomputed_actions(case, "a"),
+    "paged": lambda case: paged_decisions(case, "a"),
+    "recomputed": lambda case: recomputed_decisions(case, "a"),
 }
 
 
@@ -145,7 +145,7 @@ def test_wrong_moves_are_found(case: Case) -> None:
 
 
 def test_paged_tensor_has_two_residences_and_one_page(case: Case) -> None:
-    program = case.program(paged_actions(case, "a"))
+    program = case.program(paged_decisions(case, "a"))
     assert [p.tensor for p in program.pages] == ["a"]
     assert sum(isinstance(i, PageOut) for i in program.instructions) == 1
     readers = sum(isinstance(i, PageIn) for i in program.instructions)
@@ -171,8 +171,8 @@ def test_view_has_the_bytes_of_its_root(case: Case) -> None:
 
 def test_weights_that_live_on_the_store_train_alike(case: Case) -> None:
     on_store = training_case(on_store=["fc1.weight", "fc1.weight:velocity"])
-    actions = state_paged_actions(on_store, ["fc1.weight", "fc1.weight:velocity"])
-    program = on_store.program(actions)
+    decisions = state_paged_decisions(on_store, ["fc1.weight", "fc1.weight:velocity"])
+    program = on_store.program(decisions)
     assert {(p.tensor, p.slots, p.image) for p in program.pages} == {
         ("fc1.weight", 2, True),
         ("fc1.weight:velocity", 2, True),
@@ -222,7 +222,7 @@ def test_inference_in_banks_of_which_the_last_is_too_small(case: Case) -> None:
 def test_state_with_room_between_its_homes_trains_alike(case: Case) -> None:
     """The target lies there when a run begins, other things later."""
     velocity, target = case.tensor("fc2.weight:velocity"), case.tensor(case.graph.target)
-    schedule = case.schedule(absent_state_actions(case, "fc2.weight:velocity"))
+    schedule = case.schedule(absent_state_decisions(case, "fc2.weight:velocity"))
     plan = pack(case.problem, schedule)
     home = next(a.offset_bytes for a in plan.allocations if a.tensors[:1] == ((velocity, 0),))
 
@@ -251,9 +251,9 @@ def test_state_with_room_between_its_homes_trains_alike(case: Case) -> None:
 
 
 ABSENT = {
-    "velocity until its update": ("momentum", lambda case: absent_state_actions(case, "fc2.weight:velocity")),
-    "weight before and after its update": ("sgd", lambda case: absent_versions_actions(case, ["fc2.weight"])),
-    "all weights": ("sgd", lambda case: absent_versions_actions(case, ["fc1.weight", "fc2.weight"])),
+    "velocity until its update": ("momentum", lambda case: absent_state_decisions(case, "fc2.weight:velocity")),
+    "weight before and after its update": ("sgd", lambda case: absent_versions_decisions(case, ["fc2.weight"])),
+    "all weights": ("sgd", lambda case: absent_versions_decisions(case, ["fc1.weight", "fc2.weight"])),
 }
 
 
@@ -262,9 +262,9 @@ ABSENT = {
 @pytest.mark.parametrize("absent", ABSENT)
 def test_absences_bring_back_a_version_of_all_state_whatever_step_fails(absent: str, hidden: int, moved: bool) -> None:
     """Replays the first steps byte by byte, spoils what the failing one writes, and recovers as the runtime does."""
-    optimizer, actions = ABSENT[absent]
+    optimizer, decisions = ABSENT[absent]
     case = training_case(mlp(hidden=hidden), optimizer)
-    program = case.wandering(1, actions(case)) if moved else case.program(actions(case))
+    program = case.wandering(1, decisions(case)) if moved else case.program(decisions(case))
     brought_back = set()
     for failing, instruction in enumerate(program.instructions):
         if isinstance(instruction, Move):
@@ -305,7 +305,7 @@ def test_absences_bring_back_a_version_of_all_state_whatever_step_fails(absent: 
 
 def test_state_may_come_back_elsewhere_and_is_still_absent() -> None:
     case = training_case(optimizer="sgd")
-    program = case.program(absent_versions_actions(case, ["fc2.weight"]))
+    program = case.program(absent_versions_decisions(case, ["fc2.weight"]))
     home = next(b.operand for b in program.state if b.name == "fc2.weight")
     away = [
         i
@@ -320,14 +320,14 @@ def test_state_may_come_back_elsewhere_and_is_still_absent() -> None:
 def test_the_checker_counts_the_blocks_of_the_store_that_the_program_takes(block_bytes: int) -> None:
     stored = ["fc1.weight", "fc1.weight:velocity"]
     on_store = training_case(block_bytes=block_bytes, on_store=stored)
-    for case, actions in (
-        (on_store, state_paged_actions(on_store, stored)),
-        (training_case(block_bytes=block_bytes), paged_actions(training_case(block_bytes=block_bytes), "a")),
+    for case, decisions in (
+        (on_store, state_paged_decisions(on_store, stored)),
+        (training_case(block_bytes=block_bytes), paged_decisions(training_case(block_bytes=block_bytes), "a")),
     ):
-        schedule = case.schedule(actions)
-        needed = paged_bytes(case.program(actions))
+        schedule = case.schedule(decisions)
+        needed = paged_bytes(case.program(decisions))
         assert verify(case.problem, schedule).store_bytes == needed
-        Case(case.graph, replace(case.problem, store_capacity_bytes=needed)).program(actions)
+        Case(case.graph, replace(case.problem, store_capacity_bytes=needed)).program(decisions)
         with pytest.raises(ScheduleError, match=f"would hold {needed} bytes"):
             verify(replace(case.problem, store_capacity_bytes=needed - 1), schedule)
 
@@ -390,7 +390,7 @@ def test_update_elsewhere_than_in_place_is_found(case: Case) -> None:
 
 
 def test_page_of_another_run_is_found(case: Case) -> None:
-    program = case.program(paged_actions(case, "a"))
+    program = case.program(paged_decisions(case, "a"))
     instructions = tuple(i for i in program.instructions if not isinstance(i, PageOut))
     with pytest.raises(ProgramError, match="page 0"):
         check_program(replace(program, instructions=instructions))
@@ -398,7 +398,7 @@ def test_page_of_another_run_is_found(case: Case) -> None:
 
 def test_absence_whose_page_is_not_written_yet_is_found() -> None:
     case = training_case(optimizer="sgd")
-    program = case.program(absent_versions_actions(case, ["fc2.weight"]))
+    program = case.program(absent_versions_decisions(case, ["fc2.weight"]))
     written = next(i for i, s in enumerate(program.instructions) if isinstance(s, PageOut) and "@" in s.operand.tensor)
     last = program.absences[-1]
     assert last.operand.tensor == "fc2.weight@1"

@@ -70,15 +70,15 @@ def test_transfers_of_two_queues_take_turns_at_the_page_buffer_and_none_writes_o
 
 
 @pytest.mark.parametrize(
-    ("step", "waits_for", "said"),
+    ("action", "waits_for", "said"),
     [
         (0, 1, f"instruction {A_OUT} may overtake 1, which touches the same bytes"),
         (1, 2, f"instruction {A_IN} may write where state is before that is said to be away"),
     ],
 )
-def test_the_check_finds_a_transfer_that_waits_for_one_step_less(step: int, waits_for: int, said: str) -> None:
+def test_the_check_finds_a_transfer_that_waits_for_one_action_less(action: int, waits_for: int, said: str) -> None:
     of_processor, of_store = queues_of(PROGRAM, workers_of(PROGRAM, (), (), overlaps=True), 2)
     early = list(of_store)
-    early[step] = replace(early[step], waits=(waits_for, 0))
+    early[action] = replace(early[action], waits=(waits_for, 0))
     with pytest.raises(ProgramError, match=said):
         check_queues(PROGRAM, (of_processor, early))

@@ -139,7 +139,7 @@ def test_banks_are_counters_and_segments() -> None:
         assert max(c["in use"] for c in found["counters"][f"bank {bank.name}, bytes"]) == peak
     assert len(pickle.loads(memory_viz(solved))["segments"]) == len(problem.banks)
     assert found["counters"]["energy, pJ"][-1]["energy"] == solved.trace.energy_pj
-    computed = sum(isinstance(step, Compute) for step in schedule.steps)
+    computed = sum(isinstance(action, Compute) for action in schedule.actions)
     assert sum(d.get("executions", 0) for _, d in solved_network(solved).nodes(data=True)) == computed
 
 

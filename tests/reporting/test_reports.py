@@ -35,8 +35,8 @@ from poetc.reporting.training import section
 from poetc.scheduling import (
     ANY,
     DEFAULT_GAP,
-    Action,
     Compute,
+    Decision,
     MemoryPlan,
     Objective,
     OperatorSpec,
@@ -58,7 +58,7 @@ from poetc.scheduling import (
     verify,
 )
 from tests.support.banks import solved_in_banks
-from tests.support.problems import random_actions, random_dag, training_problem
+from tests.support.problems import random_dag, random_decisions, training_problem
 
 NASTY = "<script>alert('&')</script>/a:b;c>\"q\"" + "é" * 170
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -96,17 +96,17 @@ def chain(length: int, name: str = "t", paging: Paging = Paging.SYNC) -> Problem
     )  # fmt: skip
 
 
-def solved_from(problem: Problem, actions: list[Action], **proof_fields: object) -> Solved:
-    steps = complete(problem, actions)
+def solved_from(problem: Problem, decisions: list[Decision], **proof_fields: object) -> Solved:
+    actions = complete(problem, decisions)
     draft = Schedule(
         solver="hand",
-        steps=steps,
+        actions=actions,
         proof=Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope(repetition=Repetition.OTHER)),
         log=("event <1>",),
     )
     energy = 0
-    for step in steps:
-        match step:
+    for action in actions:
+        match action:
             case Compute(operator):
                 energy += problem.operators[operator].energy_pj
             case PageOut(t):
@@ -129,9 +129,9 @@ def solved_from(problem: Problem, actions: list[Action], **proof_fields: object)
 def example(name: str = "t", length: int = 6) -> Solved:
     """Tensor 2 is dropped and recomputed, tensor 3 paged out and in."""
     problem = chain(length, name)
-    forward: list[Action] = [Compute(i) for i in range(length)]
-    backward: list[Action] = [Compute(length + i) for i in range(length)]
-    actions = [
+    forward: list[Decision] = [Compute(i) for i in range(length)]
+    backward: list[Decision] = [Compute(length + i) for i in range(length)]
+    decisions = [
         *forward[:3],
         PageOut(3),
         *forward[3:],
@@ -141,7 +141,7 @@ def example(name: str = "t", length: int = 6) -> Solved:
         Compute(0),
         backward[-1],
     ]
-    return solved_from(problem, actions)
+    return solved_from(problem, decisions)
 
 
 class Page(HTMLParser):
@@ -178,13 +178,13 @@ def test_the_memory_chart_counts_as_the_checker_does(seed: int) -> None:
     random = Random(seed)
     for problem in (random_dag(random, 12, paging=True), training_problem(random, 6, paging=True)):
         problem = replace(problem, budget_bytes=10**12)
-        steps = complete(problem, random_actions(random, problem, 8))
+        actions = complete(problem, random_decisions(random, problem, 8))
         free = replace(
             problem, objective=Objective.TIME, operators=tuple(replace(o, time_ns=0) for o in problem.operators)
         )
         free = replace(free, tensors=tuple(replace(t, page_in_ns=0, page_out_ns=0) for t in free.tensors))
         proof = Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope())
-        schedule = Schedule(solver="random", steps=steps, proof=proof)
+        schedule = Schedule(solver="random", actions=actions, proof=proof)
         trace = verify(free, schedule)
         nothing = MemoryPlan(allocations=(), arena_bytes=0, max_live_bytes=0, state_bytes=0)
         facts = gather(Solved(problem=free, schedule=schedule, trace=trace, plan=nothing))
@@ -207,11 +207,11 @@ def test_what_happened_to_tensors() -> None:
         4: [Origin.COMPUTED],
     }
     ((tensor, out, back),) = facts.store_spans
-    steps = solved.schedule.steps
-    assert (tensor, steps[out], steps[back - 1]) == (3, PageOut(3), PageIn(3))
+    actions = solved.schedule.actions
+    assert (tensor, actions[out], actions[back - 1]) == (3, PageOut(3), PageIn(3))
     assert facts.categories[:3] == (Category.INPUT, Category.STATE, Category.ACTIVATION)
     assert facts.categories[-1] is Category.GRADIENT
-    assert isinstance(steps[facts.backward_step or 0], Compute)
+    assert isinstance(actions[facts.backward_action or 0], Compute)
 
 
 def test_the_page_is_well_formed_and_needs_nothing_from_outside() -> None:
@@ -278,13 +278,13 @@ def test_names_are_escaped_and_shortened() -> None:
 def test_the_page_of_a_long_schedule_is_small() -> None:
     length = 2500
     problem = chain(length, "/model/encoder/layer.11/attention/output/dense/MatMul_output_0.")
-    actions: list[Action] = [Compute(i) for i in range(length)]
-    actions += [Compute(length)]
+    decisions: list[Decision] = [Compute(i) for i in range(length)]
+    decisions += [Compute(length)]
     for i in range(1, length):  # every tensor but the last is made again
-        actions += [Compute(length - 1 - i)] if i % 2 else []
-        actions += [Compute(length + i)]
-    solved = solved_from(problem, actions)
-    assert len(problem.operators) == 5000 and len(solved.schedule.steps) > 10_000
+        decisions += [Compute(length - 1 - i)] if i % 2 else []
+        decisions += [Compute(length + i)]
+    solved = solved_from(problem, decisions)
+    assert len(problem.operators) == 5000 and len(solved.schedule.actions) > 10_000
     source = html(solved)
     Page(source)
     assert len(source.encode()) < 1_000_000
@@ -293,9 +293,9 @@ def test_the_page_of_a_long_schedule_is_small() -> None:
 
 
 def test_a_tensor_of_the_arena_says_what_it_costs() -> None:
-    """Counted here from the steps: how often it is made, paged out and paged in, and the prices of each."""
+    """Counted here from the actions: how often it is made, paged out and paged in, and the prices of each."""
     problem = chain(4)
-    once: list[Action] = [Compute(0), Compute(1), PageOut(2), Compute(2), Compute(3), Compute(4)]
+    once: list[Decision] = [Compute(0), Compute(1), PageOut(2), Compute(2), Compute(3), Compute(4)]
     solved = solved_from(problem, [*once, Compute(5), Compute(1), Compute(6), PageIn(2), Compute(7)])
     arena = html(solved).partition('<section id="arena">')[2].partition("</section>")[0]
     titles = re.findall("<title>(t[0-9]): ([^<]*)</title>", arena)
@@ -308,8 +308,8 @@ def test_a_tensor_of_the_arena_says_what_it_costs() -> None:
         "t3": f"{kept}; remaking: 103 pJ, 10 ns; {pages}",
     }
     for name, title in titles:
-        assert re.fullmatch(r"4,096 B at [0-9,]+, steps [0-9]+ to [0-9]+; " + re.escape(expected[name]), title), title
-    assert re.search(r"<title>w: 1,024 B at [0-9,]+, steps 0 to [0-9]+; kept at no cost; paging: 0 .J, 0 .s<", arena)
+        assert re.fullmatch(r"4,096 B at [0-9,]+, actions [0-9]+ to [0-9]+; " + re.escape(expected[name]), title), title
+    assert re.search(r"<title>w: 1,024 B at [0-9,]+, actions 0 to [0-9]+; kept at no cost; paging: 0 .J, 0 .s<", arena)
 
 
 def test_an_empty_backward_pass_and_no_summary() -> None:
@@ -342,15 +342,15 @@ def test_text_tells_the_essentials() -> None:
 
 def test_the_peak_names_the_workspace() -> None:
     problem, schedule = example().problem, example().schedule
-    at = example().trace.peak_step
-    step = schedule.steps[at]
-    assert isinstance(step, Compute)
+    at = example().trace.peak_action
+    action = schedule.actions[at]
+    assert isinstance(action, Compute)
     operators = [
-        replace(op, workspace_bytes=5_000_000) if i == step.operator else op for i, op in enumerate(problem.operators)
+        replace(op, workspace_bytes=5_000_000) if i == action.operator else op for i, op in enumerate(problem.operators)
     ]
     problem = replace(problem, operators=tuple(operators), budget_bytes=100_000_000)
     solved = replace(example(), problem=problem, trace=verify(problem, schedule), plan=pack(problem, schedule))
-    name = operators[step.operator].name
+    name = operators[action.operator].name
     section = text(solved).split("In RAM at the peak")[1].split("\n\n")[0]
     assert section.splitlines()[1].split("  ")[1].strip() == f"workspace of {name}"
     assert section.splitlines()[1].endswith("5.000 MB")
@@ -434,7 +434,7 @@ def test_a_budget_far_above_the_peak_leaves_the_charts_legible() -> None:
     page, near_page = html(far), html(near)
     assert 'class="budget"' in near_page and 'class="budget"' not in page
     assert "budget 8.590 GB, above the chart" in page
-    assert max(map(len, re.findall("[#=]+", text(far).split("RAM over the steps")[1]))) == 40
+    assert max(map(len, re.findall("[#=]+", text(far).split("RAM over the actions")[1]))) == 40
 
 
 def test_what_is_written_to_the_store_is_one_phrase() -> None:
@@ -532,14 +532,14 @@ def test_a_bundle_shows_its_plans_and_switches() -> None:
 def test_the_peak_and_the_life_of_a_tensor_are_named() -> None:
     solved = example()
     source = html(solved)
-    step = solved.schedule.steps[solved.trace.peak_step]
-    assert isinstance(step, Compute)
-    name = solved.problem.operators[step.operator].name
-    at = f"at step {solved.trace.peak_step} of {len(solved.schedule.steps)}"
+    action = solved.schedule.actions[solved.trace.peak_action]
+    assert isinstance(action, Compute)
+    name = solved.problem.operators[action.operator].name
+    at = f"at action {solved.trace.peak_action} of {len(solved.schedule.actions)}"
     assert f"alive at once, {at} while {name} runs" in source
     told = [a["title"] for t, a in Page(source).tags if t == "li" and "title" in a]
-    assert told and all("in RAM in steps " in words for words in told)
-    assert any("on the store from step" in words and "out and in cost" in words for words in told)
+    assert told and all("in RAM in actions " in words for words in told)
+    assert any("on the store from action" in words and "out and in cost" in words for words in told)
     assert any(" makes it for " in words for words in told)
 
 

@@ -24,7 +24,7 @@ from poetc.runtime import runtime_directory
 from poetc.runtime.library import PART_BYTES, touched_bytes
 from poetc.runtime.session import Session, SessionError
 from poetc.scheduling import keep_all, pack
-from tests.program.models import absent_state_actions, make_problem, mlp, state_paged_actions, training_case
+from tests.program.models import absent_state_decisions, make_problem, mlp, state_paged_decisions, training_case
 
 STEPS = 4
 WHERE = ("ram", "store")
@@ -37,7 +37,7 @@ class Built:
     def __init__(self, where: str, directory: Path) -> None:
         case = training_case(on_store=("fc1.weight:velocity", "fc2.weight") if where == "store" else (), block_bytes=64)
         names = [t.name for t in case.problem.tensors if t.initial == "store"]
-        self.training = case.program(state_paged_actions(case, names) if names else None)
+        self.training = case.program(state_paged_decisions(case, names) if names else None)
         self.values: dict[str, Value] = dict(case.graph.values)
         self.programs: list[Program] = [self.training]
         if not names:
@@ -337,7 +337,7 @@ def test_numpy_is_all_that_it_needs(built: dict[str, Built], tmp_path: Path) -> 
 def test_state_that_a_failed_step_left_on_the_store(tmp_path: Path) -> None:
     """It comes back once the store works; with `undo` it is that of before the step at once."""
     case = training_case(block_bytes=64)
-    program = case.program(absent_state_actions(case, "fc1.weight"))
+    program = case.program(absent_state_decisions(case, "fc1.weight"))
     assert program.absences
     library = compile_library([program], case.graph.values, tmp_path)
     batches = [sample_inputs(program, seed) for seed in range(2)]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poetc.scheduling import (
+    Action,
     Completer,
     Compute,
     Free,
@@ -27,7 +28,6 @@ from poetc.scheduling import (
     ScheduleError,
     Scope,
     Status,
-    Step,
     TensorSpec,
     Trace,
     movable_state,
@@ -36,7 +36,7 @@ from poetc.scheduling import (
     verify,
 )
 from poetc.solvers.model import Model
-from tests.support.problems import random_actions, random_dag, training_problem
+from tests.support.problems import random_dag, random_decisions, training_problem
 
 X, W, A, B, G, W1 = range(6)
 MATMUL, RELU, GRAD, UPDATE = range(4)
@@ -79,24 +79,24 @@ def example(**changes: object) -> Problem:
     return replace(problem, **changes)  # type: ignore[arg-type]
 
 
-UPDATE_STEP = Compute(UPDATE, ((W, W1),))
-PLAIN: tuple[Step, ...] = (
+UPDATE_ACTION = Compute(UPDATE, ((W, W1),))
+PLAIN: tuple[Action, ...] = (
     Compute(MATMUL),
     Compute(RELU),
     Free(A),
     Compute(GRAD),
     Free(B),
     Free(X),
-    UPDATE_STEP,
+    UPDATE_ACTION,
     Free(G),
 )
 
 
-def schedule(steps: Sequence[Step], cost: int | None = None, *, bound: int = 0) -> Schedule:
+def schedule(actions: Sequence[Action], cost: int | None = None, *, bound: int = 0) -> Schedule:
     if cost is None:
         cost = 0
-        for step in steps:
-            match step:
+        for action in actions:
+            match action:
                 case Compute(k):
                     cost += example().operators[k].energy_pj
                 case PageOut(t):
@@ -106,24 +106,24 @@ def schedule(steps: Sequence[Step], cost: int | None = None, *, bound: int = 0) 
                 case Move(t) if t < len(example().tensors):
                     cost += example().tensors[t].move_pj
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=bound, scope=Scope())
-    return Schedule(solver="test", steps=tuple(steps), proof=proof)
+    return Schedule(solver="test", actions=tuple(actions), proof=proof)
 
 
-def check(steps: Sequence[Step], **changes: object) -> Trace:
-    return verify(example(**changes), schedule(steps))
+def check(actions: Sequence[Action], **changes: object) -> Trace:
+    return verify(example(**changes), schedule(actions))
 
 
-def refused(steps: Sequence[Step], step: int | None, reason: str, **changes: object) -> ScheduleError:
+def refused(actions: Sequence[Action], action: int | None, reason: str, **changes: object) -> ScheduleError:
     with pytest.raises(ScheduleError, match=reason) as caught:
-        check(steps, **changes)
-    assert caught.value.step == step
+        check(actions, **changes)
+    assert caught.value.action == action
     return caught.value
 
 
 def test_trace() -> None:
     trace = check(PLAIN)
     assert trace.ram_bytes == tuple(100 + n for n in (112, 176, 176, 160, 144, 80, 64, 64))
-    assert (trace.peak_bytes, trace.peak_step) == (276, 1)
+    assert (trace.peak_bytes, trace.peak_action) == (276, 1)
     assert (trace.energy_pj, trace.time_ns) == (250, 23)
     assert (trace.executions, trace.recomputes, trace.page_ins, trace.page_outs) == ((1, 1, 1, 1), 0, 0, 0)
     assert trace.store_bytes == 0
@@ -144,7 +144,7 @@ def test_in_place_saves_the_output() -> None:
 
 
 def test_paging_and_recomputation_are_counted() -> None:
-    steps = (
+    actions = (
         Compute(MATMUL),
         PageOut(A),
         Compute(RELU, ((A, B),)),
@@ -153,11 +153,11 @@ def test_paging_and_recomputation_are_counted() -> None:
         Compute(RELU, ((A, B),)),
         *PLAIN[3:],
     )
-    trace = check(steps)
+    trace = check(actions)
     assert (trace.recomputes, trace.page_ins, trace.page_outs, trace.store_bytes) == (1, 1, 1, 64)
     assert trace.executions == (1, 2, 1, 1)
     assert (trace.energy_pj, trace.time_ns) == (250 + 20 + 70 + 50, 23 + 1 + 7 + 5)
-    assert trace.ram_bytes[0] == 100 + 16 + 112, "the page buffer counts at every step of a schedule that pages"
+    assert trace.ram_bytes[0] == 100 + 16 + 112, "the page buffer counts at every action of a schedule that pages"
 
 
 def test_moves_cost_time_and_energy_and_take_no_ram() -> None:
@@ -232,10 +232,10 @@ def test_in_place_consumes_its_input() -> None:
 def test_in_place_must_fit() -> None:
     tensors = list(example().tensors)
     tensors[B] = replace(tensors[B], size_bytes=80)
-    steps = (Compute(MATMUL), Compute(RELU, ((A, B),)), *PLAIN[3:])
-    refused(steps, 1, "'relu' in place: 'b' does not fit in the bytes of 'a'", tensors=tuple(tensors))
+    actions = (Compute(MATMUL), Compute(RELU, ((A, B),)), *PLAIN[3:])
+    refused(actions, 1, "'relu' in place: 'b' does not fit in the bytes of 'a'", tensors=tuple(tensors))
     tensors[B] = replace(tensors[B], size_bytes=16)
-    assert check(steps, tensors=tuple(tensors)).ram_bytes[3] == 244, "it holds on to all the bytes of its input"
+    assert check(actions, tensors=tuple(tensors)).ram_bytes[3] == 244, "it holds on to all the bytes of its input"
 
 
 def test_in_place_pairs_are_disjoint() -> None:
@@ -244,9 +244,9 @@ def test_in_place_pairs_are_disjoint() -> None:
     operators[RELU] = replace(operators[RELU], inputs=(A, X), in_place=pairs)
     tensors = list(example().tensors)
     tensors[X] = replace(tensors[X], size_bytes=64)
-    steps = (Compute(MATMUL), Compute(RELU, ((A, B), (X, B))))
+    actions = (Compute(MATMUL), Compute(RELU, ((A, B), (X, B))))
     changes = {"operators": tuple(operators), "tensors": tuple(tensors)}
-    refused(steps, 1, "'relu' uses one tensor in two in-place pairs", **changes)
+    refused(actions, 1, "'relu' uses one tensor in two in-place pairs", **changes)
 
 
 def test_required_in_place() -> None:
@@ -254,16 +254,16 @@ def test_required_in_place() -> None:
 
 
 def test_state_has_versions() -> None:
-    steps = (*PLAIN[:5], UPDATE_STEP, Compute(MATMUL))
-    refused(steps, 6, "'matmul' reads 'w', which is not in RAM")
+    actions = (*PLAIN[:5], UPDATE_ACTION, Compute(MATMUL))
+    refused(actions, 6, "'matmul' reads 'w', which is not in RAM")
 
 
 def test_not_recomputable() -> None:
     operators = list(example().operators)
     operators[RELU] = replace(operators[RELU], recomputable=False)
-    steps = (Compute(MATMUL), Compute(RELU), Free(B), Compute(RELU), *PLAIN[2:])
-    assert check(steps).recomputes == 1
-    refused(steps, 3, "'relu' must be executed once only", operators=tuple(operators))
+    actions = (Compute(MATMUL), Compute(RELU), Free(B), Compute(RELU), *PLAIN[2:])
+    assert check(actions).recomputes == 1
+    refused(actions, 3, "'relu' must be executed once only", operators=tuple(operators))
 
 
 def test_every_operator_is_executed() -> None:
@@ -282,8 +282,8 @@ def test_page_out_needs_a_pageable_tensor() -> None:
 
 def test_page_in_needs_a_store_copy() -> None:
     refused((Compute(MATMUL), Free(A), PageIn(A), *PLAIN[1:]), 2, "pages in 'a', which is not on the store")
-    steps = (PageOut(X), Free(X), PageIn(X), *PLAIN)
-    assert check(steps).page_ins == 1
+    actions = (PageOut(X), Free(X), PageIn(X), *PLAIN)
+    assert check(actions).page_ins == 1
     tensors = list(example().tensors)
     tensors[X] = replace(tensors[X], initial="store")
     assert check((PageIn(X), *PLAIN), tensors=tuple(tensors)).page_ins == 1
@@ -294,13 +294,13 @@ def test_page_in_must_not_be_resident() -> None:
 
 
 def test_store_capacity() -> None:
-    steps = (PageOut(X), Compute(MATMUL), PageOut(A), *PLAIN[1:])
-    assert check(steps, store_capacity_bytes=80).store_bytes == 80
-    refused(steps, 2, "would hold 80 bytes, its capacity is 79", store_capacity_bytes=79)
+    actions = (PageOut(X), Compute(MATMUL), PageOut(A), *PLAIN[1:])
+    assert check(actions, store_capacity_bytes=80).store_bytes == 80
+    refused(actions, 2, "would hold 80 bytes, its capacity is 79", store_capacity_bytes=79)
     tensors = list(example().tensors)
     tensors[A] = replace(tensors[A], store_bytes=512)
-    assert check(steps, store_capacity_bytes=528, tensors=tuple(tensors)).store_bytes == 528, "in whole blocks"
-    refused(steps, 2, "would hold 528 bytes, its capacity is 527", store_capacity_bytes=527, tensors=tuple(tensors))
+    assert check(actions, store_capacity_bytes=528, tensors=tuple(tensors)).store_bytes == 528, "in whole blocks"
+    refused(actions, 2, "would hold 528 bytes, its capacity is 527", store_capacity_bytes=527, tensors=tuple(tensors))
     tensors[X] = replace(tensors[X], initial="store", store_bytes=32)
     assert check((PageIn(X), *PLAIN), tensors=tuple(tensors)).store_bytes == 32
     again = (PageOut(X), PageOut(X), *PLAIN)
@@ -308,9 +308,9 @@ def test_store_capacity() -> None:
 
 
 def test_limit_on_what_is_written() -> None:
-    steps = (PageOut(X), Compute(MATMUL), PageOut(A), *PLAIN[1:])
-    assert check(steps, write_limit_bytes=80).written_bytes == 80
-    refused(steps, 2, "80 bytes would be written to the store, the limit is 79", write_limit_bytes=79)
+    actions = (PageOut(X), Compute(MATMUL), PageOut(A), *PLAIN[1:])
+    assert check(actions, write_limit_bytes=80).written_bytes == 80
+    refused(actions, 2, "80 bytes would be written to the store, the limit is 79", write_limit_bytes=79)
     again = (PageOut(X), PageOut(X), *PLAIN)
     assert check(again, write_limit_bytes=32).written_bytes == 32, "the same page twice wears twice"
     refused(again, 1, "32 bytes would be written", write_limit_bytes=31)
@@ -334,37 +334,37 @@ def test_state_on_the_store_is_written_back() -> None:
         random = Random(seed)
         problem = training_problem(random, random.randint(1, 3), paging=True)
         problem = on_store(problem, {chain[0] for chain in movable_state(problem)})
-        completion = Completer(problem).run(Model(problem).actions(Model(problem).keep_all()))
+        completion = Completer(problem).run(Model(problem).decisions(Model(problem).keep_all()))
         problem = replace(problem, budget_bytes=completion.peak_bytes)
-        steps, energy_pj = list(completion.steps), completion.energy_pj
+        actions, energy_pj = list(completion.actions), completion.energy_pj
         proof = Proof(status=Status.FEASIBLE, objective=energy_pj, bound=0, scope=Scope())
-        verify(problem, Schedule(solver="test", steps=tuple(steps), proof=proof))
+        verify(problem, Schedule(solver="test", actions=tuple(actions), proof=proof))
         for chain in stored_state(problem):
             if len(chain) == 1:
                 continue
             first, last = chain[0], chain[-1]
             saved_pj = problem.tensors[last].page_out_pj
-            without = [s for s in steps if s != PageOut(last)]
+            without = [s for s in actions if s != PageOut(last)]
             read = without.index(PageIn(first)) + 1
             for other, extra_pj in ((without, 0), ([*without[:read], PageOut(first), *without[read:]], saved_pj)):
                 cheaper = replace(proof, objective=energy_pj - saved_pj + extra_pj)
                 with pytest.raises(ScheduleError, match=f"ends without '{problem.tensors[last].name}' on the store"):
-                    verify(problem, Schedule(solver="test", steps=tuple(other), proof=cheaper))
+                    verify(problem, Schedule(solver="test", actions=tuple(other), proof=cheaper))
                 refusals += 1
     assert refusals > 30
 
 
 @pytest.mark.parametrize(
-    "steps, step, needs",
+    "actions, action, needs",
     [
         (PLAIN, 1, 276),
         ((PageOut(X), *PLAIN), 2, 292),
         ((Compute(MATMUL), Compute(RELU, ((A, B),)), *PLAIN[3:]), 2, 260),  # at the workspace
     ],
 )
-def test_budget(steps: tuple[Step, ...], step: int, needs: int) -> None:
-    assert check(steps, budget_bytes=needs).peak_bytes == needs
-    error = refused(steps, step, f"needs {needs} bytes of RAM, the budget is {needs - 1}", budget_bytes=needs - 1)
+def test_budget(actions: tuple[Action, ...], action: int, needs: int) -> None:
+    assert check(actions, budget_bytes=needs).peak_bytes == needs
+    error = refused(actions, action, f"needs {needs} bytes of RAM, the budget is {needs - 1}", budget_bytes=needs - 1)
     assert "a" in error.names or "b" in error.names
 
 
@@ -372,19 +372,19 @@ def test_budget_holds_while_paging_in_and_for_what_is_there_at_the_start() -> No
     tensors = list(example().tensors)
     tensors[X] = replace(tensors[X], size_bytes=512, initial="store")
     tensors.append(TensorSpec(name="unused", size_bytes=1024, initial="ram"))
-    steps = (Free(6), PageIn(X), *PLAIN)
-    refused(steps, 0, "needs 1172 bytes", tensors=tuple(tensors), budget_bytes=1171)
+    actions = (Free(6), PageIn(X), *PLAIN)
+    refused(actions, 0, "needs 1172 bytes", tensors=tuple(tensors), budget_bytes=1171)
     tensors[6] = replace(tensors[6], size_bytes=16)
-    refused(steps, 1, "needs 660 bytes", tensors=tuple(tensors), budget_bytes=659)
+    refused(actions, 1, "needs 660 bytes", tensors=tuple(tensors), budget_bytes=659)
 
 
 def test_claims() -> None:
-    with pytest.raises(ScheduleError, match="claims an objective of 249 pJ, the steps cost 250"):
+    with pytest.raises(ScheduleError, match="claims an objective of 249 pJ, the actions cost 250"):
         verify(example(), schedule(PLAIN, 249))
-    with pytest.raises(ScheduleError, match="claims an objective of 250 ns, the steps cost 23"):
+    with pytest.raises(ScheduleError, match="claims an objective of 250 ns, the actions cost 23"):
         verify(example(objective=Objective.TIME), schedule(PLAIN, 250))
     assert verify(example(objective=Objective.TIME), schedule(PLAIN, 23)).time_ns == 23
-    with pytest.raises(ScheduleError, match="claims a bound of 251 pJ, but the steps cost only 250"):
+    with pytest.raises(ScheduleError, match="claims a bound of 251 pJ, but the actions cost only 250"):
         verify(example(), schedule(PLAIN, 250, bound=251))
 
 
@@ -397,29 +397,29 @@ def test_deadline() -> None:
 
 @given(st.randoms(use_true_random=False), st.booleans())
 def test_a_tampered_schedule_never_passes_for_what_it_was(random: Random, paging: bool) -> None:
-    """Drop, repeat or swap one step of a good schedule: refused, or still one whose claim and peak hold."""
+    """Drop, repeat or swap one action of a good schedule: refused, or still one whose claim and peak hold."""
     make = random.choice((random_dag, training_problem))
     problem = make(random, random.randint(1, 6), paging=paging)
-    completion = Completer(problem).run(random_actions(random, problem, 4))
+    completion = Completer(problem).run(random_decisions(random, problem, 4))
     problem = replace(problem, budget_bytes=completion.peak_bytes)
-    steps = list(completion.steps)
-    at = random.randrange(len(steps))
+    actions = list(completion.actions)
+    at = random.randrange(len(actions))
     tampering = random.choice(("drop", "repeat", "swap"))
     if tampering == "drop":
-        gone = steps.pop(at)
+        gone = actions.pop(at)
     elif tampering == "repeat":
-        gone = steps[at]
-        steps.insert(at, gone)
+        gone = actions[at]
+        actions.insert(at, gone)
     else:
-        other = random.randrange(len(steps))
-        gone = steps[at]
-        steps[at], steps[other] = steps[other], steps[at]
+        other = random.randrange(len(actions))
+        gone = actions[at]
+        actions[at], actions[other] = actions[other], actions[at]
     proof = Proof(status=Status.FEASIBLE, objective=completion.energy_pj, bound=0, scope=Scope())
     try:
-        trace = verify(problem, Schedule(solver="test", steps=tuple(steps), proof=proof))
+        trace = verify(problem, Schedule(solver="test", actions=tuple(actions), proof=proof))
     except ScheduleError as error:
         assert error.reason
-        assert error.step is None or 0 <= error.step < len(steps)
+        assert error.action is None or 0 <= error.action < len(actions)
     else:
         assert trace.energy_pj == completion.energy_pj
         assert trace.peak_bytes <= problem.budget_bytes

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from poetc.scheduling import (
+    Action,
     BankSpec,
     Compute,
     Free,
@@ -18,7 +19,6 @@ from poetc.scheduling import (
     ScheduleError,
     Scope,
     Status,
-    Step,
     TensorSpec,
     verify,
     verify_parts,
@@ -48,8 +48,8 @@ PROBLEM = Problem(
 
 def scheduled(objective: int, banks: tuple[int, ...], workspace: int) -> Schedule:
     proof = Proof(status=Status.FEASIBLE, objective=objective, bound=0, scope=Scope())
-    steps: tuple[Step, ...] = (Compute(0), Free(0))
-    return Schedule(solver="hand", steps=steps, proof=proof, banks=banks, workspace_banks=(workspace,))
+    actions: tuple[Action, ...] = (Compute(0), Free(0))
+    return Schedule(solver="hand", actions=actions, proof=proof, banks=banks, workspace_banks=(workspace,))
 
 
 def test_every_byte_of_a_dear_bank_is_paid_once_read_and_once_written() -> None:
@@ -69,7 +69,7 @@ def test_a_page_in_writes_its_bytes_and_reads_none() -> None:
     """x comes from the store into the dear bank: 32 bytes written there, then 32 read by f."""
     x = replace(PROBLEM.tensors[0], initial="store", page_in_ns=11, page_in_pj=13)
     problem = replace(PROBLEM, tensors=(x, PROBLEM.tensors[1]))
-    paged = replace(scheduled(7 + 13 + 160 + 128, (1, 0), 0), steps=(PageIn(0), Compute(0), Free(0)))
+    paged = replace(scheduled(7 + 13 + 160 + 128, (1, 0), 0), actions=(PageIn(0), Compute(0), Free(0)))
     trace = verify(problem, paged)
     assert (trace.bank_ns, trace.bank_pj) == (32 * 3 + 32 * 2, 32 * 5 + 32 * 4)
     assert trace.time_ns == 5 + 11 + trace.bank_ns
@@ -78,7 +78,7 @@ def test_a_page_in_writes_its_bytes_and_reads_none() -> None:
 def test_each_bank_has_its_own_limit() -> None:
     with pytest.raises(ScheduleError, match="bank 'near' needs 80 bytes, its budget is 64") as raised:
         verify(PROBLEM, scheduled(0, (0, 1), 0))
-    assert raised.value.step == 0
+    assert raised.value.action == 0
 
 
 @pytest.mark.parametrize("banks", [(), (0,), (0, 2), (0, 0, 0)])
@@ -99,7 +99,7 @@ def test_parts_are_one_run_and_have_to_end_as_a_step_does() -> None:
         verify_parts([(plain, (Compute(0), Free(1)))])
 
 
-def test_the_error_tells_the_step() -> None:
+def test_the_error_tells_the_action() -> None:
     error = ScheduleError(3, "no", ("x",))
-    assert str(error) == "schedule refused at step 3: no" and (error.step, error.reason) == (3, "no")
+    assert str(error) == "schedule refused at action 3: no" and (error.action, error.reason) == (3, "no")
     assert str(ScheduleError(None, "no", ())) == "schedule refused: no"

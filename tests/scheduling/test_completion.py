@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from poetc.errors import InfeasibleError
 from poetc.scheduling import (
-    Action,
     Completer,
     Compute,
+    Decision,
     Free,
     InPlace,
     OperatorSpec,
@@ -32,7 +32,7 @@ from poetc.scheduling import (
     choose_pairs,
     complete,
     keep_all,
-    keep_all_actions,
+    keep_all_decisions,
     keep_all_peak_bytes,
     state_chains,
     validate_problem,
@@ -40,7 +40,7 @@ from poetc.scheduling import (
 )
 from poetc.solvers import solve
 from tests.support.oracle import minimum_budget
-from tests.support.problems import random_actions, random_dag, training_problem
+from tests.support.problems import random_dag, random_decisions, training_problem
 from tests.support.ram import order_free_bound_bytes
 
 randoms = st.randoms(use_true_random=False)
@@ -66,10 +66,10 @@ def tensors(*sizes: int) -> tuple[TensorSpec, ...]:
 def test_completed_schedules_verify_and_cost_what_is_said(random: Random) -> None:
     problem = any_problem(random, most=10)
     validate_problem(problem)
-    completion = Completer(problem).run(random_actions(random, problem, 6))
+    completion = Completer(problem).run(random_decisions(random, problem, 6))
     proof = Proof(status=Status.FEASIBLE, objective=completion.energy_pj, bound=0, scope=Scope())
     tight = replace(problem, budget_bytes=completion.peak_bytes)
-    trace = verify(tight, Schedule(solver="test", steps=completion.steps, proof=proof))
+    trace = verify(tight, Schedule(solver="test", actions=completion.actions, proof=proof))
     assert (trace.peak_bytes, trace.energy_pj, trace.time_ns) == (
         completion.peak_bytes,
         completion.energy_pj,
@@ -81,25 +81,25 @@ def test_completed_schedules_verify_and_cost_what_is_said(random: Random) -> Non
 @settings(max_examples=25)
 def test_the_peak_is_the_least_for_the_order(random: Random) -> None:
     problem = any_problem(random, most=4)
-    actions = random_actions(random, problem, 3)
-    assert Completer(problem).run(actions).peak_bytes == least_peak(problem, actions)
+    decisions = random_decisions(random, problem, 3)
+    assert Completer(problem).run(decisions).peak_bytes == least_peak(problem, decisions)
 
 
-def least_peak(problem: Problem, actions: Sequence[Action]) -> int:
+def least_peak(problem: Problem, decisions: Sequence[Decision]) -> int:
     """By trying every choice of what to free before each action and of in-place pairs."""
     sizes = [t.size_bytes for t in problem.tensors]
     base = problem.base_bytes
-    if any(isinstance(a, PageIn | PageOut) for a in actions):
+    if any(isinstance(a, PageIn | PageOut) for a in decisions):
         base += problem.page_buffer_bytes
     start = frozenset(t for t, tensor in enumerate(problem.tensors) if tensor.initial == "ram")
     peaks = {start: base + sum(sizes[t] for t in start)}  # what may be resident -> the least peak so far
-    for action in actions:
+    for decision in decisions:
         following: dict[frozenset[int], int] = {}
         for resident, peak in peaks.items():
             for kept in map(frozenset, subsets(resident)):
                 before = sum(sizes[t] for t in kept)
-                if isinstance(action, Compute):
-                    operator = problem.operators[action.operator]
+                if isinstance(decision, Compute):
+                    operator = problem.operators[decision.operator]
                     if not kept.issuperset(operator.inputs) or kept & set(operator.outputs):
                         continue
                     for pairs in subsets([(p.input, p.output) for p in operator.in_place]):
@@ -111,12 +111,12 @@ def least_peak(problem: Problem, actions: Sequence[Action]) -> int:
                         during = base + before + made + operator.workspace_bytes
                         after = (kept - {i for i, _ in pairs}) | set(operator.outputs)
                         following[after] = min(following.get(after, 2**60), max(peak, during))
-                elif isinstance(action, PageOut):
-                    if action.tensor in kept:
+                elif isinstance(decision, PageOut):
+                    if decision.tensor in kept:
                         following[kept] = min(following.get(kept, 2**60), max(peak, base + before))
-                elif action.tensor not in kept:
-                    after = kept | {action.tensor}
-                    during = base + before + sizes[action.tensor]
+                elif decision.tensor not in kept:
+                    after = kept | {decision.tensor}
+                    during = base + before + sizes[decision.tensor]
                     following[after] = min(following.get(after, 2**60), max(peak, during))
         peaks = following
     final = {t for t, tensor in enumerate(problem.tensors) if tensor.final == "ram"}
@@ -135,8 +135,8 @@ def test_frees_stand_right_after_the_last_use() -> None:
         operators=(op("a", (), (0,)), op("b", (0,), (1,)), op("c", (1, 0), (2,)), op("d", (2,), (3,))),
         budget_bytes=1000,
     )
-    steps = complete(problem, [Compute(k) for k in range(4)])
-    assert steps == (Compute(0), Compute(1), Compute(2), Free(0), Free(1), Compute(3), Free(2), Free(3))
+    actions = complete(problem, [Compute(k) for k in range(4)])
+    assert actions == (Compute(0), Compute(1), Compute(2), Free(0), Free(1), Compute(3), Free(2), Free(3))
 
 
 def test_recomputation_ends_the_first_residency_at_its_last_use() -> None:
@@ -146,8 +146,8 @@ def test_recomputation_ends_the_first_residency_at_its_last_use() -> None:
         operators=(op("pair", (), (0, 1)), op("first", (0,), (2,)), op("second", (1,), (3,))),
         budget_bytes=1000,
     )
-    steps = complete(problem, [Compute(0), Compute(1), Compute(0), Compute(2)])
-    assert steps == (
+    actions = complete(problem, [Compute(0), Compute(1), Compute(0), Compute(2)])
+    assert actions == (
         *(Compute(0), Free(1), Compute(1), Free(0), Free(2)),
         *(Compute(0), Free(0), Compute(2), Free(1), Free(3)),
     )
@@ -161,8 +161,8 @@ def test_paging_out_is_a_use_and_paging_in_a_beginning() -> None:
         budget_bytes=1000,
         paging=Paging.SYNC,
     )
-    steps = complete(problem, [Compute(0), PageOut(0), Compute(1), PageIn(0), Compute(2)])
-    assert steps == (
+    actions = complete(problem, [Compute(0), PageOut(0), Compute(1), PageIn(0), Compute(2)])
+    assert actions == (
         *(Compute(0), PageOut(0), Free(0), Compute(1)),
         *(PageIn(0), Compute(2), Free(1), Free(0), Free(2)),
     )
@@ -189,9 +189,9 @@ def test_pairs_overlap_as_much_as_possible() -> None:
 
 def test_choice_of_in_place_given_by_the_caller_is_ignored() -> None:
     problem = training_problem(Random(1), 2)
-    actions = keep_all_actions(problem)
-    steps = complete(problem, actions)
-    assert complete(problem, [s for s in steps if not isinstance(s, Free)]) == steps
+    decisions = keep_all_decisions(problem)
+    actions = complete(problem, decisions)
+    assert complete(problem, [s for s in actions if not isinstance(s, Free)]) == actions
 
 
 @given(randoms)

@@ -10,6 +10,7 @@ import pytest
 from poetc.devices.streaming import streamed_problem
 from poetc.errors import InfeasibleError, LimitError, UsageError
 from poetc.scheduling import (
+    Action,
     Completer,
     Compute,
     Free,
@@ -25,7 +26,6 @@ from poetc.scheduling import (
     Scope,
     SolveOptions,
     Status,
-    Step,
     TensorSpec,
     Trace,
     keep_all_peak_bytes,
@@ -34,16 +34,16 @@ from poetc.scheduling import (
     verify,
     verify_parts,
 )
-from poetc.scheduling._transfers import overlapped_ns, ram_of_steps_bytes
+from poetc.scheduling._transfers import overlapped_ns, ram_of_actions_bytes
 from poetc.solvers import solve
 from poetc.solvers.model import Model
 from poetc.solvers.poetc.bounds.cuts import CutModel
-from tests.support.problems import random_actions, random_dag, training_problem, with_budget
+from tests.support.problems import random_dag, random_decisions, training_problem, with_budget
 
 
-def checked(problem: Problem, steps: tuple[Step, ...]) -> Trace:
+def checked(problem: Problem, actions: tuple[Action, ...]) -> Trace:
     energy = 0
-    for s in steps:
+    for s in actions:
         if isinstance(s, Compute):
             energy += problem.operators[s.operator].energy_pj
         elif isinstance(s, PageOut):
@@ -51,7 +51,7 @@ def checked(problem: Problem, steps: tuple[Step, ...]) -> Trace:
         elif isinstance(s, PageIn):
             energy += problem.tensors[s.tensor].page_in_pj
     proof = Proof(status=Status.FEASIBLE, objective=energy, bound=0, scope=Scope())
-    return verify(problem, Schedule(solver="test", steps=steps, proof=proof))
+    return verify(problem, Schedule(solver="test", actions=actions, proof=proof))
 
 
 def line(*, full_duplex: bool = False) -> Problem:
@@ -76,7 +76,7 @@ def line(*, full_duplex: bool = False) -> Problem:
 
 
 @pytest.mark.parametrize(
-    "steps, time_ns",
+    "actions, time_ns",
     [
         # Out behind g, in behind nothing: h waits for the whole page-in.
         ((Compute(0), PageOut(0), Compute(1), Free(0), PageIn(0), Compute(2), Free(0), Free(1)), 200 + 40 + 100),
@@ -88,18 +88,18 @@ def line(*, full_duplex: bool = False) -> Problem:
         ((Compute(0), Compute(1), Compute(2), PageOut(0), PageOut(1)), 300 + 60 + 30),
     ],
 )
-def test_timelines(steps: tuple[Step, ...], time_ns: int) -> None:
-    trace = checked(line(), steps)
-    assert trace.time_ns == time_ns == overlapped_ns(line(), steps)
+def test_timelines(actions: tuple[Action, ...], time_ns: int) -> None:
+    trace = checked(line(), actions)
+    assert trace.time_ns == time_ns == overlapped_ns(line(), actions)
     assert trace.stall_ns == time_ns - 300
 
 
 def test_waiting_costs_its_power() -> None:
     """The processor waits at a Free for a page-out of 60 ns, at 50 µW: 3 pJ beside the operators' 3."""
-    steps = (Compute(0), PageOut(0), Free(0), PageIn(0), Compute(1), Compute(2), Free(0), Free(1))
-    trace = verify_parts([(replace(line(), idle_uw=50), steps)])
+    actions = (Compute(0), PageOut(0), Free(0), PageIn(0), Compute(1), Compute(2), Free(0), Free(1))
+    trace = verify_parts([(replace(line(), idle_uw=50), actions)])
     assert (trace.stall_ns, trace.idle_pj, trace.energy_pj) == (60, 3, 6)
-    assert verify_parts([(line(), steps)]).energy_pj == 3
+    assert verify_parts([(line(), actions)]).energy_pj == 3
 
 
 def test_the_power_of_waiting_is_for_one_processor_with_overlap() -> None:
@@ -114,9 +114,9 @@ def test_an_operator_that_streams_has_the_bus_to_itself() -> None:
     streamed = replace(problem.operators[1], writes_store=(1,), cut="x", block=1)
     last = replace(problem.operators[2], inputs=(0,))
     problem = replace(problem, operators=(problem.operators[0], streamed, last))
-    steps = (Compute(0), PageOut(0), Compute(1), PageOut(0), Compute(2))
-    assert overlapped_ns(problem, steps) == 100 + 60 + 100 + 100
-    assert verify_parts([(problem, steps)]).time_ns == 100 + 60 + 100 + 100
+    actions = (Compute(0), PageOut(0), Compute(1), PageOut(0), Compute(2))
+    assert overlapped_ns(problem, actions) == 100 + 60 + 100 + 100
+    assert verify_parts([(problem, actions)]).time_ns == 100 + 60 + 100 + 100
 
 
 def test_an_operator_may_write_less_than_its_tensor() -> None:
@@ -125,7 +125,7 @@ def test_an_operator_may_write_less_than_its_tensor() -> None:
     only_stored = streamed_problem(problem, {1: replace(problem.operators[1], writes_store=(1,), cut="x", block=1)})
     problem, plain = only_stored, only_stored.operators[1]
     last = replace(problem.operators[2], inputs=(0,))
-    size, steps = problem.tensors[1].footprint_bytes, (Compute(0), PageOut(0), Compute(1), Compute(2))
+    size, actions = problem.tensors[1].footprint_bytes, (Compute(0), PageOut(0), Compute(1), Compute(2))
 
     def writing(rewritten_bytes: int, limit_bytes: int | None = None) -> Problem:
         streamed = replace(plain, rewritten_bytes=rewritten_bytes)
@@ -136,27 +136,27 @@ def test_an_operator_may_write_less_than_its_tensor() -> None:
     for rewritten_bytes in (5, 0, 1 - size, -size):
         limit_bytes = paged + size + rewritten_bytes
         validate_problem(made := writing(rewritten_bytes, limit_bytes))
-        assert verify_parts([(made, steps)]).written_bytes == limit_bytes
+        assert verify_parts([(made, actions)]).written_bytes == limit_bytes
         with pytest.raises(ScheduleError, match="would be written to the store"):
-            verify_parts([(writing(rewritten_bytes, limit_bytes - 1), steps)])
+            verify_parts([(writing(rewritten_bytes, limit_bytes - 1), actions)])
     with pytest.raises(UsageError, match=r"rewritten_bytes: it would write -1 bytes in all"):
         validate_problem(writing(-size - 1))
 
 
 def test_one_bus_or_one_each_way() -> None:
-    steps = (
+    actions = (
         *(Compute(0), PageOut(0), Compute(1), Free(0)),  # a is out by 160, now 200
         *(PageOut(1), PageIn(0), Compute(2)),  # b leaves until 230; a comes until 270, or 240
     )
-    assert checked(line(), steps).time_ns == 230 + 40 + 100
-    assert checked(line(full_duplex=True), steps).time_ns == 200 + 40 + 100
+    assert checked(line(), actions).time_ns == 230 + 40 + 100
+    assert checked(line(full_duplex=True), actions).time_ns == 200 + 40 + 100
 
 
 def test_a_buffer_counts_from_the_issue_of_its_page_in_until_its_page_out_is_through() -> None:
-    steps = (Compute(0), PageOut(0), Free(0), PageIn(0), Compute(1), Compute(2))
-    assert checked(line(), steps).ram_bytes[3:5] == (16, 32)
+    actions = (Compute(0), PageOut(0), Free(0), PageIn(0), Compute(1), Compute(2))
+    assert checked(line(), actions).ram_bytes[3:5] == (16, 32)
     with pytest.raises(ScheduleError, match="needs 32 bytes"):
-        checked(replace(line(), budget_bytes=31), steps)
+        checked(replace(line(), budget_bytes=31), actions)
 
 
 def test_work_in_place_waits_until_its_input_has_left() -> None:
@@ -165,8 +165,8 @@ def test_work_in_place_waits_until_its_input_has_left() -> None:
     problem = line()
     update = replace(problem.operators[2], in_place=(InPlace(input=0, output=2, required=True),))
     problem = replace(problem, operators=(*problem.operators[:2], update))
-    steps = (Compute(0), Compute(1), PageOut(0), Compute(2, ((0, 2),)))
-    assert checked(problem, steps).time_ns == 200 + 60 + 100 == overlapped_ns(problem, steps)
+    actions = (Compute(0), Compute(1), PageOut(0), Compute(2, ((0, 2),)))
+    assert checked(problem, actions).time_ns == 200 + 60 + 100 == overlapped_ns(problem, actions)
 
 
 def test_both_simulations_agree_and_time_lies_between_its_bounds() -> None:
@@ -175,20 +175,20 @@ def test_both_simulations_agree_and_time_lies_between_its_bounds() -> None:
         random = Random(seed)
         problem = random_dag(random, random.randint(2, 8), paging=True)
         problem = replace(problem, paging=Paging.DMA, dma_full_duplex=seed % 2 == 0)
-        actions = random_actions(random, problem, random.randint(0, 8))
+        decisions = random_decisions(random, problem, random.randint(0, 8))
         sync = replace(problem, paging=Paging.SYNC)
-        plain = Completer(sync).run(actions)
+        plain = Completer(sync).run(decisions)
         problem = replace(problem, budget_bytes=plain.peak_bytes + random.choice((0, 16, 64, 1000)))
-        completion = Completer(problem).run(actions)
-        trace = checked(problem, completion.steps)
-        assert trace.time_ns == completion.time_ns == overlapped_ns(problem, completion.steps)
+        completion = Completer(problem).run(decisions)
+        trace = checked(problem, completion.actions)
+        assert trace.time_ns == completion.time_ns == overlapped_ns(problem, completion.actions)
         assert trace.peak_bytes == completion.peak_bytes <= problem.budget_bytes
-        fixed = trace.peak_bytes - max(ram_of_steps_bytes(problem, completion.steps))
-        assert trace.ram_bytes == tuple(fixed + r for r in ram_of_steps_bytes(problem, completion.steps))
+        fixed = trace.peak_bytes - max(ram_of_actions_bytes(problem, completion.actions))
+        assert trace.ram_bytes == tuple(fixed + r for r in ram_of_actions_bytes(problem, completion.actions))
         assert trace.energy_pj == completion.energy_pj == plain.energy_pj
-        compute = sum(problem.operators[s.operator].time_ns for s in completion.steps if isinstance(s, Compute))
+        compute = sum(problem.operators[s.operator].time_ns for s in completion.actions if isinstance(s, Compute))
         bus = [0, 0]
-        for s in completion.steps:
+        for s in completion.actions:
             if isinstance(s, PageOut):
                 bus[0] += problem.tensors[s.tensor].page_out_ns
             elif isinstance(s, PageIn):
@@ -220,9 +220,9 @@ def test_page_ins_are_issued_ahead_and_frees_put_off_as_far_as_ram_allows() -> N
         OperatorSpec(name=f"o{k}", inputs=r, outputs=(k,), time_ns=100, energy_pj=1) for k, r in enumerate(reads)
     )
     problem = Problem(name="chain", tensors=tensors, operators=operators, budget_bytes=48, paging=Paging.DMA)
-    actions = (Compute(0), PageOut(0), *map(Compute, (1, 2, 3, 4)), PageIn(0), Compute(5))
-    assert Completer(problem).run(actions).time_ns == 600, "out behind o1, in behind o4"
-    tight = Completer(replace(problem, budget_bytes=32)).run(actions)
+    decisions = (Compute(0), PageOut(0), *map(Compute, (1, 2, 3, 4)), PageIn(0), Compute(5))
+    assert Completer(problem).run(decisions).time_ns == 600, "out behind o1, in behind o4"
+    tight = Completer(replace(problem, budget_bytes=32)).run(decisions)
     assert (tight.peak_bytes, tight.time_ns) == (48, 690), "over the budget nothing is moved: the page-in is not hidden"
 
 
@@ -303,12 +303,12 @@ def test_what_was_issued_ahead_can_be_taken_back() -> None:
     for seed in range(100):
         random = Random(seed)
         problem = replace(random_dag(random, random.randint(2, 8), paging=True), paging=Paging.DMA)
-        actions = random_actions(random, problem, random.randint(0, 8))
+        decisions = random_decisions(random, problem, random.randint(0, 8))
         sync = replace(problem, paging=Paging.SYNC)
-        plain = Completer(sync).run(actions)
-        ahead = Completer(replace(problem, budget_bytes=plain.peak_bytes + 64)).run(actions)
-        again = Completer(sync).run(settled(problem, ahead.steps))
+        plain = Completer(sync).run(decisions)
+        ahead = Completer(replace(problem, budget_bytes=plain.peak_bytes + 64)).run(decisions)
+        again = Completer(sync).run(settled(problem, ahead.actions))
         assert again.energy_pj <= plain.energy_pj
         assert again.peak_bytes <= plain.peak_bytes, seed
-        moved += ahead.steps != plain.steps
+        moved += ahead.actions != plain.actions
     assert moved > 20

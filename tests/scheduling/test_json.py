@@ -33,7 +33,7 @@ from poetc.scheduling import (
     validate_problem,
     verify_plan,
 )
-from tests.support.problems import random_actions, random_dag, training_problem
+from tests.support.problems import random_dag, random_decisions, training_problem
 
 
 @given(st.randoms(use_true_random=False))
@@ -44,9 +44,9 @@ def test_round_trips(random: Random) -> None:
     text = problem_to_json(problem)
     assert problem_from_json(text) == problem
     assert problem_to_json(problem_from_json(text)) == text
-    completion = Completer(problem).run(random_actions(random, problem, 4))
+    completion = Completer(problem).run(random_decisions(random, problem, 4))
     proof = Proof(status=Status.LIMIT, objective=completion.energy_pj, bound=1, scope=Scope(), method="none")
-    schedule = Schedule(solver="test", steps=completion.steps, proof=proof, log=("one", 'two "quoted" \n'))
+    schedule = Schedule(solver="test", actions=completion.actions, proof=proof, log=("one", 'two "quoted" \n'))
     text = schedule_to_json(schedule)
     assert schedule_from_json(text) == schedule
     assert schedule_to_json(schedule_from_json(text)) == text
@@ -263,7 +263,7 @@ def test_not_a_document_at_all(text: bytes | str) -> None:
 
 
 @pytest.mark.parametrize(
-    "step, message",
+    "action, message",
     [
         ({}, "exactly one of"),
         ({"compute": 1, "free": 2}, "exactly one of"),
@@ -272,9 +272,9 @@ def test_not_a_document_at_all(text: bytes | str) -> None:
         ({"drop": 1}, "unknown field `drop`"),
     ],
 )
-def test_wrong_steps(step: dict[str, Any], message: str) -> None:
+def test_wrong_actions(action: dict[str, Any], message: str) -> None:
     proof = {"status": "feasible", "objective": 1, "bound": 1, "schedule_class": ""}
-    schedule = {"solver": "s", "proof": proof, "steps": [{"compute": 0}, step]}
+    schedule = {"solver": "s", "proof": proof, "steps": [{"compute": 0}, action]}
     with pytest.raises(UsageError, match=rf"^s.json: \$.steps\[1\].*{message}"):
         schedule_from_json(json.dumps(schedule), source="s.json")
 
@@ -314,8 +314,8 @@ def test_banks_come_back() -> None:
     proof = Proof(
         status=Status.LIMIT, objective=2, bound=1, scope=Scope().with_choice("banks", (0, 0, 1, 0)), method="none"
     )
-    steps = (Compute(0), Move(2, 0), Compute(1, ((1, 3),)))
-    schedule = Schedule(solver="test", steps=steps, proof=proof, banks=(0, 0, 1, 0), workspace_banks=(0, 1))
+    actions = (Compute(0), Move(2, 0), Compute(1, ((1, 3),)))
+    schedule = Schedule(solver="test", actions=actions, proof=proof, banks=(0, 0, 1, 0), workspace_banks=(0, 1))
     text = schedule_to_json(schedule)
     assert schedule_from_json(text) == schedule and b'{"bank":0,"move":2}' in text
     plan = pack(problem, schedule)

@@ -39,12 +39,14 @@ def documents(problem: Problem, schedule: Schedule) -> tuple[dict[str, Any], dic
 
 
 def broken(random: Random, schedule: Schedule) -> Schedule:
-    """With a step less, a step twice, or two steps in the other order."""
-    steps = list(schedule.steps)
-    at = random.randrange(len(steps) - 1)
+    """With an action less, an action twice, or two actions in the other order."""
+    actions = list(schedule.actions)
+    at = random.randrange(len(actions) - 1)
     how = random.randrange(3)
-    steps[at : at + 2] = ([steps[at + 1]], [steps[at], *steps[at : at + 2]], [steps[at + 1], steps[at]])[how]
-    return replace(schedule, steps=tuple(steps))
+    actions[at : at + 2] = ([actions[at + 1]], [actions[at], *actions[at : at + 2]], [actions[at + 1], actions[at]])[
+        how
+    ]
+    return replace(schedule, actions=tuple(actions))
 
 
 def test_both_checkers_agree() -> None:
@@ -58,21 +60,21 @@ def test_both_checkers_agree() -> None:
             found = solvers.solve(problem, "poetc", SolveOptions(time_limit_s=1.0, work_limit_s=0.02))
         except PoetcError:
             continue
-        paged += any(isinstance(s, PageIn | PageOut) for s in found.steps)
+        paged += any(isinstance(s, PageIn | PageOut) for s in found.actions)
         for schedule in (found, *(broken(random, found) for _ in range(8))):
             ours = theirs = None
             try:
                 trace = verify(problem, replace(schedule, proof=found.proof))
                 ours = trace.energy_pj, trace.time_ns, trace.peak_bytes
             except ScheduleError as error:
-                if "claims" in str(error):  # of cost: the stand-alone checker looks at steps
+                if "claims" in str(error):  # of cost: the stand-alone checker looks at actions
                     continue
             try:
                 replay = check.check(*documents(problem, schedule))
                 theirs = replay.energy_pj, replay.time_ns, replay.peak
             except check.Invalid:
                 pass
-            assert ours == theirs, (seed, schedule.steps)
+            assert ours == theirs, (seed, schedule.actions)
             verdicts[ours is not None] += 1
     assert min(verdicts[True], verdicts[False]) > 15 and paged > 2
 
@@ -94,10 +96,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert "best known: +" in ended.stdout
     with table.open() as file:
         rows = list(csv.DictReader(file))
-    steps = range(len(schedule.steps))
-    live = [sum(int(r["size"]) for r in rows if int(r["lower"]) <= at < int(r["upper"])) for at in steps]
+    actions = range(len(schedule.actions))
+    live = [sum(int(r["size"]) for r in rows if int(r["lower"]) <= at < int(r["upper"])) for at in actions]
     assert max(live) + problem.base_bytes == verify(problem, schedule).peak_bytes
-    path.write_bytes(schedule_to_json(replace(schedule, steps=schedule.steps[1:])))
+    path.write_bytes(schedule_to_json(replace(schedule, actions=schedule.actions[1:])))
     assert run(problem.name, path).returncode == 1
     refused = run("absent", path)
     assert (refused.returncode, refused.stderr) == (

@@ -19,7 +19,7 @@ from poetc.scheduling import (
     verify,
 )
 from tests.support.oracle import minimum_budget, optimum
-from tests.support.problems import random_actions, random_dag, training_problem, with_budget
+from tests.support.problems import random_dag, random_decisions, training_problem, with_budget
 
 
 def chain(*, paging: bool = False) -> Problem:
@@ -109,7 +109,7 @@ def test_its_schedules_verify_and_nothing_known_is_cheaper(random: Random) -> No
     for fixed_order in (True, False):
         best = optimum(problem, fixed_order=fixed_order)
         for _ in range(5):
-            completion = Completer(problem).run(random_actions(random, problem, random.randint(0, 4)))
+            completion = Completer(problem).run(random_decisions(random, problem, random.randint(0, 4)))
             fits = completion.peak_bytes <= problem.budget_bytes
             in_time = problem.deadline_ns is None or completion.time_ns <= problem.deadline_ns
             if fits and in_time:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from poetc.scheduling import (
+    Action,
     Allocation,
     BankSpec,
     Compute,
@@ -23,7 +24,6 @@ from poetc.scheduling import (
     Schedule,
     Scope,
     Status,
-    Step,
     TensorSpec,
     pack,
     pack_around,
@@ -31,7 +31,7 @@ from poetc.scheduling import (
 from poetc.scheduling import _packing as packing
 
 X, W, A, B, C = range(5)  # an input, a weight that stays, and three tensors that are made
-STEPS: tuple[Step, ...] = (Compute(0), Compute(1), Free(X), Free(A), Compute(2), Free(B), Free(C))
+ACTIONS: tuple[Action, ...] = (Compute(0), Compute(1), Free(X), Free(A), Compute(2), Free(B), Free(C))
 BUFFER = 64
 
 
@@ -54,9 +54,9 @@ def problem() -> Problem:
     )  # fmt: skip
 
 
-def scheduled(*steps: Step) -> Schedule:
+def scheduled(*actions: Action) -> Schedule:
     proof = Proof(status=Status.FEASIBLE, objective=0, bound=0, scope=Scope())
-    return Schedule(solver="test", steps=steps, proof=proof)
+    return Schedule(solver="test", actions=actions, proof=proof)
 
 
 def places(plan: Any) -> dict[int, Allocation]:
@@ -64,7 +64,7 @@ def places(plan: Any) -> dict[int, Allocation]:
 
 
 def test_state_and_what_is_taken_stay_where_they_are() -> None:
-    plan = pack_around(problem(), scheduled(*STEPS), {W: 160}, [(0, 32), (256, 16)])
+    plan = pack_around(problem(), scheduled(*ACTIONS), {W: 160}, [(0, 32), (256, 16)])
     at = places(plan)
     assert at[W].offset_bytes == 160
     for t in (X, A, B, C):
@@ -72,16 +72,16 @@ def test_state_and_what_is_taken_stay_where_they_are() -> None:
         assert all(high <= start or end <= low for start, end in ((0, 32), (160, 224), (256, 272))), t
     assert plan.state_bytes == plan.arena_bytes == 272, "what is taken counts, although nothing lies above"
     assert plan.max_live_bytes == 64 + 32 + 48 + 32 + 32 + 16, "w, x, a and b, and what is taken"
-    assert at[X].end == 3 and at[A].end == 4 and at[B].start == 1, "a tensor is there up to the step that frees it"
+    assert at[X].end == 3 and at[A].end == 4 and at[B].start == 1, "a tensor is there up to the action that frees it"
 
 
 def test_inputs_lie_where_they_are_given() -> None:
     """A tensor that is made later under the number of an input may lie anywhere."""
     given = {X: 320, A: 640}
-    at = places(pack_around(problem(), scheduled(*STEPS), {W: 0}, [], inputs=given))
+    at = places(pack_around(problem(), scheduled(*ACTIONS), {W: 0}, [], inputs=given))
     assert at[X].offset_bytes == 320
     later = scheduled(Compute(0), Compute(1), Free(A), Free(X), Compute(2), Free(B), Free(C))
-    begun = replace(later, steps=(PageIn(X), *later.steps))
+    begun = replace(later, actions=(PageIn(X), *later.actions))
     outside = replace(
         problem(), tensors=tuple(replace(t, initial="store") if t.name == "x" else t for t in problem().tensors)
     )
@@ -89,7 +89,7 @@ def test_inputs_lie_where_they_are_given() -> None:
 
 
 def test_the_page_buffer_is_there_while_the_schedule_pages() -> None:
-    still, paging = scheduled(*STEPS), scheduled(PageOut(X), *STEPS)
+    still, paging = scheduled(*ACTIONS), scheduled(PageOut(X), *ACTIONS)
     for given, schedule, top in ((None, paging, True), (None, still, False), (512, paging, True), (512, still, False)):
         plan = pack_around(problem(), schedule, {W: 0}, [], buffer_offset=given)
         buffers = [a for a in plan.allocations if not a.tensors and a.operator is None]
@@ -101,26 +101,26 @@ def test_the_page_buffer_is_there_while_the_schedule_pages() -> None:
 def test_wishes_are_granted_where_nothing_is_in_the_way() -> None:
     """The tensor with more bytes for longer comes first, and a place that just adjoins is free."""
     wishes = {A: 64, B: 112, C: 64}
-    at = places(pack_around(problem(), scheduled(*STEPS), {W: 0}, [], wishes=wishes))
+    at = places(pack_around(problem(), scheduled(*ACTIONS), {W: 0}, [], wishes=wishes))
     assert (at[A].offset_bytes, at[B].offset_bytes, at[C].offset_bytes) == (64, 112, 64)
-    at = places(pack_around(problem(), scheduled(*STEPS), {W: 0}, [], wishes={A: 96, B: 80}))
+    at = places(pack_around(problem(), scheduled(*ACTIONS), {W: 0}, [], wishes={A: 96, B: 80}))
     assert at[A].offset_bytes == 96 and at[B].offset_bytes != 80
-    at = places(pack_around(problem(), scheduled(*STEPS), {W: 160}, [], wishes={A: 112}))
+    at = places(pack_around(problem(), scheduled(*ACTIONS), {W: 160}, [], wishes={A: 112}))
     assert at[A].offset_bytes == 112, "it ends where the weight begins"
-    at = places(pack_around(problem(), scheduled(*STEPS), {W: 0}, [], wishes={A: 48}))
+    at = places(pack_around(problem(), scheduled(*ACTIONS), {W: 0}, [], wishes={A: 48}))
     assert at[A].offset_bytes != 48, "the weight is there"
 
 
-def in_banks(*steps: Step) -> tuple[Problem, Schedule]:
+def in_banks(*actions: Action) -> tuple[Problem, Schedule]:
     """The input and c in the second bank, all else in the first, which has 32 bytes for others."""
     banks = BankSpec(name="near", budget_bytes=1000), BankSpec(name="far", budget_bytes=400)
     whole = replace(problem(), banks=banks, base_bytes=32)
-    return whole, replace(scheduled(*steps), banks=(1, 0, 0, 0, 1), workspace_banks=(0, 0, 0))
+    return whole, replace(scheduled(*actions), banks=(1, 0, 0, 0, 1), workspace_banks=(0, 0, 0))
 
 
 def test_each_bank_has_its_own_arena() -> None:
     """State and the page buffer count where they are."""
-    still, paging = pack(*in_banks(*STEPS)), pack(*in_banks(PageOut(X), *STEPS))
+    still, paging = pack(*in_banks(*ACTIONS)), pack(*in_banks(PageOut(X), *ACTIONS))
     assert [(u.arena_bytes, u.state_bytes) for u in still.banks] == [(64 + 48 + 32, 64), (32, 0)]
     assert [(u.arena_bytes, u.state_bytes) for u in paging.banks] == [(64 + 48 + 32 + BUFFER, 64), (32, 0)]
     assert (paging.arena_bytes, paging.state_bytes) == (64 + 48 + 32 + BUFFER + 32, 64)
@@ -137,24 +137,24 @@ def test_the_search_may_end_at_what_is_left_beside_the_buffer(monkeypatch: pytes
     monkeypatch.setattr(packing, "place", recorded)
     unit = problem().alignment_bytes
     live = 64 + 32 + 48 + 32
-    pack(problem(), scheduled(PageOut(X), *STEPS), enough_bytes=160)
-    pack(problem(), scheduled(*STEPS), enough_bytes=160)
-    pack(problem(), scheduled(*STEPS), enough_bytes=10_000)
-    pack_around(problem(), scheduled(PageOut(X), *STEPS), {W: 0}, [], enough_bytes=160)
+    pack(problem(), scheduled(PageOut(X), *ACTIONS), enough_bytes=160)
+    pack(problem(), scheduled(*ACTIONS), enough_bytes=160)
+    pack(problem(), scheduled(*ACTIONS), enough_bytes=10_000)
+    pack_around(problem(), scheduled(PageOut(X), *ACTIONS), {W: 0}, [], enough_bytes=160)
     assert asked == [(160 - BUFFER) // unit, 160 // unit, int(packing.CLOSE * live) // unit, (160 - BUFFER) // unit]
     asked.clear()
-    whole, schedule = in_banks(PageOut(X), *STEPS)
+    whole, schedule = in_banks(PageOut(X), *ACTIONS)
     tight = tuple(replace(bank, budget_bytes=size) for bank, size in zip(whole.banks, (208, 16), strict=True))
     pack(replace(whole, banks=tight), schedule)
     assert asked == [(208 - BUFFER - 32) // unit, 16 // unit]
 
 
-def lives(whole: Problem, *steps: Step) -> list[tuple[str, int, int]]:
-    """Of each allocation the tensors or the operator, its first step and the step behind its last."""
+def lives(whole: Problem, *actions: Action) -> list[tuple[str, int, int]]:
+    """Of each allocation the tensors or the operator, its first action and the action behind its last."""
     names = "xwabc"
     return [
         ("".join(names[t] for t, _ in life.tensors) or f"op{life.operator}", life.start, life.end)
-        for life in packing.lifetimes_of(whole, scheduled(*steps))
+        for life in packing.lifetimes_of(whole, scheduled(*actions))
     ]
 
 
@@ -175,7 +175,7 @@ def test_workspace_is_there_while_its_operator_runs() -> None:
 
 
 def test_a_tensor_that_comes_back_has_a_place_from_its_transfer_on() -> None:
-    steps = (Compute(0), PageOut(X), Free(X), PageIn(X), Compute(1), Free(A), Compute(2), Free(X), Free(B), Free(C))
-    assert lives(problem(), *steps) == [
+    actions = (Compute(0), PageOut(X), Free(X), PageIn(X), Compute(1), Free(A), Compute(2), Free(X), Free(B), Free(C))
+    assert lives(problem(), *actions) == [
         ("x", 0, 3), ("w", 0, 10), ("a", 0, 6), ("x", 3, 8), ("b", 4, 9), ("c", 6, 10),
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from poetc.scheduling import (
     Allocation,
     Completer,
     Compute,
+    Decision,
     Free,
     InPlace,
     MemoryPlan,
@@ -30,7 +31,6 @@ from poetc.scheduling import (
     Schedule,
     Scope,
     Status,
-    Step,
     TensorSpec,
     _placement,
     complete,
@@ -39,12 +39,12 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from tests.support.problems import random_actions, random_dag, training_problem
+from tests.support.problems import random_dag, random_decisions, training_problem
 
 
-def scheduled(problem: Problem, steps: tuple[Step, ...], cost: int = 0) -> Schedule:
+def scheduled(problem: Problem, actions: tuple[Action, ...], cost: int = 0) -> Schedule:
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope())
-    return Schedule(solver="test", steps=steps, proof=proof)
+    return Schedule(solver="test", actions=actions, proof=proof)
 
 
 @settings(max_examples=40)
@@ -55,8 +55,8 @@ def test_random_schedules(random: Random) -> None:
         problem = training_problem(random, random.randint(1, 6), paging=paging)
     else:
         problem = random_dag(random, random.randint(1, 20), paging=paging)
-    completion = Completer(problem).run(random_actions(random, problem, 8))
-    schedule = scheduled(problem, completion.steps, completion.energy_pj)
+    completion = Completer(problem).run(random_decisions(random, problem, 8))
+    schedule = scheduled(problem, completion.actions, completion.energy_pj)
     trace = verify(replace(problem, budget_bytes=completion.peak_bytes), schedule)
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
@@ -70,7 +70,7 @@ def test_the_arena_is_close_to_the_bound(seed: int) -> None:
     random = Random(seed)
     problem = training_problem(random, 30, paging=seed % 2 == 1, scale=16)
     for extra in (0, 30):
-        schedule = scheduled(problem, complete(problem, random_actions(random, problem, extra)))
+        schedule = scheduled(problem, complete(problem, random_decisions(random, problem, extra)))
         plan = pack(problem, schedule)
         verify_plan(problem, schedule, plan)
         assert plan.arena_bytes <= 1.02 * plan.max_live_bytes
@@ -97,15 +97,15 @@ def test_search_improves_on_the_greedy_orders(monkeypatch: pytest.MonkeyPatch) -
 def paging_every_parameter(problem: Problem) -> Schedule:
     """Each is paged out after its forward use and comes back for its backward use."""
     parameter = {t.name: i for i, t in enumerate(problem.tensors)}
-    actions: list[Action] = []
+    decisions: list[Decision] = []
     for k, operator in enumerate(problem.operators):
         layer = operator.name.lstrip("abcdefghijklmnopqrstuvwxyz_")
         if operator.kind == "matmul_grad_x" or operator.name == "update0":
-            actions.append(PageIn(parameter[f"w{layer}"]))
-        actions.append(Compute(k))
+            decisions.append(PageIn(parameter[f"w{layer}"]))
+        decisions.append(Compute(k))
         if operator.kind == "matmul":
-            actions.append(PageOut(parameter[f"w{layer}"]))
-    return scheduled(problem, complete(problem, actions))
+            decisions.append(PageOut(parameter[f"w{layer}"]))
+    return scheduled(problem, complete(problem, decisions))
 
 
 def test_the_lowest_gap_among_few_and_many() -> None:
@@ -182,9 +182,9 @@ def gaps_for_a_gradient(count: int) -> tuple[Problem, Schedule]:
     problem = Problem(name="gaps", operators=operators, tensors=tensors, budget_bytes=1 << 20, paging=Paging.SYNC)
     # The two groups leave by turns, the weight between them: neither what leaves first nor what is away longest tells.
     leaving = [PageOut(t) for pair in zip(early, late, strict=True) for t in pair]
-    actions: list[Action] = [Compute(0), Compute(1), *leaving[:count], PageOut(at["weight"]), *leaving[count:]]
-    actions += [*map(PageIn, early), Compute(2), PageIn(at["weight"]), Compute(3), *map(PageIn, late)]
-    return problem, scheduled(problem, complete(problem, actions))
+    decisions: list[Decision] = [Compute(0), Compute(1), *leaving[:count], PageOut(at["weight"]), *leaving[count:]]
+    decisions += [*map(PageIn, early), Compute(2), PageIn(at["weight"]), Compute(3), *map(PageIn, late)]
+    return problem, scheduled(problem, complete(problem, decisions))
 
 
 def test_state_that_is_away_at_once_leaves_one_gap() -> None:
@@ -209,8 +209,8 @@ def two_weights_away_in_turn() -> tuple[Problem, Schedule]:
     )
     problem = Problem(name="turns", operators=operators, tensors=tensors, budget_bytes=1 << 20, paging=Paging.SYNC)
     v, w = at["v"], at["w"]
-    actions: list[Action] = [PageOut(v), Compute(0), PageIn(v), PageOut(w), Compute(1), PageIn(w)]
-    return problem, scheduled(problem, complete(problem, actions))
+    decisions: list[Decision] = [PageOut(v), Compute(0), PageIn(v), PageOut(w), Compute(1), PageIn(w)]
+    return problem, scheduled(problem, complete(problem, decisions))
 
 
 def test_places_of_paged_state_need_not_adjoin() -> None:
@@ -225,7 +225,7 @@ def test_no_more_room_between_places_than_is_needed() -> None:
     tensors = [*problem.tensors, TensorSpec(name="x", size_bytes=8000)]  # alone, later: any place would do
     operators = [*problem.operators, OperatorSpec(name="x", inputs=(), outputs=(5,), time_ns=1, energy_pj=1)]
     problem = replace(problem, tensors=tuple(tensors), operators=tuple(operators))
-    schedule = replace(schedule, steps=(*schedule.steps, Compute(2), Free(5)))
+    schedule = replace(schedule, actions=(*schedule.actions, Compute(2), Free(5)))
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
     assert plan.arena_bytes == plan.max_live_bytes == 160 + 2 * 1600 + 8000
@@ -343,7 +343,7 @@ def example() -> Problem:
     )
 
 
-STEPS: tuple[Step, ...] = (
+ACTIONS: tuple[Action, ...] = (
     PageOut(F),
     Compute(0),
     Free(F),
@@ -355,7 +355,7 @@ STEPS: tuple[Step, ...] = (
     Free(G),
     PageIn(F),
 )
-SCHEDULE = scheduled(example(), STEPS)
+SCHEDULE = scheduled(example(), ACTIONS)
 
 
 def test_layout() -> None:
@@ -413,9 +413,9 @@ def without(plan: MemoryPlan, keep: Callable[[Allocation], bool]) -> MemoryPlan:
         (lambda p: change(p, (X, 0), end=6), r"x \[0, 7\) of 16 bytes is not covered by x \[0, 6\)"),
         (lambda p: change(p, (G, 4), start=5), r"g \[4, 9\) of 32 bytes is not covered"),
         (lambda p: change(p, (G, 4), size_bytes=16), r"g \[4, 9\) of 32 bytes is not covered"),
-        (lambda p: change(p, (G, 4), tensors=((G, 5),)), "g has no place from step 4"),
-        (lambda p: without(p, lambda a: (X, 0) not in a.tensors), "x has no place from step 0"),
-        (lambda p: without(p, lambda a: a.operator is None), "workspace of grad has no place from step 4"),
+        (lambda p: change(p, (G, 4), tensors=((G, 5),)), "g has no place from action 4"),
+        (lambda p: without(p, lambda a: (X, 0) not in a.tensors), "x has no place from action 0"),
+        (lambda p: without(p, lambda a: a.operator is None), "workspace of grad has no place from action 4"),
         (lambda p: without(p, lambda a: bool(a.tensors) or a.operator is not None), "page buffer has no place"),
         (lambda p: change(p, (A, 1), tensors=((A, 1),)), "b is not in place of a"),
         (lambda p: change(p, (F, 9), offset_bytes=96), "state f ends at 96, it began at 32"),
@@ -458,12 +458,12 @@ def test_shifted_allocations_are_caught(random: Random) -> None:
         verify_plan(problem, schedule, tampered)
 
 
-def test_steps_that_free_unused_inputs_first() -> None:
+def test_actions_that_free_unused_inputs_first() -> None:
     tensors = (TensorSpec(name="x", size_bytes=16, initial="ram"), TensorSpec(name="y", size_bytes=16, final="ram"))
     operators = (OperatorSpec(name="make", inputs=(), outputs=(1,), time_ns=1, energy_pj=1),)
     problem = Problem(name="unused", tensors=tensors, operators=operators, budget_bytes=100)
     schedule = keep_all(problem)
-    assert schedule.steps == (Free(0), Compute(0))
+    assert schedule.actions == (Free(0), Compute(0))
     plan = pack(problem, schedule)
     verify_plan(problem, schedule, plan)
     assert plan.arena_bytes == 16

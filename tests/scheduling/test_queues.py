@@ -8,6 +8,7 @@ import pytest
 
 from poetc.errors import UsageError
 from poetc.scheduling import (
+    Action,
     BankSpec,
     Compute,
     Elsewhere,
@@ -22,7 +23,6 @@ from poetc.scheduling import (
     ScheduleError,
     Scope,
     Status,
-    Step,
     TensorSpec,
     Trace,
     pack,
@@ -61,11 +61,11 @@ def fork() -> Problem:
     return Problem(name="fork", operators=operators, tensors=tensors, budget_bytes=2**20, processors=PROCESSORS)
 
 
-def replayed(problem: Problem, steps: tuple[Step, ...]) -> Trace:
+def replayed(problem: Problem, actions: tuple[Action, ...]) -> Trace:
     """The trace; the packer and the checker of plans find the peak as well."""
-    trace = verify_parts([(problem, steps)])
+    trace = verify_parts([(problem, actions)])
     proof = Proof(status=Status.FEASIBLE, objective=trace.energy_pj, bound=0, scope=Scope())
-    schedule = Schedule(solver="test", steps=steps, proof=proof)
+    schedule = Schedule(solver="test", actions=actions, proof=proof)
     plan = pack(problem, schedule)
     verify(problem, schedule)
     verify_plan(problem, schedule, plan)
@@ -74,8 +74,8 @@ def replayed(problem: Problem, steps: tuple[Step, ...]) -> Trace:
 
 
 def test_two_branches_side_by_side() -> None:
-    steps = (Compute(0), Compute(1), Compute(2, processor=1), Compute(3), Free(0), Free(1), Free(2))
-    trace = replayed(fork(), steps)
+    actions = (Compute(0), Compute(1), Compute(2, processor=1), Compute(3), Free(0), Free(1), Free(2))
+    trace = replayed(fork(), actions)
     # c begins when a is over and takes 60 ns, 7 for the hand-over and 8 for 16 bytes; d takes 15 more as well.
     assert trace.busy_ns == (315, 75)
     assert trace.time_ns == 315
@@ -84,21 +84,21 @@ def test_two_branches_side_by_side() -> None:
     assert trace.idle_pj == (315 - 75) * 500
     assert trace.energy_pj == 3 * 200 + 180 + hand_overs_pj + trace.idle_pj
     # The work of both adds up to more than the time, and nobody waits for the store.
-    assert replayed(replace(fork(), paging=Paging.DMA), steps).stall_ns == 0
+    assert replayed(replace(fork(), paging=Paging.DMA), actions).stall_ns == 0
 
 
-def test_workspace_of_a_step_in_flight_counts() -> None:
-    steps = (Compute(0), Compute(1), Compute(2, processor=1), Compute(3), Free(0), Free(1), Free(2))
+def test_workspace_of_an_action_in_flight_counts() -> None:
+    actions = (Compute(0), Compute(1), Compute(2, processor=1), Compute(3), Free(0), Free(1), Free(2))
     # Beside c, b is still at work: three tensors and two workspaces. d has waited for both. The second
     # Free waits for d.
-    assert replayed(fork(), steps).ram_bytes == (48, 64, 112, 96, 96, 80, 32)
-    fenced = (Compute(0), Compute(1), Compute(2, processor=1, fence=True), *steps[3:])
+    assert replayed(fork(), actions).ram_bytes == (48, 64, 112, 96, 96, 80, 32)
+    fenced = (Compute(0), Compute(1), Compute(2, processor=1, fence=True), *actions[3:])
     trace = replayed(fork(), fenced)
     assert trace.ram_bytes[2] == 80
     assert trace.time_ns == 200 + 75 + 115
 
 
-def test_no_step_behind_a_free_begins_before_the_last_reader_is_done() -> None:
+def test_no_action_behind_a_free_begins_before_the_last_reader_is_done() -> None:
     late = (Compute(0), Compute(1, processor=1), Compute(2), Free(0), Compute(3), Free(1), Free(2))
     assert replayed(fork(), late).time_ns == 200 + 115
     problem = fork()
@@ -121,8 +121,8 @@ def test_no_step_behind_a_free_begins_before_the_last_reader_is_done() -> None:
     assert behind.time_ns == ahead.time_ns == 315
 
 
-def test_a_processor_runs_no_more_than_one_step_ahead() -> None:
-    """However long the list of steps, at most the last step of another processor is in flight."""
+def test_a_processor_runs_no_more_than_one_action_ahead() -> None:
+    """However long the list of actions, at most the last action of another processor is in flight."""
     operators = tuple(
         OperatorSpec(
             name=f"o{k}",
@@ -147,23 +147,23 @@ def test_transfers_belong_to_the_first_processor() -> None:
     problem = replace(fork(), paging=Paging.SYNC)
     slow = replace(problem.tensors[0], page_out_ns=1000)
     problem = replace(problem, tensors=(slow, *problem.tensors[1:]))
-    steps = (Compute(0), PageOut(0), Compute(1, processor=1), Compute(2), Compute(3), Free(0), Free(1), Free(2))
-    trace = replayed(problem, steps)
+    actions = (Compute(0), PageOut(0), Compute(1, processor=1), Compute(2), Compute(3), Free(0), Free(1), Free(2))
+    trace = replayed(problem, actions)
     assert trace.time_ns == 100 + 1000 + 100 + 100 + 15
     assert trace.busy_ns == (1315, 75)
 
 
 @pytest.mark.parametrize(
-    ("step", "complaint"),
+    ("action", "complaint"),
     [
         (Compute(3, processor=1), "'d' on processor 'm4', which cannot run it"),
         (Compute(3, processor=2), "'d' on processor 2, which does not exist"),
         (Compute(3, processor=-1), "'d' on processor -1, which does not exist"),
     ],
 )
-def test_refusals(step: Compute, complaint: str) -> None:
+def test_refusals(action: Compute, complaint: str) -> None:
     with pytest.raises(ScheduleError, match=complaint):
-        replayed(fork(), (Compute(0), Compute(1), Compute(2), step, Free(0), Free(1), Free(2)))
+        replayed(fork(), (Compute(0), Compute(1), Compute(2), action, Free(0), Free(1), Free(2)))
 
 
 def test_one_processor_exists_where_none_is_named() -> None:
@@ -176,9 +176,9 @@ def test_documents() -> None:
     validate_problem(problem)
     assert problem_from_json(problem_to_json(problem)) == problem
     assert b"elsewhere" not in problem_to_json(replace(problem, operators=problem.operators[3:], processors=()))
-    steps = (Compute(0), Compute(1, processor=1, fence=True), Compute(2), Compute(3), Free(0), Free(1), Free(2))
+    actions = (Compute(0), Compute(1, processor=1, fence=True), Compute(2), Compute(3), Free(0), Free(1), Free(2))
     proof = Proof(status=Status.FEASIBLE, objective=1, bound=0, scope=Scope())
-    schedule = Schedule(solver="test", steps=steps, proof=proof)
+    schedule = Schedule(solver="test", actions=actions, proof=proof)
     assert schedule_from_json(schedule_to_json(schedule)) == schedule
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from poetc.scheduling import (
+    Action,
     Completer,
     Compute,
     Free,
@@ -27,7 +28,6 @@ from poetc.scheduling import (
     Schedule,
     Scope,
     Status,
-    Step,
     TensorSpec,
     keep_all,
     pack,
@@ -37,13 +37,13 @@ from poetc.scheduling import (
     without_moves,
 )
 from tests.support.moves import chain, tight, wander
-from tests.support.problems import random_actions, random_dag, training_problem
+from tests.support.problems import random_dag, random_decisions, training_problem
 
 
-def scheduled(problem: Problem, steps: tuple[Step, ...]) -> Schedule:
+def scheduled(problem: Problem, actions: tuple[Action, ...]) -> Schedule:
     cost = 0
-    for step in steps:
-        match step:
+    for action in actions:
+        match action:
             case Compute(k):
                 cost += problem.operators[k].energy_pj
             case PageOut(t):
@@ -53,11 +53,11 @@ def scheduled(problem: Problem, steps: tuple[Step, ...]) -> Schedule:
             case Move(t):
                 cost += problem.tensors[t].move_pj
     proof = Proof(status=Status.OPTIMAL, objective=cost, bound=cost, scope=Scope())
-    return Schedule(solver="test", steps=steps, proof=proof)
+    return Schedule(solver="test", actions=actions, proof=proof)
 
 
 def moves(schedule: Schedule) -> list[int]:
-    return [s.tensor for s in schedule.steps if isinstance(s, Move)]
+    return [s.tensor for s in schedule.actions if isinstance(s, Move)]
 
 
 def test_moves_where_no_offsets_fit() -> None:
@@ -72,7 +72,7 @@ def test_moves_where_no_offsets_fit() -> None:
     verify_plan(problem, moved, plan)
     assert plan.arena_bytes == live == trace.peak_bytes
     assert 0 < trace.moves == len(moves(moved)) <= 3
-    assert without_moves(problem, moved).steps == schedule.steps
+    assert without_moves(problem, moved).actions == schedule.actions
 
 
 def test_no_moves_where_there_is_room() -> None:
@@ -116,11 +116,11 @@ def test_what_is_live_is_what_is_needed(random: Random, paging: bool) -> None:
     make = random.choice((random_dag, training_problem))
     problem = make(random, random.randint(2, 9), paging=paging)
     problem = replace(problem, tensors=tuple(replace(t, move_ns=t.move_ns or 3) for t in problem.tensors))
-    completion = Completer(problem).run(random_actions(random, problem, random.randint(0, 8)))
-    schedule = scheduled(problem, completion.steps)
+    completion = Completer(problem).run(random_decisions(random, problem, random.randint(0, 8)))
+    schedule = scheduled(problem, completion.actions)
     live = verify(replace(problem, budget_bytes=1 << 40), schedule).peak_bytes - problem.base_bytes
     found = pack_with_moves(problem, schedule, live)
-    away = {s.tensor for s in schedule.steps if isinstance(s, PageIn) and problem.tensors[s.tensor].final == "ram"}
+    away = {s.tensor for s in schedule.actions if isinstance(s, PageIn) and problem.tensors[s.tensor].final == "ram"}
     if found is None:  # only homes of state that leaves and comes back can be in the way, and what begins the step
         assert away or live == verify(problem, schedule).ram_bytes[0] - problem.base_bytes
         return
@@ -157,8 +157,8 @@ def test_wandering_tensors_are_accepted_and_a_shifted_one_is_not(random: Random,
 def overlapping() -> tuple[Problem, Schedule, MemoryPlan]:
     """t1 of three units slides down by one when t0 is gone; t2 takes what is free then."""
     problem, schedule = chain(1, 3, 2, frees={1: (0,)})
-    steps = (*schedule.steps[:3], Move(1), *schedule.steps[3:])
-    moved = scheduled(problem, steps)
+    actions = (*schedule.actions[:3], Move(1), *schedule.actions[3:])
+    moved = scheduled(problem, actions)
     found = pack_with_moves(problem, schedule, 80)
     assert found is not None
     plan = pack(problem, moved)
@@ -198,10 +198,10 @@ def change(plan: MemoryPlan, entry: tuple[int, int], **changes: object) -> Memor
         (lambda p: change(p, (1, 3), start=4), r"t1 \[3, 5\) of 48 bytes is not covered by t1 \[4, 5\)"),
         (lambda p: change(p, (1, 1), end=2), r"t1 \[1, 3\) of 48 bytes is not covered by t1 \[1, 2\)"),
         (lambda p: change(p, (1, 3), size_bytes=32), r"t1 \[3, 5\) of 48 bytes is not covered"),
-        (lambda p: change(p, (1, 3), tensors=((1, 4),)), "t1 has no place from step 3"),
+        (lambda p: change(p, (1, 3), tensors=((1, 4),)), "t1 has no place from action 3"),
         (
             lambda p: change(p, (1, 1), tensors=((1, 1), (1, 3))),
-            "a tensor has two places from one step on",
+            "a tensor has two places from one action on",
         ),
     ],
 )
@@ -237,9 +237,9 @@ def homes_in_the_way(move_ns: int | None = 4) -> tuple[Problem, Schedule]:
     problem = Problem(
         name="homes", tensors=tensors, operators=operators, budget_bytes=8 * 16, paging=Paging.SYNC, page_buffer_bytes=0
     )
-    steps: tuple[Step, ...] = (Compute(0), PageOut(a), Free(a), Compute(1), Free(s), Compute(2), Free(t))
-    steps += (PageOut(b), Free(b), Compute(3), Free(v), PageIn(a), Free(u), PageIn(b))
-    return problem, scheduled(problem, steps)
+    actions: tuple[Action, ...] = (Compute(0), PageOut(a), Free(a), Compute(1), Free(s), Compute(2), Free(t))
+    actions += (PageOut(b), Free(b), Compute(3), Free(v), PageIn(a), Free(u), PageIn(b))
+    return problem, scheduled(problem, actions)
 
 
 def test_state_that_comes_back_elsewhere_moves_home() -> None:
@@ -250,18 +250,18 @@ def test_state_that_comes_back_elsewhere_moves_home() -> None:
     moved, plan = found
     verify(problem, moved)
     verify_plan(problem, moved, plan)
-    assert moved.steps[-1] == Move(0) and moves(moved).count(0) == 1
+    assert moved.actions[-1] == Move(0) and moves(moved).count(0) == 1
     assert (plan.arena_bytes, plan.state_bytes) == (8 * 16, 5 * 16)
 
 
 @pytest.mark.parametrize("units", [1, 2, 3])
-def test_what_the_last_step_frees_is_not_in_the_way(units: int) -> None:
+def test_what_the_last_action_frees_is_not_in_the_way(units: int) -> None:
     """Frees are put off to the end where transfers overlap compute."""
     problem, schedule = homes_in_the_way()
     tensors = (*problem.tensors[:5], replace(problem.tensors[5], size_bytes=16 * units))
     problem = replace(problem, tensors=tensors)
-    schedule = replace(schedule, steps=(*schedule.steps[:-2], schedule.steps[-1], schedule.steps[-2]))
-    assert schedule.steps[-1] == Free(5)
+    schedule = replace(schedule, actions=(*schedule.actions[:-2], schedule.actions[-1], schedule.actions[-2]))
+    assert schedule.actions[-1] == Free(5)
     found = pack_with_moves(problem, schedule, problem.budget_bytes)
     assert found is not None and 5 not in moves(found[0])
     verify(problem, found[0])

@@ -98,7 +98,7 @@ def test_scopes_are_values() -> None:
 @given(scopes)
 def test_a_file_keeps_the_scope(scope: Scope) -> None:
     schedule = keep_all(training_problem(Random(0), 1))
-    given_order = first_executions(schedule.steps) if scope.order is not ANY else ANY
+    given_order = first_executions(schedule.actions) if scope.order is not ANY else ANY
     scope = replace(scope, order=given_order)
     written = replace(schedule, proof=replace(schedule.proof, scope=scope))
     assert schedule_from_json(schedule_to_json(written, "a sentence")).proof.scope == scope

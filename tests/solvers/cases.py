@@ -53,7 +53,7 @@ def worn(seed: int) -> tuple[Problem, Optimum | None] | None:
     problem, best = case(seed)
     if best is None:
         return None
-    written = sum(problem.tensors[s.tensor].footprint_bytes for s in best.steps if isinstance(s, PageOut))
+    written = sum(problem.tensors[s.tensor].footprint_bytes for s in best.actions if isinstance(s, PageOut))
     if not written:
         return None
     random = Random(seed)

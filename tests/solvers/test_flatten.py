@@ -48,8 +48,8 @@ def cost_of(problem: Problem, paging: bool, beta: float = 0.05) -> int | None:
     codes = improve(model, codes, capacity)
     cost = int(model.cost(codes))
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope())
-    steps = Completer(problem).run(model.actions(codes)).steps
-    trace = verify(problem, Schedule(solver="test", steps=steps, proof=proof))
+    actions = Completer(problem).run(model.decisions(codes)).actions
+    trace = verify(problem, Schedule(solver="test", actions=actions, proof=proof))
     assert trace.peak_bytes <= problem.budget_bytes
     return cost
 

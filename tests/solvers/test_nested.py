@@ -77,9 +77,9 @@ def test_it_finds_what_evictions_do_not() -> None:
     assert race.incumbent is None
     assert nest(race, 0.0) > 0.0
     assert race.incumbent is not None and race.incumbent.cost < 1.8 * problem.compute_once_pj
-    steps = Completer(problem).run(race.model.actions(race.incumbent.codes)).steps
+    actions = Completer(problem).run(race.model.decisions(race.incumbent.codes)).actions
     proof = Proof(status=Status.FEASIBLE, objective=race.incumbent.cost, bound=0, scope=Scope())
-    trace = verify(problem, Schedule(solver="test", steps=steps, proof=proof))
+    trace = verify(problem, Schedule(solver="test", actions=actions, proof=proof))
     assert trace.peak_bytes <= problem.budget_bytes
     again = Race(problem, 0, math.inf)
     nest(again, 0.0)

@@ -7,19 +7,19 @@ from dataclasses import replace
 from random import Random
 
 from poetc.planning.repricing import carried_bound
-from poetc.scheduling import Completer, Compute, PageOut, Paging, Problem, Step, verify_parts
+from poetc.scheduling import Action, Completer, Compute, PageOut, Paging, Problem, verify_parts
 from poetc.solvers.overlap import WHOLE, at_share
 from tests.scheduling.test_dma import line
-from tests.support.problems import random_actions, random_dag
+from tests.support.problems import random_dag, random_decisions
 
 SHARES = (0, 1, 300, 500, 999, WHOLE)
 
 
-def energy_of(problem: Problem, steps: tuple[Step, ...]) -> int:
-    return verify_parts([(problem, steps)]).energy_pj
+def energy_of(problem: Problem, actions: tuple[Action, ...]) -> int:
+    return verify_parts([(problem, actions)]).energy_pj
 
 
-def paged() -> Iterator[tuple[Random, Problem, tuple[Step, ...]]]:
+def paged() -> Iterator[tuple[Random, Problem, tuple[Action, ...]]]:
     """Problems whose processor waits at half of the power that the least busy operator draws, and a schedule each."""
     for seed in range(200):
         random = Random(seed)
@@ -30,8 +30,8 @@ def paged() -> Iterator[tuple[Random, Problem, tuple[Step, ...]]]:
             for t in problem.tensors
         )
         problem = replace(problem, tensors=tuple(tensors))
-        actions = random_actions(random, problem, random.randint(0, 8))
-        peak_bytes = Completer(replace(problem, paging=Paging.SYNC)).run(actions).peak_bytes
+        decisions = random_decisions(random, problem, random.randint(0, 8))
+        peak_bytes = Completer(replace(problem, paging=Paging.SYNC)).run(decisions).peak_bytes
         power_uw = min(1000 * op.energy_pj // max(1, op.time_ns) for op in problem.operators)
         problem = replace(
             problem,
@@ -40,19 +40,19 @@ def paged() -> Iterator[tuple[Random, Problem, tuple[Step, ...]]]:
             idle_uw=power_uw // 2,
             budget_bytes=peak_bytes + random.choice((0, 64, 1000)),
         )
-        yield random, problem, Completer(problem).run(actions).steps
+        yield random, problem, Completer(problem).run(decisions).actions
 
 
 def test_no_share_gives_more_than_the_energy() -> None:
     near = checked = 0
-    for _, problem, steps in paged():
-        trace = verify_parts([(problem, steps)])
+    for _, problem, actions in paged():
+        trace = verify_parts([(problem, actions)])
         sums = []
         for share in SHARES:
             made = at_share(problem, share)
             if made is not None:
                 assert made.paging is Paging.SYNC and not made.idle_uw
-                sums.append(energy_of(made, steps))
+                sums.append(energy_of(made, actions))
         assert max(sums) <= trace.energy_pj
         assert trace.energy_pj == sums[0] + problem.idle_uw * trace.stall_ns // 1000
         checked += len(sums)
@@ -77,7 +77,7 @@ def test_no_share_where_waiting_costs_more_than_work() -> None:
 def test_a_bound_is_carried_to_faster_operators_and_dearer_waiting() -> None:
     """As for kernels in threads: each schedule in the other way costs what is carried over from its own cost."""
     above = 0
-    for random, problem, steps in paged():
+    for random, problem, actions in paged():
         operators = tuple(
             replace(
                 op,
@@ -89,8 +89,8 @@ def test_a_bound_is_carried_to_faster_operators_and_dearer_waiting() -> None:
         )
         known = replace(problem, operators=tuple(replace(op, low_workspace=()) for op in problem.operators))
         other = replace(problem, operators=operators, idle_uw=problem.idle_uw + random.choice((0, 5)))
-        carried = carried_bound(known, energy_of(known, steps), other)
-        assert carried is not None and carried <= energy_of(other, steps)
+        carried = carried_bound(known, energy_of(known, actions), other)
+        assert carried is not None and carried <= energy_of(other, actions)
         above += carried > other.compute_once_pj
         slower = replace(operators[0], time_ns=known.operators[0].time_ns + 1)
         assert carried_bound(known, 1, replace(other, operators=(slower, *operators[1:]))) is None
@@ -98,14 +98,14 @@ def test_a_bound_is_carried_to_faster_operators_and_dearer_waiting() -> None:
 
 
 def test_no_bound_is_carried_to_a_store_that_is_waited_for_less() -> None:
-    """Of faster transfers, or of both directions at once: the same steps wait less."""
+    """Of faster transfers, or of both directions at once: the same actions wait less."""
     faster = duplex = 0
-    for _, problem, steps in paged():
+    for _, problem, actions in paged():
         problem = replace(problem, dma_full_duplex=False)
-        cost = energy_of(problem, steps)
+        cost = energy_of(problem, actions)
         tensors = tuple(replace(t, page_in_ns=t.page_in_ns // 4) for t in problem.tensors)
         others = replace(problem, tensors=tensors), replace(problem, dma_full_duplex=True)
-        costs = [energy_of(other, steps) for other in others]
+        costs = [energy_of(other, actions) for other in others]
         faster, duplex = faster + (costs[0] < cost), duplex + (costs[1] < cost)
         for other, its_cost in zip(others, costs, strict=True):
             assert (carried_bound(problem, cost, other) or 0) <= its_cost
@@ -118,6 +118,6 @@ def test_no_bound_is_carried_to_operators_that_leave_the_bus_to_transfers() -> N
     last = replace(other.operators[2], inputs=(0,))
     other = replace(other, operators=(*other.operators[:2], last))
     known = replace(other, operators=(other.operators[0], streamed, last))
-    steps = (Compute(0), PageOut(0), Compute(1), PageOut(0), Compute(2))
-    assert energy_of(other, steps) < energy_of(known, steps)
-    assert (carried_bound(known, energy_of(known, steps), other) or 0) <= energy_of(other, steps)
+    actions = (Compute(0), PageOut(0), Compute(1), PageOut(0), Compute(2))
+    assert energy_of(other, actions) < energy_of(known, actions)
+    assert (carried_bound(known, energy_of(known, actions), other) or 0) <= energy_of(other, actions)

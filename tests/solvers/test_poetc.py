@@ -45,7 +45,7 @@ from poetc.solvers.poetc.search.race import Race
 from tests.solvers.cases import case
 from tests.solvers.chains import chain
 from tests.support.oracle import minimum_budget
-from tests.support.problems import ProblemBuilder, random_actions, random_dag, training_problem, with_budget
+from tests.support.problems import ProblemBuilder, random_dag, random_decisions, training_problem, with_budget
 
 OPTIONS = SolveOptions(time_limit_s=60, fixed_order=True)  # as the oracle
 
@@ -138,7 +138,7 @@ def test_cleaning_up_never_costs_and_keeps_to_the_capacity() -> None:
         assert codes is not None
         assert Profile(model, codes).peak <= capacity
         better = improve(model, codes, capacity)
-        completion = Completer(problem).run(model.actions(better))
+        completion = Completer(problem).run(model.decisions(better))
         assert completion.peak_bytes <= problem.budget_bytes
         assert model.cost(better) <= model.cost(codes)
         assert model.cost(better) == completion.energy_pj
@@ -152,16 +152,16 @@ def test_page_outs_come_as_early_as_they_can() -> None:
         random = Random(seed)
         make = training_problem(random, 5, paging=True) if seed % 2 else random_dag(random, 10, paging=True)
         model, completer = Model(make), Completer(make)
-        codes = model.codes(completer.run(random_actions(random, make, 12)).steps)
+        codes = model.codes(completer.run(random_decisions(random, make, 12)).actions)
         early = early_page_outs(model, codes)
         assert sorted(early) == sorted(codes)
-        before, after = (completer.run(model.actions(c)) for c in (codes, early))
+        before, after = (completer.run(model.decisions(c)) for c in (codes, early))
         assert after.peak_bytes <= before.peak_bytes
         assert after.energy_pj == before.energy_pj
         proof = Proof(status=Status.FEASIBLE, objective=after.energy_pj, bound=0, scope=Scope())
         trace = verify(
             dataclasses.replace(make, budget_bytes=after.peak_bytes),
-            Schedule(solver="", steps=after.steps, proof=proof),
+            Schedule(solver="", actions=after.actions, proof=proof),
         )
         assert trace.page_outs == sum(code >= model.n_ops + model.n_tensors for code in codes)
         last = {}  # position of what last makes or reads a tensor
@@ -187,7 +187,7 @@ def test_keep_all_where_it_fits() -> None:
 
 @pytest.mark.parametrize("paging", [False, True])
 @pytest.mark.long_but("False")
-def test_training_step_under_pressure(paging: bool) -> None:
+def test_training_action_under_pressure(paging: bool) -> None:
     problem = with_budget(training_problem(Random(3), 6, paging=paging, scale=16), 0.5)
     schedule = solve(problem, options=SolveOptions(time_limit_s=60, gap=0.05))
     trace = verify(problem, schedule)
@@ -297,7 +297,7 @@ def test_the_least_ram_is_found_where_recomputing_what_is_cheap_takes_too_much()
     problem = build.problem("paging alone")
     found = min_budget(problem)
     assert found.smallest_bytes == minimum_budget(problem) == found.lower_bound_bytes
-    assert found.schedule is not None and any(isinstance(step, PageIn) for step in found.schedule.steps)
+    assert found.schedule is not None and any(isinstance(action, PageIn) for action in found.schedule.actions)
     tight = dataclasses.replace(problem, budget_bytes=found.smallest_bytes)
     first = at_once(tight, OPTIONS)
     assert first is not None

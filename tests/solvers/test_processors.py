@@ -24,6 +24,7 @@ from poetc.planning.solution import cost_of_computing_once, everything
 from poetc.planning.state import StatePlacement
 from poetc.planning.ways import CoreUsage
 from poetc.scheduling import (
+    Action,
     Compute,
     Elsewhere,
     Free,
@@ -35,10 +36,9 @@ from poetc.scheduling import (
     ScheduleError,
     SolveOptions,
     Status,
-    Step,
     Variant,
     complete,
-    keep_all_actions,
+    keep_all_decisions,
     keep_all_peak_bytes,
     validate_problem,
     verify,
@@ -118,7 +118,7 @@ def least_cost(problem: Problem) -> int:
     costs = []
     for order in orders(problem):
         for placement in placements(problem):
-            steps = tuple(
+            actions = tuple(
                 Compute(
                     k,
                     tuple((p.input, p.output) for p in problem.operators[k].in_place if p.required),
@@ -126,7 +126,7 @@ def least_cost(problem: Problem) -> int:
                 )
                 for k in order
             )
-            trace = verify_parts([(problem, steps)])
+            trace = verify_parts([(problem, actions)])
             costs.append(problem.objective.cost(trace.energy_pj, trace.time_ns))
     return min(costs)
 
@@ -139,21 +139,21 @@ def least_in(problem: Problem) -> int | None:
         computes = [s for s in plain if isinstance(s, Compute)]
         earliest: dict[int, int] = {}
         seen = 0
-        for step in plain:
-            seen += isinstance(step, Compute)
-            if isinstance(step, Free):
-                earliest[step.tensor] = seen
+        for action in plain:
+            seen += isinstance(action, Compute)
+            if isinstance(action, Free):
+                earliest[action.tensor] = seen
         delays = itertools.product(*([*range(n, len(computes) + 1)] for n in earliest.values()))
         for delay in itertools.islice(delays, 60):
             at = dict(zip(earliest, delay, strict=True))
             for placement in placements(problem):
-                steps: list[Step] = []
+                actions: list[Action] = []
                 for n, c in enumerate(computes):
-                    steps += [Free(t) for t, when in at.items() if when == n]
-                    steps.append(replace(c, processor=placement[c.operator]))
-                steps += [Free(t) for t, when in at.items() if when == len(computes)]
+                    actions += [Free(t) for t, when in at.items() if when == n]
+                    actions.append(replace(c, processor=placement[c.operator]))
+                actions += [Free(t) for t, when in at.items() if when == len(computes)]
                 try:
-                    trace = verify_parts([(problem, steps)])
+                    trace = verify_parts([(problem, actions)])
                 except ScheduleError:
                     continue
                 costs.append(problem.objective.cost(trace.energy_pj, trace.time_ns))
@@ -161,14 +161,14 @@ def least_in(problem: Problem) -> int | None:
 
 
 def least_of_lists(problem: Problem, repeats: int) -> int | None:
-    """The least cost of all lists of any steps but page-ins and page-outs, with at most so many repeated executions."""
+    """The least cost of all lists of any actions but page-ins and page-outs, with at most so many repetitions."""
     operators, costs = problem.operators, list[int]()
     fences = (False, True) if any(o.workspace_bytes for o in operators) else (False,)
 
-    def go_on(steps: tuple[Step, ...], there: frozenset[int], done: tuple[int, ...]) -> None:
+    def go_on(actions: tuple[Action, ...], there: frozenset[int], done: tuple[int, ...]) -> None:
         if set(done) == set(range(len(operators))):
             try:
-                trace = verify_parts([(problem, steps)])
+                trace = verify_parts([(problem, actions)])
             except ScheduleError:
                 return
             costs.append(problem.objective.cost(trace.energy_pj, trace.time_ns))
@@ -187,9 +187,9 @@ def least_of_lists(problem: Problem, repeats: int) -> int | None:
             for count in range(len(o.in_place) + 1):
                 for chosen in itertools.combinations(o.in_place, count):
                     pairs = tuple((q.input, q.output) for q in chosen)
-                    step = Compute(k, pairs, p, fence)
+                    action = Compute(k, pairs, p, fence)
                     after = (left - {i for i, _ in pairs}) | set(o.outputs)
-                    go_on((*steps, *map(Free, freed), step), after, (*done, k))
+                    go_on((*actions, *map(Free, freed), action), after, (*done, k))
 
     go_on((), frozenset(t for t, spec in enumerate(problem.tensors) if spec.initial == "ram"), ())
     return min(costs, default=None)
@@ -208,11 +208,11 @@ def compare_tight(seed: int) -> bool:
     least = least_of_lists(problem, repeats)
     found = search(problem, 2**60 if least is None else least + 1, NODES)
     if least is None:
-        assert found.steps is None or repeats == 0
+        assert found.actions is None or repeats == 0
         return False
-    assert found.is_complete and found.steps is not None
+    assert found.is_complete and found.actions is not None
     assert relaxed(problem).least <= least
-    trace = verify_parts([(problem, found.steps)])
+    trace = verify_parts([(problem, found.actions)])
     assert found.cost == problem.objective.cost(trace.energy_pj, trace.time_ns) <= least
     if trace.recomputes <= repeats:
         assert found.cost == least
@@ -241,8 +241,8 @@ def compare(seed: int) -> None:
     if len(problem.processors) == 2:
         found = problem.objective.cost(alone.compute_once_pj, alone.compute_once_ns)
         assert single <= found <= single * (1 + 1e-6) + slack
-    steps = complete(alone, keep_all_actions(alone))
-    beside = side_by_side(problem, steps, placement)
+    actions = complete(alone, keep_all_decisions(alone))
+    beside = side_by_side(problem, actions, placement)
     assert beside is not None
     assert problem.objective.cost(beside[1].energy_pj, beside[1].time_ns) >= least
     assert beside[1].time_ns <= alone.compute_once_ns  # side by side nothing takes longer
@@ -258,7 +258,7 @@ def compare(seed: int) -> None:
         plain = optimum(replace(bound.problem, budget_bytes=tight.budget_bytes), fixed_order=False)
         assert plain is not None
         assert plain.cost <= within
-    fitting = side_by_side(tight, steps, placement)
+    fitting = side_by_side(tight, actions, placement)
     assert fitting is not None
 
 
@@ -333,7 +333,7 @@ def test_small_problems_are_proven_optimal_or_state_their_scope() -> None:
         assert (proof.status is Status.OPTIMAL) == (proof.bound == proof.objective)
         if proof.scope.repetition is Repetition.ONCE:
             assert set(executions) == {1}
-        assert search(solution.problem, proof.objective, 5_000, once=True).steps is None
+        assert search(solution.problem, proof.objective, 5_000, once=True).actions is None
         scopes.add((proof.status, proof.scope.repetition))
     assert {(Status.OPTIMAL, Repetition.ONCE), (Status.OPTIMAL, Repetition.ANY)} <= scopes
 
@@ -415,7 +415,7 @@ def test_a_claim_about_any_kernels_is_not_made_with_slow_ones() -> None:
     problem = replace(problem, tensors=tensors, operators=operators, budget_bytes=problem.base_bytes + 1760)
     proof = replace(planner(), reductions=(Processors(), Slow(), StatePlacement("ram"))).solve(problem).proof
     cheapest = search(fastest(problem), 2**60, NODES)
-    assert cheapest.steps is not None and cheapest.cost < proof.objective
+    assert cheapest.actions is not None and cheapest.cost < proof.objective
     assert proof.bound <= cheapest.cost or proof.scope.choice("kernels") is not ANY
 
 

@@ -80,7 +80,7 @@ def test_a_file_dropped_into_a_folder_of_solvers_is_found(
         assert available()["dropped_in"].title == "Everything once"
         problem = training_problem(Random(0), 2)
         problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
-        assert solve(problem, "dropped_in").steps == keep_all(problem).steps
+        assert solve(problem, "dropped_in").actions == keep_all(problem).actions
     finally:
         monkeypatch.undo()
         registry._modules.cache_clear()
@@ -112,7 +112,7 @@ def test_the_solver_of_the_guide_in_a_package_of_its_own(tmp_path: Path, monkeyp
         assert available()["in_order"].title == "Everything once, in order"
         problem = training_problem(Random(0), 2)
         problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
-        assert solve(problem, "in_order").steps == keep_all(problem).steps
+        assert solve(problem, "in_order").actions == keep_all(problem).actions
     finally:
         monkeypatch.undo()
         registry._modules.cache_clear()
@@ -126,7 +126,7 @@ def test_a_solver_of_another_package_has_the_name_of_its_entry_point(monkeypatch
         assert available()["mine"].name == "mine"
         problem = training_problem(Random(0), 2)
         problem = dataclasses.replace(problem, budget_bytes=keep_all_peak_bytes(problem))
-        assert solve(problem, "mine").steps == keep_all(problem).steps
+        assert solve(problem, "mine").actions == keep_all(problem).actions
         entry_point("broken", "no_such_package", monkeypatch)
         with pytest.raises(UsageError, match="solver 'broken' of a package: no_such_package cannot be imported"):
             available()

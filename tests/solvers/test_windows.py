@@ -26,9 +26,9 @@ def raced(problem: Problem, runs: int = 2) -> Race:
 def check(race: Race) -> None:
     assert race.incumbent is not None
     cost = race.incumbent.cost
-    steps = Completer(race.problem).run(race.model.actions(race.incumbent.codes)).steps
+    actions = Completer(race.problem).run(race.model.decisions(race.incumbent.codes)).actions
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope())
-    verify(race.problem, Schedule(solver="test", steps=steps, proof=proof))
+    verify(race.problem, Schedule(solver="test", actions=actions, proof=proof))
 
 
 def slid(race: Race) -> int:

@@ -66,12 +66,12 @@ def cheapest(problem: Problem) -> int | None:
         place, done = at
         if done == everything and all(place[t] >= 0 for t in final):
             return cost
-        for more, after in _steps(problem, at, state):
+        for more, after in _actions(problem, at, state):
             push(cost + more, after)
     return None
 
 
-def _steps(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int, State]]:
+def _actions(problem: Problem, at: State, state: set[int]) -> Iterator[tuple[int, State]]:
     place, done = at
     sizes = [t.size_bytes for t in problem.tensors]
     used = [problem.base_bytes if b == 0 else 0 for b in range(len(problem.banks))]
@@ -138,6 +138,6 @@ def solved_in_banks() -> Solved:
     half = keep_all_peak_bytes(problem) * 3 // 5
     placed = place_in_banks(problem, schedule, (half, half), time_limit_s=5.0)
     assert placed is not None
-    schedule = replace(schedule, steps=placed.steps, banks=placed.banks, workspace_banks=placed.workspace_banks)
+    schedule = replace(schedule, actions=placed.actions, banks=placed.banks, workspace_banks=placed.workspace_banks)
     plan = pack(problem, schedule)
     return Solved(problem=problem, schedule=schedule, trace=trace_of(problem, schedule), plan=plan)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from poetc.scheduling import (
+    Action,
     Allocation,
     Compute,
     Free,
@@ -16,7 +17,6 @@ from poetc.scheduling import (
     PageOut,
     Problem,
     Schedule,
-    Step,
     TensorSpec,
     keep_all,
     state_chains,
@@ -32,7 +32,7 @@ class _Stay:
 
 
 def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 0.5) -> tuple[Schedule, MemoryPlan]:
-    """`schedule` with moves before about `share` of its steps, mostly by less than a tensor's size, up or down. State
+    """`schedule` with moves before about `share` of its actions, mostly by less than a tensor's size, up or down. State
     that comes back from the store does so elsewhere, and moves home at the end; other state lies at its home all the
     time, the rest wherever there is room in four times what it needs."""
     unit = problem.alignment_bytes
@@ -45,7 +45,7 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
     sizes = [t.size_bytes for t in problem.tensors]
     workspace = max(o.workspace_bytes for o in problem.operators)
     arena = state + 4 * (sum(sizes) + workspace + unit) // unit * unit
-    steps: list[Step] = []
+    actions: list[Action] = []
     done: list[Allocation] = []
     live: dict[int, _Stay] = {}
 
@@ -61,7 +61,7 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
 
     def enter(t: int) -> None:
         offset = home[t] if t in home and t not in abroad else somewhere(sizes[t])
-        live[t] = _Stay(offset, sizes[t], len(steps), [(t, len(steps))])
+        live[t] = _Stay(offset, sizes[t], len(actions), [(t, len(actions))])
 
     def leave(t: int, end: int) -> None:
         stay = live.pop(t)
@@ -83,32 +83,32 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
 
     def move(t: int, target: int) -> None:
         stay = live[t]
-        leave(t, len(steps))
-        live[t] = _Stay(target, stay.size, len(steps), [(t, len(steps))])
-        steps.append(Move(t))
+        leave(t, len(actions))
+        live[t] = _Stay(target, stay.size, len(actions), [(t, len(actions))])
+        actions.append(Move(t))
 
     for t, tensor in enumerate(problem.tensors):
         if tensor.initial == "ram":
             enter(t)
-    for step in schedule.steps:
+    for action in schedule.actions:
         settled = home.keys() - abroad
         movable = [t for t in sorted(live) if t not in settled and problem.tensors[t].move_ns is not None]
-        if steps and movable and random.random() < share:
+        if actions and movable and random.random() < share:
             shift(random.choice(movable))
-        match step:
+        match action:
             case Compute(index, in_place):
                 operator, took = problem.operators[index], {o: i for i, o in in_place}
                 for o in operator.outputs:
                     if o in took:
                         live[o] = live.pop(took[o])
-                        live[o].tensors.append((o, len(steps)))
+                        live[o].tensors.append((o, len(actions)))
                         if took[o] in abroad:
                             abroad.add(o)
                     else:
                         enter(o)
                 if operator.workspace_bytes:
                     size = operator.workspace_bytes
-                    at = len(steps)
+                    at = len(actions)
                     done.append(
                         Allocation(offset_bytes=somewhere(size), size_bytes=size, start=at, end=at + 1, operator=index)
                     )
@@ -117,18 +117,18 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
                     abroad.add(t)
                 enter(t)
             case Free(t):
-                leave(t, len(steps) + 1)
+                leave(t, len(actions) + 1)
             case _:
                 pass
-        steps.append(step)
+        actions.append(action)
     for t in sorted(live):
         if t in home and live[t].offset != home[t]:
             move(t, home[t])
     for t in list(live):
-        leave(t, len(steps))
-    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in steps):
-        done.append(Allocation(offset_bytes=arena, size_bytes=problem.page_buffer_bytes, start=0, end=len(steps)))
-    most = max(sum(a.size_bytes for a in done if a.start <= at < a.end) for at in range(len(steps)))
+        leave(t, len(actions))
+    if problem.page_buffer_bytes and any(isinstance(s, PageIn | PageOut) for s in actions):
+        done.append(Allocation(offset_bytes=arena, size_bytes=problem.page_buffer_bytes, start=0, end=len(actions)))
+    most = max(sum(a.size_bytes for a in done if a.start <= at < a.end) for at in range(len(actions)))
     plan = MemoryPlan(
         allocations=tuple(done),
         arena_bytes=max(a.offset_bytes + a.size_bytes for a in done),
@@ -138,11 +138,11 @@ def wander(random: Random, problem: Problem, schedule: Schedule, share: float = 
     tensors = problem.tensors
     cost = sum(
         tensors[s.tensor].move_pj if problem.objective == "energy" else tensors[s.tensor].move_ns or 0
-        for s in steps
+        for s in actions
         if isinstance(s, Move)
     )
     proof = replace(schedule.proof, objective=schedule.proof.objective + cost)
-    return replace(schedule, steps=tuple(steps), proof=proof), plan
+    return replace(schedule, actions=tuple(actions), proof=proof), plan
 
 
 def chain(*sizes: int, frees: dict[int, tuple[int, ...]]) -> tuple[Problem, Schedule]:

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from poetc.scheduling import (
+    Action,
     Compute,
     Free,
     PageIn,
@@ -29,7 +30,6 @@ from poetc.scheduling import (
     Schedule,
     Scope,
     Status,
-    Step,
     verify,
 )
 
@@ -40,11 +40,11 @@ Node = tuple[State, int, int]  # with a label: cost and time
 @dataclass(frozen=True, slots=True)
 class Optimum:
     cost: int  # energy_pj, or time_ns if that is the objective
-    steps: tuple[Step, ...]
+    actions: tuple[Action, ...]
 
 
 def optimum(problem: Problem, *, fixed_order: bool = True, max_states: int = 2_000_000) -> Optimum | None:
-    """The cheapest schedule within budget and deadline; None if there is none. ScheduleError if its steps are wrong.
+    """The cheapest schedule within budget and deadline; None if there is none. ScheduleError if its actions are wrong.
 
     `fixed_order`: the first executions come in the order of `problem.operators` (recomputation anywhere); otherwise in
     any order that the data allow.
@@ -53,7 +53,7 @@ def optimum(problem: Problem, *, fixed_order: bool = True, max_states: int = 2_0
     best = min((o for o in found if o is not None), key=lambda o: o.cost, default=None)
     if best is not None:
         proof = Proof(status=Status.OPTIMAL, objective=best.cost, bound=best.cost, scope=Scope())
-        verify(problem, Schedule(solver="oracle", steps=best.steps, proof=proof))
+        verify(problem, Schedule(solver="oracle", actions=best.actions, proof=proof))
     return best
 
 
@@ -87,7 +87,7 @@ def _search(problem: Problem, pages: bool, fixed_order: bool, max_states: int) -
     if spare is not None and spare < 0:
         return None
     labels: dict[State, list[tuple[int, int]]] = {start: [(0, 0)]}
-    parents: dict[Node, tuple[Node, tuple[Step, ...]]] = {}
+    parents: dict[Node, tuple[Node, tuple[Action, ...]]] = {}
     queue = [(0, 0, 0, start)]
     while queue:
         cost, _, time, state = heapq.heappop(queue)
@@ -95,7 +95,7 @@ def _search(problem: Problem, pages: bool, fixed_order: bool, max_states: int) -
             continue  # dominated since
         if moves.is_goal(state):
             return Optimum(base + cost, _path(parents, (state, cost, time)))
-        for following, steps, energy_pj, time_ns in moves.of(state):
+        for following, actions, energy_pj, time_ns in moves.of(state):
             new_cost = cost + (energy_pj if problem.objective == "energy" else time_ns)
             new_time = time + time_ns if spare is not None else 0
             if spare is not None and new_time > spare:
@@ -104,18 +104,18 @@ def _search(problem: Problem, pages: bool, fixed_order: bool, max_states: int) -
             if any(c <= new_cost and t <= new_time for c, t in known):
                 continue
             known[:] = [(c, t) for c, t in known if not (new_cost <= c and new_time <= t)] + [(new_cost, new_time)]
-            parents[following, new_cost, new_time] = ((state, cost, time), steps)
+            parents[following, new_cost, new_time] = ((state, cost, time), actions)
             heapq.heappush(queue, (new_cost, -following[0].bit_count(), new_time, following))
             if len(labels) > max_states:
                 raise RuntimeError(f"{problem.name}: more than {max_states} states, too large for the oracle")
     return None
 
 
-def _path(parents: dict[Node, tuple[Node, tuple[Step, ...]]], node: Node) -> tuple[Step, ...]:
-    parts: list[tuple[Step, ...]] = []
+def _path(parents: dict[Node, tuple[Node, tuple[Action, ...]]], node: Node) -> tuple[Action, ...]:
+    parts: list[tuple[Action, ...]] = []
     while node in parents:
-        node, steps = parents[node]
-        parts.append(steps)
+        node, actions = parents[node]
+        parts.append(actions)
     return tuple(s for part in reversed(parts) for s in part)
 
 
@@ -142,8 +142,8 @@ class _Moves:
         whole = (1 << len(self.problem.operators)) - 1
         return done == whole and not self.final_ram & ~ram and not self.final_store & ~store
 
-    def of(self, state: State) -> Iterator[tuple[State, tuple[Step, ...], int, int]]:
-        """(following state, steps, energy, time), the first execution of an operator for nothing."""
+    def of(self, state: State) -> Iterator[tuple[State, tuple[Action, ...], int, int]]:
+        """(following state, actions, energy, time), the first execution of an operator for nothing."""
         done, ram, store = state
         needed = self.needed(done, store)
         first = next((k for k in range(len(self.problem.operators)) if not done >> k & 1), -1)
@@ -164,8 +164,8 @@ class _Moves:
                     after = ((ram | fetched) & ~remade & ~dropped & ~consumed) | self.outputs[k]
                     for paged, outs, out_pj, out_ns in self.page_outs((dropped | consumed) & ~fetched, store):
                         following, frees = self.settle(done | 1 << k, after, store | paged)
-                        steps = (*outs, *_frees(remade | dropped), *ins, Compute(k, pairs), *frees)
-                        yield following, steps, energy + in_pj + out_pj, time + in_ns + out_ns
+                        actions = (*outs, *_frees(remade | dropped), *ins, Compute(k, pairs), *frees)
+                        yield following, actions, energy + in_pj + out_pj, time + in_ns + out_ns
         if first >= 0 or not self.pages:
             return
         for t in _bits(self.final_ram & store & ~ram):
@@ -178,8 +178,8 @@ class _Moves:
             if paged:
                 yield (done, ram, store | paged), outs, out_pj, out_ns
 
-    def settle(self, done: int, ram: int, store: int) -> tuple[State, tuple[Step, ...]]:
-        """The state without what can be of no use any more, and the steps that free it."""
+    def settle(self, done: int, ram: int, store: int) -> tuple[State, tuple[Action, ...]]:
+        """The state without what can be of no use any more, and the actions that free it."""
         needed = self.needed(done, store)
         limits = self.problem.store_capacity_bytes, self.problem.write_limit_bytes
         if limits == (None, None):  # else what lies on the store goes on to count
@@ -194,14 +194,14 @@ class _Moves:
                 needed |= self.inputs[k]
         return needed
 
-    def page_ins(self, fetched: int) -> tuple[tuple[Step, ...], int, int]:
-        """(steps, energy, time)."""
+    def page_ins(self, fetched: int) -> tuple[tuple[Action, ...], int, int]:
+        """(actions, energy, time)."""
         tensors = [self.problem.tensors[t] for t in _bits(fetched)]
         time = sum(t.page_in_ns for t in tensors)
         return tuple(PageIn(t) for t in _bits(fetched)), sum(t.page_in_pj for t in tensors), time
 
-    def page_outs(self, leaving: int, store: int) -> Iterator[tuple[int, tuple[Step, ...], int, int]]:
-        """Every choice of what to page out of what leaves RAM: (tensors, steps, energy, time)."""
+    def page_outs(self, leaving: int, store: int) -> Iterator[tuple[int, tuple[Action, ...], int, int]]:
+        """Every choice of what to page out of what leaves RAM: (tensors, actions, energy, time)."""
         tensors = self.problem.tensors
         able = [t for t in _bits(leaving & ~store) if tensors[t].pageable] if self.pages else []
         for choice in range(1 << len(able)):
@@ -255,7 +255,7 @@ def _pairings(problem: Problem, k: int) -> Iterator[tuple[tuple[int, int], ...]]
             yield pairs
 
 
-def _frees(mask: int) -> tuple[Step, ...]:
+def _frees(mask: int) -> tuple[Action, ...]:
     return tuple(Free(t) for t in _bits(mask))
 
 

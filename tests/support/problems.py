@@ -10,8 +10,8 @@ from dataclasses import replace
 from random import Random
 
 from poetc.scheduling import (
-    Action,
     Compute,
+    Decision,
     InPlace,
     OperatorSpec,
     PageIn,
@@ -20,7 +20,7 @@ from poetc.scheduling import (
     Place,
     Problem,
     TensorSpec,
-    keep_all_actions,
+    keep_all_decisions,
     keep_all_peak_bytes,
 )
 from tests.support.ram import order_free_bound_bytes
@@ -207,14 +207,14 @@ def with_budget(problem: Problem, fraction: float) -> Problem:
     return replace(problem, budget_bytes=low + int(max(0, high - low) * fraction))
 
 
-def random_actions(random: Random, problem: Problem, extra: int) -> tuple[Action, ...]:
+def random_decisions(random: Random, problem: Problem, extra: int) -> tuple[Decision, ...]:
     """Keep-all with up to `extra` recomputations, page-outs and page-ins thrown in, each allowed where it stands."""
-    actions = list(keep_all_actions(problem))
+    decisions = list(keep_all_decisions(problem))
     pageable = problem.paging is not Paging.NONE
     for _ in range(extra):
-        at = random.randint(0, len(actions))
-        made, consumed, stored = _state_after(problem, actions[:at])
-        choices: list[Action] = [
+        at = random.randint(0, len(decisions))
+        made, consumed, stored = _state_after(problem, decisions[:at])
+        choices: list[Decision] = [
             Compute(k)
             for k in made
             if problem.operators[k].recomputable
@@ -226,19 +226,19 @@ def random_actions(random: Random, problem: Problem, extra: int) -> tuple[Action
             choices += [PageOut(t) for t in sorted(there - consumed) if problem.tensors[t].pageable]
             choices += [PageIn(t) for t in sorted(stored - consumed)] * 3
         if choices:
-            actions.insert(at, random.choice(choices))
-    return tuple(actions)
+            decisions.insert(at, random.choice(choices))
+    return tuple(decisions)
 
 
-def _state_after(problem: Problem, actions: Sequence[Action]) -> tuple[list[int], set[int], set[int]]:
+def _state_after(problem: Problem, decisions: Sequence[Decision]) -> tuple[list[int], set[int], set[int]]:
     """Operators executed, tensors updated in place, tensors on the store."""
     made: dict[int, None] = {}
     stored = {t for t, tensor in enumerate(problem.tensors) if tensor.initial == "store"}
     consumed: set[int] = set()
-    for action in actions:
-        if isinstance(action, Compute):
-            made[action.operator] = None
-            consumed |= {p.input for p in problem.operators[action.operator].in_place if p.required}
-        elif isinstance(action, PageOut):
-            stored.add(action.tensor)
+    for decision in decisions:
+        if isinstance(decision, Compute):
+            made[decision.operator] = None
+            consumed |= {p.input for p in problem.operators[decision.operator].in_place if p.required}
+        elif isinstance(decision, PageOut):
+            stored.add(decision.tensor)
     return list(made), consumed, stored

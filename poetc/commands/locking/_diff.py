@@ -38,7 +38,7 @@ def diff_artifacts(a: Artifact, b: Artifact) -> Difference:
     if not sentences:
         first = _first_difference(a, b)
         if first is not None:
-            sentences.append(f"Only the order differs, first at step {first}: a tie.")
+            sentences.append(f"Only the order differs, first at action {first}: a tie.")
     document = {
         "same": not sentences,
         "problem": problem,
@@ -142,10 +142,10 @@ def changed(x: int, y: int, show: Any) -> str:
 def _counts(solved: Artifact, kind: str) -> Counter[str]:
     problem, schedule = solved.problem, solved.schedule
     if kind == "recomputed":
-        runs = Counter(problem.operators[s.operator].name for s in schedule.steps if isinstance(s, Compute))
+        runs = Counter(problem.operators[s.operator].name for s in schedule.actions if isinstance(s, Compute))
         return Counter({name: n - 1 for name, n in runs.items() if n > 1})
     wanted = {"paged out": PageOut, "paged in": PageIn, "moved within RAM": Move}[kind]
-    moved = (s for s in schedule.steps if isinstance(s, PageOut | PageIn | Move) and isinstance(s, wanted))
+    moved = (s for s in schedule.actions if isinstance(s, PageOut | PageIn | Move) and isinstance(s, wanted))
     return Counter(problem.tensors[s.tensor].name for s in moved)
 
 
@@ -179,10 +179,10 @@ def _proof_words(a: Schedule, b: Schedule) -> Iterator[str]:
 
 
 def _first_difference(a: Artifact, b: Artifact) -> int | None:
-    for i, (x, y) in enumerate(zip(a.schedule.steps, b.schedule.steps, strict=False)):
+    for i, (x, y) in enumerate(zip(a.schedule.actions, b.schedule.actions, strict=False)):
         if x != y:
             return i
-    lengths = len(a.schedule.steps), len(b.schedule.steps)
+    lengths = len(a.schedule.actions), len(b.schedule.actions)
     return None if lengths[0] == lengths[1] else min(lengths)
 
 

@@ -16,8 +16,8 @@ def reordered(problem: Problem, order: Order) -> Problem:
 
 def restored(schedule: Schedule, order: Order) -> Schedule:
     """A schedule of the reordered problem as one of the problem itself; its bound is for this order."""
-    steps = tuple(replace(s, operator=order[s.operator]) if isinstance(s, Compute) else s for s in schedule.steps)
+    actions = tuple(replace(s, operator=order[s.operator]) if isinstance(s, Compute) else s for s in schedule.actions)
     scope = schedule.proof.scope
     if scope.order is not ANY:
         scope = replace(scope, order=tuple(order[v] for v in scope.order))
-    return replace(schedule, steps=steps, proof=replace(schedule.proof, scope=scope))
+    return replace(schedule, actions=actions, proof=replace(schedule.proof, scope=scope))

@@ -1,4 +1,4 @@
-"""A bound for steps whose transfers overlap work, or whose work is divided: before, during and after one operator.
+"""A bound for actions whose transfers overlap work, or whose work is divided: before, during and after one operator.
 
 Let a be an operator. Its ancestors are executed for the first time before it begins, its descendants after it ends. A
 step takes T = T1 + d + T2: until a begins, its duration, and from its end on. Everything below holds for any order.
@@ -13,9 +13,9 @@ counts those that overlap a. Each part also takes at least its longest chain of 
 The relaxation is the LP of `OpenPlacement` with two cuts, the begin and the end of a, and with T1 and T2 as columns.
 S[0,t] and S[1,t] say that t takes bytes right after a begins and right before it ends. An operator or a transfer that
 began before that made it, and somebody still needs its contents. Such tensors, the operands of a and its workspace are
-in RAM at once, wherever the list frees them. For no step behind a free begins before the last reader is done. So all of
-them count at the last step in the list that has begun. R and I count steps that begin in the two stages after a has
-begun. Executions and transfers repeated before that are left out, which relaxes.
+in RAM at once, wherever the list frees them. For no action behind a free begins before the last reader is done. So all
+of them count at the last action in the list that has begun. R and I count actions that begin in the two stages after a
+has begun. Executions and transfers repeated before that are left out, which relaxes.
 
 Take a tensor that is not in RAM when a begins, and that somebody reads later. Unless it is made again, it was written
 to the store before: T1 has that page-out. Other page-outs may run beside a. So T1 + T2 has all page-outs, less the

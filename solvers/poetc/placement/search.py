@@ -118,11 +118,11 @@ class PlacementSearch:
             return None
         placed = on_store(self.problem, stored)
         codes, cost = self._codes[stored], int(self.known[stored])
-        steps = Completer(placed).run(Model(placed).actions(codes)).steps
+        actions = Completer(placed).run(Model(placed).decisions(codes)).actions
         least = min(cost, math.ceil(self.bound))
         scope = Scope(order=tuple(range(len(self.problem.operators)))).with_choice("state", ANY)
         proof = Proof(status=Status.FEASIBLE, objective=cost, bound=least, scope=scope, method="race")
-        return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
+        return Schedule(solver=ENGINE_NAME, actions=actions, proof=proof)
 
     def take(self, stored: frozenset[int], schedule: Schedule) -> None:
         """Remember a placement and the schedule that was found for it elsewhere: later runs begin from both."""
@@ -130,7 +130,7 @@ class PlacementSearch:
         self._taken.add(stored)
         if cost < self.known.get(stored, math.inf):
             self.known[stored] = self.raced[stored] = cost
-            self._codes[stored] = Model(on_store(self.problem, stored)).codes(schedule.steps)
+            self._codes[stored] = Model(on_store(self.problem, stored)).codes(schedule.actions)
 
     def loosen(self, stored: frozenset[int], excess_bytes: int) -> bool:
         """Race a placement with `excess_bytes` less in RAM between steps than `stored`, which does not pack.

@@ -53,6 +53,6 @@ def offer_published(
             schedule = method.solve(race.problem, replace(options, time_limit_s=max(WORK.least_left_s, left_s)))
         except PoetcError:
             continue
-        codes, name = race.model.codes(schedule.steps), method.INFO.name
+        codes, name = race.model.codes(schedule.actions), method.INFO.name
         race.offer(codes, name)
         race.offer_improved(codes, name)

@@ -108,7 +108,7 @@ class Race:
         once = [code for code in codes if code < model.n_ops and not model.recomputable[code]]
         if len(once) > len(set(once)):
             return False
-        completion = self.completer.run(model.actions(codes))
+        completion = self.completer.run(model.decisions(codes))
         if completion.peak_bytes > self.problem.budget_bytes:
             return False
         if model.stored_bytes(codes) > model.store_free:
@@ -218,8 +218,8 @@ class Race:
             scope=Scope(),
             method=f"schedule: {self.incumbent.origin}; bound: every operator once",
         )
-        steps = self.completer.run(self.model.actions(self.incumbent.codes)).steps
-        return Schedule(solver=ENGINE_NAME, steps=steps, proof=proof)
+        actions = self.completer.run(self.model.decisions(self.incumbent.codes)).actions
+        return Schedule(solver=ENGINE_NAME, actions=actions, proof=proof)
 
 
 def at_once(problem: Problem, options: SolveOptions) -> Schedule | None:

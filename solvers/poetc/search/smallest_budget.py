@@ -85,20 +85,20 @@ def min_budget(
 
 def _completed(problem: Problem, model: Model, codes: list[int], budget_bytes: int) -> Completion:
     """The sequence completed for a budget, all of which transfers that overlap compute may use."""
-    return Completer(dataclasses.replace(problem, budget_bytes=budget_bytes)).run(model.actions(codes))
+    return Completer(dataclasses.replace(problem, budget_bytes=budget_bytes)).run(model.decisions(codes))
 
 
 def _answer(problem: Problem, completion: Completion, low: int) -> MinimumBudget:
-    trace = verify_parts([(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), completion.steps)])
+    trace = verify_parts([(dataclasses.replace(problem, budget_bytes=completion.peak_bytes), completion.actions)])
     cost = problem.objective.cost(trace.energy_pj, trace.time_ns)  # that of waiting for transfers included
     proof = Proof(status=Status.FEASIBLE, objective=cost, bound=0, scope=Scope(), method="smallest budget")
-    schedule = Schedule(solver=ENGINE_NAME, steps=completion.steps, proof=proof)
-    present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_step)}
-    step = schedule.steps[trace.peak_step]
-    if isinstance(step, Compute):
-        for _, output in step.in_place:  # it has the bytes of the tensor that it overwrites
+    schedule = Schedule(solver=ENGINE_NAME, actions=completion.actions, proof=proof)
+    present = {problem.tensors[t].name: problem.tensors[t].size_bytes for t in trace.resident_at(trace.peak_action)}
+    action = schedule.actions[trace.peak_action]
+    if isinstance(action, Compute):
+        for _, output in action.in_place:  # it has the bytes of the tensor that it overwrites
             present.pop(problem.tensors[output].name)
-        operator = problem.operators[step.operator]
+        operator = problem.operators[action.operator]
         if operator.workspace_bytes:
             present[f"workspace of {operator.name}"] = operator.workspace_bytes
     there = [part for part in present.items() if part[1]]  # tensors on the store alone have no bytes here

@@ -12,7 +12,7 @@ from poetc.commands import programs
 from poetc.measure import BoardStopped, build_firmware, build_host, execute
 from poetc.program import sample_inputs
 from tests.arm.conftest import Bits, Solve, bits, run_host
-from tests.program.models import paged_actions, training_case
+from tests.program.models import paged_decisions, training_case
 
 STEPS = 20
 ALL = sorted(BOARDS)
@@ -140,7 +140,7 @@ def test_a_nan_stays_visible_on_helium(solve: Solve, tmp_path: Path) -> None:
 def test_a_processor_of_32_bits_under_linux_has_the_bits_of_the_host(tmp_path: Path) -> None:
     """Pointers of 4 bytes, files and a paged schedule: `poetc emit --board armhf` under qemu-arm."""
     case = training_case(block_bytes=512)
-    program, values = case.program(paged_actions(case, "a")), case.graph.values
+    program, values = case.program(paged_decisions(case, "a")), case.graph.values
     batches = [dict(sample_inputs(program, step)) for step in range(2)]
     run = execute(build_firmware(program, values, "armhf", tmp_path, gradients=True), batches)
     assert run.page_ins > 0

@@ -14,7 +14,7 @@ from poetc.graph import Array
 from poetc.measure import BoardStopped, Firmware
 from poetc.program import PageOut, sample_inputs
 from tests.arm.conftest import STACK_ARM64_BYTES, Bits, Solve, Solved, run_host
-from tests.program.models import state_paged_actions, training_case
+from tests.program.models import state_paged_decisions, training_case
 
 CARDS = ["lm3s6965evb", "raspi3b"]
 EIO, ECORRUPT = -5, -84
@@ -69,7 +69,7 @@ class Weights:
         case = training_case(on_store=names, block_bytes=512)
         on_store = [t.name for t in case.problem.tensors if t.initial == "store"]
         assert set(on_store) >= {"fc1.weight", "fc2.weight"}
-        self.case, self.program = case, case.program(state_paged_actions(case, on_store))
+        self.case, self.program = case, case.program(state_paged_decisions(case, on_store))
 
     def build(self, board: str, directory: Path, checkpoint: int | None = None) -> Firmware:
         return measure.build_firmware(

@@ -10,7 +10,7 @@ import pytest
 
 from poetc.emit import emit
 from poetc.program import PageOut, all_inputs, fit_input, packed_pages, sample_inputs
-from tests.program.models import Case, paged_actions, state_paged_actions, training_case
+from tests.program.models import Case, paged_decisions, state_paged_decisions, training_case
 from tests.support.power import Power
 
 HARNESSES = [Path(__file__).with_name(name) for name in ("power_loss.c", "checkpoints.c")]
@@ -20,9 +20,9 @@ Build = Callable[[Case, list], Path]
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    def make(case: Case, actions: list) -> Path:
+    def make(case: Case, decisions: list) -> Path:
         directory = tmp_path_factory.mktemp("cut")
-        program = case.program(actions)
+        program = case.program(decisions)
         assert any(isinstance(i, PageOut) for i in program.instructions)
         emit([program], case.graph.values, model="mlp", target="host", out_dir=directory / "src")
         (directory / "src" / "pages.bin").write_bytes(packed_pages(program, case.graph.values))
@@ -45,13 +45,13 @@ def state_on_store(build: Build) -> Path:
     case = training_case(on_store=[n for n in training_case().graph.updates if n in ON_STORE], block_bytes=64)
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
     assert names
-    return build(case, state_paged_actions(case, names))
+    return build(case, state_paged_decisions(case, names))
 
 
 @pytest.fixture(scope="module")
 def state_in_ram(build: Build) -> Path:
     case = training_case(block_bytes=64)
-    return build(case, paged_actions(case, "a"))
+    return build(case, paged_decisions(case, "a"))
 
 
 @pytest.fixture(params=["state_in_ram", "state_on_store"])
@@ -136,7 +136,7 @@ def test_program_of_this_machine_resumes(where: str, tmp_path: Path) -> None:
     """`train -c`: two steps, then five: the same state as five at once, whether weights live in RAM or on the store."""
     case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=64)
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
-    program = case.program(state_paged_actions(case, names) if names else paged_actions(case, "a"))
+    program = case.program(state_paged_decisions(case, names) if names else paged_decisions(case, "a"))
     emit([program], case.graph.values, model="mlp", target="host", out_dir=tmp_path)
     subprocess.run(["make", "-s", "-C", tmp_path, "train"], check=True)
     batches = [sample_inputs(program, step) for step in range(5)]

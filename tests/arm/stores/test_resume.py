@@ -15,7 +15,7 @@ from poetc.graph import Array
 from poetc.measure import Firmware, Run
 from poetc.program import sample_inputs
 from tests.arm.conftest import Solve, Solved
-from tests.program.models import paged_actions, state_paged_actions, training_case
+from tests.program.models import paged_decisions, state_paged_decisions, training_case
 from tests.support.power import Power
 
 STEPS = 3
@@ -66,7 +66,7 @@ def board_of_card(tmp_path: Path) -> Board:
     """Weights and velocities that live on the card have two slots each; the checkpoint says which one counts."""
     names = ("fc1.weight", "fc2.weight", "fc1.weight:velocity", "fc2.weight:velocity")
     case = training_case(on_store=names, block_bytes=512)
-    program = case.program(state_paged_actions(case, [t.name for t in case.problem.tensors if t.initial == "store"]))
+    program = case.program(state_paged_decisions(case, [t.name for t in case.problem.tensors if t.initial == "store"]))
     values, memory = case.graph.values, emit.Memory(32768, 4096)
     firmware = measure.build_firmware(program, values, "lm3s6965evb", tmp_path, memory=memory)
     # Without checkpoints nothing says which version the card has: the second boot stops instead of training on.
@@ -135,7 +135,7 @@ def test_checkpoints_can_be_asked_for_and_left_out(solved: Solved, tmp_path: Pat
 def test_an_update_of_the_firmware_goes_on_from_the_card(before: str, tmp_path: Path) -> None:
     """Another schedule, and another place of the arena: the checkpoint is found, and the bits are the same."""
     case = training_case(block_bytes=512)
-    plain, paged = case.program(), case.program(paged_actions(case, "a"))
+    plain, paged = case.program(), case.program(paged_decisions(case, "a"))
     earlier, later = (plain, paged) if before == "plain" else (paged, plain)
     values, memory = case.graph.values, emit.Memory(32768, 4096)
     batches = [dict(sample_inputs(plain, step)) for step in range(STEPS)]

@@ -56,8 +56,8 @@ def test_a_problem_takes_the_prices_of_the_chosen_kernels() -> None:
 def test_a_better_schedule_and_a_missed_deadline_are_said() -> None:
     plain = problem(10)
     once = keep_all(plain)
-    twice = replace(once, steps=(once.steps[0], *once.steps))
-    assert twice.steps[0] == once.steps[0]
+    twice = replace(once, actions=(once.actions[0], *once.actions))
+    assert twice.actions[0] == once.actions[0]
     at = At("compute", "high", 3, replace(problem(20), deadline_ns=30))
     row = row_of(at, 36, 38, [("", once), ("compute low", once)])
     assert (row["cost"], row["bound"], row["gap"]) == (40, 36, pytest.approx(0.1))
@@ -150,30 +150,30 @@ def board(folder: Path, name: str, **moved: float) -> Path:
 
 
 def priced_by_hand(solution: poetc.Solution, device: Path) -> tuple[int, int]:
-    """Energy and time of a schedule step by step: operators by a profile of plain numbers, page-ins by hand."""
+    """Energy and time of a schedule action by action: operators by a profile of plain numbers, page-ins by hand."""
     profile = load_profile(device)
     assert solution.artifact.graph is not None
     there = {op.name: op for op in build_problem(solution.artifact.graph, profile, budget_bytes=0).operators}
     store = profile.stores["sd"]
     energy_pj = time_ns = 0
-    for step in solution.schedule.steps:
-        if isinstance(step, Compute):
-            chosen = solution.problem.operators[step.operator]
+    for action in solution.schedule.actions:
+        if isinstance(action, Compute):
+            chosen = solution.problem.operators[action.operator]
             kernels: tuple[OperatorSpec | Variant, ...] = (there[chosen.name], *there[chosen.name].low_workspace)
             (kernel,) = (k for k in kernels if k.kernel == chosen.kernel)
             energy_pj, time_ns = energy_pj + kernel.energy_pj, time_ns + kernel.time_ns
-        elif isinstance(step, PageIn):
-            size = solution.problem.tensors[step.tensor].footprint_bytes
+        elif isinstance(action, PageIn):
+            size = solution.problem.tensors[action.tensor].footprint_bytes
             ns = store.read_latency_ns.value + size / store.read_bytes_per_s.value * 1e9
             watts = store.read_w.value + profile.power.active_w.value  # the processor polls
             energy_pj, time_ns = energy_pj + round(ns * watts * 1e3), time_ns + round(ns)
-        elif isinstance(step, PageOut):
-            tensor = solution.problem.tensors[step.tensor]
+        elif isinstance(action, PageOut):
+            tensor = solution.problem.tensors[action.tensor]
             ns = tensor.page_out_ns  # writes have no band
             watts = store.write_w.value + profile.power.active_w.value
             energy_pj, time_ns = energy_pj + round(ns * watts * 1e3), time_ns + ns
-        elif isinstance(step, Move):
-            ns = solution.problem.tensors[step.tensor].move_ns or 0  # neither has memory's speed
+        elif isinstance(action, Move):
+            ns = solution.problem.tensors[action.tensor].move_ns or 0  # neither has memory's speed
             energy_pj, time_ns = energy_pj + round(ns * profile.power.active_w.value * 1e3), time_ns + ns
     return energy_pj, time_ns
 
@@ -182,7 +182,7 @@ def test_costs_at_the_ends_are_those_of_profiles_with_plain_numbers(tmp_path: Pa
     limits = ("--batch", "4", "-d", board(tmp_path, "banded"), "--budget", "45%", "--gap", "0.9", "--time-limit", "0.5")
     assert run("solve", MODEL, *limits, "--band", "-o", tmp_path / "a.poetc").code == 0
     solution = poetc.open_solution(tmp_path / "a.poetc")
-    assert any(isinstance(step, PageIn) for step in solution.schedule.steps)
+    assert any(isinstance(action, PageIn) for action in solution.schedule.actions)
     moved = {
         ("compute", "low"): {"macs": BANDS["macs"][2]},
         ("compute", "high"): {"macs": BANDS["macs"][1]},
@@ -214,7 +214,7 @@ def test_a_bound_holds_where_everything_costs_as_much_or_more() -> None:
 def test_a_schedule_that_is_better_at_home_is_said() -> None:
     plain = problem(10)
     once = keep_all(plain)
-    twice = replace(once, steps=(once.steps[0], Free(0), *once.steps))
+    twice = replace(once, actions=(once.actions[0], Free(0), *once.actions))
     (note,) = better_at_home(plain, [("", twice), ("stores high", once)])
     assert "found for stores high needs 33.3 % less with the profile's own numbers" in note
     assert better_at_home(plain, [("", once), ("stores high", twice)]) == []

@@ -17,7 +17,7 @@ from poetc.measure import HostModel, StepError, compile_library, validate
 from poetc.program import Call, PageIn, PageOut, Program, sample_inputs, streams_of
 from poetc.scheduling import Paging
 from poetc.scheduling.schedule import SolveOptions
-from tests.program.models import absent_and_paged_actions, training_case
+from tests.program.models import absent_and_paged_decisions, training_case
 from tests.support.small import small_model
 
 WAIT_S = 0.05  # of a transfer, for the processor to go on
@@ -172,7 +172,7 @@ def test_state_is_whole_wherever_a_card_fails(tmp_path: Path) -> None:
     """
     case = training_case()
     case = replace(case, problem=replace(case.problem, paging=Paging.DMA))
-    program, values = case.program(absent_and_paged_actions(case, "fc2.weight", "a")), dict(case.graph.values)
+    program, values = case.program(absent_and_paged_decisions(case, "fc2.weight", "a")), dict(case.graph.values)
     queue_of = {step.instruction: n for n, queue in enumerate(program.queues) for step in queue}
     assert [queue_of[absence.begin] for absence in program.absences] == [0, 1]
     library = compile_library([program], values, tmp_path, cflags="-O1")

@@ -18,7 +18,7 @@ from poetc.devices.streaming import StreamedAlternatives, streamed_problem
 from poetc.emit import emit
 from poetc.program import Program, all_inputs, fit_input, reads_ahead, sample_inputs, streams_of
 from poetc.scheduling import Paging
-from tests.program.models import Case, mlp, paged_actions, rows_case, state_paged_actions, training_case
+from tests.program.models import Case, mlp, paged_decisions, rows_case, state_paged_decisions, training_case
 from tests.support.medium import RECORDER, Event, Medium, link_options, read_record
 from tests.support.power import Power, PowerLoss
 
@@ -102,8 +102,8 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if where == "rows":
         case = rows_case()
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
-    actions = state_paged_actions(case, names) if where == "store" else None
-    program = case.program(paged_actions(case, "a") if where == "ram" else actions)
+    decisions = state_paged_decisions(case, names) if where == "store" else None
+    program = case.program(paged_decisions(case, "a") if where == "ram" else decisions)
     assert any(streams_of(i) for i in program.instructions) == (where in ("streamed", "ahead", "rows"))
     assert any(map(reads_ahead, program.instructions)) == bool(program.queues) == (where == "ahead")
     emit([program], case.graph.values, model="mlp", target=target, out_dir=directory)

@@ -11,7 +11,17 @@ import pytest
 
 from poetc.emit import emit
 from poetc.program import Program, ProgramError, check_queues, lower
-from poetc.scheduling import Elsewhere, ProcessorSpec, Proof, Schedule, Scope, Status, complete, keep_all_actions, pack
+from poetc.scheduling import (
+    Elsewhere,
+    ProcessorSpec,
+    Proof,
+    Schedule,
+    Scope,
+    Status,
+    complete,
+    keep_all_decisions,
+    pack,
+)
 from poetc.solvers.processors import side_by_side
 from tests.program.models import Case, training_case
 
@@ -34,10 +44,10 @@ def parallel(seed: int, processors: int) -> tuple[Case, Program]:
     )
     problem = replace(case.problem, operators=operators, processors=specs)
     placement = tuple(random.randrange(processors) for _ in operators)
-    found = side_by_side(problem, complete(case.problem, keep_all_actions(case.problem)), placement)
+    found = side_by_side(problem, complete(case.problem, keep_all_decisions(case.problem)), placement)
     assert found is not None
     proof = Proof(status=Status.FEASIBLE, objective=found[1].energy_pj, bound=0, scope=Scope())
-    schedule = Schedule(solver="test", steps=found[0], proof=proof)
+    schedule = Schedule(solver="test", actions=found[0], proof=proof)
     return case, lower(case.graph, problem, schedule, pack(problem, schedule))
 
 

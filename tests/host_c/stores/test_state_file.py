@@ -37,7 +37,7 @@ from poetc.program import (
 )
 from poetc.runtime.session import Session, SessionError
 from poetc.scheduling import pack
-from tests.program.models import paged_actions, state_paged_actions, training_case
+from tests.program.models import paged_decisions, state_paged_decisions, training_case
 
 STEPS = 3
 EARLIER = Path(__file__).parents[2] / "program" / "golden" / "earlier"
@@ -56,7 +56,7 @@ def test_all_state_is_in_the_file(where: str, target: str, tmp_path: Path) -> No
     """Read by the manifest alone, as another program would; equal to the state of the same steps in this process."""
     case = training_case(on_store=ON_STORE if where == "store" else (), block_bytes=64)
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
-    program = case.program(state_paged_actions(case, names) if names else paged_actions(case, "a"))
+    program = case.program(state_paged_decisions(case, names) if names else paged_decisions(case, "a"))
     values = case.graph.values
     emit([program], values, model="model", target=target, out_dir=tmp_path / "src")
     subprocess.run(["make", "-s", "-C", tmp_path / "src", "CC=gcc", "CFLAGS=-O2", "train"], check=True)
@@ -164,8 +164,8 @@ def of_schedule(where: str) -> Program:
     if where == "scattered":
         return scattered()[0]
     names = [t.name for t in case.problem.tensors if t.initial == "store"]
-    paged = paged_actions(case, "a") if where == "paged" else None
-    return case.program(state_paged_actions(case, names) if names else paged)
+    paged = paged_decisions(case, "a") if where == "paged" else None
+    return case.program(state_paged_decisions(case, names) if names else paged)
 
 
 SCHEDULES = ("plain", "paged", "scattered", "store")

@@ -175,8 +175,8 @@ def test_placement_of_a_schedule_is_the_cheapest() -> None:
             least = cost if least is None else min(least, cost)
         assert (found is None) == (least is None), f"seed {seed}"
         if found is not None and least is not None:
-            chosen = replace(schedule, steps=found.steps, banks=found.banks, workspace_banks=found.workspace_banks)
-            cost, rounding = trace_of(problem, chosen).energy_pj, len(schedule.steps)
+            chosen = replace(schedule, actions=found.actions, banks=found.banks, workspace_banks=found.workspace_banks)
+            cost, rounding = trace_of(problem, chosen).energy_pj, len(schedule.actions)
             assert least <= cost <= least + rounding, f"seed {seed}"
             assert found.bound <= least - plain.compute_once_pj
             compared += 1
@@ -294,10 +294,10 @@ def test_checker_of_plans_counts_each_bank() -> None:
 def test_a_move_to_a_bank_that_is_not_there() -> None:
     problem = next(p for seed in itertools.count() if (p := banked(Random(seed), 3)) and cheapest(p) is not None)
     schedule = solved(problem).schedule
-    at = next(k for k, s in enumerate(schedule.steps) if isinstance(s, Compute)) + 1
-    made = problem.operators[schedule.steps[at - 1].operator].outputs[0]  # type: ignore[union-attr]
+    at = next(k for k, s in enumerate(schedule.actions) if isinstance(s, Compute)) + 1
+    made = problem.operators[schedule.actions[at - 1].operator].outputs[0]  # type: ignore[union-attr]
     problem = replace(problem, tensors=tuple(replace(t, move_ns=1) for t in problem.tensors))
     for bank, says in ((7, "to bank 7, which does not exist"), (schedule.banks[made], "where it is already")):
-        steps = (*schedule.steps[:at], Move(made, bank), *schedule.steps[at:])
+        actions = (*schedule.actions[:at], Move(made, bank), *schedule.actions[at:])
         with pytest.raises(ScheduleError, match=says):
-            verify(problem, replace(schedule, steps=steps))
+            verify(problem, replace(schedule, actions=actions))

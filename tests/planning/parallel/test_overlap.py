@@ -82,7 +82,7 @@ def test_no_bound_is_above_the_cheapest_schedule_of_any_share() -> None:
             made = at_share(problem, share)
             cheapest = None if made is None else optimum(made)
             if cheapest is not None:
-                assert solution.proof.bound <= verify_parts([(problem, cheapest.steps)]).energy_pj, seed
+                assert solution.proof.bound <= verify_parts([(problem, cheapest.actions)]).energy_pj, seed
                 compared += 1
     assert compared > 15
 

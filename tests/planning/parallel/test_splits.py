@@ -59,28 +59,28 @@ def test_steps_share_state_inputs_and_sums_over_the_same_rows() -> None:
 def test_a_plan_goes_over_where_rows_are_done_and_runs_them_once() -> None:
     s = switching()
     two, four = s.lines
-    starts = [p.step for p in four.starts_of_parts]
+    starts = [p.action for p in four.starts_of_parts]
     assert len(starts) == 4  # before each part
-    half = two.starts_of_parts[1].step
+    half = two.starts_of_parts[1].action
     for at, join in ((half, starts[2]), (half + 1, starts[2])):
         found = s.switch(0, 1, at)
         assert found is not None and found.join == join
         assert found.bound <= found.rest
-    again = {step.operator for step in four.steps[starts[2] :] if isinstance(step, Compute)}
+    again = {action.operator for action in four.actions[starts[2] :] if isinstance(action, Compute)}
     assert again.isdisjoint(four.order[: four.points[starts[2]].begun])
-    assert s.switch(0, 1, len(two.steps) - 1) is None  # parameters have been updated
+    assert s.switch(0, 1, len(two.actions) - 1) is None  # parameters have been updated
 
 
 def test_the_checker_refuses_a_run_that_lost_a_sum() -> None:
     s = switching()
     two, four = s.lines
-    x = s.switch(0, 1, two.starts_of_parts[1].step)
+    x = s.switch(0, 1, two.starts_of_parts[1].action)
     assert x is not None
     here = two.points[x.at].resident
-    rest = x.transition.steps, four.steps[x.join :]
-    verify_parts(joined(two.problem, two.steps[: x.at], here, four.problem, *rest))
+    rest = x.transition.actions, four.actions[x.join :]
+    verify_parts(joined(two.problem, two.actions[: x.at], here, four.problem, *rest))
     lost = next(t for t in here if is_partial_sum(two.problem.tensors[t].name))
-    before = (*two.steps[: x.at], Free(lost))
+    before = (*two.actions[: x.at], Free(lost))
     with pytest.raises(ScheduleError, match="sum over 1/2"):
         verify_parts(joined(two.problem, before, here.keys() - {lost}, four.problem, *rest))
 
@@ -93,7 +93,7 @@ def bits(program: Program, step: TrainingGraph) -> tuple[float, dict[str, bytes]
 
 def test_a_batch_is_finished_in_smaller_parts_with_the_bits_of_those_parts() -> None:
     s, (two, four) = switching(), graphs().values()
-    x = s.switch(0, 1, s.lines[0].starts_of_parts[1].step + 1)
+    x = s.switch(0, 1, s.lines[0].starts_of_parts[1].action + 1)
     assert x is not None
     plans = [(line.problem, line.solution.schedule, line.solution.plan) for line in s.lines]
     bundle = lower_bundle([two, four], plans, [x])
@@ -112,13 +112,13 @@ def test_a_batch_is_finished_in_smaller_parts_with_the_bits_of_those_parts() -> 
 
 def test_a_bound_covers_the_latest_start_even_if_no_transition_to_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     s = switching()
-    at = s.lines[0].starts_of_parts[1].step
+    at = s.lines[0].starts_of_parts[1].action
     found = s.switch(0, 1, at)
     assert found is not None
     transition = Switching._transition
 
     def fails(self: Switching, a: Any, b: Any, here: Any, there: Any) -> Any:
-        return None if there.step >= found.join else transition(self, a, b, here, there)
+        return None if there.action >= found.join else transition(self, a, b, here, there)
 
     monkeypatch.setattr(Switching, "_transition", fails)
     earlier = s.switch(0, 1, at)

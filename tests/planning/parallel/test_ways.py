@@ -143,7 +143,7 @@ def test_a_core_that_does_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> No
         return found
 
     apart = solved()
-    used = {s.processor for s in apart.schedule.steps if isinstance(s, Compute)}
+    used = {s.processor for s in apart.schedule.actions if isinstance(s, Compute)}
     monkeypatch.setattr(processors, "transfers_apart", lambda problem: None)
     assert apart.cost < 0.97 * solved().cost and 1 in used
 

@@ -136,7 +136,7 @@ def test_nothing_streams_where_nothing_needs_to(model: Path) -> None:
     found = planner.solve(problem)
     assert not any(op.cut for op in found.problem.operators) and found.choices["streaming"] == ()
     plain = replace(planner, reductions=reductions("auto")).solve(problem)
-    assert (found.schedule.steps, found.problem, found.plan) == (plain.schedule.steps, plain.problem, plain.plan)
+    assert (found.schedule.actions, found.problem, found.plan) == (plain.schedule.actions, plain.problem, plain.plan)
     assert found.proof.scope.choice("streaming") in ((), ANY) and found.proof.bound == plain.proof.bound
 
 
@@ -215,11 +215,11 @@ def test_the_checker_wants_what_is_read_on_the_store(model: Path) -> None:
     reader, made = next((k, t) for k, op in enumerate(found.problem.operators) for t in op.reads_store if t in written)
     maker = next(k for k, op in enumerate(found.problem.operators) if made in op.writes_store)
     name = found.problem.operators[reader].name
-    steps = tuple(s for s in found.schedule.steps if not (isinstance(s, Compute) and s.operator == maker))
+    actions = tuple(s for s in found.schedule.actions if not (isinstance(s, Compute) and s.operator == maker))
     with pytest.raises(
         ScheduleError, match=f"{name!r} reads {found.problem.tensors[made].name!r}".replace("(", ".").replace(")", ".")
     ):
-        trace_of(found.problem, replace(found.schedule, steps=steps))
+        trace_of(found.problem, replace(found.schedule, actions=actions))
     small = replace(found.problem, store_capacity_bytes=footprints)
     with pytest.raises(ScheduleError, match="the store would hold"):
         trace_of(small, found.schedule)

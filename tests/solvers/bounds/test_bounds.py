@@ -467,7 +467,7 @@ def test_schedules_are_solutions_of_relaxations(paging: bool) -> None:
             if made and random.random() < 0.3:
                 written.append(random.choice(made))
                 codes.append(n + m + written[-1])
-        completion = Completer(problem).run(model.actions(codes))
+        completion = Completer(problem).run(model.decisions(codes))
         model = Model(replace(problem, budget_bytes=completion.peak_bytes))
         every = range(model.n_ops)
         for cuts in (every, every[::2], every[::5], every[model.cut :: 3], sorted(random.sample(every, 3))):

@@ -14,6 +14,7 @@ import pytest
 from poetc.errors import InfeasibleError, LimitError
 from poetc.planning import Planner, reductions
 from poetc.scheduling import (
+    Action,
     Compute,
     Elsewhere,
     Free,
@@ -25,7 +26,6 @@ from poetc.scheduling import (
     Problem,
     ProcessorSpec,
     ScheduleError,
-    Step,
     TensorSpec,
     Variant,
     keep_all_peak_bytes,
@@ -42,21 +42,21 @@ from tests.support.problems import random_dag, training_problem, with_budget
 LISTS = 4_000  # random lists, a problem
 
 
-def random_list(random: Random, problem: Problem) -> tuple[Step, ...] | None:
-    """Any steps that do every operator, with placements, transfers, frees and repetitions by chance."""
+def random_list(random: Random, problem: Problem) -> tuple[Action, ...] | None:
+    """Any actions that do every operator, with placements, transfers, frees and repetitions by chance."""
     tensors, room = problem.tensors, problem.budget_bytes - problem.base_bytes
     ram = {k for k, t in enumerate(tensors) if t.initial == "ram"}
     store = {k for k, t in enumerate(tensors) if t.initial == "store"}
     ran = [0] * len(problem.operators)
     processors = range(max(1, len(problem.processors)))
-    steps: list[Step] = []
+    actions: list[Action] = []
     eager, repeats = random.random(), random.choice((0.0, 0.0, 0.2))
     for _ in range(40):
         missing = [k for k, t in enumerate(tensors) if t.final == "ram" and k not in ram]
         missing += [k for k, t in enumerate(tensors) if t.final == "store" and k not in store]
         if all(ran) and not missing:
-            return tuple(steps)
-        computes: list[Step] = []
+            return tuple(actions)
+        computes: list[Action] = []
         for k, operator in enumerate(problem.operators):
             if ran[k] and (not operator.recomputable or random.random() > repeats):
                 continue
@@ -64,28 +64,28 @@ def random_list(random: Random, problem: Problem) -> tuple[Step, ...] | None:
                 taken = tuple((p.input, p.output) for p in operator.in_place if p.required or random.random() < 0.3)
                 if len({i for i, _ in taken}) == len({o for _, o in taken}) == len(taken):
                     computes += [Compute(k, taken, p) for p in processors if operator.cost_on(p) is not None]
-        pages: list[Step] = [PageIn(t) for t in store - ram]
-        outs: list[Step] = [PageOut(t) for t in ram - store if tensors[t].pageable]
-        frees: list[Step] = [Free(t) for t in ram]
+        pages: list[Action] = [PageIn(t) for t in store - ram]
+        outs: list[Action] = [PageOut(t) for t in ram - store if tensors[t].pageable]
+        frees: list[Action] = [Free(t) for t in ram]
         kinds = [kind for kind in (computes, computes, pages, pages, outs, frees) if kind]
         if not kinds:
             return None
-        step = random.choice(computes if computes and random.random() < eager else random.choice(kinds))
+        action = random.choice(computes if computes and random.random() < eager else random.choice(kinds))
         after, stored = set(ram), set(store)
-        if isinstance(step, Compute):
-            after = (ram - {i for i, _ in step.in_place}) | set(problem.operators[step.operator].outputs)
-        elif isinstance(step, PageIn):
-            after.add(step.tensor)
-        elif isinstance(step, PageOut):
-            stored.add(step.tensor)
-        elif isinstance(step, Free):
-            after.remove(step.tensor)
+        if isinstance(action, Compute):
+            after = (ram - {i for i, _ in action.in_place}) | set(problem.operators[action.operator].outputs)
+        elif isinstance(action, PageIn):
+            after.add(action.tensor)
+        elif isinstance(action, PageOut):
+            stored.add(action.tensor)
+        elif isinstance(action, Free):
+            after.remove(action.tensor)
         if sum(tensors[t].size_bytes for t in after) > room:
             eager *= 0.8  # something must leave first
             continue
-        if isinstance(step, Compute):
-            ran[step.operator] += 1
-        steps.append(step)
+        if isinstance(action, Compute):
+            ran[action.operator] += 1
+        actions.append(action)
         ram, store = after, stored
     return None
 
@@ -94,16 +94,16 @@ def cheapest(random: Random, problem: Problem, count: int = LISTS) -> int | None
     """Of random lists, with state in RAM or on the store; None where none fits."""
     best: int | None = None
     homes = [frozenset[int](), frozenset(c[0] for c in movable_state(problem))]
-    seen: set[tuple[Step, ...]] = set()
+    seen: set[tuple[Action, ...]] = set()
     for home in dict.fromkeys(homes):
         placed = on_store(problem, home)
         for _ in range(count // len(homes)):
-            steps = random_list(random, placed)
-            if steps is None or steps in seen:
+            actions = random_list(random, placed)
+            if actions is None or actions in seen:
                 continue
-            seen.add(steps)
+            seen.add(actions)
             try:
-                trace = verify_parts([(placed, steps)])
+                trace = verify_parts([(placed, actions)])
             except ScheduleError:
                 continue
             cost = placed.objective.cost(trace.energy_pj, trace.time_ns)

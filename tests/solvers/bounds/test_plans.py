@@ -51,7 +51,7 @@ def test_a_plan_that_fits_is_optimal() -> None:
             continue
         pages = any(code >= model.n_ops for code in codes)
         assert model.cost(codes) <= relaxation.bound + 1, seed
-        peak = Completer(problem).run(model.actions(codes)).peak_bytes
+        peak = Completer(problem).run(model.decisions(codes)).peak_bytes
         excess = overfull(model, codes, model.paging_capacity if pages else model.capacity)
         if excess:
             over += 1

@@ -45,7 +45,7 @@ def test_exhaustive_search_finds_the_same_optimum_without_a_rule(rules: Rules) -
             continue
         assert result.codes is not None, seed
         assert model.cost(result.codes) == optimum.cost == result.bound, seed
-        assert Completer(problem).run(model.actions(result.codes)).peak_bytes <= problem.budget_bytes, seed
+        assert Completer(problem).run(model.decisions(result.codes)).peak_bytes <= problem.budget_bytes, seed
     assert compared > 20
 
 

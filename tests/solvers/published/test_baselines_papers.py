@@ -281,7 +281,7 @@ def test_vdnn_offloads_feature_maps_and_recomputes_nothing() -> None:
         schedule, trace = run(problem, solver)
         assert trace.recomputes == 0
         assert trace.page_outs > 0
-        written = [s.tensor for s in schedule.steps if isinstance(s, PageOut)]
+        written = [s.tensor for s in schedule.actions if isinstance(s, PageOut)]
         assert len(written) == len(set(written))
 
 
@@ -304,7 +304,7 @@ def test_capuchin_takes_the_cheaper_way_for_each_tensor_where_nothing_hides() ->
         for t, k in zip(problem.tensors, ((1, 40)[i not in dear.outputs] for i in range(99)), strict=False)
     )
     schedule, trace = run(dataclasses.replace(problem, operators=operators, tensors=tensors), "capuchin")
-    written = {s.tensor for s in schedule.steps if isinstance(s, PageOut)}
+    written = {s.tensor for s in schedule.actions if isinstance(s, PageOut)}
     assert written <= set(dear.outputs)
     assert trace.executions[problem.operators.index(dear)] == 1
     assert trace.recomputes > 0
@@ -344,7 +344,7 @@ def test_melon_is_judged_by_live_bytes() -> None:
 def test_swapadvisor_reorders_within_the_dependences() -> None:
     problem = chain(10, budget_units=7, page=(1, 1))
     schedule, _ = run(problem, "swapadvisor")
-    order = [s.operator for s in schedule.steps if isinstance(s, Compute)]
+    order = [s.operator for s in schedule.actions if isinstance(s, Compute)]
     assert sorted(order) == list(range(len(problem.operators)))
 
 

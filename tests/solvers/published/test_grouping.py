@@ -141,7 +141,7 @@ def test_a_schedule_of_layers_is_one_of_operators(solver: str) -> None:
     if info(solver).proof:
         assert schedule.proof.scope.repetition is Repetition.LAYERS
     groups = {v: group for group in layers(problem) for v in group}
-    done = [s.operator for s in schedule.steps if isinstance(s, Compute)]
+    done = [s.operator for s in schedule.actions if isinstance(s, Compute)]
     at = 0
     while at < len(done):  # whole layers alone
         group = groups[done[at]]

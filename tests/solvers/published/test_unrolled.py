@@ -27,8 +27,8 @@ def test_following_the_sequence_is_the_sequence() -> None:
         unrolled = Unrolled(model, codes)
         followed = unrolled.restored(Model(unrolled.problem).keep_all())
         assert followed == codes, seed
-        made = Completer(unrolled.problem).run(Model(unrolled.problem).actions(Model(unrolled.problem).keep_all()))
-        assert made.peak_bytes <= Completer(problem).run(model.actions(codes)).peak_bytes, seed
+        made = Completer(unrolled.problem).run(Model(unrolled.problem).decisions(Model(unrolled.problem).keep_all()))
+        assert made.peak_bytes <= Completer(problem).run(model.decisions(codes)).peak_bytes, seed
         repeated += len(codes) > model.n_ops
     assert repeated > 20
 
@@ -51,7 +51,7 @@ def test_evictions_from_a_sequence_are_schedules_of_the_problem() -> None:
             continue
         found = unrolled.restored(sub.incumbent.codes)
         assert found is not None, seed
-        assert Completer(tighter).run(model.actions(found)).peak_bytes <= tighter.budget_bytes, seed
+        assert Completer(tighter).run(model.decisions(found)).peak_bytes <= tighter.budget_bytes, seed
         fits += 1
         dearer += model.cost(found) > model.cost(codes)
     assert fits > 20
