@@ -12,7 +12,7 @@ import yaml
 
 from poetc.benchmark._pipeline import ClassCycles, Model, measure_class_cycles, missing_model, model_of, tool_for
 from poetc.benchmark._profile_fit import reference
-from poetc.boards import BOARDS, TARGETS, Core, numerics_flags
+from poetc.boards import Core
 from poetc.devices import DeviceProfile, load_profile
 from poetc.devices.cost import CostModel
 from poetc.devices.features import features_of
@@ -56,10 +56,8 @@ def fit_cycles(
     core = Core(parent.cpu.core, parent.cpu.fpu, parent.cpu.simd)
     model = model_of(core.name)
     counted = counted_like(parent)
-    classes = measure_class_cycles(core, parent.cpu.numerics, _flags(counted, core), progress)
+    classes = measure_class_cycles(core, parent.cpu.numerics, progress)
     text = _source_text(core.name, counted.cpu.core, model)
-    if not core.is_microcontroller:
-        text += " for Linux, as cycles of a counted instruction"
     own = model.exact if model is not None else counted.cpu.core == core.name
     section = _section(parent, counted.name, classes, own)
     rates = _rates(parent, counted, section, text)
@@ -96,17 +94,6 @@ def counted_like(profile: DeviceProfile) -> DeviceProfile:
     if not kin:
         raise UsageError(f"the loops of the kernels were counted on no board like {profile.cpu.core}")
     return (same or kin[-1:])[0]
-
-
-def _flags(counted: DeviceProfile, core: Core) -> str:
-    """GCC's flags on the board that counted; empty where they are those of the device.
-
-    Boards without an operating system load unaligned vectors in words, which takes more instructions.
-    """
-    if core.is_microcontroller:
-        return ""
-    target = TARGETS[BOARDS[counted.name.removeprefix("qemu-")].target]
-    return f"{target.flags} {numerics_flags(counted.cpu.numerics)}"
 
 
 def _source_text(core: str, counted: str, model: Model | None) -> str:

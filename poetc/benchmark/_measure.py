@@ -17,6 +17,7 @@ import msgspec
 from poetc import boards, frontend, passes, training
 from poetc.benchmark._integers import coded_steps, integer_steps
 from poetc.benchmark._networks import board_networks, networks
+from poetc.benchmark._roomy import roomy_networks
 from poetc.devices import DeviceProfile, build_problem, load_profile
 from poetc.devices.features import features_of
 from poetc.devices.loops import machine_of
@@ -38,6 +39,7 @@ PAGE_CLASSES = ("PageOut", "PageIn")
 MOVE_CLASS = "Move"
 CODE_BYTES = 128 << 10  # of a board's flash, for kernels and tables
 BOARD_BYTES = 1 << 20  # of the tensors of a network, where there is room: few networks are built soon
+ROOMY_BYTES = 64 << 20  # of RAM, for the networks of larger boards
 PAGED = 3  # every so manieth network of a board is run with paging
 BENCH_CFLAGS = "-O3 -march=native"
 OTHER_LOSS = (*(f"layer.{number}" for number in range(0, 100, 2)), *(f"boards.{number}" for number in range(1, 100, 3)))
@@ -124,6 +126,7 @@ def bench(
     profile = load_profile(f"qemu-{target}")
     result: list[Measurement] = []
     part_bytes = min(profile.ram_bytes // 4, (profile.flash_bytes or 2 * BOARD_BYTES) // 2, BOARD_BYTES)
+    own = [*(roomy_networks() if profile.ram_bytes >= ROOMY_BYTES else ()), *own]
     for number, graph in enumerate([*board_networks(part_bytes), *own]):
         step = step_of(graph, "sgd", fusion=number % 2 == 0)
         result += measure_on_board(step, target, profile, progress, paging=number % PAGED == 0)

@@ -86,7 +86,7 @@ CELLS = ((1, 8), (2, 33), (8, 32), (4, 100), (16, 20))
 ROWS = ((1, 64), (8, 32), (8, 256), (16, 128), (32, 64), (64, 256), (128, 128), (64, 512))
 
 
-Part = tuple[str, Callable[["_Network"], str]]
+Part = tuple[str, Callable[["GrowingNetwork"], str]]
 FAR_BYTES = 4 << 20  # tensors of a forward pass that no second level of cache holds in training
 MOST_COPIES, MOST_OPERATORS = 8, 300
 
@@ -94,12 +94,12 @@ MOST_COPIES, MOST_OPERATORS = 8, 300
 def networks() -> Iterator[Graph]:
     """Every part as a network of its own, then, where it is small, in as many copies as are beyond the cache."""
     for number, (name, part) in enumerate(_parts()):
-        alone = _graph(name, [part])
+        alone = graph_of_parts(name, [part])
         yield alone
         size = sum(t.size_bytes for t in alone.tensors.values())
         copies = min(MOST_COPIES, FAR_BYTES // size, MOST_OPERATORS // len(alone.operators))
         if copies > 1 and (not name.startswith("image.") or number % len(ACTIVATIONS) == 0):
-            yield _graph(name, [part] * copies)
+            yield graph_of_parts(name, [part] * copies)
 
 
 def _parts() -> Iterator[tuple[str, Part]]:
@@ -115,9 +115,9 @@ def _parts() -> Iterator[tuple[str, Part]]:
             yield f"{name}.{r}x{w}", (f"{r}x{w}", partial(build, r, w))
 
 
-def _graph(name: str, parts: Sequence[tuple[str, Callable[[_Network], str]]]) -> Graph:
+def graph_of_parts(name: str, parts: Sequence[tuple[str, Callable[[GrowingNetwork], str]]]) -> Graph:
     """One graph of all parts; each gives rows of CLASSES logits."""
-    n, outputs = _Network(name), []
+    n, outputs = GrowingNetwork(name), []
     for part, build in parts:
         n.b.source = part
         outputs.append(build(n))
@@ -127,7 +127,7 @@ def _graph(name: str, parts: Sequence[tuple[str, Callable[[_Network], str]]]) ->
     return Graph(name, n.b.tensors, tuple(n.b.operators), inputs, (y,), n.b.values)
 
 
-class _Network:
+class GrowingNetwork:
     """A growing graph with seeded weights."""
 
     def __init__(self, name: str) -> None:
@@ -165,7 +165,7 @@ class _Network:
         return self.b.add_tensor(self.b.fresh("x"), TensorType(shape, dtype), Role.INPUT)
 
 
-def convolutional(image: tuple[int, int, int], activation: str, n: _Network) -> str:
+def convolutional(image: tuple[int, int, int], activation: str, n: GrowingNetwork) -> str:
     """An inverted residual, a dense convolution with bias, max and average pooling, a classifier. Batch 2."""
     b = n.b
     limits: dict[str, Attribute] = {"min": 0.0, "max": 6.0} if activation == "Clip" else {}
@@ -193,7 +193,7 @@ def convolutional(image: tuple[int, int, int], activation: str, n: _Network) -> 
     return n.linear(b.emit1("Concat", heads, {"axis": 1}), CLASSES)
 
 
-def dense(rows: int, width: int, n: _Network) -> str:
+def dense(rows: int, width: int, n: GrowingNetwork) -> str:
     """Four linear layers with the usual activations."""
     h = n.input(rows, width)
     for size, activation in ((2 * width, "Relu"), (width, "Tanh"), (width // 2, "Sigmoid"), (width, "Gelu")):
@@ -202,7 +202,7 @@ def dense(rows: int, width: int, n: _Network) -> str:
     return n.linear(h, CLASSES)
 
 
-def transformer(rows: int, width: int, n: _Network) -> str:
+def transformer(rows: int, width: int, n: GrowingNetwork) -> str:
     """One layer over two sequences of `rows` tokens: embedding, attention of four heads, layer norms, feed-forward."""
     b, heads = n.b, 4
     h = b.emit1("Gather", [n.weight(16 + 3 * rows, width), n.input(2, rows, dtype=DType.I32)], {"axis": 0})
@@ -227,7 +227,7 @@ def transformer(rows: int, width: int, n: _Network) -> str:
     return b.emit1("Reshape", [n.linear(norm(h), CLASSES)], {"shape": (2 * rows, CLASSES)})
 
 
-def window(shape: tuple[int, int, int, int, int, tuple[int, int], int, int, bool, bool], n: _Network) -> str:
+def window(shape: tuple[int, int, int, int, int, tuple[int, int], int, int, bool, bool], n: GrowingNetwork) -> str:
     """One convolution of something that has a gradient."""
     batch, channels, outputs, height, width, kernel, stride, group, padded, bias = shape
     group = group if outputs else channels
@@ -245,7 +245,7 @@ def window(shape: tuple[int, int, int, int, int, tuple[int, int], int, int, bool
     return n.linear(n.b.emit1("ReduceMean", [h], {"axes": (2, 3), "keepdims": False}), CLASSES)
 
 
-def layer(shape: tuple[int, int, int], n: _Network) -> str:
+def layer(shape: tuple[int, int, int], n: GrowingNetwork) -> str:
     """One dense layer of something that has a gradient, with and without a bias."""
     rows, inputs, outputs = shape
     x = n.b.emit1("Add", [n.input(rows, inputs), n.weight(inputs)])
@@ -254,7 +254,7 @@ def layer(shape: tuple[int, int, int], n: _Network) -> str:
     return n.b.emit1("MatMul", [h, n.weight(outputs, CLASSES)], attributes)
 
 
-def recurrent(shape: tuple[int, int], n: _Network) -> str:
+def recurrent(shape: tuple[int, int], n: GrowingNetwork) -> str:
     """Three steps of an LSTM layer, two of a GRU layer behind it."""
     batch, hidden = shape
     x, h, cell = n.input(batch, hidden), "", ""
@@ -291,7 +291,7 @@ UNARY: tuple[tuple[str, dict[str, Attribute]], ...] = (
 )
 
 
-def elements(shape: tuple[int, int, int, int], n: _Network) -> str:
+def elements(shape: tuple[int, int, int, int], n: GrowingNetwork) -> str:
     """Every element-wise kernel, norms, pooling, movement and reductions on one shape."""
     b, (batch, channels, height, width) = n.b, shape
     x = b.emit1("Add", [n.input(*shape), n.weight(channels, 1, 1)])
@@ -344,7 +344,7 @@ def elements(shape: tuple[int, int, int, int], n: _Network) -> str:
     return n.linear(b.emit1("Add", [mean, both]), CLASSES)
 
 
-SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = (
+SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, GrowingNetwork], str]], ...] = (
     ("conv", CONVOLUTIONS, window),
     ("depthwise", DEPTHWISE, window),
     ("layer", LAYERS, layer),
@@ -353,7 +353,7 @@ SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = 
 )
 
 
-def unrolled(shape: tuple[str, int, int, int, int], n: _Network) -> str:
+def unrolled(shape: tuple[str, int, int, int, int], n: GrowingNetwork) -> str:
     """An LSTM or a GRU over many steps, as the importer makes it."""
     kind, batch, length, features, hidden = shape
     b = n.b
@@ -374,14 +374,14 @@ def unrolled(shape: tuple[str, int, int, int, int], n: _Network) -> str:
     return n.linear(b.emit1("Concat", outputs, {"axis": 0}), CLASSES)
 
 
-def logits(shape: tuple[int, ...], n: _Network) -> str:
+def logits(shape: tuple[int, ...], n: GrowingNetwork) -> str:
     """The input of a loss over many classes or pixels."""
     channels = shape[1]
     return n.b.emit1("Add", [n.input(*shape), n.weight(channels, *(1,) * (len(shape) - 2))])
 
 
 # Shapes that boards have no room or no use for.
-HOST_SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, _Network], str]], ...] = (
+HOST_SWEEPS: tuple[tuple[str, Sequence[Any], Callable[[Any, GrowingNetwork], str]], ...] = (
     (
         "elements.large",
         ((1, 12, 20, 20), (2, 32, 24, 24), (1, 64, 8, 8), (4, 3, 40, 40), (1, 96, 2, 64), (1, 16, 60, 60)),
@@ -434,7 +434,7 @@ def _board_parts() -> list[tuple[int, Part]]:
         parts.append((f"conv.{activation}.{'x'.join(map(str, image))}", partial(convolutional, image, activation)))
     parts += [(f"dense.{r}x{w}", partial(dense, r, w)) for r, w in BOARD_ROWS]
     parts += [(f"transformer.{r}x{w}", partial(transformer, r, w)) for r, w in BOARD_ROWS]
-    sized = [(sum(t.size_bytes for t in _graph(part[0], [part]).tensors.values()), part) for part in parts]
+    sized = [(sum(t.size_bytes for t in graph_of_parts(part[0], [part]).tensors.values()), part) for part in parts]
     return sorted(sized, key=lambda item: (item[0], item[1][0]))
 
 
@@ -444,11 +444,11 @@ def board_networks(most_bytes: int) -> Iterator[Graph]:
     total = number = 0
     for size, part in _board_parts():
         if chosen and total + size > most_bytes:
-            yield _graph(f"boards.{number}", chosen)
+            yield graph_of_parts(f"boards.{number}", chosen)
             chosen, total, number = [], 0, number + 1
         chosen.append(part)
         total += size
-    yield _graph(f"boards.{number}", chosen)
+    yield graph_of_parts(f"boards.{number}", chosen)
 
 
 def board_network(most_bytes: int) -> tuple[Graph, int]:
@@ -463,4 +463,4 @@ def board_network(most_bytes: int) -> tuple[Graph, int]:
             break
         chosen.append(part)
         total += size
-    return _graph("sweep", chosen), total
+    return graph_of_parts("sweep", chosen), total

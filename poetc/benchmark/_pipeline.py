@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from poetc import boards
@@ -317,40 +317,18 @@ def _mean(group: Sequence[Timed]) -> ClassCycles:
     return ClassCycles(mean, min(quantiles[0], mean), max(quantiles[-1], mean), len(ordered))
 
 
-def as_counted(timed: Iterable[Timed], counted: Iterable[Loop]) -> list[Timed]:
-    """The same loops with the instructions that they have as `counted`: compiled with other flags.
-
-    A loop is found again by its file, function and line. Loops that the other flags do not have are left out.
-    """
-    lengths: dict[tuple[str, str, int], list[int]] = defaultdict(list)
-    for loop in counted:
-        lengths[loop.source, loop.function, loop.line].append(len(loop.body))
-    result = []
-    for t in timed:
-        there = lengths.get((t.loop.source, t.loop.function, t.loop.line))
-        if there:
-            result.append(replace(t, instructions=there.pop(0)))
-    return result
-
-
 def measure_class_cycles(
     core: boards.Core,
     numerics: boards.Numerics = "separate",
-    counted_flags: str = "",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Mapping[str, ClassCycles]:
     """Cycles of a counted instruction by class of kernels; of a counted cycle, 1, where Arm has a table of the core.
 
-    `numerics`: those of the device's programs. `counted_flags`: GCC's on the board that counted, where they differ from
-    those of the device. Raises UsageError where a tool or a model is missing.
+    `numerics`: those of the device's programs. Raises UsageError where a tool or a model is missing.
     """
     model = model_of(core.name)
     if model is None:
         return {OTHER: ClassCycles(1.0, _REFILL_LOW, _REFILL_HIGH, 0)}
     prefix, flags, triple = target_of(core, numerics)
     loops = [loop for text in assemble(prefix, flags.split(), progress) for loop in innermost_loops(text)]
-    timed = run_model(loops, triple, model.cpu, tool_for(model)[0])
-    if counted_flags:
-        others = (innermost_loops(text) for text in assemble(prefix, counted_flags.split(), progress))
-        timed = as_counted(timed, [loop for more in others for loop in more])
-    return by_class(timed)
+    return by_class(run_model(loops, triple, model.cpu, tool_for(model)[0]))

@@ -113,9 +113,9 @@ def test_batch_norm_made_again_takes_what_is_predicted(tmp_path: Path, monkeypat
     step = benchmark.step_of(mobilenet.mobilenet_v2(1, 64, 0.5, 10), "sgd")
     program = benchmark.plain_program(step, profile)
     problem = build_problem(step, profile, budget_bytes=1 << 40)
-    counted = execute(build_firmware(program, step.values, "virt-a72", tmp_path), [sample_inputs(program, 0)])
-    # Products of few channels are priced up to a quarter too high: the sweep has none of their shapes.
-    assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=0.1)
+    firmware = build_firmware(program, step.values, "virt-a72", tmp_path, numerics=profile.cpu.numerics)
+    counted = execute(firmware, [sample_inputs(program, 0)])
+    assert predicted_ns(problem, program) == pytest.approx(counted.time_ns, rel=WITHIN)
     costs = {op.name: op.time_ns for op in problem.operators}
     sums: dict[str, list[int]] = {}
     for call, n in zip(program.instructions, counted.step_ns, strict=True):

@@ -68,16 +68,18 @@ def batch_norm_activation_params(kernel: Kernel, m: Machine) -> Loops:
 
 
 def batch_norm_choice(kernel: Kernel, m: Machine) -> Loops:
-    """By the loops of the batch norm's gradient and the activation's.
+    """With Neon as counted. Elsewhere by the loops of the batch norm's gradient and the activation's.
 
     Most of the latter's time goes to loads and stores, of which there are none here. With vectors a fifth is left, and
-    nothing where two passes over the planes become one (counted on Cortex-A72).
+    nothing where two passes over the planes become one.
     """
     p, name = kernel.parameters_as(Planes), kernel.symbol.removeprefix("poetc_op_batch_norm_")
     elements = p.batch * p.channels * p.pixels
     activation, part = name.split("_grad_")
     count = planes if part == "input" else plane_sums
     loops = count(replace(kernel, symbol=f"poetc_op_batch_norm_grad_{part}"), m)
+    if m.is_neon:
+        return {name.replace(".", f".{activation}_"): n for name, n in loops.items()}
     if m.lanes == 1:
         add(loops, elementwise(Kernel(f"poetc_op_{activation}_grad", Elements(elements)), m))
     elif part == "input":

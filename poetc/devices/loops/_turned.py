@@ -18,11 +18,14 @@ def grad_weight(kernel: Kernel, m: Machine) -> Loops:
     for taken, times in parts(w.batch, images_at_once(p.workspace_floats, w)):
         sums = run(m, outputs, taken * w.pixels, 0, m.columns, m.columns, "", True, TERMS)
         add(one, dict(sums), w.taps * times)
+        if m.is_neon:  # the place of each pixel is read from a table
+            places = sum(n for loop, n in sums if loop.startswith("gemm.terms_"))
+            add(one, {"conv_grad_weight_turned.place": places}, w.taps * times)
     weights = m.columns * w.taps
     if m.lanes >= 8 and w.taps <= m.lanes:
         add(one, {"transpose.block": m.columns // m.lanes}, outputs)
     else:
-        add(one, {"transpose.single": weights}, outputs)
+        add(one, {f"{name}.single" if m.is_neon else "transpose.single": weights}, outputs)
     if "sgd" in name:
         add(one, {"descend.wide": weights // m.lanes}, outputs)
     loops: Loops = {f"{name}.call": 1}

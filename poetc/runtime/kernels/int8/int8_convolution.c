@@ -59,7 +59,7 @@ static void widen(const int8_t *from, int32_t count, operand *to)
     }
 #elif defined(__aarch64__)
     for (; count >= 8; count -= 8, from += 8, to += 8)
-        poetc_store_shorts(to, vmovl_s8(poetc_load_bytes(from)));
+        vst1q_s16(to, vmovl_s8(vld1_s8(from)));
 #endif
     gather(from, 1, count, to);
 }
@@ -90,7 +90,7 @@ static void copy(const operand *from, int32_t count, operand *to)
 {
     for (; count >= 8; count -= 8, from += 8, to += 8)
 #if defined(__aarch64__)
-        poetc_store_shorts(to, poetc_load_shorts(from));
+        vst1q_s16(to, vld1q_s16(from));
 #else
         __builtin_memcpy(to, from, 8 * sizeof *to);
 #endif

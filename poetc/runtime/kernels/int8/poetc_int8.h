@@ -35,7 +35,7 @@ static inline int32_t poetc_total_of_values(const int8_t *x, int32_t count)
     for (; count >= 16; count -= 16, x += 16)
         sums = vpadalq_s16(sums, vpaddlq_s8((int8x16_t)poetc_load_values(x)));
     if (count >= 8) {
-        sums = vpadalq_s16(sums, vmovl_s8(poetc_load_bytes(x)));
+        sums = vpadalq_s16(sums, vmovl_s8(vld1_s8(x)));
         count -= 8, x += 8;
     }
     sum = vaddvq_s32(sums);

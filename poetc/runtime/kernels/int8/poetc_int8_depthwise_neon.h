@@ -61,8 +61,8 @@ static void sums_of_nines(const int16_t *x, int32_t line, const int16_t *w, int3
 {
     const int32x4_t start = vdupq_n_s32(sums[0]);
     const int32_t *const end = sums + height * width;
-    const int16x8_t none = vdupq_n_s16(0), taps = poetc_load_shorts(w);
-    const int16x8_t last = vcombine_s16(poetc_load_four_shorts(w + 8), vget_low_s16(none));
+    const int16x8_t none = vdupq_n_s16(0), taps = vld1q_s16(w);
+    const int16x8_t last = vcombine_s16(vld1_s16(w + 8), vget_low_s16(none));
     int32_t i, j;
     for (i = 0;; i = at_most(i + 2, height - 2)) {
         int32_t *to = sums + i * width;
@@ -104,7 +104,7 @@ static inline eight line_of_any(const int16_t *x, int32_t line, const int16_t *w
     int32_t a, b;
     for (a = 0; a < kernel_h; a++, x += line, w += round_up(kernel_w, 2))
         for (b = 0; b < kernel_w; b++) {
-            const int16x8_t y = stride == 1 ? poetc_load_shorts(x + b) : vld2q_s16(x + b).val[0];
+            const int16x8_t y = stride == 1 ? vld1q_s16(x + b) : vld2q_s16(x + b).val[0];
             s.low = vmlal_n_s16(s.low, vget_low_s16(y), w[b]);
             s.high = vmlal_high_n_s16(s.high, y, w[b]);
         }
@@ -124,8 +124,8 @@ static void sums_of_plane(const int16_t *x, int32_t line, const int16_t *w, int3
 {
     const int32x4_t start = vdupq_n_s32(sums[0]);
     const int32_t is_nine = kernel_h == 3 && kernel_w == 3, *const end = sums + height * width;
-    const int16x8_t taps = is_nine ? poetc_load_shorts(w) : vdupq_n_s16(0);
-    const int16x8_t last = is_nine ? vcombine_s16(poetc_load_four_shorts(w + 8), vdup_n_s16(0)) : taps;
+    const int16x8_t taps = is_nine ? vld1q_s16(w) : vdupq_n_s16(0);
+    const int16x8_t last = is_nine ? vcombine_s16(vld1_s16(w + 8), vdup_n_s16(0)) : taps;
     int32_t i, j;
     if (is_nine && stride_h == 1 && stride_w == 1 && height > 1) {
         sums_of_nines(x, line, w, height, width, sums);
@@ -153,8 +153,7 @@ static void add_nine_taps(const int16_t *errors, const int16_t *x, int32_t line,
     int32x4_t s0 = zero, s1 = zero, s2 = zero, s3 = zero, s4 = zero, s5 = zero, s6 = zero, s7 = zero, s8 = zero;
     const int16_t *x1 = x + line, *x2 = x1 + line;
     for (; count > 0; count -= 8, errors += 8, x += 8, x1 += 8, x2 += 8) {
-        const int16x8_t e =
-            count >= 8 ? poetc_load_shorts(errors) : vcombine_s16(poetc_load_four_shorts(errors), vdup_n_s16(0));
+        const int16x8_t e = count >= 8 ? vld1q_s16(errors) : vcombine_s16(vld1_s16(errors), vdup_n_s16(0));
         int16x8x2_t y = vld1q_s16_x2(x);
         int16x8_t y1 = vextq_s16(y.val[0], y.val[1], 1), y2 = vextq_s16(y.val[0], y.val[1], 2);
         MULTIPLY_ADD(s0, e, y.val[0]);
@@ -181,9 +180,9 @@ static int32_t sum_of_tap(const int16_t *errors, const int16_t *x, int32_t count
 {
     int32x4_t s = vdupq_n_s32(0);
     for (; count >= 8; count -= 8, errors += 8, x += 8)
-        MULTIPLY_ADD(s, poetc_load_shorts(errors), poetc_load_shorts(x));
+        MULTIPLY_ADD(s, vld1q_s16(errors), vld1q_s16(x));
     if (count)
-        s = vmlal_s16(s, poetc_load_four_shorts(errors), poetc_load_four_shorts(x));
+        s = vmlal_s16(s, vld1_s16(errors), vld1_s16(x));
     return total(s);
 }
 
@@ -193,7 +192,7 @@ static void fill_shorts(int16_t *to, int32_t count, int32_t value)
 {
     const int16x8_t v = vdupq_n_s16((int16_t)value);
     for (; count >= 8; count -= 8, to += 8)
-        poetc_store_shorts(to, v);
+        vst1q_s16(to, v);
     for (; count > 0; count--)
         *to++ = (int16_t)value;
 }
@@ -206,14 +205,14 @@ static void widen_rows(const int8_t *x, int32_t step, const int8_t *end, int32_t
 {
     static const int16_t places[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     const int32_t whole = count / 8 * 8, rest = count % 8;
-    const uint16x8_t is_number = vcltq_s16(poetc_load_shorts(places), vdupq_n_s16((int16_t)rest));
+    const uint16x8_t is_number = vcltq_s16(vld1q_s16(places), vdupq_n_s16((int16_t)rest));
     const int16x8_t pads = vdupq_n_s16((int16_t)pad);
     int32_t j;
     for (; rows > 0; rows--, x += step, to += line) {
         for (j = 0; j < whole; j += 8)
-            poetc_store_shorts(to + j, vmovl_s8(poetc_load_bytes(x + j)));
+            vst1q_s16(to + j, vmovl_s8(vld1_s8(x + j)));
         if (rest && end - x >= whole + 8 && room - to >= whole + 8)
-            poetc_store_shorts(to + j, vbslq_s16(is_number, vmovl_s8(poetc_load_bytes(x + j)), pads));
+            vst1q_s16(to + j, vbslq_s16(is_number, vmovl_s8(vld1_s8(x + j)), pads));
         else
             for (; j < count; j++)
                 to[j] = x[j];

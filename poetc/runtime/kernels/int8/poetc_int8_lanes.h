@@ -24,51 +24,15 @@ typedef int32_t poetc_sums __attribute__((vector_size(4 * POETC_INT8_LANES)));
 typedef uint32_t poetc_magnitudes __attribute__((vector_size(4 * POETC_INT8_LANES)));
 typedef int32_t poetc_sums_unaligned __attribute__((vector_size(4 * POETC_INT8_LANES), aligned(4), may_alias));
 
-/* LD1 wants an element's alignment and no more, also where the compiler may not assume that the memory allows
- * unaligned access (-mstrict-align). */
-#if defined(__aarch64__)
-static inline int16x8_t poetc_load_shorts(const int16_t *p)
-{
-    int16x8_t v;
-    __asm__("ld1 {%0.8h}, %1" : "=w"(v) : "Q"(*(const int16_t (*)[8])p));
-    return v;
-}
-
-static inline void poetc_store_shorts(int16_t *p, int16x8_t v)
-{
-    __asm__("st1 {%1.8h}, %0" : "=Q"(*(int16_t (*)[8])p) : "w"(v));
-}
-
-static inline int16x4_t poetc_load_four_shorts(const int16_t *p)
-{
-    int16x4_t v;
-    __asm__("ld1 {%0.4h}, %1" : "=w"(v) : "Q"(*(const int16_t (*)[4])p));
-    return v;
-}
-
-static inline int8x8_t poetc_load_bytes(const int8_t *p)
-{
-    int8x8_t v;
-    __asm__("ld1 {%0.8b}, %1" : "=w"(v) : "Q"(*(const int8_t (*)[8])p));
-    return v;
-}
-#endif
-
 static inline poetc_sums poetc_load_sums(const int32_t *p)
 {
-#if defined(__aarch64__)
-    poetc_sums v;
-    __asm__("ld1 {%0.4s}, %1" : "=w"(v) : "Q"(*(const int32_t (*)[4])p));
-    return v;
-#else
     return *(const poetc_sums_unaligned *)p;
-#endif
 }
 
 #if defined(__aarch64__)
 static inline void poetc_store_sums(int32_t *p, poetc_sums v)
 {
-    __asm__("st1 {%1.4s}, %0" : "=Q"(*(int32_t (*)[4])p) : "w"(v));
+    *(poetc_sums_unaligned *)p = v;
 }
 #endif
 
@@ -84,10 +48,8 @@ static inline void poetc_store_bytes(int8_t *to, poetc_sums v)
     __builtin_memcpy(to, &word, sizeof word);
 #elif defined(__aarch64__)
     const int8x16_t bytes = (int8x16_t)v, even = vuzp1q_s8(bytes, bytes), word = vuzp1q_s8(even, even);
-    __asm__("st1 {%1.b}[0], %0" : "=Q"(to[0]) : "w"(word));
-    __asm__("st1 {%1.b}[1], %0" : "=Q"(to[1]) : "w"(word));
-    __asm__("st1 {%1.b}[2], %0" : "=Q"(to[2]) : "w"(word));
-    __asm__("st1 {%1.b}[3], %0" : "=Q"(to[3]) : "w"(word));
+    const int32_t low = vgetq_lane_s32((int32x4_t)word, 0);
+    __builtin_memcpy(to, &low, sizeof low);
 #endif
 }
 
@@ -100,22 +62,12 @@ typedef int8_t poetc_values_unaligned __attribute__((vector_size(16), aligned(1)
 
 static inline poetc_values poetc_load_values(const int8_t *p)
 {
-#if defined(__aarch64__)
-    poetc_values v;
-    __asm__("ld1 {%0.16b}, %1" : "=w"(v) : "Q"(*(const int8_t (*)[16])p));
-    return v;
-#else
     return *(const poetc_values_unaligned *)p;
-#endif
 }
 
 static inline void poetc_store_values(int8_t *p, poetc_values v)
 {
-#if defined(__aarch64__)
-    __asm__("st1 {%1.16b}, %0" : "=Q"(*(int8_t (*)[16])p) : "w"(v));
-#else
     *(poetc_values_unaligned *)p = v;
-#endif
 }
 
 /* a where the mask is -1, b where it is 0. */

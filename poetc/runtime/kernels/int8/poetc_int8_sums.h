@@ -42,7 +42,7 @@ typedef int32x4_t lanes;
 #define ZERO vdupq_n_s32(0)
 #define MULTIPLY_ADD(sum, a, b)                                                                                        \
     (sum) = vmlal_high_s16(vmlal_s16(sum, vget_low_s16(a), vget_low_s16(b)), a, b)
-#define LOAD(p) poetc_load_shorts(p)
+#define LOAD(p) vld1q_s16(p)
 static inline int32_t total(int32x4_t v)
 {
     return vaddvq_s32(v);

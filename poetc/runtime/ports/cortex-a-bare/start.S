@@ -1,7 +1,7 @@
 /* AArch64 without an operating system: one core, its floating point on, exceptions caught, variables set up, then main(). */
     .section .text.start, "ax"
     .globl _start
-    .weak poetc_protect
+    .weak poetc_map_memory
 _start:
     mrs x0, mpidr_el1
     and x0, x0, #3
@@ -41,7 +41,7 @@ _start:
     b.hs 8f
     strb wzr, [x1], #1
     b 7b
-8:  ldr x0, =poetc_protect // the guard of the budget, where the board has one
+8:  ldr x0, =poetc_map_memory // the memory management unit, where the board turns it on
     cbz x0, 9f
     blr x0
 9:  bl main

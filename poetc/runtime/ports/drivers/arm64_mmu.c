@@ -7,6 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "arm64_mmu.h"
 #include "poetc_port.h"
 
 #ifndef PERIPHERALS
@@ -16,17 +17,8 @@
 /* Of the linker script. */
 extern uint8_t poetc_code[], poetc_code_used[], poetc_ram[], poetc_ram_end[];
 
-void poetc_protect(void);
-
 enum { ENTRIES = 512, PAGE_BYTES = 4096, BLOCK_BYTES = ENTRIES * PAGE_BYTES };
-enum {
-    BLOCK = 1u << 0,
-    TABLE_OR_PAGE = 3u << 0,
-    DEVICE = 1u << 2,
-    ALWAYS_SET = 1u << 6 /* above level 1 */,
-    SHARED = 3u << 8,
-    ACCESSED = 1u << 10
-};
+enum { TABLE_OR_PAGE = 3u << 0, ALWAYS_SET = 1u << 6 /* above level 1 */ };
 
 static int is_allowed(uintptr_t page)
 {
@@ -37,33 +29,10 @@ static int is_allowed(uintptr_t page)
     return page >= ((uintptr_t)poetc_ram & mask) && page < (uintptr_t)poetc_ram_end;
 }
 
-static unsigned exception_level(void)
-{
-    uint64_t level;
-
-    __asm__ volatile("mrs %0, CurrentEL" : "=r"(level));
-    return (unsigned)(level >> 2) & 3u;
-}
-
-#define WRITE(name, value) __asm__ volatile("msr " name ", %0" : : "r"((uint64_t)(value)))
-#define ENABLE(level, control)                        \
-    do {                                              \
-        uint64_t system;                              \
-        WRITE("mair_el" level, 0x0044);               \
-        WRITE("tcr_el" level, control);               \
-        WRITE("ttbr0_el" level, (uintptr_t)blocks);   \
-        __asm__ volatile("dsb sy\n isb\n tlbi vmalle1\n dsb sy\n isb" : : : "memory"); \
-        __asm__ volatile("mrs %0, sctlr_el" level : "=r"(system)); \
-        WRITE("sctlr_el" level, system | 1u);         \
-        __asm__ volatile("isb" : : : "memory");       \
-    } while (0)
-
-void poetc_protect(void)
+ALIGNED_ACCESS void poetc_map_memory(void)
 {
     const unsigned level = exception_level();
     const uint64_t flags = SHARED | ACCESSED | (level > 1u ? (uint64_t)ALWAYS_SET : 0u);
-    /* 30 bits of address: the walk begins with the table of blocks. */
-    const uint64_t control = 34u | (level > 1u ? 1u << 31 | 1u << 23 : 1u << 23);
     uint64_t *blocks = (uint64_t *)(void *)(poetc_ram_end + PAGE_BYTES), *pages = blocks + ENTRIES;
     uintptr_t block, page;
 
@@ -88,10 +57,6 @@ void poetc_protect(void)
         blocks[block] = (uintptr_t)pages | TABLE_OR_PAGE;
         pages += ENTRIES;
     }
-    if (level == 1u)
-        ENABLE("1", control);
-    else if (level == 2u)
-        ENABLE("2", control);
-    else
-        ENABLE("3", control);
+    /* 30 bits of address: the walk begins with the table of blocks. */
+    enable_mmu(level, blocks, 30u, NOT_CACHED, 0u);
 }

@@ -2,7 +2,7 @@
  * own.
  *
  * As on QEMU's virt machine: the program runs in EL1, and PSCI is called with hvc. The processors are 0, 1, 2, ... in
- * the lowest byte of MPIDR. Memory is not cached. On a chip, atomic operations ask for memory that is: turn the memory
+ * the lowest byte of MPIDR. Atomic operations ask for cached memory: the board's `poetc_map_memory` turns the memory
  * management unit on, on each processor.
  */
 #include "poetc_processors.h"
@@ -36,6 +36,7 @@ typedef char start_places[offsetof(struct start, stack_top) == 0 && offsetof(str
 __asm__("    .text\n"
         "    .balign 4\n"
         "    .globl poetc_begin_processor\n"
+        "    .weak poetc_map_memory\n"
         "poetc_begin_processor:\n"
         "    mov x1, #(3 << 20)\n" /* floating point */
         "    msr cpacr_el1, x1\n"
@@ -44,8 +45,13 @@ __asm__("    .text\n"
         "    isb\n"
         "    ldr x1, [x0]\n"
         "    mov sp, x1\n"
-        "    ldr x0, [x0, #16]\n"
-        "    b poetc_serve_processor\n");
+        "    ldr x19, [x0, #16]\n"
+        "    ldr x1, =poetc_map_memory\n"
+        "    cbz x1, 1f\n"
+        "    blr x1\n"
+        "1:  mov x0, x19\n"
+        "    b poetc_serve_processor\n"
+        "    .ltorg\n");
 
 void poetc_serve_processor(uint64_t number)
 {
@@ -62,6 +68,8 @@ static int64_t turn_on(uint64_t number, const struct start *start)
     register uint64_t x2 __asm__("x2") = (uint64_t)(uintptr_t)&poetc_begin_processor;
     register uint64_t x3 __asm__("x3") = (uint64_t)(uintptr_t)start;
 
+    /* The other one reads it before it has a cache. */
+    __asm__ volatile("dc cvac, %0\n dc cvac, %1" : : "r"(start), "r"((const uint8_t *)(start + 1) - 1) : "memory");
     __asm__ volatile("dsb sy\n hvc #0" : "+r"(x0), "+r"(x1), "+r"(x2), "+r"(x3) : : "memory");
     return (int64_t)x0;
 }
