@@ -53,7 +53,9 @@ LARGE = (
 def residual(shape: tuple[int, int, int, int, int, int], activation: str, summed: bool, n: Network) -> str:
     """Three convolutions, each with batch norm and an activation; with `summed` the second has a shortcut."""
     batch, channels, height, width, outputs, stride = shape
-    limits: dict[str, Attribute] = {"Clip": {"min": 0.0, "max": 6.0}, "LeakyRelu": {"alpha": 0.1}}.get(activation, {})
+    limits: dict[str, Attribute] = {}
+    if activation in ("Clip", "LeakyRelu"):
+        limits = {"min": 0.0, "max": 6.0} if activation == "Clip" else {"alpha": 0.1}
     x = n.input(batch, channels, height, width)
     for number, (kernel, step) in enumerate(((3, stride), (1, 1), (3, stride))):
         h = n.batch_norm(n.conv(x, outputs, kernel, step))
