@@ -1,4 +1,4 @@
-"""What runs beside the search for schedules: its result, its errors, its end; and who is faster changes nothing."""
+"""A second process beside the search for schedules: its result, its errors, its end. Who is faster changes nothing."""
 
 from __future__ import annotations
 

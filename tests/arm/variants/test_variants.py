@@ -38,7 +38,6 @@ def kept(solved: Solved, problem: Problem) -> Program:
 
 
 @pytest.mark.parametrize("board", ["mps2-an386", "mps3-an547"])
-@pytest.mark.long
 def test_a_tight_budget_has_such_kernels_and_the_bits_of_keep_all(
     board: str, solve: Solve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +60,7 @@ def test_a_tight_budget_has_such_kernels_and_the_bits_of_keep_all(
     ("board", "network", "numerics"),
     [("mps2-an386", "ds-cnn", "fused"), ("mps3-an547", "strips", "fast"), ("mps3-an547", "resnet", "fast")],
 )
-@pytest.mark.long
+@pytest.mark.long_but("mps2-an386-ds-cnn-fused")
 def test_other_numerics_have_the_same_bits_whatever_kernels_run(
     board: str, network: str, numerics: Numerics, solve: Solve, tmp_path: Path
 ) -> None:
@@ -101,7 +100,7 @@ def test_assembly_has_the_bits_of_its_body_in_c(tmp_path: Path, monkeypatch: pyt
     with_and_without(build, tmp_path, monkeypatch)
 
 
-@pytest.mark.long
+@pytest.mark.long_but("mps2-an386-lenet-fused")
 @pytest.mark.parametrize(
     ("board", "network", "numerics"),
     [
@@ -122,8 +121,8 @@ def test_assembly_has_these_bits_in_whole_networks(
     with_and_without(build, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("side", [pytest.param(n, marks=() if n in (3, 6) else pytest.mark.long) for n in range(2, 10)])
-@pytest.mark.long
+@pytest.mark.parametrize("side", range(2, 10))
+@pytest.mark.long_but("3")
 def test_depthwise_windows_in_assembly_have_the_bits_of_c(
     side: int, solve: Solve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +147,9 @@ exec clang --target=thumbv7em-none-eabihf -fno-math-errno $headers "$@"
 """
 
 
+LEVELS = ("-O1", "-Os", "-O2 -fno-inline", "-O3")
+
+
 def built_with(firmware: Firmware, flags: str, compiler: str | None = None) -> Firmware:
     """The same sources, with other options or another compiler."""
     source, board = firmware.directory / "src", firmware.board
@@ -162,12 +164,18 @@ def built_with(firmware: Firmware, flags: str, compiler: str | None = None) -> F
 
 
 @pytest.mark.parametrize(
-    ("board", "numerics"),
-    [("mps2-an386", "separate"), ("mps2-an386", "fused"), ("mps2-an500", "separate"), ("mps3-an547", "fast")],
+    ("board", "numerics", "changes"),
+    [
+        ("mps2-an386", "fused", ("-Os",)),
+        ("mps2-an386", "separate", LEVELS),
+        ("mps2-an386", "fused", LEVELS),
+        ("mps2-an500", "separate", LEVELS),
+        ("mps3-an547", "fast", LEVELS),
+    ],
 )
-@pytest.mark.long
+@pytest.mark.long_but("mps2-an386-fused-changes0")
 def test_assembly_has_the_same_bits_by_other_options_and_compilers(
-    board: str, numerics: Numerics, solve: Solve, tmp_path: Path
+    board: str, numerics: Numerics, changes: tuple[str, ...], solve: Solve, tmp_path: Path
 ) -> None:
     """Rows of one to four, in place and packed, biases, pools, depthwise windows, dense layers, and what moves them."""
     solved = solve("mixed", 2, "qemu-mps2-an386", "100%")
@@ -185,7 +193,7 @@ def test_assembly_has_the_same_bits_by_other_options_and_compilers(
     if numerics != "fast":  # vectors of the M55 flush subnormal numbers
         assert expected == solved.on_host(2, numerics=numerics)
     flags = TARGETS[BOARDS[board].target].flags
-    for change in ("-O1", "-Os", "-O2 -fno-inline", "-O3"):
+    for change in changes:
         changed = flags.replace("-O2", change)
         assert changed != flags
         assert bits(execute(built_with(firmware, changed), batches)) == expected, change

@@ -1,0 +1,1 @@
+"""Kernels of less workspace, in assembly and in plain C, on emulated boards: the same bits."""
