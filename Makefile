@@ -133,7 +133,7 @@ bench-shapes: setup ## every convolution and product of ResNet-18 and BERT alone
 
 .PHONY: bench-solver
 bench-solver: setup ## proven gaps and seconds of poetc solve on real networks; resumable: build/bench-solver.csv
-	$(BIN)/python -m bench.solver --models $(MODELS)/zoo $(BENCH_ARGS)
+	$(BIN)/python -m bench.solver --models $(MODELS) $(BENCH_ARGS)
 
 .PHONY: bench-poet
 bench-poet: setup ## POET's own problems: its formulation beside poetc, same HiGHS, same run (POET_PROBLEMS=folder)

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from bench._command import Table, main, markdown
 
@@ -34,9 +35,23 @@ NETWORKS = (  # file, batch
     ("nanogpt_tiny", 8),
     ("lstm_har", 8),
 )
-SETTINGS = ("rpi4", "stm32h743", "rpi4:1.5x", "rpi4:1.2x")  # device, deadline
-BUDGETS = ("80%", "60%", "40%", "25%", "min")  # min: 1.05 x the smallest budget known to work
-TARGETS = {"80%": 0.001, "60%": 0.001, "40%": 0.005, "25%": 0.01, "min": 0.02}
+FAMILIES = (  # random weights in the shapes of public configurations
+    ("deit", 2),
+    ("effnetb0", 2),
+    ("mobilevit", 2),
+    ("wav2vec2", 2),
+    ("unet", 2),
+    ("tcn", 2),
+    ("patchtst", 8),
+    ("yolo", 2),
+)
+SETTINGS = ("rpi4", "stm32h743", "rpi4:1.5x", "rpi4:1.2x", "stm32h743:1.5x", "stm32h743:1.2x")  # device, deadline
+TIMES_SMALLEST = {"1.2min": 1.2, "min": 1.05}  # budgets in times the smallest one known to work
+TARGETS = {"80%": 0.001, "60%": 0.001, "40%": 0.005, "25%": 0.005, "1.2min": 0.01, "min": 0.02}
+BUDGETS = tuple(TARGETS)
+SOON_S = 5.0  # when the best schedule should be nearly as good as in the end
+# The clock of a run is the processor time of its threads, so that other work on the machine changes nothing.
+BY_PROCESSOR_TIME = "import time; time.monotonic = time.process_time; from poetc.cli import main; main()"
 FIELDS = (
     "network",
     "batch",
@@ -60,6 +75,9 @@ FIELDS = (
     "min_budget_s",  # all of `poetc analyze`, which finds it
     "keep_all_peak_bytes",
     "stop_gap",  # --gap: a row may end as soon as so much is proven
+    "soon",  # the best schedule after `SOON_S`, in times the answer
+    "bound_falls",  # events of the log with a lower bound than the one before
+    "clock",
     "commit",
 )
 
@@ -77,11 +95,11 @@ class Case:
         return (self.network, str(self.batch), self.device, self.deadline, self.budget)
 
 
-def poetc(*arguments: str) -> tuple[dict[str, object], dict[str, float]]:
+def poetc(*arguments: str, start: Sequence[str] = ("-m", "poetc")) -> tuple[dict[str, object], dict[str, float]]:
     """The command's JSON answer; seconds from the start until the model was built, the first schedule, the end, and
     the gap before packing: of the bound that was proven in the end, which holds for any homes of state where those of
     the schedule may have a better one."""
-    command = [sys.executable, "-m", "poetc", *arguments, "--json", "--verbose"]
+    command = [sys.executable, *start, *arguments, "--json", "--verbose"]
     seconds: dict[str, float] = {}
     with tempfile.TemporaryFile("w+") as out:
         started = time.monotonic()
@@ -111,34 +129,63 @@ def poetc(*arguments: str) -> tuple[dict[str, object], dict[str, float]]:
     return answer, seconds
 
 
+def of_log(path: Path) -> dict[str, float]:
+    """Seconds until the first schedule, the best one soon after in times the last, and how often the bound fell."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    found = [
+        (row["seconds"], min(c for c in (row["best"], row["unpacked"]) if c is not None))
+        for row in rows
+        if (row["best"], row["unpacked"]) != (None, None)
+    ]
+    falls = sum(later["bound"] < row["bound"] for row, later in itertools.pairwise(rows))
+    if not found:
+        return {"bound_falls": falls}
+    first_s, last = found[0][0], rows[-1]["best"] or found[-1][1]
+    soon = min((cost for at, cost in found if at <= SOON_S), default=math.inf)
+    return {"first_schedule_s": first_s, "soon": round(soon / last, 5), "bound_falls": falls}
+
+
 def model_file(folder: Path, network: str) -> Path:
-    for suffix in (".train.graph.onnx", ".train.onnx"):
-        if (found := folder / f"{network}{suffix}").exists():
-            return found
-    raise SystemExit(f"bench-solver: no {network}.train*.onnx in {folder}")
+    for suffix in (".train.graph.onnx", ".train.onnx", ".dynamo.graph.onnx"):
+        for within in (folder / "zoo", folder / "families"):
+            if (found := within / f"{network}{suffix}").exists():
+                return found
+    raise SystemExit(f"bench-solver: no {network} in {folder}")
 
 
-def row_of(case: Case, folder: Path, time_limit_s: float, stop_share: float) -> dict[str, object]:
+def row_of(
+    case: Case, folder: Path, time_limit_s: float, stop_share: float, smallest: Mapping[str, str] | None, clock: str
+) -> dict[str, object]:
+    """`smallest`: a row of the same network and setting, whose smallest budget is taken."""
     device = [str(model_file(folder, case.network)), "--batch", str(case.batch), "--device", case.device]
     device += ["--random-weights", "0"]  # the zoo's files of large networks are graphs without weights
     limits = ["--time-limit", str(time_limit_s)] + (["--deadline", case.deadline] if case.deadline else [])
+    start = ("-c", BY_PROCESSOR_TIME) if clock == "processor" else ("-m", "poetc")
     row: dict[str, object] = dict(zip(FIELDS, case.key, strict=False))
-    row |= {"commit": commit(), "stop_gap": stop_share * TARGETS[case.budget]}
+    row |= {"commit": commit(), "stop_gap": stop_share * TARGETS[case.budget], "clock": clock}
     limits += ["--gap", str(row["stop_gap"])]
     with tempfile.TemporaryDirectory() as out:
         budget = case.budget
-        if budget == "min":
-            if case.deadline:  # a budget that is too small is refused, with the smallest that works
-                answer, seconds = poetc("solve", *device, *limits, "-o", f"{out}/refused", "--budget", "1%")
+        if budget in TIMES_SMALLEST:
+            known = ("min_budget_bytes", "min_budget_bound_bytes", "min_budget_s")
+            if smallest is not None:
+                row |= {field: smallest[field] for field in known}
             else:
-                answer, seconds = poetc("analyze", *device)
-            found = answer.get("min_budget_bytes")
-            if not isinstance(found, int):
-                return {**row, "status": f"no smallest budget: {answer.get('status')}"}
-            row["min_budget_bound_bytes"] = answer.get("min_budget_bound_bytes")
-            row["min_budget_s"] = seconds.get("total_s")
-            row["min_budget_bytes"], budget = found, str(int(found * 1.05))
-        answer, seconds = poetc("solve", *device, *limits, "-o", f"{out}/solved", "--budget", budget)
+                if case.deadline:  # a budget that is too small is refused, with the smallest that works
+                    answer, seconds = poetc(
+                        "solve", *device, *limits, "-o", f"{out}/refused", "--budget", "1%", start=start
+                    )
+                else:
+                    answer, seconds = poetc("analyze", *device)
+                if not isinstance(answer.get("min_budget_bytes"), int):
+                    return {**row, "status": f"no smallest budget: {answer.get('status')}"}
+                row |= {field: answer.get(field) for field in known[:2]} | {"min_budget_s": seconds.get("total_s")}
+            budget = str(int(int(str(row["min_budget_bytes"])) * TIMES_SMALLEST[budget]))
+        log = Path(out, "log.jsonl")
+        answer, seconds = poetc(
+            "solve", *device, *limits, "-o", f"{out}/solved", "--budget", budget, "--log", str(log), start=start
+        )
+        seconds |= of_log(log)
     for field in ("status", "operators", "budget_bytes", "gap", "overhead_gap", "energy_pj", "compute_once_pj"):
         row[field] = answer.get(field)
     if "error" in answer and not answer.get("status"):
@@ -161,16 +208,31 @@ def tables(rows: list[Mapping[str, str]]) -> str:
     """Markdown: for every device and deadline a table with a line a network and a column a budget (see `cell`); then
     what was measured beside it."""
     settings = {setting_of(row): None for row in rows}
-    parts = []
+    parts = shares(rows)
     for setting in sorted(settings, key=SETTINGS.index):
         chosen = {(row["network"], row["budget"]): row for row in rows if setting_of(row) == setting}
         rows_of = [["network (batch)", *BUDGETS]]
-        for network, batch in NETWORKS:
+        names = [case for case in NETWORKS + FAMILIES if any(network == case[0] for network, _ in chosen)]
+        for network, batch in names:
             rows_of.append([f"{network} ({batch})", *(cell(chosen.get((network, budget))) for budget in BUDGETS)])
         about_ = [["network", "operators", "model, s", "first schedule, s", "RAM: smallest, none below, keep-all", "s"]]
-        about_ += [about(network, [r for (n, _), r in chosen.items() if n == network]) for network, _ in NETWORKS]
+        about_ += [about(network, [r for (n, _), r in chosen.items() if n == network]) for network, _ in names]
         parts += [f"{setting}\n", *markdown(rows_of), "", *markdown(about_), ""]
     return "\n".join(parts)
+
+
+def shares(rows: list[Mapping[str, str]]) -> list[str]:
+    """How many rows of a column are within its aim, and how soon they had a schedule and a good one."""
+    head = ["budget", "rows", "within the aim", "first schedule within 2 s", "within 1 % of the answer at 5 s"]
+    lines = [head]
+    for setting, budget in itertools.product(dict.fromkeys(map(setting_of, rows)), BUDGETS):
+        column = [row for row in rows if row["budget"] == budget and row["gap"] and setting_of(row) == setting]
+        if column:
+            early = sum(float(row["first_schedule_s"] or math.inf) <= 2 for row in column)
+            good = sum(float(row["soon"] or math.inf) <= 1.01 for row in column)
+            within = sum(not missed(row) for row in column)
+            lines.append([f"{setting} {budget}", *map(str, (len(column), within, early, good))])
+    return [*markdown(lines), ""]
 
 
 def setting_of(row: Mapping[str, str]) -> str:
@@ -209,7 +271,7 @@ def about(network: str, rows: list[Mapping[str, str]]) -> list[str]:
 
 def run(
     *,
-    models: Path = Path("../shared/models/zoo"),
+    models: Path = Path("../shared/models"),
     csv: Path = Path("build/bench-solver.csv"),
     time_limit: float = 60.0,
     stop_share: Annotated[float, "of the gap aimed at, at which to stop"] = 0.0,
@@ -218,9 +280,12 @@ def run(
     budgets: str = ",".join(BUDGETS),
     again: Annotated[bool, "rows that missed, of another commit, are run again"] = False,
     rows: Annotated[int | None, "stop after so many rows"] = None,
+    clock: Annotated[Literal["wall", "processor"], "what the time limit counts"] = "wall",
 ) -> None:
     done, count = Table(csv, FIELDS, FIELDS[:5]), 0
-    for setting, budget, (network, batch) in itertools.product(settings.split(","), budgets.split(","), NETWORKS):
+    for setting, budget, (network, batch) in itertools.product(
+        settings.split(","), budgets.split(","), NETWORKS + FAMILIES
+    ):
         if network not in networks.split(","):
             continue
         device, _, deadline = setting.partition(":")
@@ -230,7 +295,8 @@ def run(
             continue
         if count == rows:
             return
-        row = done.add(row_of(case, models, time_limit, stop_share))
+        same = [row for key, row in done.rows.items() if key[:4] == case.key[:4] and row["min_budget_s"]]
+        row = done.add(row_of(case, models, time_limit, stop_share, same[0] if same else None, clock))
         count += 1
         print(" ".join(row.values()), flush=True)
     print(tables(list(done.rows.values())))
