@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from poetc.errors import InfeasibleError, LimitError
+from poetc.scheduling.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +30,15 @@ class SolverInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A progress report: the best objective and bound so far (pJ or ns), and the stage that the solver is in."""
+    """A progress report: the best objective and bound so far (pJ or ns), and the stage that the solver is in.
+
+    `schedule`: makes the schedule that costs `objective`, where the solver has it at hand.
+    """
 
     stage: str
     objective: int | None
     bound: int
+    schedule: Callable[[], Schedule] | None = None
 
 
 ENGINE_NAME = "poetc"  # the name of this project's own solver

@@ -15,20 +15,24 @@ def ram_bytes(problem: Problem, plan: MemoryPlan) -> int:
     return problem.base_bytes + plan.arena_bytes
 
 
-def packed(problem: Problem, schedule: Schedule, stop_at: float, moves_until: float) -> tuple[Schedule, MemoryPlan]:
+def packed(
+    problem: Problem, schedule: Schedule, stop_at: float, moves_until: float, effort: float = 1.0
+) -> tuple[Schedule, MemoryPlan]:
     """The schedule, changed where it does not fit the budget, and a plan, which need not fit.
 
-    It gets moves, or less is issued ahead."""
-    plan = _placed(problem, schedule, stop_at)
+    It gets moves, or less is issued ahead. `effort`: as of `pack`.
+    """
+    plan = _placed(problem, schedule, stop_at, effort)
     if ram_bytes(problem, plan) <= problem.budget_bytes:
         return schedule, plan
     relocated = pack_with_moves_in_time(problem, schedule, problem.budget_bytes - problem.base_bytes, moves_until)
     return relocated or _less_ahead(problem, schedule, plan, stop_at)
 
 
-def _placed(problem: Problem, schedule: Schedule, stop_at: float) -> MemoryPlan:
+def _placed(problem: Problem, schedule: Schedule, stop_at: float, effort: float = 1.0) -> MemoryPlan:
     """A plan that need not be lower than the budget."""
-    return pack(problem, schedule, enough_bytes=problem.budget_bytes - problem.base_bytes, stop_at=stop_at)
+    enough_bytes = problem.budget_bytes - problem.base_bytes
+    return pack(problem, schedule, enough_bytes=enough_bytes, stop_at=stop_at, effort=effort)
 
 
 def pack_with_moves_in_time(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 ENGINE = solvers.ENGINE_NAME
 LEAST_RAM = "the schedule of least RAM"
+KEPT = "a schedule found on the way"
 
 
 def solve_and_pack(problem: Problem, planner: Planner) -> tuple[Schedule, MemoryPlan]:
@@ -47,6 +48,8 @@ class _PlainSolve:
         self.warm_start = planner.warm_start
         self.limit_s, self.stop_at = planner.options.time_limit_s, planner.stop_at
         self.smallest_ram = planner.smallest_ram or RamSearch(problem, search_share_s(self.limit_s))
+        self.kept: tuple[Schedule, MemoryPlan] | None = None  # the best schedule that packed while others were searched
+        self.keeping_s = 0.0  # the time that this took
 
     def run(self) -> tuple[Schedule, MemoryPlan]:
         beating = self.warm_start.to_beat is not None
@@ -64,6 +67,9 @@ class _PlainSolve:
                 why, scheduled_bytes = error.why, error.smallest_bytes
             return self._other_instead(None, why, scheduled_bytes)
         found = self._packed(first)
+        if self.kept is not None and (found is None or self.kept[0].proof.objective < found[0].proof.objective):
+            schedule, plan = self.kept
+            return instead(self.problem, self.solver, KEPT, schedule, first), plan
         if found is not None:
             return found
         if self.solver != ENGINE:
@@ -92,11 +98,28 @@ class _PlainSolve:
         return EngineOptions.of(options, warm_start or self.warm_start)
 
     def _report(self, event: solvers.Event) -> None:
+        self._keep(event)
         self.planner.report(self.problem, event)
+
+    def _keep(self, event: solvers.Event) -> None:
+        """Pack a schedule that is better by far than those that packed: with little work, then with moves."""
+        planner, problem = self.planner, self.problem
+        if event.schedule is None or event.objective is None or planner.relaxed or self.options.is_quick:
+            return
+        known = math.inf if self.kept is None else self.kept[0].proof.objective
+        known = min(known, planner.best.packed_cost(problem))
+        if event.objective >= PLAIN.kept_share * known or self.keeping_s >= PLAIN.pack_share * self.limit_s:
+            return
+        started = time.monotonic()
+        found = packed(problem, event.schedule(), started, started, effort=PLAIN.kept_effort)
+        self.keeping_s += time.monotonic() - started
+        if ram_bytes(problem, found[1]) <= problem.budget_bytes and found[0].proof.objective < known:
+            self.kept = found
+            planner.best.keep(problem, found[0].proof.objective, planner.made)
 
     def _first(self) -> Schedule:
         options = replace(self.options, time_limit_s=self.planner.solve_share * self.limit_s)
-        self.planner.keep_packed(self.problem, self.warm_start.start)
+        self.kept = self.planner.keep_packed(self.problem, self.warm_start.start)
         started = time.monotonic()
         first = solvers.solve(self.problem, self.solver, self._for_solver(options), self._report)
         if time.monotonic() - started >= PLAIN.late_from * options.time_limit_s:
@@ -174,10 +197,12 @@ class _PlainSolve:
         others: list[tuple[str, Schedule, MemoryPlan]] = []
         if smallest.schedule is not None and smallest.plan is not None:
             others.append((LEAST_RAM, smallest.schedule, smallest.plan))
-        start = self.warm_start.start
-        if start is not None:
+        kept, start = self.kept, self.warm_start.start
+        if kept is None and start is not None:
             pack_until = time.monotonic() + SMALLEST_RAM.pack_share * self.smallest_ram.least_s
-            others.append(("what the search began with", *packed(problem, start, pack_until, pack_until)))
+            kept = packed(problem, start, pack_until, pack_until)
+        if kept is not None:
+            others.append((KEPT, *kept))
         fitting = [other for other in others if ram_bytes(problem, other[2]) <= problem.budget_bytes]
         if not fitting:
             known_bytes = math.inf if smallest.ram_bytes is None else smallest.ram_bytes

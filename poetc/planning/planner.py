@@ -23,7 +23,7 @@ from poetc.planning.settings import PLAIN
 from poetc.planning.smallest_ram import RamSearch
 from poetc.planning.solution import SCOPED, Solution, least_cost
 from poetc.scheduling import Problem
-from poetc.scheduling.schedule import Schedule, SolveOptions
+from poetc.scheduling.schedule import MemoryPlan, Schedule, SolveOptions
 from poetc.scheduling.scope import ANY, Option, Scope
 from poetc.solvers import WarmStart
 
@@ -92,6 +92,12 @@ class Planner:
         """This planner for problems with that option taken; a choice whose bounds are for all options stays open."""
         return replace(self, made={**self.made, choice.name: option}) if choice.scoped else self
 
+    def expecting(self, problem: Problem, choice: Reduction[Any], options: Mapping[Any, Problem]) -> None:
+        """Note that problems with these options of a choice will be searched, unless bounds are about all of them."""
+        if choice.scoped and choice.name not in self.relaxed:
+            least = {option: self.inner.least_cost(fixed) for option, fixed in options.items()}
+            self.best.expect(problem, self.made, choice.name, least)
+
     def knowing(self, smallest_ram: RamSearch | None) -> Planner:
         """This planner with another search for the least RAM."""
         return replace(self, smallest_ram=smallest_ram)
@@ -105,17 +111,19 @@ class Planner:
         seen = self.best.seen(problem, event, is_real=not self.relaxed, covers=covers, made=self.made)
         self.progress(progress_line(problem, seen))
 
-    def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> None:
+    def keep_packed(self, problem: Problem, schedule: Schedule | None = None) -> tuple[Schedule, MemoryPlan] | None:
         """Take up `schedule`, or the first one found, as the best so far, if nothing is known and it packs at once."""
         if self.relaxed or self.options.is_quick or self.solver != plain.ENGINE or self.best.has_packed(problem):
-            return
+            return None
         first = solvers.at_once(problem, self.options) if schedule is None else schedule
         if first is None:
-            return
+            return None
         until = time.monotonic() + PLAIN.first_share * self.options.time_limit_s
         first, plan = packed(problem, first, until, until)
-        if ram_bytes(problem, plan) <= problem.budget_bytes:
-            self.best.keep(problem, first.proof.objective, self.made)
+        if ram_bytes(problem, plan) > problem.budget_bytes:
+            return None
+        self.best.keep(problem, first.proof.objective, self.made)
+        return first, plan
 
     def solve(self, problem: Problem) -> Solution:
         """The cheapest solution found whose packed arena fits the budget.

@@ -99,6 +99,8 @@ class BestSoFar:
     choices: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)  # those that are open, by name
     packed: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # the best schedule whose arena fits
     searched: dict[tuple[str, int], tuple[int, Made]] = field(default_factory=dict)  # and that nobody has packed yet
+    # Options that were announced, and whether their search has begun.
+    expected: dict[tuple[str, int], dict[Made, bool]] = field(default_factory=dict)
     # A choice that is open, and the bound for all of its options that one for the option at hand proves.
     carry: tuple[str, Callable[[int, Mapping[str, Any]], int]] | None = None
     log: SearchLog | None = None
@@ -110,6 +112,18 @@ class BestSoFar:
         if key not in self.choices:
             self.choices[key] = frozenset(r.name for r in reductions if r.is_open(problem))
             self.bounds[key] = {NOTHING_MADE: least_cost(problem)}
+
+    def expect(self, problem: Problem, made: Mapping[str, Any], name: str, options: Mapping[Any, int]) -> None:
+        """Note options of the choice `name` that will be searched, each with the cost of computing everything once.
+
+        Until then no bound above these costs is shown. `made`: the other options that are taken.
+        """
+        key = _key(problem)
+        for option, least in options.items():
+            own = frozenset({**made, name: option}.items())
+            self.expected.setdefault(key, {}).setdefault(own, False)
+            bounds = self.bounds.setdefault(key, {NOTHING_MADE: 0})
+            bounds[own] = max(least, bounds.get(own, 0))
 
     def seen(
         self,
@@ -141,7 +155,12 @@ class BestSoFar:
                 self.searched[key] = event.objective, options
         best, options = self._best(key)
         least = min(best, self.searched[key][0] if key in self.searched else best)  # bounds may be about another order
-        known_bound = min(least, max(bound for given, bound in bounds.items() if given <= options))
+        at_hand, expected = frozenset(made.items()), self.expected.get(key, {})
+        begun = {other for other in expected if other <= at_hand}
+        expected.update(dict.fromkeys(begun, True))
+        open_ = {options, *(other for other, has_begun in expected.items() if not has_begun)}
+        open_ |= {at_hand} if begun else set()
+        known_bound = min(least, *(_bound_of(bounds, of) for of in open_))
         bound = event.bound if event.bound > best else known_bound
         packed, found = (known[key][0] if key in known else None for known in (self.packed, self.searched))
         unpacked = found if found is not None and (packed is None or found < packed) else None
@@ -156,6 +175,10 @@ class BestSoFar:
         if known is None or objective < known[0]:
             self.packed[key] = objective, frozenset(made.items())
 
+    def packed_cost(self, problem: Problem) -> float:
+        """The objective of the best schedule that packs."""
+        return self.packed.get(_key(problem), (math.inf,))[0]
+
     def has_packed(self, problem: Problem) -> bool:
         """Whether a schedule that packs is known."""
         return _key(problem) in self.packed
@@ -167,6 +190,11 @@ class BestSoFar:
     def drop(self, problem: Problem) -> None:
         """Forget schedules that were found and do not pack."""
         self.searched.pop(_key(problem), None)
+
+
+def _bound_of(bounds: Mapping[Made, int], options: Made) -> int:
+    """The best bound for schedules with these options."""
+    return max(bound for given, bound in bounds.items() if given <= options)
 
 
 def _key(problem: Problem) -> tuple[str, int]:

@@ -16,9 +16,9 @@ class Row:
     """An event. Costs are in pJ, or in ns where time is the objective.
 
     `best`: of the cheapest schedule so far that packs; None: there is none. `unpacked`: of a cheaper one that is not
-    packed yet; None: there is none. `bound`: no schedule of the class that an answer with this schedule names costs
-    less. It falls only where the best schedule is of another class than the one before. `bound_here`: the same for the
-    choices that the search at hand has made. `gap`: of `best` and `bound`.
+    packed yet; None: there is none. `bound`: no schedule costs less of those with the choices of
+    the best one, or of a search that is announced. `bound_here`: the same for the choices that the search
+    at hand has made. `gap`: of `best` and `bound`.
     """
 
     seconds: float

@@ -16,6 +16,8 @@ class PlainSettings:
     solve_share: float = 0.88  # the first solve
     pack_share: float = 0.075  # packing
     first_share: float = 0.01  # packing a first schedule for the log
+    kept_share: float = 0.99  # of the cost of the best schedule that packs: a cheaper one is packed as it comes
+    kept_effort: float = 0.05  # of the usual work of packing, for that
     tight_share: float = 0.5  # of the first solve, where its first schedule does not pack
     retry_share: float = 0.05  # with less time left than that, short races solve again, at most that much too late
     late_s: float = 1.0  # and no more than that many seconds too late

@@ -148,6 +148,7 @@ class Streaming(Reduction[Streams]):
         fits = planner.inner.lower_bound_bytes(problem) <= problem.budget_bytes
         if fits and self._is_promising(problem, planner) and planner.left_s > 0:
             share = STREAMING.promising_share
+            planner.expecting(problem, self, {(): problem})
             part = planner.part(share * planner.left_s, work_limit_s=share * planner.options.work_limit_s)
             planner.progress("streaming operands through windows")
             best, _ = self._streamed(problem, part)
@@ -189,6 +190,7 @@ class Streaming(Reduction[Streams]):
         fixed = {c: self.fix(problem, c) for c in self.propose(problem, None)}
         fitting = [c for c, p in fixed.items() if c and inner.lower_bound_bytes(p) <= budget]
         fitting.sort(key=lambda c: (_first_cost(fixed[c], planner), cost_of_computing_once(fixed[c])))
+        planner.expecting(problem, self, {c: fixed[c] for c in fitting})
         best: Solution | None = None
         error: PoetcError | None = None
         limit_s = max(planner.left_s, STREAMING.floor_share * planner.options.time_limit_s)

@@ -222,20 +222,36 @@ class CoreUsage(Reduction[int]):
         work_s = share * planner.options.work_limit_s
         part = planner.inner.part(max(seconds, least_s), work_limit_s=work_s)
         if not self.solved:  # later ways may have another order than the best schedule
-            planner.best.carry = self.name, functools.partial(self._for_all_ways, problem, way)
+            planner.best.carry = self.name, functools.partial(self._for_all_ways, problem, way, planner, {})
         try:
             return self.restore(asked, way, part.solve(asked))
         finally:
             planner.best.carry = None
 
-    def _for_all_ways(self, problem: Problem, way: int, bound: int, made: Mapping[str, Any]) -> int:
-        """The bound for all ways that `bound` for one way proves, while that is searched; 0 where it says nothing."""
-        if way == SIDE_BY_SIDE or made.get(Saved.name) or made.get(Streaming.name):
+    def _for_all_ways(
+        self,
+        problem: Problem,
+        way: int,
+        planner: Planner,
+        streamed: dict[Any, dict[int, Problem]],
+        bound: int,
+        made: Mapping[str, Any],
+    ) -> int:
+        """The bound for all ways that `bound` for one way proves, while that is searched; 0 where it says nothing.
+
+        With the same streamed operands in all ways, which `streamed` keeps by the option.
+        """
+        streams = made.get(Streaming.name) or ()
+        if way == SIDE_BY_SIDE or made.get(Saved.name):
             return 0
-        known, least = self.fix(problem, way), bound
-        for other in self._set(problem).keys() - self.barred - {way}:
-            asked = self.fix(problem, other)
-            least = min(least, max(least_cost(asked), _carried(known, bound, asked)))
+        if streams not in streamed:
+            ways = {other: self.fix(problem, other) for other in self._set(problem)}
+            for streaming in (r for r in planner.inner.reductions if isinstance(r, Streaming)):
+                ways = {other: streaming.fix(p, streams) for other, p in ways.items()}
+            streamed[streams] = ways
+        asked, least = streamed[streams], bound
+        for other in asked.keys() - self.barred - {way}:
+            least = min(least, max(least_cost(asked[other]), _carried(asked[way], bound, asked[other])))
         return least
 
     def _again(self, problem: Problem, best: Solution, planner: Planner) -> Solution:

@@ -212,10 +212,11 @@ def solve(problem: Problem, options: SolveOptions, progress: Progress | None = N
 
     def report(event: Event) -> None:
         if progress is not None:
-            known = least if event.objective is None else min(least, event.objective)
-            progress(replace(event, objective=known))
+            if event.objective is None or event.objective > least:
+                event = replace(event, objective=least, schedule=None)
+            progress(event)
 
-    report(Event(stage="at once", objective=least, bound=first.proof.bound))
+    report(Event(stage="at once", objective=least, bound=first.proof.bound, schedule=lambda: first))
     left_s = max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started))
     try:
         found = _solve_any_order(problem, replace(options, time_limit_s=left_s), report, race.incumbent)
@@ -234,7 +235,13 @@ def _solve_any_order(
     rest = replace(options, time_limit_s=max(WORK.least_left_s, options.time_limit_s - (time.monotonic() - started)))
     if order is None:
         return _Solve(problem, rest, progress, first=first).run()
-    schedule = restored(_Solve(reordered(problem, order), rest, progress).run(), order)
+
+    def report(event: Event) -> None:
+        if progress is not None:
+            made = event.schedule
+            progress(event if made is None else replace(event, schedule=lambda: restored(made(), order)))
+
+    schedule = restored(_Solve(reordered(problem, order), rest, report).run(), order)
     proof, left_s = schedule.proof, options.time_limit_s - (time.monotonic() - started)
     proven = proof.scope.is_everything and proof.status is Status.OPTIMAL
     close = options.gap > 0 and proof.gap() <= options.gap

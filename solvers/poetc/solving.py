@@ -75,7 +75,8 @@ class Solving:
         text = f"{stage}: " + ("no schedule yet" if cost is None else f"schedule {cost}") + f", bound {int(self.bound)}"
         self.log.append(text)
         if self.progress is not None:
-            self.progress(Event(stage=stage, objective=cost, bound=int(self.bound)))
+            schedule = None if incumbent is None else self.race.made
+            self.progress(Event(stage=stage, objective=cost, bound=int(self.bound), schedule=schedule))
 
     def raise_bound(self, relaxation: Relaxation, name: str) -> None:
         if relaxation.infeasible:

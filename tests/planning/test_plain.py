@@ -25,7 +25,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
-from poetc.solvers import NotFoundError, WarmStart, available
+from poetc.solvers import Event, NotFoundError, WarmStart, at_once, available, solve
 from poetc.solvers.poetc.options import warm_start_of
 from tests.support.moves import tight
 from tests.support.planning import solve_plain
@@ -199,9 +199,10 @@ def test_what_the_search_began_with_is_the_answer_where_it_is_cheaper(
     monkeypatch.setattr("poetc.solvers.solve", solve)
     replace_packing(monkeypatch, packed)
     monkeypatch.setattr(smallest_ram, "find_smallest_ram", lambda *_: smallest)
+    monkeypatch.setattr("poetc.solvers.at_once", lambda *_: None)
     for began, says, objective in (
         (None, "the schedule of least RAM", dear.proof.objective),
-        (start, "what the search began with", start.proof.objective),
+        (start, plain.KEPT, start.proof.objective),
     ):
         schedule, plan = solve_plain(problem, "poetc", SolveOptions(), warm_start=WarmStart(start=began))
         assert schedule.proof.method.startswith(says)
@@ -297,3 +298,37 @@ def test_the_smallest_ram_is_what_is_live(tight_problem: Problem) -> None:
     verify(least, smallest.schedule)
     verify_plan(least, smallest.schedule, smallest.plan)
     assert smallest.ram_bytes == verify(least, smallest.schedule).peak_bytes
+
+
+def test_a_schedule_that_packs_on_the_way_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one found costs less but does not pack; the answer costs no more than the one before."""
+    problem = training_problem(Random(8), 4, paging=True)
+    problem = replace(problem, budget_bytes=int(0.7 * keep_all_peak_bytes(problem)))
+    found = solve(problem, options=SolveOptions(time_limit_s=10, work_limit_s=0.3))
+    cheap = replace(found, proof=replace(found.proof, objective=found.proof.objective - 1))
+    first = at_once(problem, SolveOptions())
+    assert first is not None and first.proof.objective > 1.01 * found.proof.objective
+
+    def solver(asked: Problem, *_: object) -> Schedule:
+        if asked is not problem:
+            raise LimitError("nothing for less")
+        report = Event(stage="race", objective=found.proof.objective, bound=1, schedule=lambda: found)
+        made._report(report)
+        return cheap
+
+    def pack_all_but_the_last(
+        asked: Problem, schedule: Schedule, *_: object, **__: object
+    ) -> tuple[Schedule, MemoryPlan]:
+        plan = pack(asked, schedule)
+        too_high = replace(plan, arena_bytes=asked.budget_bytes + 1) if schedule is cheap else plan
+        return schedule, too_high
+
+    monkeypatch.setattr(plain, "packed", pack_all_but_the_last)
+    monkeypatch.setattr(plain.solvers, "solve", solver)
+    monkeypatch.setattr(plain.solvers, "at_once", lambda *_: first)
+    asked = planner.Planner(options=SolveOptions(time_limit_s=10))
+    made = plain._PlainSolve(problem, asked)
+    schedule, plan = made.run()
+    assert asked.best.packed_cost(problem) == schedule.proof.objective == found.proof.objective
+    assert ram_bytes(problem, plan) <= problem.budget_bytes
+    verify_plan(problem, schedule, plan)

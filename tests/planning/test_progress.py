@@ -101,6 +101,24 @@ def test_a_bound_for_some_options_stands_beside_a_schedule_with_them() -> None:
     assert best.log is not None and [row.bound for row in best.log.rows] == [10, 40, 40, 50, 50, 60, 70]
 
 
+def test_no_bound_is_shown_that_a_search_to_come_may_cross() -> None:
+    """As of streamed operands: the schedules of each set of them are searched on their own."""
+    problem = with_budget(training_problem(Random(1), 2), 0.6)
+    best = BestSoFar()
+    best.begin(problem, [], lambda _: 10)
+    best.choices[problem.objective, problem.budget_bytes] = frozenset({"streaming"})
+    best.expect(problem, {}, "streaming", {(): 20, (1,): 30, (2,): 95})
+
+    def bound(objective: int, own: int, streams: tuple[int, ...]) -> int:
+        event = Event(stage="", objective=objective, bound=own)
+        return best.seen(problem, event, made={"streaming": streams}).bound
+
+    assert bound(100, 99, (2,)) == 20
+    assert [bound(90, 25, ()), bound(90, 40, ())] == [25, 30]
+    assert [bound(96, 35, (1,)), bound(96, 50, (1,))] == [35, 40], "that of the best schedule's streams"
+    assert bound(99, 80, (2,)) == 40
+
+
 def test_the_best_schedule_is_one_that_packs() -> None:
     problem = with_budget(training_problem(Random(1), 2), 0.6)
     best = BestSoFar(log=SearchLog())

@@ -15,6 +15,7 @@ from poetc.scheduling import (
     Completer,
     Objective,
     PageIn,
+    Problem,
     Proof,
     Schedule,
     Scope,
@@ -230,6 +231,26 @@ def test_progress_is_monotone() -> None:
     assert bounds == sorted(bounds)
     assert schedule.proof.objective == costs[-1]
     assert len(schedule.log) == len(events)
+
+
+def test_events_have_the_schedules_that_they_tell_of() -> None:
+    """In the problem's own order of operators, whatever order they were found under."""
+    seen = 0
+    for seed in range(8):
+        problem = with_budget(training_problem(Random(seed), 3, paging=seed % 2 == 1), 0.4)
+
+        def check(event: Event, problem: Problem = problem) -> None:
+            nonlocal seen
+            if event.schedule is not None:
+                seen += 1
+                trace = verify(problem, event.schedule())
+                assert trace.energy_pj == event.objective
+
+        try:
+            solve(problem, options=SolveOptions(time_limit_s=10, work_limit_s=0.2), progress=check)
+        except (InfeasibleError, LimitError):
+            continue
+    assert seen > 20
 
 
 def test_a_budget_that_cannot_work_says_which_does() -> None:

@@ -208,8 +208,11 @@ class Race:
 
     def best(self) -> Schedule | None:
         """The best schedule so far; the bound is that of every operator once."""
-        if self.incumbent is None:
-            return None
+        return None if self.incumbent is None else self.made()
+
+    def made(self) -> Schedule:
+        """The best schedule, where one is known."""
+        assert self.incumbent is not None
         cost = self.incumbent.cost
         proof = Proof(
             status=Status.LIMIT,

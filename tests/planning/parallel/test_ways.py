@@ -17,6 +17,7 @@ from poetc.planning.micro_batches import MicroBatches
 from poetc.planning.processors import Processors
 from poetc.planning.search_log import SearchLog
 from poetc.planning.state import StatePlacement
+from poetc.planning.streaming import Streaming
 from poetc.planning.ways import ALONE, SIDE_BY_SIDE, CoreUsage
 from poetc.scheduling import (
     Compute,
@@ -30,6 +31,7 @@ from poetc.scheduling import (
     verify,
     verify_plan,
 )
+from poetc.solvers import solve
 from poetc.solvers.processors import placed
 from tests.support.problems import random_dag, training_problem
 
@@ -121,6 +123,39 @@ def test_the_bound_for_all_ways_is_shown_while_the_first_is_searched(seed: int) 
     found = asked.solve(tight[ALONE])
     bounds = [row.bound for row in asked.best.log.rows]
     assert asked.least_cost(tight[ALONE]) < max(bounds) <= found.cost
+
+
+class Dearer(Streaming):
+    """An option n makes every operator cost n times as much more."""
+
+    def is_open(self, problem: Problem) -> bool:
+        return False
+
+    def fix(self, problem: Problem, choice: tuple[int, ...]) -> Problem:
+        times = 1 + sum(choice)
+        return replace(
+            problem, operators=tuple(replace(op, energy_pj=times * op.energy_pj) for op in problem.operators)
+        )
+
+
+def test_a_bound_with_streams_is_one_for_all_ways_with_these_streams() -> None:
+    random = Random(1)
+    ways = ways_of(several(random, training_problem(random, 4), 2_000_000))
+    budget_bytes = int(0.9 * keep_all_peak_bytes(ways[ALONE]))
+    tight = {way: replace(problem, budget_bytes=budget_bytes) for way, problem in ways.items()}
+    streaming, usage = Dearer(), CoreUsage([tight])
+    asked = Planner(options=SolveOptions(time_limit_s=10), reductions=(usage, streaming))
+    for streams in ((), (1,)):
+        problems = {way: streaming.fix(problem, streams) for way, problem in tight.items()}
+        best = {
+            way: solve(problem, options=SolveOptions(time_limit_s=5, work_limit_s=0.3)).proof
+            for way, problem in problems.items()
+            if way != SIDE_BY_SIDE
+        }
+        for way, proof in best.items():
+            bound = usage._for_all_ways(tight[ALONE], way, asked, {}, proof.bound, {"streaming": streams})
+            assert 0 < bound <= min(p.objective for p in best.values())
+            assert bound > sum(op.energy_pj for op in tight[ALONE].operators) or not streams
 
 
 def test_a_core_that_does_transfers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
