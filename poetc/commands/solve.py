@@ -263,7 +263,8 @@ def _solve_read(
     progress("solving")
     # All of it within the limit, but for a model so large that hardly any time is left when it is read.
     limit_s = request.options.time_limit_s
-    left_s = max(stop_at - time.monotonic(), LEAST_SHARE * limit_s)
+    prepared_s = limit_s - (stop_at - time.monotonic())
+    left_s = max(limit_s - prepared_s, LEAST_SHARE * limit_s)
     search_s = search_share_s(left_s)
     left_s -= min(limit_s - left_s, LATER_SHARE * limit_s)  # the model itself takes about as long again
     left_s *= ENCODINGS_SHARE if streams_else else 1.0
@@ -300,9 +301,18 @@ def _solve_read(
         profile=profile,
         plain=(problem_as_asked, graph_as_asked),
         keep_all_bytes=keep_all_peak_bytes(problem_as_asked),
+        notes=_preparation(prepared_s, limit_s),
         once=_in_way(problem_as_asked, ways_as_asked, solution),
         stopped_by=planner.stopped_by,
     )
+
+
+def _preparation(prepared_s: float, limit_s: float) -> tuple[str, ...]:
+    """A note for a user who waits longer than the time limit."""
+    if prepared_s <= LEAST_SHARE * limit_s:
+        return ()
+    why = f"{prepared_s:.0f} s of --time-limit went into reading the model and pricing its steps"
+    return (f"{why}; the search may take half of it all the same",)
 
 
 def _search(

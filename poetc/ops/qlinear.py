@@ -26,6 +26,7 @@ from poetc.ops._affine import (
 )
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, flat, on_axis
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel
 from poetc.ops.kernels.rows import Elements
@@ -86,6 +87,9 @@ class QuantizeLinear(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return masked(b, op, gy)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (flat(op, len(op.inputs), binds=True),)
+
     def kernel(self, op: Bound) -> Kernel:
         codes = codes_of(op)
         parameters = _Coded(op.inputs[0].elements, codes.zero, *bounds_of(op))
@@ -108,6 +112,9 @@ class DequantizeLinear(OpSpec):
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return gy
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (flat(op, len(op.inputs), binds=True),)
+
     def kernel(self, op: Bound) -> Kernel:
         codes = codes_of(op)
         parameters = _Coded(op.inputs[0].elements, codes.zero, LOWEST, HIGHEST)
@@ -129,6 +136,9 @@ class DequantizeChannels(OpSpec):
         w, scales = inputs
         return (w.astype(np.float32) * by_channel(scales, w),)
 
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return on_axis(op, "outputs", [0, 0, 0])
+
     def kernel(self, op: Bound) -> Kernel:
         w = op.inputs[0]
         return Kernel("poetc_op_qlinear_dequantize_channels", Channels(w.elements, w.elements // w.shape[0]))
@@ -149,6 +159,9 @@ class QLinearSlope(OpSpec):
     def evaluate(self, op: Bound, inputs: Sequence[Any]) -> tuple[Any, ...]:
         gy, y = inputs
         return (np.where((y > op.get_int("low")) & (y < op.get_int("high")), gy, gy.dtype.type(0)),)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (flat(op, len(op.inputs), binds=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         parameters = _Coded(op.inputs[0].elements, 0, op.get_int("low"), op.get_int("high"))
@@ -175,6 +188,9 @@ class QLinearRescale(OpSpec):
 
     def input_gradient(self, b: Builder, op: Operator, gy: str) -> str | None:
         return masked(b, op, gy)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (flat(op, len(op.inputs), binds=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         x, codes = codes_of(op, "x_"), codes_of(op)
@@ -209,6 +225,9 @@ class QLinearAdd(OpSpec):
 
     def work(self, op: Bound) -> Work:
         return Work(flops=9 * op.outputs[0].elements)
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        return (flat(op, len(op.inputs), binds=True),)
 
     def kernel(self, op: Bound) -> Kernel:
         a, b, codes = codes_of(op, "a_"), codes_of(op, "b_"), codes_of(op)

@@ -29,9 +29,11 @@ from poetc.ops._convolutions import (
     geometry_of,
     group_of,
     image_shape,
+    is_depthwise,
     output_shape,
     shape_of,
 )
+from poetc.ops._cuts import Cut, Range, along
 from poetc.ops._pools import average_parameters, divisors_of, grad_attributes, windows_of
 from poetc.ops._pools import output_shape as pooled_shape
 from poetc.ops._registry import Gradients, OpSpec, Work, register
@@ -137,6 +139,23 @@ class QLinearConv(OpSpec):
             hint = f"{op.inputs[3]}.grad"
             result[3] = b.emit1("ReduceSum", [gy], {"axes": (0, 2, 3), "keepdims": False}, hint=hint)
         return result
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By output channels, each of which has a scale and sums of its own; by planes of a depthwise convolution."""
+        x, *of_outputs = op.inputs
+        is_by_planes = is_depthwise(op, x, op.outputs[0])
+        if group_of(op) != 1 and not is_by_planes:
+            return ()
+        parts = (along(x, 1) if is_by_planes else None, *(along(t, 0) for t in of_outputs), along(op.outputs[0], 1))
+        cut = Cut("planes" if is_by_planes else "outputs", of_outputs[0].shape[0], parts, binds=True)
+        return (cut,) if cut.extent > 1 else ()
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """Of fewer groups, where each plane is one."""
+        bound = super().block(op, cut, ranges)
+        if cut.name != "planes":
+            return bound
+        return replace(bound, attributes={**bound.attributes, "group": ranges[0][1] - ranges[0][0]})
 
     def work(self, op: Bound) -> Work:
         y, w = op.outputs[0], op.inputs[1]

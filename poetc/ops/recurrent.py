@@ -15,6 +15,7 @@ import numpy as np
 from poetc.graph import Operator, TensorType
 from poetc.ops._bound import Bound
 from poetc.ops._builder import Builder
+from poetc.ops._cuts import Cut, Part, Range, on_axis
 from poetc.ops._elementwise import sigmoid
 from poetc.ops._registry import Gradients, OpSpec, Work, register
 from poetc.ops.kernels import Kernel, rows
@@ -45,6 +46,23 @@ class _Recurrent(OpSpec):
         """ValueError unless the inputs have these numbers of parts."""
         if len(op.inputs) != len(parts) or op.inputs != self.matrices(op, *parts):
             raise ValueError(f"{self.kind} needs inputs of {parts} times as many columns as units, not {op.inputs}")
+
+    def cuts(self, op: Bound) -> tuple[Cut, ...]:
+        """By samples, and by hidden units. A block of these has the same units of all gates: a smaller cell."""
+        hidden, operands = self.sizes(op)[1], (*op.inputs, *op.outputs)
+        units = Cut("units", hidden, tuple(Part(t.elements // hidden, 1) for t in operands), binds=True)
+        return (*on_axis(op, "samples", [0] * len(operands)), *([units] if hidden > 1 else []))
+
+    def block(self, op: Bound, cut: Cut, ranges: Sequence[Range]) -> Bound:
+        """With fewer units."""
+        if cut.name != "units":
+            return super().block(op, cut, ranges)
+        ((begin, end),), hidden = ranges, self.sizes(op)[1]
+
+        def narrow(types: Sequence[TensorType]) -> tuple[TensorType, ...]:
+            return tuple(TensorType((t.shape[0], t.shape[1] // hidden * (end - begin)), t.dtype) for t in types)
+
+        return Bound(op.attributes, narrow(op.inputs), narrow(op.outputs))
 
 
 class _Gradient(_Recurrent):

@@ -75,8 +75,9 @@ class SgdOf(OpSpec):
     def cuts(self, op: Bound) -> tuple[Cut, ...]:
         """Those of the gradient, whose blocks move the same blocks of the weights."""
         part = self.part(op)
-        more = len(part.outputs[0].shape) - len(op.inputs[0].shape)  # axes of one element before those of the weights
-        if part.outputs[0].shape[max(0, more) :] != op.inputs[0].shape:
+        # Axes of one element before those of the weights, or of the gradient, as the weights of an LSTM have.
+        more = len(part.outputs[0].shape) - len(op.inputs[0].shape)
+        if part.outputs[0].shape[max(0, more) :] != op.inputs[0].shape[max(0, -more) :]:
             return ()
 
         def descends(cut: Cut) -> Cut | None:
@@ -89,7 +90,8 @@ class SgdOf(OpSpec):
                 or (cut.within is not None and within is None)
             ):
                 return None
-            of_weights = replace(result, axis=result.axis - more)
+            first = None if result.first is None else result.first - more
+            of_weights = replace(result, axis=result.axis - more, first=first)
             return replace(cut, parts=(of_weights, *inputs, None, of_weights), within=within)
 
         descending = (descends(cut) for cut in spec(self.cost_like).cuts(part))

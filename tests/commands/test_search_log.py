@@ -7,10 +7,13 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from poetc.commands.requests import ModelRequest, SolveRequest
+from poetc.commands import solve as solve_command
+from poetc.commands.requests import ModelRequest, SolveRequest, read_problem
 from poetc.commands.solve import solve
 from poetc.errors import UsageError
 from poetc.planning import Planner, plain
@@ -78,3 +81,19 @@ def test_the_answer_says_what_ended_the_search(tmp_path: Path, monkeypatch: pyte
     assert ended(0.5, 0.1, lasts_s=0.6) == "time limit"
     assert ended(20, 0.6) is None
     assert ended(20, 0.0, bound=1) is None
+
+
+def test_time_that_is_gone_before_the_search_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit counts it, and half of the limit is left to the search whatever happens before."""
+    gone = [0.0]
+
+    def read(asked: SolveRequest) -> tuple[Any, ...]:
+        gone[0] = 3.5
+        return read_problem(asked)
+
+    assert not any("--time-limit" in note for note in solve(request()).summary["notes"])
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + gone[0], perf_counter=time.perf_counter)
+    monkeypatch.setattr(solve_command, "time", clock)
+    monkeypatch.setattr(solve_command, "read_problem", read)
+    (note,) = (note for note in solve(request()).summary["notes"] if "into reading the model" in note)
+    assert note.startswith("4 s of --time-limit went into reading")
