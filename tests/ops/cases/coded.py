@@ -37,6 +37,16 @@ CASES = [
     product((4, 70), "int4", 21, 70, 16, True, "points", "bias"),
     product((4, 21), "int4", 21, 70, 16, False, "points"),
     product((3, 33), "int8", 9, 33, 32, True, "points"),
+    # Rows that take codes from vectors: ends of rows, columns and blocks of terms; zero points of three kinds.
+    product((1, 96), "int4", 75, 96, 32, True, "bias"),
+    product((3, 320), "int4", 64, 320, 64, True, "zeros"),
+    product((15, 64), "int4", 96, 64, 16, True, "points"),
+    product((6, 128), "int8", 64, 128, 32, True, "zeros", "bias"),
+    product((1, 40), "int4", 40, 320, 32, False, "zeros"),
+    product((7, 70), "int4", 70, 170, 64, False, "bias"),
+    product((14, 9), "int4", 9, 160, 32, False, "points"),
+    product((2, 70), "int8", 70, 292, 32, False, "zeros"),
+    product((4, 9), "int8", 9, 192, 192, False, "bias"),
     product((7, 33), "f16", 20, 33, 0, True),
     product((7, 20), "bf16", 20, 33, 0, False, "bias"),
 ]

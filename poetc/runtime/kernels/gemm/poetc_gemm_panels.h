@@ -8,6 +8,7 @@
 #define POETC_GEMM_PANELS_H
 
 #include "gemm/poetc_gemm_block.h"
+#include "simd/poetc_unpack.h"
 
 void poetc_gemm_pack(const poetc_gemm_space *space, const float *b, ptrdiff_t step, int32_t depth, int32_t columns)
 {
@@ -63,17 +64,9 @@ POETC_INLINE void transpose_four(float *to, const float *from, ptrdiff_t step, i
 #if LANES == 16
 #define INSERT(v, from, slot) _mm512_insertf32x4(v, _mm_loadu_ps(from), slot)
 #define FIRST(from) _mm512_castps128_ps512(_mm_loadu_ps(from))
-#define LOW(u, v) (poetc_vector) _mm512_unpacklo_ps(u, v)
-#define HIGH(u, v) (poetc_vector) _mm512_unpackhi_ps(u, v)
-#define LOW_PAIR(u, v) (poetc_vector) _mm512_unpacklo_pd((__m512d)(u), (__m512d)(v))
-#define HIGH_PAIR(u, v) (poetc_vector) _mm512_unpackhi_pd((__m512d)(u), (__m512d)(v))
 #elif LANES == 8
 #define INSERT(v, from, slot) _mm256_insertf128_ps(v, _mm_loadu_ps(from), slot)
 #define FIRST(from) _mm256_castps128_ps256(_mm_loadu_ps(from))
-#define LOW(u, v) (poetc_vector) _mm256_unpacklo_ps(u, v)
-#define HIGH(u, v) (poetc_vector) _mm256_unpackhi_ps(u, v)
-#define LOW_PAIR(u, v) (poetc_vector) _mm256_unpacklo_pd((__m256d)(u), (__m256d)(v))
-#define HIGH_PAIR(u, v) (poetc_vector) _mm256_unpackhi_pd((__m256d)(u), (__m256d)(v))
 #endif
 
 #if LANES >= 8
@@ -106,12 +99,12 @@ void poetc_transpose_lanes(float *to, ptrdiff_t to_step, const float *from, ptrd
 #endif
         POETC_UNROLL
         for (four = 0; four < FOURS; four++) {
-            const poetc_vector ab = LOW(v[four][0], v[four][1]), cd = LOW(v[four][2], v[four][3]);
-            const poetc_vector ef = HIGH(v[four][0], v[four][1]), gh = HIGH(v[four][2], v[four][3]);
-            poetc_vector_store(to + (4 * four) * to_step, LOW_PAIR(ab, cd));
-            poetc_vector_store(to + (4 * four + 1) * to_step, HIGH_PAIR(ab, cd));
-            poetc_vector_store(to + (4 * four + 2) * to_step, LOW_PAIR(ef, gh));
-            poetc_vector_store(to + (4 * four + 3) * to_step, HIGH_PAIR(ef, gh));
+            const poetc_vector ab = POETC_LOW(v[four][0], v[four][1]), cd = POETC_LOW(v[four][2], v[four][3]);
+            const poetc_vector ef = POETC_HIGH(v[four][0], v[four][1]), gh = POETC_HIGH(v[four][2], v[four][3]);
+            poetc_vector_store(to + (4 * four) * to_step, POETC_LOW_PAIR(ab, cd));
+            poetc_vector_store(to + (4 * four + 1) * to_step, POETC_HIGH_PAIR(ab, cd));
+            poetc_vector_store(to + (4 * four + 2) * to_step, POETC_LOW_PAIR(ef, gh));
+            poetc_vector_store(to + (4 * four + 3) * to_step, POETC_HIGH_PAIR(ef, gh));
         }
     }
 }
