@@ -8,10 +8,10 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from poetc.commands.options import DATA, OF_KINDS, RUN
 from poetc.commands.requests import ModelRequest, SolveRequest
 from poetc.commands.train import TrainRequest
 from poetc.commands.train import train as train_on_data
-from poetc.commands.train_options import DATA, OF_KINDS, RUN
 from poetc.commands.training_directory import recorded_options
 from poetc.devices import AUTO
 from poetc.events import Progress, silent

@@ -180,7 +180,7 @@ class Option:
     name: str
     values: Values
     help: str
-    group: str
+    group: str = ""
     default: Any = None
     defaults: tuple[str, Mapping[str, Any]] = ("", {})
     when: When | None = None
@@ -217,6 +217,10 @@ class Option:
             return self.values.accept(value)
         except ValueError as error:
             raise UsageError(f"{self.flag} {error}") from None
+
+
+def in_group(group: str, *options: Option) -> tuple[Option, ...]:
+    return tuple(dataclasses.replace(option, group=group) for option in options)
 
 
 def flag_of(options: Iterable[Option], name: str) -> str:

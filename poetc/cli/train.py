@@ -14,7 +14,7 @@ from poetc.cli._config import config_option
 from poetc.cli._console import Console
 from poetc.cli._help import command
 from poetc.cli._training import Interruption, TrainingDisplay
-from poetc.commands.train_options import DATA, OF_KINDS, RUN
+from poetc.commands.options import DATA, OF_KINDS, RUN
 from poetc.declare import flag_of
 from poetc.errors import UsageError
 from poetc.training import TRAINING

@@ -1,13 +1,15 @@
-"""Options of several commands beside those of training: device, budget, search, data. Each is declared once."""
+"""Options of commands beside those of a training step: device, budget, search, data, run. Each is declared once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from poetc.declare import Choice, Number, Option, Switch, Text, When, Whole
+from poetc.datasets import KINDS
+from poetc.declare import LARGEST_SEED, Choice, Number, Option, Switch, Text, When, Whole, in_group
 from poetc.errors import UsageError
 from poetc.scheduling import DEFAULT_GAP, TRAINING_GAP, Objective
 from poetc.scheduling.schedule import GROUPINGS
+from poetc.training.rates import kinds
 
 SECONDS = Number(above=True)
 
@@ -56,39 +58,35 @@ BUDGET = Option(
     "the smallest budget that is found, with operands streamed where that needs less; a deadline of 1.04x "
     "keeps it from costing much. Or a budget for each bank of RAM: axi=400kB,dtcm=100kB.",
 )
-LIMITS = (
+LIMITS = in_group(
+    "budget",
     Option(
         name="deadline",
         values=Text(),
-        group="budget",
         metavar="TIME",
         help="The longest time of one training step: 2.5s, 300ms, or 1.3x the time without any recomputing or paging.",
     ),
     Option(
         name="objective",
         values=Choice(tuple(objective.value for objective in Objective)),
-        group="budget",
         default_text="energy, or the objective of a problem.json",
         help="The quantity to minimise.",
     ),
     Option(
         name="paging",
         values=Switch(has_no=True),
-        group="budget",
         default=True,
         help="Whether tensors may go to the device's store.",
     ),
     Option(
         name="dma",
         values=Switch(),
-        group="budget",
         default=False,
         help="Transfers overlap compute, for a store whose profile says `mode: dma`. On Linux a thread moves pages.",
     ),
     Option(
         name="processors",
         values=Text(_names),
-        group="budget",
         default="auto",
         metavar="NAMES",
         help="Processors that work beside the main one: names in the device's profile with commas between, or `all`. "
@@ -98,25 +96,24 @@ LIMITS = (
     Option(
         name="max_written",
         values=Text(),
-        group="budget",
         metavar="SIZE",
         help="The most that one training step may write to the store, in whole blocks. Writing wears it out.",
     ),
     Option(
         name="state",
         values=Choice(("auto", "ram", "store")),
-        group="budget",
         default="auto",
         help="Place of weights and optimizer state between steps: in RAM, or on the store, which is read in each step. "
         "With auto it is chosen one by one, together with the schedule.",
     ),
 )
-IMPORTANCE = (
+_BEST = When("train", ("best",))
+IMPORTANCE = in_group(
+    "updates",
     Option(
         name="importance",
         values=Text(),
-        group="updates",
-        when=When("train", ("best",)),
+        when=_BEST,
         metavar="FILE",
         help="The importance of updates, as poetc importance writes it. The set with the most that fits budget, "
         "deadline, flash and --max-energy is trained.",
@@ -124,16 +121,14 @@ IMPORTANCE = (
     Option(
         name="importance_at_least",
         values=Text(),
-        group="updates",
-        when=When("train", ("best",)),
+        when=_BEST,
         metavar="X",
         help="Take the set of least energy with this importance, a number or 80% of that of all.",
     ),
     Option(
         name="max_energy",
         values=Text(),
-        group="updates",
-        when=When("train", ("best",)),
+        when=_BEST,
         metavar="ENERGY",
         help="The most energy of a training step, 2.5mJ, or 0.6x of training everything.",
     ),
@@ -146,11 +141,11 @@ GROUP = Option(
     help="Units of a published solver: operators, or layers as in the graphs of its paper. auto: layers where there "
     "are too many operators.",
 )
-MILP = (
+MILP = in_group(
+    "search",
     Option(
         name="milp_solver",
         values=Text(),
-        group="search",
         default="highs",
         metavar="NAME",
         help="Program for the MILPs of the solver: highs, or one that PuLP finds here (cbc, scip, gurobi, cplex, ...).",
@@ -158,16 +153,15 @@ MILP = (
     Option(
         name="write_model",
         values=Text(),
-        group="search",
         metavar="FILE.mps|FILE.lp",
         help="Write each MILP that the solver solves to a file, the second to FILE-2 and so on.",
     ),
 )
-SEARCH = (
+SEARCH = in_group(
+    "search",
     Option(
         name="solver",
         values=Text(),
-        group="search",
         default="poetc",
         metavar="NAME",
         help="Solver to use: `poetc solvers` lists them.",
@@ -176,7 +170,6 @@ SEARCH = (
     Option(
         name="time_limit",
         values=SECONDS,
-        group="search",
         default=60.0,
         metavar="SECONDS",
         help="Time of search and proof. The best schedule by then is the answer.",
@@ -184,7 +177,6 @@ SEARCH = (
     Option(
         name="gap",
         values=Number(0, 1),
-        group="search",
         default=DEFAULT_GAP,
         metavar="FRACTION",
         help="Stop when proven to be within this fraction of the least energy: 0.001 is 0.1 %; 0 proves to the end.",
@@ -192,17 +184,16 @@ SEARCH = (
     Option(
         name="fixed_order",
         values=Switch(),
-        group="search",
         default=False,
         help="Keep the model's order of operators. By default the solver poetc looks for an order that needs less RAM.",
     ),
 )
 TRAIN_SEARCH = tuple(replace(o, default=TRAINING_GAP) if o.name == "gap" else o for o in SEARCH)  # of poetc train
-VALIDATION = (
+VALIDATION = in_group(
+    "data",
     Option(
         name="validation",
         values=Text(),
-        group="data",
         metavar="DATA",
         usual="Data to evaluate on after each epoch.",
         help="Data on which the model is evaluated after each epoch.",
@@ -210,7 +201,6 @@ VALIDATION = (
     Option(
         name="validation_split",
         values=Number(above=True, below=1.0),
-        group="data",
         metavar="SHARE",
         usual="Or take this share of the training data.",
         help="Take this share of the data for validation, drawn by --seed, the same of each class.",
@@ -276,11 +266,11 @@ CHAT = Option(
     default=False,
     help="The prompt is a user's message in the template beside the tokenizer.",
 )
-DRAWING = (
+DRAWING = in_group(
+    "output",
     Option(
         name="top_p",
         values=Number(0, 1),
-        group="output",
         default=0.0,
         metavar="P",
         help="Draw from the likeliest tokens that share P of the probability; 0: always the likeliest one.",
@@ -288,7 +278,6 @@ DRAWING = (
     Option(
         name="temperature",
         values=Number(above=True),
-        group="output",
         default=1.0,
         metavar="T",
         when=_DRAWN,
@@ -297,7 +286,6 @@ DRAWING = (
     Option(
         name="seed",
         values=Whole(),
-        group="output",
         default=0,
         metavar="N",
         when=_DRAWN,
@@ -314,3 +302,99 @@ TEMPLATE = Option(
     help="A template of your own.",
 )
 OF_GENERATE = (CHAT, *DRAWING, TEMPLATE)
+
+# Of `poetc train`: its data, of which each kind declares its own options, and the run.
+_KINDS = sorted(KINDS.values(), key=lambda kind: bool(kind.help))
+_MORE = "".join(f" {kind.help}" for kind in _KINDS if kind.help)
+OF_KINDS = tuple(option for kind in _KINDS for option in kind.options)
+DATA = in_group(
+    "data",
+    Option(
+        name="data",
+        values=Text(),
+        metavar="DATA",
+        usual="File, folder or module:function: --help data.",
+        help=f"Data: {', '.join(kind.words for kind in _KINDS)}. Or a function: package.module:function. "
+        f"FILE:ARRAYS names its arrays: d.npz:x_train,y_train.{_MORE}",
+    ),
+    *VALIDATION,
+    NORMALIZE,
+    ANY_RANGE,
+    Option(
+        name="augment",
+        values=Text(),
+        default="",
+        metavar="HOW",
+        help="Change inputs at random, several ways with commas. Images: flip, crop:PIXELS, cutout:PIXELS. Signals: "
+        "shift:PLACES. Any: gain:SHARE, noise:DEVIATION.",
+    ),
+    Option(
+        name="seed",
+        values=Whole(0, LARGEST_SEED),
+        default=0,
+        help="Seed of the order of samples, and of everything that is drawn.",
+    ),
+    Option(
+        name="shuffle",
+        values=Switch(has_no=True),
+        default=True,
+        help="Take a new order of the samples in each epoch.",
+    ),
+    *OF_KINDS,
+)
+RUN = in_group(
+    "run",
+    EPOCHS,
+    Option(
+        name="schedule",
+        values=Text(),
+        default="constant",
+        metavar="SCHEDULE",
+        help=f"Schedule of the learning rate, by updates: {', '.join(kind.example for kind in kinds())}."
+        " Each also takes warmup=N.",
+    ),
+    Option(
+        name="patience",
+        values=Whole(1),
+        metavar="EPOCHS",
+        help="Stop when so many epochs in a row were no better than the best.",
+    ),
+    Option(
+        name="ema",
+        values=Number(above=True, below=1.0),
+        metavar="DECAY",
+        help="Evaluate and write an average of the weights, of which each update keeps this share (0.999).",
+    ),
+    Option(
+        name="metrics",
+        values=Text(),
+        metavar="NAMES",
+        default_text="accuracy; mae for numbers",
+        help="Metrics of the validation: accuracy, top5, confusion, mse, mae, perplexity.",
+    ),
+    Option(
+        name="save_every",
+        values=Whole(1),
+        metavar="STEPS",
+        default_text="a minute, and after each epoch",
+        help="Steps between checkpoints.",
+    ),
+    Option(
+        name="log",
+        values=Text(),
+        metavar="DIR",
+        help="Write losses, metrics and rates here while training runs: events for TensorBoard, and log.jsonl.",
+    ),
+    Option(
+        name="sample",
+        values=Text(),
+        metavar="PROMPT",
+        help="Show the text of a language model behind this prompt before and after the training.",
+    ),
+    Option(
+        name="elastic",
+        values=Switch(),
+        default=False,
+        help="Follow the memory that Linux leaves to this process. The model is a directory of `poetc bundle`.",
+    ),
+)

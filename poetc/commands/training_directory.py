@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from poetc import artifact
-from poetc.commands.options import BATCH, BUDGET, DEVICE, IMPORTANCE, LIMITS, SEARCH
+from poetc.commands.options import BATCH, BUDGET, DATA, DEVICE, IMPORTANCE, LIMITS, OF_KINDS, RUN, SEARCH
 from poetc.commands.requests import SolveRequest
-from poetc.commands.train_options import DATA, OF_KINDS, RUN
 from poetc.devices import AUTO
 from poetc.errors import CheckFailed, UnsupportedModelError, UsageError
 from poetc.events import Progress

@@ -22,6 +22,7 @@ from poetc.declare import (
     Text,
     When,
     Whole,
+    in_group,
 )
 from poetc.errors import UsageError, shortened
 from poetc.ops.encoding import FORMATS
@@ -84,11 +85,11 @@ _POSITIVE = Number(below=LARGEST_FLOAT)
 _SHARE = Number(below=1.0)
 _LIMIT = Number(above=True, below=LARGEST_FLOAT)
 
-MODEL = (
+MODEL = in_group(
+    "model",
     Option(
         name="dim",
         values=Text(),
-        group="model",
         default=(),
         repeated=True,
         metavar="NAME=N",
@@ -97,7 +98,6 @@ MODEL = (
     Option(
         name="shape",
         values=Text(),
-        group="model",
         default=(),
         repeated=True,
         metavar="INPUT=N,N,...",
@@ -106,7 +106,6 @@ MODEL = (
     Option(
         name="constant",
         values=Text(),
-        group="model",
         default=(),
         repeated=True,
         metavar="NAME=VALUE",
@@ -116,7 +115,6 @@ MODEL = (
     Option(
         name="output",
         values=Text(),
-        group="model",
         default="",
         spelling="--model-output",
         metavar="NAME",
@@ -125,7 +123,6 @@ MODEL = (
     Option(
         name="new_head",
         values=Text(),
-        group="model",
         default="",
         metavar="N[:OUTPUT]",
         help="Replace the last layer, the one that makes OUTPUT, by one with N outputs and new weights.",
@@ -133,7 +130,6 @@ MODEL = (
     Option(
         name="head_seed",
         values=Whole(0, LARGEST_SEED),
-        group="model",
         default=0,
         metavar="SEED",
         help="Seed of the weights that --new-head draws.",
@@ -141,14 +137,12 @@ MODEL = (
     Option(
         name="random_weights",
         values=Whole(0, LARGEST_SEED),
-        group="model",
         metavar="SEED",
         help="Train seeded numbers where the file of external weights is absent; such a model is refused otherwise.",
     ),
     Option(
         name="output_logits",
         values=Switch(),
-        group="model",
         default=False,
         help="The training step also outputs the input of its loss: logits or a prediction. It stays in RAM until the "
         "step ends.",
@@ -214,11 +208,11 @@ LOSS = (
 )
 
 
-OPTIMIZER = (
+OPTIMIZER = in_group(
+    "optimizer",
     Option(
         name="optimizer",
         values=Choice(tuple(OPTIMIZERS)),
-        group="optimizer",
         default="sgd",
         usual="Rule of the update: sgd, momentum, adam, ...",
         help="Optimizer: the rule that updates the parameters.",
@@ -226,7 +220,6 @@ OPTIMIZER = (
     Option(
         name="learning_rate",
         values=_POSITIVE,
-        group="optimizer",
         default=0.01,
         defaults=("precision", _own_defaults(PRECISIONS, "learning_rate")),
         spelling="--lr",
@@ -236,7 +229,6 @@ OPTIMIZER = (
     Option(
         name="weight_decay",
         values=_POSITIVE,
-        group="optimizer",
         default=0.0,
         help="Share of a weight that is added to its gradient; adamw and lion take it off the weight.",
     ),
@@ -244,7 +236,6 @@ OPTIMIZER = (
     Option(
         name="lr_for",
         values=Text(_rate),
-        group="optimizer",
         default=(),
         repeated=True,
         metavar="PATTERN=FACTOR",
@@ -254,7 +245,6 @@ OPTIMIZER = (
     Option(
         name="weight_decay_for",
         values=Text(lambda entry: parse_entry("--weight-decay-for", entry)),
-        group="optimizer",
         default=(),
         repeated=True,
         metavar="PATTERN=VALUE",
@@ -263,45 +253,40 @@ OPTIMIZER = (
     Option(
         name="clip_value",
         values=_LIMIT,
-        group="optimizer",
         metavar="X",
         help="Limit every element of the gradients to [-X, X].",
     ),
     Option(
         name="clip_norm_per_tensor",
         values=_LIMIT,
-        group="optimizer",
         metavar="NORM",
         help="Scale each gradient whose norm is larger to NORM.",
     ),
     Option(
         name="clip_norm",
         values=_LIMIT,
-        group="optimizer",
         metavar="NORM",
         help="Scale all gradients to NORM if their norm together is larger. No update comes before the last gradient.",
     ),
     Option(
         name="clip_norm_late",
         values=_LIMIT,
-        group="optimizer",
         metavar="NORM",
         help="Scale all gradients as --clip-norm does, by the norm of the step before. No gradient waits for others.",
     ),
     Option(
         name="accumulate",
         values=Whole(2),
-        group="optimizer",
         metavar="N",
         help="Average the gradients of N steps, and update in the last of them. A total a gradient is held in between.",
     ),
 )
 
-PRECISION = (
+PRECISION = in_group(
+    "precision",
     Option(
         name="precision",
         values=_Precision(tuple(PRECISIONS), _precision_hint),
-        group="precision",
         default="f32",
         usual="Numbers: f32, f16, bf16, or niti, qas: integers.",
         help="Numbers of a training step; "
@@ -312,7 +297,6 @@ PRECISION = (
     Option(
         name="saved",
         values=Choice(SAVED, _saved_hint),
-        group="precision",
         default="exact",
         help="Encodings of saved tensors where RAM is short: lossless (exact), lossy too (f16, bf16, int8), "
         "as the budget asks for (auto), none (off).",
@@ -366,11 +350,11 @@ UPDATES = (
     ),
 )
 
-MEMORY = (
+MEMORY = in_group(
+    "memory",
     Option(
         name="frozen",
         values=Choice(("as-is", "f32", "f16", "bf16", "int8", "int4")),
-        group="memory",
         default=None,
         default_text="as-is",
         when=When("precision", tuple(p.name for p in PRECISIONS.values() if not (p.is_integer or p.rounds_factors))),
@@ -380,7 +364,6 @@ MEMORY = (
     Option(
         name="fusion",
         values=Switch(has_no=True),
-        group="memory",
         default=True,
         help="Compute operators as one where that is possible: the same results with less memory and time. Without "
         "fusion every gradient is a tensor of its own.",
@@ -388,7 +371,6 @@ MEMORY = (
     Option(
         name="micro_batches",
         values=Whole(1, word="auto"),
-        group="memory",
         default=1,
         metavar="N|auto",
         help="Run the batch in N parts, one after the other, and add up their gradients. auto takes the number that "

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from poetc.artifact import require_solved
-from poetc.commands.train_options import DATA
+from poetc.commands.options import DATA
 from poetc.datasets import KINDS, BatchFunction, StoredArray, check_values, open_source, slots_of
 from poetc.datasets.arrays import npy_column
 from poetc.errors import UsageError
